@@ -27,7 +27,7 @@ use wedjat::state::{Counter, Load};
 use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
-use wedjat::wire::udp;
+use wedjat::wire::{ndp, udp};
 
 use frames::*;
 
@@ -429,6 +429,59 @@ fn a_capture_is_explained_without_a_node() {
         "{out}"
     );
     assert_eq!(json(&home.explain("in.pcap", &["--pool", "99", "--format", "json"])).len(), 1);
+}
+
+/// The same over IPv6, whose neighbours are asked for by neighbour discovery.
+#[test]
+fn a_capture_of_ipv6_is_explained() {
+    let text = config("horus", true).replace("'10.0.1.1/24'", "'fd00:1::1/64'");
+    let text =
+        text.replace("'10.0.2.1/24'", "'fd00:2::1/64'").replace("'10.0.2.11'", "'fd00:2::b'");
+    let bits = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().to_bits();
+    let (src, dst) = (bits("fd00:1::9"), bits("fd00:1::1"));
+    let (src_mac, dst_mac) = (CLIENT_MAC, LEAF_MACS[0]);
+    let flow = udp::Flow { src_mac, dst_mac, src, dst, src_port: 40_000, dst_port: 1234 };
+    let mut task = vec![0; udp::PAYLOAD_V6 + 20];
+    Header::new_task(POOL, 0).emit(&mut task[udp::PAYLOAD_V6..]);
+    flow.emit_v6(&mut task, 20);
+    let mut damaged = task.clone();
+    damaged[udp::PAYLOAD_V6 + 15] ^= 1;
+    let mut last_hop = task.clone();
+    last_hop[ether::LEN + 7] = 1;
+    let mut extended = task.clone();
+    extended[ether::LEN + 6] = 0;
+    let mut asks = vec![0; ndp::FRAME_LEN];
+    let (question, to) = ndp::Packet::question(CLIENT_MAC, src, dst, None);
+    question.emit(&mut asks, to, false);
+    let home = Home::new(&text, &[asks, task.clone(), damaged, last_hop, extended]);
+    let told = json(&home.explain("in.pcap", &["--format", "json"]));
+    let what: Vec<_> = told.iter().map(|one| (&one["fate"], &one["reason"])).collect();
+    let dropped = |reason: &str| ("dropped".to_owned(), reason.to_owned());
+    let text = |(fate, reason): &(&Value, &Value)| {
+        (fate.as_str().unwrap().to_owned(), reason.as_str().unwrap_or_default().to_owned())
+    };
+    let sent = ("sent".to_owned(), String::new());
+    assert_eq!(what.len(), 5, "{told:?}");
+    assert_eq!(text(&what[1]), sent, "{told:?}");
+    assert_eq!(told[1]["server"], "fd00:2::b");
+    for (at, reason) in [(2, "udp_checksum"), (3, "ttl_expired"), (4, "ipv6_extension")] {
+        assert_eq!(text(&what[at]), dropped(reason));
+    }
+    let (out, error) = said(&home.explain("in.pcap", &["--host", "fd00:1::9"]));
+    let lines: Vec<_> = out.lines().collect();
+    assert!(
+        lines[0].contains("neighbour solicitation of fd00:1::9, who asks for fd00:1::1"),
+        "{out}"
+    );
+    assert!(lines[1].contains("task 0 of pool 7 from [fd00:1::9]:40000 goes to worker"), "{out}");
+    assert!(lines[4].contains("IPv6 from fd00:1::9 to fd00:1::1 of protocol 0"), "{out}");
+    assert!(error.ends_with("5 packets explained\n"), "{error}");
+    // Cut off: its checksum is taken for right.
+    let file = fs::File::create(home.path("cut.pcap")).unwrap();
+    let mut capture = Capture::into_file(file, &home.path("cut.pcap")).unwrap();
+    capture.write(std::time::Duration::ZERO, task.len() as u32, &task[..75]).unwrap();
+    capture.finish().unwrap();
+    assert_eq!(json(&home.explain("cut.pcap", &["--format", "json"]))[0]["fate"], "sent");
 }
 
 #[test]

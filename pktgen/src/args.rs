@@ -1,11 +1,12 @@
 //! The command line, and what it means.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wedjat::wire::ether::Mac;
 use wedjat::wire::{task, vlan};
+use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::load::Load;
@@ -157,12 +158,12 @@ impl LoadArgs {
 #[derive(Args, Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct NetworkArgs {
-    /// The scheduler's address
+    /// The scheduler's address, IPv4 or IPv6
     #[arg(long)]
-    pub dst: Ipv4Addr,
-    /// Our address [default: .100 (or .101) of the scheduler's /24]
+    pub dst: IpAddr,
+    /// Our address, of the same family [default: .100 (or .101) of the scheduler's /24, ::100 (or ::101) of its /64]
     #[arg(long)]
-    pub src: Option<Ipv4Addr>,
+    pub src: Option<IpAddr>,
     /// EAL device: a PCI address, or a virtual device's name, with its arguments to create it
     /// [default: the first --vdev among the EAL arguments]
     #[arg(long)]
@@ -176,12 +177,12 @@ pub struct NetworkArgs {
     /// Our MAC address [default: the device's]
     #[arg(long)]
     pub mac: Option<Mac>,
-    /// The next hop's MAC address [default: found by ARP]
+    /// The next hop's MAC address [default: found by ARP or neighbour discovery]
     #[arg(long)]
     pub dst_mac: Option<Mac>,
     /// The next hop's address, where that is not the scheduler
     #[arg(long)]
-    pub gateway: Option<Ipv4Addr>,
+    pub gateway: Option<IpAddr>,
     /// The VLAN that the scheduler and the next hop are in, whose tag packets get
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(vlan::ID_MAX)))]
     pub vlan: Option<u16>,
@@ -191,7 +192,7 @@ pub struct NetworkArgs {
     /// Leave the header extension out (one core only; answers are then matched by 16 bits)
     #[arg(long)]
     pub no_ext: bool,
-    /// Leave UDP checksums out
+    /// Leave UDP checksums out, which IPv4 allows
     #[arg(long)]
     pub no_checksum: bool,
     /// Bytes of a frame at least
@@ -224,6 +225,22 @@ impl NetworkArgs {
     /// Number of cores that send.
     pub fn core_count(&self) -> u32 {
         self.cores.len().max(1) as u32
+    }
+
+    /// The addresses on either side.
+    ///
+    /// # Errors
+    /// When they do not go together, or tasks over IPv6 are to have no checksums.
+    pub fn addresses(&self) -> Result<Addresses, String> {
+        let addresses = Addresses::new(self.dst, self.src, self.gateway)?;
+        match addresses {
+            Addresses::V6(_) if self.no_checksum => Err(format!(
+                "--no-checksum cannot be used with the IPv6 address {}: over IPv6 each datagram has its checksum \
+                 (RFC 8200, 8.1); leave it out, or give IPv4 addresses",
+                self.dst
+            )),
+            _ => Ok(addresses),
+        }
     }
 }
 

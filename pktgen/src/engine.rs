@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wedjat::io::{Buf, Burst, Pool, Port};
-use wedjat::wire::arp;
 
 use crate::arrival::BurstsTooLong;
 use crate::exchange::{Exchange, Passed};
@@ -18,9 +17,9 @@ use crate::tally::{Clock, Tally};
 use crate::target::Target;
 use crate::template::{Task, Template};
 
-/// An unanswered ARP question is asked again after this.
+/// An unanswered question for the next hop is asked again after this.
 const ASK_AGAIN_S: f64 = 0.1;
-/// The next hop has so long to answer ARP.
+/// The next hop has so long to answer it.
 const RESOLVE_S: f64 = 10.0;
 /// After the last due time the backlog may still go out for so long; the rest is unsent.
 const GRACE_S: f64 = 0.001;
@@ -228,8 +227,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         } else if now >= self.ask_at {
             self.ask_at = now + self.times.ask_again;
             let Some(mut question) = self.pool.take() else { return };
-            if question.resize(arp::FRAME_LEN) {
-                self.host.ask(question.bytes_mut());
+            if self.host.ask(&mut question) {
                 self.control.push(question);
                 self.send_control();
             }
@@ -368,9 +366,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             self.take_answer(&answer, buf.bytes(), now);
             return self.recycle(buf);
         }
-        match self.host.hear(buf.bytes_mut(), verified) {
+        match self.host.hear(&mut buf, verified) {
             Heard::Answer(answer) => self.take_answer(&answer, buf.bytes(), now),
-            Heard::ArpAnswer => self.control.push(buf),
+            Heard::NeighbourAnswer => self.control.push(buf),
             Heard::NextHop(_) => {}
             Heard::Nothing(_) => self.tally.strays.foreign += 1,
         }
@@ -418,7 +416,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// ARP that the device does not take is dropped: it will be asked again.
+    /// What the device does not take of questions and answers about neighbours is dropped: it will be asked again.
     fn send_control(&mut self) {
         if !self.control.is_empty() {
             self.port.tx_burst(&mut self.control);
@@ -472,6 +470,8 @@ fn outstanding_bits(load: &Load) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Addresses;
+    use crate::neighbour::Message;
     use crate::payload::Work;
     use crate::reflector::reflect;
     use crate::replay::{self, Replay};
@@ -499,7 +499,7 @@ mod tests {
     /// What the other end does with the `n`th task: answers it after each of these times.
     type Answers = fn(u64) -> &'static [u64];
 
-    /// The other end of the wire: answers ARP, and tasks as it is told.
+    /// The other end of the wire: answers for its address, and tasks as it is told.
     struct Peer {
         port: RingPort,
         answers: Answers,
@@ -511,11 +511,11 @@ mod tests {
     impl Peer {
         fn poll(&mut self, now: u64, pool: &FramePool) {
             while let Some(mut frame) = self.port.receive() {
-                let task = ether_type(&frame) == wedjat::wire::ether::IPV4;
+                let task = !Message::is_one(frame.bytes());
                 if task {
                     self.bytes.push(frame.bytes().to_vec());
                 }
-                if !reflect(frame.bytes_mut(), PEER) {
+                if !reflect(&mut frame, PEER) {
                     continue;
                 }
                 let delays = if task { (self.answers)(self.tasks) } else { &[0] };
@@ -531,10 +531,6 @@ mod tests {
                 assert!(self.port.send(frame.bytes()));
             }
         }
-    }
-
-    fn ether_type(frame: &Frame) -> u16 {
-        wedjat::wire::ether::ether_type(frame.bytes())
     }
 
     struct Run {
@@ -597,6 +593,36 @@ mod tests {
         let classes: Vec<_> = run.tally.classes.iter().map(|c| c.response.tasks()).collect();
         assert_eq!(classes.iter().sum::<u64>(), answered);
         assert!(classes.iter().all(|tasks| *tasks > answered / 3), "{classes:?}");
+    }
+
+    /// The same load over IPv6, by way of a router: the same but for the frames.
+    #[test]
+    fn over_ipv6_a_run_is_the_same() {
+        let gateway = "fe80::1".parse().ok();
+        let addresses = Addresses::new("fd00:1::1".parse().unwrap(), None, gateway).unwrap();
+        for extended in [true, false] {
+            let over_v4 = Target { extended, ..target() };
+            let over_v6 = Target { addresses, checksums: false, ..over_v4.clone() };
+            let [over_v4, over_v6] =
+                [over_v4, over_v6].map(|to| run(&load(1e6), &to, 1024, |_| &[7_000], |_| true));
+            assert_eq!(over_v6.phase, Phase::Done);
+            assert_eq!(over_v6.tally.measured, over_v4.tally.measured);
+            assert_eq!(over_v6.tally.strays, over_v4.tally.strays);
+            let [p99, other] =
+                [&over_v6, &over_v4].map(|run| run.tally.response().quantile_ns(0.99));
+            assert_eq!(p99, other);
+            assert_eq!(over_v6.frames.len(), over_v4.frames.len());
+            for (frame, other) in over_v6.frames.iter().zip(&over_v4.frames) {
+                let datagram = wedjat::wire::udp::parse_v6(frame, false).unwrap();
+                let Addresses::V6(ends) = addresses else { panic!("{addresses:?}") };
+                assert_eq!((datagram.src, datagram.dst), (ends.own, ends.dst));
+                assert_eq!(wedjat::wire::ether::dst(frame), PEER);
+                assert_eq!(
+                    frame[wedjat::wire::udp::PAYLOAD_V6..],
+                    other[wedjat::wire::udp::PAYLOAD..]
+                );
+            }
+        }
     }
 
     /// A task of class 1 each 10 us, and of class 2, large, each 100 us; the last is due at 9.99 ms.
@@ -782,7 +808,7 @@ mod tests {
             while !generator.poll(now).is_over() {
                 while let Some(mut frame) = theirs.receive() {
                     let work = Work::parse(&frame.bytes()[body..]).unwrap();
-                    assert!(reflect(frame.bytes_mut(), PEER));
+                    assert!(reflect(&mut frame, PEER));
                     let seed = if answered.is_multiple_of(4) { 1 } else { work.seed };
                     let outcome = oracle.outcome(work.operation, seed).unwrap();
                     outcome.emit(&mut frame.bytes_mut()[body..]);
@@ -825,7 +851,7 @@ mod tests {
                 generator.stop(now);
             }
             while let Some(mut frame) = theirs.receive() {
-                assert!(reflect(frame.bytes_mut(), PEER) && theirs.send(frame.bytes()));
+                assert!(reflect(&mut frame, PEER) && theirs.send(frame.bytes()));
             }
         }
         let ledger = generator.tally().measured;
@@ -859,7 +885,7 @@ mod tests {
             });
             for i in 0..2 {
                 while let Some(mut frame) = peers[i].receive() {
-                    assert!(reflect(frame.bytes_mut(), PEER) && peers[1 - i].send(frame.bytes()));
+                    assert!(reflect(&mut frame, PEER) && peers[1 - i].send(frame.bytes()));
                 }
             }
             now += STEP;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use wedjat::io::{Buf, Burst, Pool, Port};
+use wedjat::io::{Burst, Pool, Port};
 use wedjat::wire::ether::Mac;
 
 use crate::engine::{Generator, SetupError};
@@ -33,7 +33,7 @@ impl<P: Port> Port for Looped<'_, P> {
         let before = burst.len();
         self.port.rx_burst(burst);
         for buf in &mut burst[before..] {
-            reflect(buf.bytes_mut(), self.mac);
+            reflect(buf, self.mac);
         }
         burst.len() - before
     }

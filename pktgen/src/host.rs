@@ -1,24 +1,34 @@
-//! The generator as a host on its network: it answers ARP for its address, finds its next hop's, and tells
-//! the answers to its tasks from everything else.
+//! The generator as a host on its network: it answers for its address, finds its next hop's, and tells the answers to its tasks
+//! from everything else.
 
+use wedjat::io::Buf;
 use wedjat::reason::DropReason;
-use wedjat::wire::arp::{self, Operation};
 use wedjat::wire::checksum::Sum;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Code, Extension, Header, NO_MEMBER};
-use wedjat::wire::{ipv4, udp};
+use wedjat::wire::udp::{self, Datagram};
+use wedjat::wire::{ipv4, ipv6};
+
+use crate::address::Addresses;
+use crate::neighbour::{self, Message};
 
 /// Offset of the UDP header behind an IPv4 header without options.
 const UDP: usize = ether::LEN + ipv4::LEN;
 /// Bytes of an answer's headers, the task's with its extension.
-const HEAD: usize = udp::PAYLOAD + task::LEN + task::EXTENSION_LEN;
+const HEAD: usize = udp::PAYLOAD + TASK;
+/// The same over IPv6.
+const UDP_V6: usize = ether::LEN + ipv6::LEN;
+const HEAD_V6: usize = udp::PAYLOAD_V6 + TASK;
+/// Bytes of the task header with its extension.
+const TASK: usize = task::LEN + task::EXTENSION_LEN;
+/// The shortest datagram of an answer with an extension.
+const UDP_LEN_MIN: usize = udp::LEN + TASK;
 
 /// An end point: one address on one wire.
 #[derive(Clone, Debug)]
 pub struct Host {
     mac: Mac,
-    ip: u32,
-    next_hop: u32,
+    addresses: Addresses,
     next_hop_mac: Option<Mac>,
 }
 
@@ -27,8 +37,8 @@ pub struct Host {
 pub enum Heard {
     /// An answer to a task.
     Answer(Answer),
-    /// An ARP question about us: the frame now holds the answer, to be sent.
-    ArpAnswer,
+    /// A question for our MAC address: the buffer now holds the answer, to be sent.
+    NeighbourAnswer,
     /// The next hop's MAC address.
     NextHop(Mac),
     /// Nothing for us.
@@ -51,10 +61,10 @@ pub struct Answer {
 }
 
 impl Host {
-    /// A host at `ip` whose packets all go to `next_hop`.
+    /// A host whose packets all go to the next hop among `addresses`.
     #[must_use]
-    pub fn new(mac: Mac, ip: u32, next_hop: u32, next_hop_mac: Option<Mac>) -> Self {
-        Self { mac, ip, next_hop, next_hop_mac }
+    pub fn new(mac: Mac, addresses: Addresses, next_hop_mac: Option<Mac>) -> Self {
+        Self { mac, addresses, next_hop_mac }
     }
 
     /// Where packets go, once known.
@@ -63,24 +73,29 @@ impl Host {
         self.next_hop_mac
     }
 
-    /// Writes the question for the next hop's MAC address; `frame` has [`arp::FRAME_LEN`] bytes.
-    pub fn ask(&self, frame: &mut [u8]) {
-        arp::Packet::request(self.mac, self.ip, self.next_hop).emit(frame, Mac::BROADCAST);
+    /// Writes the question for the next hop's MAC address. False when the buffer has no room for it.
+    #[must_use]
+    pub fn ask<B: Buf>(&self, buf: &mut B) -> bool {
+        let fits = buf.resize(neighbour::question_len(&self.addresses));
+        if fits {
+            neighbour::ask(&self.addresses, self.mac, buf.bytes_mut());
+        }
+        fits
     }
 
     /// Takes a frame in. `verified`: the device has checked its checksums.
     #[inline]
-    pub fn hear(&mut self, frame: &mut [u8], verified: bool) -> Heard {
+    pub fn hear<B: Buf>(&mut self, buf: &mut B, verified: bool) -> Heard {
+        let frame = buf.bytes();
         if frame.len() < ether::LEN {
             return Heard::Nothing(DropReason::Runt);
         }
-        match ether::ether_type(frame) {
-            ether::IPV4 => match self.hear_task(frame, verified) {
-                Ok(answer) => Heard::Answer(answer),
-                Err(reason) => Heard::Nothing(reason),
-            },
-            ether::ARP => self.hear_arp(frame),
-            _ => Heard::Nothing(DropReason::EtherType),
+        if Message::is_one(frame) {
+            return self.hear_neighbour(buf);
+        }
+        match self.hear_task(frame, verified) {
+            Ok(answer) => Heard::Answer(answer),
+            Err(reason) => Heard::Nothing(reason),
         }
     }
 
@@ -89,83 +104,129 @@ impl Host {
     #[inline(always)]
     #[must_use]
     pub fn plain_answer(&self, frame: &[u8], verified: bool) -> Option<Answer> {
-        const DONE: u8 = task::EXTENSION_BIT | Code::TaskDone as u8;
-        const _: () = assert!(Code::TaskDoneIdle as u8 == Code::TaskDone as u8 | 1);
-        const MIN: usize = udp::LEN + task::LEN + task::EXTENSION_LEN;
-        let head = frame.first_chunk::<HEAD>()?;
-        let total_len = usize::from(u16::from_be_bytes(at(head, ether::LEN + 2)));
-        let udp_len = usize::from(u16::from_be_bytes(at(head, UDP + 4)));
-        let plain = (at(head, 12) == [0x08, 0x00, ipv4::NO_OPTIONS])
-            & (u16::from_be_bytes(at(head, ether::LEN + 6)) & 0x3FFF == 0) // no fragment
-            & (head[ether::LEN + 9] == ipv4::UDP)
-            & (u32::from_be_bytes(at(head, ether::LEN + 16)) == self.ip)
-            & (head[udp::PAYLOAD] | 1 == DONE | 1)
-            & (u16::from_be_bytes(at(head, udp::PAYLOAD + 3)) != NO_MEMBER)
-            & (udp_len >= MIN)
-            & (total_len >= ipv4::LEN + udp_len)
-            & (total_len <= frame.len() - ether::LEN);
-        if !plain || !(verified || checksums_are_valid(head, frame, udp_len)) {
-            return None;
+        match self.addresses {
+            Addresses::V4(ends) => plain_answer_v4(ends.own, frame, verified),
+            Addresses::V6(ends) => plain_answer_v6(ends.own, frame, verified),
         }
-        let number = |offset| u32::from_be_bytes(at(head, udp::PAYLOAD + offset));
-        Some(Answer {
-            id: Some((number(task::LEN), number(task::LEN + 4))),
-            seq: u16::from_be_bytes(at(head, udp::PAYLOAD + 9)),
-            refused: false,
-            body: HEAD as u16,
-            end: (UDP + udp_len) as u16,
-        })
     }
 
     #[inline]
     fn hear_task(&self, frame: &[u8], verified: bool) -> Result<Answer, DropReason> {
-        let datagram = udp::parse(frame, verified)?;
-        if datagram.dst != self.ip {
-            return Err(DropReason::OtherAddress);
+        match (ether::ether_type(frame), self.addresses) {
+            (ether::IPV4, Addresses::V4(ends)) => {
+                answer_of(frame, &udp::parse(frame, verified)?, ends.own)
+            }
+            (ether::IPV6, Addresses::V6(ends)) => {
+                answer_of(frame, &udp::parse_v6(frame, verified)?, ends.own)
+            }
+            _ => Err(DropReason::EtherType),
         }
-        let payload = &frame[datagram.payload()..usize::from(datagram.end)];
-        let header = Header::parse(payload)?;
-        let refused = match header.code {
-            Code::TaskDone | Code::TaskDoneIdle => header.src == NO_MEMBER,
-            Code::TaskRefused => true,
-            // Our own packet back.
-            Code::NewTask => true,
-            _ => return Err(DropReason::TaskRole),
-        };
-        let id = header.extended.then(|| {
-            let extension = Extension::parse(payload);
-            (extension.app, extension.seq32)
-        });
-        let body = (datagram.payload() + header.len()) as u16;
-        Ok(Answer { id, seq: header.seq, refused, body, end: datagram.end })
     }
 
-    fn hear_arp(&mut self, frame: &mut [u8]) -> Heard {
-        let packet = match arp::Packet::parse(frame) {
-            Ok(packet) => packet,
+    fn hear_neighbour<B: Buf>(&mut self, buf: &mut B) -> Heard {
+        let message = match Message::read(buf.bytes()) {
+            Ok(message) => message,
             Err(reason) => return Heard::Nothing(reason),
         };
-        match packet.operation {
-            Operation::Request if packet.target == self.ip => {
-                packet.answer(self.mac).emit(frame, packet.sender_mac);
-                Heard::ArpAnswer
-            }
-            // An answer, or the word of whoever has the address from now on.
-            Operation::Reply | Operation::Request
-                if packet.sender == self.next_hop
-                    && (packet.operation == Operation::Reply || packet.target == packet.sender) =>
-            {
-                self.next_hop_mac = Some(packet.sender_mac);
-                Heard::NextHop(packet.sender_mac)
-            }
-            _ => Heard::Nothing(DropReason::ArpOther),
+        if message.asks_for() == Some(self.addresses.own()) && message.answer(self.mac, buf) {
+            return Heard::NeighbourAnswer;
         }
+        match message.tells() {
+            Some((address, mac)) if address == self.addresses.next_hop() => {
+                self.next_hop_mac = Some(mac);
+                Heard::NextHop(mac)
+            }
+            _ => Heard::Nothing(message.reason()),
+        }
+    }
+}
+
+/// The answer in a datagram, if it is for the host with this address.
+#[inline]
+fn answer_of<A: PartialEq>(
+    frame: &[u8],
+    datagram: &Datagram<A>,
+    own: A,
+) -> Result<Answer, DropReason> {
+    if datagram.dst != own {
+        return Err(DropReason::OtherAddress);
+    }
+    let payload = &frame[datagram.payload()..usize::from(datagram.end)];
+    let header = Header::parse(payload)?;
+    let refused = match header.code {
+        Code::TaskDone | Code::TaskDoneIdle => header.src == NO_MEMBER,
+        Code::TaskRefused => true,
+        // Our own packet back.
+        Code::NewTask => true,
+        _ => return Err(DropReason::TaskRole),
+    };
+    let id = header.extended.then(|| {
+        let extension = Extension::parse(payload);
+        (extension.app, extension.seq32)
+    });
+    let body = (datagram.payload() + header.len()) as u16;
+    Ok(Answer { id, seq: header.seq, refused, body, end: datagram.end })
+}
+
+#[inline(always)]
+fn plain_answer_v4(own: u32, frame: &[u8], verified: bool) -> Option<Answer> {
+    let head = frame.first_chunk::<HEAD>()?;
+    let total_len = usize::from(u16::from_be_bytes(at(head, ether::LEN + 2)));
+    let udp_len = usize::from(u16::from_be_bytes(at(head, UDP + 4)));
+    let plain = (at(head, 12) == [0x08, 0x00, ipv4::NO_OPTIONS])
+        & (u16::from_be_bytes(at(head, ether::LEN + 6)) & 0x3FFF == 0) // no fragment
+        & (head[ether::LEN + 9] == ipv4::UDP)
+        & (u32::from_be_bytes(at(head, ether::LEN + 16)) == own)
+        & is_done(head, udp::PAYLOAD)
+        & (udp_len >= UDP_LEN_MIN)
+        & (total_len >= ipv4::LEN + udp_len)
+        & (total_len <= frame.len() - ether::LEN);
+    let is_plain = plain && (verified || checksums_are_valid(head, frame, udp_len));
+    is_plain.then(|| done(head, udp::PAYLOAD, (UDP + udp_len) as u16))
+}
+
+#[inline(always)]
+fn plain_answer_v6(own: u128, frame: &[u8], verified: bool) -> Option<Answer> {
+    let head = frame.first_chunk::<HEAD_V6>()?;
+    let payload_len = usize::from(u16::from_be_bytes(at(head, ether::LEN + 4)));
+    let udp_len = usize::from(u16::from_be_bytes(at(head, UDP_V6 + 4)));
+    let plain = (at(head, 12) == [0x86, 0xDD])
+        & (head[ether::LEN] >> 4 == 6)
+        & (head[ether::LEN + 6] == ipv6::UDP)
+        & (u128::from_be_bytes(at(head, ether::LEN + 24)) == own)
+        & (at(head, UDP_V6 + 6) != [0, 0])
+        & is_done(head, udp::PAYLOAD_V6)
+        & (udp_len >= UDP_LEN_MIN)
+        & (payload_len >= udp_len)
+        & (payload_len <= frame.len() - UDP_V6);
+    let is_plain = plain && (verified || checksum_v6_is_valid(head, frame, udp_len));
+    is_plain.then(|| done(head, udp::PAYLOAD_V6, (UDP_V6 + udp_len) as u16))
+}
+
+/// At `payload` a worker says that a task with an extension is done.
+#[inline(always)]
+fn is_done<const LEN: usize>(head: &[u8; LEN], payload: usize) -> bool {
+    const DONE: u8 = task::EXTENSION_BIT | Code::TaskDone as u8;
+    const _: () = assert!(Code::TaskDoneIdle as u8 == Code::TaskDone as u8 | 1);
+    (head[payload] | 1 == DONE | 1) & (u16::from_be_bytes(at(head, payload + 3)) != NO_MEMBER)
+}
+
+/// What it says there, in a datagram that ends at `end`.
+#[inline(always)]
+fn done<const LEN: usize>(head: &[u8; LEN], payload: usize, end: u16) -> Answer {
+    let number = |offset| u32::from_be_bytes(at(head, payload + offset));
+    Answer {
+        id: Some((number(task::LEN), number(task::LEN + 4))),
+        seq: u16::from_be_bytes(at(head, payload + 9)),
+        refused: false,
+        body: (payload + TASK) as u16,
+        end,
     }
 }
 
 /// The bytes at a place in the head.
 #[inline(always)]
-fn at<const N: usize>(head: &[u8; HEAD], at: usize) -> [u8; N] {
+fn at<const N: usize, const LEN: usize>(head: &[u8; LEN], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&head[at..at + N]);
     bytes
@@ -184,139 +245,223 @@ fn checksums_are_valid(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool 
     ip.is_valid() && (none || pseudo.range(frame, UDP, UDP + udp_len).is_valid())
 }
 
+/// The UDP checksum is right, over both addresses, the protocol and the length as well.
+#[inline(always)]
+fn checksum_v6_is_valid(head: &[u8; HEAD_V6], frame: &[u8], udp_len: usize) -> bool {
+    let word = |offset| u64::from_le_bytes(at(head, ether::LEN + offset));
+    let addresses = Sum::default().words([word(8), word(16), word(24), word(32)]);
+    let pseudo = addresses.number(u16::from(ipv6::UDP)).number(udp_len as u16);
+    pseudo.range(frame, UDP_V6, UDP_V6 + udp_len).is_valid()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::{AnyFlow, Ends};
     use proptest::prelude::*;
+    use wedjat::io::memory::FramePool;
+    use wedjat::wire::arp;
     use wedjat::wire::auth;
+    use wedjat::wire::ndp;
     use wedjat::wire::udp::Flow;
 
-    const US: u32 = 0x0A00_0102;
-    const LEAF: u32 = 0x0A00_0101;
-    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-    const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const US: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const LEAF: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const V4: Addresses =
+        Addresses::V4(Ends { own: 0x0A00_0102, dst: 0x0A00_0101, next_hop: 0x0A00_0101 });
+    const V6: Addresses = {
+        const LEAF: u128 = 0xFD00 << 112 | 1;
+        Addresses::V6(Ends { own: LEAF + 1, dst: LEAF, next_hop: LEAF })
+    };
 
-    fn host() -> Host {
-        Host::new(MAC, US, LEAF, None)
+    fn host(addresses: Addresses) -> Host {
+        Host::new(US, addresses, None)
     }
 
-    fn reply(code: Code, src: u16, dst_ip: u32) -> Vec<u8> {
-        reply_of(code, src, dst_ip, 0)
+    fn hear(host: &mut Host, frame: &[u8], verified: bool) -> Heard {
+        let pool = FramePool::new(1, 256);
+        host.hear(&mut pool.frame(frame).unwrap(), verified)
     }
 
-    fn reply_of(code: Code, src: u16, dst_ip: u32, body: usize) -> Vec<u8> {
+    /// A flow from the leaf to a host of such an address.
+    fn flow(addresses: Addresses) -> AnyFlow {
+        fn of<A>(Ends { own, dst, .. }: Ends<A>) -> Flow<A> {
+            let (src_mac, dst_mac) = (LEAF, US);
+            Flow { src_mac, dst_mac, src: dst, dst: own, src_port: 1234, dst_port: 40_000 }
+        }
+        match addresses {
+            Addresses::V4(ends) => AnyFlow::V4(of(ends)),
+            Addresses::V6(ends) => AnyFlow::V6(of(ends)),
+        }
+    }
+
+    fn reply(code: Code, src: u16, to: Addresses) -> Vec<u8> {
+        reply_of(code, src, to, 0)
+    }
+
+    fn reply_of(code: Code, src: u16, to: Addresses, body: usize) -> Vec<u8> {
+        let flow = flow(to);
         let header = Header { code, src, extended: true, ..Header::new_task(1, 0x1234) };
-        let mut frame = vec![0; udp::PAYLOAD + 27 + body];
-        header.emit(&mut frame[udp::PAYLOAD..]);
+        let mut frame = vec![0; flow.payload() + TASK + body];
+        header.emit(&mut frame[flow.payload()..]);
         let extension = Extension { app: 5, seq32: 0x9_1234, ..Extension::default() };
-        extension.emit(&mut frame[udp::PAYLOAD..]);
-        let flow = Flow {
-            src_mac: LEAF_MAC,
-            dst_mac: MAC,
-            src: LEAF,
-            dst: dst_ip,
-            src_port: 1234,
-            dst_port: 40_000,
-        };
-        flow.emit(&mut frame, 27 + body);
+        extension.emit(&mut frame[flow.payload()..]);
+        flow.emit(1234, &mut frame, TASK + body);
         frame
     }
 
     #[test]
     fn answers_and_refusals_are_told_apart() {
-        let (body, end) = (69, 69);
-        let answer = |refused| Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused, body, end };
-        for (code, src, refused) in [
-            (Code::TaskDone, 4, false),
-            (Code::TaskDoneIdle, 4, false),
-            (Code::TaskDone, NO_MEMBER, true),
-            (Code::TaskRefused, 1, true),
-            (Code::NewTask, 0, true),
-        ] {
-            let heard = host().hear(&mut reply(code, src, US), false);
-            assert_eq!(heard, Heard::Answer(answer(refused)), "{code:?} from {src}");
+        for (to, body) in [(V4, 69), (V6, 89)] {
+            let end = body;
+            for (code, src, refused) in [
+                (Code::TaskDone, 4, false),
+                (Code::TaskDoneIdle, 4, false),
+                (Code::TaskDone, NO_MEMBER, true),
+                (Code::TaskRefused, 1, true),
+                (Code::NewTask, 0, true),
+            ] {
+                let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused, body, end };
+                let heard = hear(&mut host(to), &reply(code, src, to), false);
+                assert_eq!(heard, Heard::Answer(answer), "{code:?} from {src}");
+            }
         }
     }
 
     /// What a leaf was to believe is nothing to a client: it skips it.
     #[test]
     fn sequence_and_tag_of_an_answer_are_skipped() {
-        let mut frame = reply_of(Code::TaskDone, 4, US, auth::LEN + 3);
+        let mut frame = reply_of(Code::TaskDone, 4, V4, auth::LEN + 3);
         frame[udp::PAYLOAD] |= task::AUTHENTICATION_BIT;
         frame[udp::PAYLOAD + 27..].fill(0xEE);
         frame[UDP + 6..UDP + 8].fill(0); // no checksum
-        assert_eq!(host().plain_answer(&frame, false), None, "it is none of the many");
+        assert_eq!(host(V4).plain_answer(&frame, false), None, "it is none of the many");
         let (body, end) = (85, 88);
         let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused: false, body, end };
-        assert_eq!(host().hear(&mut frame, false), Heard::Answer(answer));
+        assert_eq!(hear(&mut host(V4), &frame, false), Heard::Answer(answer));
     }
 
     #[test]
     fn what_is_not_for_us_has_its_reason() {
-        let hear = |mut frame: Vec<u8>| host().hear(&mut frame, false);
-        assert_eq!(hear(reply(Code::TaskDone, 4, 7)), Heard::Nothing(DropReason::OtherAddress));
-        assert_eq!(hear(reply(Code::KeepAlive, 4, US)), Heard::Nothing(DropReason::TaskRole));
-        let mut damaged = reply(Code::TaskDone, 4, US);
-        damaged[50] ^= 1;
-        assert_eq!(hear(damaged), Heard::Nothing(DropReason::UdpChecksum));
-        assert_eq!(hear(vec![0; 60]), Heard::Nothing(DropReason::EtherType));
-        assert_eq!(hear(vec![0; 3]), Heard::Nothing(DropReason::Runt));
+        let other = |addresses| match addresses {
+            Addresses::V4(ends) => Addresses::V4(Ends { own: 7, ..ends }),
+            Addresses::V6(ends) => Addresses::V6(Ends { own: 7, ..ends }),
+        };
+        for (us, them) in [(V4, V6), (V6, V4)] {
+            let hear = |frame: &[u8]| hear(&mut host(us), frame, false);
+            let to_another = reply(Code::TaskDone, 4, other(us));
+            assert_eq!(hear(&to_another), Heard::Nothing(DropReason::OtherAddress));
+            let no_answer = reply(Code::KeepAlive, 4, us);
+            assert_eq!(hear(&no_answer), Heard::Nothing(DropReason::TaskRole));
+            let mut damaged = reply(Code::TaskDone, 4, us);
+            let at = damaged.len() - 19;
+            damaged[at] ^= 1;
+            assert_eq!(hear(&damaged), Heard::Nothing(DropReason::UdpChecksum));
+            let of_the_other_family = reply(Code::TaskDone, 4, them);
+            assert_eq!(hear(&of_the_other_family), Heard::Nothing(DropReason::EtherType));
+            assert_eq!(hear(&[0; 60]), Heard::Nothing(DropReason::EtherType));
+            assert_eq!(hear(&[0; 3]), Heard::Nothing(DropReason::Runt));
+        }
     }
 
     #[test]
-    fn arp_is_asked_and_answered() {
-        let mut host = host();
-        let mut question = [0; arp::FRAME_LEN];
-        host.ask(&mut question);
-        let asked = arp::Packet::parse(&question).unwrap();
-        assert_eq!((asked.sender, asked.target), (US, LEAF));
-        let mut reply = [0; arp::FRAME_LEN];
-        asked.answer(LEAF_MAC).emit(&mut reply, MAC);
-        assert_eq!(host.hear(&mut reply, false), Heard::NextHop(LEAF_MAC));
-        assert_eq!(host.next_hop_mac(), Some(LEAF_MAC));
+    fn over_ipv6_what_is_broken_has_its_reason() {
+        let with = |at: usize, bytes: &[u8]| {
+            let mut frame = reply(Code::TaskDone, 4, V6);
+            frame[at..at + bytes.len()].copy_from_slice(bytes);
+            assert_eq!(host(V6).plain_answer(&frame, true), None);
+            hear(&mut host(V6), &frame, true)
+        };
+        for (at, bytes, reason) in [
+            (UDP_V6 + 6, &[0, 0][..], DropReason::UdpNoChecksum),
+            (UDP_V6 + 4, &[0, 7], DropReason::UdpLength),
+            (UDP_V6 + 4, &[0, 90], DropReason::UdpLength),
+            (ether::LEN + 4, &[0, 0], DropReason::Ipv6Header),
+            (ether::LEN + 4, &[9, 0], DropReason::Ipv6Header),
+            (ether::LEN, &[0x45], DropReason::Ipv6Header),
+            (ether::LEN + 6, &[44], DropReason::Ipv6Extension),
+            (ether::LEN + 6, &[6], DropReason::NotUdp),
+            (ether::LEN + 6, &[ipv6::ICMP], DropReason::NotUdp),
+        ] {
+            assert_eq!(with(at, bytes), Heard::Nothing(reason), "byte {at}");
+        }
+        let mut asked = vec![0; ndp::FRAME_LEN];
+        neighbour::ask(&V6, LEAF, &mut asked);
+        asked[21] = 64; // it has passed a router
+        assert_eq!(hear(&mut host(V6), &asked, false), Heard::Nothing(DropReason::NdMalformed));
+    }
 
-        let mut about_us = [0; arp::FRAME_LEN];
-        arp::Packet::request(LEAF_MAC, LEAF, US).emit(&mut about_us, Mac::BROADCAST);
-        assert_eq!(host.hear(&mut about_us, false), Heard::ArpAnswer);
-        let answer = arp::Packet::parse(&about_us).unwrap();
-        assert_eq!((answer.sender, answer.sender_mac), (US, MAC));
-        assert_eq!(ether::dst(&about_us), LEAF_MAC);
+    #[test]
+    fn neighbours_are_asked_and_answered() {
+        for (us, reason) in [(V4, DropReason::ArpOther), (V6, DropReason::NdOther)] {
+            let pool = FramePool::new(1, 128);
+            let mut host = host(us);
+            let mut buf = pool.frame(&[]).unwrap();
+            assert!(host.ask(&mut buf));
+            assert_eq!(Message::read(buf.bytes()).unwrap().asks_for(), Some(us.next_hop()));
+            assert_eq!(neighbour::answer(&mut buf, LEAF, |ip| ip == us.next_hop()), Ok(()));
+            assert_eq!(host.hear(&mut buf, false), Heard::NextHop(LEAF));
+            assert_eq!(host.next_hop_mac(), Some(LEAF));
 
-        let mut about_others = [0; arp::FRAME_LEN];
-        arp::Packet::request(LEAF_MAC, LEAF, 77).emit(&mut about_others, Mac::BROADCAST);
-        assert_eq!(host.hear(&mut about_others, false), Heard::Nothing(DropReason::ArpOther));
+            let asks_for = |own| match us {
+                Addresses::V4(ends) => {
+                    Addresses::V4(Ends { own: ends.dst, next_hop: own as u32, ..ends })
+                }
+                Addresses::V6(ends) => Addresses::V6(Ends { own: ends.dst, next_hop: own, ..ends }),
+            };
+            let own = match us {
+                Addresses::V4(ends) => u128::from(ends.own),
+                Addresses::V6(ends) => ends.own,
+            };
+            let leaf = Host::new(LEAF, asks_for(own), None);
+            assert!(leaf.ask(&mut buf));
+            assert_eq!(host.hear(&mut buf, false), Heard::NeighbourAnswer);
+            assert_eq!((ether::src(buf.bytes()), ether::dst(buf.bytes())), (US, LEAF));
+            let told = Message::read(buf.bytes()).unwrap().tells();
+            assert_eq!(told, Some((us.own(), US)));
+
+            let leaf = Host::new(LEAF, asks_for(own + 75), None);
+            assert!(leaf.ask(&mut buf));
+            assert_eq!(host.hear(&mut buf, false), Heard::Nothing(reason));
+        }
+        assert!(!host(V6).ask(&mut FramePool::new(1, arp::FRAME_LEN).frame(&[]).unwrap()));
     }
 
     proptest! {
         #[test]
         fn a_plain_answer_is_what_is_heard(
-            code in 0..32_u8, src in any::<u16>(), body in 0..40_usize, checksum in any::<bool>(),
-            verified in any::<bool>(), changes in proptest::collection::vec((0..110_usize, any::<u8>()), 0..3),
+            code in 0..32_u8, src in any::<u16>(), body in 0..40_usize, checksum in any::<bool>(), v6: bool,
+            verified in any::<bool>(), changes in proptest::collection::vec((0..130_usize, any::<u8>()), 0..3),
         ) {
+            let us = if v6 { V6 } else { V4 };
             let code = Code::from_bits(code).unwrap_or(Code::TaskDone);
-            let mut frame = reply_of(code, src, US, body);
-            if !checksum {
+            let mut frame = reply_of(code, src, us, body);
+            if !checksum && !v6 {
                 frame[40..42].fill(0);
             }
             let changed = changes.iter().fold(false, |changed, (place, value)| {
                 let byte = frame.get_mut(*place);
                 changed | byte.is_some_and(|byte| std::mem::replace(byte, *value) != *value)
             });
-            let plain = host().plain_answer(&frame, verified);
+            let plain = host(us).plain_answer(&frame, verified);
             if let Some(answer) = plain {
-                prop_assert_eq!(host().hear(&mut frame, verified), Heard::Answer(answer));
+                prop_assert_eq!(hear(&mut host(us), &frame, verified), Heard::Answer(answer));
             }
             let done = matches!(code, Code::TaskDone | Code::TaskDoneIdle) && src != NO_MEMBER;
             prop_assert!(changed || plain.is_some() == done);
         }
 
         #[test]
-        fn random_frames_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), arp in any::<bool>()) {
+        fn random_frames_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0..3_usize) {
             if bytes.len() > 13 {
-                bytes[12..14].copy_from_slice(&if arp { [8, 6] } else { [8, 0] });
+                bytes[12..14].copy_from_slice(&[[8, 6], [8, 0], [0x86, 0xDD]][kind]);
             }
-            let _ = host().hear(&mut bytes, false);
-            let _ = host().hear(&mut bytes, true);
+            for us in [V4, V6] {
+                for verified in [false, true] {
+                    let _ = host(us).plain_answer(&bytes, verified);
+                    let _ = hear(&mut host(us), &bytes, verified);
+                }
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! An open-loop load generator for microsecond tasks that says when not to believe it.
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod arrival;
 pub mod engine;
 pub mod exchange;
@@ -11,6 +12,7 @@ pub mod latency;
 pub mod load;
 pub mod manifest;
 pub mod mix;
+pub mod neighbour;
 pub mod nodes;
 pub mod objects;
 pub mod oracle;

@@ -1,18 +1,17 @@
 //! The generator on DPDK: opens the device, finds the next hop, runs one generator on each core.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use wedjat::io::dpdk::{self, Device, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort};
-use wedjat::io::{Buf, Burst, Pool, Port};
-use wedjat::wire::arp;
+use wedjat::io::{Burst, Pool, Port};
 use wedjat::wire::ether::Mac;
+use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::exchange::Exchange;
-use wedjat_pktgen::host::Heard;
+use wedjat_pktgen::host::{Heard, Host};
 use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
@@ -30,7 +29,7 @@ use crate::progress::Progress;
 const FLOOR_DEVICE: &str = "net_ring_floor";
 /// The floor is measured for so long.
 const FLOOR_S: f64 = 0.25;
-/// An ARP question is asked again after this.
+/// A question for the next hop is asked again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// The reflector looks at the clock and the signals once in so many polls.
 const POLLS_BETWEEN_LOOKS: u32 = 4096;
@@ -52,6 +51,7 @@ pub struct Network {
 impl Network {
     /// Opens the device and finds the next hop.
     pub fn open(args: &NetworkArgs) -> Result<Self, Failure> {
+        let addresses = args.addresses()?;
         let cores = args.core_count();
         if args.no_ext && cores > 1 {
             return Err("--no-ext needs a single core: answers to several are told apart by the \
@@ -68,13 +68,15 @@ impl Network {
         let (queues, inlets) = (cores as u16, args.more_rx);
         let patience = Duration::from_secs_f64(args.patience);
         let (vlan, usual) = (args.vlan, DeviceOptions::patient(Some(patience)));
-        let options = DeviceOptions { queues, inlets, vlan, ..usual };
+        // Whoever asks for an IPv6 host asks a group.
+        let multicast = args.dst.is_ipv6();
+        let options = DeviceOptions { queues, inlets, vlan, multicast, ..usual };
         let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
         let floor_port = match args.no_floor {
             true => None,
             false => open_floor(&eal, &pool)?,
         };
-        let target = target(args, Mac(device.mac()))?;
+        let target = target(args, addresses, Mac(device.mac()));
         let stop = stop_on_signals()?;
         let (cores, state, runs) = (args.cores.clone(), args.state.clone(), 0);
         let mut network =
@@ -188,7 +190,7 @@ impl Network {
             for port in &mut self.ports {
                 let mut burst = Burst::new();
                 port.rx_burst(&mut burst);
-                burst.retain(|buf| host.hear(buf.bytes_mut(), false) == Heard::ArpAnswer);
+                burst.retain(|buf| host.hear(buf, false) == Heard::NeighbourAnswer);
                 port.tx_burst(&mut burst);
             }
             if let Some(mac) = host.next_hop_mac() {
@@ -196,19 +198,19 @@ impl Network {
                 return Ok(());
             }
         }
-        let next_hop = Ipv4Addr::from(self.target.next_hop.unwrap_or(self.target.dst));
+        let addresses = self.target.addresses;
+        let (next_hop, resolver) = (addresses.next_hop(), addresses.resolver());
         let link = if self.device.link().up { "its link is up" } else { "it has no link" };
         Err(format!(
-            "{next_hop} does not answer ARP on {name} ({link}): is the scheduler running at the other \
+            "{next_hop} does not answer {resolver} on {name} ({link}): is the scheduler running at the other \
              end, with that address? Or give its MAC address with --dst-mac"
         )
         .into())
     }
 
-    fn send_question(&mut self, host: &wedjat_pktgen::host::Host, pool: &mut PoolHandle) {
+    fn send_question(&mut self, host: &Host, pool: &mut PoolHandle) {
         let Some(mut question) = pool.take() else { return };
-        if question.resize(arp::FRAME_LEN) {
-            host.ask(question.bytes_mut());
+        if host.ask(&mut question) {
             let mut burst = Burst::new();
             burst.push(question);
             self.ports[0].tx_burst(&mut burst);
@@ -276,7 +278,8 @@ pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     let name = device_name(args.device.as_deref(), &args.eal)?;
     let eal = Eal::init_beside(&args.eal, &[&name], args.core.as_slice())?;
     let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
-    let options = DeviceOptions { queues: args.queues, ..DeviceOptions::default() };
+    let options =
+        DeviceOptions { queues: args.queues, multicast: true, ..DeviceOptions::default() };
     let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
     let stop = stop_on_signals()?;
     let mac = Mac(device.mac());
@@ -341,14 +344,8 @@ fn device_name(asked: Option<&str>, eal: &[String]) -> Result<String, Failure> {
         .into())
 }
 
-fn target(args: &NetworkArgs, device_mac: Mac) -> Result<Target, Failure> {
-    let src = args.src.unwrap_or_else(|| default_src(args.dst));
-    if src == args.dst {
-        return Err(format!("--src and --dst are both {src}").into());
-    }
-    let usual = Target::new(args.mac.unwrap_or(device_mac), src.to_bits(), args.dst.to_bits());
-    Ok(Target {
-        next_hop: args.gateway.map(Ipv4Addr::to_bits),
+fn target(args: &NetworkArgs, addresses: Addresses, device_mac: Mac) -> Target {
+    Target {
         next_hop_mac: args.dst_mac,
         udp_port: args.udp_port,
         pool: args.pool,
@@ -356,14 +353,8 @@ fn target(args: &NetworkArgs, device_mac: Mac) -> Result<Target, Failure> {
         extended: !args.no_ext,
         checksums: !args.no_checksum,
         frame_bytes: usize::from(args.size),
-        ..usual
-    })
-}
-
-/// .100 of the scheduler's /24, or .101 where the scheduler has that.
-fn default_src(dst: Ipv4Addr) -> Ipv4Addr {
-    let [a, b, c, d] = dst.octets();
-    Ipv4Addr::new(a, b, c, if d == 100 { 101 } else { 100 })
+        ..Target::to(args.mac.unwrap_or(device_mac), addresses)
+    }
 }
 
 #[cfg(test)]
@@ -378,12 +369,5 @@ mod tests {
         assert_eq!(device_name(None, &eal).unwrap(), "net_memif3");
         assert_eq!(device_name(None, &eal[3..]).unwrap(), "net_null0");
         assert!(device_name(None, &eal[..2]).unwrap_err().to_string().contains("--device"));
-    }
-
-    #[test]
-    fn our_address_is_never_the_schedulers() {
-        let address = |d| Ipv4Addr::new(10, 0, 1, d);
-        assert_eq!(default_src(address(1)), address(100));
-        assert_eq!(default_src(address(100)), address(101));
     }
 }

@@ -15,7 +15,8 @@ pub enum Network {}
 
 impl Network {
     /// Refuses.
-    pub fn open(_: &NetworkArgs) -> Result<Self, Failure> {
+    pub fn open(args: &NetworkArgs) -> Result<Self, Failure> {
+        args.addresses()?;
         Err(NONE.into())
     }
 

@@ -2,13 +2,16 @@
 //! it is the floor of its latencies, with no scheduler and no work in between.
 
 use wedjat::io::{Buf, Burst, Port};
-use wedjat::wire::arp::{self, Operation};
+use wedjat::reason::DropReason;
 use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
-use wedjat::wire::udp;
+use wedjat::wire::udp::{self, Datagram};
 
-/// Answers tasks, and ARP for every address, on one port.
+use crate::address;
+use crate::neighbour::{self, Message};
+
+/// Answers tasks, and ARP and neighbour discovery for every address, on one port.
 pub struct Reflector<P: Port> {
     port: P,
     mac: Mac,
@@ -36,7 +39,7 @@ impl<P: Port> Reflector<P> {
         if self.pending.is_empty() {
             self.port.rx_burst(&mut self.pending);
             let mac = self.mac;
-            self.pending.retain(|buf| reflect(buf.bytes_mut(), mac));
+            self.pending.retain(|buf| reflect(buf, mac));
         }
         if !self.pending.is_empty() {
             self.answered += self.port.tx_burst(&mut self.pending) as u64;
@@ -46,35 +49,38 @@ impl<P: Port> Reflector<P> {
 
 /// Makes a task's frame its answer; false when it is no task.
 #[inline]
-pub fn reflect(frame: &mut [u8], mac: Mac) -> bool {
-    if frame.len() < ether::LEN {
+pub fn reflect<B: Buf>(buf: &mut B, mac: Mac) -> bool {
+    if buf.bytes().len() < ether::LEN {
         return false;
     }
-    if ether::ether_type(frame) == ether::ARP {
-        return answer_arp(frame, mac);
+    if Message::is_one(buf.bytes()) {
+        return neighbour::answer(buf, mac, |_| true).is_ok();
     }
-    let Ok(datagram) = udp::parse(frame, true) else { return false };
-    let payload = datagram.payload();
-    let Ok(header) = Header::parse(&frame[payload..usize::from(datagram.end)]) else {
-        return false;
+    reflect_task(buf.bytes_mut(), mac).is_ok()
+}
+
+#[inline]
+fn reflect_task(frame: &mut [u8], mac: Mac) -> Result<(), DropReason> {
+    let (at, payload, end) = match address::is_v6(frame) {
+        false => places(&udp::parse(frame, true)?),
+        true => places(&udp::parse_v6(frame, true)?),
     };
+    let header = Header::parse(&frame[payload..end])?;
     if header.code != Code::NewTask {
-        return false;
+        return Err(DropReason::TaskRole);
     }
     let reply = Header { code: Code::TaskDoneIdle, src: 0, dst: header.src, qlen: 0, ..header };
     reply.emit(&mut frame[payload..]);
-    let from = ether::src(frame);
-    ether::emit_addresses(frame, from, mac);
     // Exchanging words leaves a sum as it is; the header's own change is mended by summing anew.
-    let ip = ether::LEN;
-    let (src, dst) = frame[ip + 12..ip + 20].split_at_mut(4);
-    src.swap_with_slice(dst);
-    let udp = usize::from(datagram.at);
-    let (src, dst) = frame[udp..udp + 4].split_at_mut(2);
-    src.swap_with_slice(dst);
-    let delta = change(&header, &reply);
-    udp::update_checksum(&mut frame[udp..], delta);
-    true
+    udp::swap_endpoints(frame, at);
+    ether::emit_addresses(frame, ether::dst(frame), mac);
+    udp::update_checksum(&mut frame[at..], change(&header, &reply));
+    Ok(())
+}
+
+/// Where the UDP header, the payload and the end are.
+fn places<A>(datagram: &Datagram<A>) -> (usize, usize, usize) {
+    (datagram.at.into(), datagram.payload(), datagram.end.into())
 }
 
 /// What the answer's header changes in the checksum.
@@ -88,39 +94,49 @@ fn change(task: &Header, reply: &Header) -> ChecksumDelta {
         .straddling_word(task.qlen, reply.qlen)
 }
 
-fn answer_arp(frame: &mut [u8], mac: Mac) -> bool {
-    match arp::Packet::parse(frame) {
-        Ok(packet) if packet.operation == Operation::Request => {
-            packet.answer(mac).emit(frame, packet.sender_mac);
-            true
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Addresses;
     use crate::target::Target;
     use crate::template::{Task, Template};
+    use wedjat::io::memory::FramePool;
+    use wedjat::wire::{ipv4, ipv6};
 
     #[test]
     fn a_task_comes_back_as_its_valid_answer() {
-        for extended in [false, true] {
-            let (us, peer) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 9]));
-            let target = Target { extended, ..Target::new(us, 0x0A00_0102, 0x0A00_0101) };
+        let pool = FramePool::new(1, 128);
+        let (us, peer) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 9]));
+        for (extended, v6) in [(false, false), (true, false), (false, true), (true, true)] {
+            let dst = if v6 { "fd00::1" } else { "10.0.1.1" };
+            let addresses = Addresses::new(dst.parse().unwrap(), None, None).unwrap();
+            let target = Target { extended, ..Target::to(us, addresses) };
             let mut template = Template::new(&target.frame(5));
             let mut frame = vec![0; template.frame_len()];
             template.write(&mut frame, Task { seq: 0x12_3456, service_ns: 9, class: 3 });
-            assert!(reflect(&mut frame, peer));
-            assert_eq!((ether::src(&frame), ether::dst(&frame)), (peer, us));
-            let datagram = udp::parse(&frame, false).unwrap();
-            assert_eq!((datagram.src, datagram.dst), (0x0A00_0101, 0x0A00_0102));
-            assert_eq!(datagram.src_port, 1234);
-            let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+            let mut buf = pool.frame(&frame).unwrap();
+            assert!(reflect(&mut buf, peer));
+            let frame = buf.bytes();
+            assert_eq!((ether::src(frame), ether::dst(frame)), (peer, us));
+            let (src_port, payload) = match addresses {
+                Addresses::V4(ends) => {
+                    let datagram = udp::parse(frame, false).unwrap();
+                    assert_eq!((datagram.src, datagram.dst), (ends.dst, ends.own));
+                    assert_eq!(ipv4::ttl(&frame[ether::LEN..]), 64);
+                    (datagram.src_port, datagram.payload())
+                }
+                Addresses::V6(ends) => {
+                    let datagram = udp::parse_v6(frame, false).unwrap();
+                    assert_eq!((datagram.src, datagram.dst), (ends.dst, ends.own));
+                    assert_eq!(ipv6::hop_limit(&frame[ether::LEN..]), 64);
+                    (datagram.src_port, datagram.payload())
+                }
+            };
+            assert_eq!(src_port, 1234);
+            let header = Header::parse(&frame[payload..]).unwrap();
             assert_eq!((header.code, header.seq), (Code::TaskDoneIdle, 0x3456));
             // An answer is no task.
-            assert!(!reflect(&mut frame, peer));
+            assert!(!reflect(&mut buf, peer));
         }
     }
 }

@@ -4,6 +4,7 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::task;
 use wedjat::wire::udp::Flow;
 
+use crate::address::{Addresses, AnyFlow, Ends};
 use crate::host::Host;
 use crate::template::TaskFrame;
 
@@ -12,13 +13,9 @@ use crate::template::TaskFrame;
 pub struct Target {
     /// MAC address of the port.
     pub mac: Mac,
-    /// The generator's address.
-    pub ip: u32,
-    /// The scheduler's address.
-    pub dst: u32,
-    /// Where packets go on the wire when that is not `dst` itself.
-    pub next_hop: Option<u32>,
-    /// The next hop's MAC address; ARP finds it otherwise.
+    /// The generator's address, the scheduler's and the next hop's.
+    pub addresses: Addresses,
+    /// The next hop's MAC address; ARP or neighbour discovery finds it otherwise.
     pub next_hop_mac: Option<Mac>,
     /// The scheduler's UDP port.
     pub udp_port: u16,
@@ -30,21 +27,25 @@ pub struct Target {
     pub flows: u16,
     /// Send the header extension.
     pub extended: bool,
-    /// Send UDP checksums.
+    /// Send UDP checksums. Over IPv6 they always are.
     pub checksums: bool,
     /// Bytes of a frame at least.
     pub frame_bytes: usize,
 }
 
 impl Target {
-    /// Pool 1 of the scheduler at `dst`, 64 flows, extended headers, checksums, short frames.
+    /// Pool 1 of the scheduler at the IPv4 address `dst`, 64 flows, extended headers, checksums, short frames.
     #[must_use]
     pub fn new(mac: Mac, ip: u32, dst: u32) -> Self {
+        Self::to(mac, Addresses::V4(Ends { own: ip, dst, next_hop: dst }))
+    }
+
+    /// The same of a scheduler at an address of either family.
+    #[must_use]
+    pub fn to(mac: Mac, addresses: Addresses) -> Self {
         Self {
             mac,
-            ip,
-            dst,
-            next_hop: None,
+            addresses,
             next_hop_mac: None,
             udp_port: task::UDP_PORT,
             pool: 1,
@@ -59,19 +60,15 @@ impl Target {
     /// The host that the generator is.
     #[must_use]
     pub fn host(&self) -> Host {
-        Host::new(self.mac, self.ip, self.next_hop.unwrap_or(self.dst), self.next_hop_mac)
+        Host::new(self.mac, self.addresses, self.next_hop_mac)
     }
 
     /// What all tasks of an application have in common.
     #[must_use]
     pub fn frame(&self, app: u32) -> TaskFrame {
-        let flow = Flow {
-            src_mac: self.mac,
-            dst_mac: self.next_hop_mac.unwrap_or_default(),
-            src: self.ip,
-            dst: self.dst,
-            src_port: self.src_port,
-            dst_port: self.udp_port,
+        let flow = match self.addresses {
+            Addresses::V4(ends) => AnyFlow::V4(self.flow(ends)),
+            Addresses::V6(ends) => AnyFlow::V6(self.flow(ends)),
         };
         TaskFrame {
             flow,
@@ -81,6 +78,17 @@ impl Target {
             extended: self.extended,
             frame_bytes: self.frame_bytes,
             checksums: self.checksums,
+        }
+    }
+
+    fn flow<A>(&self, Ends { own, dst, .. }: Ends<A>) -> Flow<A> {
+        Flow {
+            src_mac: self.mac,
+            dst_mac: self.next_hop_mac.unwrap_or_default(),
+            src: own,
+            dst,
+            src_port: self.src_port,
+            dst_port: self.udp_port,
         }
     }
 }

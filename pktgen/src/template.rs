@@ -3,8 +3,9 @@
 use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Extension, Header};
-use wedjat::wire::udp::{self, Flow};
+use wedjat::wire::{ipv4, ipv6, udp};
 
+use crate::address::AnyFlow;
 use crate::payload::{self, Work};
 
 /// The shortest Ethernet frame without its checksum (IEEE 802.3, 3.2.7): shorter ones would be padded on the way.
@@ -12,24 +13,34 @@ const FRAME_MIN: usize = 60;
 /// The longest frame: an MTU of 1500 bytes.
 pub const FRAME_MAX: usize = 1514;
 
-/// Bytes of a frame up to its padding, without and with the header extension.
-const SHORT: usize = udp::PAYLOAD + task::LEN + payload::LEN;
-const EXTENDED: usize = SHORT + task::EXTENSION_LEN;
-const SRC_PORT: usize = udp::PAYLOAD - udp::LEN;
-const CHECKSUM: usize = SRC_PORT + 6;
-const SEQ: usize = udp::PAYLOAD + 9;
-const SEQ32: usize = udp::PAYLOAD + 15;
-const CLASS: usize = udp::PAYLOAD + 23;
+/// Offsets in the payload.
+const SEQ: usize = 9;
+const SEQ32: usize = 15;
+const CLASS: usize = 23;
 // A field at an odd offset of the payload straddles two words of the checksum.
-const _: () = assert!((SEQ - udp::PAYLOAD) % 2 == 1 && (SEQ32 - udp::PAYLOAD) % 2 == 1);
-const _: () = assert!((CLASS - udp::PAYLOAD) % 2 == 1);
+const _: () = assert!(SEQ % 2 == 1 && SEQ32 % 2 == 1 && CLASS % 2 == 1);
 const _: () = assert!(task::LEN % 2 == 1 && task::EXTENSION_LEN.is_multiple_of(2));
+
+/// Offset of the UDP header behind an IP header of so many bytes.
+const fn segment(ip: usize) -> usize {
+    ether::LEN + ip
+}
+
+/// Bytes of a frame up to its padding, behind such a header, without the header extension.
+const fn short(ip: usize) -> usize {
+    segment(ip) + udp::LEN + task::LEN + payload::LEN
+}
+
+/// The same with it.
+const fn extended(ip: usize) -> usize {
+    short(ip) + task::EXTENSION_LEN
+}
 
 /// What all tasks of one core have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskFrame {
     /// Addresses and ports; the source port is the first of [`TaskFrame::flows`].
-    pub flow: Flow,
+    pub flow: AnyFlow,
     /// Number of consecutive source ports, so that receive-side scaling spreads the tasks.
     pub flows: u16,
     /// The pool that shall run the tasks.
@@ -40,7 +51,7 @@ pub struct TaskFrame {
     pub extended: bool,
     /// Bytes of a frame at least.
     pub frame_bytes: usize,
-    /// Send UDP checksums (0, "none", otherwise: RFC 768 allows it over IPv4).
+    /// Send UDP checksums (0, "none", otherwise: RFC 768 allows it over IPv4). Over IPv6 they always are (RFC 8200, 8.1).
     pub checksums: bool,
 }
 
@@ -73,6 +84,9 @@ pub struct Template {
     /// Bytes of the shortest one.
     len_min: usize,
     extended: bool,
+    is_v6: bool,
+    /// IPv4 and extended: one question tells those from all others.
+    is_usual: bool,
     app: u32,
     work: usize,
     first_port: u16,
@@ -87,21 +101,24 @@ impl Template {
     pub fn new(frame: &TaskFrame) -> Self {
         let (app, extended) = (frame.app, frame.extended);
         let header = Header { extended, ..Header::new_task(frame.pool, 0) };
-        let work = udp::PAYLOAD + header.len();
+        let payload = frame.flow.payload();
+        let work = payload + header.len();
         let len_min = (work + payload::LEN).max(FRAME_MIN);
         let len = len_min.max(frame.frame_bytes).min(FRAME_MAX);
         let mut bytes = vec![0; len];
-        header.emit(&mut bytes[udp::PAYLOAD..]);
+        header.emit(&mut bytes[payload..]);
         if extended {
-            Extension { app, ..Extension::default() }.emit(&mut bytes[udp::PAYLOAD..]);
+            Extension { app, ..Extension::default() }.emit(&mut bytes[payload..]);
         }
         // The source port is left 0, as everything that `Template::write` fills in.
-        Flow { src_port: 0, ..frame.flow }.emit(&mut bytes, len - udp::PAYLOAD);
-        if !frame.checksums {
-            bytes[CHECKSUM..CHECKSUM + 2].fill(0);
+        frame.flow.emit(0, &mut bytes, len - payload);
+        let is_v6 = matches!(frame.flow, AnyFlow::V6(_));
+        if !frame.checksums && !is_v6 {
+            bytes[payload - 2..payload].fill(0);
         }
-        let (first_port, flows) = (frame.flow.src_port, frame.flows.max(1));
-        Self { bytes, len_min, extended, app, work, first_port, flows, flow: 0 }
+        let (first_port, flows) = (frame.flow.src_port(), frame.flows.max(1));
+        let is_usual = extended && !is_v6;
+        Self { bytes, len_min, extended, is_v6, is_usual, app, work, first_port, flows, flow: 0 }
     }
 
     /// The next hop, once it is known.
@@ -134,9 +151,11 @@ impl Template {
     pub fn write(&mut self, frame: &mut [u8], task: Task) {
         let port = self.first_port.wrapping_add(self.flow);
         self.flow = if self.flow + 1 == self.flows { 0 } else { self.flow + 1 };
-        let padding = match self.extended {
-            true => self.fill::<EXTENDED>(frame, port, task),
-            false => self.fill::<SHORT>(frame, port, task),
+        const IP: usize = ipv4::LEN;
+        let padding = match self.is_usual {
+            true => self.fill::<IP, { extended(IP) }>(frame, port, task),
+            false if self.is_v6 => return self.write_v6(frame, port, task),
+            false => self.fill::<IP, { short(IP) }>(frame, port, task),
         };
         if !padding.is_empty() {
             padding.fill(0);
@@ -146,9 +165,24 @@ impl Template {
         }
     }
 
-    /// Writes all but the padding, which it returns. All offsets are known here, so that no bound is checked.
+    /// Apart, so that those over IPv4 are written as if there were no others.
+    #[inline(never)]
+    fn write_v6(&self, frame: &mut [u8], port: u16, task: Task) {
+        const IP: usize = ipv6::LEN;
+        let padding = match self.extended {
+            true => self.fill::<IP, { extended(IP) }>(frame, port, task),
+            false => self.fill::<IP, { short(IP) }>(frame, port, task),
+        };
+        padding.fill(0);
+        if frame.len() < self.bytes.len() {
+            shorten_v6(frame, (self.bytes.len() - frame.len()) as u16);
+        }
+    }
+
+    /// Writes all but the padding, which it returns. All offsets are known here, the IP header's length and the frame's up to its
+    /// padding among them, so that no bound is checked.
     #[inline(always)]
-    fn fill<'a, const LEN: usize>(
+    fn fill<'a, const IP: usize, const LEN: usize>(
         &self,
         frame: &'a mut [u8],
         port: u16,
@@ -161,21 +195,22 @@ impl Template {
         };
         *frame = *bytes;
         let work = task.work(self.app);
-        put(frame, SRC_PORT, port.to_be_bytes());
-        put(frame, SEQ, (task.seq as u16).to_be_bytes());
+        let payload = segment(IP) + udp::LEN;
+        put(frame, segment(IP), port.to_be_bytes());
+        put(frame, payload + SEQ, (task.seq as u16).to_be_bytes());
         put(frame, LEN - payload::LEN, work.bytes());
         // All but the port stand at odd offsets: to the checksum they are as good as their sum there.
         let halves = |number: u64| (number >> 32) + (number & u64::from(u32::MAX));
         let mut odd = halves(work.seed) + u64::from(work.service_ns);
         odd += u64::from(work.operation) + u64::from(task.seq as u16);
-        if LEN == EXTENDED {
-            put(frame, SEQ32, task.seq.to_be_bytes());
-            put(frame, CLASS, task.class.to_be_bytes());
+        if LEN == extended(IP) {
+            put(frame, payload + SEQ32, task.seq.to_be_bytes());
+            put(frame, payload + CLASS, task.class.to_be_bytes());
             odd += u64::from(task.seq) + u64::from(task.class);
         }
         let odd = halves(halves(odd)) as u32;
         let delta = ChecksumDelta::default().word(0, port).straddling_double_word(0, odd);
-        udp::update_checksum(&mut frame[SRC_PORT..], delta);
+        udp::update_checksum(&mut frame[segment(IP)..], delta);
         padding
     }
 }
@@ -187,7 +222,18 @@ fn shorten(frame: &mut [u8], bytes: u16) {
     let checksum = ChecksumDelta::default().word(ip_len, ip_len - bytes).apply(word(packet, 10));
     put(packet, 2, (ip_len - bytes).to_be_bytes());
     put(packet, 10, checksum.to_be_bytes());
-    let segment = &mut frame[SRC_PORT..];
+    shorten_segment(&mut frame[segment(ipv4::LEN)..], bytes);
+}
+
+/// The same over IPv6, whose header has no checksum.
+fn shorten_v6(frame: &mut [u8], bytes: u16) {
+    let packet = &mut frame[ether::LEN..];
+    let payload_len = word(packet, 4);
+    put(packet, 4, (payload_len - bytes).to_be_bytes());
+    shorten_segment(&mut frame[segment(ipv6::LEN)..], bytes);
+}
+
+fn shorten_segment(segment: &mut [u8], bytes: u16) {
     let udp_len = word(segment, 4);
     put(segment, 4, (udp_len - bytes).to_be_bytes());
     // The length is in the pseudo header, too.
@@ -208,17 +254,32 @@ fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: [u8; N]) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use wedjat::reason::DropReason;
+    use wedjat::wire::udp::{Datagram, Flow};
+
+    fn flow<A>(src: A, dst: A) -> Flow<A> {
+        let (src_mac, dst_mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac::default());
+        Flow { src_mac, dst_mac, src, dst, src_port: 65_530, dst_port: 1234 }
+    }
 
     fn frame(app: u32, extended: bool, frame_bytes: usize, checksums: bool) -> TaskFrame {
-        let flow = Flow {
-            src_mac: Mac([2, 0, 0, 0, 0, 1]),
-            dst_mac: Mac::default(),
-            src: 0x0A00_0102,
-            dst: 0x0A00_0101,
-            src_port: 65_530,
-            dst_port: 1234,
-        };
+        let flow = AnyFlow::V4(flow(0x0A00_0102, 0x0A00_0101));
         TaskFrame { flow, flows: 64, pool: 3, app, extended, frame_bytes, checksums }
+    }
+
+    fn over_v6(frame: TaskFrame) -> TaskFrame {
+        TaskFrame { flow: AnyFlow::V6(flow(0xFD00 << 112 | 2, 0xFD00 << 112 | 1)), ..frame }
+    }
+
+    /// A right datagram, whichever family it is of, without its addresses.
+    fn parse(bytes: &[u8], is_v6: bool) -> Result<Datagram<()>, DropReason> {
+        fn apart<A>(Datagram { src_port, dst_port, at, end, .. }: Datagram<A>) -> Datagram<()> {
+            Datagram { src: (), dst: (), src_port, dst_port, at, end }
+        }
+        match is_v6 {
+            true => udp::parse_v6(bytes, false).map(apart),
+            false => udp::parse(bytes, false).map(apart),
+        }
     }
 
     proptest! {
@@ -226,17 +287,19 @@ mod tests {
         fn frames_say_what_the_task_is(
             seq in any::<u32>(), service_ns in any::<u32>(), class in any::<u16>(),
             app in any::<u32>(), extended in any::<bool>(), frame_bytes in 0..2000_usize,
-            checksums in any::<bool>(), size in prop_oneof![0..2000_u16, Just(u16::MAX)],
+            checksums in any::<bool>(), size in prop_oneof![0..2000_u16, Just(u16::MAX)], v6: bool,
         ) {
-            let mut template = Template::new(&frame(app, extended, frame_bytes, checksums));
+            let frame = frame(app, extended, frame_bytes, checksums);
+            let mut template = Template::new(&if v6 { over_v6(frame) } else { frame });
             template.set_next_hop(Mac([2, 0, 0, 0, 0, 9]));
             let mut bytes = vec![0xAA; template.len_for(size)];
             let task = Task { seq, service_ns, class };
             template.write(&mut bytes, task);
             prop_assert!((FRAME_MIN..=FRAME_MAX).contains(&bytes.len()));
             prop_assert_eq!(ether::dst(&bytes), Mac([2, 0, 0, 0, 0, 9]));
-            let datagram = udp::parse(&bytes, false).unwrap();
-            prop_assert_eq!(bytes[CHECKSUM..CHECKSUM + 2] != [0, 0], checksums);
+            let datagram = parse(&bytes, v6).unwrap();
+            let checksum = datagram.payload() - 2;
+            prop_assert_eq!(bytes[checksum..checksum + 2] != [0, 0], checksums || v6);
             prop_assert_eq!(datagram.src_port, 65_530);
             let payload = &bytes[datagram.payload()..usize::from(datagram.end)];
             let header = Header::parse(payload).unwrap();

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pcap_file::pcap::{PcapPacket, PcapReader};
@@ -32,8 +33,10 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
 use wedjat::reason::DropReason;
 use wedjat::wire::task::{Code, Extension, Header};
-use wedjat::wire::{ether, udp, vlan};
+use wedjat::wire::udp::{self, Datagram};
+use wedjat::wire::{ether, vlan};
 
+use crate::neighbour::Message;
 use crate::payload::{self, Work};
 use crate::service::CLASSES_MAX;
 use crate::template::FRAME_MAX;
@@ -412,15 +415,16 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     if frame.len() < ether::LEN {
         return Err("runt");
     }
-    match ether::ether_type(frame) {
-        ether::IPV4 => {}
+    let payload = match ether::ether_type(frame) {
         ether::ARP => return Err("arp"),
-        _ => return Err(vlan::reason(frame).name()),
-    }
-    let datagram = udp::parse(frame, true).map_err(|reason| reason.name())?;
+        ether::IPV6 if Message::is_one(frame) => return Err("neighbour_discovery"),
+        ether::IPV4 => udp::parse(frame, true).map(|datagram| bytes_of(&datagram)),
+        ether::IPV6 => udp::parse_v6(frame, true).map(|datagram| bytes_of(&datagram)),
+        _ => Err(vlan::reason(frame)),
+    };
     // An end beyond 64 KiB, as of what a machine put together after receipt, does not fit the datagram's.
-    let payload = frame.get(datagram.payload()..usize::from(datagram.end));
-    let payload = payload.ok_or(DropReason::UdpLength.name())?;
+    let payload = payload.and_then(|at| frame.get(at).ok_or(DropReason::UdpLength));
+    let payload = payload.map_err(DropReason::name)?;
     let header = Header::parse(payload).map_err(|reason| reason.name())?;
     match header.code {
         Code::NewTask if header.more => return Err("task_of_several_packets"),
@@ -440,9 +444,15 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     })
 }
 
+fn bytes_of<A>(datagram: &Datagram<A>) -> Range<usize> {
+    datagram.payload()..usize::from(datagram.end)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Addresses;
+    use crate::neighbour;
     use crate::target::Target;
     use crate::template::{Task, Template};
     use pcap_file::TsResolution;
@@ -587,6 +597,24 @@ mod tests {
         );
         let error = read(&pcap(&[frame(65, 1, true)])).unwrap_err();
         assert!(error.contains("packet 1: its class is 65, and must be 1 to 64"), "{error}");
+    }
+
+    #[test]
+    fn tasks_over_ipv6_are_taken_as_well() {
+        let addresses = Addresses::new("fd00::1".parse().unwrap(), None, None).unwrap();
+        let target = Target::to(Mac([2, 0, 0, 0, 0, 1]), addresses);
+        let mut template = Template::new(&target.frame(7));
+        let mut task = vec![0; template.frame_len()];
+        template.write(&mut task, Task { seq: 9, service_ns: 9_000, class: 2 });
+        let mut asked = vec![0; neighbour::question_len(&addresses)];
+        neighbour::ask(&addresses, target.mac, &mut asked);
+        let mut fragment = task.clone();
+        fragment[20] = 44;
+        let no_checksum = [&task[..60], &[0, 0], &task[62..]].concat();
+        let trace = read(&pcap(&[task, asked, fragment, no_checksum])).unwrap();
+        assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 105)]);
+        let others = ["ipv6_extension", "neighbour_discovery", "udp_no_checksum"];
+        assert_eq!(trace.others(), &others.map(|other| (other, 1)).into());
     }
 
     #[test]

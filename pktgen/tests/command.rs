@@ -36,6 +36,20 @@ fn mistakes_say_what_is_allowed_and_exit_with_2() {
         ),
         (&["run", "--dst", "10.0.1.1"], "--rate"),
         (
+            &["run", "--rate", "5k", "--dst", "fd00::1", "--src", "10.0.1.2"],
+            "--src is 10.0.1.2 and --dst is fd00::1; give IPv4 addresses to all, or IPv6 addresses",
+        ),
+        (
+            &["run", "--rate", "5k", "--dst", "10.0.1.1", "--gateway", "fd00::1"],
+            "--gateway is fd00::1 and --dst is 10.0.1.1",
+        ),
+        (&["run", "--rate", "5k", "--dst", "ff02::1"], "no address of a host"),
+        (&["run", "--rate", "5k", "--dst", "fd00::1::2"], "invalid IP address"),
+        (
+            &["run", "--rate", "5k", "--dst", "fd00::1", "--no-checksum"],
+            "--no-checksum cannot be used with the IPv6 address fd00::1",
+        ),
+        (
             &["run", "--replay", "/no/trace.csv", "--dst", "10.0.1.1"],
             "cannot replay /no/trace.csv: No such file",
         ),
@@ -122,11 +136,12 @@ mod dpdk {
         let server = format!("net_memif0,role=server,{socket}");
         let _reflector = Reflector::start(&server, queues);
         let device = format!("net_memif0,role=client,{socket}");
-        let common = ["--dst", "10.0.1.1", "--device", &device, "--warmup", "50ms", "--seed", "7"];
+        let common = ["--device", &device, "--warmup", "50ms", "--seed", "7"];
+        let to: &[_] = if command.contains(&"--dst") { &[] } else { &["--dst", "10.0.1.1"] };
         let patient = ["--patience", "300s", "--drain", "30s"];
         let replayed = command.contains(&"--replay");
         let duration: &[_] = if replayed { &[] } else { &["--duration", "300ms"] };
-        pktgen(&[command, &common, &patient, duration].concat())
+        pktgen(&[command, &common, to, &patient, duration].concat())
     }
 
     /// The report of such a run, in which most tasks were answered. Its time is real, so a machine that stands still for a
@@ -168,6 +183,48 @@ mod dpdk {
         assert!(manifest["dpdk"].as_str().unwrap().starts_with("DPDK"));
         assert_eq!(manifest["seeds"][0]["seed"], "0x1355be76d7eee8ba");
         assert!(stderr(&output).contains("0x1355be76d7eee8ba"), "seeds are logged");
+    }
+
+    #[test]
+    fn a_run_over_ipv6_finds_its_next_hop_and_balances() {
+        let load = ["run", "--rate", "5k", "--service", "fixed(5us)", "--dst", "fd00:1::1"];
+        let other = ["--gateway", "fe80::1", "--size", "400", "--no-floor", "--format", "json"];
+        let (_, report) = report("ipv6", "1", &[&load[..], &other].concat());
+        assert_eq!((&report["refused"], &report["foreign"]), (&0.into(), &0.into()));
+        let command = report["manifest"]["command"].as_array().unwrap();
+        assert!(command.contains(&"fd00:1::1".into()), "{report}");
+    }
+
+    #[test]
+    fn tasks_over_ipv6_have_the_tag_of_their_vlan() {
+        use pcap_file::pcap::{PcapReader, PcapWriter};
+        use wedjat::wire::{udp, vlan};
+
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [came, sent] = ["came.pcap", "sent.pcap"].map(|name| folder.path().join(name));
+        // Nothing ever comes.
+        PcapWriter::new(std::fs::File::create(&came).unwrap()).unwrap();
+        let device = format!("net_pcap0,rx_pcap={},tx_pcap={}", came.display(), sent.display());
+        let load =
+            ["run", "--rate", "1k", "--duration", "200ms", "--warmup", "0s", "--drain", "1ms"];
+        let to = ["--dst", "fd00:1::1", "--dst-mac", "02:00:00:00:00:09", "--vlan", "12"];
+        let output = pktgen(&[&load[..], &to, &["--no-floor", "--device", &device]].concat());
+        let mut reader = PcapReader::new(std::fs::File::open(&sent).unwrap())
+            .unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)));
+        let mut frames = 0;
+        while let Some(packet) = reader.next_packet() {
+            let mut frame = packet.unwrap().data.into_owned();
+            assert_eq!(vlan::id(&frame), Some(12));
+            vlan::cover(&mut frame);
+            let datagram = udp::parse_v6(&frame[vlan::LEN..], false).unwrap();
+            assert_eq!(
+                (datagram.dst, datagram.src),
+                (0xFD00_0001 << 96 | 1, 0xFD00_0001 << 96 | 0x100)
+            );
+            assert_eq!(datagram.dst_port, 1234);
+            frames += 1;
+        }
+        assert!(frames > 0, "{}", stdout(&output));
     }
 
     #[test]

@@ -94,13 +94,13 @@ impl Leaf {
     /// Clients take what has come for them.
     fn hear(&mut self, leaf: usize) {
         while let Some(mut frame) = self.clients.receive() {
-            match self.host.hear(frame.bytes_mut(), false) {
+            match self.host.hear(&mut frame, false) {
                 Heard::Answer(answer) => {
                     let (app, _) = answer.id.unwrap();
                     assert_eq!((app, answer.refused), (leaf as u32, false), "by its own leaf");
                     self.answered += 1;
                 }
-                Heard::ArpAnswer => assert!(self.clients.send(frame.bytes())),
+                Heard::NeighbourAnswer => assert!(self.clients.send(frame.bytes())),
                 other => panic!("{other:?}"),
             }
         }

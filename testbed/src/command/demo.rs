@@ -133,6 +133,7 @@ mod show {
 
     use indicatif::{ProgressBar, ProgressStyle};
     use wedjat::policy::PolicySpec;
+    use wedjat_pktgen::address::Addresses;
     use wedjat_pktgen::load::Load;
     use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, page, row};
     use wedjat_testbed::rack::Options;
@@ -174,6 +175,9 @@ mod show {
         Ok(rows.iter().all(|row| row.report.valid))
     }
 
+    /// The leaf's address on the clients' side.
+    const LEAF: [u8; 4] = [10, 0, 1, 1];
+
     struct Demo<'a> {
         arguments: &'a Arguments,
         stop: Arc<AtomicBool>,
@@ -193,8 +197,7 @@ mod show {
             let options = Options { seed: arguments.seed, ..Options::default() };
             let folder = devices::scratch("demo")?;
             let ends = Ends {
-                src: [10, 0, 1, 100].into(),
-                dst: [10, 0, 1, 1].into(),
+                addresses: Addresses::new(LEAF.into(), None, None)?,
                 udp_port: options.udp_port,
                 pool: 1,
                 layout,
@@ -269,7 +272,7 @@ mod show {
             let config = LeafConfig {
                 policy,
                 layout: self.ends.layout,
-                clients_ip: self.ends.dst,
+                clients_ip: LEAF.into(),
                 workers_ip: [10, 0, 2, 1].into(),
                 clients_device: CLIENTS,
                 workers_device: WORKERS,

@@ -35,9 +35,10 @@ impl Environment {
         Ok(Self { eal, pool })
     }
 
-    /// Opens a device with one queue pair.
+    /// Opens a device with one queue pair, which takes packets to groups as well: so IPv6 hosts are asked for.
     pub fn open(&self, name: &str) -> Result<(Device, QueuePort), Failure> {
-        let (device, ports) = Device::open(&self.eal, name, &self.pool, &DeviceOptions::default())?;
+        let options = DeviceOptions { multicast: true, ..DeviceOptions::default() };
+        let (device, ports) = Device::open(&self.eal, name, &self.pool, &options)?;
         let port = ports.into_iter().next().ok_or("the device has no queue")?;
         Ok((device, port))
     }

@@ -1,9 +1,10 @@
 //! `wedjat-testbed drive`: generator and workers around a leaf or an agent, in one loop on one core.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
@@ -52,12 +53,12 @@ pub struct Arguments {
     /// The percentile that the run is to tell: it is INVALID when the calm slices have too few tasks for that
     #[arg(long, default_value = "99", value_parser = slices::quantile)]
     percentile: f64,
-    /// The leaf's address on the clients' side
+    /// The leaf's address on the clients' side, IPv4 or IPv6 as those of --servers
     #[arg(long, default_value = "10.0.1.1")]
-    dst: Ipv4Addr,
-    /// The generator's address
-    #[arg(long, default_value = "10.0.1.100")]
-    src: Ipv4Addr,
+    dst: IpAddr,
+    /// The generator's address [default: .100 (or .101) of the leaf's /24, ::100 (or ::101) of its /64]
+    #[arg(long)]
+    src: Option<IpAddr>,
     /// Worker pool
     #[arg(long, default_value_t = 1)]
     pool: u16,
@@ -93,6 +94,19 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    fn addresses(&self) -> Result<Addresses, Failure> {
+        let addresses = Addresses::new(self.dst, self.src, None)?;
+        let servers = self.rack.servers;
+        if self.attach.is_none() && servers.first.is_ipv6() != self.dst.is_ipv6() {
+            return Err(format!(
+                "--dst is {} and --servers are {servers}; clients and servers of a pool are all IPv4 or all IPv6",
+                self.dst
+            )
+            .into());
+        }
+        Ok(addresses)
+    }
+
     fn load(&self) -> Result<Load, Failure> {
         let workers = u32::from(self.rack.workers);
         let rate_pps = self.rate.pps(Some(workers), self.service.mean_ns())?;
@@ -113,6 +127,7 @@ impl Arguments {
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.rack.layout()?;
+    arguments.addresses()?;
     arguments.load()?.self_test()?;
     super::without_dpdk()
 }
@@ -127,8 +142,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let load = arguments.load()?;
     load.self_test()?;
     let ends = Ends {
-        src: arguments.src,
-        dst: arguments.dst,
+        addresses: arguments.addresses()?,
         udp_port: arguments.udp_port,
         pool: arguments.pool,
         layout,

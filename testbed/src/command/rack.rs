@@ -15,12 +15,14 @@ pub const EXAMPLE: &str = "Example, 32 workers on 4 servers for a leaf on memif:
 Two leaves that share them, under lsq-smart with `reports = \"messages\"`, have `registers = true` for each server; then behind it
     --leaf 10.0.2.1 --leaf 10.0.2.2 --leaf-policy 'lsq-smart(eps=0.1)'
 The leaf's [[server]] entries: ip 10.0.2.11 with workers \"0-7\", 10.0.2.12 with \"8-15\", and so on;
-the rack answers ARP for all of them. It replies to the MAC address that a task came from.";
+the rack answers ARP for all of them. It replies to the MAC address that a task came from.
+Servers with IPv6 addresses answer neighbour discovery instead:
+  wedjat-testbed rack --servers fd00:2::b+4 --workers 32 --device net_memif0,role=client,id=1,socket=wedjat-workers";
 
 /// Which workers there are, and how they behave.
 #[derive(Args, Debug)]
 pub struct RackArguments {
-    /// The servers' addresses: the first, and how many
+    /// The servers' addresses, IPv4 or IPv6: the first, and how many
     #[arg(long, default_value = "10.0.2.11+4")]
     pub servers: Servers,
     /// Workers, spread evenly over the servers
@@ -104,8 +106,8 @@ fn told(text: &str) -> Result<PolicySpec, String> {
 pub struct Arguments {
     #[command(flatten)]
     rack: RackArguments,
-    /// A leaf that shares the workers: they register with it, and tell it of their queues as --leaf-policy has it (may be
-    /// repeated)
+    /// A leaf that shares the workers: they register with it, and tell it of their queues as --leaf-policy has it, over IPv4 (may
+    /// be repeated)
     #[arg(long = "leaf", value_name = "ADDRESS", requires = "leaf_policy")]
     leaves: Vec<std::net::Ipv4Addr>,
     /// The leaves' policy, where `reports` of their pool is "messages"
@@ -137,10 +139,24 @@ pub struct Arguments {
     eal: Vec<String>,
 }
 
+impl Arguments {
+    fn layout(&self) -> Result<Layout, Failure> {
+        let layout = self.rack.layout()?;
+        match self.leaves.first() {
+            Some(leaf) if layout.is_v6() => Err(format!(
+                "--leaf {leaf}: workers register with leaves over IPv4, and --servers {} are IPv6 addresses; give IPv4 addresses",
+                self.rack.servers
+            )
+            .into()),
+            _ => Ok(layout),
+        }
+    }
+}
+
 /// Runs the rack; false when its replies were too late.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    arguments.rack.layout()?;
+    arguments.layout()?;
     super::without_dpdk()
 }
 
@@ -152,7 +168,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use wedjat_testbed::rack::{LeafOptions, Outages, Rack};
 
     let rack = &arguments.rack;
-    let layout = rack.layout()?;
+    let layout = arguments.layout()?;
     let devices = [arguments.device.as_str()];
     let environment = devices::Environment::start(
         &arguments.eal,

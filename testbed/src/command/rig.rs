@@ -1,13 +1,13 @@
 //! Generator and workers in this process, with the leaf or agent between them in another: two DPDK devices, or one and
 //! places at the agent.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use wedjat::io::dpdk::{self, Device, Eal, PoolHandle, QueuePort};
 use wedjat::wire::ether::Mac;
+use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::engine::{Generator, Phase};
 use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
@@ -33,10 +33,8 @@ pub const PATIENCE: Duration = Duration::from_secs(15);
 /// What stands at either end of the scheduler.
 #[derive(Clone, Debug)]
 pub struct Ends {
-    /// The generator's address.
-    pub src: Ipv4Addr,
-    /// The leaf's address on the clients' side.
-    pub dst: Ipv4Addr,
+    /// The generator's address, and the leaf's on the clients' side.
+    pub addresses: Addresses,
     /// The UDP port of tasks.
     pub udp_port: u16,
     /// Worker pool.
@@ -161,8 +159,9 @@ impl Rig {
         }
         if !resolved {
             return Err(format!(
-                "{} does not answer ARP on {}: is that the leaf's address on the clients' side?",
-                ends.dst,
+                "{} does not answer {} on {}: is that the leaf's address on the clients' side?",
+                ends.addresses.dst(),
+                ends.addresses.resolver(),
                 self.client.name()
             )
             .into());
@@ -177,7 +176,7 @@ impl Rig {
             self.floor = Some(self.measure_floor(load, ends.core)?);
         }
         let hz = self.environment.eal.ticks_hz() as f64;
-        let usual = Target::new(Mac(self.client.mac()), ends.src.to_bits(), ends.dst.to_bits());
+        let usual = Target::to(Mac(self.client.mac()), ends.addresses);
         let target = Target { udp_port: ends.udp_port, pool: ends.pool, ..usual };
         let gone = "an earlier run has not given its ports back";
         let pool = self.environment.pool.handle();

@@ -1,16 +1,17 @@
 //! Generator and rack in one loop, through a forwarder in memory and over fake time.
 
 use super::*;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::SystemTime;
 use wedjat::io::memory::{self, Frame, FramePool, RingPort};
 use wedjat::io::{Buf, Burst};
-use wedjat::wire::arp;
-use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::ether::Mac;
 use wedjat::wire::task;
-use wedjat::wire::udp::{self, Flow};
+use wedjat::wire::udp::{self, Datagram, Flow};
+use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::neighbour::{self, Message};
 use wedjat_pktgen::target::Target;
 
 use crate::rack::{Layout, Options, Rack};
@@ -18,7 +19,9 @@ use crate::rack::{Layout, Options, Rack};
 const CLIENT: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const LEAF: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
-const LEAF_IP: u32 = 0x0A00_0101;
+/// The leaf, and its servers.
+const IPV4: [&str; 2] = ["10.0.1.1", "10.0.2.11"];
+const IPV6: [&str; 2] = ["fd00:1::1", "fd00:2::b"];
 /// One tick is one nanosecond; each look at the clock takes some.
 const HZ: f64 = 1e9;
 const TICKS_PER_LOOK: u64 = 70;
@@ -36,13 +39,11 @@ impl Forwarder {
         let mut burst = Burst::new();
         self.clients.rx_burst(&mut burst);
         for mut frame in burst.drain(..) {
-            match ether::ether_type(frame.bytes()) {
-                ether::ARP => {
-                    let packet = arp::Packet::parse(frame.bytes()).unwrap();
-                    packet.answer(LEAF).emit(frame.bytes_mut(), packet.sender_mac);
-                    assert_eq!(self.clients.tx_burst(&mut [frame].into_iter().collect()), 1);
-                }
-                _ => self.forward(frame),
+            if Message::is_one(frame.bytes()) {
+                assert_eq!(neighbour::answer(&mut frame, LEAF, |_| true), Ok(()));
+                assert_eq!(self.clients.tx_burst(&mut [frame].into_iter().collect()), 1);
+            } else {
+                self.forward(frame);
             }
         }
         self.workers.rx_burst(&mut burst);
@@ -50,27 +51,35 @@ impl Forwarder {
         assert_eq!(self.clients.tx_burst(&mut burst), back);
     }
 
-    fn forward(&mut self, mut frame: Frame) {
-        let datagram = udp::parse(frame.bytes(), false).unwrap();
+    fn forward(&mut self, frame: Frame) {
         let worker = self.next;
         self.next = (self.next + 1) % self.layout.workers();
-        let (server, _, _) = self
-            .layout
-            .servers()
-            .find(|(_, first, last)| (*first..=*last).contains(&worker))
-            .unwrap();
+        match self.layout.server_of(worker).unwrap() {
+            IpAddr::V4(server) => {
+                let datagram = udp::parse(frame.bytes(), false).unwrap();
+                self.send(frame, worker, datagram, server.to_bits(), Flow::emit);
+            }
+            IpAddr::V6(server) => {
+                let datagram = udp::parse_v6(frame.bytes(), false).unwrap();
+                self.send(frame, worker, datagram, server.to_bits(), Flow::emit_v6);
+            }
+        }
+    }
+
+    fn send<A>(
+        &mut self,
+        mut frame: Frame,
+        worker: u16,
+        datagram: Datagram<A>,
+        dst: A,
+        emit: fn(&Flow<A>, &mut [u8], usize),
+    ) {
         let payload = datagram.payload()..usize::from(datagram.end);
         let len = payload.len();
         let _ = task::choose(&mut frame.bytes_mut()[payload], task::choice_of(worker), false);
-        let flow = Flow {
-            src_mac: LEAF,
-            dst_mac: RACK,
-            src: datagram.src,
-            dst: server.to_bits(),
-            src_port: datagram.src_port,
-            dst_port: datagram.dst_port,
-        };
-        flow.emit(frame.bytes_mut(), len);
+        let Datagram { src, src_port, dst_port, .. } = datagram;
+        let flow = Flow { src_mac: LEAF, dst_mac: RACK, src, dst, src_port, dst_port };
+        emit(&flow, frame.bytes_mut(), len);
         assert_eq!(self.workers.tx_burst(&mut [frame].into_iter().collect()), 1);
     }
 }
@@ -97,12 +106,22 @@ impl Port for Through {
 }
 
 fn driven(workers: u16, load: &Load, options: Options) -> (Report, rack::Report, usize) {
+    driven_over(IPV4, workers, load, options)
+}
+
+fn driven_over(
+    [leaf, servers]: [&str; 2],
+    workers: u16,
+    load: &Load,
+    options: Options,
+) -> (Report, rack::Report, usize) {
     let pool = FramePool::new(8192, 160);
     let (client, leaf_clients) = memory::pair(4096, &pool);
     let (leaf_workers, worker) = memory::pair(4096, &pool);
-    let layout = Layout::new("10.0.2.11+1".parse().unwrap(), workers, 0).unwrap();
+    let layout = Layout::new(servers.parse().unwrap(), workers, 0).unwrap();
     let forwarder = Forwarder { clients: leaf_clients, workers: leaf_workers, layout, next: 0 };
-    let target = Target::new(CLIENT, Ipv4Addr::new(10, 0, 1, 99).to_bits(), LEAF_IP);
+    let addresses = Addresses::new(leaf.parse().unwrap(), None, None).unwrap();
+    let target = Target::to(CLIENT, addresses);
     let through = Through { port: client, forwarder };
     let mut generator = Generator::new(load, &target, 0, HZ, through, pool.clone()).unwrap();
     let mut rack = Rack::new(worker, RACK, layout, options, HZ);
@@ -144,6 +163,21 @@ fn one_worker_is_an_mm1_queue() {
     let p99 = 10.0 * 100_f64.ln();
     assert!((report.response_us.p99.0 / p99 - 1.0).abs() < 0.15, "{report}");
     assert!((rack.service_mean_us / 5.0 - 1.0).abs() < 0.03, "{rack}");
+}
+
+#[test]
+fn over_ipv6_it_is_the_same_run() {
+    let load = load(100e3, "exp(5us)");
+    let (ours, rack, in_use) = driven_over(IPV6, 2, &load, Options::default());
+    assert!(ours.valid && rack.balances(), "{ours}\n{rack}");
+    assert_eq!((ours.lost, ours.refused, ours.sent, in_use), (0, 0, ours.answered, 0));
+    assert_eq!((rack.tasks, rack.dropped.len()), (rack.replies, 0));
+    let (theirs, other, _) = driven(2, &load, Options::default());
+    assert_eq!(
+        (ours.sent, rack.tasks, rack.service_mean_us),
+        (theirs.sent, other.tasks, other.service_mean_us)
+    );
+    assert_eq!(ours.response_us.p99.0, theirs.response_us.p99.0);
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! The clients of a run in lockstep: they send a task's packet when its time has come, and take answers.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use wedjat::io::{Buf, Burst, Pool, Port};
-use wedjat::wire::arp;
 use wedjat_pktgen::host::{Answer, Heard, Host};
 use wedjat_pktgen::target::Target;
 use wedjat_pktgen::template::{Task, Template};
@@ -23,7 +22,7 @@ pub struct Clients<P: Port, L> {
     template: Template,
     incoming: Burst<P::Buf>,
     /// The scheduler's address.
-    dst: u32,
+    dst: IpAddr,
 }
 
 impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
@@ -31,7 +30,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
     #[must_use]
     pub fn new(port: P, pool: L, target: &Target) -> Self {
         let template = Template::new(&target.frame(APP));
-        let (host, incoming, dst) = (target.host(), Burst::new(), target.dst);
+        let (host, incoming, dst) = (target.host(), Burst::new(), target.addresses.dst());
         Self { port, pool, host, template, incoming, dst }
     }
 
@@ -43,15 +42,14 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
 
     /// The address that they send to.
     #[must_use]
-    pub fn dst(&self) -> Ipv4Addr {
-        self.dst.into()
+    pub fn dst(&self) -> IpAddr {
+        self.dst
     }
 
     /// Asks for it.
     pub(super) fn ask(&mut self, now_ns: u64) -> Result<(), LockstepError> {
-        let mut question = self.buffer(arp::FRAME_LEN)?;
-        self.host.ask(question.bytes_mut());
-        self.send_buffer(question, now_ns)
+        let question = self.pool.take().and_then(|mut buf| self.host.ask(&mut buf).then_some(buf));
+        self.send_buffer(question.ok_or(LockstepError::Buffers)?, now_ns)
     }
 
     /// Sends a task.
@@ -82,12 +80,12 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         let mut replies = 0;
         for mut buf in incoming.drain(..) {
             let verified = buf.checksums_verified();
-            match self.host.hear(buf.bytes_mut(), verified) {
+            match self.host.hear(&mut buf, verified) {
                 Heard::Answer(answer) => {
                     let number = answer.id.map_or(u32::MAX, |(_, number)| number);
                     answered(number, &answer)?;
                 }
-                Heard::ArpAnswer => {
+                Heard::NeighbourAnswer => {
                     self.send_buffer(buf, now_ns)?;
                     replies += 1;
                 }

@@ -409,7 +409,7 @@ impl<'a> Run<'a> {
         let service_ns = reported_ns(flight.service, self.config.speeds[worker]);
         if let Some((datagram, header)) = &flight.headers {
             let reply = Reply { worker: member as u16, left, service_ns };
-            reply.write(&mut flight.frame, datagram, header, SERVERS_MAC);
+            reply.write(&mut flight.frame, datagram.at.into(), header, SERVERS_MAC);
         }
         let started = flight.started;
         self.recorder.done(number, ticks);
@@ -554,10 +554,10 @@ impl<'a> Run<'a> {
     }
 
     /// The clients hear something.
-    fn answered(&mut self, frame: &mut [u8]) -> Result<(), LockstepError> {
+    fn answered(&mut self, mut frame: &mut [u8]) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
         let source = udp::parse(frame, false).map(|datagram| datagram.src);
-        match self.host.hear(frame, false) {
+        match self.host.hear(&mut frame, false) {
             Heard::Answer(answer) => {
                 let number = answer.id.map_or(u32::MAX, |(_, number)| number);
                 if source != Ok(SERVICE.to_bits()) {
@@ -578,7 +578,7 @@ impl<'a> Run<'a> {
             Heard::Nothing(reason) => {
                 Err(LockstepError::Packet { side: "clients", now_ns, reason })
             }
-            Heard::ArpAnswer | Heard::NextHop(_) => Ok(()),
+            Heard::NeighbourAnswer | Heard::NextHop(_) => Ok(()),
         }
     }
 
@@ -592,8 +592,8 @@ impl<'a> Run<'a> {
             return self.give(at, port, &frame);
         }
         if packet.target == CLIENT.to_bits() {
-            return match self.host.hear(&mut frame, false) {
-                Heard::ArpAnswer => self.give(at, port, &frame),
+            return match self.host.hear(&mut frame.as_mut_slice(), false) {
+                Heard::NeighbourAnswer => self.give(at, port, &frame),
                 _ => Ok(()),
             };
         }

@@ -7,7 +7,7 @@
 //! their turns in between.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use wedjat::clock::Line;
@@ -155,7 +155,7 @@ fn layout(speeds: &[f64]) -> Result<Layout, String> {
             "{count} servers for workers of one speed each; at most {SERVERS_MAX}"
         ));
     }
-    Layout::new(Servers { first: SERVER, count: count as u16 }, each as u16, 0)
+    Layout::new(Servers { first: SERVER.into(), count: count as u16 }, each as u16, 0)
 }
 
 impl Leaves {
@@ -199,7 +199,7 @@ impl Leaves {
             self.nodes[index].clients.ask(0)?;
             self.turn(index, 0)?;
             if !self.nodes[index].clients.is_resolved() {
-                return Err(LockstepError::Unresolved(LEAF));
+                return Err(LockstepError::Unresolved(LEAF.into()));
             }
         }
         if matches!(config.policy.notify(), Notify::Below(_)) {
@@ -391,9 +391,9 @@ impl Dispatchers for Leaves {
         *number = number.wrapping_add(1);
         let tasks = report.load.whole_tasks() as u16;
         let header = Header::queue_report(POOL, worker, tasks, *number);
-        let server = layout.servers().find(|(_, first, last)| (*first..=*last).contains(&worker));
-        let (ip, ..) =
-            server.ok_or_else(|| LockstepError::Arguments("no such worker".to_owned()))?;
+        let Some(IpAddr::V4(ip)) = layout.server_of(worker) else {
+            return Err(LockstepError::Arguments("no such worker".to_owned()));
+        };
         let flow = Flow {
             src_mac: SERVERS_MAC,
             dst_mac: leaf_mac(index, 1),

@@ -99,7 +99,7 @@ pub enum LockstepError {
     },
     /// It does not answer ARP.
     #[error("the scheduler does not answer ARP on the clients' side: is {0} its address there?")]
-    Unresolved(std::net::Ipv4Addr),
+    Unresolved(std::net::IpAddr),
     /// Its timers never let time pass.
     #[error(
         "the scheduler's timer stays at {timer_ns} ns while it is {now_ns} ns: time can't pass"

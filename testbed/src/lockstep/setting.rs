@@ -56,7 +56,7 @@ impl Setting {
                 workers / each
             ));
         }
-        let servers = Servers { first: SERVER, count: (workers / each) as u16 };
+        let servers = Servers { first: SERVER.into(), count: (workers / each) as u16 };
         let each = u16::try_from(each).map_err(|_| format!("{workers} workers"))?;
         Ok(Self { layout: Layout::new(servers, each, 0)? })
     }

@@ -4,10 +4,9 @@ use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
 use wedjat::stage::rewrite;
 use wedjat::wire::task::{Extension, Header};
-use wedjat::wire::udp::Datagram;
 
 use super::LockstepError;
-use crate::rack::{Address, Heard, Reply};
+use crate::rack::{Address, Heard, Reply, Segment};
 
 /// How errors name this side.
 const SIDE: &str = "workers";
@@ -15,7 +14,7 @@ const SIDE: &str = "workers";
 /// A task's packet at its worker, of which its reply will be made.
 pub struct Packet<B> {
     buf: B,
-    datagram: Datagram,
+    segment: Segment,
     header: Header,
 }
 
@@ -48,20 +47,20 @@ impl<P: Port> Workers<P> {
         for mut buf in incoming.drain(..) {
             let refused = |reason| LockstepError::Packet { side: SIDE, now_ns, reason };
             match self.address.hear(&mut buf).map_err(refused)? {
-                Heard::Probe(datagram, header) => {
-                    let place = self.address.layout.place(header.dst, datagram.dst);
+                Heard::Probe(segment, header) => {
+                    let place = self.address.layout.place(header.dst, segment.server);
                     let place = place.ok_or_else(|| refused(DropReason::UnknownWorker))?;
-                    self.probes.push((place, Packet { buf, datagram, header }));
+                    self.probes.push((place, Packet { buf, segment, header }));
                 }
-                Heard::Task(datagram, header) => {
-                    let place = self.address.layout.place(header.dst, datagram.dst);
+                Heard::Task(segment, header) => {
+                    let place = self.address.layout.place(header.dst, segment.server);
                     let place = place.ok_or_else(|| refused(DropReason::UnknownWorker))?;
                     self.idle_picks += u64::from(header.qlen == 1);
-                    let number = Extension::parse(&buf.bytes()[datagram.payload()..]).seq32;
-                    task(number, place, Packet { buf, datagram, header })?;
+                    let number = Extension::parse(&buf.bytes()[segment.payload()..]).seq32;
+                    task(number, place, Packet { buf, segment, header })?;
                 }
                 Heard::Acknowledgement(..) => return Err(refused(DropReason::NotAsked)),
-                Heard::ArpAnswer => {
+                Heard::NeighbourAnswer => {
                     send(&mut self.port, buf, SIDE, now_ns)?;
                     replies += 1;
                 }
@@ -87,7 +86,7 @@ impl<P: Port> Workers<P> {
     ) {
         let Address { mac, layout, .. } = self.address;
         let reply = Reply { worker: layout.id(place), left, service_ns };
-        reply.write(packet.buf.bytes_mut(), &packet.datagram, &packet.header, mac);
+        reply.write(packet.buf.bytes_mut(), packet.segment.at.into(), &packet.header, mac);
     }
 
     /// The questions for queues that came since this was last asked.
@@ -98,7 +97,7 @@ impl<P: Port> Workers<P> {
     /// Makes the packet of such a question its answer.
     pub(super) fn answer_probe(packet: &mut Packet<P::Buf>, tasks: u32) {
         let header = packet.header.answered_with(tasks.min(u32::from(u16::MAX)) as u16);
-        rewrite::answer(packet.buf.bytes_mut(), packet.datagram.at.into(), &header);
+        rewrite::answer(packet.buf.bytes_mut(), packet.segment.at.into(), &header);
     }
 
     /// Sends a reply.

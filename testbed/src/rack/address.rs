@@ -2,10 +2,10 @@
 
 use wedjat::io::Buf;
 use wedjat::reason::DropReason;
-use wedjat::wire::arp::{self, Operation};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Datagram};
+use wedjat_pktgen::neighbour::{self, Message};
 
 use super::Layout;
 
@@ -20,17 +20,37 @@ pub struct Address {
     pub udp_port: u16,
 }
 
+/// A checked datagram's place in its frame, over IPv4 or IPv6, and whom it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The server's number.
+    pub server: u16,
+    /// Offset of the UDP header in the frame.
+    pub at: u16,
+    /// Offset behind the datagram's last byte in the frame.
+    pub end: u16,
+}
+
+impl Segment {
+    /// Offset of the payload in the frame.
+    #[inline]
+    #[must_use]
+    pub fn payload(&self) -> usize {
+        usize::from(self.at) + udp::LEN
+    }
+}
+
 /// What a frame means.
 #[derive(Clone, Copy, Debug)]
 pub enum Heard {
     /// A task of one of the servers; whether it has the worker that the header names is not yet looked at.
-    Task(Datagram, Header),
-    /// A leaf's acknowledgement of a worker's registration, if they have asked for any.
-    Acknowledgement(Datagram, Header),
+    Task(Segment, Header),
+    /// The acknowledgement of a worker's registration by the leaf with this IPv4 address, if they have asked for any.
+    Acknowledgement(u32, Segment, Header),
     /// A leaf's question for a worker's queue.
-    Probe(Datagram, Header),
-    /// An ARP question for one of them: the frame now holds the answer, to be sent.
-    ArpAnswer,
+    Probe(Segment, Header),
+    /// A question for the MAC address of one of them: the buffer now holds the answer, to be sent.
+    NeighbourAnswer,
 }
 
 impl Address {
@@ -44,51 +64,66 @@ impl Address {
             return Err(DropReason::Segmented);
         }
         let verified = buf.checksums_verified();
-        let frame = buf.bytes_mut();
+        let frame = buf.bytes();
         if frame.len() < ether::LEN {
             return Err(DropReason::Runt);
         }
         match ether::ether_type(frame) {
             ether::IPV4 => {
-                let (datagram, header) = self.parse(frame, verified)?;
+                self.is_here(frame)?;
+                let datagram = udp::parse(frame, verified)?;
+                let server = self.layout.server_v4(datagram.dst);
+                let (segment, header) = self.read(frame, &datagram, server)?;
                 match header.code {
-                    Code::WorkerIdAck => Ok(Heard::Acknowledgement(datagram, header)),
-                    Code::QueueProbe => Ok(Heard::Probe(datagram, header)),
-                    _ => Ok(Heard::Task(datagram, header)),
+                    Code::WorkerIdAck => Ok(Heard::Acknowledgement(datagram.src, segment, header)),
+                    Code::QueueProbe => Ok(Heard::Probe(segment, header)),
+                    _ => Ok(Heard::Task(segment, header)),
                 }
             }
-            ether::ARP => self.answer_arp(frame).map(|()| Heard::ArpAnswer),
+            _ if Message::is_one(frame) => {
+                neighbour::answer(buf, self.mac, |address| self.layout.has_server(address))?;
+                Ok(Heard::NeighbourAnswer)
+            }
+            ether::IPV6 => {
+                self.is_here(frame)?;
+                let datagram = udp::parse_v6(frame, verified)?;
+                let server = self.layout.server_v6(datagram.dst);
+                let (segment, header) = self.read(frame, &datagram, server)?;
+                match header.code {
+                    // Workers register over IPv4 alone.
+                    Code::WorkerIdAck => Err(DropReason::NotAsked),
+                    Code::QueueProbe => Ok(Heard::Probe(segment, header)),
+                    _ => Ok(Heard::Task(segment, header)),
+                }
+            }
             _ => Err(DropReason::EtherType),
         }
     }
 
     #[inline]
-    fn parse(&self, frame: &[u8], verified: bool) -> Result<(Datagram, Header), DropReason> {
-        if ether::dst(frame) != self.mac {
-            return Err(DropReason::OtherMac);
-        }
-        let datagram = udp::parse(frame, verified)?;
-        if !self.layout.has_server(datagram.dst) {
-            return Err(DropReason::OtherAddress);
-        }
+    fn is_here(&self, frame: &[u8]) -> Result<(), DropReason> {
+        if ether::is_to(frame, self.mac) { Ok(()) } else { Err(DropReason::OtherMac) }
+    }
+
+    /// Reads what a datagram says, which is for the server of this number if it is for one.
+    #[inline]
+    fn read<A>(
+        &self,
+        frame: &[u8],
+        datagram: &Datagram<A>,
+        server: Option<u16>,
+    ) -> Result<(Segment, Header), DropReason> {
+        let server = server.ok_or(DropReason::OtherAddress)?;
         if datagram.dst_port != self.udp_port {
             return Err(DropReason::UdpPort);
         }
-        let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
+        let &Datagram { at, end, .. } = datagram;
+        let header = Header::parse(&frame[datagram.payload()..usize::from(end)])?;
         let is_for_workers = matches!(header.code, Code::WorkerIdAck | Code::QueueProbe);
         if header.code.is_task() || is_for_workers {
-            Ok((datagram, header))
+            Ok((Segment { server, at, end }, header))
         } else {
             Err(DropReason::TaskRole)
         }
-    }
-
-    fn answer_arp(&self, frame: &mut [u8]) -> Result<(), DropReason> {
-        let packet = arp::Packet::parse(frame)?;
-        if packet.operation != Operation::Request || !self.layout.has_server(packet.target) {
-            return Err(DropReason::ArpOther);
-        }
-        packet.answer(self.mac).emit(frame, packet.sender_mac);
-        Ok(())
     }
 }

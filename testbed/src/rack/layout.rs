@@ -1,17 +1,19 @@
 //! Which workers there are, and on which servers they live.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+
+use wedjat::wire::ipv6;
 
 /// Workers that one rack emulates at most.
 pub const WORKERS_MAX: usize = 4096;
 
-/// Neighbouring addresses, written as the first of them and how many: `10.0.2.11+4`.
+/// Neighbouring addresses, written as the first of them and how many: `10.0.2.11+4` or `fd00:2::b+4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Servers {
     /// The first server's address.
-    pub first: Ipv4Addr,
+    pub first: IpAddr,
     /// How many servers.
     pub count: u16,
 }
@@ -22,15 +24,39 @@ impl FromStr for Servers {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (first, count) = text.split_once('+').unwrap_or((text, "1"));
         let refuse = |what: &str| {
-            format!("`{text}` {what}; write the first address and the number, as in 10.0.2.11+4")
+            format!(
+                "`{text}` {what}; write the first address and the number, as in 10.0.2.11+4 or fd00:2::b+4"
+            )
         };
-        let first: Ipv4Addr =
-            first.parse().map_err(|_| refuse("does not start with an address"))?;
+        let first: IpAddr = first.parse().map_err(|_| refuse("does not start with an address"))?;
         let count: u16 = count.parse().map_err(|_| refuse("does not end with a number"))?;
-        if count == 0 || u32::from(first).checked_add(u32::from(count) - 1).is_none() {
-            return Err(refuse("names no server, or more than there are addresses"));
+        let last = count.checked_sub(1).and_then(|behind| behind_by(first, behind));
+        let last =
+            last.ok_or_else(|| refuse("names no server, or more than there are addresses"))?;
+        if ![first, last].into_iter().all(is_of_host) {
+            return Err(refuse("names addresses that are no host's, or of one link alone"));
         }
         Ok(Self { first, count })
+    }
+}
+
+/// The address that comes so many behind another, if there is one.
+fn behind_by(first: IpAddr, number: u16) -> Option<IpAddr> {
+    Some(match first {
+        IpAddr::V4(first) => {
+            Ipv4Addr::from_bits(first.to_bits().checked_add(u32::from(number))?).into()
+        }
+        IpAddr::V6(first) => {
+            Ipv6Addr::from_bits(first.to_bits().checked_add(u128::from(number))?).into()
+        }
+    })
+}
+
+/// Over IPv6 what no leaf would send to is refused.
+fn is_of_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => ipv6::is_unicast(address.to_bits()),
     }
 }
 
@@ -83,40 +109,64 @@ impl Layout {
     }
 
     /// The servers' addresses with their first and last worker.
-    pub fn servers(&self) -> impl Iterator<Item = (Ipv4Addr, u16, u16)> {
+    pub fn servers(&self) -> impl Iterator<Item = (IpAddr, u16, u16)> {
         (0..self.servers.count).map(|server| {
             let first = self.first_worker + server * self.workers_per_server;
             (self.address(server), first, first + (self.workers_per_server - 1))
         })
     }
 
-    fn address(&self, server: u16) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.servers.first) + u32::from(server))
+    /// The first server's where there is none behind it: [`Servers`] are checked when they are read.
+    fn address(&self, server: u16) -> IpAddr {
+        behind_by(self.servers.first, server).unwrap_or(self.servers.first)
+    }
+
+    /// Servers have IPv6 addresses.
+    #[must_use]
+    pub fn is_v6(&self) -> bool {
+        self.servers.first.is_ipv6()
+    }
+
+    /// The number of the server with this IPv4 address.
+    #[inline]
+    #[must_use]
+    pub fn server_v4(&self, address: u32) -> Option<u16> {
+        let IpAddr::V4(first) = self.servers.first else { return None };
+        let server = address.wrapping_sub(first.to_bits());
+        (server < u32::from(self.servers.count)).then_some(server as u16)
+    }
+
+    /// The number of the server with this IPv6 address.
+    #[inline]
+    #[must_use]
+    pub fn server_v6(&self, address: u128) -> Option<u16> {
+        let IpAddr::V6(first) = self.servers.first else { return None };
+        let server = address.wrapping_sub(first.to_bits());
+        (server < u128::from(self.servers.count)).then_some(server as u16)
     }
 
     /// One of the servers has this address.
-    #[inline]
     #[must_use]
-    pub fn has_server(&self, address: u32) -> bool {
-        address.wrapping_sub(u32::from(self.servers.first)) < u32::from(self.servers.count)
+    pub fn has_server(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.server_v4(address.to_bits()).is_some(),
+            IpAddr::V6(address) => self.server_v6(address.to_bits()).is_some(),
+        }
     }
 
     /// The address of the server that worker `id` lives on.
     #[must_use]
-    pub fn server_of(&self, id: u16) -> Option<Ipv4Addr> {
+    pub fn server_of(&self, id: u16) -> Option<IpAddr> {
         let server = id.checked_sub(self.first_worker)? / self.workers_per_server;
         (server < self.servers.count).then(|| self.address(server))
     }
 
-    /// The place of worker `id` among the rack's, if it lives on the server of this address.
+    /// The place of worker `id` among the rack's, if it lives on the server of this number.
     #[inline]
     #[must_use]
-    pub fn place(&self, id: u16, address: u32) -> Option<u16> {
-        let server = address.wrapping_sub(u32::from(self.servers.first));
+    pub fn place(&self, id: u16, server: u16) -> Option<u16> {
         let place = id.checked_sub(self.first_worker)?;
-        (u32::from(place / self.workers_per_server) == server
-            && server < u32::from(self.servers.count))
-        .then_some(place)
+        (place / self.workers_per_server == server && server < self.servers.count).then_some(place)
     }
 
     /// The place of worker `id`.
@@ -142,11 +192,21 @@ mod tests {
         let servers: Servers = "10.0.2.11+4".parse().unwrap();
         assert_eq!((servers.to_string().as_str(), servers.count), ("10.0.2.11+4", 4));
         assert_eq!("10.0.2.11".parse::<Servers>().unwrap().count, 1);
+        let servers: Servers = "fd00:2::b+4".parse().unwrap();
+        assert_eq!((servers.to_string().as_str(), servers.count), ("fd00:2::b+4", 4));
         for (text, part) in [
             ("10.0.2+4", "address"),
             ("10.0.2.11+", "number"),
             ("10.0.2.11+0", "no server"),
             ("255.255.255.255+2", "more than there are"),
+            ("fd00:2::b+0", "no server"),
+            ("fd00:2::b+70000", "number"),
+            ("fd00:2:b+4", "address"),
+            ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff+2", "more than there are"),
+            ("fe80::1+4", "no host's"),
+            ("ff02::1", "no host's"),
+            ("::+4", "no host's"),
+            ("::ffff:10.0.2.11+4", "no host's"),
         ] {
             let error = text.parse::<Servers>().unwrap_err();
             assert!(error.contains(part) && error.contains(text), "{error}");
@@ -155,18 +215,31 @@ mod tests {
 
     #[test]
     fn workers_live_on_their_own_server_only() {
-        let servers: Servers = "10.0.2.11+2".parse().unwrap();
-        let layout = Layout::new(servers, 3, 10).unwrap();
-        let first = u32::from(Ipv4Addr::new(10, 0, 2, 11));
-        let places: Vec<_> = (9..17).map(|id| layout.place(id, first)).collect();
-        assert_eq!(places, [None, Some(0), Some(1), Some(2), None, None, None, None]);
-        let places: Vec<_> = (9..17).map(|id| layout.place(id, first + 1)).collect();
-        assert_eq!(places, [None, None, None, None, Some(3), Some(4), Some(5), None]);
-        assert_eq!(layout.place(16, first + 2), None);
-        assert_eq!(layout.place(12, first.wrapping_sub(1)), None);
-        let ranges: Vec<_> = layout.servers().map(|(_, first, last)| (first, last)).collect();
-        assert_eq!(ranges, [(10, 12), (13, 15)]);
-        assert_eq!((layout.workers(), layout.id(5)), (6, 15));
+        for text in ["10.0.2.11+2", "fd00:2::ffff+2"] {
+            let servers: Servers = text.parse().unwrap();
+            let layout = Layout::new(servers, 3, 10).unwrap();
+            let places: Vec<_> = (9..17).map(|id| layout.place(id, 0)).collect();
+            assert_eq!(places, [None, Some(0), Some(1), Some(2), None, None, None, None]);
+            let places: Vec<_> = (9..17).map(|id| layout.place(id, 1)).collect();
+            assert_eq!(places, [None, None, None, None, Some(3), Some(4), Some(5), None]);
+            assert_eq!((layout.place(16, 2), layout.place(12, u16::MAX)), (None, None));
+            let ranges: Vec<_> = layout.servers().map(|(_, first, last)| (first, last)).collect();
+            assert_eq!(ranges, [(10, 12), (13, 15)]);
+            assert_eq!((layout.workers(), layout.id(5)), (6, 15));
+            for (number, (address, first, _)) in layout.servers().enumerate() {
+                let (v4, v6) = match address {
+                    IpAddr::V4(address) => (address.to_bits(), 0),
+                    IpAddr::V6(address) => (0, address.to_bits()),
+                };
+                let found = (layout.server_v4(v4), layout.server_v6(v6));
+                let number = Some(number as u16);
+                assert_eq!(found, if v6 == 0 { (number, None) } else { (None, number) });
+                assert!(layout.has_server(address) && layout.server_of(first) == Some(address));
+            }
+            for address in ["10.0.2.10", "10.0.2.13", "fd00:2::fffe", "fd00:2::1:1", "::"] {
+                assert!(!layout.has_server(address.parse().unwrap()), "{address}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A rack's workers as leaves have them that share them: they register with each, and tell them of their queues in messages, by
 //! the code of an agent.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use rand::SeedableRng as _;
 use wedjat::io::{Buf, Burst, Pool, Port};
@@ -13,7 +13,7 @@ use wedjat::role::agent::{QueueReport, QueueReports, Registrar, emit_word};
 use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::Header;
-use wedjat::wire::udp::{self, Datagram, Flow};
+use wedjat::wire::udp::{self, Flow};
 
 use super::{Address, Layout};
 
@@ -100,19 +100,19 @@ impl<B: Buf> Leaves<B> {
         self.registrars.iter_mut().for_each(|one| one.learn(packet.sender, packet.sender_mac));
     }
 
-    /// Takes an acknowledgement for the worker at a place, which has so many tasks.
+    /// Takes an acknowledgement by the leaf of this address for the worker at a place, which has so many tasks.
     ///
     /// # Errors
     /// Why it is not believed.
     pub fn acknowledged(
         &mut self,
         frame: &[u8],
-        (datagram, header): (&Datagram, &Header),
+        (from, header): (u32, &Header),
         (place, tasks): (u16, u32),
     ) -> Result<(), DropReason> {
-        let leaf = self.registrars.iter().position(|one| one.leaf() == datagram.src);
+        let leaf = self.registrars.iter().position(|one| one.leaf() == from);
         let leaf = leaf.ok_or(DropReason::SpoofedReply)?;
-        self.registrars[leaf].acknowledged(0, (datagram.src, ether::src(frame)), header)?;
+        self.registrars[leaf].acknowledged(0, (from, ether::src(frame)), header)?;
         self.reports.on_met(place, leaf, tasks.min(u32::from(u16::MAX)) as u16);
         Ok(())
     }
@@ -152,7 +152,7 @@ impl<B: Buf> Leaves<B> {
     ) {
         let registrar = &mut self.registrars[leaf];
         if registrar.must_ask(now)
-            && let Some((server, ..)) = address.layout.servers().next()
+            && let Some((IpAddr::V4(server), ..)) = address.layout.servers().next()
             && let Some(mut buf) = (self.buffers)()
             && buf.resize(arp::FRAME_LEN)
         {
@@ -168,7 +168,8 @@ impl<B: Buf> Leaves<B> {
     /// Makes the packet of a word to a leaf, if it is known where that is.
     fn say(&mut self, leaf: usize, header: Header, address: &Address) {
         let registrar = &self.registrars[leaf];
-        let (Some(dst_mac), Some(src)) = (registrar.mac(), address.layout.server_of(header.src))
+        let (Some(dst_mac), Some(IpAddr::V4(src))) =
+            (registrar.mac(), address.layout.server_of(header.src))
         else {
             return;
         };

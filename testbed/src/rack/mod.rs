@@ -1,9 +1,9 @@
 //! An emulated rack: servers full of single-core workers behind one port, first come, first served.
 //!
 //! Every worker keeps its own emulated time (see [`queues`]), so an answer that leaves late is a fault of this program and not of
-//! the worker: it is measured, and [`Report`] calls the run invalid when it matters. The rack answers ARP for all its servers; a
-//! reply goes to the MAC address that its task came from, which is the leaf's. It asks for nothing itself, unless its workers are
-//! to register with leaves and to tell them of their queues ([`Rack::with_leaves`]).
+//! the worker: it is measured, and [`Report`] calls the run invalid when it matters. The rack answers for all its servers, ARP or
+//! neighbour discovery; a reply goes to the MAC address that its task came from, which is the leaf's. It asks for nothing itself,
+//! unless its workers are to register with leaves and to tell them of their queues ([`Rack::with_leaves`]).
 
 pub mod address;
 pub mod layout;
@@ -21,10 +21,9 @@ use wedjat::ring::Place;
 use wedjat::stage::rewrite;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Header};
-use wedjat::wire::udp::Datagram;
 use wedjat_pktgen::payload;
 
-pub use address::{Address, Heard};
+pub use address::{Address, Heard, Segment};
 pub use layout::{Layout, Servers};
 pub use leaves::LeafOptions;
 use leaves::Leaves;
@@ -87,7 +86,7 @@ pub struct Rack<P: Port> {
 /// A task at its worker: the packet, and what was read of it.
 struct Task<B> {
     buf: B,
-    datagram: Datagram,
+    segment: Segment,
     header: Header,
     service_ns: u32,
 }
@@ -122,6 +121,7 @@ impl<P: Port> Rack<P> {
     }
 
     /// The same, whose workers register with leaves and tell them of their queues in messages; packets for that come from `pool`.
+    /// Servers have IPv4 addresses then.
     #[must_use]
     pub fn with_leaves(
         mut self,
@@ -182,7 +182,7 @@ impl<P: Port> Rack<P> {
         }
         let worker = self.address.layout.id(done.worker);
         let reply = Reply { worker, left: done.left, service_ns: task.service_ns };
-        reply.write(task.buf.bytes_mut(), &task.datagram, &task.header, self.address.mac);
+        reply.write(task.buf.bytes_mut(), task.segment.at.into(), &task.header, self.address.mac);
         self.replies.burst.push(task.buf);
         self.replies.due.push(done.at);
     }
@@ -223,7 +223,7 @@ impl<P: Port> Rack<P> {
             self.answers.clear();
         }
         if !self.control.is_empty() {
-            // ARP that the device does not take is asked again.
+            // What the device does not take is asked again.
             self.counts.arp_answers += self.port.tx_burst(&mut self.control) as u64;
             self.control.clear();
         }
@@ -237,24 +237,24 @@ impl<P: Port> Rack<P> {
             leaves.hear_arp(buf.bytes());
         }
         match self.address.hear(&mut buf)? {
-            Heard::Acknowledgement(datagram, header) => {
+            Heard::Acknowledgement(leaf, segment, header) => {
                 let leaves = self.leaves.as_mut().ok_or(DropReason::NotAsked)?;
-                let place = self.address.layout.place(header.dst, datagram.dst);
+                let place = self.address.layout.place(header.dst, segment.server);
                 let place = place.ok_or(DropReason::UnknownWorker)?;
                 let tasks = self.queues.len_at(place);
-                leaves.acknowledged(buf.bytes(), (&datagram, &header), (place, tasks))
+                leaves.acknowledged(buf.bytes(), (leaf, &header), (place, tasks))
             }
-            Heard::Probe(datagram, header) => {
-                let place = self.address.layout.place(header.dst, datagram.dst);
+            Heard::Probe(segment, header) => {
+                let place = self.address.layout.place(header.dst, segment.server);
                 let place = place.filter(|&place| self.alive[usize::from(place)]);
                 let place = place.ok_or(DropReason::UnknownWorker)?;
                 let tasks = self.queues.len_at(place).min(u32::from(u16::MAX)) as u16;
-                rewrite::answer(buf.bytes_mut(), datagram.at.into(), &header.answered_with(tasks));
+                rewrite::answer(buf.bytes_mut(), segment.at.into(), &header.answered_with(tasks));
                 self.answers.push(buf);
                 Ok(())
             }
-            Heard::Task(datagram, header) => self.queue(buf, datagram, header, now),
-            Heard::ArpAnswer => {
+            Heard::Task(segment, header) => self.queue(buf, segment, header, now),
+            Heard::NeighbourAnswer => {
                 self.control.push(buf);
                 Ok(())
             }
@@ -265,11 +265,11 @@ impl<P: Port> Rack<P> {
     fn queue(
         &mut self,
         buf: P::Buf,
-        datagram: Datagram,
+        segment: Segment,
         header: Header,
         now: u64,
     ) -> Result<(), DropReason> {
-        let Some(place) = self.address.layout.place(header.dst, datagram.dst) else {
+        let Some(place) = self.address.layout.place(header.dst, segment.server) else {
             return Err(DropReason::UnknownWorker);
         };
         if header.more {
@@ -277,7 +277,7 @@ impl<P: Port> Rack<P> {
             self.counts.parts += 1;
             return Ok(());
         }
-        let work = &buf.bytes()[datagram.payload()..usize::from(datagram.end)];
+        let work = &buf.bytes()[segment.payload()..usize::from(segment.end)];
         let service_ns = payload::service_ns(work, &header).ok_or(DropReason::TaskShort)?;
         self.counts.tasks += 1;
         self.counts.idle_picks += u64::from(header.qlen == 1);
@@ -291,7 +291,7 @@ impl<P: Port> Rack<P> {
             self.counts.overflow += 1;
         } else {
             let ticks = (f64::from(service_ns) / self.tick_ns).round() as u64;
-            let task = Task { buf, datagram, header, service_ns };
+            let task = Task { buf, segment, header, service_ns };
             let full = self.queues.push(place, now, ticks, task).is_err();
             self.counts.overflow += u64::from(full);
         }

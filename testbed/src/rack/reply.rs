@@ -3,7 +3,8 @@
 use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Code, Extension, Header};
-use wedjat::wire::udp::{self, Datagram};
+use wedjat::wire::{ipv6, udp};
+use wedjat_pktgen::address;
 
 /// Time to live of a packet that starts its way.
 const TTL: u8 = 64;
@@ -22,17 +23,22 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Turns the frame of a checked task around: it goes back to where it came from, from `mac`, and says this.
+    /// Turns the frame of a checked task, whose UDP header is at `at`, around: it goes back to where it came from, from `mac`, and
+    /// says this.
     #[inline]
-    pub fn write(&self, frame: &mut [u8], datagram: &Datagram, task: &Header, mac: Mac) {
+    pub fn write(&self, frame: &mut [u8], at: usize, task: &Header, mac: Mac) {
         ether::emit_addresses(frame, ether::src(frame), mac);
-        // Exchanging words does not change a sum, so neither checksum changes.
+        // Exchanging words does not change a sum, so no checksum changes.
         let ip = ether::LEN;
-        swap(frame, ip + 12, 4);
-        swap(frame, usize::from(datagram.at), 2);
-        restart_ttl(&mut frame[ip..]);
-        let delta = self.write_header(&mut frame[datagram.payload()..], task);
-        udp::update_checksum(&mut frame[usize::from(datagram.at)..], delta);
+        if address::is_v6(frame) {
+            ipv6::swap_addresses(&mut frame[ip..]);
+        } else {
+            swap(frame, ip + 12, 4);
+            restart_ttl(&mut frame[ip..]);
+        }
+        swap(frame, at, 2);
+        let delta = self.write_header(&mut frame[at + udp::LEN..], task);
+        udp::update_checksum(&mut frame[at..], delta);
     }
 
     #[inline]
@@ -83,51 +89,74 @@ fn word(bytes: &[u8], at: usize) -> u16 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use wedjat::wire::udp::Flow;
+    use wedjat::reason::DropReason;
+    use wedjat::wire::ipv4;
+    use wedjat::wire::udp::{Datagram, Flow};
 
     const RACK: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const LEAF: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const CLIENT: u128 = 0xFD00_0001 << 96 | 0x0A00_0163;
+    const SERVER: u128 = 0xFD00_0002 << 96 | 0x0A00_020B;
 
-    fn task(header: &Header, extension: Extension, work: usize) -> Vec<u8> {
+    /// With addresses that are these, or the last four bytes of them.
+    fn task(header: &Header, extension: Extension, work: usize, is_v6: bool) -> Vec<u8> {
+        let at = if is_v6 { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
         let len = header.len() + work;
-        let mut frame = vec![0x5A; udp::PAYLOAD + len];
-        header.emit(&mut frame[udp::PAYLOAD..]);
+        let mut frame = vec![0x5A; at + len];
+        header.emit(&mut frame[at..]);
         if header.extended {
-            extension.emit(&mut frame[udp::PAYLOAD..]);
+            extension.emit(&mut frame[at..]);
         }
-        let flow = Flow {
-            src_mac: LEAF,
-            dst_mac: RACK,
-            src: 0x0A00_0163,
-            dst: 0x0A00_020B,
-            src_port: 40_007,
-            dst_port: 1234,
-        };
-        flow.emit(&mut frame, len);
+        let (src_mac, dst_mac, src_port, dst_port) = (LEAF, RACK, 40_007, 1234);
+        if is_v6 {
+            let (src, dst) = (CLIENT, SERVER);
+            Flow { src_mac, dst_mac, src, dst, src_port, dst_port }.emit_v6(&mut frame, len);
+        } else {
+            let (src, dst) = (CLIENT as u32, SERVER as u32);
+            Flow { src_mac, dst_mac, src, dst, src_port, dst_port }.emit(&mut frame, len);
+        }
         frame
+    }
+
+    /// A right datagram of either family; of addresses their last four bytes.
+    fn parse(frame: &[u8]) -> Result<Datagram, DropReason> {
+        match address::is_v6(frame) {
+            false => udp::parse(frame, false),
+            true => udp::parse_v6(frame, false).map(
+                |Datagram { src, dst, src_port, dst_port, at, end }| {
+                    let (src, dst) = (src as u32, dst as u32);
+                    Datagram { src, dst, src_port, dst_port, at, end }
+                },
+            ),
+        }
     }
 
     proptest! {
         #[test]
         fn a_reply_is_a_valid_packet_back(
-            extended: bool, seq: u16, src: u16, dst: u16, ext: (u32, u32, u32, u16), hops in 0..4,
+            extended: bool, seq: u16, src: u16, dst: u16, ext: (u32, u32, u32, u16), hops in 0..4, v6: bool,
             worker in 0..4096_u16, left in 0..70_000_u32, service_ns: u32, work in 0..9_usize,
         ) {
             let header = Header { extended, src, dst, qlen: 1, ..Header::new_task(3, seq) };
             let extension = Extension { app: ext.0, seq32: ext.1, service_ns: ext.2, class: ext.3 };
-            let mut frame = task(&header, extension, work);
+            let mut frame = task(&header, extension, work, v6);
             for _ in 0..hops {
-                wedjat::wire::ipv4::forward_to(&mut frame[ether::LEN..], 0x0A00_020B);
+                match v6 {
+                    true => ipv6::forward_to(&mut frame[ether::LEN..], SERVER),
+                    false => ipv4::forward_to(&mut frame[ether::LEN..], SERVER as u32),
+                }
             }
-            let before = udp::parse(&frame, true).unwrap();
-            Reply { worker, left, service_ns }.write(&mut frame, &before, &header, RACK);
+            let before = parse(&frame).unwrap();
+            let reply = Reply { worker, left, service_ns };
+            reply.write(&mut frame, before.at.into(), &header, RACK);
 
-            let datagram = udp::parse(&frame, false).unwrap();
+            let datagram = parse(&frame).unwrap();
             prop_assert_eq!((datagram.src, datagram.dst), (0x0A00_020B, 0x0A00_0163));
             prop_assert_eq!((datagram.src_port, datagram.dst_port), (1234, 40_007));
             prop_assert_eq!((ether::src(&frame), ether::dst(&frame)), (RACK, LEAF));
-            prop_assert_eq!(wedjat::wire::ipv4::ttl(&frame[ether::LEN..]), TTL);
-            let payload = &frame[udp::PAYLOAD..];
+            let packet = &frame[ether::LEN..];
+            prop_assert_eq!(if v6 { ipv6::hop_limit(packet) } else { ipv4::ttl(packet) }, TTL);
+            let payload = &frame[datagram.payload()..];
             let code = if left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
             let qlen = left.min(65_535) as u16;
             let expected = Header { code, src: worker, dst: src, qlen, ..header };

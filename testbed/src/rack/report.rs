@@ -29,7 +29,7 @@ pub struct Counts {
     pub parts: u64,
     /// Tasks marked as chosen from the idle list.
     pub idle_picks: u64,
-    /// ARP questions answered.
+    /// Questions for MAC addresses answered, of ARP and of neighbour discovery.
     pub arp_answers: u64,
     /// Times that the device did not take all replies of a burst.
     pub tx_full: u64,
@@ -123,7 +123,7 @@ pub struct Report {
     pub parts: u64,
     /// Tasks marked as chosen from the idle list.
     pub idle_picks: u64,
-    /// ARP questions answered.
+    /// Questions for MAC addresses answered, of ARP and of neighbour discovery.
     pub arp_answers: u64,
     /// Times that the device did not take all replies of a burst.
     pub tx_full: u64,

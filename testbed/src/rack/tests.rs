@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use wedjat::io::memory::{self, Frame, FramePool, RingPort};
 use wedjat::wire::arp;
 use wedjat::wire::ether;
+use wedjat::wire::ndp;
 use wedjat::wire::task::{Code, Extension};
 use wedjat::wire::udp::{self, Flow};
 
@@ -530,4 +531,148 @@ fn leaves_that_ask_for_a_queue_are_answered() {
     assert_eq!((bench.rack.counts().probe_answers, bench.rack.counts().arp_answers), (2, 0));
     let report = bench.rack.report();
     assert!(report.valid && report.to_string().contains("probes answered 2"), "{report}");
+}
+
+/// Servers and leaf of a rack over IPv6.
+const SERVER_V6: u128 = 0xFD00_0002 << 96 | 0x0B;
+const CLIENT_V6: u128 = 0xFD00_0001 << 96 | 0x100;
+
+fn bench_v6() -> Bench {
+    let pool = FramePool::new(4096, 160);
+    let (leaf, port) = memory::pair(2048, &pool);
+    let layout = Layout::new("fd00:2::b+2".parse().unwrap(), 2, 8).unwrap();
+    Bench { rack: Rack::new(port, RACK, layout, Options::default(), HZ), leaf, pool }
+}
+
+/// A task over IPv6, for the server of this number.
+fn frame_v6(asked: &Asked, server: u128) -> Vec<u8> {
+    let over_v4 = frame(asked);
+    let payload = &over_v4[udp::PAYLOAD..];
+    let mut bytes = [&[0; udp::PAYLOAD_V6][..], payload].concat();
+    let (src_mac, dst_mac, src_port, dst_port) = (LEAF, RACK, 40_001, 1234);
+    let (src, dst) = (CLIENT_V6, SERVER_V6 + server);
+    let flow = Flow { src_mac, dst_mac, src, dst, src_port, dst_port };
+    flow.emit_v6(&mut bytes, payload.len());
+    bytes
+}
+
+#[test]
+fn tasks_over_ipv6_are_answered_when_they_are_due() {
+    let mut bench = bench_v6();
+    for (worker, seq) in [(8, 1), (8, 2), (11, 3)] {
+        let server = u128::from(worker > 9);
+        assert!(bench.leaf.send(&frame_v6(&asked(worker, seq, 1_000), server)));
+    }
+    bench.rack.poll(0);
+    bench.rack.poll(999);
+    assert!(bench.leaf.receive().is_none(), "no worker is done yet");
+    bench.rack.poll(2_000);
+    let mut answers = Vec::new();
+    while let Some(reply) = bench.leaf.receive() {
+        let datagram = udp::parse_v6(reply.bytes(), false).expect("a reply is a valid packet");
+        let header = Header::parse(&reply.bytes()[datagram.payload()..]).unwrap();
+        assert_eq!((datagram.dst, datagram.src_port, datagram.dst_port), (CLIENT_V6, 1234, 40_001));
+        assert_eq!((ether::src(reply.bytes()), ether::dst(reply.bytes())), (RACK, LEAF));
+        answers.push((datagram.src - SERVER_V6, header.src, header.seq, header.qlen));
+    }
+    answers.sort_unstable();
+    assert_eq!(answers, [(0, 8, 1, 1), (0, 8, 2, 0), (1, 11, 3, 0)]);
+    let report = bench.rack.report();
+    assert!(report.balances() && (report.tasks, report.replies) == (3, 3), "{report}");
+    assert_eq!(bench.pool.in_use(), 0);
+}
+
+#[test]
+fn leaves_that_ask_for_a_queue_over_ipv6_are_answered() {
+    let mut bench = bench_v6();
+    assert!(bench.leaf.send(&frame_v6(&asked(8, 1, 1_000_000), 0)));
+    let probe = Header::queue_probe(1, 9, 8, 77);
+    let mut bytes = vec![0; udp::PAYLOAD_V6 + probe.len()];
+    probe.emit(&mut bytes[udp::PAYLOAD_V6..]);
+    let (src_mac, dst_mac, src_port, dst_port) = (LEAF, RACK, 1234, 1234);
+    let flow = Flow { src_mac, dst_mac, src: CLIENT_V6, dst: SERVER_V6, src_port, dst_port };
+    flow.emit_v6(&mut bytes, probe.len());
+    assert!(bench.leaf.send(&bytes));
+    bench.rack.poll(0);
+    let answer = bench.leaf.receive().unwrap();
+    let datagram = udp::parse_v6(answer.bytes(), false).unwrap();
+    assert_eq!((datagram.src, datagram.dst), (SERVER_V6, CLIENT_V6));
+    let header = Header::parse(&answer.bytes()[datagram.payload()..]).unwrap();
+    assert_eq!(header, probe.answered_with(1));
+}
+
+#[test]
+fn neighbour_discovery_is_answered_for_every_server_and_no_other() {
+    let mut bench = bench_v6();
+    let mut ask = |target: u128, known: Option<Mac>| {
+        let mut question = [0; ndp::FRAME_LEN];
+        let (message, to) = ndp::Packet::question(LEAF, CLIENT_V6, target, known);
+        message.emit(&mut question, to, true);
+        assert!(bench.leaf.send(&question));
+        bench.rack.poll(0);
+        let answer = bench.leaf.receive()?;
+        let packet = ndp::Packet::parse(answer.bytes()).unwrap();
+        assert_eq!(packet.dst, CLIENT_V6);
+        Some((packet.target, packet.mac, ether::dst(answer.bytes())))
+    };
+    for (server, known) in [(0, None), (1, None), (1, Some(RACK))] {
+        let target = SERVER_V6 + server;
+        assert_eq!(ask(target, known), Some((target, Some(RACK), LEAF)));
+    }
+    assert_eq!(ask(SERVER_V6 + 2, None), None);
+    assert_eq!(ask(u128::from(server(0)), None), None);
+    assert_eq!(bench.rack.counts().arp_answers, 3);
+    assert_eq!(bench.dropped(DropReason::NdOther), 2);
+    // ARP is nothing to them.
+    let mut question = [0; arp::FRAME_LEN];
+    arp::Packet::request(LEAF, 1, server(0)).emit(&mut question, Mac::BROADCAST);
+    assert!(bench.leaf.send(&question));
+    bench.rack.poll(0);
+    assert_eq!(bench.dropped(DropReason::ArpOther), 1);
+}
+
+#[test]
+fn what_is_no_task_of_ours_over_ipv6_is_counted_by_reason() {
+    let mut bench = bench_v6();
+    let good = asked(9, 1, 1_000);
+    let with = |at: usize, bytes: &[u8]| {
+        let mut frame = frame_v6(&good, 0);
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let mut from_afar = vec![0; ndp::FRAME_LEN];
+    let (message, to) = ndp::Packet::question(LEAF, CLIENT_V6, SERVER_V6, None);
+    message.emit(&mut from_afar, to, true);
+    from_afar[21] = 254; // its hop limit
+    let mut endless = from_afar.clone();
+    (endless[21], endless[79]) = (255, 0); // an option of length 0
+    let mut acknowledgement = vec![0; udp::PAYLOAD_V6 + task::LEN];
+    let header = Header { code: Code::WorkerIdAck, dst: 9, ..Header::new_task(1, 1) };
+    header.emit(&mut acknowledgement[udp::PAYLOAD_V6..]);
+    let (src_mac, dst_mac, src_port, dst_port) = (LEAF, RACK, 1234, 1234);
+    let flow = Flow { src_mac, dst_mac, src: CLIENT_V6, dst: SERVER_V6, src_port, dst_port };
+    flow.emit_v6(&mut acknowledgement, task::LEN);
+    for (reason, bytes) in [
+        (DropReason::OtherMac, with(5, &[9])),
+        (DropReason::OtherAddress, frame_v6(&good, 2)),
+        (DropReason::UnknownWorker, frame_v6(&good, 1)),
+        (DropReason::UdpChecksum, with(udp::PAYLOAD_V6 + 20, &[0xEE])),
+        (DropReason::UdpNoChecksum, with(udp::PAYLOAD_V6 - 2, &[0, 0])),
+        (DropReason::UdpLength, with(udp::PAYLOAD_V6 - 4, &[0, 7])),
+        (DropReason::Ipv6Header, with(ether::LEN + 4, &[0, 0])),
+        (DropReason::Ipv6Header, with(ether::LEN + 4, &[9, 0])),
+        (DropReason::Ipv6Extension, with(ether::LEN + 6, &[0])),
+        (DropReason::NotUdp, with(ether::LEN + 6, &[6])),
+        (DropReason::Runt, frame_v6(&good, 0)[..40].to_vec()),
+        (DropReason::OtherAddress, frame(&good)),
+        (DropReason::NdMalformed, from_afar),
+        (DropReason::NdMalformed, endless),
+        (DropReason::NotAsked, acknowledgement),
+    ] {
+        let before = bench.dropped(reason);
+        assert!(bench.leaf.send(&bytes));
+        bench.rack.poll(0);
+        assert_eq!(bench.dropped(reason), before + 1, "{reason:?}");
+    }
+    assert_eq!((bench.rack.outstanding(), bench.pool.in_use()), (0, 0));
 }

@@ -254,7 +254,7 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> Dispatched {
 }
 
 fn offer(rig: &mut Rig, done: &mut Dispatched, due_ns: u64, service_ns: u32) {
-    let (seq, before) = (done.tasks.len() as u32, rig.workers.waiting());
+    let seq = done.tasks.len() as u32;
     let offered_ns = now_ns();
     let bytes = u64::from(service_ns).to_le_bytes();
     let task = Task { due_ns, offered_ns, service_ns, hand_over_ns: NEVER, response_ns: NEVER };
@@ -262,8 +262,8 @@ fn offer(rig: &mut Rig, done: &mut Dispatched, due_ns: u64, service_ns: u32) {
     match rig.workers.submit(Timing { seq, bytes }, offered_ns) {
         Err(_) => done.refused += 1,
         // It was given at once: how long that takes is known when the answer comes.
-        Ok(()) if rig.workers.waiting() == before => done.tasks[seq as usize].hand_over_ns = 0,
-        Ok(()) => {}
+        Ok(Some(_)) => done.tasks[seq as usize].hand_over_ns = 0,
+        Ok(None) => {}
     }
 }
 

@@ -629,7 +629,7 @@ impl<'a> System<'a> {
     /// Clients take a packet.
     fn hear(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
         let number = label.task as usize;
-        match self.clients[client].host.hear(&mut frame, false) {
+        match self.clients[client].host.hear(&mut frame.as_mut_slice(), false) {
             Heard::Answer(answer)
                 if answer.id == Some((APP, label.task)) && number < self.tasks.len() =>
             {
@@ -655,7 +655,7 @@ impl<'a> System<'a> {
                     );
                 }
             }
-            Heard::ArpAnswer => {
+            Heard::NeighbourAnswer => {
                 let label = Label::read(&frame, None);
                 self.route(client, 0, label, frame);
             }

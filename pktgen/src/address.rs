@@ -1,0 +1,220 @@
+//! Whom the generator speaks as and to: its own address, the scheduler's and the next hop's, all IPv4 or all IPv6.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wedjat::wire::udp::{self, Flow};
+use wedjat::wire::{ether, ipv6};
+
+/// Addresses of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends<A> {
+    /// The generator's.
+    pub own: A,
+    /// The scheduler's.
+    pub dst: A,
+    /// Where packets go on the wire; the scheduler's, where there is no router in between.
+    pub next_hop: A,
+}
+
+/// Addresses of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// IPv4's, as numbers in host order.
+    V4(Ends<u32>),
+    /// IPv6's.
+    V6(Ends<u128>),
+}
+
+impl Addresses {
+    /// Those of a generator that has `own`, or its usual address, sends to `dst`, and by way of `gateway` where there is one.
+    ///
+    /// # Errors
+    /// When they are not all of one family, two are the same that must not be, or an IPv6 address is none that a host has.
+    pub fn new(dst: IpAddr, own: Option<IpAddr>, gateway: Option<IpAddr>) -> Result<Self, String> {
+        let own = own.unwrap_or_else(|| usual_own(dst));
+        for (name, other) in [("--src", Some(own)), ("--gateway", gateway)] {
+            if let Some(other) = other.filter(|other| other.is_ipv6() != dst.is_ipv6()) {
+                return Err(format!(
+                    "{name} is {other} and --dst is {dst}; give IPv4 addresses to all, or IPv6 addresses"
+                ));
+            }
+        }
+        if own == dst {
+            return Err(format!("--src and --dst are both {own}"));
+        }
+        for (name, address) in [("--dst", Some(dst)), ("--src", Some(own)), ("--gateway", gateway)]
+        {
+            address.map_or(Ok(()), |address| check(name, address))?;
+        }
+        match (own, dst, gateway.unwrap_or(dst)) {
+            (IpAddr::V4(own), IpAddr::V4(dst), IpAddr::V4(next_hop)) => {
+                let [own, dst, next_hop] = [own, dst, next_hop].map(Ipv4Addr::to_bits);
+                Ok(Self::V4(Ends { own, dst, next_hop }))
+            }
+            (IpAddr::V6(own), IpAddr::V6(dst), IpAddr::V6(next_hop)) => {
+                let [own, dst, next_hop] = [own, dst, next_hop].map(Ipv6Addr::to_bits);
+                Ok(Self::V6(Ends { own, dst, next_hop }))
+            }
+            _ => Err("the addresses are of two families".to_owned()),
+        }
+    }
+
+    /// The generator's.
+    #[must_use]
+    pub fn own(&self) -> IpAddr {
+        self.pick(|ends| ends.own, |ends| ends.own)
+    }
+
+    /// The scheduler's.
+    #[must_use]
+    pub fn dst(&self) -> IpAddr {
+        self.pick(|ends| ends.dst, |ends| ends.dst)
+    }
+
+    /// Where packets go on the wire.
+    #[must_use]
+    pub fn next_hop(&self) -> IpAddr {
+        self.pick(|ends| ends.next_hop, |ends| ends.next_hop)
+    }
+
+    fn pick(&self, v4: fn(&Ends<u32>) -> u32, v6: fn(&Ends<u128>) -> u128) -> IpAddr {
+        match self {
+            Self::V4(ends) => Ipv4Addr::from_bits(v4(ends)).into(),
+            Self::V6(ends) => Ipv6Addr::from_bits(v6(ends)).into(),
+        }
+    }
+
+    /// How a next hop of this family is asked for.
+    #[must_use]
+    pub fn resolver(&self) -> &'static str {
+        match self {
+            Self::V4(_) => "ARP",
+            Self::V6(_) => "neighbour discovery",
+        }
+    }
+}
+
+/// A flow of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnyFlow {
+    /// Over IPv4.
+    V4(Flow),
+    /// Over IPv6.
+    V6(Flow<u128>),
+}
+
+impl AnyFlow {
+    /// Bytes before the payload.
+    #[must_use]
+    pub fn payload(&self) -> usize {
+        match self {
+            Self::V4(_) => udp::PAYLOAD,
+            Self::V6(_) => udp::PAYLOAD_V6,
+        }
+    }
+
+    /// The first source port.
+    #[must_use]
+    pub fn src_port(&self) -> u16 {
+        match self {
+            Self::V4(flow) => flow.src_port,
+            Self::V6(flow) => flow.src_port,
+        }
+    }
+
+    /// Writes the headers of a frame whose payload, `payload_len` bytes, is already in place; the source port is `src_port`.
+    pub fn emit(&self, src_port: u16, frame: &mut [u8], payload_len: usize) {
+        match *self {
+            Self::V4(flow) => Flow { src_port, ..flow }.emit(frame, payload_len),
+            Self::V6(flow) => Flow { src_port, ..flow }.emit_v6(frame, payload_len),
+        }
+    }
+}
+
+/// Whether the frame, of at least an Ethernet header, says that it is IPv6.
+#[inline]
+#[must_use]
+pub fn is_v6(frame: &[u8]) -> bool {
+    ether::ether_type(frame) == ether::IPV6
+}
+
+/// The usual address of the generator: .100 of the scheduler's /24, ::100 of its /64, or the one behind that where the scheduler
+/// has it.
+fn usual_own(dst: IpAddr) -> IpAddr {
+    match dst {
+        IpAddr::V4(dst) => {
+            let [a, b, c, d] = dst.octets();
+            Ipv4Addr::new(a, b, c, if d == 100 { 101 } else { 100 }).into()
+        }
+        IpAddr::V6(dst) => {
+            let own = dst.to_bits() >> 64 << 64 | 0x100;
+            Ipv6Addr::from_bits(own + u128::from(own == dst.to_bits())).into()
+        }
+    }
+}
+
+/// What is no host's address cannot be sent to; a router may have one of the link alone.
+fn check(name: &str, address: IpAddr) -> Result<(), String> {
+    let IpAddr::V6(address) = address else { return Ok(()) };
+    let bits = address.to_bits();
+    if ipv6::is_unicast(bits) || name == "--gateway" && ipv6::is_link_local(bits) {
+        return Ok(());
+    }
+    Err(format!(
+        "{name} is {address}, which is no address of a host that other networks reach; give one such as fd00:1::1"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn new(dst: &str, own: Option<&str>, gateway: Option<&str>) -> Result<Addresses, String> {
+        Addresses::new(ip(dst), own.map(ip), gateway.map(ip))
+    }
+
+    #[test]
+    fn our_usual_address_is_never_the_schedulers() {
+        for (dst, own) in [
+            ("10.0.1.1", "10.0.1.100"),
+            ("10.0.1.100", "10.0.1.101"),
+            ("fd00:1:2:3::1", "fd00:1:2:3::100"),
+            ("fd00:1:2:3:4:5:6:7", "fd00:1:2:3::100"),
+            ("fd00::100", "fd00::101"),
+        ] {
+            let addresses = new(dst, None, None).unwrap();
+            let found = (addresses.own(), addresses.dst(), addresses.next_hop());
+            assert_eq!(found, (ip(own), ip(dst), ip(dst)));
+        }
+    }
+
+    #[test]
+    fn a_gateway_is_the_next_hop_and_may_be_of_the_link() {
+        for (dst, gateway) in [("10.9.1.1", "10.0.1.1"), ("fd00:9::1", "fe80::1")] {
+            assert_eq!(new(dst, None, Some(gateway)).unwrap().next_hop(), ip(gateway));
+        }
+    }
+
+    #[test]
+    fn two_families_and_addresses_of_no_host_are_refused() {
+        for (dst, own, gateway, parts) in [
+            ("fd00::1", Some("10.0.1.2"), None, ["--src is 10.0.1.2", "--dst is fd00::1"]),
+            ("10.0.1.1", Some("fd00::2"), None, ["--src is fd00::2", "IPv4 addresses to all"]),
+            ("10.0.1.1", None, Some("fd00::2"), ["--gateway is fd00::2", "--dst is 10.0.1.1"]),
+            ("fd00::1", Some("fd00::1"), None, ["--src and --dst", "both fd00::1"]),
+            ("ff02::1", None, None, ["--dst is ff02::1", "no address of a host"]),
+            ("::", None, None, ["--dst is ::", "no address of a host"]),
+            ("::1", None, None, ["--dst is ::1", "no address of a host"]),
+            ("fe80::1", None, None, ["--dst is fe80::1", "other networks reach"]),
+            ("::ffff:10.0.1.1", None, None, ["--dst is ::ffff:10.0.1.1", "no address of a host"]),
+            ("fd00::1", None, Some("ff02::2"), ["--gateway is ff02::2", "no address of a host"]),
+        ] {
+            let error = new(dst, own, gateway).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+}
