@@ -452,7 +452,7 @@ pub struct ExplainRequest {
     /// Tasks that go to this worker, and what comes from it; at a spine this leaf.
     #[prost(uint32, optional, tag = "2")]
     pub worker: ::core::option::Option<u32>,
-    /// From or to this IPv4 address, or ARP that speaks of it; empty: all.
+    /// From or to this address, or ARP or neighbour discovery that speaks of it; empty: all.
     #[prost(string, tag = "3")]
     pub host: ::prost::alloc::string::String,
     /// Received by this port, its index or its device; empty: all ports.
