@@ -10,6 +10,7 @@ mod running;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -178,8 +179,9 @@ fn drops_are_told_with_their_reasons_and_filters_hold() {
     assert_eq!(counted(Filter { reason: Some(DropReason::Runt), ..all }), 1);
     assert_eq!(counted(Filter { pool: Some(99), ..all }), 1);
     assert_eq!(counted(Filter { pool: Some(POOL), ..all }), 5);
-    assert_eq!(counted(Filter { host: Some(CLIENT), ..all }), 6);
-    assert_eq!(counted(Filter { host: Some(CLIENT + 1), ..all }), 0);
+    let host = |bits| IpAddr::V4(Ipv4Addr::from_bits(bits));
+    assert_eq!(counted(Filter { host: Some(host(CLIENT)), ..all }), 6);
+    assert_eq!(counted(Filter { host: Some(host(CLIENT + 1)), ..all }), 0);
     assert_eq!(counted(Filter { ports: 2, ..all }), 0);
     let of_each: Vec<_> = (10..14).map(|id| counted(Filter { worker: Some(id), ..all })).collect();
     assert_eq!(of_each.iter().sum::<usize>(), 3, "{of_each:?}");
@@ -545,7 +547,7 @@ fn what_can_not_be_explained_says_why() {
     );
     fails(&home.explain("in.pcap", &["--port", "3"]), &["port 3: there is none", "0 (c), 1 (w)"]);
     fails(&home.explain("in.pcap", &["--reason", "udp_chksum"]), &["udp_chksum", "udp_checksum"]);
-    fails(&home.explain("in.pcap", &["--host", "here"]), &["host here", "IPv4"]);
+    fails(&home.explain("in.pcap", &["--host", "here"]), &["host here", "an address"]);
     fails(&home.explain("in.pcap", &["--pool", "70000"]), &["pool 70000", "0 to 65535"]);
     fails(&home.explain("in.pcap", &["--worker", "32767"]), &["worker 32767"]);
     fails(&wedjat(&["explain", "--file", capture]), &["CONFIG"]);
