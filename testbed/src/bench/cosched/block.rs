@@ -212,8 +212,7 @@ pub fn run(setting: &Setting, block: &Block) -> Result<Measured, Failure> {
     // The rig lives until the worker has ended.
     let (rig, dispatched) = dispatched.map_err(|_| "the dispatcher has panicked")?;
     let attended = attended.map_err(|_| "the thread beside the dispatcher has panicked")??;
-    let log = attended.log.clone();
-    let (worker, snapshots, samples, told) = attended.parts();
+    let Attended { worker, snapshots, samples, told, log } = attended;
     worker.ends()?;
     drop(rig);
     if !dispatched.balances() {
@@ -269,12 +268,6 @@ struct Attended {
     samples: Vec<(u64, u64)>,
     told: Option<Told>,
     log: Option<PathBuf>,
-}
-
-impl Attended {
-    fn parts(self) -> (Process, Vec<Snapshot>, Vec<(u64, u64)>, Option<Told>) {
-        (self.worker, self.snapshots, self.samples, self.told)
-    }
 }
 
 /// The calling thread's part: starts the worker and the batch, reads the accounts at each window's end, and ends the batch.

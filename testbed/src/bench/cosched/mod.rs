@@ -126,7 +126,7 @@ impl Arguments {
         if !(self.service_us.is_finite() && self.service_us >= 1.0) {
             return Err(format!("--service-us {}: it must be 1 at least", self.service_us).into());
         }
-        if !(self.foreign_max >= 0.0) {
+        if self.foreign_max.is_nan() || self.foreign_max < 0.0 {
             return Err(format!("--foreign-max {}: it must be 0 at least", self.foreign_max).into());
         }
         if self.objective_us.is_some_and(|us| !(us.is_finite() && us > 0.0)) {
