@@ -243,13 +243,15 @@ mod dpdk {
 
     #[test]
     fn timestamps_of_a_device_that_has_none_are_refused_with_its_name() {
-        for (device, why) in [("net_null0", "net_null"), ("net_ring0", "net_ring")] {
-            let run =
-                ["run", "--rate", "5k", "--dst", "10.0.1.1", "--no-floor", "--device", device];
-            let output = pktgen(&[&run[..], &["--timestamps", "device"]].concat());
+        let run =
+            ["run", "--rate", "5k", "--dst", "10.0.1.1", "--no-floor", "--timestamps", "device"];
+        for (device, eal) in
+            [("net_null0,size=64", &[][..]), ("net_ring0", &["--", "--vdev", "net_ring0"])]
+        {
+            let output = pktgen(&[&run[..], &["--device", device], eal].concat());
             assert_eq!(output.status.code(), Some(2));
             let said = stderr(&output);
-            for word in ["--timestamps device", device, why, "--timestamps software"] {
+            for word in ["--timestamps device", device, "no receive timestamps", "software"] {
                 assert!(said.contains(word), "{word}: {said}");
             }
         }
