@@ -1,5 +1,7 @@
 /* What wedjat uses of DPDK, for bindgen. Constants that Rust cannot read from a macro, and the field
  * offsets of rte_mbuf (opaque in Rust), are evaluated here, by the C compiler, against the installed headers. */
+/* A device's clock is read by a function that was experimental for long. */
+#define ALLOW_EXPERIMENTAL_API
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,6 +16,7 @@
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_dyn.h>
 #include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
@@ -50,6 +53,7 @@ WEDJAT_FIELD_IS(ol_flags, uint64_t);
 static const uint64_t WEDJAT_RX_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK | RTE_MBUF_F_RX_L4_CKSUM_MASK;
 static const uint64_t WEDJAT_RX_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
 static const uint64_t WEDJAT_RX_OFFLOAD_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+static const uint64_t WEDJAT_RX_OFFLOAD_TIMESTAMP = RTE_ETH_RX_OFFLOAD_TIMESTAMP;
 static const uint64_t WEDJAT_RSS_UDP = RTE_ETH_RSS_NONFRAG_IPV4_UDP;
 static const uint64_t WEDJAT_RSS_IPV4 = RTE_ETH_RSS_IPV4;
 static const uint32_t WEDJAT_MQ_RX_RSS = RTE_ETH_MQ_RX_RSS;
@@ -79,6 +83,12 @@ static const uint32_t WEDJAT_POOL_PRIVATE_SIZE = sizeof(struct rte_pktmbuf_pool_
 static inline int wedjat_errno(void)
 {
 	return rte_errno;
+}
+
+/* A counter of the device, by which it stamps packets; 0 when it could be read. */
+static inline int wedjat_read_clock(uint16_t port, uint64_t *clock)
+{
+	return rte_eth_read_clock(port, clock);
 }
 
 /* The layout of struct rte_eth_link differs between releases. Returns whether the link is up. */

@@ -41,9 +41,23 @@ pub trait Buf: Sized {
         false
     }
 
+    /// When the device received the packet, by its own clock, if it has said so in this field.
+    #[inline]
+    fn stamp(&self, _field: StampField) -> Option<u64> {
+        None
+    }
+
     /// Asks the cache for the first line of the packet.
     #[inline]
     fn prefetch(&self) {}
+}
+
+/// Where a buffer has the time at which its packet was received, and the flag that says that it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StampField {
+    /// Bytes from the buffer's start.
+    pub(in crate::io) offset: u16,
+    pub(in crate::io) flag: u64,
 }
 
 /// Memory of somebody else's; nothing is freed.

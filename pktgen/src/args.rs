@@ -27,6 +27,17 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// By which clock answers have their times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Timestamps {
+    /// The device's where it has one, else software's
+    Auto,
+    /// The device's, or none
+    Device,
+    /// That of the poll that saw them
+    Software,
+}
+
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -204,6 +215,9 @@ pub struct NetworkArgs {
     /// Receive queues beside those of the cores, which the first core polls: where several threads send at the other end
     #[arg(long, default_value_t = 0, value_name = "QUEUES")]
     pub more_rx: u16,
+    /// By which clock answers have their times: the device's where it stamps what it receives, else that of the polls
+    #[arg(long, value_enum, default_value_t = Timestamps::Auto)]
+    pub timestamps: Timestamps,
     /// Packet buffers
     #[arg(long, default_value_t = 16_383)]
     pub buffers: u32,

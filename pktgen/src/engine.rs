@@ -13,6 +13,7 @@ use crate::oracle::Oracle;
 use crate::outstanding::{Outstanding, Stray};
 use crate::send::{Pacer, Source};
 use crate::slices::{Log, Pauses};
+use crate::stamps::Stamps;
 use crate::tally::{Clock, Tally};
 use crate::target::Target;
 use crate::template::{Task, Template};
@@ -98,6 +99,8 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     control: Burst<P::Buf>,
     outstanding: Outstanding,
     exchange: Option<Exchange>,
+    /// Tells when answers came by their device, when that is to be told.
+    stamps: Option<Box<Stamps>>,
     /// Checks the answers, when they are to be checked.
     oracle: Option<Oracle>,
     tally: Tally,
@@ -165,6 +168,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             control: Burst::new(),
             outstanding: Outstanding::new(outstanding_bits(load)),
             exchange: None,
+            stamps: None,
             oracle,
             tally: Tally::new(load.windows, load.classes(), log, pauses),
             deadline: 0,
@@ -175,6 +179,11 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     /// Shares answers with the other cores.
     pub fn join(&mut self, exchange: Exchange) {
         self.exchange = Some(exchange);
+    }
+
+    /// Has latency end when the device received the answer, instead of when it was seen.
+    pub fn stamp(&mut self, stamps: Stamps) {
+        self.stamps = Some(Box::new(stamps));
     }
 
     /// Sends what is due at `now`, then takes in what has come.
@@ -348,6 +357,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             for buf in &self.incoming {
                 buf.prefetch();
             }
+            if let Some(stamps) = &mut self.stamps {
+                stamps.tend(now);
+            }
             // The last first, since the order within a burst says nothing: none is moved so.
             while let Some(buf) = self.incoming.pop() {
                 self.take_in(buf, now);
@@ -361,6 +373,10 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
 
     #[inline(always)]
     fn take_in(&mut self, mut buf: P::Buf, now: u64) {
+        let now = match &mut self.stamps {
+            Some(stamps) => stamps.time_of(&buf, now),
+            None => now,
+        };
         let verified = buf.checksums_verified();
         if let Some(answer) = self.host.plain_answer(buf.bytes(), verified) {
             self.take_answer(&answer, buf.bytes(), now);
@@ -450,7 +466,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
 
     /// Gives back what the generator was made of, and what it has counted.
     #[must_use]
-    pub fn into_parts(self) -> (P, L, Tally) {
+    pub fn into_parts(mut self) -> (P, L, Tally) {
+        self.tally.stamps = self.stamps.map(|stamps| stamps.stats());
         (self.port, self.pool, self.tally)
     }
 }

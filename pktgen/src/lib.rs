@@ -27,6 +27,7 @@ pub mod selftest;
 pub mod send;
 pub mod service;
 pub mod slices;
+pub mod stamps;
 pub mod stationary;
 pub mod tally;
 pub mod target;

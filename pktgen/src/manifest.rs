@@ -8,6 +8,7 @@ use crate::load::Load;
 use crate::replay::{self, Replay};
 use crate::seed::StreamSeed;
 use crate::slices::Rule;
+use crate::stamps::StampStats;
 
 /// Revision, machine, seeds and configuration of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -28,8 +29,39 @@ pub struct Manifest {
     pub seed: u64,
     /// The seed of each stream.
     pub seeds: Vec<StreamSeed>,
+    /// By which clock answers have their times, when packets went through DPDK.
+    pub timestamps: Option<Timestamps>,
     /// The load offered.
     pub config: Config,
+}
+
+/// By which clock answers have their times.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Timestamps {
+    /// `device`: when it received them; `software`: when the poll began that saw them.
+    pub receive: &'static str,
+    /// Why they are not the device's.
+    pub reason: Option<String>,
+    /// What the device's were.
+    #[serde(flatten)]
+    pub stats: Option<StampStats>,
+}
+
+impl std::fmt::Display for Timestamps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.receive)?;
+        if let Some(reason) = &self.reason {
+            write!(f, " ({reason})")?;
+        }
+        let Some(StampStats { stamped, unstamped, device_hz, uncertainty_ns }) = self.stats else {
+            return Ok(());
+        };
+        write!(
+            f,
+            ", clock of {:.3} MHz, off by {uncertainty_ns:.0} ns at most; {stamped} answers, {unstamped} more without one",
+            device_hz / 1e6
+        )
+    }
 }
 
 /// The load as it was understood.
@@ -75,6 +107,7 @@ impl Manifest {
             command: std::env::args().collect(),
             seed: load.seed,
             seeds: seeds.collect(),
+            timestamps: None,
             config: Config {
                 rate_pps: load.rate_pps,
                 replay: load.replay.as_ref().map(Replay::config),

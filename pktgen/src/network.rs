@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use wedjat::io::dpdk::{self, Device, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort};
-use wedjat::io::{Burst, Pool, Port};
+use wedjat::io::{Buf, Burst, Pool, Port, StampField};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::engine::Generator;
@@ -14,14 +14,15 @@ use wedjat_pktgen::exchange::Exchange;
 use wedjat_pktgen::host::{Heard, Host};
 use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
-use wedjat_pktgen::manifest::Manifest;
+use wedjat_pktgen::manifest::{self, Manifest};
 use wedjat_pktgen::nodes::{self, WatchedNode};
 use wedjat_pktgen::reflector::Reflector;
 use wedjat_pktgen::report::Report;
+use wedjat_pktgen::stamps::Stamps;
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 
-use crate::args::{NetworkArgs, ReflectArgs};
+use crate::args::{NetworkArgs, ReflectArgs, Timestamps};
 use crate::command::Failure;
 use crate::progress::Progress;
 
@@ -46,6 +47,8 @@ pub struct Network {
     state: Option<PathBuf>,
     runs: u32,
     stop: Arc<AtomicBool>,
+    /// Where packets have the device's time, or why that is not told.
+    stamps: Result<StampField, String>,
 }
 
 impl Network {
@@ -70,8 +73,10 @@ impl Network {
         let (vlan, usual) = (args.vlan, DeviceOptions::patient(Some(patience)));
         // Whoever asks for an IPv6 host asks a group.
         let multicast = args.dst.is_ipv6();
-        let options = DeviceOptions { queues, inlets, vlan, multicast, ..usual };
+        let stamps = args.timestamps != Timestamps::Software;
+        let options = DeviceOptions { queues, inlets, vlan, multicast, stamps, ..usual };
         let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
+        let stamps = stamps_of(&device, args.timestamps)?;
         let floor_port = match args.no_floor {
             true => None,
             false => open_floor(&eal, &pool)?,
@@ -80,7 +85,7 @@ impl Network {
         let stop = stop_on_signals()?;
         let (cores, state, runs) = (args.cores.clone(), args.state.clone(), 0);
         let mut network =
-            Self { target, ports, floor_port, device, pool, eal, cores, state, runs, stop };
+            Self { target, ports, floor_port, device, pool, eal, cores, state, runs, stop, stamps };
         network.find_next_hop(patience)?;
         Ok(network)
     }
@@ -113,6 +118,11 @@ impl Network {
         drop(progress);
         let watched = node.map(WatchedNode::finish).unwrap_or_default();
         let slices = tally.slices(&load.rule, &watched);
+        manifest.timestamps = Some(manifest::Timestamps {
+            receive: if tally.stamps.is_some() { "device" } else { "software" },
+            reason: self.stamps.as_ref().err().cloned(),
+            stats: tally.stamps,
+        });
         Ok(Report::new(&load, &tally, &slices, floor, manifest))
     }
 
@@ -136,6 +146,11 @@ impl Network {
                 generator.join(exchange);
             }
             generators.push(generator);
+        }
+        if let Ok(field) = self.stamps {
+            for generator in &mut generators {
+                generator.stamp(self.clock(field)?);
+            }
         }
         let busy = AtomicUsize::new(generators.len());
         let (eal, stop, cores) = (&self.eal, &*self.stop, &self.cores);
@@ -164,6 +179,20 @@ impl Network {
             }
         }
         total.ok_or_else(|| "no core".into())
+    }
+
+    /// The device's clock beside ours.
+    fn clock(&self, field: StampField) -> Result<Stamps, Failure> {
+        let (eal, read) = (self.eal.clone(), self.device.clock_reader());
+        let look = move || {
+            let before = eal.now();
+            Some((before, read()?, eal.now()))
+        };
+        let stamps = Stamps::new(field, self.eal.ticks_hz() as f64, look);
+        stamps.ok_or_else(|| {
+            let name = self.device.name();
+            format!("{name}: its clock stands still, so its timestamps tell nothing: give --timestamps software").into()
+        })
     }
 
     /// Waits for the link where the next hop's MAC address is given, and asks for it where it is not.
@@ -215,6 +244,20 @@ impl Network {
             burst.push(question);
             self.ports[0].tx_burst(&mut burst);
         }
+    }
+}
+
+/// Where the device's packets have the time at which it received them, or why that is not told.
+fn stamps_of(device: &Device, asked: Timestamps) -> Result<Result<StampField, String>, Failure> {
+    match (asked, device.stamps()) {
+        (Timestamps::Software, _) => Ok(Err("as asked for".to_owned())),
+        (Timestamps::Auto, Err(why)) => Ok(Err(format!("{} has none: {why}", device.name()))),
+        (Timestamps::Device, Err(why)) => Err(format!(
+            "--timestamps device: {} has none that could be used: {why}; give --timestamps software, or another device",
+            device.name()
+        )
+        .into()),
+        (_, Ok(field)) => Ok(Ok(field)),
     }
 }
 

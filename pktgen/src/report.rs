@@ -445,6 +445,9 @@ impl fmt::Display for Report {
         for warning in &self.warnings {
             writeln!(f, "  warning: {warning}")?;
         }
+        if let Some(timestamps) = &self.manifest.timestamps {
+            writeln!(f, "  receive timestamps: {timestamps}")?;
+        }
         writeln!(f, "  seed {}, revision {}", self.manifest.seed, self.manifest.revision)?;
         match self.valid {
             true => write!(f, "  VALID"),

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::latency::Latency;
 use crate::outstanding::Flight;
 use crate::slices::{Calm, Fate, Log, Pauses, Rule, Slices, Watched};
+use crate::stamps::StampStats;
 
 /// What became of the tasks of a stretch of time, by the time they were due.
 ///
@@ -106,6 +107,8 @@ pub struct Tally {
     pub tx_full: u64,
     /// Times that no packet buffer was left.
     pub pool_empty: u64,
+    /// What the device's stamps of answers were, where they were to be told.
+    pub stamps: Option<StampStats>,
     /// Response latencies of the measured time, in equal windows by due time.
     pub windows: Vec<Latency>,
     /// By class, index 0 for class 1; empty when there is one class only.
@@ -150,6 +153,7 @@ impl Tally {
             strays: Strays::default(),
             tx_full: 0,
             pool_empty: 0,
+            stamps: None,
             windows: vec![Latency::default(); windows.max(1)],
             classes: vec![ClassTally::default(); classes],
             service: Latency::default(),
@@ -350,6 +354,10 @@ impl Tally {
         self.strays.merge(&other.strays);
         self.tx_full += other.tx_full;
         self.pool_empty += other.pool_empty;
+        match (&mut self.stamps, &other.stamps) {
+            (Some(stamps), Some(other)) => stamps.merge(other),
+            (stamps, other) => *stamps = stamps.or(*other),
+        }
         self.windows.iter_mut().zip(&other.windows).for_each(|(a, b)| a.merge(b));
         self.service.merge(&other.service);
         self.others.push((other.log.clone(), other.pauses.clone()));

@@ -183,6 +183,13 @@ mod dpdk {
         assert!(manifest["dpdk"].as_str().unwrap().starts_with("DPDK"));
         assert_eq!(manifest["seeds"][0]["seed"], "0x1355be76d7eee8ba");
         assert!(stderr(&output).contains("0x1355be76d7eee8ba"), "seeds are logged");
+        let timestamps = &manifest["timestamps"];
+        assert_eq!(timestamps["receive"], "software");
+        let reason = timestamps["reason"].as_str().unwrap();
+        assert!(
+            reason.contains("net_memif") && reason.contains("no receive timestamps"),
+            "{reason}"
+        );
     }
 
     #[test]
@@ -289,6 +296,22 @@ mod dpdk {
         let offered: Vec<_> =
             text.lines().skip(1).map(|line| line.split(',').next().unwrap()).collect();
         assert_eq!(offered, ["4000", "1000", "2000"], "{text}{}", stderr(&output));
+    }
+
+    #[test]
+    fn timestamps_of_a_device_that_has_none_are_refused_with_its_name() {
+        let run =
+            ["run", "--rate", "5k", "--dst", "10.0.1.1", "--no-floor", "--timestamps", "device"];
+        for (device, eal) in
+            [("net_null0,size=64", &[][..]), ("net_ring0", &["--", "--vdev", "net_ring0"])]
+        {
+            let output = pktgen(&[&run[..], &["--device", device], eal].concat());
+            assert_eq!(output.status.code(), Some(2));
+            let said = stderr(&output);
+            for word in ["--timestamps device", device, "no receive timestamps", "software"] {
+                assert!(said.contains(word), "{word}: {said}");
+            }
+        }
     }
 
     #[test]

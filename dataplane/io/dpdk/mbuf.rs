@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use wedjat_sys as sys;
 
-use crate::io::{Buf, Token};
+use crate::io::{Buf, StampField, Token};
 
 /// One packet buffer of an [`MbufPool`](super::MbufPool), to which it returns when dropped.
 ///
@@ -143,6 +143,13 @@ impl Buf for Mbuf {
     fn checksums_verified(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
         flags & sys::WEDJAT_RX_CKSUM_MASK == sys::WEDJAT_RX_CKSUM_GOOD
+    }
+
+    #[inline]
+    fn stamp(&self, field: StampField) -> Option<u64> {
+        let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
+        // Whoever made the field has seen to it that it lies within an mbuf.
+        (flags & field.flag != 0).then(|| self.field(u32::from(field.offset)))
     }
 
     #[inline]

@@ -22,10 +22,11 @@ use super::memif::{self, Interposed, Role, Serving};
 use super::pool::MbufPool;
 use super::rss::RssFields;
 use super::source::Source;
+use super::stamps::{self, NoStamps};
 use super::turns::take_turn;
 use super::vlan;
 use crate::io::vdev::{self, is_pci_address};
-use crate::io::{Buf, Burst, Port};
+use crate::io::{Buf, Burst, Port, StampField};
 use crate::wire::udp;
 
 /// DPDK's `RTE_ETH_NAME_MAX_LEN`, the longest name `rte_eth_dev_get_name_by_port` writes.
@@ -83,6 +84,8 @@ pub struct DeviceOptions {
     pub trust_checksums: bool,
     /// The VLAN that the device's ports are in: its tag is taken off what comes and put on what goes.
     pub vlan: Option<u16>,
+    /// Have the device stamp what it receives, where it can ([`Device::stamps`]).
+    pub stamps: bool,
     /// Set the device up for receive interrupts, where it has them, so that whoever polls it may sleep.
     pub interrupts: bool,
     /// How long to wait for the server of a memif device of role client; other devices start or fail at once.
@@ -106,6 +109,7 @@ impl Default for DeviceOptions {
             checksums: true,
             trust_checksums: false,
             vlan: None,
+            stamps: false,
             interrupts: false,
             wait_for_peer: Duration::from_secs(10),
             stop: Arc::default(),
@@ -210,6 +214,8 @@ struct Opened {
     kernel_rings: KernelRings,
     /// Its receive queues have interrupts.
     interrupts: bool,
+    /// Where its packets have the time at which it received them.
+    stamps: Result<StampField, NoStamps>,
     /// Packets whose checksums were finished here.
     partial: AtomicU64,
     /// Packets that were not of the port's VLAN.
@@ -364,6 +370,30 @@ impl Device {
         // SAFETY: the port is open and `address` is valid for writing.
         unsafe { sys::rte_eth_macaddr_get(self.0.id, &mut address) };
         address.addr_bytes
+    }
+
+    /// Where its packets have the time at which it received them, by the clock that [`Device::clock`] reads.
+    ///
+    /// # Errors
+    /// Why they have none, or none that could be compared with other times.
+    pub fn stamps(&self) -> Result<StampField, NoStamps> {
+        let field = self.0.stamps.clone()?;
+        self.clock().map(|_| field)
+    }
+
+    /// The clock by which it stamps packets, in ticks of its own. May ask the device: not for each packet.
+    ///
+    /// # Errors
+    /// When its driver does not tell it.
+    pub fn clock(&self) -> Result<u64, NoStamps> {
+        let driver = || self.0.driver.clone();
+        stamps::read_clock(self.0.id).map_err(|reason| NoStamps::Clock { driver: driver(), reason })
+    }
+
+    /// Reads that clock, from whatever thread; none when that fails.
+    pub fn clock_reader(&self) -> impl Fn() -> Option<u64> + Send + 'static {
+        let device = Arc::clone(&self.0);
+        move || stamps::read_clock(device.id).ok()
     }
 
     /// The NUMA node it hangs on, if it says.
@@ -732,6 +762,7 @@ impl Setup<'_> {
                 _ => KernelRings::default(),
             },
             interrupts: self.interrupts,
+            stamps: self.stamps(&info, &driver),
             partial: AtomicU64::new(0),
             other_vlans: AtomicU64::new(0),
             driver,
@@ -833,6 +864,9 @@ impl Setup<'_> {
         if self.options.checksums {
             conf.rxmode.offloads = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_CKSUM;
         }
+        if self.options.stamps {
+            conf.rxmode.offloads |= info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP;
+        }
         let mut rss = self.options.rss.on(info.flow_type_rss_offloads, info.hash_key_size);
         if let Some(rss) = rss.as_mut().filter(|_| self.rx > 1) {
             conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
@@ -845,6 +879,17 @@ impl Setup<'_> {
         // SAFETY: the port is valid and not started, and `conf` is copied, with the key that it points to.
         let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
         self.accept("configure it", error)
+    }
+
+    /// Where its packets will have the time at which it received them.
+    fn stamps(&self, info: &sys::rte_eth_dev_info, driver: &str) -> Result<StampField, NoStamps> {
+        if !self.options.stamps {
+            return Err(NoStamps::NotAsked);
+        }
+        if info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP == 0 {
+            return Err(NoStamps::Driver { driver: driver.to_owned() });
+        }
+        stamps::field()
     }
 
     fn queues(&self) -> Result<(), DeviceError> {
