@@ -123,6 +123,8 @@ impl Host {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn hear_neighbour<B: Buf>(&mut self, buf: &mut B) -> Heard {
         let message = match Message::read(buf.bytes()) {
             Ok(message) => message,
@@ -185,7 +187,8 @@ fn plain_answer_v4(own: u32, frame: &[u8], verified: bool) -> Option<Answer> {
     is_plain.then(|| done(head, udp::PAYLOAD, (UDP + udp_len) as u16))
 }
 
-#[inline(always)]
+/// Apart, so that those over IPv4 are recognised as if there were no others.
+#[inline(never)]
 fn plain_answer_v6(own: u128, frame: &[u8], verified: bool) -> Option<Answer> {
     let head = frame.first_chunk::<HEAD_V6>()?;
     let payload_len = usize::from(u16::from_be_bytes(at(head, ether::LEN + 4)));
