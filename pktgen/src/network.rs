@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use wedjat::io::dpdk::{self, Device, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort};
-use wedjat::io::{Buf, Burst, Pool, Port, StampField};
+use wedjat::io::{Burst, Pool, Port, StampField};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::engine::Generator;
