@@ -192,7 +192,7 @@ mod tests {
     const FROM: u64 = u64::MAX - 12_345; // goes around
 
     fn device(ns: u64, tick: f64) -> u64 {
-        FROM.wrapping_add(((ns - START) as f64 / tick) as u64)
+        FROM.wrapping_add_signed((ns.wrapping_sub(START).cast_signed() as f64 / tick) as i64)
     }
 
     impl Clocks {
