@@ -98,7 +98,7 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
 }
 
 fn host(from: &str, field: &str) -> Result<IpAddr, ChangeError> {
-    let allowed = "a host's IPv4 address such as 10.0.2.11";
+    let allowed = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
     from.parse().map_err(|_| text(format!("{field}={}", shown(from)), allowed))
 }
 

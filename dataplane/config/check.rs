@@ -561,6 +561,14 @@ fn families(
         if let Some(at) = pool.service.as_ref().filter(|_| is_v6) {
             refuse(at.span(), "pool.service", quoted(at), "none for a pool with IPv6 servers");
         }
+        if ports.is_empty() {
+            // Tasks and reports are told.
+            if is_v6 {
+                let found = format!("pool {id} with IPv6 servers in a program with the library");
+                refuse(pool.id.span(), "pool.id", found, "servers with IPv4 addresses");
+            }
+            continue;
+        }
         let has_clients = |port: &&PortConfig| port.side.has_clients() && same(port.ip);
         if !ports.iter().any(|port| has_clients(&port))
             && ports.iter().all(|port| port.ip != UNSPECIFIED)

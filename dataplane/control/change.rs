@@ -213,7 +213,7 @@ const VERBS: &Verbs = &[
 ];
 
 /// What may stand for a host.
-const HOST: &str = "a host's IPv4 address such as 10.0.2.11";
+const HOST: &str = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
 
 /// The words of a text; what stands in parentheses is of one word.
 fn words(text: &str) -> Vec<&str> {

@@ -184,7 +184,7 @@ impl FromStr for Command {
     fn from_str(from: &str) -> Result<Self, ChangeError> {
         let values = Values::read(from, VERBS)?;
         // Spines and leaves of a fabric have IPv4 addresses.
-        let ip = || values.needed("ip", "an IPv4 address such as 10.9.0.1");
+        let ip = || values.needed("ip", "a host's IPv4 address such as 10.0.2.11");
         let id = || node(&values, "id");
         Ok(match values.verb {
             "add-spine" => Self::AddSpine { id: id()?, ip: ip()? },
