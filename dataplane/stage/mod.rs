@@ -240,8 +240,12 @@ impl Stages {
     ) {
         self.received += packets.len();
         self.learn(port, packets);
-        let done = fast::burst(self, port, packets, verdicts);
+        let mut done = fast::burst(self, port, packets, verdicts);
         if done < packets.len() {
+            // Ports are of IPv4 or IPv6; those of IPv4 ask for this only where they leave the fast path anyway.
+            if done == 0 {
+                done = fast::v6::burst(self, port, packets, verdicts);
+            }
             let mut others = [Verdict::Consumed; BURST];
             let others = &mut others[..packets.len() - done];
             self.process_in_stages(port, now, &mut packets[done..], others);

@@ -446,7 +446,7 @@ impl Network {
             network.gateway = Some((port, slot, address));
         }
         if let Some(v6) = &mut network.v6 {
-            v6.settle(&network.ports, neighbours)?;
+            v6.settle(&network.ports, &network.pool_ids, network.udp_port, neighbours)?;
             network.gateway = network.gateway.or(v6.gateway());
         }
         Ok(network)

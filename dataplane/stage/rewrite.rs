@@ -5,8 +5,10 @@
 use std::slice;
 
 use super::fast::template::{HEAD, IP, TASK, UDP};
+use super::fast::template_v6 as fast;
 use super::network::{Network, NextHop, Target};
 use super::parse::{Packet, PacketKind};
+use super::v6::TargetV6;
 use super::{Stages, Verdict, Verdicts};
 use crate::io::Buf;
 use crate::policy::Dispatcher;
@@ -282,6 +284,26 @@ pub(super) fn towards_worker_v6(
     verdict
 }
 
+/// As [`fast_task`], over IPv6, for a member of the pool and its address.
+#[inline(always)]
+pub(super) fn fast_task_v6(
+    neighbours: &Neighbours,
+    head: &mut [u8; fast::HEAD],
+    removed: FoldedDelta,
+    (target, member): (&Target, &TargetV6),
+    idle: bool,
+    (verdicts, at): (&mut (impl Verdicts + ?Sized), usize),
+) {
+    let old = task::rechoose(&mut head[fast::TASK..], target.choice, idle);
+    let delta = removed.and(member.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
+    udp::update_checksum_folded(
+        &mut head[fast::UDP..],
+        delta.and(FoldedDelta::straddling_double_word_removed(old)),
+    );
+    ipv6::forward_to(&mut head[fast::IP..], member.ip);
+    out(neighbours, &target.next_hop, target.worker, head, verdicts, at);
+}
+
 /// As [`towards_client`], of a reply over IPv6, whose UDP header is at `at`.
 fn towards_client_v6(
     network: &Network,
@@ -290,22 +312,63 @@ fn towards_client_v6(
     frame: &mut [u8],
     at: usize,
 ) -> Verdict {
-    let client = ipv6::dst(&frame[ether::LEN..]);
-    let route = network.v6().and_then(|v6| v6.client_route(client));
-    let Some((port, address)) = route else { return Verdict::Drop(DropReason::NoRoute) };
-    let own = network.port(port);
-    let Some(ip) = own.v6.map(|own| own.ip) else { return Verdict::Drop(DropReason::NoRoute) };
-    let found = neighbours.find_v6(port, address);
-    let slot = found.unwrap_or_else(|| neighbours.insert_v6(port, address, now_ms));
-    neighbours.note_use(slot, now_ms);
-    let worker = ipv6::src(&frame[ether::LEN..]);
-    udp::update_checksum(&mut frame[at..], ChecksumDelta::default().address(worker, ip));
-    ipv6::forward_from(&mut frame[ether::LEN..], ip);
-    let next_hop = NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot };
     let mut verdict = Verdict::Consumed;
-    let worker = task::src(&frame[at + udp::LEN..]);
-    out(neighbours, &next_hop, worker, frame, slice::from_mut(&mut verdict), 0);
-    verdict
+    let mut rewriter = ReplyRewriterV6::new(network, neighbours, now_ms);
+    match rewriter.send(frame, at, slice::from_mut(&mut verdict), 0) {
+        Ok(()) => verdict,
+        Err(reason) => Verdict::Drop(reason),
+    }
+}
+
+/// Turns replies over IPv6 towards their clients.
+pub(super) struct ReplyRewriterV6<'a> {
+    network: &'a Network,
+    neighbours: &'a Neighbours,
+    now_ms: u32,
+    /// Port and address of the next hop, how packets leave there, and the node's address: the next reply often goes the same way.
+    last: Option<((usize, u128), NextHop, u128)>,
+}
+
+impl<'a> ReplyRewriterV6<'a> {
+    pub(super) fn new(network: &'a Network, neighbours: &'a Neighbours, now_ms: u32) -> Self {
+        Self { network, neighbours, now_ms, last: None }
+    }
+
+    #[inline(never)]
+    fn route(&self, key: (usize, u128)) -> Option<((usize, u128), NextHop, u128)> {
+        let (port, address) = key;
+        let own = self.network.port(port);
+        let found = self.neighbours.find_v6(port, address);
+        let slot = found.unwrap_or_else(|| self.neighbours.insert_v6(port, address, self.now_ms));
+        self.neighbours.note_use(slot, self.now_ms);
+        let next_hop = NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot };
+        Some((key, next_hop, own.v6?.ip))
+    }
+
+    /// Turns the one at a place of a burst, whose UDP header is at `udp_at`.
+    #[inline(always)]
+    pub(super) fn send(
+        &mut self,
+        frame: &mut [u8],
+        udp_at: usize,
+        verdicts: &mut (impl Verdicts + ?Sized),
+        at: usize,
+    ) -> Result<(), DropReason> {
+        let client = ipv6::dst(&frame[ether::LEN..]);
+        let v6 = self.network.v6().ok_or(DropReason::NoRoute)?;
+        let key = v6.client_route(client).ok_or(DropReason::NoRoute)?;
+        if self.last.is_none_or(|(last, ..)| last != key) {
+            self.last = self.route(key);
+        }
+        let Some((_, next_hop, ip)) = self.last else { return Err(DropReason::NoRoute) };
+        let server = ipv6::src(&frame[ether::LEN..]);
+        let delta = ChecksumDelta::default().address(server, ip);
+        udp::update_checksum(&mut frame[udp_at..], delta);
+        ipv6::forward_from(&mut frame[ether::LEN..], ip);
+        let worker = task::src(&frame[udp_at + udp::LEN..]);
+        out(self.neighbours, &next_hop, worker, frame, verdicts, at);
+        Ok(())
+    }
 }
 
 /// Writes the addresses of the next hop, and the verdict about a packet that is some `worker`'s task or reply.

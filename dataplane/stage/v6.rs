@@ -8,11 +8,13 @@ use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
+use super::fast::template_v6::TemplateV6;
 use super::network::{NetworkError, NetworkPool, PortAddress, Side};
 use crate::limits::PORTS_MAX;
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
-use crate::wire::ipv6;
+use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
+use crate::wire::{ipv6, task};
 
 /// Numbers of servers.
 const SERVERS: u32 = 0xF000_0000;
@@ -92,8 +94,27 @@ pub struct Network6 {
     servers: Vec<Option<u128>>,
     /// The numbers of servers by their addresses, in order.
     numbers: Vec<(u128, u32)>,
-    /// The addresses of each pool's members; empty where the pool's servers have IPv4 addresses, none without servers.
-    pools: Vec<Option<Vec<u128>>>,
+    /// Each pool's members; empty where the pool's servers have IPv4 addresses, none without servers.
+    pools: Vec<Option<Vec<TargetV6>>>,
+    /// What takes the fast path on each port, of each pool.
+    templates: Vec<TemplateV6>,
+}
+
+/// Where a task for a pool's member goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TargetV6 {
+    /// Its server's address; 0 of a place that nobody has.
+    pub ip: u128,
+    /// What address and choice add to a datagram's checksum.
+    pub udp_delta: FoldedDelta,
+}
+
+impl TargetV6 {
+    fn new(worker: u16, ip: u128) -> Self {
+        let choice = u32::from_be_bytes(task::choice_of(worker));
+        let delta = ChecksumDelta::default().address(0, ip).straddling_double_word(0, choice);
+        Self { ip, udp_delta: FoldedDelta::fold(delta) }
+    }
 }
 
 impl Network6 {
@@ -123,7 +144,8 @@ impl Network6 {
             return Err(NetworkError::KeyOverIpv6(id));
         }
         let of_member = |place: &Option<(u16, u16)>| {
-            place.and_then(|(_, server)| address(server)).unwrap_or_default()
+            let target = place.and_then(|(id, server)| Some(TargetV6::new(id, address(server)?)));
+            target.unwrap_or_default()
         };
         self.pools.push(match (has_v4, has_v6) {
             (_, true) => Some(pool.members.iter().map(of_member).collect()),
@@ -137,8 +159,14 @@ impl Network6 {
     pub(super) fn settle(
         &mut self,
         ports: &[PortAddress],
+        pools: &[Option<u16>],
+        udp_port: u16,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
+        let template =
+            |port, id: &Option<u16>| TemplateV6::new(port, id.unwrap_or_default(), udp_port);
+        let of_port = |port| pools.iter().map(move |id| template(port, id));
+        self.templates = ports.iter().flat_map(of_port).collect();
         self.ports = ports.iter().copied().collect();
         // Two servers with one address are told apart by their workers' ids, as long as their number is one.
         self.numbers.sort_unstable();
@@ -171,8 +199,32 @@ impl Network6 {
     /// The address of the server of a pool's member; none of one that is not there.
     #[inline]
     pub(crate) fn member(&self, pool: usize, member: Member) -> Option<u128> {
+        self.target(pool, member).map(|target| target.ip)
+    }
+
+    /// The same with what it adds to checksums.
+    #[inline(always)]
+    pub(super) fn target(&self, pool: usize, member: Member) -> Option<&TargetV6> {
         let members = self.pools.get(pool)?.as_ref()?;
-        members.get(member.index()).copied().filter(|&address| address != 0)
+        members.get(member.index()).filter(|target| target.ip != 0)
+    }
+
+    /// What takes the fast path on a port, of a pool (both by index).
+    #[inline(always)]
+    pub(super) fn template(&self, port: usize, pool: usize) -> Option<&TemplateV6> {
+        self.templates.get(port * self.pools.len() + pool)
+    }
+
+    /// What the port's own address, taken out of a datagram, is to its checksum.
+    pub(super) fn removed(&self, port: usize) -> FoldedDelta {
+        let own = self.ports.get(port).and_then(|port| port.v6).map_or(0, |port| port.ip);
+        FoldedDelta::fold(ChecksumDelta::default().address(own, 0))
+    }
+
+    /// The server at this index has this address.
+    #[inline(always)]
+    pub(super) fn is_at(&self, server: u16, address: u128) -> bool {
+        self.servers.get(usize::from(server)) == Some(&Some(address))
     }
 
     /// The number under which a server with this address is known; that of `worker_at`, if it has the address.

@@ -202,6 +202,21 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     true
 }
 
+/// The checksum of an IPv6 frame without extension headers, whose datagram of `udp_len` bytes is whole, is right.
+#[inline]
+#[must_use]
+pub fn checksum_is_valid_v6<const LEN: usize>(
+    head: &[u8; LEN],
+    frame: &[u8],
+    udp_len: usize,
+) -> bool {
+    const AT: usize = ether::LEN + ipv6::LEN;
+    let sum = Sum::default().number(u16::from(ipv6::UDP)).number(udp_len as u16);
+    // Both addresses, and what of the datagram is always there.
+    let sum = sum.bytes(&head[ether::LEN + 8..AT + 8]);
+    sum.range(frame, AT + 8, AT + udp_len).is_valid()
+}
+
 #[cold]
 fn finish_checksum_v6(frame: &mut [u8]) -> bool {
     let Ok(Datagram { at, end, .. }) = parse_v6(frame, true) else { return false };

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use wedjat::state::Table;
 use wedjat::state::table::Snapshot;
 
 /// Pools by id: their policies, and workers with their servers, by index.
-type Named = BTreeMap<u16, (String, BTreeMap<u16, (u16, Ipv4Addr)>)>;
+type Named = BTreeMap<u16, (String, BTreeMap<u16, (u16, IpAddr)>)>;
 
 /// A control, and the state file of its node.
 pub struct Changing<C> {

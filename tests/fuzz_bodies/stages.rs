@@ -287,7 +287,8 @@ static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
 fn network(config: &Config, table: &Table) -> Arc<Network> {
     let neighbours = table.neighbours();
     for server in &config.servers {
-        let slot = neighbours.pin(1, server.ip.to_bits()).expect("room for three");
+        let std::net::IpAddr::V4(ip) = server.ip else { continue };
+        let slot = neighbours.pin(1, ip.to_bits()).expect("room for three");
         if let Some(mac) = server.mac {
             neighbours.set_static(slot, mac);
         }

@@ -4,6 +4,8 @@
 //! which know every reason. A test holds that what passes here passes there alike.
 
 pub mod template;
+pub mod template_v6;
+pub mod v6;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 

@@ -29,6 +29,12 @@ impl CodeByte {
         Self(head[TASK])
     }
 
+    /// Of a packet whose task header begins with this byte.
+    #[inline(always)]
+    pub fn at(first: u8) -> Self {
+        Self(first)
+    }
+
     #[inline(always)]
     pub fn is_reply(self) -> bool {
         self.0 & REPLY_BIT != 0
