@@ -176,6 +176,8 @@ reasons! {
     NdMalformed => "nd_malformed", "the sender; an intruder beyond a router";
     /// Neighbour discovery about other hosts.
     NdOther => "nd_other", "usually harmless";
+    /// Waited for a next hop behind a port that has no link, until it was given up or too many waited.
+    PortDown => "port_down", "the port's cable; of a memif device, whether the process at its other end runs";
 }
 
 impl DropReason {

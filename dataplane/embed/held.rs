@@ -5,6 +5,7 @@ use arrayvec::ArrayVec;
 use crate::io::Buf;
 use crate::limits::{BURST, UNRESOLVED_HELD_MAX};
 use crate::node::Keeper;
+use crate::reason::DropReason;
 
 /// HeldPlaces of packets. All memory is taken when it is made.
 #[derive(Debug)]
@@ -12,8 +13,8 @@ pub struct HeldPlaces {
     /// Those where nothing is kept.
     free: Vec<u32>,
     count: usize,
-    /// Those whose packets had to make room for others and are counted as dropped, to be given back.
-    pub pushed_out: ArrayVec<u32, BURST>,
+    /// Those whose packets had to make room for others, to be given back and counted as dropped, and why.
+    pub pushed_out: ArrayVec<(u32, DropReason), BURST>,
 }
 
 impl HeldPlaces {

@@ -62,8 +62,8 @@ impl Context {
             }
             self.is_abandoned = false;
         }
-        if let Some(place) = self.places.pushed_out.pop() {
-            return Some((place, self.drop(DropReason::NeighbourQueueFull)));
+        if let Some((place, reason)) = self.places.pushed_out.pop() {
+            return Some((place, self.drop(reason)));
         }
         let (place, outcome) = self.node.next_released(now, &mut Kept(held))?;
         let verdict = match outcome {

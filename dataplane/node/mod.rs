@@ -148,6 +148,8 @@ struct Unaddressed<T> {
     packet: T,
     /// The worker that a task goes to, or that a reply comes from.
     worker: u16,
+    /// Index of the port that leads to its next hop.
+    port: u8,
 }
 
 /// What may have changed since the packets that wait were looked at.
@@ -228,14 +230,21 @@ impl<T> Node<T> {
     }
 
     /// Keeps a packet until its next hop is known, and has that asked for at once. When too many wait, the packet that has
-    /// waited longest is given up for it and returned: the caller counts it as dropped.
-    pub fn hold(&mut self, packet: T, port: u8, worker: u16, slot: Slot, now: u64) -> Option<T> {
+    /// waited longest is given up for it and returned with the reason: the caller counts it as dropped.
+    pub fn hold(&mut self, packet: T, port: u8, worker: u16, slot: Slot, now: u64) -> Option<(T, DropReason)> {
         let next_hop = self.stages.neighbours().address(slot);
-        let (packet, now_ms) = (Unaddressed { packet, worker }, self.timing.to_ms(now));
+        let (packet, now_ms) = (Unaddressed { packet, worker, port }, self.timing.to_ms(now));
         let oldest = self.resolver.hold(packet, port, slot, next_hop, now_ms);
         self.stages.want_neighbour(usize::from(port));
         self.next_tick = now;
-        oldest.map(|oldest| oldest.packet)
+        let full = DropReason::NeighbourQueueFull;
+        oldest.map(|oldest| (oldest.packet, self.unaddressed(oldest.port, full)))
+    }
+
+    /// Why a packet waited for its next hop in vain: that the port that leads there has no link, where that is so.
+    fn unaddressed(&self, port: u8, usual: DropReason) -> DropReason {
+        let is_up = self.stages.neighbours().is_link_up(usize::from(port));
+        if is_up { usual } else { DropReason::PortDown }
     }
 
     /// Puts a task last in its pool's queue.
@@ -362,7 +371,7 @@ impl<T> Node<T> {
     fn next_addressed(&mut self, now: u64, keeper: &mut impl Keeper<T>) -> Option<Released<T>> {
         let now_ms = self.timing.to_ms(now);
         if let Some((waited, port, mac)) = self.resolver.resolved(self.stages.neighbours()) {
-            let Unaddressed { mut packet, worker } = waited;
+            let Unaddressed { mut packet, worker, .. } = waited;
             let own = self.stages.network().port(usize::from(port)).mac;
             let outcome = match keeper.frame(&mut packet) {
                 Some(frame) => {
@@ -376,10 +385,8 @@ impl<T> Node<T> {
             return Some((packet, outcome));
         }
         if let Some(waited) = self.resolver.given_up(now_ms) {
-            return Some((
-                waited.packet,
-                Err(dropped(&self.stages, DropReason::NeighbourUnresolved)),
-            ));
+            let reason = self.unaddressed(waited.port, DropReason::NeighbourUnresolved);
+            return Some((waited.packet, Err(dropped(&self.stages, reason))));
         }
         while let Some(slot) = self.resolver.silent(now_ms, self.stages.neighbours()) {
             self.stages.lose_next_hop(slot);
@@ -410,11 +417,8 @@ impl<T> Node<T> {
                 Verdict::Drop(reason) => return Some((packet, Err(reason))),
                 // It waits on, for its next hop.
                 Verdict::Hold { port, worker, slot } => {
-                    if let Some(oldest) = self.hold(packet, port, worker, slot, now) {
-                        return Some((
-                            oldest,
-                            Err(dropped(&self.stages, DropReason::NeighbourQueueFull)),
-                        ));
+                    if let Some((oldest, reason)) = self.hold(packet, port, worker, slot, now) {
+                        return Some((oldest, Err(dropped(&self.stages, reason))));
                     }
                 }
                 // A task that waited becomes nothing else; were it so, it would not be lost uncounted.

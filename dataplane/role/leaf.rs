@@ -228,9 +228,10 @@ where
         match verdict {
             Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
             Verdict::Hold { port, worker, slot } => {
-                if let Some(oldest) = self.node.hold(packet, port, worker, slot, now) {
-                    self.node.stages.counters().drop(DropReason::NeighbourQueueFull, 1);
-                    self.give_up(&oldest, now, DropReason::NeighbourQueueFull);
+                let oldest = self.node.hold(packet, port, worker, slot, now);
+                if let Some((oldest, reason)) = oldest {
+                    self.node.stages.counters().drop(reason, 1);
+                    self.give_up(&oldest, now, reason);
                 }
             }
             Verdict::Queue { pool } => {

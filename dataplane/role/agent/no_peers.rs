@@ -1,6 +1,7 @@
 //! In a build without the feature `peers`, no agent has any.
 
 use crate::io::{Pool, Port, Token};
+use crate::node::explain::Fate;
 use crate::reason::DropReason;
 use crate::state::Counter;
 use crate::wire::ether::Mac;
@@ -65,7 +66,9 @@ where
         Err(DropReason::TaskRole)
     }
 
-    pub(super) fn pass(&mut self, _: Packet<P::Buf>, _: usize, _: Counter) {}
+    pub(super) fn pass(&mut self, _: Packet<P::Buf>, _: usize, _: Counter) -> Fate {
+        self.drop_for(DropReason::TaskRole)
+    }
 
     pub(super) fn work_with_peers(&mut self) {}
 

@@ -1,6 +1,7 @@
 //! Who is where: what the leaf learns, whom it asks, and whom it gives up.
 
 use super::*;
+use crate::limits::UNRESOLVED_HELD_MAX;
 use crate::state::Presence;
 
 const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
@@ -226,6 +227,34 @@ fn tasks_wait_for_workers_for_a_moment_only_and_again_when_their_link_comes_up_a
     assert_eq!(rig.count(Counter::RxPackets), 300);
     polls(&mut rig, 200);
     assert_eq!(rig.count(Counter::RxPackets), 302);
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_for_workers_behind_a_port_without_a_link_are_dropped_for_that() {
+    let mut rig = with_tasks_before_workers();
+    let polls = |rig: &mut Rig, ms: u64| (0..ms).for_each(|_| rig.wait(1_000_000));
+    polls(&mut rig, 300);
+    let held = UNRESOLVED_HELD_MAX as u64;
+    assert_eq!(rig.drops(), [("port_down", 300 - held)]);
+    // What waits goes as soon as the link is there and the servers have answered.
+    rig.leaf.stages().neighbours().set_link(WORKERS, true);
+    rig.wait(1_000_000);
+    for server in 0..2 {
+        assert!(rig.far[WORKERS].send(&answer(server, server_mac(server))));
+    }
+    let mut tasks = 0;
+    for _ in 0..50 {
+        rig.wait(200_000);
+        tasks += rig.receive(WORKERS).len() as u64;
+    }
+    assert_eq!(tasks, held);
+    rig.assert_accounted();
+    // And is given up for the same reason where it stays away.
+    rig.leaf.stages().neighbours().set_link(WORKERS, false);
+    assert!((0..3).all(|seq| rig.far[CLIENTS].send(&task(seq))));
+    polls(&mut rig, 1000);
+    assert_eq!(rig.drops(), [("port_down", 303 - held)]);
     rig.assert_accounted();
 }
 

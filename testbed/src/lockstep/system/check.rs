@@ -131,6 +131,7 @@ fn leaf_counts(counters: &Counters, held: u64, passed: &Passed) -> Option<String
     let unresolved = [
         DropReason::NeighbourUnresolved,
         DropReason::NeighbourQueueFull,
+        DropReason::PortDown,
         DropReason::TxFull,
         DropReason::NoRoute,
     ];
