@@ -44,7 +44,7 @@ const TIMES_UNLOADED: f64 = 5.0;
 /// Others have to be quiet for so long before a block begins, where that is waited for.
 const QUIET: Duration = Duration::from_millis(500);
 /// Windows of the run that this is taken from.
-const UNLOADED_WINDOWS: usize = 8;
+const UNLOADED_WINDOWS: usize = 16;
 /// The part of what a batch does alone that it is to do, by which mode balanced tells its happiness.
 const WANTED: f64 = 0.4;
 
@@ -135,8 +135,8 @@ impl Arguments {
         if self.foreign_max.is_nan() || self.foreign_max < 0.0 {
             return Err(format!("--foreign-max {}: it must be 0 at least", self.foreign_max).into());
         }
-        if self.objective_us.is_some_and(|us| !(us.is_finite() && us > 0.0)) {
-            return Err("--objective-us: it must be a number above 0".into());
+        if self.objective_us.is_some_and(|us| !(us.is_finite() && us >= 1.0 && us.fract() == 0.0)) {
+            return Err("--objective-us: it must be a whole number above 0".into());
         }
         let is_named_once = |names: Vec<&str>| {
             let mut once = names.clone();
@@ -217,7 +217,8 @@ pub fn measure(
     };
     setting.objective.us = match arguments.objective_us {
         Some(us) => us,
-        None => TIMES_UNLOADED * unloaded_us(&setting, arguments)?,
+        // Whole microseconds, as objectives are written.
+        None => (TIMES_UNLOADED * unloaded_us(&setting, arguments)?).round(),
     };
     let (choice, mut gathered) = (arguments.choice(), Gathered::default());
     let seeds = if arguments.quick { 1 } else { arguments.seeds };
