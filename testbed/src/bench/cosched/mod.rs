@@ -25,6 +25,7 @@ use wedjat::cosched::Objective;
 
 use crate::app::Spin;
 use crate::batch::Batch;
+use accounts::Machine;
 use block::{Measured, Setting, Window, percentile_us};
 use plan::{Arm, Block, Cell, Choice, Load, Phase, Purpose, WorkerKind};
 use report::Report;
@@ -40,8 +41,10 @@ pub const EXAMPLE: &str = "Examples:
 
 /// The objective is so many times what tasks take without batch under the least load.
 const TIMES_UNLOADED: f64 = 5.0;
+/// Others have to be quiet for so long before a block begins, where that is waited for.
+const QUIET: Duration = Duration::from_millis(500);
 /// Windows of the run that this is taken from.
-const UNLOADED_WINDOWS: usize = 8;
+const UNLOADED_WINDOWS: usize = 16;
 /// The part of what a batch does alone that it is to do, by which mode balanced tells its happiness.
 const WANTED: f64 = 0.4;
 
@@ -90,6 +93,9 @@ pub struct Arguments {
     /// Windows in which others have had more than this part of one CPU's time do not count
     #[arg(long, default_value_t = 0.05)]
     pub foreign_max: f64,
+    /// Before each block, wait so many seconds at most until others leave the CPUs alone; the bound is the same
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub patience: u64,
     /// What the 99.9th percentile of a window may be in us [default: 5 times what it is without batch under 20% load]
     #[arg(long)]
     pub objective_us: Option<f64>,
@@ -129,8 +135,8 @@ impl Arguments {
         if self.foreign_max.is_nan() || self.foreign_max < 0.0 {
             return Err(format!("--foreign-max {}: it must be 0 at least", self.foreign_max).into());
         }
-        if self.objective_us.is_some_and(|us| !(us.is_finite() && us > 0.0)) {
-            return Err("--objective-us: it must be a number above 0".into());
+        if self.objective_us.is_some_and(|us| !(us.is_finite() && us >= 1.0 && us.fract() == 0.0)) {
+            return Err("--objective-us: it must be a whole number above 0".into());
         }
         let is_named_once = |names: Vec<&str>| {
             let mut once = names.clone();
@@ -211,12 +217,14 @@ pub fn measure(
     };
     setting.objective.us = match arguments.objective_us {
         Some(us) => us,
-        None => TIMES_UNLOADED * unloaded_us(&setting, arguments)?,
+        // Whole microseconds, as objectives are written.
+        None => (TIMES_UNLOADED * unloaded_us(&setting, arguments)?).round(),
     };
     let (choice, mut gathered) = (arguments.choice(), Gathered::default());
     let seeds = if arguments.quick { 1 } else { arguments.seeds };
     let blocks: Vec<_> = (1..=seeds).flat_map(|seed| choice.blocks(seed)).collect();
     for (at, block) in blocks.iter().enumerate() {
+        wait_for_quiet(arguments);
         let measured = block::run(&setting, block).map_err(|error| {
             let Cell { worker, arm, batch } = block.cell;
             let seed = block.seed;
@@ -244,6 +252,26 @@ fn calibrated(cpu: usize) -> Result<Spin, Failure> {
     Ok(calibration.spin)
 }
 
+/// Waits until others leave the CPUs alone, for as long as there is patience: it decides when a block begins, and what counts of it is
+/// decided by its own windows.
+fn wait_for_quiet(arguments: &Arguments) {
+    let (machine, began) = (Machine::new(), Instant::now());
+    let look = || (Instant::now(), machine.used());
+    let mut last = look();
+    while began.elapsed() < Duration::from_secs(arguments.patience) {
+        std::thread::sleep(QUIET);
+        let now = look();
+        // This process sleeps meanwhile, so that all of it is others'.
+        let used =
+            (now.1.ran_ns + now.1.stolen_ns).saturating_sub(last.1.ran_ns + last.1.stolen_ns);
+        let share = used as f64 / now.0.duration_since(last.0).as_nanos().max(1) as f64;
+        if share <= arguments.foreign_max {
+            return;
+        }
+        last = now;
+    }
+}
+
 /// The percentile of the objective without batch under the least load.
 fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure> {
     let cell = Cell { worker: WorkerKind::ParkedFifo, arm: Arm::None, batch: arguments.batches[0] };
@@ -251,6 +279,7 @@ fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure>
     let phase = |windows, is_measured| Phase { load: Load::Steady(0.2), windows, is_measured };
     let phases = vec![phase(1, false), phase(windows, true)];
     let block = Block { cell, purpose: Purpose::Control, seed: 0, phases };
+    wait_for_quiet(arguments);
     let windows = block::run(setting, &block)?.windows;
     let has_calm = windows.iter().any(|window| window.is_calm);
     if !has_calm {
