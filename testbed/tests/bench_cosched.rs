@@ -71,6 +71,7 @@ fn every_arm_has_a_row_and_every_window_is_counted() {
     // The controls before and after are the rows of arm none.
     for row in rows {
         let measured = number(&row["windows"]) + number(&row["discarded"]);
+        assert_eq!((&row["worker"], &row["batch"]), (&"parked-normal".into(), &"hash".into()));
         assert_eq!(measured, if row["arm"] == "none" { 2 } else { 1 }, "{row}");
         assert!(number(&row["tasks"]) > 0 || row["hand_over_p999_us"].is_null(), "{row}");
         assert!(number(&row["windows"]) > 0 || row["violating"].is_null(), "{row}");
@@ -87,6 +88,9 @@ fn every_arm_has_a_row_and_every_window_is_counted() {
     let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!(text("cosched.csv").lines().count(), 1 + ARMS.len());
     assert_eq!(text("cosched-windows.csv").lines().count() as u64, 1 + all);
+    let windows = text("cosched-windows.csv");
+    // The batch alone and the bars have a worker of real time.
+    assert!(windows.contains(",parked-normal") && windows.contains(",hash,"), "{windows}");
     let head = text("cosched-windows.csv").lines().next().unwrap().to_owned();
     assert!(
         ["foreign", "is_calm", "violates"].iter().all(|it| head.split(',').any(|key| key == *it))

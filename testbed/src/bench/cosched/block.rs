@@ -79,9 +79,9 @@ pub struct Window {
     /// What the batch did, a second.
     pub done_rate: f64,
     /// What it had of its core.
-    pub batch: f64,
+    pub batch_core: f64,
     /// What the worker had of it.
-    pub worker: f64,
+    pub worker_core: f64,
     /// What its tasks needed of it.
     pub worked: f64,
     /// What the batch was given at the window's end, as its job noted.
@@ -409,8 +409,8 @@ impl Window {
             violates: false,
             p999_us: None,
             done_rate: part(|it| it.done) * 1e9,
-            batch: part(|it| it.batch_ns),
-            worker: part(|it| it.worker_ns),
+            batch_core: part(|it| it.batch_ns),
+            worker_core: part(|it| it.worker_ns),
             worked: 0.0,
             given: to.given,
             allowed: to.allowed,

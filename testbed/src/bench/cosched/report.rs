@@ -48,7 +48,7 @@ pub struct Row {
     /// What the batch did, as a part of what it does alone.
     pub progress: Option<f64>,
     /// What it had of its core.
-    pub batch: Option<f64>,
+    pub batch_core: Option<f64>,
     /// What worker and batch had of it.
     pub core_use: Option<f64>,
     /// What the tasks needed of it.
@@ -221,8 +221,8 @@ impl Row {
             hand_over_p99_us: percentile_us(&mut hand_overs, 0.99),
             hand_over_p999_us: percentile_us(&mut hand_overs, 0.999),
             progress: alone.and_then(|rate| mean(&|window| window.done_rate / rate)),
-            batch: mean(&|window| window.batch).filter(|_| has_batch),
-            core_use: mean(&|window| window.batch + window.worker),
+            batch_core: mean(&|window| window.batch_core).filter(|_| has_batch),
+            core_use: mean(&|window| window.batch_core + window.worker_core),
             worked: mean(&|window| window.worked),
             given: mean(&|window| window.given).filter(|_| has_batch),
         }
@@ -262,12 +262,19 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let fewest = before.len().min(beside.len()) as u64;
     let [none, idle] = [&mut before, &mut beside].map(|times| percentile_us(times, 0.999));
     let ratio = none.zip(idle).map(|(none, idle)| idle / none.max(1e-3));
+    let each = ratios_of_pairs(&without, &with);
+    let middle = each.get(each.len() / 2).map_or("none".to_owned(), |it| format!("{it:.3}"));
     let show = |us: Option<f64>| us.map_or("none".to_owned(), |us| format!("{us:.1} us"));
     let cost = Bar {
         name: "hand-over p99.9 with a batch of the idle class over without, 20% load",
         value: ratio,
         bar: "at most 1.3".to_owned(),
-        of: format!("{} over {}, {fewest} hand-overs each at least", show(idle), show(none)),
+        of: format!(
+            "{} over {}, {fewest} hand-overs each at least; median of {} pairs' own ratios {middle}",
+            show(idle),
+            show(none),
+            each.len()
+        ),
         verdict: verdict(fewest >= TASKS_MIN, ratio.is_some_and(|ratio| ratio <= 1.3)),
     };
     let batch = with.first().map(|window| window.cell.batch);
@@ -291,6 +298,19 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
         verdict: verdict(is_told && with.len() >= 10, share.is_some_and(|share| share >= 0.85)),
     };
     vec![cost, gain]
+}
+
+/// The ratio of the percentiles of each seed's pair, from the least to the most: what stands still for a moment spoils one of them.
+fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
+    let of = |windows: &[&Window], seed: u64| {
+        let own: Vec<_> = windows.iter().filter(|it| it.seed == seed).copied().collect();
+        percentile_us(&mut times(&own, |window| &window.hand_overs), 0.999)
+    };
+    let seeds: BTreeSet<_> = without.iter().map(|window| window.seed).collect();
+    let ratio = |seed: u64| Some(of(with, seed)? / of(without, seed)?.max(1e-3));
+    let mut ratios: Vec<_> = seeds.into_iter().filter_map(ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios
 }
 
 /// Steps up in load under the guard.
@@ -330,13 +350,24 @@ fn guarded(windows: &[Window]) -> Bar {
     let of: Vec<_> = windows.iter().filter(counts).filter(is_of).collect();
     let missed = of.iter().filter(|window| window.violates).count();
     let share = missed as f64 / of.len().max(1) as f64;
+    let all = |arm: Arm| {
+        let own: Vec<_> = windows.iter().filter(counts).filter(|it| it.cell.arm == arm).collect();
+        let missed = own.iter().filter(|window| window.violates).count();
+        format!("{missed} of {}", own.len())
+    };
     let places: Vec<_> =
         without.iter().filter(|(_, violates)| !**violates).map(|(load, _)| *load).collect();
     Bar {
         name: "windows that miss the objective under the guard, under loads where none does without batch, worker parked-fifo",
         value: (!of.is_empty()).then_some(share),
         bar: "at most 0.01".to_owned(),
-        of: format!("{missed} of {} windows ({})", of.len(), places.join(", ")),
+        of: format!(
+            "{missed} of {} windows ({}); under all loads {}, without batch {}",
+            of.len(),
+            places.join(", "),
+            all(Arm::Guard),
+            all(Arm::None)
+        ),
         verdict: verdict(of.len() as u64 >= WINDOWS_MIN, share <= 0.01),
     }
 }
@@ -537,7 +568,7 @@ impl fmt::Display for Row {
             us(self.hand_over_p99_us),
             us(self.hand_over_p999_us),
             part(self.progress),
-            part(self.batch),
+            part(self.batch_core),
             part(self.core_use),
             part(self.given),
         )
