@@ -231,7 +231,14 @@ impl<T> Node<T> {
 
     /// Keeps a packet until its next hop is known, and has that asked for at once. When too many wait, the packet that has
     /// waited longest is given up for it and returned with the reason: the caller counts it as dropped.
-    pub fn hold(&mut self, packet: T, port: u8, worker: u16, slot: Slot, now: u64) -> Option<(T, DropReason)> {
+    pub fn hold(
+        &mut self,
+        packet: T,
+        port: u8,
+        worker: u16,
+        slot: Slot,
+        now: u64,
+    ) -> Option<(T, DropReason)> {
         let next_hop = self.stages.neighbours().address(slot);
         let (packet, now_ms) = (Unaddressed { packet, worker, port }, self.timing.to_ms(now));
         let oldest = self.resolver.hold(packet, port, slot, next_hop, now_ms);
