@@ -383,7 +383,7 @@ fn learn_sender(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<Le
     Some(neighbours.learn(slot, packet.sender_mac, stages.now_ms()))
 }
 
-/// Answers a question of neighbour discovery, or takes what a message says (RFC 4861), as [`arp`] does.
+/// Answers a question of neighbour discovery, or takes what a message says (RFC 4861), as [`arp()`] does.
 #[cold]
 fn neighbour_discovery<B: Buf>(
     stages: &Stages,

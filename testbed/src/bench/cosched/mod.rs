@@ -6,7 +6,7 @@
 //! ([`plan`]), each of which is one worker, one batch and one way to hold it under a course of loads ([`block`]), in
 //! another order for each seed. Each block is cut into windows. A window in which others than these processes had more
 //! than 5% of a CPU, or the host took as much, does not count, and is counted ([`accounts`]); the rule sees no response time.
-//! What comes out is in [`report`].
+//! What comes out is in [`mod@report`].
 
 pub mod accounts;
 pub mod block;
