@@ -481,6 +481,39 @@ pub(super) mod tests {
         Header { code, src: worker, qlen, ..Header::new_task(0x0107, 0) }
     }
 
+    /// Edits bytes of a frame, and cuts it off.
+    pub fn damage(
+        frame: &mut Vec<u8>,
+        edits: &[(prop::sample::Index, u8)],
+        cut: Option<prop::sample::Index>,
+    ) {
+        for (at, byte) in edits {
+            let at = at.index(frame.len());
+            frame[at] = *byte;
+        }
+        if let Some(cut) = cut {
+            frame.truncate(cut.index(frame.len()));
+        }
+    }
+
+    /// The fast path and the stages decide alike about a packet, and write the same bytes.
+    pub fn decide_alike(
+        with: &mut Stages,
+        without: &mut Stages,
+        pool: &FramePool,
+        frame: &[u8],
+    ) -> Result<(), TestCaseError> {
+        let mut one = [pool.frame(frame).unwrap()];
+        let mut other = [pool.frame(frame).unwrap()];
+        let (mut first, mut second) = ([Verdict::Consumed], [Verdict::Consumed]);
+        with.process(0, 1, &mut one, &mut first[..]);
+        without.learn(0, &other);
+        without.process_in_stages(0, 1, &mut other, &mut second);
+        prop_assert_eq!(first, second);
+        prop_assert_eq!(one[0].bytes(), other[0].bytes());
+        Ok(())
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
@@ -516,21 +549,8 @@ pub(super) mod tests {
                 if let Some(source) = source.filter(|_| seq % 4 == 0) {
                     readdress(&mut frame, source);
                 }
-                for (at, byte) in edits {
-                    let at = at.index(frame.len());
-                    frame[at] = byte;
-                }
-                if let Some(cut) = cut {
-                    frame.truncate(cut.index(frame.len()));
-                }
-                let mut one = [pool.frame(&frame).unwrap()];
-                let mut other = [pool.frame(&frame).unwrap()];
-                let (mut first, mut second) = ([Verdict::Consumed], [Verdict::Consumed]);
-                with.process(0, 1, &mut one, &mut first[..]);
-                without.learn(0, &other);
-                without.process_in_stages(0, 1, &mut other, &mut second);
-                prop_assert_eq!(first, second);
-                prop_assert_eq!(one[0].bytes(), other[0].bytes());
+                damage(&mut frame, &edits, cut);
+                decide_alike(&mut with, &mut without, &pool, &frame)?;
             }
             prop_assert_eq!(with.counters.totals(), without.counters.totals());
         }

@@ -176,6 +176,7 @@ mod tests {
 
     use super::*;
     use crate::io::memory::FramePool;
+    use crate::stage::fast::tests::{damage, decide_alike};
     use crate::wire::ether::Mac;
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
@@ -266,21 +267,8 @@ mod tests {
                 let header = if replies { reply(kind, seq % 3) } else { task(seq) };
                 let header = Header { more: kind == 0, extended, ..header };
                 let mut frame = frame(header, source, &payload);
-                for (at, byte) in edits {
-                    let at = at.index(frame.len());
-                    frame[at] = byte;
-                }
-                if let Some(cut) = cut {
-                    frame.truncate(cut.index(frame.len()));
-                }
-                let mut one = [pool.frame(&frame).unwrap()];
-                let mut other = [pool.frame(&frame).unwrap()];
-                let (mut first, mut second) = ([Verdict::Consumed], [Verdict::Consumed]);
-                with.process(0, 1, &mut one, &mut first[..]);
-                without.learn(0, &other);
-                without.process_in_stages(0, 1, &mut other, &mut second);
-                prop_assert_eq!(first, second);
-                prop_assert_eq!(one[0].bytes(), other[0].bytes());
+                damage(&mut frame, &edits, cut);
+                decide_alike(&mut with, &mut without, &pool, &frame)?;
             }
             prop_assert_eq!(with.counters.totals(), without.counters.totals());
         }
