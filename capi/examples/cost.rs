@@ -2,6 +2,9 @@
 //!
 //! `cost CONFIGURATION TASK ROUNDS slices` has the bursts that Rust knows by itself, `... packets` those of the C library:
 //! pointer, length and flags, which are looked at. `... copies` only copies the tasks in, for those who count instructions.
+//!
+//! TASK is a file with a frame; or `v4` or `v6` for a client's task that is made here for the network of testbed/src/bench/leaf.toml
+//! or leaf_v6.toml, with its checksum; or `v4-half` or `v6-half`, where each other packet is a reply, of each of the workers in turn.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -10,34 +13,81 @@ use std::time::{Duration, Instant};
 use wedjat::embed::{Context, Options, Scheduler, Verdict};
 use wedjat::io::Buf;
 use wedjat::limits::BURST;
+use wedjat::wire::ether::Mac;
+use wedjat::wire::task::{Code, Header};
+use wedjat::wire::udp::{self, Flow};
 use wedjat_capi::types::Packet;
 
 /// Of frames in memory: far enough from a power of two that they do not share sets of the cache.
 const STRIDE: usize = 192;
 
-/// Copies the task into all packets, as a port would.
-fn receive<B: Buf>(packets: &mut [B], task: &[u8]) {
-    packets.iter_mut().for_each(|packet| packet.bytes_mut().copy_from_slice(task));
+const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+/// Leaf, client and server.
+const HOSTS: [u32; 3] = [0x0A00_0001, 0x0A00_0102, 0x0A00_020B];
+const HOSTS_V6: [u128; 3] = [0xFD00 << 112 | 1, 0xFD00 << 112 | 0x1_0002, 0xFD00 << 112 | 0x2_000B];
+const WORKERS: u16 = 32;
+
+/// Who sends a packet of this header to whom, of these hosts, without MAC addresses: a client its task, or a worker its reply.
+fn flow<A: Copy>([leaf, client, server]: [A; 3], is_reply: bool) -> Flow<A> {
+    let (src_mac, src, dst) =
+        if is_reply { (SERVER_MAC, server, client) } else { (CLIENT_MAC, client, leaf) };
+    let (src_port, dst_port) = if is_reply { (1234, 40_000) } else { (40_000, 1234) };
+    Flow { src_mac, dst_mac: LEAF_MAC, src, dst, src_port, dst_port }
+}
+
+fn frame(header: &Header, is_v6: bool) -> Vec<u8> {
+    let at = if is_v6 { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
+    let (len, is_reply) = (header.len() + 9, header.code.is_reply());
+    let mut frame = vec![0; at + len];
+    header.emit(&mut frame[at..]);
+    match is_v6 {
+        true => flow(HOSTS_V6, is_reply).emit_v6(&mut frame, len),
+        false => flow(HOSTS, is_reply).emit(&mut frame, len),
+    }
+    frame
+}
+
+/// What is received in turn: as many frames as whole bursts have.
+fn frames(task: &str) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
+    let new = Header::new_task(7, 1);
+    let reply = |worker| Header { code: Code::TaskDone, src: worker, dst: 0, qlen: 1, ..new };
+    let half = |is_v6| {
+        (0..WORKERS).flat_map(move |worker| [frame(&new, is_v6), frame(&reply(worker), is_v6)])
+    };
+    Ok(match task {
+        "v4" | "v6" => vec![frame(&new, task == "v6"); BURST],
+        "v4-half" | "v6-half" => half(task == "v6-half").collect(),
+        path => vec![std::fs::read(path)?; BURST],
+    })
+}
+
+/// Copies the next burst into all packets, as a port would.
+fn receive<B: Buf>(packets: &mut [B], frames: &[Vec<u8>], round: u64) {
+    let first = round as usize * BURST % frames.len();
+    let next = packets.iter_mut().zip(&frames[first..]);
+    next.for_each(|(packet, frame)| packet.bytes_mut().copy_from_slice(frame));
     black_box(packets);
 }
 
 fn measure<B: Buf>(
     context: &mut Context,
     packets: &mut [B],
-    task: &[u8],
+    frames: &[Vec<u8>],
     rounds: u64,
     only_copies: bool,
 ) -> Result<Duration, Box<dyn Error>> {
     let mut verdicts = [Verdict::Consumed; BURST];
     let start = Instant::now();
-    (0..rounds).for_each(|_| receive(packets, task));
+    (0..rounds).for_each(|round| receive(packets, frames, round));
     let alone = start.elapsed();
     if only_copies {
         return Ok(alone);
     }
     let start = Instant::now();
     for now in 0..rounds {
-        receive(packets, task);
+        receive(packets, frames, now);
         context.process(0, now, packets, &mut verdicts)?;
         black_box(&verdicts);
     }
@@ -56,10 +106,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options { ticks_hz: 1_000_000_000, macs: &[] };
     let mut scheduler = Scheduler::from_toml(&std::fs::read_to_string(config)?, &options)?;
     let mut context = scheduler.context(0).ok_or("no core")?;
-    let (task, rounds) = (std::fs::read(task)?, rounds.parse::<u64>()?);
-    let mut frames = vec![0; BURST * STRIDE];
+    let (frames, rounds) = (frames(task)?, rounds.parse::<u64>()?);
+    let mut memory = vec![0; BURST * STRIDE];
     let mut slices: Vec<&mut [u8]> =
-        frames.chunks_exact_mut(STRIDE).map(|frame| &mut frame[..task.len()]).collect();
+        memory.chunks_exact_mut(STRIDE).map(|frame| &mut frame[..frames[0].len()]).collect();
     let took = match &kind[..] {
         "packets" => {
             let packet = |frame: &mut &mut [u8]| Packet {
@@ -68,9 +118,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 flags: 0,
             };
             let mut packets: Vec<_> = slices.iter_mut().map(packet).collect();
-            measure(&mut context, &mut packets, &task, rounds, false)?
+            measure(&mut context, &mut packets, &frames, rounds, false)?
         }
-        kind => measure(&mut context, &mut slices, &task, rounds, kind == "copies")?,
+        kind => measure(&mut context, &mut slices, &frames, rounds, kind == "copies")?,
     };
     println!("{:.3}", took.as_nanos() as f64 / (rounds.max(1) * BURST as u64) as f64);
     Ok(())

@@ -245,6 +245,9 @@ impl Stages {
             // Ports are of IPv4 or IPv6; those of IPv4 ask for this only where they leave the fast path anyway.
             if done == 0 {
                 done = fast::v6::burst(self, port, packets, verdicts);
+                if done == packets.len() {
+                    return;
+                }
             }
             let mut others = [Verdict::Consumed; BURST];
             let others = &mut others[..packets.len() - done];

@@ -325,8 +325,20 @@ pub(super) struct ReplyRewriterV6<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
     now_ms: u32,
-    /// Port and address of the next hop, how packets leave there, and the node's address: the next reply often goes the same way.
-    last: Option<((usize, u128), NextHop, u128)>,
+    /// The next reply often goes the same way as this one.
+    last: Option<ReplyRouteV6>,
+}
+
+/// How replies over IPv6 leave the node.
+#[derive(Clone, Copy, Debug)]
+struct ReplyRouteV6 {
+    /// Port and address of the next hop.
+    key: (usize, u128),
+    next_hop: NextHop,
+    /// The node's address there.
+    ip: u128,
+    /// What that adds to a datagram's checksum.
+    udp_delta: ChecksumDelta,
 }
 
 impl<'a> ReplyRewriterV6<'a> {
@@ -335,14 +347,31 @@ impl<'a> ReplyRewriterV6<'a> {
     }
 
     #[inline(never)]
-    fn route(&self, key: (usize, u128)) -> Option<((usize, u128), NextHop, u128)> {
+    fn route(&self, key: (usize, u128)) -> Option<ReplyRouteV6> {
         let (port, address) = key;
         let own = self.network.port(port);
         let found = self.neighbours.find_v6(port, address);
         let slot = found.unwrap_or_else(|| self.neighbours.insert_v6(port, address, self.now_ms));
         self.neighbours.note_use(slot, self.now_ms);
         let next_hop = NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot };
-        Some((key, next_hop, own.v6?.ip))
+        let ip = own.v6?.ip;
+        Some(ReplyRouteV6 { key, next_hop, ip, udp_delta: ChecksumDelta::default().address(0, ip) })
+    }
+
+    /// How a reply to this client leaves, and from which of the node's addresses.
+    #[inline(always)]
+    pub(super) fn route_to(&mut self, client: u128) -> Result<(NextHop, u128), DropReason> {
+        self.route_of(client).map(|route| (route.next_hop, route.ip))
+    }
+
+    #[inline(always)]
+    fn route_of(&mut self, client: u128) -> Result<&ReplyRouteV6, DropReason> {
+        let v6 = self.network.v6().ok_or(DropReason::NoRoute)?;
+        let key = v6.client_route(client).ok_or(DropReason::NoRoute)?;
+        if self.last.is_none_or(|last| last.key != key) {
+            self.last = self.route(key);
+        }
+        self.last.as_ref().ok_or(DropReason::NoRoute)
     }
 
     /// Turns the one at a place of a burst, whose UDP header is at `udp_at`.
@@ -354,19 +383,13 @@ impl<'a> ReplyRewriterV6<'a> {
         verdicts: &mut (impl Verdicts + ?Sized),
         at: usize,
     ) -> Result<(), DropReason> {
-        let client = ipv6::dst(&frame[ether::LEN..]);
-        let v6 = self.network.v6().ok_or(DropReason::NoRoute)?;
-        let key = v6.client_route(client).ok_or(DropReason::NoRoute)?;
-        if self.last.is_none_or(|(last, ..)| last != key) {
-            self.last = self.route(key);
-        }
-        let Some((_, next_hop, ip)) = self.last else { return Err(DropReason::NoRoute) };
-        let server = ipv6::src(&frame[ether::LEN..]);
-        let delta = ChecksumDelta::default().address(server, ip);
+        let neighbours = self.neighbours;
+        let route = self.route_of(ipv6::dst(&frame[ether::LEN..]))?;
+        let delta = route.udp_delta.address_removed(ipv6::src_bytes(&frame[ether::LEN..]));
         udp::update_checksum(&mut frame[udp_at..], delta);
-        ipv6::forward_from(&mut frame[ether::LEN..], ip);
+        ipv6::forward_from(&mut frame[ether::LEN..], route.ip);
         let worker = task::src(&frame[udp_at + udp::LEN..]);
-        out(self.neighbours, &next_hop, worker, frame, verdicts, at);
+        out(neighbours, &route.next_hop, worker, frame, verdicts, at);
         Ok(())
     }
 }

@@ -41,8 +41,11 @@ impl PortV6 {
     /// `address` is on this port's network.
     #[must_use]
     pub fn reaches(&self, address: u128) -> bool {
-        let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
-        (address ^ self.ip) & mask == 0
+        (address ^ self.ip) & self.mask() == 0
+    }
+
+    fn mask(&self) -> u128 {
+        u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0)
     }
 }
 
@@ -84,10 +87,62 @@ pub(super) fn is_own(ports: &[PortAddress], address: u128) -> bool {
     ports.iter().any(|port| port.v6.is_some_and(|port| port.ip == address))
 }
 
+/// Addresses that no reply of the node's would reach, in memory order, as sources stand in packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct UnreachableV6 {
+    pub network: u128,
+    pub mask: u128,
+}
+
+impl UnreachableV6 {
+    fn new(network: u128, prefix: u32) -> Self {
+        let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+        Self { network: network & mask, mask }
+    }
+
+    /// The address is one of these; both in the same order of bytes.
+    #[inline(always)]
+    pub fn is(&self, address: u128) -> bool {
+        (address ^ self.network) & self.mask == 0
+    }
+
+    fn to_be(self) -> Self {
+        Self { network: self.network.to_be(), mask: self.mask.to_be() }
+    }
+}
+
+/// What [`ipv6::is_unicast`] refuses.
+fn no_hosts() -> [UnreachableV6; 4] {
+    let v4 = (0xFFFF << 32, 96);
+    let (link_local, groups) = ((0xFE80 << 112, 10), (0xFF << 120, 8));
+    [(0, 96), v4, link_local, groups].map(|(network, prefix)| UnreachableV6::new(network, prefix))
+}
+
+/// Longer lists are not gone through for each packet.
+const UNREACHABLE_MAX: usize = 16;
+
+/// What sources of tasks at a port are compared with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SourcesV6 {
+    /// One network that all clients are in, and its mask, where there is no router to others.
+    pub near: Option<(u128, u128)>,
+    /// What must not be among them; none where that would be too long a list.
+    pub unreachable: Option<Vec<UnreachableV6>>,
+}
+
 /// IPv6 ports, servers and pools.
 #[derive(Debug, Default)]
 pub struct Network6 {
     ports: ArrayVec<PortAddress, PORTS_MAX>,
+    /// The node's addresses.
+    own: ArrayVec<u128, PORTS_MAX>,
+    /// The networks of ports to clients: address, mask and port.
+    client_networks: ArrayVec<(u128, u128, usize), PORTS_MAX>,
+    /// The port with the router to clients on other networks, and the router's address.
+    client_gateway: Option<(usize, u128)>,
+    /// By port.
+    sources: Vec<SourcesV6>,
     /// The router to clients on other networks: its port, its place among the neighbours, its digest.
     gateway: Option<(usize, Slot, u32)>,
     /// By index of the server; none of those with IPv4 addresses.
@@ -163,20 +218,61 @@ impl Network6 {
         udp_port: u16,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
-        let template =
-            |port, id: &Option<u16>| TemplateV6::new(port, id.unwrap_or_default(), udp_port);
-        let of_port = |port| pools.iter().map(move |id| template(port, id));
-        self.templates = ports.iter().flat_map(of_port).collect();
         self.ports = ports.iter().copied().collect();
+        self.own = ports.iter().filter_map(|port| Some(port.v6?.ip)).collect();
+        let of_clients = ports.iter().enumerate().filter(|(_, port)| port.side.has_clients());
+        let of_clients = of_clients.filter_map(|(index, port)| Some((index, port.v6?)));
+        self.client_networks =
+            of_clients.clone().map(|(index, port)| (port.ip, port.mask(), index)).collect();
+        self.client_gateway = { of_clients }.find_map(|(index, port)| Some((index, port.gateway?)));
         // Two servers with one address are told apart by their workers' ids, as long as their number is one.
         self.numbers.sort_unstable();
-        let gateway = ports.iter().enumerate().filter(|(_, port)| port.side.has_clients());
-        let gateway = gateway.filter_map(|(index, port)| Some((index, port.v6?.gateway?))).next();
-        if let Some((port, address)) = gateway {
+        self.sources = ports.iter().map(|port| self.sources_at(port)).collect();
+        let sources = self.sources.iter();
+        let of_port = |(port, sources): (_, &SourcesV6)| {
+            let near = sources.near;
+            let template = move |id: &Option<u16>| (port, id.unwrap_or_default(), udp_port, near);
+            pools.iter().map(template)
+        };
+        let of_ports = ports.iter().zip(sources).flat_map(of_port);
+        self.templates = of_ports
+            .map(|(port, pool, udp_port, near)| TemplateV6::new(port, pool, udp_port, near))
+            .collect();
+        if let Some((port, address)) = self.client_gateway {
             let slot = neighbours.pin_v6(port, address).ok_or(NetworkError::TooManyNeighbours)?;
             self.gateway = Some((port, slot, neighbours.address(slot)));
         }
         Ok(())
+    }
+
+    fn sources_at(&self, port: &PortAddress) -> SourcesV6 {
+        let Some(port) = port.v6 else { return SourcesV6::default() };
+        let of_port = |other: &PortAddress| {
+            let v6 = other.v6?;
+            let prefix = if other.side.has_clients() { 128 } else { v6.prefix.into() };
+            Some(UnreachableV6::new(v6.ip, prefix))
+        };
+        let mut unreachable: Vec<_> = no_hosts().into_iter().collect();
+        unreachable.extend(self.ports.iter().filter_map(of_port));
+        let is_listed = |list: &[UnreachableV6], address| list.iter().any(|one| one.is(address));
+        for &(address, _) in &self.numbers {
+            if !is_listed(&unreachable, address) {
+                unreachable.push(UnreachableV6::new(address, 128));
+            }
+        }
+        let near = self.client_gateway.is_none().then(|| (port.ip & port.mask(), port.mask()));
+        if let Some((network, mask)) = near {
+            unreachable.retain(|one| (one.network ^ network) & one.mask & mask == 0);
+        }
+        let fits = unreachable.len() <= UNREACHABLE_MAX;
+        let unreachable = unreachable.into_iter().map(UnreachableV6::to_be).collect();
+        SourcesV6 { near, unreachable: fits.then_some(unreachable) }
+    }
+
+    /// What sources of tasks at a port are compared with.
+    #[inline(always)]
+    pub(super) fn sources(&self, port: usize) -> Option<&SourcesV6> {
+        self.sources.get(port)
     }
 
     /// The router to clients on other networks, if there is one: its port, its place among the neighbours, its digest.
@@ -199,14 +295,14 @@ impl Network6 {
     /// The address of the server of a pool's member; none of one that is not there.
     #[inline]
     pub(crate) fn member(&self, pool: usize, member: Member) -> Option<u128> {
-        self.target(pool, member).map(|target| target.ip)
+        let target = self.members(pool).get(member.index()).filter(|target| target.ip != 0);
+        target.map(|target| target.ip)
     }
 
-    /// The same with what it adds to checksums.
+    /// The members of the pool at this index; none of a pool with IPv4 servers.
     #[inline(always)]
-    pub(super) fn target(&self, pool: usize, member: Member) -> Option<&TargetV6> {
-        let members = self.pools.get(pool)?.as_ref()?;
-        members.get(member.index()).filter(|target| target.ip != 0)
+    pub(super) fn members(&self, pool: usize) -> &[TargetV6] {
+        self.pools.get(pool).and_then(Option::as_deref).unwrap_or_default()
     }
 
     /// What takes the fast path on a port, of a pool (both by index).
@@ -244,13 +340,20 @@ impl Network6 {
     }
 
     /// `address` is one of the node's own.
+    #[inline(always)]
     pub(super) fn is_own(&self, address: u128) -> bool {
-        is_own(&self.ports, address)
+        self.own.contains(&address)
     }
 
     /// The port that leads to a client's address, and the next hop there.
+    #[inline(always)]
     pub(super) fn client_route(&self, address: u128) -> Option<(usize, u128)> {
-        route(&self.ports, Side::has_clients, address)
+        for &(own, mask, port) in &self.client_networks {
+            if (address ^ own) & mask == 0 {
+                return Some((port, address));
+            }
+        }
+        self.client_gateway
     }
 
     /// As [`super::Network::is_client`].

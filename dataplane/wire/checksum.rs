@@ -147,6 +147,14 @@ impl ChecksumDelta {
         words.into_iter().fold(self, |delta, (old, new)| delta.double_word(old, new))
     }
 
+    /// An address of 16 bytes, at an even offset and as it stands in the packet, is replaced by zero.
+    #[inline(always)]
+    #[must_use]
+    pub fn address_removed(self, old: &[u8; 16]) -> Self {
+        let words = old.as_chunks::<4>().0.iter();
+        Self(words.fold(self.0, |sum, word| sum + u64::from(!u32::from_ne_bytes(*word))))
+    }
+
     /// A 16-bit field at an odd offset changes: its bytes lie in two words, each on the other side.
     #[inline]
     #[must_use]

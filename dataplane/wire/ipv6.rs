@@ -64,6 +64,17 @@ fn address_at(packet: &[u8], at: usize) -> u128 {
     u128::from_be_bytes(address)
 }
 
+/// The source address of a header, as it stands there.
+///
+/// # Panics
+/// When the packet ends before.
+#[inline]
+#[must_use]
+pub fn src_bytes(packet: &[u8]) -> &[u8; 16] {
+    let (address, _) = packet[SRC..DST].as_chunks::<16>();
+    &address[0]
+}
+
 /// The source address of a header.
 #[inline]
 #[must_use]

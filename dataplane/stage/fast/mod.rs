@@ -8,6 +8,8 @@ pub mod template_v6;
 pub mod v6;
 #[cfg(target_arch = "x86_64")]
 mod vector;
+#[cfg(target_arch = "x86_64")]
+mod vector_v6;
 
 use arrayvec::ArrayVec;
 
@@ -96,6 +98,17 @@ impl LeadingRun {
             fields.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
         }
         fields.sources[at % BURST] = source;
+        self.replies |= u32::from(code.is_reply()) << at;
+        self.len = at as u32 + 1;
+    }
+
+    /// As [`LeadingRun::push`], over IPv6.
+    #[inline(always)]
+    pub fn push_v6(&mut self, at: usize, code: CodeByte, frame: &[u8], fields: &mut Fields) {
+        if code.is_extended() && !code.is_reply() {
+            let tasks = at - self.replies.count_ones() as usize;
+            fields.tasks[tasks % BURST].class = Extension::parse(&frame[template_v6::TASK..]).class;
+        }
         self.replies |= u32::from(code.is_reply()) << at;
         self.len = at as u32 + 1;
     }
@@ -558,7 +571,7 @@ pub(super) mod tests {
 
     /// Says once when there are none, straight to standard error: what a passing test prints is not shown.
     #[cfg(target_arch = "x86_64")]
-    fn has_vectors() -> bool {
+    pub fn has_vectors() -> bool {
         static SAID: std::sync::Once = std::sync::Once::new();
         let has = is_x86_feature_detected!("avx2");
         if !has {

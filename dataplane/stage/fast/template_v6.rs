@@ -15,15 +15,18 @@ pub const UDP: usize = ether::LEN + ipv6::LEN;
 /// Offset of the task header.
 pub const TASK: usize = udp::PAYLOAD_V6;
 
+/// The length of a datagram at least, but for its extension.
+pub const LEAST: usize = udp::LEN + task::LEN;
+
 /// Bytes at a packet's start that hold all that must be as expected: whole words.
-const PATTERN: usize = 72;
+pub const PATTERN: usize = 72;
 const _: () = assert!(PATTERN <= HEAD && PATTERN >= TASK + 3);
 
 /// What the first bytes of a frame must be, where the mask has ones.
 #[derive(Clone, Copy, Debug)]
-struct Pattern {
-    expected: [u8; PATTERN],
-    mask: [u8; PATTERN],
+pub struct Pattern {
+    pub expected: [u8; PATTERN],
+    pub mask: [u8; PATTERN],
 }
 
 impl Pattern {
@@ -67,19 +70,33 @@ impl Pattern {
 pub struct TemplateV6([Pattern; 2]);
 
 impl TemplateV6 {
-    /// What takes the fast path on this port, of the pool with this id. Whether a task's source is a client's and a reply's its
-    /// worker's server is still to be looked at.
-    pub fn new(address: &PortAddress, pool: u16, udp_port: u16) -> Self {
+    /// What takes the fast path on this port, of the pool with this id; tasks from one network and its mask, if all clients are there.
+    /// Whether a task's source is a client's and a reply's its worker's server is still to be looked at.
+    pub fn new(
+        address: &PortAddress,
+        pool: u16,
+        udp_port: u16,
+        near: Option<(u128, u128)>,
+    ) -> Self {
         let Some(own) = address.v6 else { return Self([Pattern::NOTHING; 2]) };
         let (udp_port, mask) = (udp_port.to_be_bytes(), [0xFF; 2]);
         let mut task = Pattern::datagram(address, pool, Code::NewTask as u8, !task::EXTENSION_BIT);
         task.require(IP + 24, &own.ip.to_be_bytes(), &[0xFF; 16]);
         task.require(UDP + 2, &udp_port, &mask);
+        if let Some((network, mask)) = near {
+            task.require(IP + 8, &network.to_be_bytes(), &mask.to_be_bytes());
+        }
         let reply_mask = !(task::EXTENSION_BIT | 1);
         let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8, reply_mask);
         reply.require(UDP, &udp_port, &mask);
         let on = |side, pattern| if side { pattern } else { Pattern::NOTHING };
         Self([on(address.side.has_clients(), task), on(address.side.has_workers(), reply)])
+    }
+
+    /// What packets of that code must be.
+    #[inline(always)]
+    pub fn pattern(&self, code: CodeByte) -> &Pattern {
+        &self.0[usize::from(code.is_reply())]
     }
 
     /// The code of the frame, when it matches.
@@ -89,8 +106,8 @@ impl TemplateV6 {
         let code = CodeByte::at(head[TASK]);
         let number = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
         let (payload_len, udp_len) = (number(IP + 4), number(UDP + 4));
-        let least = udp::LEN + task::LEN + code.extension_len();
-        let fits = self.0[usize::from(code.is_reply())].fits(head)
+        let least = LEAST + code.extension_len();
+        let fits = self.pattern(code).fits(head)
             & (head[IP + 7] >= 2)
             & (payload_len <= frame.len() - UDP)
             & (udp_len <= payload_len)

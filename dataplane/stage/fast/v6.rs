@@ -5,29 +5,24 @@
 
 use arrayvec::ArrayVec;
 
-use super::BurstMask;
-use super::template_v6::{IP, TASK, UDP};
+use super::template::CodeByte;
+use super::template_v6::{HEAD, IP, TASK, TemplateV6, UDP};
+#[cfg(target_arch = "x86_64")]
+use super::vector_v6;
+use super::{Fields, LeadingRun};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Pick, Task};
+use crate::policy::Pick;
 use crate::reason::DropReason;
-use crate::stage::network::{Network, Side};
+use crate::stage::network::{Network, Side, Target};
 use crate::stage::parse::PREFETCH_AHEAD;
 use crate::stage::rewrite::{self, ReplyRewriterV6};
-use crate::stage::v6::Network6;
+use crate::stage::v6::{Network6, TargetV6};
 use crate::stage::{Stages, Verdict, Verdicts, classify};
 use crate::state::{Counter, Load, Neighbours, Report};
+use crate::wire::checksum::FoldedDelta;
 use crate::wire::ipv6;
 use crate::wire::task::{self, Extension};
-
-/// A burst's leading run.
-struct Run {
-    len: usize,
-    /// A bit for each reply.
-    replies: u32,
-    tasks: ArrayVec<Task, BURST>,
-    reports: ArrayVec<Report, BURST>,
-}
 
 /// Decides on the packets at the front of a burst that match; returns how many it has dealt with.
 #[inline(never)]
@@ -51,44 +46,44 @@ pub fn burst<B: Buf>(
     if !v6.has_pool(pool) || stages.holds(pool) || stages.is_linked(pool) {
         return 0;
     }
-    let run = recognise((network, v6), &stages.neighbours, (port, pool), packets);
-    let Run { len, replies, tasks, mut reports } = run;
-    if !reports.is_empty() {
-        stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
-        let surplus = stages.dispatchers[pool].reply_run(&reports);
-        if surplus > 0 {
-            stages.counters.add(Counter::SurplusReplies, surplus as u64);
-        }
-        stages.counters.add(Counter::Replies, reports.len() as u64);
-        let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms);
-        let mut rewriter = ReplyRewriterV6::new(&stages.network, neighbours, now_ms);
-        for at in BurstMask(replies) {
-            let Some(packet) = packets.get_mut(at) else { break };
-            if let Err(reason) = rewriter.send(packet.bytes_mut(), UDP, verdicts, at) {
-                stages.counters.drop(reason, 1);
-                verdicts.other(at, Verdict::Drop(reason));
-            }
-        }
+    let mut fields = Fields::new();
+    let mut run = recognise(v6, (port, pool), packets, &mut fields);
+    if run.replies().len() > 0 {
+        replies(stages, (port, pool), &mut run, packets, verdicts);
     }
-    if !tasks.is_empty() {
-        let places = BurstMask(!replies & BurstMask::first(len as u32).0);
-        self::tasks(stages, (port, pool), places, &tasks, packets, verdicts);
+    if run.tasks().len() > 0 {
+        tasks(stages, (port, pool), run, &fields, packets, verdicts);
     }
-    len
+    run.len as usize
 }
 
-/// The packets at the front that match, and what they say.
+/// The packets at the front that match, with vectors where the machine has them.
 #[inline(always)]
 fn recognise<B: Buf>(
-    (network, v6): (&Network, &Network6),
-    neighbours: &Neighbours,
+    v6: &Network6,
     (port, pool): (usize, usize),
     packets: &[B],
-) -> Run {
-    let (tasks, reports) = (ArrayVec::new(), ArrayVec::new());
-    let mut run = Run { len: 0, replies: 0, tasks, reports };
-    let Some(template) = v6.template(port, pool) else { return run };
-    let is_shared = network.port(port).side == Side::Both;
+    fields: &mut Fields,
+) -> LeadingRun {
+    let Some(template) = v6.template(port, pool) else { return LeadingRun::default() };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(unreachable) = v6.sources(port).and_then(|sources| sources.unreachable.as_deref())
+        && let Some(run) = vector_v6::recognise(template, unreachable, packets, fields)
+    {
+        return run;
+    }
+    recognise_scalar(v6, template, packets, fields)
+}
+
+/// How many packets at the front match, and which of them are tasks and which replies.
+#[inline(never)]
+pub fn recognise_scalar<B: Buf>(
+    v6: &Network6,
+    template: &TemplateV6,
+    packets: &[B],
+    fields: &mut Fields,
+) -> LeadingRun {
+    let mut run = LeadingRun::default();
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
@@ -101,37 +96,76 @@ fn recognise<B: Buf>(
         }
         let frame = packet.bytes();
         let Some(code) = template.recognise(frame, packet.checksums_verified()) else { break };
-        let source = ipv6::src(&frame[IP..]);
-        if code.is_reply() {
-            let Some(worker) = network.worker(task::src(&frame[TASK..])) else { break };
-            let server = network.server(worker.server);
-            let is_sent = v6.is_at(worker.server, source)
-                && usize::from(worker.pool) == pool
-                && !v6.is_own(ipv6::dst(&frame[IP..]))
-                && (!is_shared || classify::is_sent_by(server, neighbours, port, frame));
-            if !is_sent {
-                break;
-            }
-            let service_ns = match code.is_extended() {
-                true => Extension::parse(&frame[TASK..]).service_ns,
-                false => 0,
-            };
-            let load = Load::tasks(task::reported_queue(&frame[TASK..]));
-            run.reports.push(Report::new(worker.member, load, service_ns));
-            run.replies |= 1 << at;
-        } else {
-            if !v6.is_client(source) {
-                break;
-            }
-            let class = match code.is_extended() {
-                true => Extension::parse(&frame[TASK..]).class,
-                false => 0,
-            };
-            run.tasks.push(Task::new(class));
+        if !code.is_reply() && !v6.is_client(ipv6::src(&frame[IP..])) {
+            break;
         }
-        run.len = at + 1;
+        run.push_v6(at, code, frame, fields);
     }
     run
+}
+
+/// Takes what the replies report, and turns them towards their clients. One that is not believed ends the run.
+#[inline(always)]
+fn replies<B: Buf>(
+    stages: &mut Stages,
+    (port, pool): (usize, usize),
+    run: &mut LeadingRun,
+    packets: &mut [B],
+    verdicts: &mut (impl Verdicts + ?Sized),
+) {
+    let network = &*stages.network;
+    let Some(v6) = network.v6() else { return };
+    let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
+    let is_shared = network.port(port).side == Side::Both;
+    let shared = is_shared.then_some((&stages.neighbours, port));
+    for at in run.replies() {
+        let frame = packets.get(at).map_or(&[][..], Buf::bytes);
+        let Some(report) = report((network, v6), pool, shared, frame) else {
+            run.len = at as u32;
+            break;
+        };
+        reports.push(report);
+    }
+    stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
+    let surplus = stages.dispatchers[pool].reply_run(&reports);
+    if surplus > 0 {
+        stages.counters.add(Counter::SurplusReplies, surplus as u64);
+    }
+    stages.counters.add(Counter::Replies, reports.len() as u64);
+    let mut rewriter = ReplyRewriterV6::new(network, &stages.neighbours, stages.now_ms);
+    for at in run.replies() {
+        let head = packets.get_mut(at).map(Buf::bytes_mut);
+        let Some(head) = head.and_then(<[u8]>::first_chunk_mut::<HEAD>) else { return };
+        if let Err(reason) = rewriter.send(head, UDP, verdicts, at) {
+            stages.counters.drop(reason, 1);
+            verdicts.other(at, Verdict::Drop(reason));
+        }
+    }
+}
+
+/// What a reply reports, if one of the pool's workers sent it to a client; from its server's MAC address where the port is
+/// `shared` with clients.
+#[inline(always)]
+fn report(
+    (network, v6): (&Network, &Network6),
+    pool: usize,
+    shared: Option<(&Neighbours, usize)>,
+    frame: &[u8],
+) -> Option<Report> {
+    let head = frame.first_chunk::<HEAD>()?;
+    let worker = network.worker(task::src(&head[TASK..]))?;
+    let believed = v6.is_at(worker.server, ipv6::src(&head[IP..]))
+        && usize::from(worker.pool) == pool
+        && !v6.is_own(ipv6::dst(&head[IP..]))
+        && shared.is_none_or(|(neighbours, port)| {
+            classify::is_sent_by(network.server(worker.server), neighbours, port, head)
+        });
+    let service_ns = match CodeByte::at(head[TASK]).is_extended() {
+        true => Extension::parse(&frame[TASK..]).service_ns,
+        false => 0,
+    };
+    let load = Load::tasks(task::reported_queue(&head[TASK..]));
+    believed.then_some(Report::new(worker.member, load, service_ns))
 }
 
 /// Chooses members for the tasks, and turns them towards these.
@@ -139,34 +173,70 @@ fn recognise<B: Buf>(
 fn tasks<B: Buf>(
     stages: &mut Stages,
     (port, pool): (usize, usize),
-    places: BurstMask,
-    tasks: &[Task],
+    run: LeadingRun,
+    fields: &Fields,
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
+    let places = run.tasks();
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
-    let picks = &mut picks[..tasks.len()];
-    stages.dispatchers[pool].schedule(tasks, picks);
-    let network = &*stages.network;
-    let (Some(v6), targets) = (network.v6(), network.members(pool)) else { return };
-    let (removed, mut sent) = (v6.removed(port), 0);
-    for (at, pick) in places.zip(picks) {
-        let frame = packets.get_mut(at).map(Buf::bytes_mut);
-        let head = frame.and_then(<[u8]>::first_chunk_mut);
-        let member = pick.and_then(|pick| v6.target(pool, pick.member));
-        let (Some(pick), Some(member), Some(head)) = (*pick, member, head) else {
-            verdicts.other(at, Verdict::Drop(DropReason::NoMember));
-            continue;
-        };
-        let target = (&targets[pick.member.index()], member);
-        let place = (&mut *verdicts, at);
-        rewrite::fast_task_v6(&stages.neighbours, head, removed, target, pick.idle, place);
-        sent += 1;
+    let picks = &mut picks[..places.len()];
+    stages.dispatchers[pool].schedule(&fields.tasks[..places.len()], picks);
+    let Some(v6) = stages.network.v6() else { return };
+    let rewriter = TaskRewriter {
+        neighbours: &stages.neighbours,
+        targets: stages.network.members(pool),
+        members: v6.members(pool),
+        removed: v6.removed(port),
+    };
+    let mut sent = 0;
+    if run.replies == 0 {
+        for (at, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
+            sent += rewriter.send(packet, *pick, verdicts, at);
+        }
+    } else {
+        for (at, pick) in places.zip(picks) {
+            if let Some(packet) = packets.get_mut(at) {
+                sent += rewriter.send(packet, *pick, verdicts, at);
+            }
+        }
     }
-    let refused = tasks.len() as u64 - sent;
+    let refused = places.len() as u64 - sent;
     stages.counters.add(Counter::Scheduled, sent);
     if refused > 0 {
         stages.counters.drop(DropReason::NoMember, refused);
+    }
+}
+
+/// What turns tasks towards their members.
+struct TaskRewriter<'a> {
+    neighbours: &'a Neighbours,
+    targets: &'a [Target],
+    /// Their servers' addresses.
+    members: &'a [TargetV6],
+    /// What the tasks' destination, the port's address, is to their checksums.
+    removed: FoldedDelta,
+}
+
+impl TaskRewriter<'_> {
+    /// Turns a task towards its member, if there is one; returns how many tasks were sent.
+    #[inline(always)]
+    fn send<B: Buf>(
+        &self,
+        packet: &mut B,
+        pick: Option<Pick>,
+        verdicts: &mut (impl Verdicts + ?Sized),
+        at: usize,
+    ) -> u64 {
+        let (Some(pick), Some(head)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
+            verdicts.other(at, Verdict::Drop(DropReason::NoMember));
+            return 0;
+        };
+        let member = pick.member.index();
+        let target = (&self.targets[member], &self.members[member]);
+        let place = (verdicts, at);
+        rewrite::fast_task_v6(self.neighbours, head, self.removed, target, pick.idle, place);
+        1
     }
 }
 
@@ -176,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::io::memory::FramePool;
-    use crate::stage::fast::tests::{damage, decide_alike};
+    use crate::stage::fast::tests::{damage, decide_alike, has_vectors};
     use crate::wire::ether::Mac;
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
@@ -190,11 +260,16 @@ mod tests {
 
     /// With that side behind the port at which packets come, and workers behind it or another one.
     fn stages(side: &str) -> Stages {
+        stages_with(side, "gateway = 'fe80::1'")
+    }
+
+    /// The same with this line in the second port.
+    fn stages_with(side: &str, more: &str) -> Stages {
         let server = if side == "clients" { "fd00:4::b" } else { "fd00:1::b" };
         let text = format!(
             "[leaf]\nid = 0\ncores = [0]\nseed = 7\nworker_timeout_ms = 0\nconnection_timeout_ms = 1\n\
              [[port]]\ndevice = 'here'\nside = '{side}'\nip = 'fd00:1::1/64'\nmac = '{LEAF_MAC}'\n\
-             [[port]]\ndevice = 'there'\nside = 'both'\nip = 'fd00:4::1/64'\ngateway = 'fe80::1'\n\
+             [[port]]\ndevice = 'there'\nside = 'both'\nip = 'fd00:4::1/64'\n{more}\n\
              [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
              [[server]]\nip = '{server}'\nmac = '{SERVER_MAC}'\nworkers = '0-7'\npool = {POOL}\n"
         );
@@ -244,6 +319,84 @@ mod tests {
         assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
     }
 
+    /// Sources that are clients of a leaf with these networks, and such as are not.
+    const SOURCES: [u128; 12] = [
+        0,
+        1,
+        0x0A00_0001,
+        0xFFFF << 32 | 0x0A00_0001,
+        LEAF,
+        LEAF + (3 << 96),
+        SERVER,
+        CLIENT + 1,
+        LEAF + (1 << 64),
+        0xFE80 << 112 | 5,
+        0xFF02 << 112 | 1,
+        0x2001_0DB8 << 96 | 7,
+    ];
+
+    /// The list that sources are compared with says what the network says of them, with and without a router.
+    #[test]
+    fn listed_sources_are_those_that_are_no_clients() {
+        for (side, more) in [("both", "gateway = 'fe80::1'"), ("clients", ""), ("both", "")] {
+            let stages = stages_with(side, more);
+            let v6 = stages.network.v6().unwrap();
+            for source in SOURCES {
+                let sources = v6.sources(0).unwrap();
+                let listed = sources.unreachable.as_deref().unwrap();
+                let is_listed = listed.iter().any(|one| one.is(source.to_be()));
+                let is_near = sources.near.is_none_or(|(net, mask)| (source ^ net) & mask == 0);
+                assert_eq!(
+                    is_near && !is_listed,
+                    v6.is_client(source),
+                    "{source:#x} at {side}, {more}"
+                );
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// Vectors see what words see: of packets of any length, with single bytes changed.
+        #[test]
+        fn vectors_recognise_what_scalars_do(
+            packets in proptest::collection::vec((
+                any::<(u16, bool, bool)>(), proptest::collection::vec(any::<u8>(), 0..150),
+                proptest::option::weighted(0.05, any::<(prop::sample::Index, u8)>()), 0..9_usize,
+                proptest::option::weighted(0.1, proptest::sample::select(SOURCES.to_vec())),
+            ), 1..BURST),
+        ) {
+            let pool = FramePool::new(BURST, 512);
+            let stages = stages("both");
+            let v6 = stages.network.v6().unwrap();
+            let burst: Vec<_> = packets.into_iter().map(|((seq, extended, replies), payload, edit, padding, source)| {
+                let header = if replies { reply(seq % 8, seq % 3) } else { task(seq) };
+                let mut frame = frame(Header { extended, ..header }, source, &payload);
+                if let Some((at, byte)) = edit {
+                    let at = at.index(frame.len());
+                    frame[at] = byte;
+                }
+                frame.resize(frame.len() + padding, 0xAA); // not part of the datagram
+                pool.frame(&frame).unwrap()
+            }).collect();
+            let template = v6.template(0, 0).unwrap();
+            // A datagram that does not fill its packet ends a run for vectors.
+            let exact = |frame: &[u8]| frame[IP + 4..IP + 6] == frame[UDP + 4..UDP + 6];
+            let exact = burst.iter().take_while(|packet| exact(packet.bytes())).count();
+            let [mut of_words, mut of_vectors] = [(); 2].map(|()| Fields::new());
+            let words = recognise_scalar(v6, template, &burst[..exact], &mut of_words);
+            let unreachable = v6.sources(0).unwrap().unreachable.as_deref().unwrap();
+            let vectors = vector_v6::recognise(template, unreachable, &burst[..exact], &mut of_vectors);
+            prop_assert!(!has_vectors() || vectors.is_some() || (words.len as usize) < exact);
+            if let Some(vectors) = vectors {
+                prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
+                prop_assert_eq!(of_vectors.tasks, of_words.tasks);
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -255,9 +408,7 @@ mod tests {
                 proptest::collection::vec(any::<u8>(), 0..40),
                 proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
                 proptest::option::weighted(0.2, any::<prop::sample::Index>()),
-                proptest::option::weighted(0.3, proptest::sample::select(vec![
-                    0, 1, LEAF, SERVER, CLIENT + 1, 0xFE80 << 112 | 5, 0xFF02 << 112 | 1, 0x2001_0DB8 << 96 | 7,
-                ])),
+                proptest::option::weighted(0.3, proptest::sample::select(SOURCES.to_vec())),
             ), 1..40),
             side in proptest::sample::select(vec!["both", "clients", "workers"]),
         ) {

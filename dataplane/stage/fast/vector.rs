@@ -22,7 +22,7 @@ use crate::stage::parse::PREFETCH_AHEAD;
 use crate::wire::ipv4;
 
 /// Bytes in a vector.
-const VECTOR: usize = 32;
+pub const VECTOR: usize = 32;
 /// Behind the second vector: what of a datagram is summed by itself.
 const BODY: usize = IP + VECTOR;
 const _: () = assert!(BODY <= Pattern::LEN && BODY <= HEAD);
@@ -41,7 +41,7 @@ const HEADER: [i16; 16] = [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0];
 /// And in that of the datagram and its pseudo header (RFC 768), in which the length stands once more.
 const DATAGRAM: [i16; 16] = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1];
 /// What each word of the last vector counts: one at an odd place has its bytes in two words, each on the other side.
-const LAST: [[i16; 16]; 2] = [[1; 16], [1 << 8; 16]];
+pub const LAST: [[i16; 16]; 2] = [[1; 16], [1 << 8; 16]];
 /// What the sums lack, by whether the last vector is at an odd place: 2^15 for each word, and the protocol.
 const LACKING: [Sums; 2] = [lacking(0), lacking(1)];
 
@@ -50,7 +50,7 @@ const fn lacking(odd: usize) -> Sums {
     Sums([weight(&HEADER) << 15, (datagram << 15) + (ipv4::UDP as u32) * 0x100])
 }
 
-const fn weight(words: &[i16; 16]) -> u32 {
+pub const fn weight(words: &[i16; 16]) -> u32 {
     let (mut sum, mut at) = (0, 0);
     while at < words.len() {
         sum += words[at] as u32;
@@ -141,7 +141,7 @@ struct Number(u16);
 
 /// The number at an offset, as packets hold it.
 #[inline(always)]
-fn number(head: &[u8; HEAD], at: usize) -> usize {
+pub fn number<const LEN: usize>(head: &[u8; LEN], at: usize) -> usize {
     let bytes = &head[at..at + size_of::<Number>()];
     // SAFETY: it points to that many bytes, of which any make a number. Volatile, because the compiler otherwise
     // takes the number out of a vector that covers it, which takes longer.
@@ -151,7 +151,7 @@ fn number(head: &[u8; HEAD], at: usize) -> usize {
 
 /// The byte at an offset; see [`number`].
 #[inline(always)]
-fn byte(head: &[u8; HEAD], at: usize) -> u8 {
+pub fn byte<const LEN: usize>(head: &[u8; LEN], at: usize) -> u8 {
     // SAFETY: as in `number`.
     unsafe { std::ptr::from_ref(&head[at]).read_volatile() }
 }
@@ -208,19 +208,9 @@ fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSo
 fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut Sums) {
     let behind = inverted(load(head, IP));
     let header = _mm256_madd_epi16(behind, load_words(&HEADER));
-    let mut datagram = _mm256_madd_epi16(behind, load_words(&DATAGRAM));
-    let mut done = BODY;
-    while frame.len() - done > VECTOR {
-        let words = _mm256_madd_epi16(inverted(load(frame, done)), _mm256_set1_epi16(1));
-        // Put right at once: two words each.
-        datagram = _mm256_add_epi32(datagram, _mm256_add_epi32(words, _mm256_set1_epi32(1 << 16)));
-        done += VECTOR;
-    }
+    let datagram = _mm256_madd_epi16(behind, load_words(&DATAGRAM));
     let odd = frame.len() % 2;
-    let last = load(frame, frame.len() - VECTOR);
-    let last = _mm256_and_si256(last, load(&MASKS, frame.len() - done));
-    let last = _mm256_madd_epi16(inverted(last), load_words(&LAST[odd]));
-    let datagram = _mm256_add_epi32(datagram, last);
+    let datagram = add_rest(datagram, frame, BODY);
     let pairs = _mm256_hadd_epi32(header, datagram);
     let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
     let quarters = _mm_add_epi32(halves.0, halves.1);
@@ -230,6 +220,22 @@ fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut Sums) {
     if number(head, UDP + 6) == 0 {
         sums.0[1] = Sums::GOOD.0[1]; // it has none
     }
+}
+
+/// Adds what stands behind the first `done` bytes of a frame, which ends with its datagram, to a sum. It lacks what [`LAST`] counts.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub fn add_rest(mut sum: __m256i, frame: &[u8], mut done: usize) -> __m256i {
+    while frame.len() - done > VECTOR {
+        let words = _mm256_madd_epi16(inverted(load(frame, done)), _mm256_set1_epi16(1));
+        // Put right at once: two words each.
+        sum = _mm256_add_epi32(sum, _mm256_add_epi32(words, _mm256_set1_epi32(1 << 16)));
+        done += VECTOR;
+    }
+    let last = load(frame, frame.len() - VECTOR);
+    let last = _mm256_and_si256(last, load(&MASKS, frame.len() - done));
+    let last = _mm256_madd_epi16(inverted(last), load_words(&LAST[frame.len() % 2]));
+    _mm256_add_epi32(sum, last)
 }
 
 /// All sums are right: as one's complement numbers, 0 in its form of all ones.
@@ -249,7 +255,7 @@ fn are_good(sums: &[Sums; BURST]) -> bool {
 /// Adds the upper halves of numbers to their lower ones.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn fold(sums: __m256i) -> __m256i {
+pub fn fold(sums: __m256i) -> __m256i {
     let low = _mm256_and_si256(sums, _mm256_set1_epi32(0xFFFF));
     _mm256_add_epi32(low, _mm256_srli_epi32::<16>(sums))
 }
@@ -257,7 +263,7 @@ fn fold(sums: __m256i) -> __m256i {
 /// Words as signed numbers, each 2^15 less.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn inverted(words: __m256i) -> __m256i {
+pub fn inverted(words: __m256i) -> __m256i {
     _mm256_xor_si256(words, _mm256_set1_epi16(i16::MIN))
 }
 
@@ -265,7 +271,7 @@ fn inverted(words: __m256i) -> __m256i {
 /// When the bytes end before the vector does.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn load(bytes: &[u8], at: usize) -> __m256i {
+pub fn load(bytes: &[u8], at: usize) -> __m256i {
     let bytes = &bytes[at..at + VECTOR];
     // SAFETY: the bytes are as many as are loaded, and need no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
@@ -273,7 +279,7 @@ fn load(bytes: &[u8], at: usize) -> __m256i {
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn load_words(words: &[i16; VECTOR / 2]) -> __m256i {
+pub fn load_words(words: &[i16; VECTOR / 2]) -> __m256i {
     // SAFETY: the words are as many bytes as are loaded, and need no alignment.
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }

@@ -1,0 +1,162 @@
+//! Recognises packets over IPv6 as [`TemplateV6::recognise`] does, with vectors of 32 bytes where the machine has them; see
+//! [`super::vector`], which has the same for IPv4.
+//!
+//! Three vectors hold all that must be as expected; two of them, all that the checksum covers in every packet.
+#![allow(
+    unsafe_code,
+    reason = "vectors are loaded, and instructions used that not every machine has"
+)]
+
+use std::arch::x86_64::*;
+
+use super::template::CodeByte;
+use super::template_v6::{HEAD, IP, LEAST, PATTERN, Pattern, TASK, TemplateV6, UDP};
+use super::vector::{
+    LAST, VECTOR, add_rest, byte, fold, inverted, load, load_words, number, weight,
+};
+use super::{Fields, LeadingRun};
+use crate::io::Buf;
+use crate::limits::BURST;
+use crate::stage::parse::PREFETCH_AHEAD;
+use crate::stage::v6::UnreachableV6;
+use crate::wire::{ipv6, udp};
+
+/// Where the third vector begins: it ends with the pattern.
+const THIRD: usize = PATTERN - VECTOR;
+const _: () = assert!(THIRD <= IP + VECTOR && PATTERN <= HEAD && THIRD % 2 == 0);
+
+/// What each word of the second vector counts in the sum of the datagram and its pseudo header (RFC 8200, 8.1): the length, which is that
+/// of the datagram, and the addresses.
+const SECOND_WORDS: [i16; 16] = [0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+/// And of the third: what the second does not cover.
+const THIRD_WORDS: [i16; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+/// What the sums lack, by whether the last vector is at an odd place: 2^15 for each word, and the protocol.
+const LACKING: [u32; 2] = [lacking(0), lacking(1)];
+/// A sum as if it were right.
+const GOOD: u32 = 0xFFFF;
+
+const fn lacking(odd: usize) -> u32 {
+    let words = weight(&SECOND_WORDS) + weight(&THIRD_WORDS) + weight(&LAST[odd]);
+    (words << 15) + (ipv6::UDP as u32) * 0x100
+}
+
+/// As [`recognise_scalar`](super::v6::recognise_scalar); none where a sum is wrong, or the machine has no such vectors.
+#[inline(always)]
+pub fn recognise<B: Buf>(
+    template: &TemplateV6,
+    unreachable: &[UnreachableV6],
+    packets: &[B],
+    fields: &mut Fields,
+) -> Option<LeadingRun> {
+    if !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    // SAFETY: the machine has what is called for.
+    unsafe { recognise_avx2(template, unreachable, packets, fields) }
+}
+
+#[target_feature(enable = "avx2")]
+fn recognise_avx2<B: Buf>(
+    template: &TemplateV6,
+    unreachable: &[UnreachableV6],
+    packets: &[B],
+    fields: &mut Fields,
+) -> Option<LeadingRun> {
+    let packets = &packets[..packets.len().min(BURST)];
+    let mut run = LeadingRun::default();
+    let mut sums = [GOOD; BURST];
+    for packet in packets.iter().take(PREFETCH_AHEAD) {
+        packet.prefetch();
+    }
+    for (at, packet) in packets.iter().enumerate() {
+        if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
+            ahead.prefetch();
+        }
+        if packet.is_segmented() {
+            break;
+        }
+        let frame = packet.bytes();
+        let Some(head) = frame.first_chunk::<HEAD>() else {
+            break;
+        };
+        let code = CodeByte::at(head[TASK]);
+        let Some(end) = end(template.pattern(code), code, head, frame.len()) else {
+            break;
+        };
+        if !code.is_reply() && is_listed(head, unreachable) {
+            break;
+        }
+        if !packet.checksums_verified() {
+            sums[at] = sum(head, &frame[..end]);
+        }
+        run.push_v6(at, code, frame, fields);
+    }
+    are_good(&sums).then_some(run)
+}
+
+/// Where the datagram ends, in a frame that matches but for its sum.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Option<usize> {
+    let differs = [0, IP, THIRD].map(|at| {
+        let masked = _mm256_and_si256(load(head, at), load(&pattern.mask, at));
+        _mm256_xor_si256(masked, load(&pattern.expected, at))
+    });
+    let differs = _mm256_or_si256(_mm256_or_si256(differs[0], differs[1]), differs[2]);
+    let (payload_len, udp_len) = (number(head, IP + 4), number(head, UDP + 4));
+    let end = UDP + udp_len;
+    let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
+        && byte(head, IP + 7) >= 2
+        && payload_len == udp_len // where it is longer, the stages are slower, and right, too
+        && udp_len >= LEAST + code.extension_len()
+        && end <= len
+        && number(head, UDP + 6) != 0;
+    fits.then_some(end)
+}
+
+/// No reply would reach the packet's source.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn is_listed(head: &[u8; HEAD], unreachable: &[UnreachableV6]) -> bool {
+    let source = ipv6::src_bytes(&head[IP..]);
+    // SAFETY: addresses are as many bytes as are loaded, and need no alignment.
+    let load = |bytes: *const u8| unsafe { _mm_loadu_si128(bytes.cast()) };
+    let source = load(source.as_ptr());
+    for one in unreachable {
+        let differs = _mm_xor_si128(source, load((&raw const one.network).cast()));
+        if _mm_testz_si128(differs, load((&raw const one.mask).cast())) != 0 {
+            return true;
+        }
+    }
+    false
+}
+
+/// The sum of the datagram that `frame` ends with.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sum(head: &[u8; HEAD], frame: &[u8]) -> u32 {
+    let second = _mm256_madd_epi16(inverted(load(head, IP)), load_words(&SECOND_WORDS));
+    let third = _mm256_madd_epi16(inverted(load(head, THIRD)), load_words(&THIRD_WORDS));
+    let sums = add_rest(_mm256_add_epi32(second, third), frame, PATTERN);
+    let halves = (_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+    let quarters = _mm_add_epi32(halves.0, halves.1);
+    let eighths = _mm_hadd_epi32(quarters, quarters);
+    let total = _mm_cvtsi128_si32(_mm_hadd_epi32(eighths, eighths)).cast_unsigned();
+    total.wrapping_add(LACKING[frame.len() % 2])
+}
+
+/// All sums are right: as one's complement numbers, 0 in its form of all ones.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn are_good(sums: &[u32; BURST]) -> bool {
+    let ones = _mm256_set1_epi32(GOOD.cast_signed());
+    let mut wrong = _mm256_setzero_si256();
+    for eight in sums.as_chunks::<8>().0 {
+        // SAFETY: the sums are as many bytes as are loaded, and need no alignment.
+        let totals = unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) };
+        wrong = _mm256_or_si256(wrong, _mm256_xor_si256(fold(fold(totals)), ones));
+    }
+    _mm256_testc_si256(_mm256_setzero_si256(), wrong) != 0
+}
+
+const _: () = assert!(UDP + udp::LEN <= PATTERN && LEAST > PATTERN - UDP);
