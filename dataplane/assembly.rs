@@ -19,7 +19,7 @@ use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
 use crate::stage::fabric::{Fabric, Shared};
 use crate::stage::network::{Base, NetworkError};
-use crate::stage::{AffinityTable, Network, Newcomer, PortAddress, Side, Stages};
+use crate::stage::{AffinityTable, Network, Newcomer, PortAddress, PortV6, Side, Stages};
 use crate::state::table::{Entries, Role, Spec};
 use crate::state::{StateError, Table};
 use crate::wire::ether::Mac;
@@ -47,12 +47,13 @@ fn make(path: Option<&Path>, spec: &Spec) -> Result<Arc<Table>, StateError> {
 /// What the state file says of the configured node.
 fn spec(config: &Config, ticks_hz: u64) -> Spec {
     let Entries { servers, pools, .. } = Membership::of(config).entries();
+    let ports = if config.ports.is_empty() { TOLD_PORTS.len() } else { config.ports.len() };
     Spec {
         group: config.leaf.state_group,
         role: config.role,
         node: config.leaf.id,
         cores: config.leaf.cores.len(),
-        ports: config.ports.len().max(1) + usize::from(config.agent.is_some()),
+        ports: ports + usize::from(config.agent.is_some()),
         servers: servers.into_iter().flatten().collect(),
         spines: if config.role == Role::Leaf { SPINES_MAX } else { 0 },
         peers: 0,
@@ -63,9 +64,22 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
     }
 }
 
+/// What stands for the program that tells tasks and reports: a port that leads to all servers with IPv4 addresses, and one to those
+/// with IPv6 addresses.
+const TOLD_PORTS: [PortAddress; 2] = {
+    let v4 = PortAddress {
+        mac: Mac([0; 6]),
+        ip: 0,
+        prefix: 0,
+        side: Side::Both,
+        gateway: None,
+        v6: None,
+    };
+    [v4, PortAddress { v6: Some(PortV6 { ip: 0, prefix: 0, gateway: None }), ..v4 }]
+};
+
 /// The network around the node at its first membership; `macs` are its devices' addresses, which ports have that are given none.
-/// The wire to the agent is the last port. Without ports tasks and reports are told: one that reaches everything stands for the
-/// program that does.
+/// The wire to the agent is the last port. Without ports tasks and reports are told.
 ///
 /// # Errors
 /// When no port leads to a server.
@@ -85,14 +99,7 @@ pub fn network(
         v6: None,
     });
     let is_told = config.ports.is_empty();
-    let told = is_told.then_some(PortAddress {
-        mac: Mac([0; 6]),
-        ip: 0,
-        prefix: 0,
-        side: Side::Both,
-        gateway: None,
-        v6: None,
-    });
+    let told = TOLD_PORTS.into_iter().filter(|_| is_told);
     let base = Base {
         udp_port: config.leaf.udp_port,
         node: config.leaf.id,

@@ -1,14 +1,15 @@
 //! The scheduler in another program: the leaf's decisions and bytes, a ledger that balances, and calls that can't be.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod embed_v6;
 mod frames;
 mod rig;
 
 use std::collections::BTreeSet;
 
 use wedjat::embed::{
-    Change, Choice, Context, DropReason, Misuse, NO_WORKER, Options, Picker, Released,
-    ReleasedTask, Rewrite, Scheduler, TaskDescription, Verdict, WorkerReport,
+    Change, Choice, Context, DropReason, Misuse, NO_WORKER, Options, Picker, QUESTION_LEN,
+    Released, ReleasedTask, Rewrite, Scheduler, TaskDescription, Verdict, WorkerReport,
 };
 use wedjat::io::Buf;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
@@ -132,12 +133,17 @@ fn any_packet(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
         more: dice.below(6) == 0,
         ..Header::new_task(POOL, seq % 40)
     };
-    let (port, mut packet) = match dice.below(10) {
+    let (port, packet) = match dice.below(10) {
         0..5 => (0, task(header)),
         5 => (0, task(Header { code: Code::TaskContinuation, ..header })),
         6..9 => (1, reply(FIRST_WORKER + dice.below(8) as u16, dice.below(3) as u16, LEAF_MACS[1])),
         _ => (0, who_is(if dice.below(2) == 0 { LEAF_CLIENTS } else { 9 }, Mac::BROADCAST)),
     };
+    (port, damaged(dice, packet))
+}
+
+/// A packet of which a quarter are damaged.
+fn damaged(dice: &mut Dice, mut packet: Vec<u8>) -> Vec<u8> {
     match dice.below(12) {
         0 => {
             let at = dice.below(packet.len());
@@ -147,14 +153,25 @@ fn any_packet(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
         2 => packet.resize(packet.len() + dice.below(20), 0xEE),
         _ => {}
     }
-    (port, packet)
+    packet
 }
 
-/// Bursts of either port.
-fn bursts(seed: u64, count: usize) -> Vec<(usize, Vec<Vec<u8>>)> {
+/// Bursts, each with the port that it comes to.
+type Bursts = Vec<(usize, Vec<Vec<u8>>)>;
+
+fn bursts(seed: u64, count: usize) -> Bursts {
+    let first = vec![(0, vec![who_is(LEAF_CLIENTS, Mac::BROADCAST)]), (1, vec![here_is_server(1)])];
+    bursts_of(first, seed, count, any_packet)
+}
+
+/// These bursts, and behind them some of either port.
+fn bursts_of(
+    mut bursts: Bursts,
+    seed: u64,
+    count: usize,
+    any_packet: fn(&mut Dice, u16) -> (usize, Vec<u8>),
+) -> Bursts {
     let mut dice = Dice(seed);
-    let mut bursts =
-        vec![(0, vec![who_is(LEAF_CLIENTS, Mac::BROADCAST)]), (1, vec![here_is_server(1)])];
     for seq in 0..count {
         let len = 1 + dice.below(BURST);
         let mut burst = (seq % 2, Vec::new());
@@ -173,8 +190,15 @@ fn process(context: &mut Context, port: usize, now: u64, burst: &mut [Vec<u8>]) 
     let mut verdicts = [Verdict::Consumed; BURST];
     let mut slices: Vec<&mut [u8]> = burst.iter_mut().map(|packet| &mut packet[..]).collect();
     context.process(port, now, &mut slices, &mut verdicts).unwrap();
+    let lengths = slices.iter().map(|packet| packet.len()).collect();
+    shorten(burst, lengths);
     assert!(context.counters().balances(), "{verdicts:?}");
     verdicts[..burst.len()].to_vec()
+}
+
+/// An answer may be shorter than its question.
+fn shorten(burst: &mut [Vec<u8>], lengths: Vec<usize>) {
+    burst.iter_mut().zip(lengths).for_each(|(packet, length)| packet.truncate(length));
 }
 
 /// An application: a context, and the packets that it lets wait.
@@ -236,11 +260,6 @@ fn sent(
     out
 }
 
-/// A leaf with the same configuration over ports in memory.
-fn leaf(policy: &str) -> rig::Built {
-    rig::leaf(&text(policy), Sizes { depth: 256, frames: 4096, bytes: 256 })
-}
-
 fn next(port: &mut RingPort) -> Option<Vec<u8>> {
     port.receive().map(|frame| frame.bytes().to_vec())
 }
@@ -250,45 +269,53 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
     let policies =
         ["horus", "racksched", "random", "round-robin", "jsq", "jbsq(k=2)", "jbsq(k=1)", "cfcfs"];
     for policy in policies {
-        let rig::Built { mut leaf, mut far, .. } = leaf(policy);
-        let mut application = Application::new(context(policy));
-        leaf.poll(1); // asks for the second server
-        far.iter_mut().for_each(|port| while port.receive().is_some() {});
-        assert!(application.release(1).is_none());
-        let (mut forwarded, mut waited) = (0, 0);
-        for (at, (port, mut burst)) in bursts(3, 400).into_iter().enumerate() {
-            let now = 2 + 30_000 * at as u64;
-            assert!(burst.iter().all(|packet| far[port].send(packet)));
-            leaf.poll(now);
-            let verdicts = application.process(port, now, &mut burst);
-            // No more at once than the leaf.
-            let released: Vec<_> =
-                std::iter::from_fn(|| application.release(now)).take(BURST).collect();
-            waited += released.len();
-            let expected = sent(&burst, &verdicts, &released);
-            for (far, expected) in far.iter_mut().zip(&expected) {
-                for packet in expected {
-                    assert_eq!(next(far).as_ref(), Some(packet), "{policy}, burst {at}");
-                    forwarded += 1;
-                }
-                assert_eq!(next(far), None, "{policy}, burst {at}");
-            }
-            let ours = application.context.counters();
-            let theirs = leaf.stages().counters();
-            assert_eq!(theirs.read(Counter::Scheduled), ours.read(Counter::Scheduled), "{policy}");
-            for gauge in Gauge::ALL {
-                assert_eq!(theirs.read(gauge), ours.read(gauge), "{policy}");
-            }
-        }
-        assert!(forwarded > 3_000, "{policy}: {forwarded}");
-        let holds = policy.contains("cfs") || policy.contains("jbsq");
-        assert!((waited > 500) == holds, "{policy}: {waited}");
-        let ours = application.context.counters();
-        for counter in [Counter::Replies, Counter::Consumed] {
-            assert_eq!(leaf.stages().counters().read(counter), ours.read(counter), "{policy}");
-        }
-        assert_eq!(leaf.stages().counters().dropped_total(), ours.dropped_total(), "{policy}");
+        compare_with_leaf(policy, &text(policy), bursts(3, 400));
     }
+}
+
+/// A context, and a leaf with the same configuration over ports in memory, send the same bytes.
+fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
+    let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
+    let rig::Built { mut leaf, mut far, .. } = rig::leaf(text, sizes);
+    let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
+    let context = Scheduler::from_toml(text, &options).unwrap().context(0).unwrap();
+    let mut application = Application::new(context);
+    leaf.poll(1); // asks for the second server
+    far.iter_mut().for_each(|port| while port.receive().is_some() {});
+    assert!(application.release(1).is_none());
+    let (mut forwarded, mut waited) = (0, 0);
+    for (at, (port, mut burst)) in bursts.into_iter().enumerate() {
+        let now = 2 + 30_000 * at as u64;
+        assert!(burst.iter().all(|packet| far[port].send(packet)));
+        leaf.poll(now);
+        let verdicts = application.process(port, now, &mut burst);
+        // No more at once than the leaf.
+        let released: Vec<_> =
+            std::iter::from_fn(|| application.release(now)).take(BURST).collect();
+        waited += released.len();
+        let expected = sent(&burst, &verdicts, &released);
+        for (far, expected) in far.iter_mut().zip(&expected) {
+            for packet in expected {
+                assert_eq!(next(far).as_ref(), Some(packet), "{policy}, burst {at}");
+                forwarded += 1;
+            }
+            assert_eq!(next(far), None, "{policy}, burst {at}");
+        }
+        let ours = application.context.counters();
+        let theirs = leaf.stages().counters();
+        assert_eq!(theirs.read(Counter::Scheduled), ours.read(Counter::Scheduled), "{policy}");
+        for gauge in Gauge::ALL {
+            assert_eq!(theirs.read(gauge), ours.read(gauge), "{policy}");
+        }
+    }
+    assert!(forwarded > 3_000, "{policy}: {forwarded}");
+    let holds = policy.contains("cfs") || policy.contains("jbsq");
+    assert!((waited > 500) == holds, "{policy}: {waited}");
+    let ours = application.context.counters();
+    for counter in [Counter::Replies, Counter::Consumed] {
+        assert_eq!(leaf.stages().counters().read(counter), ours.read(counter), "{policy}");
+    }
+    assert_eq!(leaf.stages().counters().dropped_total(), ours.dropped_total(), "{policy}");
 }
 
 /// Writes what `decide` says into a packet, checksums anew.
@@ -320,35 +347,46 @@ fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
 #[test]
 fn deciding_and_rewriting_agree() {
     for policy in ["horus", "random", "jsq"] {
-        let (mut rewriting, mut deciding) = (context(policy), context(policy));
-        let mut went = 0;
-        for (at, (port, burst)) in bursts(5, 400).into_iter().enumerate() {
-            let (now, mut processed, mut decided) = (1 + at as u64, burst.clone(), burst.clone());
-            let expected = process(&mut rewriting, port, now, &mut processed);
-            let mut verdicts = [Verdict::Consumed; BURST];
-            let mut rewrites = [Rewrite::default(); BURST];
-            let mut slices: Vec<&mut [u8]> =
-                decided.iter_mut().map(|packet| &mut packet[..]).collect();
-            deciding.decide(port, now, &mut slices, &mut verdicts, &mut rewrites).unwrap();
-            assert_eq!(verdicts[..burst.len()], expected, "{policy}, burst {at}");
-            for (place, verdict) in expected.iter().enumerate() {
-                let untouched = decided[place] == burst[place];
-                match verdict {
-                    Verdict::Forward { worker, .. } | Verdict::Hold { worker, .. } => {
-                        assert!(untouched, "{policy}, burst {at}");
-                        assert_eq!(rewrites[place].worker, *worker);
-                        apply(&rewrites[place], &mut decided[place]);
-                        went += 1;
-                    }
-                    Verdict::Answer { .. } => {}
-                    Verdict::Consumed | Verdict::Drop(_) => assert!(untouched),
-                }
-                assert_eq!(decided[place], processed[place], "{policy}, burst {at}: {verdict:?}");
-            }
-            assert!(deciding.counters().balances());
-        }
+        let went = compare_decisions(context(policy), context(policy), bursts(5, 400), apply);
         assert!(went > 3_000, "{policy}: {went}");
     }
+}
+
+/// What one context writes into packets, and what `apply` writes into them by the other's decisions, are the same; how many went on.
+fn compare_decisions(
+    mut rewriting: Context,
+    mut deciding: Context,
+    bursts: Bursts,
+    apply: impl Fn(&Rewrite, &mut [u8]),
+) -> usize {
+    let mut went = 0;
+    for (at, (port, burst)) in bursts.into_iter().enumerate() {
+        let (now, mut processed, mut decided) = (1 + at as u64, burst.clone(), burst.clone());
+        let expected = process(&mut rewriting, port, now, &mut processed);
+        let mut verdicts = [Verdict::Consumed; BURST];
+        let mut rewrites = [Rewrite::default(); BURST];
+        let mut slices: Vec<&mut [u8]> = decided.iter_mut().map(|packet| &mut packet[..]).collect();
+        deciding.decide(port, now, &mut slices, &mut verdicts, &mut rewrites).unwrap();
+        let lengths = slices.iter().map(|packet| packet.len()).collect();
+        shorten(&mut decided, lengths);
+        assert_eq!(verdicts[..burst.len()], expected, "burst {at}");
+        for (place, verdict) in expected.iter().enumerate() {
+            let untouched = decided[place] == burst[place];
+            match verdict {
+                Verdict::Forward { worker, .. } | Verdict::Hold { worker, .. } => {
+                    assert!(untouched, "burst {at}");
+                    assert_eq!(rewrites[place].worker, *worker);
+                    apply(&rewrites[place], &mut decided[place]);
+                    went += 1;
+                }
+                Verdict::Answer { .. } => {}
+                Verdict::Consumed | Verdict::Drop(_) => assert!(untouched),
+            }
+            assert_eq!(decided[place], processed[place], "burst {at}: {verdict:?}");
+        }
+        assert!(deciding.counters().balances());
+    }
+    went
 }
 
 #[test]
@@ -362,10 +400,10 @@ fn a_packet_is_held_until_its_next_hop_answers() {
     let held = |verdict: &&Verdict| matches!(verdict, Verdict::Hold { worker: 14..18, .. });
     assert_eq!(verdicts.iter().filter(held).count(), 4, "{verdicts:?}");
     assert!(application.release(2).is_none());
-    let mut frame = [0; arp::FRAME_LEN];
+    let mut frame = [0; QUESTION_LEN];
     let question = application.context.question(2, &mut frame).unwrap();
     assert_eq!((question.port, question.len), (1, arp::FRAME_LEN));
-    let asked = arp::Packet::parse(&frame).unwrap();
+    let asked = arp::Packet::parse(&frame[..question.len]).unwrap();
     assert_eq!((asked.operation, asked.target), (Operation::Request, SERVERS[1]));
     assert_eq!(application.context.question(2, &mut frame), None, "asked once");
     assert_eq!(application.context.counters().read(Gauge::Held), 4);
@@ -419,7 +457,7 @@ fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
     // A newcomer pushes the oldest out, until the owner must take these back first.
     assert_eq!((held, refused), (UNRESOLVED_HELD_MAX + BURST, 320 - UNRESOLVED_HELD_MAX - BURST));
     application.held[7] = None; // lost by its owner
-    let mut frame = [0; arp::FRAME_LEN];
+    let mut frame = [0; QUESTION_LEN];
     let (mut questions, mut gone, mut pushed_out) = (0, 0, 0);
     for now in (20..900_000_000).step_by(1_000_000) {
         while let Some(released) = application.release(now) {

@@ -10,7 +10,7 @@ mod rig;
 
 use std::sync::Arc;
 
-use wedjat::embed::{Context, Options, Rewrite, Scheduler, Verdict};
+use wedjat::embed::{Context, Options, QUESTION_LEN, Rewrite, Scheduler, Verdict};
 use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::node::explain::{Explainer, Filter, Records};
 use wedjat::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
@@ -116,7 +116,7 @@ fn calls_of_the_library_allocate_nothing() {
         let mut waited = 0;
         let mut verdicts = [Verdict::Consumed; 1];
         let mut rewrites = [Rewrite::default(); 1];
-        let (mut question, mut seen) = ([0; arp::FRAME_LEN], 0);
+        let (mut question, mut seen) = ([0; QUESTION_LEN], 0);
         for now in 0..20_000u64 {
             let (port, packet) = &packets[now as usize % packets.len()];
             let (mut first, mut second) = (packet.clone(), packet.clone());

@@ -65,14 +65,15 @@ static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_schedule
                                                     struct wedjat_context *context, uint64_t now,
                                                     struct rte_mempool *pool, uint8_t *port)
 {
-    uint8_t frame[WEDJAT_QUESTION_SIZE];
+    uint8_t frame[WEDJAT_QUESTION_SIZE_V6];
+    int32_t length = wedjat_question(scheduler, context, now, frame, sizeof(frame), port);
     struct rte_mbuf *mbuf;
 
-    if (wedjat_question(scheduler, context, now, frame, sizeof(frame), port) <= 0)
+    if (length <= 0)
         return NULL;
     mbuf = rte_pktmbuf_alloc(pool);
     if (mbuf != NULL)
-        rte_memcpy(rte_pktmbuf_append(mbuf, sizeof(frame)), frame, sizeof(frame));
+        rte_memcpy(rte_pktmbuf_append(mbuf, length), frame, length);
     return mbuf;
 }
 

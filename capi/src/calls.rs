@@ -3,11 +3,10 @@
 use wedjat::embed;
 use wedjat::limits::BURST;
 use wedjat::state::counters::COUNT;
-use wedjat::wire::arp;
 
 use crate::code::*;
 use crate::handle::{Context, Core, Scheduler, with_context, with_scheduler};
-use crate::types::{Packet, Rewrite, Verdict, WEDJAT_HOLD, WorkerState};
+use crate::types::{Packet, Rewrite, RewriteV6, Verdict, WEDJAT_HOLD, WorkerState};
 
 /// Decides on `count` packets, at most WEDJAT_BURST, that `port` received at `now` ticks; rewrites those that go on and
 /// puts a verdict for each into `verdicts`. Returns `count`, or a code, and then nothing has been touched.
@@ -76,10 +75,13 @@ fn keep(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
 
 /// As wedjat_process(), but leaves the bytes of tasks and replies alone: `rewrites` gets what to write into those that go
 /// on, or are held with a worker. ARP questions become answers all the same, and a task that waits for a worker is
-/// rewritten by wedjat_release().
+/// rewritten by wedjat_release(). Packets of a port with an IPv6 address are for wedjat_decide_v6().
 ///
 /// # Return value
 /// `count`; or a code, and then nothing has been touched.
+///
+/// # Errors
+/// WEDJAT_ERROR_FAMILY
 ///
 /// # Called from
 /// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
@@ -99,26 +101,72 @@ pub unsafe extern "C" fn wedjat_decide(
     rewrites: *mut Rewrite,
 ) -> i32 {
     with_context(scheduler, context, |core| {
-        // SAFETY: the caller vouches for arrays of `count`.
-        let packets = unsafe { burst(packets, count)? };
-        check(verdicts)?;
-        check(rewrites)?;
-        let mut decided = [embed::Verdict::Consumed; BURST];
-        let mut values = [embed::Rewrite::default(); BURST];
-        core.context
-            .decide(port as usize, now, packets, &mut decided, &mut values)
-            .map_err(of_misuse)?;
-        for (at, (verdict, values)) in decided.iter().zip(&values).take(packets.len()).enumerate() {
-            // SAFETY: the arrays are aligned and have a place for each packet.
-            unsafe {
-                verdicts.add(at).write((*verdict).into());
-                rewrites.add(at).write((*values).into());
-            }
+        if core.context.is_v6(port as usize) {
+            return Err(WEDJAT_ERROR_FAMILY);
         }
-        // SAFETY: they have just been written.
-        keep(core, packets, unsafe { std::slice::from_raw_parts(verdicts, packets.len()) });
-        Ok(count as i32)
+        // SAFETY: the caller vouches for arrays of `count`.
+        unsafe { decide(core, port, now, packets, count, verdicts, rewrites) }
     })
+}
+
+/// As wedjat_decide(), with room for IPv6 addresses: for packets of any port.
+///
+/// # Return value
+/// `count`; or a code, and then nothing has been touched.
+///
+/// # Called from
+/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
+/// fork() of parent or child, not both; not a signal handler.
+///
+/// # Safety
+/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`; each packet's bytes are this call's alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_decide_v6(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    port: u32,
+    now: u64,
+    packets: *mut Packet,
+    count: u32,
+    verdicts: *mut Verdict,
+    rewrites: *mut RewriteV6,
+) -> i32 {
+    with_context(scheduler, context, |core| {
+        // SAFETY: the caller vouches for arrays of `count`.
+        unsafe { decide(core, port, now, packets, count, verdicts, rewrites) }
+    })
+}
+
+/// # Safety
+/// As [`wedjat_decide()`].
+unsafe fn decide<R: From<embed::Rewrite>>(
+    core: &mut Core,
+    port: u32,
+    now: u64,
+    packets: *mut Packet,
+    count: u32,
+    verdicts: *mut Verdict,
+    rewrites: *mut R,
+) -> Result<i32, i32> {
+    // SAFETY: the caller vouches for arrays of `count`.
+    let packets = unsafe { burst(packets, count)? };
+    check(verdicts)?;
+    check(rewrites)?;
+    let mut decided = [embed::Verdict::Consumed; BURST];
+    let mut values = [embed::Rewrite::default(); BURST];
+    core.context
+        .decide(port as usize, now, packets, &mut decided, &mut values)
+        .map_err(of_misuse)?;
+    for (at, (verdict, values)) in decided.iter().zip(&values).take(packets.len()).enumerate() {
+        // SAFETY: the arrays are aligned and have a place for each packet.
+        unsafe {
+            verdicts.add(at).write((*verdict).into());
+            rewrites.add(at).write((*values).into());
+        }
+    }
+    // SAFETY: they have just been written.
+    keep(core, packets, unsafe { std::slice::from_raw_parts(verdicts, packets.len()) });
+    Ok(count as i32)
 }
 
 /// The caller's packets, none of them null.
@@ -223,9 +271,9 @@ pub unsafe extern "C" fn wedjat_unsent(
     })
 }
 
-/// Writes the next ARP question that is due into `frame`, of `size` bytes, at least WEDJAT_QUESTION_SIZE, and the port to
-/// send it out of into `*port`. Returns its length; 0 when none is due; or a code. To be called at every turn
-/// of the loop, after wedjat_release(), until it returns 0.
+/// Writes the next question that is due, by ARP or neighbour discovery, into `frame`, of `size` bytes, and the port to send it out of
+/// into `*port`. The bytes are at least WEDJAT_QUESTION_SIZE; where a port has an IPv6 address, WEDJAT_QUESTION_SIZE_V6. Returns its
+/// length; 0 when none is due; or a code. To be called at every turn of the loop, after wedjat_release(), until it returns 0.
 ///
 /// # Errors
 /// WEDJAT_ERROR_ROOM
@@ -248,16 +296,18 @@ pub unsafe extern "C" fn wedjat_question(
     with_context(scheduler, context, |core| {
         check(frame)?;
         check(port)?;
-        if size < arp::FRAME_LEN {
+        if size < core.context.question_len() {
             return Err(WEDJAT_ERROR_ROOM);
         }
-        // SAFETY: there are at least so many bytes.
-        let frame = unsafe { &mut *frame.cast::<[u8; arp::FRAME_LEN]>() };
-        let Some(question) = core.context.question(now, frame) else {
+        let mut written = [0; embed::QUESTION_LEN];
+        let Some(question) = core.context.question(now, &mut written) else {
             return Ok(0);
         };
-        // SAFETY: not null; the caller vouches for the rest.
-        unsafe { port.write(question.port) };
+        // SAFETY: not null; the frame has room for any question, and the caller vouches for the rest.
+        unsafe {
+            frame.copy_from_nonoverlapping(written.as_ptr(), question.len);
+            port.write(question.port);
+        }
         Ok(question.len as i32)
     })
 }

@@ -10,8 +10,10 @@ use wedjat::state::counters::{COUNT, METRICS};
 pub const WEDJAT_ABI: u32 = 0;
 /// Packets in one call at most.
 pub const WEDJAT_BURST: u32 = 32;
-/// Bytes of an ARP question.
+/// Bytes of a question where no port has an IPv6 address: ARP's.
 pub const WEDJAT_QUESTION_SIZE: u32 = 42;
+/// Bytes of a question at most where a port has an IPv6 address: neighbour discovery's.
+pub const WEDJAT_QUESTION_SIZE_V6: u32 = 86;
 /// The worker of a verdict that concerns none.
 pub const WEDJAT_NO_WORKER: u16 = 0x7FFF;
 
@@ -60,6 +62,8 @@ pub const WEDJAT_ERROR_REGION: i32 = -20;
 pub const WEDJAT_ERROR_CHANGE: i32 = -21;
 /// No memory can be had on the NUMA node; the detail says why. As errno: EPERM.
 pub const WEDJAT_ERROR_NODE: i32 = -22;
+/// The port has an IPv6 address, for which the call has no room: use the one for IPv6. As errno: EAFNOSUPPORT.
+pub const WEDJAT_ERROR_FAMILY: i32 = -23;
 
 /// Go on.
 pub const WEDJAT_WISH_NOTHING: i32 = 0;
@@ -70,6 +74,7 @@ pub const WEDJAT_WISH_STOP: i32 = 2;
 
 const _: () = assert!(WEDJAT_BURST as usize == wedjat::limits::BURST);
 const _: () = assert!(WEDJAT_QUESTION_SIZE as usize == wedjat::wire::arp::FRAME_LEN);
+const _: () = assert!(WEDJAT_QUESTION_SIZE_V6 as usize == wedjat::embed::QUESTION_LEN);
 const _: () = assert!(WEDJAT_NO_WORKER == wedjat::wire::task::NO_MEMBER);
 
 /// The code of a call that the scheduler refuses.
@@ -113,6 +118,9 @@ fn message(code: i32) -> &'static CStr {
         WEDJAT_ERROR_REGION => c"what the agent gave makes no sense: is it of the same release?",
         WEDJAT_ERROR_CHANGE => c"the change can't be, and nothing has changed: see the detail",
         WEDJAT_ERROR_NODE => c"no memory can be had on that NUMA node: see the detail",
+        WEDJAT_ERROR_FAMILY => {
+            c"the port has an IPv6 address, for which the call has no room: use the one for IPv6"
+        }
         _ => c"not a code of this library",
     }
 }
@@ -148,6 +156,7 @@ pub extern "C" fn wedjat_errno(code: i32) -> i32 {
         WEDJAT_ERROR_REGION => libc::EPROTO,
         WEDJAT_ERROR_CHANGE => libc::EINVAL,
         WEDJAT_ERROR_NODE => libc::EPERM,
+        WEDJAT_ERROR_FAMILY => libc::EAFNOSUPPORT,
         _ => libc::EINVAL,
     }
 }
@@ -237,10 +246,10 @@ mod tests {
 
     #[test]
     fn every_code_has_a_message_of_its_own() {
-        let mut messages: Vec<_> = (WEDJAT_ERROR_NODE - 1..=0).map(message).collect();
+        let mut messages: Vec<_> = (WEDJAT_ERROR_FAMILY - 1..=0).map(message).collect();
         messages.sort_unstable();
         messages.dedup();
-        assert_eq!(messages.len(), 24);
+        assert_eq!(messages.len(), 25);
         assert_eq!(message(5), message(0));
     }
 
@@ -248,6 +257,7 @@ mod tests {
     fn every_code_has_the_errno_that_its_comment_names() {
         let names = std::collections::BTreeMap::from([
             ("E2BIG", libc::E2BIG),
+            ("EAFNOSUPPORT", libc::EAFNOSUPPORT),
             ("EBADF", libc::EBADF),
             ("EBUSY", libc::EBUSY),
             ("ECONNREFUSED", libc::ECONNREFUSED),
@@ -278,7 +288,7 @@ mod tests {
             assert_eq!(wedjat_errno(code), names[comment], "{code}");
             codes += 1;
         }
-        assert_eq!(codes, -WEDJAT_ERROR_NODE);
+        assert_eq!(codes, -WEDJAT_ERROR_FAMILY);
         assert_eq!((wedjat_errno(7), wedjat_errno(-1000)), (0, libc::EINVAL));
     }
 }

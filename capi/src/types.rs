@@ -1,11 +1,13 @@
 //! What C programs see: the layouts are part of the interface and held by tests.
 
+use std::net::Ipv4Addr;
+
 use wedjat::embed;
 use wedjat::io::Buf;
 
 use crate::code::WEDJAT_NO_WORKER;
 
-/// The device has found the packet's IPv4 and UDP checksums good.
+/// The device has found the packet's IPv4 and UDP checksums good; of a packet over IPv6, UDP's.
 pub const WEDJAT_PACKET_VERIFIED: u32 = 1;
 /// The packet goes on in further segments, which the library can't see; it will be dropped.
 pub const WEDJAT_PACKET_SEGMENTED: u32 = 2;
@@ -92,6 +94,32 @@ pub struct Rewrite {
     pub idle: u8,
     /// Zero.
     pub reserved: u16,
+}
+
+/// The same where a port has an IPv6 address, for those who let wedjat_decide_v6() decide.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RewriteV6 {
+    /// The Ethernet header's destination; zero for a packet to be held, whose wedjat_release() writes it.
+    pub dst_mac: [u8; 6],
+    /// The Ethernet header's source.
+    pub src_mac: [u8; 6],
+    /// The IPv6 header's source, as it stands in packets. Of a packet over IPv4 ::ffff:0:0/96 and its address.
+    pub src: [u8; 16],
+    /// The IPv6 header's destination, likewise.
+    pub dst: [u8; 16],
+    /// Offset of the UDP header; the task header starts eight bytes later.
+    pub udp_offset: u16,
+    /// The worker that a task goes to, for its header's `dst`, or that a reply comes from.
+    pub worker: u16,
+    /// 1 for a task: write `worker` and `idle` into its header's `dst` and `qlen`. 0 for a reply: leave its header.
+    pub task: u8,
+    /// 1 when the worker is believed idle.
+    pub idle: u8,
+    /// 1 for a packet over IPv6, 0 for one over IPv4.
+    pub v6: u8,
+    /// Zero.
+    pub reserved: u8,
 }
 
 /// A task of a program with a header of its own.
@@ -349,6 +377,28 @@ impl From<embed::Rewrite> for Rewrite {
     }
 }
 
+impl From<embed::Rewrite> for RewriteV6 {
+    fn from(rewrite: embed::Rewrite) -> Self {
+        let mapped = |ip: u32| Ipv4Addr::from_bits(ip).to_ipv6_mapped().octets();
+        let (src, dst) = match rewrite.v6 {
+            Some(embed::RewriteV6 { src, dst }) => (src.to_be_bytes(), dst.to_be_bytes()),
+            None => (mapped(rewrite.src), mapped(rewrite.dst)),
+        };
+        Self {
+            dst_mac: rewrite.dst_mac.0,
+            src_mac: rewrite.src_mac.0,
+            src,
+            dst,
+            udp_offset: rewrite.udp_at,
+            worker: rewrite.worker,
+            task: rewrite.task.into(),
+            idle: rewrite.idle.into(),
+            v6: rewrite.v6.is_some().into(),
+            reserved: 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::{align_of, offset_of, size_of};
@@ -363,6 +413,9 @@ mod tests {
         assert_eq!((size_of::<Packet>(), align_of::<Packet>()), (16, 8));
         assert_eq!((size_of::<Verdict>(), align_of::<Verdict>()), (12, 4));
         assert_eq!((size_of::<Rewrite>(), align_of::<Rewrite>()), (28, 4));
+        assert_eq!((size_of::<RewriteV6>(), align_of::<RewriteV6>()), (52, 2));
+        let v6 = (offset_of!(RewriteV6, src), offset_of!(RewriteV6, dst));
+        assert_eq!((v6, offset_of!(RewriteV6, udp_offset)), ((12, 28), 44));
         assert_eq!((size_of::<WorkerOptions>(), align_of::<WorkerOptions>()), (40, 8));
         assert_eq!((size_of::<Task>(), offset_of!(Task, task_class)), (32, 24));
         assert_eq!((offset_of!(Packet, length), offset_of!(Packet, flags)), (8, 12));

@@ -126,6 +126,16 @@ fn nothing_is_allocated_after_creation() {
     case("nothing_is_allocated");
 }
 
+/// Ports and servers with IPv6 addresses, beside others with IPv4's.
+#[test]
+fn packets_of_ipv6_are_decided_on_rewritten_and_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = built::compile("tests/c/ipv6.c", folder.path());
+    for name in ["processes", "decides", "configurations"] {
+        built::run(Command::new(&program).arg(name));
+    }
+}
+
 /// The level for programs with a header of their own.
 #[test]
 fn tasks_that_are_told_are_decided_on_and_misuse_is_refused() {

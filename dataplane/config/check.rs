@@ -223,9 +223,9 @@ fn keys(raw: &raw::Port, may_be_v6: bool) -> port::Keys<'_> {
     port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6 }
 }
 
-/// Leaves speak IPv6; spines, and leaves that a controller or a spine tells what to do, do not yet, nor do programs with the library.
+/// Leaves speak IPv6, and programs with the library; spines, and leaves that a controller or a spine tells what to do, do not yet.
 fn speaks_v6(raw: &raw::Config) -> bool {
-    raw.role == Role::Leaf && !raw.is_embedded && raw.controller.is_none() && raw.spine.is_empty()
+    raw.role == Role::Leaf && raw.controller.is_none() && raw.spine.is_empty()
 }
 
 fn port(faults: &mut Faults<'_>, config: &raw::Config, raw: &raw::Port) -> PortConfig {
@@ -553,7 +553,8 @@ fn families(
         if let Some(at) = pool.key_file.as_ref().filter(|_| is_v6) {
             refuse(at.span(), "pool.key_file", quoted(at), no_proof);
         }
-        if let Some(at) = pool.reports.as_ref().filter(messages).filter(|_| is_v6) {
+        let in_packets = is_v6 && !ports.is_empty();
+        if let Some(at) = pool.reports.as_ref().filter(messages).filter(|_| in_packets) {
             let allowed =
                 "\"replies\": with IPv6 servers workers tell their queues in replies alone";
             refuse(at.span(), "pool.reports", "\"messages\"".to_owned(), allowed);
@@ -562,12 +563,7 @@ fn families(
             refuse(at.span(), "pool.service", quoted(at), "none for a pool with IPv6 servers");
         }
         if ports.is_empty() {
-            // Tasks and reports are told.
-            if is_v6 {
-                let found = format!("pool {id} with IPv6 servers in a program with the library");
-                refuse(pool.id.span(), "pool.id", found, "servers with IPv4 addresses");
-            }
-            continue;
+            continue; // tasks and reports are told
         }
         let has_clients = |port: &&PortConfig| port.side.has_clients() && same(port.ip);
         if !ports.iter().any(|port| has_clients(&port))

@@ -9,11 +9,14 @@ use crate::node::{Commands, Node, Timing, outbox};
 use crate::reason::DropReason;
 use crate::stage::{self, Rewrite, Stages, Verdicts};
 use crate::state::{Counter, Counters};
-use crate::wire::arp;
 use crate::wire::task::NO_MEMBER;
+use crate::wire::{arp, ndp};
 
 /// The worker of a packet that has none yet.
 pub const NO_WORKER: u16 = NO_MEMBER;
+
+/// Bytes of the longest question, one of neighbour discovery.
+pub const QUESTION_LEN: usize = ndp::FRAME_LEN;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +36,8 @@ pub enum Verdict {
         /// The worker that a task goes to, or that a reply comes from; [`NO_WORKER`] for a task that waits for one.
         worker: u16,
     },
-    /// Used up, and turned into an answer to be sent out of the port it came from (ARP, and tasks that are refused).
+    /// Used up, and turned into an answer to be sent out of the port it came from (ARP, neighbour discovery, and tasks that are
+    /// refused).
     Answer {
         /// Index of that port.
         port: u8,
@@ -61,7 +65,7 @@ pub enum Misuse {
     Worker,
 }
 
-/// An ARP question to be sent.
+/// A question to be sent: who has an address, by ARP or neighbour discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Index of the port to send it out of.
@@ -322,27 +326,41 @@ impl Context {
         }
     }
 
-    /// Writes the next ARP question that is due into `frame`; to be called at every turn of the owner's loop, after
-    /// [`Context::release`], until there is none.
+    /// Writes the next question that is due, by ARP or neighbour discovery, to the front of `frame`; to be called at every turn of
+    /// the owner's loop, after [`Context::release`], until there is none.
     #[inline]
-    pub fn question(&mut self, now: u64, frame: &mut [u8; arp::FRAME_LEN]) -> Option<Question> {
+    pub fn question(&mut self, now: u64, frame: &mut [u8; QUESTION_LEN]) -> Option<Question> {
         let ask = self.node.next_question(now)?;
-        let own = *self.node.stages.network().port(usize::from(ask.port));
-        arp::Packet::request(own.mac, own.ip, ask.address).emit(frame, ask.to);
+        let own = self.node.stages.network().port(usize::from(ask.port));
+        let len = ask.frame_len();
+        ask.emit(own, &mut frame[..len]);
         self.node.stages.counters().add(Counter::Originated, 1);
-        Some(Question { port: ask.port, len: frame.len() })
+        Some(Question { port: ask.port, len })
+    }
+
+    /// How long questions may be: [`QUESTION_LEN`], or less where no port has an IPv6 address.
+    #[must_use]
+    pub fn question_len(&self) -> usize {
+        let has_v6 = self.node.stages.network().v6().is_some();
+        if has_v6 { QUESTION_LEN } else { arp::FRAME_LEN }
+    }
+
+    /// The port at this index has an IPv6 address, so that its packets are IPv6's.
+    #[must_use]
+    pub fn is_v6(&self, port: usize) -> bool {
+        self.node.stages.network().ports().get(port).is_some_and(|port| port.v6.is_some())
     }
 
     /// As [`Context::question`], in a buffer of the pool's, with the index of the port to send it out of. When the pool
     /// has none left the question is asked at its next time.
     pub fn ask<A: Pool>(&mut self, now: u64, pool: &mut A) -> Option<(A::Buf, usize)> {
-        let mut frame = [0; arp::FRAME_LEN];
+        let mut frame = [0; QUESTION_LEN];
         let question = self.question(now, &mut frame)?;
         let mut packet = pool.take()?;
         if !packet.resize(question.len) {
             return None;
         }
-        packet.bytes_mut().copy_from_slice(&frame);
+        packet.bytes_mut().copy_from_slice(&frame[..question.len]);
         Some((packet, usize::from(question.port)))
     }
 

@@ -41,10 +41,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use crate::control::{Change, ChangeError};
 pub use crate::limits::BURST;
 pub use crate::reason::DropReason;
-pub use crate::stage::{Choice, Rewrite};
+pub use crate::stage::{Choice, Rewrite, RewriteV6};
 pub use crate::state::table::Snapshot;
 pub use crate::state::{Presence, on_numa_node};
-pub use context::{Context, Misuse, NO_WORKER, Question, Verdict};
+pub use context::{Context, Misuse, NO_WORKER, QUESTION_LEN, Question, Verdict};
 pub use picker::{Picker, ReleasedTask, TaskDescription, WorkerReport};
 pub use release::Released;
 

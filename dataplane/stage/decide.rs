@@ -2,13 +2,14 @@
 
 use super::network::{Network, NextHop};
 use super::parse::{Packet, PacketKind};
-use super::rewrite::ReplyRoute;
+use super::rewrite::{ReplyRewriterV6, ReplyRoute};
 use super::{Stages, Verdict, rewrite};
 use crate::io::Buf;
+use crate::reason::DropReason;
 use crate::state::Neighbours;
 use crate::wire::ether::{self, Mac};
-use crate::wire::ipv4;
 use crate::wire::task::{Header, NO_MEMBER};
+use crate::wire::{ipv4, ipv6};
 
 /// The values of a packet that goes on. Its time to live becomes one less besides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Rewrite {
     pub src: u32,
     /// The IPv4 header's destination.
     pub dst: u32,
+    /// The addresses of a packet over IPv6, in place of these.
+    pub v6: Option<RewriteV6>,
     /// Offset of the UDP header in the frame; the task header starts eight bytes later.
     pub udp_at: u16,
     /// The worker that a task goes to, for its header's `dst`, or that a reply comes from.
@@ -29,6 +32,15 @@ pub struct Rewrite {
     pub idle: bool,
     /// The packet belongs to a task; a reply's header stays as it is.
     pub task: bool,
+}
+
+/// The addresses of a packet over IPv6 that goes on. Its hop limit becomes one less besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RewriteV6 {
+    /// The IPv6 header's source.
+    pub src: u128,
+    /// The IPv6 header's destination.
+    pub dst: u128,
 }
 
 /// Says where tasks and replies go.
@@ -46,6 +58,9 @@ pub fn burst<B: Buf>(
         match parsed.kind {
             PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation => {
                 *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, values);
+            }
+            PacketKind::Reply if parsed.is_v6 => {
+                *verdict = towards_client_v6(stages, packet.bytes(), parsed, values);
             }
             PacketKind::Reply => {
                 *verdict = towards_client(stages, packet.bytes(), parsed, values);
@@ -69,10 +84,19 @@ fn towards_worker(
     parsed: &Packet,
     rewrite: &mut Rewrite,
 ) -> Verdict {
-    let target = network.target(usize::from(parsed.chosen.0), parsed.chosen.1);
+    let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
+    let (target, packet) = (network.target(pool, member), &frame[ether::LEN..]);
+    let (src, dst, v6) = match parsed.is_v6 {
+        false => (ipv4::src(packet), u32::from_be_bytes(target.ip), None),
+        true => match network.v6().and_then(|v6| v6.member(pool, member)) {
+            Some(dst) => (0, 0, Some(RewriteV6 { src: ipv6::src(packet), dst })),
+            None => return Verdict::Drop(DropReason::AddressFamily),
+        },
+    };
     *rewrite = Rewrite {
-        src: ipv4::src(&frame[ether::LEN..]),
-        dst: u32::from_be_bytes(target.ip),
+        src,
+        dst,
+        v6,
         udp_at: parsed.at,
         worker: target.worker,
         idle: parsed.idle,
@@ -103,6 +127,29 @@ fn towards_client(
         ..Rewrite::default()
     };
     out(neighbours, &route.next_hop, rewrite)
+}
+
+/// As [`towards_client`], of a reply over IPv6.
+fn towards_client_v6(
+    stages: &Stages,
+    frame: &[u8],
+    parsed: &Packet,
+    rewrite: &mut Rewrite,
+) -> Verdict {
+    let client = ipv6::dst(&frame[ether::LEN..]);
+    let (network, neighbours) = (&stages.network, &stages.neighbours);
+    let mut replies = ReplyRewriterV6::new(network, neighbours, stages.now_ms());
+    let (next_hop, own) = match replies.route_to(client) {
+        Ok(route) => route,
+        Err(reason) => return Verdict::Drop(reason),
+    };
+    *rewrite = Rewrite {
+        v6: Some(RewriteV6 { src: own, dst: client }),
+        udp_at: parsed.at,
+        worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
+        ..Rewrite::default()
+    };
+    out(neighbours, &next_hop, rewrite)
 }
 
 fn out(neighbours: &Neighbours, next_hop: &NextHop, rewrite: &mut Rewrite) -> Verdict {

@@ -24,7 +24,7 @@ pub mod v6;
 use std::sync::Arc;
 
 pub use affinity::AffinityTable;
-pub use decide::Rewrite;
+pub use decide::{Rewrite, RewriteV6};
 pub use liveness::{Liveness, Probe};
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};

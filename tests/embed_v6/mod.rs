@@ -1,0 +1,251 @@
+//! The scheduler in another program, over IPv6: what [`super`] holds of IPv4.
+
+use super::*;
+use std::net::Ipv6Addr;
+use wedjat::embed::RewriteV6;
+use wedjat::wire::{ipv6, ndp};
+
+const LEAF: [u128; 2] = [address(1, 1), address(2, 1)];
+const V6_CLIENT: u128 = address(1, 2);
+const V6_SERVERS: [u128; 2] = [address(2, 0xB), address(2, 0xC)];
+const SECOND_MAC: Mac = Mac([2, 0, 0, 0, 2, 12]);
+const IP: usize = ether::LEN;
+
+/// fd00:NETWORK::HOST.
+const fn address(network: u128, host: u128) -> u128 {
+    0xFD00 << 112 | network << 96 | host
+}
+
+/// As [`text()`].
+fn text_v6(policy: &str) -> String {
+    let name = Ipv6Addr::from_bits;
+    format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\n\
+         [[port]]\ndevice = 'c'\nside = 'clients'\nip = '{}/64'\n\
+         [[port]]\ndevice = 'w'\nside = 'workers'\nip = '{}/64'\nmac = '{}'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\n\
+         [[server]]\nip = '{}'\nmac = '{SERVER_MAC}'\nworkers = '10-13'\npool = {POOL}\n\
+         [[server]]\nip = '{}'\nworkers = '14-17'\npool = {POOL}\n",
+        name(LEAF[0]),
+        name(LEAF[1]),
+        LEAF_MACS[1],
+        name(V6_SERVERS[0]),
+        name(V6_SERVERS[1]),
+    )
+}
+
+fn context_v6(policy: &str) -> Context {
+    let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
+    Scheduler::from_toml(&text_v6(policy), &options).unwrap().context(0).unwrap()
+}
+
+fn frame_v6(flow: &udp::Flow<u128>, header: &Header) -> Vec<u8> {
+    let len = header.len() + 9;
+    let mut frame = vec![0; udp::PAYLOAD_V6 + len];
+    header.emit(&mut frame[udp::PAYLOAD_V6..]);
+    flow.emit_v6(&mut frame, len);
+    frame
+}
+
+fn task_v6(header: Header) -> Vec<u8> {
+    let flow = udp::Flow {
+        src_mac: CLIENT_MAC,
+        dst_mac: LEAF_MACS[0],
+        src: V6_CLIENT,
+        dst: LEAF[0],
+        src_port: 40_000,
+        dst_port: 1234,
+    };
+    frame_v6(&flow, &header)
+}
+
+fn reply_v6(worker: u16, qlen: u16) -> Vec<u8> {
+    let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+    let flow = udp::Flow {
+        src_mac: SERVER_MAC,
+        dst_mac: LEAF_MACS[1],
+        src: V6_SERVERS[usize::from(worker - FIRST_WORKER) / 4],
+        dst: V6_CLIENT,
+        src_port: 1234,
+        dst_port: 40_000,
+    };
+    frame_v6(&flow, &Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })
+}
+
+fn who_is_v6(target: u128) -> Vec<u8> {
+    let (question, to) = ndp::Packet::question(CLIENT_MAC, V6_CLIENT, target, None);
+    let mut frame = vec![0; ndp::FRAME_LEN];
+    question.emit(&mut frame, to, false);
+    frame
+}
+
+fn here_is_second_server() -> Vec<u8> {
+    let (operation, target) = (ndp::Operation::Advertisement, V6_SERVERS[1]);
+    let mac = Some(SECOND_MAC);
+    let answer = ndp::Packet { operation, src: target, dst: LEAF[1], target, mac };
+    let mut frame = vec![0; ndp::FRAME_LEN];
+    answer.emit(&mut frame, LEAF_MACS[1], false);
+    frame
+}
+
+/// As [`any_packet`].
+fn any_packet_v6(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
+    let header = Header {
+        extended: dice.below(3) == 0,
+        more: dice.below(6) == 0,
+        ..Header::new_task(POOL, seq % 40)
+    };
+    let (port, packet) = match dice.below(10) {
+        0..5 => (0, task_v6(header)),
+        5 => (0, task_v6(Header { code: Code::TaskContinuation, ..header })),
+        6..9 => (1, reply_v6(FIRST_WORKER + dice.below(8) as u16, dice.below(3) as u16)),
+        _ => (0, who_is_v6(if dice.below(2) == 0 { LEAF[0] } else { 9 })),
+    };
+    (port, damaged(dice, packet))
+}
+
+fn bursts_v6(seed: u64, count: usize) -> Vec<(usize, Vec<Vec<u8>>)> {
+    let first = vec![(0, vec![who_is_v6(LEAF[0])]), (1, vec![here_is_second_server()])];
+    bursts_of(first, seed, count, any_packet_v6)
+}
+
+#[test]
+fn it_sends_the_bytes_that_the_leaf_sends() {
+    for policy in ["horus", "racksched", "round-robin", "jsq", "jbsq(k=1)", "cfcfs"] {
+        compare_with_leaf(policy, &text_v6(policy), bursts_v6(3, 400));
+    }
+}
+
+/// As [`apply`], over IPv6.
+fn apply_v6(rewrite: &Rewrite, &RewriteV6 { src, dst }: &RewriteV6, frame: &mut [u8]) {
+    assert_eq!((rewrite.src, rewrite.dst), (0, 0));
+    ether::emit_addresses(frame, rewrite.dst_mac, rewrite.src_mac);
+    frame[IP + 8..IP + 24].copy_from_slice(&src.to_be_bytes());
+    frame[IP + 24..IP + 40].copy_from_slice(&dst.to_be_bytes());
+    frame[IP + 7] -= 1;
+    let task = usize::from(rewrite.udp_at) + udp::LEN;
+    if rewrite.task {
+        frame[task + 5..][..2].copy_from_slice(&rewrite.worker.to_be_bytes());
+        frame[task + 7..][..2].copy_from_slice(&u16::from(rewrite.idle).to_be_bytes());
+    }
+    udp::renew_checksum_v6(frame);
+}
+
+#[test]
+fn deciding_and_rewriting_agree() {
+    for policy in ["horus", "random"] {
+        let (rewriting, deciding) = (context_v6(policy), context_v6(policy));
+        let went = compare_decisions(rewriting, deciding, bursts_v6(5, 400), |rewrite, frame| {
+            apply_v6(rewrite, &rewrite.v6.unwrap(), frame);
+        });
+        assert!(went > 3_000, "{policy}: {went}");
+    }
+}
+
+#[test]
+fn a_packet_is_held_until_its_next_hop_answers() {
+    let mut application = Application::new(context_v6("round-robin"));
+    let mut burst: Vec<_> = (0..8).map(|seq| task_v6(Header::new_task(POOL, seq))).collect();
+    let verdicts = application.process(0, 1, &mut burst);
+    let held = |verdict: &&Verdict| matches!(verdict, Verdict::Hold { worker: 14..18, .. });
+    assert_eq!(verdicts.iter().filter(held).count(), 4, "{verdicts:?}");
+    assert!(application.release(2).is_none());
+    assert_eq!(application.context.question_len(), QUESTION_LEN);
+    assert_eq!([0, 1, 2].map(|port| application.context.is_v6(port)), [true, true, false]);
+    let mut frame = [0; QUESTION_LEN];
+    let question = application.context.question(2, &mut frame).unwrap();
+    assert_eq!((question.port, question.len), (1, ndp::FRAME_LEN));
+    let asked = ndp::Packet::parse(&frame).unwrap();
+    assert_eq!((asked.operation, asked.target), (ndp::Operation::Solicitation, V6_SERVERS[1]));
+    assert_eq!((asked.src, asked.mac), (LEAF[1], Some(LEAF_MACS[1])));
+    assert_eq!(application.context.question(2, &mut frame), None, "asked once");
+
+    assert_eq!(application.process(1, 3, &mut [here_is_second_server()]), [Verdict::Consumed]);
+    for verdict in verdicts.iter().filter(held) {
+        let released = application.release(3).unwrap();
+        let Verdict::Hold { place, worker } = *verdict else { unreachable!() };
+        assert_eq!(released.place, place, "in order");
+        assert_eq!(released.verdict, Verdict::Forward { port: 1, worker });
+        assert_eq!(ether::dst(released.packet.bytes()), SECOND_MAC);
+    }
+    assert!(application.release(3).is_none());
+}
+
+#[test]
+fn questions_are_asked_in_buffers_of_a_pool() {
+    let mut application = Application::new(context_v6("round-robin"));
+    assert!(application.release(1).is_none());
+    let mut pool = FramePool::new(1, 96);
+    let (question, port) = application.context.ask(1, &mut pool).unwrap();
+    assert_eq!(ndp::Packet::parse(question.bytes()).unwrap().target, V6_SERVERS[1]);
+    assert_eq!((port, question.bytes().len()), (1, ndp::FRAME_LEN));
+}
+
+/// A host that looks whether its address is free asks without an option: the answer is longer than the question.
+#[test]
+fn an_answer_that_the_callers_buffer_has_no_room_for_is_not_made() {
+    let mut context = context_v6("horus");
+    let mut frame = who_is_v6(LEAF[0]);
+    frame.truncate(frame.len() - 8);
+    let packet = &mut frame[IP..];
+    packet[4..6].copy_from_slice(&24_u16.to_be_bytes());
+    packet[8..24].fill(0);
+    packet[ipv6::LEN + 2..ipv6::LEN + 4].fill(0);
+    let sum = ipv6::pseudo_header(packet, ipv6::ICMP, 24).bytes(&packet[ipv6::LEN..]).checksum();
+    packet[ipv6::LEN + 2..ipv6::LEN + 4].copy_from_slice(&sum.to_be_bytes());
+    let dropped = Verdict::Drop(DropReason::NdMalformed);
+    assert_eq!(process(&mut context, 0, 1, &mut [frame.clone()]), [dropped]);
+    // In a buffer that may grow it is.
+    let pool = FramePool::new(1, 96);
+    let mut verdicts = [Verdict::Consumed];
+    let mut burst = [pool.frame(&frame).unwrap()];
+    context.process(0, 1, &mut burst, &mut verdicts).unwrap();
+    assert_eq!(verdicts, [Verdict::Answer { port: 0 }]);
+    let answer = ndp::Packet::parse(burst[0].bytes()).unwrap();
+    assert_eq!((answer.dst, answer.mac), (ipv6::ALL_NODES, Some(LEAF_MACS[0])));
+}
+
+#[test]
+fn without_ports_an_ipv6_address_names_a_host() {
+    let text = format!(
+        "[leaf]\nid = 1\ncores = [0]\nseed = 7\nworkers_max = 8\n\
+         [[pool]]\nid = {POOL}\npolicy = 'round-robin'\n\
+         [[server]]\nip = 'fd00:2::b'\nworkers = '10-11'\npool = {POOL}\n\
+         [[pool]]\nid = 9\npolicy = 'lsq-update'\nreports = 'messages'\n\
+         [[server]]\nip = 'fd00:2::c'\nworkers = '20'\npool = 9\n"
+    );
+    let options = Options { ticks_hz: TICKS_HZ, macs: &[] };
+    let mut scheduler = Scheduler::from_toml(&text, &options).unwrap();
+    let mut picker = scheduler.picker(0).unwrap();
+    let choices = pick(&mut picker, 1, 0..2);
+    let worker = |worker| Choice::Worker { worker, idle: false };
+    assert_eq!(choices, [worker(10), worker(11)]);
+    assert_eq!(picker.report(&[done(10, 0)]), 1);
+    assert_eq!(picker.release(1), None);
+    for change in [
+        "add-server ip=fd00:2::d".to_owned(),
+        format!("add-workers server=fd00:2::d pool={POOL} workers=12"),
+    ] {
+        scheduler.apply(&change.parse::<Change>().unwrap()).unwrap();
+    }
+    assert_eq!(picker.release(TICKS_HZ / 1000), None);
+    assert_eq!(pick(&mut picker, TICKS_HZ / 1000, 0..3).len(), 3);
+    assert_eq!(scheduler.workers().len(), 4);
+    assert!(scheduler.totals().balances());
+}
+
+#[test]
+fn what_ipv6_does_not_have_is_refused() {
+    let refused = |old: &str, new: &str| {
+        let text = text_v6("horus");
+        assert!(text.contains(old), "{old}");
+        let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
+        Scheduler::from_toml(&text.replacen(old, new, 1), &options).unwrap_err().to_string()
+    };
+    let key = refused("policy = 'horus'", "policy = 'horus'\nkey_file = '/nowhere'");
+    assert!(key.contains("`pool.key_file`") && key.contains("IPv6 servers"), "{key}");
+    let mixed = refused("ip = 'fd00:2::c'", "ip = '10.0.2.12'");
+    assert!(mixed.contains("IPv4 or IPv6 for all servers of a pool"), "{mixed}");
+    let asks = refused("policy = 'horus'", "policy = 'jiq'\nreports = 'messages'");
+    assert!(asks.contains("`pool.reports`"), "{asks}");
+}
