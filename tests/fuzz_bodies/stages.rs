@@ -1,8 +1,9 @@
 //! Any bytes as packets of a leaf with a small network: parsed, classified, scheduled and rewritten.
 //!
 //! An input is a script of bursts. Random bytes seldom have right checksums, so most of its packets start as a task,
-//! a reply or an ARP packet with fields of the input's choice, which it may then damage, and may then give right
-//! checksums again. Checksums are computed here a second time, by the book.
+//! a reply or an ARP packet with fields of the input's choice, or as one of IPv6 or neighbour discovery, which it may then damage,
+//! and may then give right checksums again. Some are in a VLAN: the tag is taken off as a port of that VLAN does, or stays. Checksums
+//! are computed here a second time, by the book.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -16,9 +17,9 @@ use wedjat::policy::PolicySpec;
 use wedjat::reason::DropReason;
 use wedjat::stage::{Network, Stages, Verdict};
 use wedjat::state::{Counter, Member, Table};
-use wedjat::wire::arp;
 use wedjat::wire::ether::Mac;
-use wedjat::wire::udp::{Flow, PAYLOAD};
+use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
+use wedjat::wire::{arp, ndp, vlan};
 
 const BURST: usize = 8;
 const POLICIES: [&str; 9] = [
@@ -37,14 +38,41 @@ const QUEUE: usize = 4;
 /// Registered workers are silent after so long.
 const TIMEOUT_MS: u16 = 1;
 const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
-const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+/// Clients and workers of IPv4, then of IPv6.
+const PORTS: usize = 4;
+const LEAF_MACS: [Mac; PORTS] = [
+    Mac([2, 0, 0, 0, 0, 1]),
+    Mac([2, 0, 0, 0, 0, 2]),
+    Mac([2, 0, 0, 0, 0, 3]),
+    Mac([2, 0, 0, 0, 0, 4]),
+];
 const CLIENT: u32 = 0x0A00_0102;
 const ELSEWHERE: u32 = 0x0B00_0001;
 const SERVERS: [u32; 3] = [0x0A00_020B, 0x0A00_020C, 0x0A00_020D];
-/// Each worker's id, server and pool (by index).
-const WORKERS: [(u16, usize, usize); 6] =
-    [(10, 0, 0), (11, 0, 0), (12, 1, 0), (13, 1, 0), (20, 2, 1), (21, 2, 1)];
-const POOLS: [u16; 2] = [7, 9];
+const LEAF_V6: [u128; 2] = [v6(1, 1), v6(2, 1)];
+const CLIENT_V6: u128 = v6(1, 2);
+const ELSEWHERE_V6: u128 = v6(3, 1);
+const SERVERS_V6: [u128; 2] = [v6(2, 0xB), v6(2, 0xC)];
+/// Each worker's id, server (those of IPv6 last) and pool (by index).
+const WORKERS: [(u16, usize, usize); 9] = [
+    (10, 0, 0),
+    (11, 0, 0),
+    (12, 1, 0),
+    (13, 1, 0),
+    (20, 2, 1),
+    (21, 2, 1),
+    (30, 3, 2),
+    (31, 3, 2),
+    (32, 4, 2),
+];
+const POOLS: [u16; 3] = [7, 9, 11];
+/// The VLAN of a port that is in one.
+const VLAN: u16 = 5;
+
+/// fd00:NETWORK::HOST.
+const fn v6(network: u128, host: u128) -> u128 {
+    0xFD00 << 112 | network << 96 | host
+}
 const UDP_PORT: u16 = 1234;
 
 /// A packet in memory of its own.
@@ -92,12 +120,18 @@ impl<'a> Script<'a> {
     /// The next packet and the port it comes to.
     fn packet(&mut self) -> (usize, Frame) {
         let what = self.byte();
-        let mut frame = match what & 7 {
-            0 => self.raw(),
-            1 => self.arp(),
-            2 | 3 => self.task(),
-            4 => self.presence(),
-            _ => self.reply(),
+        let is_v6 = what & 128 != 0;
+        let mut frame = match (is_v6, what & 7) {
+            (false, 0) => self.raw(),
+            (false, 1) => self.arp(),
+            (false, 2 | 3) => self.task(),
+            (false, 4) => self.presence(),
+            (false, _) => self.reply(),
+            (true, 0) => self.tagged(),
+            (true, 1) => self.neighbour_discovery(),
+            (true, 2 | 3) => self.task_v6(),
+            (true, 4) => self.presence_v6(),
+            (true, _) => self.reply_v6(),
         };
         if what & 8 != 0 && !frame.is_empty() {
             let at = usize::from(self.word()) % frame.len().min(96);
@@ -110,7 +144,125 @@ impl<'a> Script<'a> {
             repair(&mut frame);
         }
         let usual = if what & 7 >= 4 { 1 } else { 0 };
-        (if what & 64 != 0 { 1 - usual } else { usual }, Frame(frame))
+        let side = if what & 64 != 0 { 1 - usual } else { usual };
+        (if is_v6 { 2 + side } else { side }, Frame(frame))
+    }
+
+    /// A frame with a tag, as a port that is in a VLAN, or one that is in none, gets it.
+    fn tagged(&mut self) -> Vec<u8> {
+        let inner = match self.byte() % 4 {
+            0 => self.raw(),
+            1 => self.neighbour_discovery(),
+            2 => self.task(),
+            _ => self.task_v6(),
+        };
+        let tag = self.one_of(&[VLAN, VLAN, VLAN + 1, 0, vlan::ID_MAX]);
+        if inner.len() < 12 {
+            return inner;
+        }
+        let mut frame = [&[0; vlan::LEN], &inner[..]].concat();
+        vlan::uncover(&mut frame, tag);
+        assert_eq!((&frame[..12], &frame[16..]), (&inner[..12], &inner[12..]));
+        assert_eq!(frame[12..16], [0x81, 0, (tag >> 8) as u8, tag as u8]);
+        if self.byte() & 1 == 1 { untag(frame) } else { frame }
+    }
+
+    fn neighbour_discovery(&mut self) -> Vec<u8> {
+        let sender = self.one_of(&[CLIENT_V6, SERVERS_V6[1], LEAF_V6[0], 0, SERVERS_V6[0]]);
+        let target = self.one_of(&[LEAF_V6[0], LEAF_V6[1], SERVERS_V6[1], CLIENT_V6, 0xFF << 120]);
+        let mac = Mac([2, 0, 0, 0, 9, self.byte()]);
+        let to = self.one_of(&[LEAF_MACS[2], LEAF_MACS[3]]);
+        let known = (self.byte() & 1 == 1).then_some(to);
+        let (mut message, mut to) = ndp::Packet::question(mac, sender, target, known);
+        if self.byte() & 1 == 1 {
+            message.operation = ndp::Operation::Advertisement;
+            (message.dst, to) = (LEAF_V6[1], LEAF_MACS[3]);
+        }
+        let mut frame = vec![0; ndp::FRAME_LEN];
+        message.emit(&mut frame, to, false);
+        // Without its option, or with others before it.
+        match self.byte() % 4 {
+            0 => frame.truncate(78),
+            1 => {
+                let units = self.byte() % 4;
+                let option = frame.split_off(78);
+                frame.extend([14, units, 0, 0, 0, 0, 0, 0]);
+                frame.extend(option);
+            }
+            _ => {}
+        }
+        let len = (frame.len() - 54) as u16;
+        frame[18..20].copy_from_slice(&len.to_be_bytes());
+        repair(&mut frame);
+        frame
+    }
+
+    fn payload_v6(&mut self, codes: &[u8]) -> Vec<u8> {
+        let mut payload = vec![self.one_of(codes) | (self.byte() & 0xA0)];
+        payload.extend(self.one_of(&[POOLS[2], POOLS[2], POOLS[2], POOLS[0]]).to_be_bytes());
+        payload.extend(self.one_of(&[30, 31, 32, 33, 10, 0x7FFF, 0xFFFF_u16]).to_be_bytes());
+        let more = usize::from(self.byte() % 64);
+        payload.extend(self.take(more));
+        payload
+    }
+
+    fn frame_v6(&mut self, flow: &Flow<u128>, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; PAYLOAD_V6 + payload.len()];
+        frame[PAYLOAD_V6..].copy_from_slice(payload);
+        flow.emit_v6(&mut frame, payload.len());
+        match self.byte() {
+            0..16 => frame[PAYLOAD_V6 - 2..PAYLOAD_V6].fill(0), // no UDP checksum
+            16..32 => frame[20] = self.byte(), // an extension header, or none that there is
+            32..40 => frame[21] = self.byte() % 4, // hops that are left
+            _ => {}
+        }
+        frame
+    }
+
+    fn task_v6(&mut self) -> Vec<u8> {
+        let payload = self.payload_v6(&[0, 0, 16, 2, 6]);
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 1, 3]),
+            dst_mac: LEAF_MACS[2],
+            src: self.one_of(&[
+                CLIENT_V6,
+                CLIENT_V6,
+                CLIENT_V6 + 1,
+                ELSEWHERE_V6,
+                SERVERS_V6[0],
+                1,
+            ]),
+            dst: self.one_of(&[LEAF_V6[0], LEAF_V6[0], LEAF_V6[0], LEAF_V6[1], SERVERS_V6[0]]),
+            src_port: 40_000 + u16::from(self.byte() & 1),
+            dst_port: UDP_PORT,
+        };
+        self.frame_v6(&flow, &payload)
+    }
+
+    /// What the server of this index sends.
+    fn of_server_v6(&mut self, dst: u128, ports: (u16, u16)) -> Flow<u128> {
+        Flow {
+            src_mac: Mac([2, 0, 0, 0, 3, 11]),
+            dst_mac: LEAF_MACS[3],
+            src: self.one_of(&[SERVERS_V6[0], SERVERS_V6[0], SERVERS_V6[1], ELSEWHERE_V6]),
+            dst,
+            src_port: ports.0,
+            dst_port: ports.1,
+        }
+    }
+
+    fn presence_v6(&mut self) -> Vec<u8> {
+        let payload = self.payload_v6(&[12, 11, 13, 18]);
+        let dst = self.one_of(&[LEAF_V6[1], LEAF_V6[1], LEAF_V6[0], SERVERS_V6[0]]);
+        let flow = self.of_server_v6(dst, (5000, UDP_PORT));
+        self.frame_v6(&flow, &payload)
+    }
+
+    fn reply_v6(&mut self) -> Vec<u8> {
+        let payload = self.payload_v6(&[2, 3, 0, 7]);
+        let dst = self.one_of(&[CLIENT_V6, CLIENT_V6, CLIENT_V6 + 1, ELSEWHERE_V6, LEAF_V6[0]]);
+        let flow = self.of_server_v6(dst, (UDP_PORT, 40_000));
+        self.frame_v6(&flow, &payload)
     }
 
     fn raw(&mut self) -> Vec<u8> {
@@ -193,6 +345,18 @@ impl<'a> Script<'a> {
     }
 }
 
+/// What a port that is in a VLAN makes of a frame that has a tag: without it if the VLAN is its own.
+fn untag(mut frame: Vec<u8>) -> Vec<u8> {
+    let expected = [&frame[..12], &frame[16..]].concat();
+    if vlan::id(&frame) != Some(VLAN) {
+        return frame;
+    }
+    vlan::cover(&mut frame);
+    frame.drain(..vlan::LEN);
+    assert_eq!(frame, expected);
+    frame
+}
+
 /// RFC 1071, word by word.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
@@ -210,12 +374,52 @@ fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn double_word(bytes: &[u8], at: usize) -> u32 {
-    u32::from(word(bytes, at)) << 16 | u32::from(word(bytes, at + 2))
+/// It has the EtherType of IPv6.
+fn is_v6(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[0x86, 0xDD])
 }
 
-/// Where UDP's header and end are in an IPv4 frame, if they are within it.
+/// It is one of neighbour discovery's, or at least of ICMPv6.
+fn is_icmp(frame: &[u8]) -> bool {
+    is_v6(frame) && frame.get(20) == Some(&58)
+}
+
+fn bits(bytes: &[u8]) -> u128 {
+    bytes.iter().fold(0, |bits, &byte| bits << 8 | u128::from(byte))
+}
+
+/// Source and destination of a whole frame; an IPv4 address as its number.
+fn addresses(frame: &[u8]) -> (u128, u128) {
+    match is_v6(frame) {
+        true => (bits(&frame[22..38]), bits(&frame[38..54])),
+        false => (bits(&frame[26..30]), bits(&frame[30..34])),
+    }
+}
+
+/// The address of a server by its index, as [`addresses`] has it.
+fn server(index: usize) -> u128 {
+    match SERVERS.get(index) {
+        Some(&address) => address.into(),
+        None => SERVERS_V6[index - SERVERS.len()],
+    }
+}
+
+/// The leaf's address on a port, as [`addresses`] has it.
+fn leaf(port: usize) -> u128 {
+    if port < 2 { LEAF[port].into() } else { LEAF_V6[port - 2] }
+}
+
+/// Where the time to live, or the hop limit, is.
+fn hops_at(frame: &[u8]) -> usize {
+    if is_v6(frame) { 21 } else { 22 }
+}
+
+/// Where UDP's header and end are in a frame, if they are within it.
 fn udp_of(frame: &[u8]) -> Option<(usize, usize)> {
+    if is_v6(frame) {
+        let end = 54 + usize::from(word(frame.get(54..62)?, 4));
+        return (end >= 62 && end <= frame.len() && frame[20] == 17).then_some((54, end));
+    }
     let head = frame.get(14..34)?;
     let at = 14 + usize::from(head[0] & 15) * 4;
     let end = at + usize::from(word(frame.get(at..at + 8)?, 4));
@@ -224,15 +428,29 @@ fn udp_of(frame: &[u8]) -> Option<(usize, usize)> {
 
 /// The sum over pseudo header and datagram.
 fn udp_sum(frame: &[u8], at: usize, end: usize) -> u32 {
-    sum(&frame[26..34]) + 17 + (end - at) as u32 + sum(&frame[at..end])
+    let addresses = if is_v6(frame) { &frame[22..54] } else { &frame[26..34] };
+    sum(addresses) + 17 + (end - at) as u32 + sum(&frame[at..end])
+}
+
+/// What the header's own checksum is over is right; IPv6 has none.
+fn has_right_header(frame: &[u8], at: usize) {
+    assert!(is_v6(frame) || folded(sum(&frame[14..at])) == 0xFFFF, "IPv4 checksum");
 }
 
 /// Gives the frame right checksums, wherever its fields say they are.
 fn repair(frame: &mut [u8]) {
+    if is_icmp(frame) && frame.len() >= 58 {
+        frame[56..58].fill(0);
+        let (len, message) = (u32::from(word(frame, 18)), sum(&frame[54..]));
+        let checksum = !folded(sum(&frame[22..54]) + 58 + len + message);
+        return frame[56..58].copy_from_slice(&checksum.to_be_bytes());
+    }
     let Some((at, end)) = udp_of(frame) else { return };
-    frame[24..26].fill(0);
-    let checksum = !folded(sum(&frame[14..at]));
-    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    if !is_v6(frame) {
+        frame[24..26].fill(0);
+        let checksum = !folded(sum(&frame[14..at]));
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    }
     frame[at + 6..at + 8].fill(0);
     let checksum = !folded(udp_sum(frame, at, end));
     let present = if checksum == 0 { 0xFFFF } else { checksum };
@@ -242,10 +460,10 @@ fn repair(frame: &mut [u8]) {
 struct Rig {
     stages: Stages,
     /// Tasks that wait, with the ports they came to.
-    queues: [VecDeque<(usize, Frame)>; 2],
+    queues: [VecDeque<(usize, Frame)>; POOLS.len()],
     now: u64,
     /// Packets to workers, and to clients.
-    forwarded: (u64, u64),
+    forwarded: [(u64, u64); 2],
 }
 
 /// A clock of microseconds.
@@ -253,28 +471,35 @@ const TICKS_HZ: u64 = 1_000_000;
 
 fn text(policy: &str) -> String {
     let server = |(at, pool, workers, further): (usize, u16, &str, &str)| {
-        let ip = std::net::Ipv4Addr::from_bits(SERVERS[at]);
+        let ip: std::net::IpAddr = match SERVERS.get(at) {
+            Some(&ip) => std::net::Ipv4Addr::from_bits(ip).into(),
+            None => std::net::Ipv6Addr::from_bits(server(at)).into(),
+        };
         format!("[[server]]\nip = '{ip}'\nworkers = '{workers}'\npool = {pool}\n{further}\n")
     };
     let takes_them = policy.parse::<PolicySpec>().is_ok_and(|policy| policy.takes_messages());
-    let reports = if takes_them { "messages" } else { "replies" };
     let pool = |(id, overflow): (u16, &str)| {
+        let reports = if takes_them && id != POOLS[2] { "messages" } else { "replies" };
         format!(
             "[[pool]]\nid = {id}\npolicy = '{policy}'\nqueue = {QUEUE}\noverflow = '{overflow}'\nreports = '{reports}'\n"
         )
     };
-    let [first, second] = POOLS;
+    let [first, second, third] = POOLS;
     let servers = [
         (0, first, "10-11", "registers = true\nmac = '02:00:00:00:02:0b'"),
         (1, first, "12-13", "registers = true"), // it is left to ARP
         (2, second, "20-21", "mac = '02:00:00:00:02:0d'"),
+        (3, third, "30-31", "registers = true\nmac = '02:00:00:00:03:0b'"),
+        (4, third, "32", "registers = true"), // it is left to neighbour discovery
     ];
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 8\nconnection_timeout_ms = 1\n\
-         worker_timeout_ms = {TIMEOUT_MS}\npools_max = 2\nservers_max = 3\nworkers_max = 4\n\
+         worker_timeout_ms = {TIMEOUT_MS}\npools_max = 3\nservers_max = 5\nworkers_max = 4\n\
          [[port]]\ndevice = 'c'\nside = 'clients'\nip = '10.0.1.1/24'\n\
-         [[port]]\ndevice = 'w'\nside = 'workers'\nip = '10.0.2.1/24'\n{}{}",
-        [(first, "drop"), (second, "refuse")].map(pool).concat(),
+         [[port]]\ndevice = 'w'\nside = 'workers'\nip = '10.0.2.1/24'\n\
+         [[port]]\ndevice = 'c6'\nside = 'clients'\nip = 'fd00:1::1/64'\n\
+         [[port]]\ndevice = 'w6'\nside = 'workers'\nip = 'fd00:2::1/64'\n{}{}",
+        [(first, "drop"), (second, "refuse"), (third, "refuse")].map(pool).concat(),
         servers.map(server).concat()
     )
 }
@@ -287,8 +512,11 @@ static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
 fn network(config: &Config, table: &Table) -> Arc<Network> {
     let neighbours = table.neighbours();
     for server in &config.servers {
-        let std::net::IpAddr::V4(ip) = server.ip else { continue };
-        let slot = neighbours.pin(1, ip.to_bits()).expect("room for three");
+        let slot = match server.ip {
+            std::net::IpAddr::V4(ip) => neighbours.pin(1, ip.to_bits()),
+            std::net::IpAddr::V6(ip) => neighbours.pin_v6(3, ip.to_bits()),
+        };
+        let slot = slot.expect("room for all");
         if let Some(mac) = server.mac {
             neighbours.set_static(slot, mac);
         }
@@ -304,7 +532,7 @@ fn rig(policy: usize) -> Rig {
     let table = assembly::table(config, TICKS_HZ).expect("in memory");
     let network = network(config, &table);
     let stages = assembly::stages_of_core(config, &Membership::of(config), &network, &table, 0);
-    Rig { stages, queues: Default::default(), now: 1, forwarded: (0, 0) }
+    Rig { stages, queues: Default::default(), now: 1, forwarded: Default::default() }
 }
 
 /// All that is believed of a member.
@@ -314,7 +542,7 @@ impl Rig {
     fn beliefs(&mut self) -> Vec<Belief> {
         let mut beliefs = Vec::new();
         for pool in 0..POOLS.len() {
-            let view = self.stages.dispatcher_mut(pool).expect("two pools").view();
+            let view = self.stages.dispatcher_mut(pool).expect("three pools").view();
             for member in (0..view.members() as u16).map(Member) {
                 let idle = view.idle().contains(member);
                 beliefs.push((
@@ -364,8 +592,8 @@ impl Rig {
             match *verdict {
                 Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => {
                     forwarded(before, &frame.0, usize::from(port));
-                    to_workers += u64::from(port == 1);
-                    to_clients += u64::from(port == 0);
+                    to_workers += u64::from(port % 2 == 1);
+                    to_clients += u64::from(port % 2 == 0);
                 }
                 Verdict::Drop(reason) => {
                     drops[reason as usize] += 1;
@@ -380,9 +608,10 @@ impl Rig {
                     assert!(queue.len() <= QUEUE, "no more wait than may");
                 }
                 Verdict::Answer if word(before, 12) == 0x0806 => answered(&frame.0, port),
-                Verdict::Answer if port == 0 => refused(before, &frame.0),
+                Verdict::Answer if is_icmp(before) => told(before, &frame.0, port),
+                Verdict::Answer if port % 2 == 0 => refused(before, &frame.0),
                 Verdict::Answer => acknowledged(before, &frame.0),
-                Verdict::Consumed if word(before, 12) == 0x0806 => {}
+                Verdict::Consumed if word(before, 12) == 0x0806 || is_icmp(before) => {}
                 Verdict::Consumed => known(before, &[11, 18]),
             }
         }
@@ -398,8 +627,8 @@ impl Rig {
         for (_, outstanding, ..) in after {
             assert!(u64::from(outstanding) <= now_tasks, "counts of tasks do not wrap");
         }
-        self.forwarded.0 += to_workers;
-        self.forwarded.1 += to_clients;
+        let forwarded = &mut self.forwarded[port / 2];
+        (forwarded.0, forwarded.1) = (forwarded.0 + to_workers, forwarded.1 + to_clients);
         self.release();
         self.stages.tick(self.now, self.now * 1000);
         self.stages.collect_picks();
@@ -417,7 +646,7 @@ impl Rig {
                     None => break,
                     Some(Verdict::Forward { port, .. } | Verdict::Hold { port, .. }) => {
                         forwarded(&before, &frame.0, usize::from(port));
-                        self.forwarded.0 += 1;
+                        self.forwarded[usize::from(port) / 2].0 += 1;
                     }
                     Some(verdict) => assert!(
                         matches!(verdict, Verdict::Drop(_)),
@@ -426,7 +655,7 @@ impl Rig {
                 }
                 queue.pop_front();
             }
-            let dispatcher = self.stages.dispatcher(pool).expect("two pools");
+            let dispatcher = self.stages.dispatcher(pool).expect("three pools");
             assert_eq!(dispatcher.waiting(), queue.len());
         }
     }
@@ -458,22 +687,23 @@ fn known(frame: &[u8], codes: &[u8]) {
     let worker =
         WORKERS.iter().find(|worker| worker.0 == word(payload, 3)).expect("a known worker");
     assert!(codes.contains(&(payload[0] & 0x1F)));
-    assert_eq!(double_word(frame, 26), SERVERS[worker.1]);
+    assert_eq!(addresses(frame).0, server(worker.1));
     assert_eq!(word(payload, 1), POOLS[worker.2]);
 }
 
 /// A packet that was sent back to where it came from; its payload before and after.
 fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (at, end) = udp_of(after).expect("whole");
-    assert_eq!(folded(sum(&after[14..at])), 0xFFFF, "IPv4 checksum");
+    has_right_header(after, at);
     if word(before, at + 6) == 0 {
+        assert!(!is_v6(before), "over IPv6 it is there");
         assert_eq!(word(after, at + 6), 0, "an absent checksum stays absent");
     } else {
         assert_eq!(folded(udp_sum(after, at, end)), 0xFFFF, "UDP checksum");
     }
     assert_eq!((&after[..6], &after[6..12]), (&before[6..12], &before[..6]));
-    assert_eq!(double_word(after, 26), double_word(before, 30));
-    assert_eq!(double_word(after, 30), double_word(before, 26));
+    let (source, destination) = addresses(before);
+    assert_eq!(addresses(after), (destination, source));
     assert_eq!((word(after, at), word(after, at + 2)), (word(before, at + 2), word(before, at)));
     (&before[at + 8..], &after[at + 8..])
 }
@@ -482,30 +712,34 @@ fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
 fn forwarded(before: &[u8], after: &[u8], port: usize) {
     assert_eq!(before.len(), after.len());
     let (at, end) = udp_of(after).expect("whole");
-    assert_eq!(folded(sum(&after[14..at])), 0xFFFF, "IPv4 checksum");
-    assert_eq!(after[22], before[22] - 1, "TTL");
+    has_right_header(after, at);
+    assert_eq!(after[hops_at(after)], before[hops_at(before)] - 1, "hops");
+    assert_eq!((is_v6(before), is_v6(after)), (port >= 2, port >= 2), "a port of its family");
     match (word(before, at + 6), word(after, at + 6)) {
-        (0, checksum) => assert_eq!(checksum, 0, "an absent checksum stays absent"),
+        (0, checksum) => {
+            assert_eq!(checksum, 0, "an absent checksum stays absent");
+            assert!(!is_v6(before), "over IPv6 it is there");
+        }
         (_, 0) => panic!("a checksum went lost"),
         _ => assert_eq!(folded(udp_sum(after, at, end)), 0xFFFF, "UDP checksum"),
     }
     assert_eq!(after[6..12], LEAF_MACS[port].0, "the leaf sends");
     let payload = at + 8;
     let worker = |id: u16| WORKERS.iter().find(|worker| worker.0 == id).expect("a known worker");
-    let (source, destination) = (double_word(after, 26), double_word(after, 30));
-    if port == 1 {
+    let (source, destination) = addresses(after);
+    if port % 2 == 1 {
         let chosen = worker(word(after, payload + 5));
-        assert_eq!(destination, SERVERS[chosen.1], "to the server of the worker chosen");
+        assert_eq!(destination, server(chosen.1), "to the server of the worker chosen");
         assert_eq!(word(after, payload + 1), POOLS[chosen.2], "which serves the task's pool");
-        assert_eq!(source, double_word(before, 26), "from the client");
+        assert_eq!(source, addresses(before).0, "from the client");
         assert!(word(after, payload + 7) <= 1);
         assert_eq!(after[payload..payload + 5], before[payload..payload + 5]);
         assert_eq!(after[payload + 9..], before[payload + 9..]);
     } else {
         let sender = worker(word(before, payload + 3));
-        assert_eq!(double_word(before, 26), SERVERS[sender.1], "a worker's own server answers");
-        assert_eq!(source, LEAF[0], "the leaf answers");
-        assert_eq!(destination, double_word(before, 30));
+        assert_eq!(addresses(before).0, server(sender.1), "a worker's own server answers");
+        assert_eq!(source, leaf(port), "the leaf answers");
+        assert_eq!(destination, addresses(before).1);
         assert_eq!(after[payload..], before[payload..]);
     }
     assert_eq!(after[at..at + 6], before[at..at + 6], "UDP ports and length");
@@ -517,14 +751,28 @@ fn answered(frame: &[u8], port: usize) {
     assert_eq!(answer.operation, arp::Operation::Reply);
 }
 
-/// One input; returns how many of its packets went to a worker and how many to a client.
-pub fn run(input: &[u8]) -> (u64, u64) {
+/// A question of neighbour discovery got its answer, which goes to whoever asked.
+fn told(before: &[u8], after: &[u8], port: usize) {
+    let mac = LEAF_MACS[port].0;
+    assert_eq!((before[54], after[54], after.len()), (135, 136, 86));
+    assert_eq!((&after[6..12], &after[62..78]), (&mac[..], &before[62..78]));
+    assert_eq!(after[78..], [&[2, 1][..], &mac].concat());
+    let ((asker, _), (source, destination)) = (addresses(before), addresses(after));
+    let all_nodes = 0xFF02 << 112 | 1;
+    assert_eq!(source, leaf(port));
+    assert_eq!(destination, if asker == 0 { all_nodes } else { asker });
+    assert_eq!(folded(sum(&after[22..54]) + 58 + 32 + sum(&after[54..])), 0xFFFF, "checksum");
+    assert_eq!(after[21], 255, "no router has passed it on");
+}
+
+/// One input; returns how many of its packets went to a worker and how many to a client, by family.
+pub fn run(input: &[u8]) -> [(u64, u64); 2] {
     let mut script = Script(input);
     let mut rig = rig(usize::from(script.byte()) % POLICIES.len());
     while !script.0.is_empty() {
         let pause = u64::from(script.byte()) * 16;
         let count = 1 + usize::from(script.byte()) % BURST;
-        let mut ports: [Vec<Frame>; 2] = [Vec::new(), Vec::new()];
+        let mut ports: [Vec<Frame>; PORTS] = Default::default();
         for _ in 0..count {
             let (port, frame) = script.packet();
             ports[port].push(frame);
