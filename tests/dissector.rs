@@ -12,7 +12,7 @@ use wedjat::wire::auth::{self, Key};
 use wedjat::wire::ether::Mac;
 use wedjat::wire::peer::{VIA_LEN, Via};
 use wedjat::wire::task::{Code, EXTENSION_LEN, Extension, Header, LEN};
-use wedjat::wire::udp::{Flow, PAYLOAD};
+use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
 
 const CLIENT: u32 = 0x0A00_0102;
 const LEAF: u32 = 0x0A00_0101;
@@ -45,6 +45,24 @@ fn frame_to(header: &Header, extension: Option<Extension>, port: u16) -> Vec<u8>
         );
     }
     flow.emit(&mut frame, len);
+    frame
+}
+
+/// The same over IPv6, with an extension: between the leaf or a server and the client with this number.
+fn frame_v6(header: &Header, extension: Extension, client: u128) -> Vec<u8> {
+    const NETWORK: u128 = 0xFD00 << 112;
+    let Flow { src_mac, dst_mac, src, dst, src_port, dst_port } = flow(header, 1234);
+    let named = |address: u32| match address {
+        LEAF => NETWORK | 1,
+        CLIENT => NETWORK | client,
+        _ => NETWORK | 0xB,
+    };
+    let (src, dst) = (named(src), named(dst));
+    let len = header.len() + PAYLOAD_LEN;
+    let mut frame = vec![0; PAYLOAD_V6 + len];
+    header.emit(&mut frame[PAYLOAD_V6..]);
+    extension.emit(&mut frame[PAYLOAD_V6..]);
+    Flow { src_mac, dst_mac, src, dst, src_port, dst_port }.emit_v6(&mut frame, len);
     frame
 }
 
@@ -239,6 +257,35 @@ fn a_reply_names_its_task() {
     assert_eq!([0, 1, 2].map(|at| value(at, "response_in")), [None, Some(4), Some(5)]);
     assert_eq!([3, 4].map(|at| value(at, "response_to")), [Some(2), Some(3)]);
     assert!(seen[3].contains_key("wedjat.time"), "{seen:?}");
+}
+
+/// Fields, what numbers mean, and which reply answers which task: clients with one port and one number are told apart.
+#[test]
+fn tasks_over_ipv6_are_shown_as_those_over_ipv4() {
+    if !has_tshark() {
+        return;
+    }
+    let task = Header { extended: true, ..Header::new_task(7, 1) };
+    let done = Header { code: Code::TaskDone, src: 5, dst: 0, qlen: 4, ..task };
+    let ids = Extension { app: 1, seq32: 9, service_ns: 50_000, class: 3 };
+    let (one, other) = (0xA << 64 | 2, 0xB << 64 | 2);
+    let frames = [
+        frame_v6(&task, ids, one),
+        frame_v6(&task, ids, other),
+        frame_v6(&done, ids, other),
+        frame_v6(&done, ids, one),
+    ];
+    let seen = dissected(&frames, &[]);
+    let value =
+        |at: usize, name: &str| seen[at].get(&format!("wedjat.{name}")).map(|value| number(value));
+    for at in 0..4 {
+        let fields = ["pool", "seq", "app", "seq32", "service_ns", "class"];
+        assert_eq!(fields.map(|name| value(at, name)), [7, 1, 1, 9, 50_000, 3].map(Some));
+        assert!(!seen[at].contains_key("wedjat.short"), "{seen:?}");
+    }
+    assert_eq!((value(2, "worker"), value(2, "report")), (Some(5), Some(4)));
+    assert_eq!([0, 1].map(|at| value(at, "response_in")), [Some(4), Some(3)]);
+    assert_eq!([2, 3].map(|at| value(at, "response_to")), [Some(2), Some(1)]);
 }
 
 #[test]
