@@ -593,7 +593,7 @@ impl Rig {
                 Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => {
                     forwarded(before, &frame.0, usize::from(port));
                     to_workers += u64::from(port % 2 == 1);
-                    to_clients += u64::from(port % 2 == 0);
+                    to_clients += u64::from(port.is_multiple_of(2));
                 }
                 Verdict::Drop(reason) => {
                     drops[reason as usize] += 1;
@@ -609,7 +609,7 @@ impl Rig {
                 }
                 Verdict::Answer if word(before, 12) == 0x0806 => answered(&frame.0, port),
                 Verdict::Answer if is_icmp(before) => told(before, &frame.0, port),
-                Verdict::Answer if port % 2 == 0 => refused(before, &frame.0),
+                Verdict::Answer if port.is_multiple_of(2) => refused(before, &frame.0),
                 Verdict::Answer => acknowledged(before, &frame.0),
                 Verdict::Consumed if word(before, 12) == 0x0806 || is_icmp(before) => {}
                 Verdict::Consumed => known(before, &[11, 18]),

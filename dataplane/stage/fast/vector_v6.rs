@@ -23,7 +23,7 @@ use crate::wire::{ipv6, udp};
 
 /// Where the third vector begins: it ends with the pattern.
 const THIRD: usize = PATTERN - VECTOR;
-const _: () = assert!(THIRD <= IP + VECTOR && PATTERN <= HEAD && THIRD % 2 == 0);
+const _: () = assert!(THIRD <= IP + VECTOR && PATTERN <= HEAD && THIRD.is_multiple_of(2));
 
 /// What each word of the second vector counts in the sum of the datagram and its pseudo header (RFC 8200, 8.1): the length, which is that
 /// of the datagram, and the addresses.
