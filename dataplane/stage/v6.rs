@@ -140,9 +140,6 @@ impl Network6 {
         if has_v4 && has_v6 {
             return Err(NetworkError::MixedFamilies(id));
         }
-        if has_v6 && pool.authenticator.is_some() {
-            return Err(NetworkError::KeyOverIpv6(id));
-        }
         let of_member = |place: &Option<(u16, u16)>| {
             let target = place.and_then(|(id, server)| Some(TargetV6::new(id, address(server)?)));
             target.unwrap_or_default()
@@ -159,13 +156,15 @@ impl Network6 {
     pub(super) fn settle(
         &mut self,
         ports: &[PortAddress],
-        pools: &[Option<u16>],
+        pools: &[NetworkPool],
         udp_port: u16,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
-        let template =
-            |port, id: &Option<u16>| TemplateV6::new(port, id.unwrap_or_default(), udp_port);
-        let of_port = |port| pools.iter().map(move |id| template(port, id));
+        let template = |port, pool: &NetworkPool| {
+            let (id, authenticated) = (pool.id.unwrap_or_default(), pool.authenticator.is_some());
+            TemplateV6::new(port, id, authenticated, udp_port)
+        };
+        let of_port = |port| pools.iter().map(move |pool| template(port, pool));
         self.templates = ports.iter().flat_map(of_port).collect();
         self.ports = ports.iter().copied().collect();
         // Two servers with one address are told apart by their workers' ids, as long as their number is one.

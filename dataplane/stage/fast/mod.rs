@@ -24,6 +24,7 @@ use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
+use crate::wire::auth::Signed;
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ipv4;
 use crate::wire::task::{self, Extension};
@@ -231,7 +232,8 @@ fn replies<B: Buf>(
         }
     }
     if let Some(authenticator) = network.authenticator(port, pool) {
-        for (at, reason) in prove(authenticator, packets, &mut believed, &mut reports) {
+        let claim = |frame: &[u8]| auth::claim(frame, TASK);
+        for (at, reason) in prove((authenticator, claim), packets, &mut believed, &mut reports) {
             stages.counters.drop(reason, 1);
             verdicts.other(at, Verdict::Drop(reason));
         }
@@ -280,17 +282,18 @@ fn report(
     believed.then_some(Report::new(worker.member, load, service_ns))
 }
 
-/// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why.
+/// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why. `claim`
+/// reads what a frame claims.
 #[inline(never)]
-fn prove<B: Buf>(
-    authenticator: &ReplyAuthenticator,
+fn prove<B: Buf, const BLOCKS: usize>(
+    (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<Signed<BLOCKS>>),
     packets: &[B],
     believed: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
     // Their length was looked at when they were read, so all of them are long enough.
     let claims = (*believed).zip(&*reports).map_while(|(at, report)| {
-        auth::claim(packets.get(at)?.bytes(), TASK).map(|signed| (report.member, signed))
+        claim(packets.get(at)?.bytes()).map(|signed| (report.member, signed))
     });
     let claims: ArrayVec<_, BURST> = claims.collect();
     let mut refused = authenticator.judge(&claims);

@@ -4,7 +4,7 @@
 use super::template::CodeByte;
 use crate::stage::network::PortAddress;
 use crate::wire::task::{self, Code};
-use crate::wire::{ether, ipv6, udp};
+use crate::wire::{auth, ether, ipv6, udp};
 
 /// Bytes that a packet of the fast path has at least.
 pub const HEAD: usize = udp::PAYLOAD_V6 + task::LEN;
@@ -64,22 +64,32 @@ impl Pattern {
 
 /// What takes the fast path on one port, of one pool: tasks, and replies.
 #[derive(Clone, Copy, Debug)]
-pub struct TemplateV6([Pattern; 2]);
+pub struct TemplateV6 {
+    patterns: [Pattern; 2],
+    /// Bytes of proof behind the headers of replies.
+    proof_len: usize,
+}
 
 impl TemplateV6 {
-    /// What takes the fast path on this port, of the pool with this id. Whether a task's source is a client's and a reply's its
-    /// worker's server is still to be looked at.
-    pub fn new(address: &PortAddress, pool: u16, udp_port: u16) -> Self {
-        let Some(own) = address.v6 else { return Self([Pattern::NOTHING; 2]) };
+    /// What takes the fast path on this port, of the pool with this id, whose replies are `authenticated` or none of them. Whether a
+    /// task's source is a client's and a reply's its worker's server is still to be looked at, and so is the proof of replies.
+    pub fn new(address: &PortAddress, pool: u16, authenticated: bool, udp_port: u16) -> Self {
+        let Some(own) = address.v6 else {
+            return Self { patterns: [Pattern::NOTHING; 2], proof_len: 0 };
+        };
         let (udp_port, mask) = (udp_port.to_be_bytes(), [0xFF; 2]);
         let mut task = Pattern::datagram(address, pool, Code::NewTask as u8, !task::EXTENSION_BIT);
         task.require(IP + 24, &own.ip.to_be_bytes(), &[0xFF; 16]);
         task.require(UDP + 2, &udp_port, &mask);
         let reply_mask = !(task::EXTENSION_BIT | 1);
-        let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8, reply_mask);
+        let proof = if authenticated { task::AUTHENTICATION_BIT } else { 0 };
+        let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8 | proof, reply_mask);
         reply.require(UDP, &udp_port, &mask);
         let on = |side, pattern| if side { pattern } else { Pattern::NOTHING };
-        Self([on(address.side.has_clients(), task), on(address.side.has_workers(), reply)])
+        Self {
+            patterns: [on(address.side.has_clients(), task), on(address.side.has_workers(), reply)],
+            proof_len: if authenticated { auth::LEN } else { 0 },
+        }
     }
 
     /// The code of the frame, when it matches.
@@ -89,8 +99,9 @@ impl TemplateV6 {
         let code = CodeByte::at(head[TASK]);
         let number = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
         let (payload_len, udp_len) = (number(IP + 4), number(UDP + 4));
-        let least = udp::LEN + task::LEN + code.extension_len();
-        let fits = self.0[usize::from(code.is_reply())].fits(head)
+        let proof_len = usize::from(code.is_reply()) * self.proof_len;
+        let least = udp::LEN + task::LEN + code.extension_len() + proof_len;
+        let fits = self.patterns[usize::from(code.is_reply())].fits(head)
             & (head[IP + 7] >= 2)
             & (payload_len <= frame.len() - UDP)
             & (udp_len <= payload_len)

@@ -5,8 +5,8 @@
 
 use arrayvec::ArrayVec;
 
-use super::BurstMask;
 use super::template_v6::{IP, TASK, UDP};
+use super::{BurstMask, prove};
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Pick, Task};
@@ -15,7 +15,7 @@ use crate::stage::network::{Network, Side};
 use crate::stage::parse::PREFETCH_AHEAD;
 use crate::stage::rewrite::{self, ReplyRewriterV6};
 use crate::stage::v6::Network6;
-use crate::stage::{Stages, Verdict, Verdicts, classify};
+use crate::stage::{Stages, Verdict, Verdicts, auth, classify};
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::ipv6;
 use crate::wire::task::{self, Extension};
@@ -54,6 +54,14 @@ pub fn burst<B: Buf>(
     let run = recognise((network, v6), &stages.neighbours, (port, pool), packets);
     let Run { len, replies, tasks, mut reports } = run;
     if !reports.is_empty() {
+        let mut believed = BurstMask(replies);
+        if let Some(authenticator) = network.authenticator(port, pool) {
+            let proof = (authenticator, |frame: &[u8]| auth::claim_v6(frame, TASK));
+            for (at, reason) in prove(proof, packets, &mut believed, &mut reports) {
+                stages.counters.drop(reason, 1);
+                verdicts.other(at, Verdict::Drop(reason));
+            }
+        }
         stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
         let surplus = stages.dispatchers[pool].reply_run(&reports);
         if surplus > 0 {
@@ -62,7 +70,7 @@ pub fn burst<B: Buf>(
         stages.counters.add(Counter::Replies, reports.len() as u64);
         let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms);
         let mut rewriter = ReplyRewriterV6::new(&stages.network, neighbours, now_ms);
-        for at in BurstMask(replies) {
+        for at in believed {
             let Some(packet) = packets.get_mut(at) else { break };
             if let Err(reason) = rewriter.send(packet.bytes_mut(), UDP, verdicts, at) {
                 stages.counters.drop(reason, 1);
@@ -177,6 +185,7 @@ mod tests {
     use super::*;
     use crate::io::memory::FramePool;
     use crate::stage::fast::tests::{damage, decide_alike};
+    use crate::wire::auth::{KEY_LEN, Key, addresses_v6};
     use crate::wire::ether::Mac;
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
@@ -188,8 +197,13 @@ mod tests {
     const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
     const POOL: u16 = 0x0107;
 
-    /// With that side behind the port at which packets come, and workers behind it or another one.
-    fn stages(side: &str) -> Stages {
+    fn key() -> Key {
+        Key::new([9; KEY_LEN])
+    }
+
+    /// With that side behind the port at which packets come, and workers behind it or another one; and a key, if there is one, for
+    /// sequences from 0 on.
+    fn stages(side: &str, key: Option<Key>) -> Stages {
         let server = if side == "clients" { "fd00:4::b" } else { "fd00:1::b" };
         let text = format!(
             "[leaf]\nid = 0\ncores = [0]\nseed = 7\nworker_timeout_ms = 0\nconnection_timeout_ms = 1\n\
@@ -198,15 +212,20 @@ mod tests {
              [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
              [[server]]\nip = '{server}'\nmac = '{SERVER_MAC}'\nworkers = '0-7'\npool = {POOL}\n"
         );
-        crate::rig::stages(&text, None).stages.remove(0)
+        crate::rig::stages(&text, key).stages.remove(0)
     }
 
-    fn frame(header: Header, source: Option<u128>, payload: &[u8]) -> Vec<u8> {
+    /// A packet, signed under a sequence if its header is authenticated.
+    fn frame(header: Header, source: Option<u128>, payload: &[u8], sequence: u64) -> Vec<u8> {
         let is_reply = header.code.is_reply();
         let len = header.len() + payload.len();
         let mut frame = vec![0; udp::PAYLOAD_V6 + len];
         header.emit(&mut frame[udp::PAYLOAD_V6..]);
         frame[udp::PAYLOAD_V6 + header.len()..].copy_from_slice(payload);
+        if header.authenticated {
+            let addresses = addresses_v6(source.unwrap_or(SERVER), CLIENT);
+            key().sign(&addresses, &mut frame[udp::PAYLOAD_V6..], sequence);
+        }
         let flow = Flow {
             src_mac: if is_reply { SERVER_MAC } else { Mac([2, 0, 0, 0, 1, 2]) },
             dst_mac: LEAF_MAC,
@@ -230,18 +249,48 @@ mod tests {
 
     #[test]
     fn packets_that_match_take_the_fast_path() {
+        for key in [None, Some(key())] {
+            let pool = FramePool::new(8, 256);
+            let reply =
+                |worker, qlen| Header { authenticated: key.is_some(), ..reply(worker, qlen) };
+            let headers = [task(1), reply(3, 2), task(2), reply(2, 0), task(3)];
+            let packets =
+                headers.map(|header| pool.frame(&frame(header, None, &[1; 8], 5000)).unwrap());
+            let mut stages = stages("both", key);
+            let mut verdicts = [Verdict::Consumed; 5];
+            assert_eq!(burst(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
+            assert!(verdicts.iter().all(|verdict| match verdict {
+                Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => *port == 0,
+                _ => false,
+            }));
+            let count = |counter| stages.counters.read(counter);
+            assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
+        }
+    }
+
+    #[test]
+    fn replies_that_are_not_proved_are_dropped_among_those_that_are() {
         let pool = FramePool::new(8, 256);
-        let headers = [task(1), reply(3, 2), task(2), reply(2, 0), task(3)];
-        let packets = headers.map(|header| pool.frame(&frame(header, None, &[1; 8])).unwrap());
-        let mut stages = stages("both");
+        let signed = |worker| Header { authenticated: true, ..reply(worker, 1) };
+        let mut altered = frame(signed(4), None, &[1; 8], 5000);
+        altered[TASK + 8] ^= 1;
+        udp::renew_checksum_v6(&mut altered);
+        let frames = [
+            frame(signed(1), None, &[1; 8], 5000),
+            altered,
+            frame(task(2), None, &[1; 8], 0),
+            frame(signed(1), None, &[1; 8], 5000),
+            frame(signed(2), None, &[1; 8], 5000),
+        ];
+        let mut stages = stages("both", Some(key()));
         let mut verdicts = [Verdict::Consumed; 5];
-        assert_eq!(burst(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
-        assert!(verdicts.iter().all(|verdict| match verdict {
-            Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => *port == 0,
-            _ => false,
-        }));
+        let mut packets = frames.map(|frame| pool.frame(&frame).unwrap());
+        assert_eq!(burst(&mut stages, 0, &mut packets, &mut verdicts[..]), 5);
+        assert_eq!(verdicts[1], Verdict::Drop(DropReason::AuthTag));
+        assert_eq!(verdicts[3], Verdict::Drop(DropReason::AuthReplay));
+        assert!([0, 2, 4].iter().all(|&at: &usize| !matches!(verdicts[at], Verdict::Drop(_))));
         let count = |counter| stages.counters.read(counter);
-        assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
+        assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (1, 2));
     }
 
     proptest! {
@@ -259,14 +308,17 @@ mod tests {
                     0, 1, LEAF, SERVER, CLIENT + 1, 0xFE80 << 112 | 5, 0xFF02 << 112 | 1, 0x2001_0DB8 << 96 | 7,
                 ])),
             ), 1..40),
-            side in proptest::sample::select(vec!["both", "clients", "workers"]),
+            side in proptest::sample::select(vec!["both", "clients", "workers"]), keyed: bool,
         ) {
             let pool = FramePool::new(4, 256);
-            let [mut with, mut without] = [(); 2].map(|()| stages(side));
+            let [mut with, mut without] = [(); 2].map(|()| stages(side, keyed.then(key)));
             for ((seq, extended, replies), kind, payload, edits, cut, source) in packets {
                 let header = if replies { reply(kind, seq % 3) } else { task(seq) };
-                let header = Header { more: kind == 0, extended, ..header };
-                let mut frame = frame(header, source, &payload);
+                // With a key most replies are signed, and some sequences come twice.
+                let authenticated = replies && keyed == (seq % 11 != 0);
+                let header = Header { more: kind == 0, extended, authenticated, ..header };
+                let sequence = 5000 + u64::from(seq / 11) % 40;
+                let mut frame = frame(header, source, &payload, sequence);
                 damage(&mut frame, &edits, cut);
                 decide_alike(&mut with, &mut without, &pool, &frame)?;
             }
