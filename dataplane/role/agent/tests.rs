@@ -916,6 +916,49 @@ fn workers_that_are_there_are_registered_and_kept_alive() {
 }
 
 #[test]
+fn ports_of_both_families_stand_side_by_side() {
+    let frames = FramePool::new(256, 512);
+    let ends = FAMILIES.map(|_| pair(128, &frames));
+    let (ports, mut wires): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+    let leaf =
+        |family: Family| format!("[[leaf]]\nip = '{}'\nmac = '{LEAF_MAC}'\n", family.ip(LEAF));
+    let text = text("jbsq(k=2)", 1, 16, Overflow::Drop).replace("leaf = '10.0.2.1'\n", "");
+    let text = format!(
+        "{text}[[port]]\ndevice = 'other'\nip = '{}/64'\nmac = '{AGENT_MAC}'\n{}",
+        Family::V6.ip(AGENT),
+        FAMILIES.map(leaf).concat()
+    );
+    let BuiltAgent { mut agent, handles, .. } = rig::agent(&text, HZ, (ports, &frames), None);
+    let mut worker_end = handles.claim(0);
+    let mut now = 0;
+    let mut after = |agent: &mut Agent<RingPort, FramePool>, ticks| {
+        now += ticks;
+        agent.poll(now);
+    };
+    after(&mut agent, 100);
+    worker_end.start();
+    for (at, family) in FAMILIES.into_iter().enumerate() {
+        let header = Header { dst: 10, src: 77, ..Header::new_task(POOL, 5) };
+        let others = FAMILIES[1 - at].frame(&header, &[]);
+        assert!(wires[at].send(&family.frame(&header, b"task")) && wires[at].send(&others));
+        after(&mut agent, 1);
+        assert!(work(&mut worker_end) && !work(&mut worker_end));
+        (0..4).for_each(|_| after(&mut agent, HZ / 1000));
+        let mut codes = Vec::new();
+        while let Some(packet) = wires[at].receive() {
+            let datagram = family.parse(packet.bytes()).unwrap();
+            let header = Header::parse(&packet.bytes()[datagram.payload()..]).unwrap();
+            let to = if header.code.is_reply() { CLIENT } else { LEAF };
+            assert_eq!((datagram.src, datagram.dst), (family.ip(AGENT), family.ip(to)));
+            codes.push(header.code);
+        }
+        assert!(codes.contains(&Code::TaskDoneIdle) && codes.contains(&Code::WorkerId));
+        assert_eq!(agent.counters().dropped(DropReason::EtherType), at as u64 + 1);
+    }
+    assert!(agent.counters().balances());
+}
+
+#[test]
 fn what_is_held_at_the_end_is_dropped_and_counted() {
     let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
     let worker_end = rig.come(0);
