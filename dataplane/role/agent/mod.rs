@@ -450,8 +450,8 @@ where
         self.registrars.iter().position(|one| (one.hop.port, one.leaf()) == (port, address))
     }
 
-    /// The leaf or peer that has this address and that the port leads to, if there is one, is at this MAC address, if that is told.
-    fn is_hop(&mut self, port: usize, address: IpAddr, told: Option<Mac>) -> bool {
+    /// True when a leaf or peer has this address and the port leads to it; it is at the MAC address that is told, if one is.
+    fn learn_hop(&mut self, port: usize, address: IpAddr, told: Option<Mac>) -> bool {
         if let Some(leaf) = self.leaf_at(port, address) {
             let hop = &mut self.registrars[leaf].hop;
             told.into_iter().for_each(|mac| hop.learn(mac));
@@ -648,7 +648,7 @@ where
         };
         let is_to_us = packet.target == address.ip;
         let sender = Ipv4Addr::from_bits(packet.sender).into();
-        let is_known = self.is_hop(port, sender, is_to_us.then_some(packet.sender_mac));
+        let is_known = self.learn_hop(port, sender, is_to_us.then_some(packet.sender_mac));
         let for_us = is_to_us && packet.operation == Operation::Request;
         if for_us && buf.resize(arp::FRAME_LEN) {
             packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
@@ -679,7 +679,7 @@ where
             false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == own.ip),
         };
         let told = mac.filter(|_| is_to_us);
-        let is_known = self.is_hop(port, Ipv6Addr::from_bits(host).into(), told);
+        let is_known = self.learn_hop(port, Ipv6Addr::from_bits(host).into(), told);
         if asks && is_to_us && buf.resize(ndp::FRAME_LEN) {
             let (answer, to) = message.answer(address.mac, from);
             answer.emit(buf.bytes_mut(), to, false);
