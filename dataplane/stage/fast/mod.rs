@@ -232,8 +232,7 @@ fn replies<B: Buf>(
         }
     }
     if let Some(authenticator) = network.authenticator(port, pool) {
-        let claim = |frame: &[u8]| auth::claim(frame, TASK);
-        for (at, reason) in prove((authenticator, claim), packets, &mut believed, &mut reports) {
+        for (at, reason) in prove(authenticator, packets, &mut believed, &mut reports) {
             stages.counters.drop(reason, 1);
             verdicts.other(at, Verdict::Drop(reason));
         }
@@ -282,10 +281,21 @@ fn report(
     believed.then_some(Report::new(worker.member, load, service_ns))
 }
 
-/// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why. `claim`
-/// reads what a frame claims.
+/// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why.
 #[inline(never)]
-fn prove<B: Buf, const BLOCKS: usize>(
+fn prove<B: Buf>(
+    authenticator: &ReplyAuthenticator,
+    packets: &[B],
+    believed: &mut BurstMask,
+    reports: &mut ArrayVec<Report, BURST>,
+) -> ArrayVec<(usize, DropReason), BURST> {
+    let claim = |frame: &[u8]| auth::claim(frame, TASK);
+    prove_claims((authenticator, claim), packets, believed, reports)
+}
+
+/// The same of frames of either family; `claim` reads what one claims.
+#[inline(always)]
+fn prove_claims<B: Buf, const BLOCKS: usize>(
     (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<Signed<BLOCKS>>),
     packets: &[B],
     believed: &mut BurstMask,

@@ -6,7 +6,7 @@
 use arrayvec::ArrayVec;
 
 use super::template_v6::{IP, TASK, UDP};
-use super::{BurstMask, prove};
+use super::{BurstMask, prove_claims};
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::{Pick, Task};
@@ -57,7 +57,7 @@ pub fn burst<B: Buf>(
         let mut believed = BurstMask(replies);
         if let Some(authenticator) = network.authenticator(port, pool) {
             let proof = (authenticator, |frame: &[u8]| auth::claim_v6(frame, TASK));
-            for (at, reason) in prove(proof, packets, &mut believed, &mut reports) {
+            for (at, reason) in prove_claims(proof, packets, &mut believed, &mut reports) {
                 stages.counters.drop(reason, 1);
                 verdicts.other(at, Verdict::Drop(reason));
             }
