@@ -22,6 +22,8 @@ fn main() {
             processes::what_can_not_be_is_refused();
             processes::leaf_and_agent_share_a_process_and_a_core();
             processes::who_sleeps_lets_workers_in_and_ends_in_order();
+            processes::leaf_agent_and_workers_speak_ipv6(false);
+            processes::leaf_agent_and_workers_speak_ipv6(true);
         }
     }
 }
@@ -33,17 +35,20 @@ mod patience;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod processes {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::io::Write as _;
+    use std::net::Ipv6Addr;
+    use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
     use std::process::{Child, Command, Output, Stdio};
     use std::time::Instant;
 
     use serde_json::Value;
     use wedjat::clock::{Conductor, Node, NodeKind};
-    use wedjat::io::pcap::write_frames;
+    use wedjat::io::pcap::{read_frames, write_frames};
     use wedjat::ring::WorkerRegion;
+    use wedjat::state::Snapshot;
     use wedjat::wire::arp;
     use wedjat::wire::ether::Mac;
     use wedjat::wire::task::Header;
@@ -63,6 +68,7 @@ mod processes {
     const ADDRESS: u32 = 0x0A00_020B;
     const CLIENT: u32 = 0x0A00_0102;
     const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+    const LEAF: Mac = Mac([2, 0, 0, 0, 1, 1]);
 
     fn patient() -> Options {
         Options { patience: PATIENCE, ..Options::default() }
@@ -530,5 +536,96 @@ mod processes {
             account(&node.output());
             workers.into_iter().for_each(Running::ended);
         }
+    }
+
+    /// A client's task over IPv6.
+    fn task_v6(seq: u16) -> Vec<u8> {
+        let header = Header::new_task(1, seq);
+        let mut frame = vec![0; udp::PAYLOAD_V6 + header.len() + 20];
+        header.emit(&mut frame[udp::PAYLOAD_V6..]);
+        let address = |text: &str| text.parse::<Ipv6Addr>().unwrap().to_bits();
+        let flow = Flow {
+            src_mac: CLIENT_MAC,
+            dst_mac: LEAF,
+            src: address("fd00:1::5"),
+            dst: address("fd00:1::1"),
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        let len = frame.len() - udp::PAYLOAD_V6;
+        flow.emit_v6(&mut frame, len);
+        frame
+    }
+
+    /// A leaf replays a capture of tasks and passes them to an agent over memif, whose worker processes do them: the leaf finds the
+    /// agent, and the agent the leaf, its workers register, and every task is answered. With a key if the pool is to have one.
+    pub fn leaf_agent_and_workers_speak_ipv6(has_key: bool) {
+        const TASKS: u16 = 200; // as many as may wait for a next hop
+        let home = Home(tempfile::tempdir().unwrap());
+        let tasks: Vec<_> = (0..TASKS).map(task_v6).collect();
+        write_frames(&home.path("in.pcap"), &tasks).unwrap();
+        fs::write(home.path("key"), "0f".repeat(16)).unwrap();
+        fs::set_permissions(home.path("key"), fs::Permissions::from_mode(0o400)).unwrap();
+        let key = match has_key {
+            true => format!("key_file = '{}'\n", home.path("key").display()),
+            false => String::new(),
+        };
+        let cpus = core_affinity::get_core_ids().unwrap();
+        let (first, last) = (cpus[0].id, cpus[cpus.len() - 1].id);
+        let text = format!(
+            "[agent]\nid = 6\nname = '{}'\ncore = {last}\nleaf = 'fd00:2::1'\nworker_timeout_ms = 0\nstate = '{}'\n\
+             [[port]]\ndevice = 'net_memif0,role=server,id=0,socket={}'\nip = 'fd00:2::b/64'\nmac = '{AGENT}'\n\
+             [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nworkers = '20-22'\n{key}",
+            home.path("region").display(),
+            home.path("state").display(),
+            home.path("wire").display(),
+        );
+        fs::write(home.path("agent.toml"), text).unwrap();
+        let text = format!(
+            "[leaf]\nid = 1\ncores = [{first}]\nseed = 7\nworker_timeout_ms = 0\nstate = '{}'\n\
+             [[port]]\ndevice = 'net_pcap0,rx_pcap={},tx_pcap={}'\nside = 'clients'\nip = 'fd00:1::1/64'\nmac = '{LEAF}'\n\
+             [[port]]\ndevice = 'net_memif0,role=client,id=0,socket={}'\nside = 'workers'\nip = 'fd00:2::1/64'\n\
+             [[pool]]\nid = 1\npolicy = 'jsq'\n{key}\
+             [[server]]\nip = 'fd00:2::b'\npool = 1\nworkers = '20-22'\nregisters = true\n",
+            home.path("leaf").display(),
+            home.path("in.pcap").display(),
+            home.path("out.pcap").display(),
+            home.path("wire").display(),
+        );
+        fs::write(home.path("leaf.toml"), text).unwrap();
+
+        let agent = Running(Some(home.command("agent").spawn().unwrap()));
+        let region = home.region();
+        let workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
+        wait_for_workers(&region, WORKERS);
+        let mut command = home.command_with("leaf", &["--patience", "300s"]);
+        let leaf = Running(Some(command.spawn().unwrap()));
+        let state = || Snapshot::open(&home.path("leaf")).ok();
+        let count = |name: &str| {
+            let counters = state().map(|state| state.cores[0].counters[name]);
+            counters.unwrap_or(0)
+        };
+        wait_until("all are answered", || count("replies") == u64::from(TASKS));
+        wait_until("workers are registered", || count("keep_alives") >= WORKERS as u64);
+        leaf.signal("-TERM");
+        let account_of_leaf = account(&leaf.output());
+        agent.signal("-TERM");
+        let account_of_agent = account(&agent.output());
+        workers.into_iter().for_each(Running::ended);
+
+        assert_eq!(self::count(&account_of_leaf, "/registrations"), WORKERS as u64);
+        for (account, name) in [(&account_of_leaf, "leaf"), (&account_of_agent, "agent")] {
+            assert_eq!(self::count(account, "/replies"), u64::from(TASKS), "{name}: {account}");
+        }
+        let frames = read_frames(&home.path("out.pcap")).unwrap();
+        let replies = frames.iter().filter_map(|frame| {
+            let datagram = udp::parse_v6(frame, false).ok()?;
+            let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+            assert!(header.code.is_reply() && header.authenticated == has_key, "{header:?}");
+            Some(header.seq)
+        });
+        let replies: Vec<_> = replies.collect();
+        assert_eq!(replies.len(), usize::from(TASKS), "each is answered once");
+        assert_eq!(replies.into_iter().collect::<BTreeSet<_>>().len(), usize::from(TASKS));
     }
 }

@@ -1,5 +1,6 @@
 //! From a checked configuration to the parts of an agent: what its state file says, its pools' workers, what registers them.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
@@ -7,7 +8,7 @@ use rand::SeedableRng as _;
 
 use super::{make, seed};
 use crate::config::{
-    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig, UNSPECIFIED, v4_bits,
+    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig, UNSPECIFIED,
 };
 use crate::control::{AgentCores, AgentParts, Control, Membership};
 use crate::io::{Buf, Token};
@@ -105,13 +106,7 @@ pub fn parts<B: Buf + Token, A>(
 ) -> Parts<B, A> {
     let places = config.host.places();
     let registrar = |leaf: &LeafAddress| {
-        Registrar::new(
-            v4_bits(leaf.ip).unwrap_or_default(),
-            leaf.port,
-            leaf.mac,
-            &places,
-            table.ticks_hz(),
-        )
+        Registrar::new(leaf.ip, leaf.port, leaf.mac, &places, table.ticks_hz())
     };
     let registrars: Vec<_> = config.leaves.iter().map(registrar).collect();
     let reports = reports(&config.host, registrars.len(), table);
@@ -174,7 +169,8 @@ pub fn beside_leaf<B: Buf + Token, A>(
 ) -> Result<BesideLeaf<B, A>, StateError> {
     let table = table_beside_leaf(config, host, leafs)?;
     let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
-    let registrar = Registrar::new(colocated::LEAF_IP, 0, leaf, &host.places(), ticks_hz);
+    let ip = Ipv4Addr::from_bits(colocated::LEAF_IP).into();
+    let registrar = Registrar::new(ip, 0, leaf, &host.places(), ticks_hz);
     let registered = (config.leaf.udp_port, vec![registrar]);
     let mut parts = parts_of(host, registered, &table, |at| region.channel(at).into(), pool);
     region.watch().set_core(config.leaf.cores[0]);
@@ -214,9 +210,19 @@ fn control_of<B: Buf + Token>(
     (region, commands): (Option<Arc<WorkerRegion>>, AgentCommands<B>),
     signer: Option<Arc<Signer>>,
 ) -> Control<AgentCores<B>> {
-    let &HostConfig { slots, payload, .. } = host;
+    let &HostConfig { slots, payload, payload_max, .. } = host;
     let (timeout, seed) = (timeout(host, table), table.seed());
-    let parts = AgentParts { region, commands, slots, payload, has_leaf, timeout, seed, signer };
+    let parts = AgentParts {
+        region,
+        commands,
+        slots,
+        payload,
+        payload_max,
+        has_leaf,
+        timeout,
+        seed,
+        signer,
+    };
     let cores = AgentCores::new(parts, &membership);
     Control::of(Arc::clone(table), membership, cores)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::address::{self, is_edge, reaches};
+use super::address::{self, is_edge, is_unicast, reaches};
 use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 #[cfg(feature = "admin")]
@@ -27,9 +27,12 @@ use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
 use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
+use crate::wire::{ipv4, ipv6};
 
-/// Bytes that a task may have at most: its reply, with an extended header, fits one Ethernet frame.
+/// Bytes that a task may have at most over IPv4: its reply, with an extended header, fits one Ethernet frame.
 pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
+/// Bytes by which an IPv6 header is longer than IPv4's.
+const LONGER_V6: usize = ipv6::LEN - ipv4::LEN;
 /// Pools that there is room for unless configured.
 const POOLS: usize = 8;
 /// Workers beyond those named that there is room for unless configured: each takes the memory of its ring.
@@ -108,6 +111,8 @@ pub struct HostConfig {
     pub slots: usize,
     /// Bytes that a task or a reply may have.
     pub payload: usize,
+    /// Bytes that one may have at most where nothing is proved.
+    pub payload_max: usize,
     /// Milliseconds after which a worker that has tasks and answers none is shut out; 0 for never.
     pub worker_timeout_ms: u64,
     /// `[[pool]]`, or `[[agent.pool]]` in a leaf's file.
@@ -227,10 +232,17 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
         pools: &raw.pool,
         key: "pool",
         passes: raw.peers.is_some(),
+        is_v6: ports.iter().any(|port| port.ip.is_ipv6()),
     };
     let id = (0, 0x7FFE);
     let (host, leaves) = (about.check(faults), leaves(faults, raw, &ports));
     let peers = peers::peers(faults, raw, &ports);
+    if let Some(follow) = raw.controller.as_ref() {
+        let found = "[controller] beside a [[port]] with an IPv6 address";
+        let allowed = "one of them: controllers tell agents with IPv4 addresses alone so far";
+        let is_v6 = ports.iter().any(|port| port.ip.is_ipv6());
+        { is_v6 }.then(|| faults.note(&follow.addresses, "controller", found, allowed));
+    }
     let sends = match peers {
         Some(_) => Sends::Never,
         None => sends(faults, raw, &leaves),
@@ -276,6 +288,7 @@ pub(super) fn local(faults: &mut Faults<'_>, raw: &raw_agent::Local) -> HostConf
         pools: &raw.pool,
         key: "agent.pool",
         passes: false,
+        is_v6: false,
     };
     about.check(faults)
 }
@@ -293,6 +306,8 @@ struct About<'a> {
     key: &'a str,
     /// Tasks pass between it and peers.
     passes: bool,
+    /// Tasks come over IPv6.
+    is_v6: bool,
 }
 
 impl About<'_> {
@@ -310,7 +325,8 @@ impl About<'_> {
         }
         // A reply with proof is longer by that.
         let proof = if pools.iter().any(|pool| pool.key.is_some()) { auth::LEN } else { 0 };
-        let most = PAYLOAD_MAX - proof - if self.passes { VIA_LEN } else { 0 };
+        let payload_max = PAYLOAD_MAX - if self.is_v6 { LONGER_V6 } else { 0 };
+        let most = payload_max - proof - if self.passes { VIA_LEN } else { 0 };
         let payload = faults.number(self.payload, "agent.payload", most, (1, most));
         let limits =
             self.limits(faults, &pools, RegionShape { channels: workers(&pools), slots, payload });
@@ -324,7 +340,7 @@ impl About<'_> {
             name.clone(),
             self.room.map(|room| room.and_then(|at| usize::try_from(*at.get_ref()).ok())),
         );
-        HostConfig { name, slots, payload, worker_timeout_ms, pools, limits, room }
+        HostConfig { name, slots, payload, payload_max, worker_timeout_ms, pools, limits, room }
     }
 
     /// Unless configured there is room for some more workers than there are, as far as their rings fit.
@@ -385,7 +401,8 @@ fn leaf(
     mac: Option<Mac>,
     ports: &[PortConfig],
 ) -> Option<LeafAddress> {
-    let ip = faults.address(at, key);
+    let allowed = "a host's address such as 10.0.2.1 or fd00:2::1";
+    let ip = faults.host(at, key, is_unicast, allowed);
     let own = ports.iter().any(|port| port.ip == ip);
     let port = ports.iter().position(|port| reaches(port.ip, port.prefix, ip) && !own);
     if port.is_none() && !ip.is_unspecified() {
@@ -432,7 +449,7 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
     let vlan = raw.vlan.as_ref();
-    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6: false }
+    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6: true }
 }
 
 fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {
@@ -617,6 +634,54 @@ overflow = "refuse"
             (config.host.pools[1].queue, config.host.pools[1].overflow),
             (4096, Overflow::Refuse)
         );
+    }
+
+    /// The reference's addresses, of IPv6.
+    fn over_ipv6(text: &str) -> String {
+        text.replace("10.0.2.11/24", "fd00:2::b/64").replace("10.0.2.", "fd00:2::")
+    }
+
+    #[test]
+    fn ipv6_is_read_and_families_must_fit_together() {
+        let good = over_ipv6(GOOD);
+        let config = parse(&good).unwrap();
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!((config.ports[0].ip, config.ports[0].prefix), (address("fd00:2::b"), 64));
+        assert_eq!((config.leaves[0].ip, config.leaves[0].port), (address("fd00:2::1"), 0));
+        assert_eq!(config.host.payload, PAYLOAD_MAX - 20, "its header is longer");
+        assert_eq!(config.warnings(), [""; 0]);
+        let several = over_ipv6(&(GOOD.replacen("leaf = \"10.0.2.1\"\n", "", 1) + LEAVES));
+        assert_eq!(parse(&several).unwrap().leaves[1].ip, address("fd00:2::2"));
+        // A port of each family.
+        let other = "[[port]]\ndevice = \"net_memif1\"\nip = \"10.0.3.11/24\"\n";
+        let both = parse(&(several.clone() + other + "[[leaf]]\nip = \"10.0.3.1\"\n")).unwrap();
+        let ports: Vec<_> = both.leaves.iter().map(|leaf| leaf.port).collect();
+        assert_eq!(ports, [0, 0, 1]);
+        let follows = "[controller]\naddresses = [\"unix:/run/fabric.ctl\"]\n";
+        let peers = "[peers]\nnodes = [\"10.0.2.11\", \"10.0.2.12\"]\n";
+        for (text, parts) in [
+            (good.replace("fd00:2::b/64", "fe80::b/64"), ["`port.ip`", "fd00:1::1/64"]),
+            (good.replace("fd00:2::b/64", "fd00:2::/64"), ["`port.ip`", "with its prefix"]),
+            (
+                good.replace("fd00:2::b/64", "10.0.2.11/24"),
+                ["`agent.leaf`", "network of a [[port]]"],
+            ),
+            (
+                good.replace("\"fd00:2::1\"", "\"10.0.2.1\""),
+                ["`agent.leaf`", "network of a [[port]]"],
+            ),
+            (good.replace("\"fd00:2::1\"", "\"fe80::1\""), ["`agent.leaf`", "a host's address"]),
+            (
+                good.replace("\"fd00:2::1\"", "\"fd00:2::\""),
+                ["`agent.leaf`", "not the network's first"],
+            ),
+            (good.replace("slots = 32", "payload = 1426"), ["`agent.payload`", "1 to 1425"]),
+            (format!("{good}{follows}"), ["`controller`", "IPv4 addresses alone"]),
+            (format!("{good}{peers}"), ["`peers`", "do not speak IPv6 yet"]),
+        ] {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        }
     }
 
     #[test]

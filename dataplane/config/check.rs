@@ -549,10 +549,6 @@ fn families(
             let found = format!("pool {id} with IPv6 servers and workers of the leaf's own core");
             refuse(pool.id.span(), "pool.id", found, "a pool of its own for [[agent.pool]]");
         }
-        let no_proof = "none: with IPv6 servers there is no proof yet";
-        if let Some(at) = pool.key_file.as_ref().filter(|_| is_v6) {
-            refuse(at.span(), "pool.key_file", quoted(at), no_proof);
-        }
         let in_packets = is_v6 && !ports.is_empty();
         if let Some(at) = pool.reports.as_ref().filter(messages).filter(|_| in_packets) {
             let allowed =

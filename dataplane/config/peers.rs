@@ -47,7 +47,7 @@ pub(super) fn peers(
     ports: &[PortConfig],
 ) -> Option<PeersConfig> {
     let entry = raw.peers.as_ref()?;
-    alone(faults, raw, entry);
+    alone(faults, raw, entry, ports);
     let policy = entry.policy.as_ref().map_or("malcolm", |at| at.get_ref()).parse();
     let policy = policy.map_err(|error| {
         let allowed = "a policy of nodes without a leaf (docs/agent.md)";
@@ -94,9 +94,18 @@ fn nodes(faults: &mut Faults<'_>, entry: &raw_agent::Peers, ports: &[PortConfig]
 }
 
 /// What does not go together with peers.
-fn alone(faults: &mut Faults<'_>, raw: &raw_agent::File, entry: &raw_agent::Peers) {
+fn alone(
+    faults: &mut Faults<'_>,
+    raw: &raw_agent::File,
+    entry: &raw_agent::Peers,
+    ports: &[PortConfig],
+) {
     let key = "peers";
     let mut refuse = |found: &str, allowed: &str| faults.note(&entry.nodes, key, found, allowed);
+    if let Some(port) = ports.iter().find(|port| port.ip.is_ipv6()) {
+        let found = format!("[peers] beside a [[port]] with {}", port.ip);
+        refuse(&found, "IPv4 addresses: nodes without a leaf do not speak IPv6 yet");
+    }
     if raw.agent.leaf.is_some() || !raw.leaf.is_empty() {
         refuse("[peers] beside a leaf", "one of them: clients send to nodes with peers themselves");
     }

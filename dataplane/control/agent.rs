@@ -9,7 +9,7 @@ use super::change::refused;
 use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool, Worker};
 use super::{Change, ChangeError, Cores};
-use crate::config::{PAYLOAD_MAX, UNSPECIFIED};
+use crate::config::UNSPECIFIED;
 use crate::io::{Buf, Token};
 use crate::limits::MEMBERS_MAX;
 use crate::policy::fifo::Slab;
@@ -37,6 +37,8 @@ pub struct AgentParts<B: Buf + Token> {
     pub slots: usize,
     /// Bytes that a task or a reply may have.
     pub payload: usize,
+    /// Bytes that one may have at most where nothing is proved.
+    pub payload_max: usize,
     /// It tells a leaf of its workers.
     pub has_leaf: bool,
     /// Ticks of silence after which a worker with tasks is shut out.
@@ -267,7 +269,7 @@ impl<B: Buf + Token> AgentCores<B> {
 
     /// A reply has room for its proof.
     fn check_proof(&self) -> Result<(), ChangeError> {
-        let (payload, most) = (self.parts.payload, PAYLOAD_MAX - auth::LEN);
+        let (payload, most) = (self.parts.payload, self.parts.payload_max - auth::LEN);
         if payload <= most {
             return Ok(());
         }

@@ -1,8 +1,9 @@
 //! What the tests of agents share: workers of the same thread, and packets.
 
 use crate::ring::WorkerEnd;
+use crate::role::agent::Address;
 use crate::wire::task::{Extension, Header};
-use crate::wire::udp::{self, Flow};
+use crate::wire::udp::Flow;
 
 /// Ticks, one a microsecond.
 pub const HZ: u64 = 1_000_000;
@@ -15,14 +16,14 @@ pub fn extension(seq: u16) -> Extension {
 }
 
 /// A packet with this header and what comes behind it.
-pub fn datagram(flow: &Flow, header: &Header, behind: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; udp::PAYLOAD + header.len()];
-    header.emit(&mut bytes[udp::PAYLOAD..]);
+pub fn datagram<A: Address>(flow: &Flow<A>, header: &Header, behind: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; A::PAYLOAD + header.len()];
+    header.emit(&mut bytes[A::PAYLOAD..]);
     if header.extended {
-        extension(header.seq).emit(&mut bytes[udp::PAYLOAD..]);
+        extension(header.seq).emit(&mut bytes[A::PAYLOAD..]);
     }
     bytes.extend_from_slice(behind);
-    flow.emit(&mut bytes, header.len() + behind.len());
+    A::emit(flow, &mut bytes, header.len() + behind.len());
     bytes
 }
 

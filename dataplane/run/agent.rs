@@ -227,6 +227,7 @@ fn open_devices(
             rx_slots: port.queue_slots,
             tx_slots: port.queue_slots,
             promiscuous: port.mac.is_some(),
+            multicast: port.ip.is_ipv6(),
             trust_checksums: port.trust_checksums,
             vlan: port.vlan,
             interrupts: config.poll == Polling::Adaptive,

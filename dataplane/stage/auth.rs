@@ -19,7 +19,9 @@ use super::parse::Packet;
 use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::state::Member;
-use crate::wire::auth::{ADDRESSES, BEHIND_MAX, Key, OLD_MAX, SPAN, Signed, WINDOW};
+use crate::wire::auth::{
+    self, Addresses, BEHIND_MAX, BLOCKS_V6, Key, OLD_MAX, SPAN, Signed, WINDOW,
+};
 use crate::wire::checksum::ChecksumDelta;
 use crate::wire::{ether, task, udp};
 
@@ -123,7 +125,12 @@ impl ReplyAuthenticator {
 
     /// Whether the member has said this, and for the first time.
     #[inline]
-    fn admit(&self, member: Member, signed: &Signed, tag: u64) -> Result<(), DropReason> {
+    fn admit<const BLOCKS: usize>(
+        &self,
+        member: Member,
+        signed: &Signed<BLOCKS>,
+        tag: u64,
+    ) -> Result<(), DropReason> {
         // Numbers are compared in one instruction, whatever they are.
         if tag != signed.tag {
             return Err(DropReason::AuthTag);
@@ -132,12 +139,23 @@ impl ReplyAuthenticator {
         if new { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 
+    /// Whether the member has said this, for the first time, in a packet that claims it.
+    #[inline]
+    fn admit_one<const BLOCKS: usize>(
+        &self,
+        member: Member,
+        signed: Option<Signed<BLOCKS>>,
+    ) -> Result<(), DropReason> {
+        let signed = signed.ok_or(DropReason::TaskShort)?;
+        self.admit(member, &signed, self.key.tag(&signed.claim))
+    }
+
     /// Judges what a burst's packets claim, in order: for each its member, and what it came with. Says which of them are
     /// not believed, and why.
     #[inline]
-    pub(super) fn judge(
+    pub(super) fn judge<const BLOCKS: usize>(
         &self,
-        claims: &[(Member, Signed)],
+        claims: &[(Member, Signed<BLOCKS>)],
     ) -> ArrayVec<(usize, DropReason), BURST> {
         let tags = self.key.tags(claims.iter().map(|(_, signed)| &signed.claim));
         let mut refused = ArrayVec::new();
@@ -150,18 +168,16 @@ impl ReplyAuthenticator {
     }
 }
 
-/// Source and destination of a frame with an IPv4 header.
-#[inline]
-fn addresses(frame: &[u8]) -> [u8; 8] {
-    let mut addresses = [0; 8];
-    addresses.copy_from_slice(&frame[ether::LEN..][ADDRESSES]);
-    addresses
-}
-
-/// What a frame claims, whose payload begins at `at`; none when it ends too soon.
+/// What a frame over IPv4 claims, whose payload begins at `at`; none when it ends too soon.
 #[inline]
 pub(super) fn claim(frame: &[u8], at: usize) -> Option<Signed> {
-    Signed::read(&addresses(frame), &frame[at..])
+    Signed::read(&auth::addresses_in(&frame[ether::LEN..]), &frame[at..])
+}
+
+/// The same of a frame over IPv6.
+#[inline]
+pub(super) fn claim_v6(frame: &[u8], at: usize) -> Option<Signed<BLOCKS_V6>> {
+    Signed::read(&auth::addresses_in_v6(&frame[ether::LEN..]), &frame[at..])
 }
 
 /// Whether what came to a port in a worker's name is its server's own word: pools without a key ask for no proof.
@@ -182,10 +198,10 @@ pub(super) fn believe(
         None if authenticated => Err(DropReason::TaskReservedBit),
         None => Ok(()),
         Some(_) if !authenticated => Err(DropReason::AuthMissing),
-        Some(authenticator) => {
-            let signed = claim(frame, at).ok_or(DropReason::TaskShort)?;
-            authenticator.admit(worker.member, &signed, authenticator.key.tag(&signed.claim))
+        Some(authenticator) if parsed.is_v6 => {
+            authenticator.admit_one(worker.member, claim_v6(frame, at))
         }
+        Some(authenticator) => authenticator.admit_one(worker.member, claim(frame, at)),
     }
 }
 
@@ -196,12 +212,26 @@ pub(super) fn sign_answer(network: &Network, port: usize, pool: u16, frame: &mut
     let Some(authenticator) = network.authenticator(port, usize::from(pool)) else {
         return;
     };
-    let payload = at + udp::LEN;
-    let Some(before) = claim(frame, payload) else {
+    let packet = &frame[ether::LEN..];
+    match ether::ether_type(frame) {
+        ether::IPV6 => sign_again(&authenticator.key, &auth::addresses_in_v6(packet), frame, at),
+        _ => sign_again(&authenticator.key, &auth::addresses_in(packet), frame, at),
+    }
+}
+
+/// Signs a frame with these addresses anew, under the sequence that it has.
+fn sign_again<const BLOCKS: usize>(
+    key: &Key,
+    addresses: &impl Addresses<BLOCKS>,
+    frame: &mut [u8],
+    at: usize,
+) {
+    let (head, payload) = frame.split_at_mut(at + udp::LEN);
+    let Some(before) = Signed::read(addresses, payload) else {
         return;
     };
-    authenticator.key.sign(&addresses(frame), &mut frame[payload..], before.sequence);
-    let Some(after) = claim(frame, payload) else {
+    key.sign(addresses, payload, before.sequence);
+    let Some(after) = Signed::read(addresses, payload) else {
         return;
     };
     // The tag is at an odd offset.
@@ -209,7 +239,7 @@ pub(super) fn sign_answer(network: &Network, port: usize, pool: u16, frame: &mut
     let changes = halves(before.tag).into_iter().zip(halves(after.tag));
     let delta = changes
         .fold(ChecksumDelta::default(), |delta, (old, new)| delta.straddling_double_word(old, new));
-    udp::update_checksum(&mut frame[at..], delta);
+    udp::update_checksum(&mut head[at..], delta);
 }
 
 #[cfg(test)]

@@ -275,11 +275,6 @@ pub enum NetworkError {
         "pool {0} has servers with IPv4 and servers with IPv6 addresses; give it those of one kind, since its clients speak one of them"
     )]
     MixedFamilies(u16),
-    /// A pool with a key and servers with IPv6 addresses.
-    #[error(
-        "pool {0} has a key, and proof is of IPv4 addresses so far; give its servers IPv4 addresses, or take its `key_file` out"
-    )]
-    KeyOverIpv6(u16),
     /// More servers than neighbours.
     #[error("more servers than the neighbour table has room for")]
     TooManyNeighbours,
@@ -446,7 +441,7 @@ impl Network {
             network.gateway = Some((port, slot, address));
         }
         if let Some(v6) = &mut network.v6 {
-            v6.settle(&network.ports, &network.pool_ids, network.udp_port, neighbours)?;
+            v6.settle(&network.ports, pools, network.udp_port, neighbours)?;
             network.gateway = network.gateway.or(v6.gateway());
         }
         Ok(network)

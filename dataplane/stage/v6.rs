@@ -195,9 +195,6 @@ impl Network6 {
         if has_v4 && has_v6 {
             return Err(NetworkError::MixedFamilies(id));
         }
-        if has_v6 && pool.authenticator.is_some() {
-            return Err(NetworkError::KeyOverIpv6(id));
-        }
         let of_member = |place: &Option<(u16, u16)>| {
             let target = place.and_then(|(id, server)| Some(TargetV6::new(id, address(server)?)));
             target.unwrap_or_default()
@@ -214,7 +211,7 @@ impl Network6 {
     pub(super) fn settle(
         &mut self,
         ports: &[PortAddress],
-        pools: &[Option<u16>],
+        pools: &[NetworkPool],
         udp_port: u16,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
@@ -231,13 +228,12 @@ impl Network6 {
         let sources = self.sources.iter();
         let of_port = |(port, sources): (_, &SourcesV6)| {
             let near = sources.near;
-            let template = move |id: &Option<u16>| (port, id.unwrap_or_default(), udp_port, near);
-            pools.iter().map(template)
+            pools.iter().map(move |pool: &NetworkPool| {
+                let pool = (pool.id.unwrap_or_default(), pool.authenticator.is_some());
+                TemplateV6::new(port, pool, udp_port, near)
+            })
         };
-        let of_ports = ports.iter().zip(sources).flat_map(of_port);
-        self.templates = of_ports
-            .map(|(port, pool, udp_port, near)| TemplateV6::new(port, pool, udp_port, near))
-            .collect();
+        self.templates = ports.iter().zip(sources).flat_map(of_port).collect();
         if let Some((port, address)) = self.client_gateway {
             let slot = neighbours.pin_v6(port, address).ok_or(NetworkError::TooManyNeighbours)?;
             self.gateway = Some((port, slot, neighbours.address(slot)));

@@ -3,9 +3,9 @@
 //! | off | type | field | meaning |
 //! |---|---|---|---|
 //! | 0 | u64 | sequence | rises with every packet in a worker's name; an acknowledgement repeats that of what it acknowledges |
-//! | 8 | u64 | tag | the first eight bytes of AES-128's CBC-MAC over the two blocks below, under the pool's key |
+//! | 8 | u64 | tag | the first eight bytes of AES-128's CBC-MAC over the blocks below, under the pool's key |
 //!
-//! The two blocks hold all that the receiver believes, and are always two, which is what makes a CBC-MAC unforgeable:
+//! The blocks hold all that the receiver believes. Over IPv4 they are always two, which is what makes a CBC-MAC unforgeable:
 //!
 //! | off | bytes | field |
 //! |---|---|---|
@@ -14,6 +14,17 @@
 //! | 12 | 8 | source and destination of the IPv4 header |
 //! | 20 | 4 | service_ns of the extension, 0 without one |
 //! | 24 | 8 | sequence |
+//!
+//! Over IPv6 there are four blocks, and always four. Their byte 11 is another, so that none of the two begins as any of the four:
+//!
+//! | off | bytes | field |
+//! |---|---|---|
+//! | 0 | 11 | the task header |
+//! | 11 | 1 | 6 |
+//! | 12 | 4 | service_ns of the extension, 0 without one |
+//! | 16 | 32 | source and destination of the IPv6 header |
+//! | 48 | 8 | sequence |
+//! | 56 | 8 | 0 |
 //!
 //! A leaf finds the tags of a whole burst in one call: the blocks of different packets then go through the CPU side by side.
 //!
@@ -35,8 +46,16 @@ use crate::limits::BURST;
 pub const LEN: usize = task::PROOF_LEN;
 /// Bytes of a key.
 pub const KEY_LEN: usize = 16;
-/// Bytes of source and destination of an IPv4 header, and where they are in it.
-pub const ADDRESSES: std::ops::Range<usize> = 12..20;
+/// Where source and destination are in an IPv4 header.
+const ADDRESSES: usize = 12;
+/// Where source and destination are in an IPv6 header.
+const ADDRESSES_V6: usize = 8;
+/// Blocks of a claim over IPv4.
+pub const BLOCKS_V4: usize = 2;
+/// Blocks of a claim over IPv6.
+pub const BLOCKS_V6: usize = 4;
+/// Byte 11 of a claim over IPv6.
+const V6: u8 = 6;
 
 /// Sequences within which packets in a worker's name may overtake each other on their way.
 pub const WINDOW: u64 = 512;
@@ -95,32 +114,32 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a tag covers: its two blocks, as numbers whose bytes in little-endian order are the blocks'. Put together in
+/// What a tag covers: its blocks, as numbers whose bytes in little-endian order are the blocks'. Put together in
 /// registers, since a block that is loaded whole must wait for the pieces that it was stored in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim([u128; 2]);
+pub struct Claim<const BLOCKS: usize = BLOCKS_V4>([u128; BLOCKS]);
 
 /// A packet's claim and its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signed {
+pub struct Signed<const BLOCKS: usize = BLOCKS_V4> {
     /// What the tag covers.
-    pub claim: Claim,
+    pub claim: Claim<BLOCKS>,
     /// The sequence, which the tag covers, too.
     pub sequence: u64,
     /// The tag that the packet came with.
     pub tag: u64,
 }
 
-impl Signed {
-    /// Reads a packet whose header is authenticated; `addresses` are source and destination as they stand in its IPv4
+impl<const BLOCKS: usize> Signed<BLOCKS> {
+    /// Reads a packet whose header is authenticated; `addresses` are source and destination as they stand in its IP
     /// header. None when the payload is shorter than its header says.
     #[inline]
     #[must_use]
-    pub fn read(addresses: &[u8; 8], payload: &[u8]) -> Option<Self> {
+    pub fn read(addresses: &impl Addresses<BLOCKS>, payload: &[u8]) -> Option<Self> {
         let at = offset(payload)?;
         let proof = payload.get(at..at + LEN)?;
         let (sequence, tag) = (u64_at(proof, 0), u64_at(proof, 8));
-        Some(Self { claim: Claim::new(addresses, payload, sequence), sequence, tag })
+        Some(Self { claim: addresses.claim(payload, sequence), sequence, tag })
     }
 }
 
@@ -131,22 +150,56 @@ fn offset(payload: &[u8]) -> Option<usize> {
     Some(task::LEN + if extended { task::EXTENSION_LEN } else { 0 })
 }
 
-impl Claim {
-    /// The payload holds its header and its extension whole.
+/// Source and destination as they stand in an IP header, which say how many blocks a claim has.
+pub trait Addresses<const BLOCKS: usize> {
+    /// What a tag covers of a packet with these addresses; the payload holds its header and its extension whole.
+    fn claim(&self, payload: &[u8], sequence: u64) -> Claim<BLOCKS>;
+}
+
+impl Addresses<BLOCKS_V4> for [u8; 8] {
     #[inline]
-    fn new(addresses: &[u8; 8], payload: &[u8], sequence: u64) -> Self {
-        let extended = payload[0] & task::EXTENSION_BIT != 0;
-        let start = u64_at(payload, 0).swap_bytes();
-        let rest = u32_at(payload, task::LEN - 4).swap_bytes() >> 8; // the header's last three bytes
-        let addresses = u64::from_le_bytes(*addresses);
-        let service = if extended { u32_at(payload, SERVICE).swap_bytes() } else { 0 };
-        let block = |low: u64, high: u64| u128::from(high) << 64 | u128::from(low);
+    fn claim(&self, payload: &[u8], sequence: u64) -> Claim {
+        let (start, rest, service) = said(payload);
+        let addresses = u64::from_le_bytes(*self);
         let to_and_time = addresses >> 32 | u64::from(service) << 32;
-        Self([
+        Claim([
             block(start, u64::from(rest) | addresses << 32),
             block(to_and_time, sequence.swap_bytes()),
         ])
     }
+}
+
+impl Addresses<BLOCKS_V6> for [u8; 32] {
+    #[inline]
+    fn claim(&self, payload: &[u8], sequence: u64) -> Claim<BLOCKS_V6> {
+        let (start, rest, service) = said(payload);
+        let (src, dst) = self.split_at(16);
+        let address =
+            |bytes: &[u8]| block(u64_at(bytes, 0).swap_bytes(), u64_at(bytes, 8).swap_bytes());
+        let rest = rest | u32::from(V6) << 24;
+        Claim([
+            block(start, u64::from(rest) | u64::from(service) << 32),
+            address(src),
+            address(dst),
+            block(sequence.swap_bytes(), 0),
+        ])
+    }
+}
+
+/// The task header in two words, the second of which has a byte to spare at its end, and the extension's processing time.
+#[inline]
+fn said(payload: &[u8]) -> (u64, u32, u32) {
+    let extended = payload[0] & task::EXTENSION_BIT != 0;
+    let start = u64_at(payload, 0).swap_bytes();
+    let rest = u32_at(payload, task::LEN - 4).swap_bytes() >> 8; // the header's last three bytes
+    let service = if extended { u32_at(payload, SERVICE).swap_bytes() } else { 0 };
+    (start, rest, service)
+}
+
+/// The block of these halves.
+#[inline]
+fn block(low: u64, high: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
 }
 
 /// Source and destination as they stand in an IPv4 header.
@@ -154,6 +207,34 @@ impl Claim {
 #[must_use]
 pub fn addresses(src: u32, dst: u32) -> [u8; 8] {
     (u64::from(src) << 32 | u64::from(dst)).to_be_bytes()
+}
+
+/// Source and destination as they stand in an IPv6 header.
+#[inline]
+#[must_use]
+pub fn addresses_v6(src: u128, dst: u128) -> [u8; 32] {
+    let mut addresses = [0; 32];
+    addresses[..16].copy_from_slice(&src.to_be_bytes());
+    addresses[16..].copy_from_slice(&dst.to_be_bytes());
+    addresses
+}
+
+/// Source and destination of an IPv4 header, which is whole.
+#[inline]
+#[must_use]
+pub fn addresses_in(header: &[u8]) -> [u8; 8] {
+    let mut addresses = [0; 8];
+    addresses.copy_from_slice(&header[ADDRESSES..ADDRESSES + 8]);
+    addresses
+}
+
+/// Source and destination of an IPv6 header, which is whole.
+#[inline]
+#[must_use]
+pub fn addresses_in_v6(header: &[u8]) -> [u8; 32] {
+    let mut addresses = [0; 32];
+    addresses.copy_from_slice(&header[ADDRESSES_V6..ADDRESSES_V6 + 32]);
+    addresses
 }
 
 /// One block is added to another.
@@ -175,32 +256,31 @@ impl Key {
     /// The tag of a claim.
     #[inline]
     #[must_use]
-    pub fn tag(&self, claim: &Claim) -> u64 {
-        let mut block = Block::from(claim.0[0].to_le_bytes());
-        self.0.encrypt_block(&mut block);
-        add(&mut block, claim.0[1]);
-        self.0.encrypt_block(&mut block);
+    pub fn tag<const BLOCKS: usize>(&self, claim: &Claim<BLOCKS>) -> u64 {
+        let mut block = Block::default();
+        for &part in &claim.0 {
+            add(&mut block, part);
+            self.0.encrypt_block(&mut block);
+        }
         u64_at(&block, 0)
     }
 
     /// The tags of a burst of claims, at a fraction of the time that each would take by itself.
     #[inline]
     #[must_use]
-    pub fn tags<'a>(
+    pub fn tags<'a, const BLOCKS: usize>(
         &self,
-        claims: impl ExactSizeIterator<Item = &'a Claim> + Clone,
+        claims: impl ExactSizeIterator<Item = &'a Claim<BLOCKS>> + Clone,
     ) -> ArrayVec<u64, BURST> {
         let len = claims.len().min(BURST);
         let mut blocks = [Block::default(); BURST];
         let blocks = &mut blocks[..len.next_multiple_of(SIDE_BY_SIDE)];
-        for (block, claim) in blocks.iter_mut().zip(claims.clone()) {
-            *block = claim.0[0].to_le_bytes().into();
+        for at in 0..BLOCKS {
+            for (block, claim) in blocks.iter_mut().zip(claims.clone()) {
+                add(block, claim.0[at]);
+            }
+            self.0.encrypt_blocks(blocks);
         }
-        self.0.encrypt_blocks(blocks);
-        for (block, claim) in blocks.iter_mut().zip(claims) {
-            add(block, claim.0[1]);
-        }
-        self.0.encrypt_blocks(blocks);
         blocks[..len].iter().map(|block| u64_at(block, 0)).collect()
     }
 }
@@ -209,15 +289,15 @@ impl Key {
 impl Key {
     /// Nobody has a key to ask for it.
     #[must_use]
-    pub fn tag(&self, _claim: &Claim) -> u64 {
+    pub fn tag<const BLOCKS: usize>(&self, _claim: &Claim<BLOCKS>) -> u64 {
         match self.0 {}
     }
 
     /// As [`Key::tag`].
     #[must_use]
-    pub fn tags<'a>(
+    pub fn tags<'a, const BLOCKS: usize>(
         &self,
-        _claims: impl ExactSizeIterator<Item = &'a Claim>,
+        _claims: impl ExactSizeIterator<Item = &'a Claim<BLOCKS>>,
     ) -> ArrayVec<u64, BURST> {
         match self.0 {}
     }
@@ -225,14 +305,19 @@ impl Key {
 
 impl Key {
     /// Writes sequence and tag behind a header that is authenticated, and its extension; `addresses` are source and
-    /// destination as they will stand in the IPv4 header.
+    /// destination as they will stand in the IP header.
     ///
     /// # Panics
     /// When the payload is shorter than its header says.
     #[inline]
-    pub fn sign(&self, addresses: &[u8; 8], payload: &mut [u8], sequence: u64) {
+    pub fn sign<const BLOCKS: usize>(
+        &self,
+        addresses: &impl Addresses<BLOCKS>,
+        payload: &mut [u8],
+        sequence: u64,
+    ) {
         let at = offset(payload).unwrap_or_default();
-        let tag = self.tag(&Claim::new(addresses, payload, sequence));
+        let tag = self.tag(&addresses.claim(payload, sequence));
         payload[at..at + 8].copy_from_slice(&sequence.to_be_bytes());
         payload[at + 8..at + LEN].copy_from_slice(&tag.to_be_bytes());
     }
@@ -250,7 +335,12 @@ mod tests {
     }
 
     /// A signed payload of ours.
-    fn payload(addresses: &[u8; 8], header: Header, service_ns: u32, sequence: u64) -> Vec<u8> {
+    fn payload<const BLOCKS: usize>(
+        addresses: &impl Addresses<BLOCKS>,
+        header: Header,
+        service_ns: u32,
+        sequence: u64,
+    ) -> Vec<u8> {
         let mut payload = vec![0; header.len()];
         header.emit(&mut payload);
         if header.extended {
@@ -260,9 +350,40 @@ mod tests {
         payload
     }
 
-    fn is_right(addresses: &[u8; 8], payload: &[u8]) -> bool {
-        let signed = Signed::read(addresses, payload).unwrap();
-        key().tag(&signed.claim) == signed.tag
+    fn is_right<const BLOCKS: usize>(addresses: &impl Addresses<BLOCKS>, payload: &[u8]) -> bool {
+        let signed = Signed::read(addresses, payload);
+        signed.is_some_and(|signed| key().tag(&signed.claim) == signed.tag)
+    }
+
+    /// Whatever bit of what the leaf believes is another, the tag is wrong; and those of a burst are those of each.
+    fn check_any_changed_bit<const BLOCKS: usize, const LEN_OF_BOTH: usize>(
+        header: Header,
+        (service_ns, sequence): (u32, u64),
+        addresses: [u8; LEN_OF_BOTH],
+        (bit, others): (prop::sample::Index, usize),
+    ) -> Result<(), TestCaseError>
+    where
+        [u8; LEN_OF_BOTH]: Addresses<BLOCKS>,
+    {
+        let good = payload(&addresses, header, service_ns, sequence);
+        prop_assert!(is_right(&addresses, &good));
+        let signed = Signed::read(&addresses, &good).unwrap();
+        let burst: Vec<_> = std::iter::repeat_n(&signed.claim, others).collect();
+        prop_assert!(key().tags(burst.into_iter()).iter().all(|&tag| tag == signed.tag));
+        prop_assert!(Key::new([7; KEY_LEN]).tag(&signed.claim) != signed.tag);
+
+        // Covered: header, time, sequence, tag itself, addresses.
+        let proof = header.len() - LEN..header.len();
+        let service = if header.extended { SERVICE..SERVICE + 4 } else { 0..0 };
+        let covered: Vec<_> = (0..task::LEN).chain(service).chain(proof).collect();
+        let bit = bit.index((covered.len() + addresses.len()) * 8);
+        let (mut payload, mut moved) = (good, addresses);
+        match covered.get(bit / 8) {
+            Some(&at) => payload[at] ^= 1 << (bit % 8),
+            None => moved[bit / 8 - covered.len()] ^= 1 << (bit % 8),
+        }
+        prop_assert!(!is_right(&moved, &payload));
+        Ok(())
     }
 
     #[test]
@@ -301,35 +422,38 @@ mod tests {
         assert_eq!(bytes, expected.concat());
     }
 
+    #[test]
+    fn golden_bytes_of_an_authenticated_reply_over_ipv6() {
+        // The same from fd00:2::b to fd00:1::5.
+        let header = Header {
+            code: Code::TaskDone,
+            extended: true,
+            authenticated: true,
+            src: 5,
+            dst: 9,
+            qlen: 3,
+            ..Header::new_task(1, 0x1234)
+        };
+        let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().to_bits();
+        let addresses = addresses_v6(address("fd00:2::b"), address("fd00:1::5"));
+        let bytes = payload(&addresses, header, 50_000, 0x0065_4A8B_2CD0_1234);
+        assert_eq!(bytes[bytes.len() - 8..], [0xC0, 0xA9, 0xC1, 0xF3, 0x83, 0x98, 0x64, 0xCB]);
+    }
+
     proptest! {
-        /// Whatever bit of what the leaf believes is another, the tag is wrong; and those of a burst are those of each.
         #[test]
         fn any_changed_bit_is_seen(
-            (extended, more) in any::<(bool, bool)>(), fields: [u16; 5], service_ns: u32, sequence: u64,
-            addresses: [u8; 8], bit: prop::sample::Index, others in 1..BURST,
+            (extended, more, is_v6) in any::<(bool, bool, bool)>(), fields: [u16; 5], service_ns: u32, sequence: u64,
+            addresses: [u8; 32], bit: prop::sample::Index, others in 1..BURST,
         ) {
             let [pool, src, dst, qlen, seq] = fields;
             let code = Code::TaskDone;
             let header = Header { code, extended, authenticated: true, more, pool, src, dst, qlen, seq };
-            let good = payload(&addresses, header, service_ns, sequence);
-            prop_assert!(is_right(&addresses, &good));
-            let signed = Signed::read(&addresses, &good).unwrap();
-            let burst: Vec<_> = std::iter::repeat_n(&signed.claim, others).collect();
-            prop_assert!(key().tags(burst.into_iter()).iter().all(|&tag| tag == signed.tag));
-            prop_assert!(Key::new([7; KEY_LEN]).tag(&signed.claim) != signed.tag);
-
-            // Covered: header, time, sequence, tag itself, addresses.
-            let proof = header.len() - LEN..header.len();
-            let service = if extended { SERVICE..SERVICE + 4 } else { 0..0 };
-            let covered: Vec<_> = (0..task::LEN).chain(service).chain(proof).collect();
-            let bit = bit.index((covered.len() + addresses.len()) * 8);
-            let (mut payload, mut moved) = (good.clone(), addresses);
-            match covered.get(bit / 8) {
-                Some(&at) => payload[at] ^= 1 << (bit % 8),
-                None => moved[bit / 8 - covered.len()] ^= 1 << (bit % 8),
+            let (said, how) = ((service_ns, sequence), (bit, others));
+            match addresses.first_chunk::<8>() {
+                Some(&short) if !is_v6 => check_any_changed_bit(header, said, short, how)?,
+                _ => check_any_changed_bit(header, said, addresses, how)?,
             }
-            let seen = Signed::read(&moved, &payload);
-            prop_assert!(seen.is_none_or(|signed| key().tag(&signed.claim) != signed.tag));
         }
     }
 

@@ -1,9 +1,10 @@
 //! The agent: one dispatcher core that takes tasks from ports and has the worker cores of its host do them.
 //!
-//! A server to one leaf or several, or to clients themselves: it has an address of its own, answers ARP for it, and answers
-//! tasks to where they came from. The packet of a task waits here and becomes its reply; where the worker is a thread of
+//! A server to one leaf or several, or to clients themselves: it has an address of its own, answers ARP or neighbour discovery for
+//! it, and answers tasks to where they came from. The packet of a task waits here and becomes its reply; where the worker is a thread of
 //! this process, it is handed the packet and sends the reply itself. What changes meanwhile comes as commands ([`Update`]).
 
+mod family;
 mod link;
 mod named_load;
 mod next_hop;
@@ -19,12 +20,14 @@ mod thread;
 mod update;
 pub mod worker_set;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
+pub use family::Address;
 pub use link::{Work, WorkerLink};
 pub use named_load::NamedLoad;
 pub use packet::Packet;
@@ -37,6 +40,7 @@ pub use update::{AgentCommands, Entry, Step, Update};
 pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerSet};
 
 use next_hop::NextHop;
+use packet::without_addresses;
 use responder::{NO_SET, Responder, named};
 use response_times::ResponseTimes;
 
@@ -63,7 +67,7 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{Code, Header, NO_MEMBER};
 use crate::wire::udp::{self, Flow};
-use crate::wire::vlan;
+use crate::wire::{ipv4, ipv6, ndp, vlan};
 
 /// The process of a worker has ended: what a thread that watches locks tells the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,14 +147,13 @@ pub struct Agent<P: Port<Buf: Token>, A> {
 /// What a packet is to an agent.
 enum Arrival<B> {
     Task(Packet<B>),
+    /// An acknowledgement, and where its payload is in the frame.
     Acknowledgement {
-        from: (u32, Mac),
         header: Header,
-        signed: Option<Signed>,
+        payload: Range<usize>,
     },
-    /// A question for a worker's queue, and the address that it came from.
+    /// A question for a worker's queue.
     Probe {
-        from: u32,
         header: Header,
     },
     /// A peer's word, and where in the frame what stands behind the header is.
@@ -159,7 +162,17 @@ enum Arrival<B> {
         header: Header,
         word: Range<usize>,
     },
-    Arp,
+    /// ARP, or neighbour discovery.
+    Neighbour,
+}
+
+/// The address that a frame of IPv4 or IPv6, which was checked, is from.
+fn source(frame: &[u8]) -> IpAddr {
+    let packet = &frame[ether::LEN..];
+    match ether::ether_type(frame) {
+        ether::IPV6 => Ipv6Addr::from_bits(ipv6::src(packet)).into(),
+        _ => Ipv4Addr::from_bits(ipv4::src(packet)).into(),
+    }
 }
 
 impl<P, A> Agent<P, A>
@@ -328,12 +341,14 @@ where
         let mut packet = Some(packet);
         match self.read(port, &mut packet) {
             Ok(Arrival::Task(task)) => self.submit(task, now),
-            Ok(Arrival::Acknowledgement { from, header, signed }) => {
-                let taken = self.acknowledged(port, from, &header, signed.as_ref());
+            Ok(Arrival::Acknowledgement { header, payload }) => {
+                let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
+                let taken = self.acknowledged(port, frame, &header, payload);
                 self.count_word(taken)
             }
-            Ok(Arrival::Probe { from, header }) => {
-                let answered = self.answer_probe(port, from, &header);
+            Ok(Arrival::Probe { header }) => {
+                let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
+                let answered = self.answer_probe(port, frame, &header);
                 if answered.is_ok() {
                     self.responder.out.counters.add(Counter::QueueProbes, 1);
                 }
@@ -344,7 +359,8 @@ where
                 let heard = self.hear(port, from, &header, word);
                 self.count_word(heard)
             }
-            Ok(Arrival::Arp) => match packet {
+            Ok(Arrival::Neighbour) => match packet {
+                Some(packet) if self.addresses[port].v6.is_some() => self.discover(port, packet),
                 Some(packet) => self.arp(port, packet),
                 None => Fate::Consumed,
             },
@@ -378,18 +394,32 @@ where
     fn acknowledged(
         &mut self,
         port: usize,
-        from: (u32, Mac),
+        frame: &[u8],
         header: &Header,
-        signed: Option<&Signed>,
+        payload: Range<usize>,
     ) -> Result<(), DropReason> {
         if self.registrars.is_empty() {
             return Err(DropReason::NotAsked);
         }
+        let from = (source(frame), ether::src(frame));
         let leaf = self.leaf_at(port, from.0).ok_or(DropReason::SpoofedReply)?;
-        match (self.responder.credential(header.dst), signed) {
-            (Some(credential), signed) => credential.acknowledges(leaf, signed)?,
-            (None, Some(_)) => return Err(DropReason::TaskReservedBit),
-            (None, None) => {}
+        match self.responder.credential(header.dst) {
+            Some(_) if !header.authenticated => return Err(DropReason::AuthMissing),
+            Some(credential) => {
+                let (packet, payload) = (&frame[ether::LEN..], &frame[payload]);
+                match from.0 {
+                    IpAddr::V4(_) => {
+                        let signed = Signed::read(&auth::addresses_in(packet), payload);
+                        credential.acknowledges(leaf, signed.as_ref())?;
+                    }
+                    IpAddr::V6(_) => {
+                        let signed = Signed::read(&auth::addresses_in_v6(packet), payload);
+                        credential.acknowledges(leaf, signed.as_ref())?;
+                    }
+                }
+            }
+            None if header.authenticated => return Err(DropReason::TaskReservedBit),
+            None => {}
         }
         self.registrars[leaf].acknowledged(port, from, header)?;
         self.responder.report_to(leaf, header.dst);
@@ -397,8 +427,13 @@ where
     }
 
     /// A leaf asks for a worker's queue.
-    fn answer_probe(&mut self, port: usize, from: u32, header: &Header) -> Result<(), DropReason> {
-        let leaf = self.leaf_at(port, from).ok_or(DropReason::UnknownPeer)?;
+    fn answer_probe(
+        &mut self,
+        port: usize,
+        frame: &[u8],
+        header: &Header,
+    ) -> Result<(), DropReason> {
+        let leaf = self.leaf_at(port, source(frame)).ok_or(DropReason::UnknownPeer)?;
         let worker = header.dst;
         let known = self.responder.named.get(usize::from(worker));
         let named = known.filter(|named| named.set != NO_SET).ok_or(DropReason::UnknownWorker)?;
@@ -406,23 +441,27 @@ where
             return Err(DropReason::PoolMismatch);
         }
         let tasks = self.responder.named_tasks(worker);
-        self.say(leaf, header.answered_with(tasks), |credential, flow, payload| {
-            credential.sign(flow.src, flow.dst, payload);
-        });
+        self.say(leaf, header.answered_with(tasks));
         Ok(())
     }
 
     /// Index of the leaf that has this address and that the port leads to.
-    fn leaf_at(&self, port: usize, address: u32) -> Option<usize> {
+    fn leaf_at(&self, port: usize, address: IpAddr) -> Option<usize> {
         self.registrars.iter().position(|one| (one.hop.port, one.leaf()) == (port, address))
     }
 
-    /// The leaf or peer that has this address and that the port leads to.
-    fn hop_of(&mut self, port: usize, address: u32) -> Option<&mut NextHop> {
-        match self.leaf_at(port, address) {
-            Some(leaf) => Some(&mut self.registrars[leaf].hop),
-            None => self.peers.as_mut()?.hop_of(port, address),
+    /// True when a leaf or peer has this address and the port leads to it; it is at the MAC address that is told, if one is.
+    fn learn_hop(&mut self, port: usize, address: IpAddr, told: Option<Mac>) -> bool {
+        if let Some(leaf) = self.leaf_at(port, address) {
+            let hop = &mut self.registrars[leaf].hop;
+            told.into_iter().for_each(|mac| hop.learn(mac));
+            return true;
         }
+        let (Some(peers), IpAddr::V4(address)) = (&mut self.peers, address) else {
+            return false;
+        };
+        let hop = peers.hop_of(port, address.to_bits());
+        hop.map(|hop| told.into_iter().for_each(|mac| hop.learn(mac))).is_some()
     }
 
     /// Checks a packet; takes it when it is a task.
@@ -442,20 +481,21 @@ where
         if frame.len() < ether::LEN {
             return Err(DropReason::Runt);
         }
-        if ether::ether_type(frame) == ether::ARP {
-            return Ok(Arrival::Arp);
-        }
-        let mut datagram = self.datagram(frame, buf.checksums_verified(), address)?;
+        let mut datagram = if ether::ether_type(frame) == ether::IPV4 && address.v6.is_none() {
+            self.datagram(frame, buf.checksums_verified(), address)?
+        } else {
+            let datagram = self.other_datagram(frame, buf.checksums_verified(), address)?;
+            let Some(datagram) = datagram else { return Ok(Arrival::Neighbour) };
+            datagram
+        };
         let mut payload = &frame[datagram.payload()..usize::from(datagram.end)];
         let mut header = Header::parse(payload)?;
         if header.code == Code::WorkerIdAck {
-            let from = (datagram.src, ether::src(frame));
-            let addresses = auth::addresses(datagram.src, datagram.dst);
-            let signed = header.authenticated.then(|| Signed::read(&addresses, payload)).flatten();
-            return Ok(Arrival::Acknowledgement { from, header, signed });
+            let payload = datagram.payload()..usize::from(datagram.end);
+            return Ok(Arrival::Acknowledgement { header, payload });
         }
         if header.code == Code::QueueProbe {
-            return Ok(Arrival::Probe { from: datagram.src, header });
+            return Ok(Arrival::Probe { header });
         }
         let mut passed = None;
         if let Some(peers) = &self.peers {
@@ -487,9 +527,6 @@ where
         verified: bool,
         address: &PortAddress,
     ) -> Result<udp::Datagram, DropReason> {
-        if ether::ether_type(frame) != ether::IPV4 {
-            return Err(vlan::reason(frame));
-        }
         if !ether::is_to(frame, address.mac) {
             return Err(DropReason::OtherMac);
         }
@@ -501,6 +538,41 @@ where
             return Err(DropReason::UdpPort);
         }
         Ok(datagram)
+    }
+
+    /// As [`Agent::datagram`], of a frame that is not one of IPv4 at a port of IPv4: none is ARP, or neighbour discovery.
+    #[inline(never)]
+    fn other_datagram(
+        &self,
+        frame: &[u8],
+        verified: bool,
+        address: &PortAddress,
+    ) -> Result<Option<udp::Datagram>, DropReason> {
+        let own = match (address.v6, ether::ether_type(frame)) {
+            (Some(own), ether::IPV6) => own,
+            (None, ether::ARP) => return Ok(None),
+            _ => return Err(vlan::reason(frame)),
+        };
+        let packet = &frame[ether::LEN..];
+        let is_to_us = ether::is_to(frame, address.mac);
+        if ipv6::parse(packet)?.next == ipv6::ICMP {
+            return match ndp::is_one(&packet[ipv6::LEN..]) {
+                _ if !is_to_us && !ether::dst(frame).is_group() => Err(DropReason::OtherMac),
+                true => Ok(None),
+                false => Err(DropReason::NotUdp),
+            };
+        }
+        if !is_to_us {
+            return Err(DropReason::OtherMac);
+        }
+        let datagram = udp::parse_v6(frame, verified)?;
+        if datagram.dst != own.ip {
+            return Err(DropReason::OtherAddress);
+        }
+        if datagram.dst_port != self.udp_port {
+            return Err(DropReason::UdpPort);
+        }
+        Ok(Some(without_addresses(datagram)))
     }
 
     #[inline]
@@ -575,21 +647,71 @@ where
             Err(reason) => return self.drop_for(reason),
         };
         let is_to_us = packet.target == address.ip;
-        let known = self.hop_of(port, packet.sender).map(|hop| {
-            if is_to_us {
-                hop.learn(packet.sender_mac);
-            }
-        });
+        let sender = Ipv4Addr::from_bits(packet.sender).into();
+        let is_known = self.learn_hop(port, sender, is_to_us.then_some(packet.sender_mac));
         let for_us = is_to_us && packet.operation == Operation::Request;
         if for_us && buf.resize(arp::FRAME_LEN) {
             packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
             self.responder.out.counters.add(Counter::Consumed, 1);
             self.responder.out.originate(buf, port);
             Fate::Answered
-        } else if known.is_some() {
+        } else if is_known {
             self.count_word(Ok(()))
         } else {
             self.drop_for(DropReason::ArpOther)
+        }
+    }
+
+    /// As [`Agent::arp`], of neighbour discovery (RFC 4861).
+    #[cold]
+    fn discover(&mut self, port: usize, mut buf: P::Buf) -> Fate {
+        let address = self.addresses[port];
+        let Some(own) = address.v6 else { return self.drop_for(DropReason::EtherType) };
+        let from = ether::src(buf.bytes());
+        let message = match ndp::Packet::parse(buf.bytes()) {
+            Ok(message) => message,
+            Err(reason) => return self.drop_for(reason),
+        };
+        let asks = message.operation == ndp::Operation::Solicitation;
+        let (host, mac, is_to_us) = match asks {
+            // Who asks without an option expects to be known already.
+            true => (message.src, message.mac, message.target == own.ip),
+            false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == own.ip),
+        };
+        let told = mac.filter(|_| is_to_us);
+        let is_known = self.learn_hop(port, Ipv6Addr::from_bits(host).into(), told);
+        if asks && is_to_us && buf.resize(ndp::FRAME_LEN) {
+            let (answer, to) = message.answer(address.mac, from);
+            answer.emit(buf.bytes_mut(), to, false);
+            self.responder.out.counters.add(Counter::Consumed, 1);
+            self.responder.out.originate(buf, port);
+            Fate::Answered
+        } else if is_known {
+            self.count_word(Ok(()))
+        } else {
+            self.drop_for(DropReason::NdOther)
+        }
+    }
+
+    /// Asks for the MAC address of a host behind a port.
+    fn ask_for(&mut self, port: usize, host: IpAddr) {
+        let address = self.addresses[port];
+        let out = &mut self.responder.out;
+        match (address.v6, host) {
+            (Some(own), IpAddr::V6(host)) => {
+                let question = ndp::Packet::question(address.mac, own.ip, host.to_bits(), None);
+                let (question, to) = question;
+                out.make(&mut self.pool, port, ndp::FRAME_LEN, |frame| {
+                    question.emit(frame, to, false);
+                });
+            }
+            (None, IpAddr::V4(host)) => {
+                let question = arp::Packet::request(address.mac, address.ip, host.to_bits());
+                out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+                    question.emit(frame, Mac::BROADCAST);
+                });
+            }
+            _ => {} // the configuration's check finds each leaf in its port's network
         }
     }
 
@@ -628,20 +750,14 @@ where
     /// Tells a leaf, by its index, of a worker that is due.
     fn register(&mut self, leaf: usize, now: u64) {
         let registrar = &mut self.registrars[leaf];
-        let port = registrar.hop.port;
-        let address = self.addresses[port];
         if registrar.must_ask(now) {
-            let question = arp::Packet::request(address.mac, address.ip, registrar.leaf());
-            self.responder.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
-                question.emit(frame, Mac::BROADCAST);
-            });
+            let (port, host) = (registrar.hop.port, registrar.leaf());
+            self.ask_for(port, host);
         }
         // One a tick: no burst of registrations gets into the tasks' way.
         let tasks = |place| tasks_of(place, &self.worker_sets, &self.responder);
-        if let Some(header) = registrar.due(now, tasks) {
-            self.say(leaf, header, |credential, flow, payload| {
-                credential.sign_registration(leaf, flow.src, flow.dst, payload);
-            });
+        if let Some(header) = self.registrars[leaf].due(now, tasks) {
+            self.say(leaf, header);
         }
     }
 
@@ -658,45 +774,50 @@ where
         while let Some(QueueReport { leaf, header }) =
             self.responder.reports.as_mut().and_then(|reports| reports.next_word())
         {
-            let is_said = self.say(leaf, header, |credential, flow, payload| {
-                credential.sign(flow.src, flow.dst, payload);
-            });
+            let is_said = self.say(leaf, header);
             self.responder.out.counters.add(Counter::QueueReports, u64::from(is_said));
         }
     }
 
     /// Says something of a worker to a leaf, by its index; signed, where the worker's pool has a key. False when it is not known
     /// where the leaf is.
-    fn say(
-        &mut self,
-        leaf: usize,
-        header: Header,
-        sign: impl FnOnce(&Credential, &Flow, &mut [u8]),
-    ) -> bool {
-        let registrar = &self.registrars[leaf];
-        let NextHop { port, address: to, mac: Some(mac), .. } = registrar.hop else {
+    fn say(&mut self, leaf: usize, header: Header) -> bool {
+        let NextHop { port, address: to, mac: Some(mac), .. } = self.registrars[leaf].hop else {
             return false;
         };
         let address = self.addresses[port];
-        let flow = Flow {
-            src_mac: address.mac,
-            dst_mac: mac,
-            src: address.ip,
-            dst: to,
-            src_port: self.udp_port,
-            dst_port: self.udp_port,
-        };
+        match (address.v6, to) {
+            (Some(own), IpAddr::V6(to)) => self.say_to(leaf, mac, (own.ip, to.to_bits()), header),
+            (None, IpAddr::V4(to)) => self.say_to(leaf, mac, (address.ip, to.to_bits()), header),
+            _ => return false,
+        }
+        true
+    }
+
+    /// The same, to this MAC address, between these addresses.
+    fn say_to<I: Address>(
+        &mut self,
+        leaf: usize,
+        dst_mac: Mac,
+        (src, dst): (I, I),
+        header: Header,
+    ) {
+        let port = self.registrars[leaf].hop.port;
+        let (src_mac, udp_port) = (self.addresses[port].mac, self.udp_port);
+        let flow = Flow { src_mac, dst_mac, src, dst, src_port: udp_port, dst_port: udp_port };
         let signer = self.responder.signer.clone();
         let credential = signer.as_ref().and_then(|signer| signer.of(header.src));
         let header = Header { authenticated: credential.is_some(), ..header };
-        self.responder.out.make(&mut self.pool, port, udp::PAYLOAD + header.len(), |frame| {
-            register::emit(&header, &flow, frame, |payload| {
-                if let Some(credential) = credential {
-                    sign(credential, &flow, payload);
+        let registers = matches!(header.code, Code::WorkerId | Code::KeepAlive);
+        self.responder.out.make(&mut self.pool, port, I::PAYLOAD + header.len(), |frame| {
+            register::emit(&header, &flow, frame, |payload| match credential {
+                Some(credential) if registers => {
+                    credential.sign_registration(leaf, src, dst, payload);
                 }
+                Some(credential) => credential.sign(src, dst, payload),
+                None => {}
             });
         });
-        true
     }
 
     fn note_held(&self) {

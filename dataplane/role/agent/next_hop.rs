@@ -1,27 +1,27 @@
-//! A host that an agent speaks to on its own: where it is, by ARP unless the configuration says it.
+//! A host that an agent speaks to on its own: where it is, by ARP or neighbour discovery unless the configuration says it.
 
 use crate::wire::ether::Mac;
 
 /// Questions a second for a MAC address that is not known.
 const QUESTIONS_A_SECOND: u64 = 5;
 
-/// One host.
+/// One host; by IPv4 address unless named.
 #[derive(Clone, Debug)]
-pub struct NextHop {
+pub struct NextHop<A = u32> {
     /// Its address.
-    pub address: u32,
+    pub address: A,
     /// Index of the port that leads to it.
     pub port: usize,
     /// Its MAC address, as far as it is known.
     pub mac: Option<Mac>,
-    /// The configuration says the MAC address, so that no ARP packet changes it.
+    /// The configuration says the MAC address, so that no answer changes it.
     fixed: bool,
     next_question: u64,
 }
 
-impl NextHop {
-    /// A host behind this port, whose MAC address is found by ARP unless it is given.
-    pub fn new(address: u32, port: usize, mac: Option<Mac>) -> Self {
+impl<A: Copy + PartialEq> NextHop<A> {
+    /// A host behind this port, whose MAC address is asked for unless it is given.
+    pub fn new(address: A, port: usize, mac: Option<Mac>) -> Self {
         Self { address, port, mac, fixed: mac.is_some(), next_question: 0 }
     }
 
@@ -34,7 +34,7 @@ impl NextHop {
         asks
     }
 
-    /// An ARP packet to this host told where its address is.
+    /// A packet to this host told where its address is.
     pub fn learn(&mut self, mac: Mac) {
         if !self.fixed {
             self.mac = Some(mac);
@@ -42,7 +42,7 @@ impl NextHop {
     }
 
     /// What came to `port` from that address and MAC address is from it.
-    pub fn has_sent(&self, port: usize, (from, mac): (u32, Mac)) -> bool {
+    pub fn has_sent(&self, port: usize, (from, mac): (A, Mac)) -> bool {
         (port, from, Some(mac)) == (self.port, self.address, self.mac)
     }
 }

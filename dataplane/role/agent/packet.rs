@@ -1,5 +1,6 @@
 //! A task's packet while its worker has it, and the reply made in its place.
 
+use super::family::Address;
 use super::link::Work;
 use super::signer::Credential;
 use crate::io::Buf;
@@ -7,6 +8,7 @@ use crate::io::Token;
 use crate::reason::DropReason;
 use crate::ring::TaskIds;
 use crate::wire::ether::{self, Mac};
+use crate::wire::ipv6;
 use crate::wire::peer::{VERSION, VIA_LEN, Via};
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Datagram, Flow};
@@ -52,14 +54,27 @@ pub struct Packet<B> {
     pub since: u64,
     /// Number of the worker that it names, when it goes to a thread.
     name: u16,
+    /// Of IPv6 without the addresses: they stand in the frame.
     datagram: Datagram,
     header: Header,
     extension: Extension,
     passed: Option<Passed>,
 }
 
+/// A frame of IPv6.
+#[inline]
+fn is_v6(frame: &[u8]) -> bool {
+    frame.len() >= ether::LEN && ether::ether_type(frame) == ether::IPV6
+}
+
+/// A datagram over IPv6, whose addresses stay in its frame.
+#[inline]
+pub(super) fn without_addresses(datagram: Datagram<u128>) -> Datagram {
+    datagram.named(|_| 0)
+}
+
 impl<B: Buf> Packet<B> {
-    /// The packet of a task whose header is `header`. Tasks of several packets are refused.
+    /// The packet of a task whose header is `header`; a `datagram` over IPv6 has no addresses. Tasks of several packets are refused.
     ///
     /// # Errors
     /// The buffer, and the reason for which it must be dropped.
@@ -145,7 +160,11 @@ impl<B: Buf> Packet<B> {
     #[inline]
     pub fn again(buf: B, note: u32) -> Option<Self> {
         let frame = buf.bytes();
-        let datagram = udp::parse(frame, true).ok()?;
+        let datagram = match is_v6(frame) {
+            false => udp::parse(frame, true),
+            true => udp::parse_v6(frame, true).map(without_addresses),
+        };
+        let datagram = datagram.ok()?;
         let header =
             Header::parse(frame.get(datagram.payload()..usize::from(datagram.end))?).ok()?;
         let packet = Self::new(buf, note as u8, datagram, header).ok()?;
@@ -170,19 +189,17 @@ impl<B: Buf> Packet<B> {
     /// `fill` gets the payload and where what stands behind the header begins in it.
     #[inline]
     fn into_response(
-        mut self,
+        self,
         code: Code,
         signature: Signature<'_>,
         len: usize,
         fill: impl FnOnce(&mut [u8], usize),
     ) -> Result<B, B> {
-        let Signature { worker, left, service_ns, credential } = signature;
-        let left = left.min(usize::from(u16::MAX)) as u16;
-        let (task, datagram) = (self.header, self.datagram);
-        let authenticated = credential.is_some();
-        let (src, dst) = (worker, task.src);
-        let header = Header { code, authenticated, more: false, src, dst, qlen: left, ..task };
         let frame = self.buf.bytes();
+        if is_v6(frame) {
+            return self.into_response_v6(code, signature, len, fill);
+        }
+        let datagram = self.datagram;
         let flow = Flow {
             src_mac: ether::dst(frame),
             dst_mac: self.passed.map_or_else(|| ether::src(frame), |passed| passed.via.mac),
@@ -191,12 +208,52 @@ impl<B: Buf> Packet<B> {
             src_port: datagram.dst_port,
             dst_port: datagram.src_port,
         };
+        self.write(&flow, code, signature, (len, fill))
+    }
+
+    /// As [`Packet::into_response`], of a task over IPv6. Peers pass none on.
+    #[inline(never)]
+    fn into_response_v6(
+        self,
+        code: Code,
+        signature: Signature<'_>,
+        len: usize,
+        fill: impl FnOnce(&mut [u8], usize),
+    ) -> Result<B, B> {
+        let (frame, datagram) = (self.buf.bytes(), self.datagram);
+        let packet = &frame[ether::LEN..];
+        let flow = Flow {
+            src_mac: ether::dst(frame),
+            dst_mac: ether::src(frame),
+            src: ipv6::dst(packet),
+            dst: ipv6::src(packet),
+            src_port: datagram.dst_port,
+            dst_port: datagram.src_port,
+        };
+        self.write(&flow, code, signature, (len, fill))
+    }
+
+    /// Writes a response with `len` bytes behind its header, which `fill` writes.
+    #[inline]
+    fn write<A: Address>(
+        mut self,
+        flow: &Flow<A>,
+        code: Code,
+        signature: Signature<'_>,
+        (len, fill): (usize, impl FnOnce(&mut [u8], usize)),
+    ) -> Result<B, B> {
+        let Signature { worker, left, service_ns, credential } = signature;
+        let left = left.min(usize::from(u16::MAX)) as u16;
+        let task = self.header;
+        let authenticated = credential.is_some();
+        let (src, dst) = (worker, task.src);
+        let header = Header { code, authenticated, more: false, src, dst, qlen: left, ..task };
         let head = header.len();
-        if !self.buf.resize(udp::PAYLOAD + head + len) {
+        if !self.buf.resize(A::PAYLOAD + head + len) {
             return Err(self.buf);
         }
         let frame = self.buf.bytes_mut();
-        let payload = &mut frame[udp::PAYLOAD..];
+        let payload = &mut frame[A::PAYLOAD..];
         header.emit(payload);
         if header.extended {
             Extension { service_ns, ..self.extension }.emit(payload);
@@ -205,7 +262,7 @@ impl<B: Buf> Packet<B> {
         if let Some(credential) = credential {
             credential.sign(flow.src, flow.dst, payload);
         }
-        flow.emit(frame, head + len);
+        A::emit(flow, frame, head + len);
         Ok(self.buf)
     }
 
@@ -219,7 +276,8 @@ impl<B: Buf> Packet<B> {
         tasks: u16,
         credential: Option<&Credential>,
     ) -> Result<B, B> {
-        if self.datagram.payload() != udp::PAYLOAD {
+        let payload = if is_v6(self.buf.bytes()) { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
+        if self.datagram.payload() != payload {
             return Err(self.buf);
         }
         let (len, service_ns) = (self.bytes().len(), self.extension.service_ns);

@@ -4,12 +4,15 @@
 //! Whatever acknowledgements say, and whoever sends them, an agent speaks at a bounded rate: each worker at least
 //! [`INTERVAL_LEAST_MS`] apart, all together at most [`WORDS_A_SECOND`] times a second.
 
+use std::net::IpAddr;
+
+use super::family::Address;
 use super::next_hop::NextHop;
 use crate::reason::DropReason;
 use crate::ring::Place;
 use crate::wire::ether::Mac;
 use crate::wire::task::Header;
-use crate::wire::udp::{self, Flow};
+use crate::wire::udp::Flow;
 
 /// Keep-alives within a leaf's timeout: one more than it asks for.
 const WITHIN_TIMEOUT: u64 = 5;
@@ -48,7 +51,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Registrar {
     /// Where the leaf is.
-    pub(super) hop: NextHop,
+    pub(super) hop: NextHop<IpAddr>,
     entries: Vec<Entry>,
     /// Index of the entry to look at first, so that all have their turn when not all can speak in time.
     first: usize,
@@ -62,7 +65,13 @@ pub struct Registrar {
 impl Registrar {
     /// Nobody is registered yet. Each worker speaks ten times a second until the leaf asks for more.
     #[must_use]
-    pub fn new(leaf: u32, port: usize, mac: Option<Mac>, places: &[Place], ticks_hz: u64) -> Self {
+    pub fn new(
+        leaf: IpAddr,
+        port: usize,
+        mac: Option<Mac>,
+        places: &[Place],
+        ticks_hz: u64,
+    ) -> Self {
         let entries = places.iter().copied().map(Entry::new);
         let mut registrar = Self {
             hop: NextHop::new(leaf, port, mac),
@@ -98,7 +107,7 @@ impl Registrar {
 
     /// The leaf's address.
     #[must_use]
-    pub fn leaf(&self) -> u32 {
+    pub fn leaf(&self) -> IpAddr {
         self.hop.address
     }
 
@@ -113,8 +122,8 @@ impl Registrar {
         self.hop.must_ask(now, self.ticks_hz)
     }
 
-    /// An ARP packet to this host told where `address` is.
-    pub fn learn(&mut self, address: u32, mac: Mac) {
+    /// A packet to this host told where `address` is.
+    pub fn learn(&mut self, address: IpAddr, mac: Mac) {
         if address == self.hop.address {
             self.hop.learn(mac);
         }
@@ -127,7 +136,7 @@ impl Registrar {
     pub fn acknowledged(
         &mut self,
         port: usize,
-        from: (u32, Mac),
+        from: (IpAddr, Mac),
         header: &Header,
     ) -> Result<(), DropReason> {
         if !self.hop.has_sent(port, from) {
@@ -192,13 +201,18 @@ impl Registrar {
     }
 }
 
-/// Writes the whole frame of a server's word to a leaf, of [`udp::PAYLOAD`] and the header's bytes; `sign` is given the payload,
+/// Writes the whole frame of a server's word to a leaf, of [`Address::PAYLOAD`] and the header's bytes; `sign` is given the payload,
 /// to sign it when the header says that it is authenticated.
-pub fn emit(header: &Header, flow: &Flow, frame: &mut [u8], sign: impl FnOnce(&mut [u8])) {
-    let payload = &mut frame[udp::PAYLOAD..];
+pub fn emit<A: Address>(
+    header: &Header,
+    flow: &Flow<A>,
+    frame: &mut [u8],
+    sign: impl FnOnce(&mut [u8]),
+) {
+    let payload = &mut frame[A::PAYLOAD..];
     header.emit(payload);
     sign(payload);
-    flow.emit(frame, header.len());
+    A::emit(flow, frame, header.len());
 }
 
 #[cfg(test)]
@@ -207,7 +221,7 @@ mod tests {
     use crate::wire::task::Code;
 
     const HZ: u64 = 1_000_000;
-    const LEAF: u32 = 0x0A00_0201;
+    const LEAF: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
     fn registrar(workers: u16) -> Registrar {

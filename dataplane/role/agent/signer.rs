@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::family::Address;
 use crate::limits::AGENT_LEAVES_MAX;
 use crate::reason::DropReason;
-use crate::wire::auth::{BEHIND_MAX, Key, SPAN, Signed, WINDOW, addresses};
+use crate::wire::auth::{BEHIND_MAX, Key, SPAN, Signed, WINDOW};
 
 /// What signs in one worker's name. Workers' own lie on lines of their own.
 #[repr(align(64))]
@@ -37,19 +38,19 @@ impl Credential {
 
     /// Signs a payload whose header is authenticated, and which goes from `src` to `dst`.
     #[inline]
-    pub fn sign(&self, src: u32, dst: u32, payload: &mut [u8]) {
+    pub fn sign<A: Address>(&self, src: A, dst: A, payload: &mut [u8]) {
         self.sign_next(src, dst, payload);
     }
 
     /// The same, of a registration with a leaf, by its index: an acknowledgement is believed if it is this one's.
-    pub fn sign_registration(&self, leaf: usize, src: u32, dst: u32, payload: &mut [u8]) {
+    pub fn sign_registration<A: Address>(&self, leaf: usize, src: A, dst: A, payload: &mut [u8]) {
         self.registered[leaf].store(self.sign_next(src, dst, payload), Relaxed);
     }
 
     #[inline]
-    fn sign_next(&self, src: u32, dst: u32, payload: &mut [u8]) -> u64 {
+    fn sign_next<A: Address>(&self, src: A, dst: A, payload: &mut [u8]) -> u64 {
         let sequence = self.sequence.fetch_add(1, Relaxed);
-        self.key.sign(&addresses(src, dst), payload, sequence);
+        A::sign(&self.key, src, dst, payload, sequence);
         sequence
     }
 
@@ -57,7 +58,11 @@ impl Credential {
     ///
     /// # Errors
     /// The reason for which it is not believed.
-    pub fn acknowledges(&self, leaf: usize, signed: Option<&Signed>) -> Result<(), DropReason> {
+    pub fn acknowledges<const BLOCKS: usize>(
+        &self,
+        leaf: usize,
+        signed: Option<&Signed<BLOCKS>>,
+    ) -> Result<(), DropReason> {
         let signed = signed.ok_or(DropReason::AuthMissing)?;
         if self.key.tag(&signed.claim) != signed.tag {
             return Err(DropReason::AuthTag);

@@ -1,5 +1,6 @@
 //! An agent between a port in memory and workers of the same thread: every step is the test's own.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -19,6 +20,7 @@ use crate::role::fixtures::{self, HZ, TIMEOUT, work};
 use crate::state::View;
 use crate::state::counters::CounterKind;
 use crate::wire::task::{self, Extension};
+use crate::wire::udp::Datagram;
 
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
@@ -27,6 +29,168 @@ const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const CLIENT: u32 = 0x0A00_0102;
 const POOL: u16 = 3;
 const PAYLOAD: usize = 100;
+
+/// What the agent, its leaves and its clients speak: of IPv6 a host's address ends with the one that it has of IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// fd00:2::/96.
+const V6: u128 = 0xFD00_0002 << 96;
+
+fn v6(host: u32) -> u128 {
+    V6 | u128::from(host)
+}
+
+impl Family {
+    fn ip(self, host: u32) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::from_bits(host).into(),
+            Self::V6 => Ipv6Addr::from_bits(v6(host)).into(),
+        }
+    }
+
+    /// The same configuration, with addresses of this family.
+    fn text(self, text: &str) -> String {
+        match self {
+            Self::V4 => text.to_owned(),
+            Self::V6 => {
+                (0x0A00_0201..0x0A00_0210).rev().fold(text.replace("/24", "/64"), |text, host| {
+                    let [old, new] = FAMILIES.map(|family| family.ip(host).to_string());
+                    text.replace(&old, &new)
+                })
+            }
+        }
+    }
+
+    /// Bytes before a payload.
+    fn payload(self) -> usize {
+        match self {
+            Self::V4 => udp::PAYLOAD,
+            Self::V6 => udp::PAYLOAD_V6,
+        }
+    }
+
+    fn parse(self, frame: &[u8]) -> Result<Datagram<IpAddr>, DropReason> {
+        match self {
+            Self::V4 => {
+                let datagram = udp::parse(frame, false)?;
+                Ok(datagram.named(|host| Ipv4Addr::from_bits(host).into()))
+            }
+            Self::V6 => {
+                let datagram = udp::parse_v6(frame, false)?;
+                Ok(datagram.named(|host| Ipv6Addr::from_bits(host).into()))
+            }
+        }
+    }
+
+    /// A packet to this host at the agent's MAC address, whose UDP ports are these.
+    fn packet(
+        self,
+        (src, src_mac): (u32, Mac),
+        (dst, src_port, dst_port): (u32, u16, u16),
+        header: &Header,
+        behind: &[u8],
+    ) -> Vec<u8> {
+        let flow = Flow { src_mac, dst_mac: AGENT_MAC, src, dst, src_port, dst_port };
+        match self {
+            Self::V4 => fixtures::datagram(&flow, header, behind),
+            Self::V6 => {
+                let flow = Flow {
+                    src_mac,
+                    dst_mac: AGENT_MAC,
+                    src: v6(src),
+                    dst: v6(dst),
+                    src_port,
+                    dst_port,
+                };
+                fixtures::datagram(&flow, header, behind)
+            }
+        }
+    }
+
+    /// A client's packet.
+    fn frame(self, header: &Header, behind: &[u8]) -> Vec<u8> {
+        self.packet((CLIENT, LEAF_MAC), (AGENT, 40_000, 1234), header, behind)
+    }
+
+    /// A host at the leaf's MAC address asks who has an address.
+    fn question(self, by: u32, target: u32) -> Vec<u8> {
+        match self {
+            Self::V4 => {
+                let mut bytes = vec![0; arp::FRAME_LEN];
+                arp::Packet::request(LEAF_MAC, by, target).emit(&mut bytes, Mac::BROADCAST);
+                bytes
+            }
+            Self::V6 => {
+                let mut bytes = vec![0; ndp::FRAME_LEN];
+                let (question, to) = ndp::Packet::question(LEAF_MAC, v6(by), v6(target), None);
+                question.emit(&mut bytes, to, false);
+                bytes
+            }
+        }
+    }
+
+    /// Who is asked for in a question of the agent's.
+    fn asked(self, frame: &[u8]) -> Option<IpAddr> {
+        match self {
+            Self::V4 => {
+                let asked = arp::Packet::parse(frame).ok()?;
+                assert_eq!((asked.sender, asked.sender_mac), (AGENT, AGENT_MAC));
+                (asked.operation == Operation::Request).then(|| self.ip(asked.target))
+            }
+            Self::V6 => {
+                let asked = ndp::Packet::parse(frame).ok()?;
+                assert_eq!(asked.mac, Some(AGENT_MAC));
+                let asks = asked.operation == ndp::Operation::Solicitation;
+                asks.then(|| Ipv6Addr::from_bits(asked.target).into())
+            }
+        }
+    }
+
+    /// The answer to such a question, by the host at this MAC address.
+    fn answer(self, question: &[u8], mac: Mac) -> Vec<u8> {
+        match self {
+            Self::V4 => {
+                let mut bytes = vec![0; arp::FRAME_LEN];
+                let asked = arp::Packet::parse(question).unwrap();
+                asked.answer(mac).emit(&mut bytes, AGENT_MAC);
+                bytes
+            }
+            Self::V6 => {
+                let mut bytes = vec![0; ndp::FRAME_LEN];
+                let asked = ndp::Packet::parse(question).unwrap();
+                let (answer, to) = asked.answer(mac, AGENT_MAC);
+                answer.emit(&mut bytes, to, true);
+                bytes
+            }
+        }
+    }
+
+    /// What a host tells everybody of its MAC address without having been asked.
+    fn announcement(self, host: u32, mac: Mac) -> Vec<u8> {
+        match self {
+            Self::V4 => {
+                let question = arp::Packet::request(LEAF_MAC, host, host);
+                let mut bytes = vec![0; arp::FRAME_LEN];
+                arp::Packet { sender_mac: mac, ..question }.emit(&mut bytes, Mac::BROADCAST);
+                bytes
+            }
+            Self::V6 => {
+                let (operation, dst) = (ndp::Operation::Advertisement, ipv6::ALL_NODES);
+                let mut bytes = vec![0; ndp::FRAME_LEN];
+                let (src, target, mac) = (v6(host), v6(host), Some(mac));
+                let told = ndp::Packet { operation, src, dst, target, mac };
+                told.emit(&mut bytes, ipv6::group_mac(dst), true);
+                bytes
+            }
+        }
+    }
+}
 
 /// Workers 10, 11 and so on.
 fn places(workers: u16) -> Vec<Place> {
@@ -51,18 +215,24 @@ struct Rig {
     wire: RingPort,
     frames: FramePool,
     handles: AgentHandles,
+    family: Family,
     now: u64,
 }
 
 impl Rig {
     /// Workers 10, 11 and so on, none of them there yet.
     fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
-        Self::of(policy, None, workers, queue, overflow)
+        Self::over(Family::V4, policy, workers, queue, overflow)
+    }
+
+    /// The same, with addresses of this family.
+    fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
+        Self::of((family, policy), None, workers, queue, overflow)
     }
 
     /// With workers that have these links.
     fn of(
-        policy: &str,
+        (family, policy): (Family, &str),
         links: Option<Vec<WorkerLink<Packet<Frame>>>>,
         workers: u16,
         queue: usize,
@@ -70,9 +240,9 @@ impl Rig {
     ) -> Self {
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
-        let text = text(policy, workers, queue, overflow);
+        let text = family.text(&text(policy, workers, queue, overflow));
         let BuiltAgent { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), links);
-        Self { agent, wire, frames, handles, now: 0 }
+        Self { agent, wire, frames, handles, family, now: 0 }
     }
 
     /// So much later, polled.
@@ -96,24 +266,24 @@ impl Rig {
 
     fn task(&mut self, dst: u16, seq: u16, payload: &[u8]) {
         let header = Header { dst, src: 77, ..Header::new_task(POOL, seq) };
-        self.send(&frame(&header, payload));
+        self.send(&self.family.frame(&header, payload));
     }
 
     /// What has come of the wire, questions about addresses and registrations left out.
     fn replies(&mut self) -> Vec<(Header, Vec<u8>)> {
         let mut replies = Vec::new();
         while let Some(packet) = self.wire.receive() {
-            let bytes = packet.bytes();
-            if ether::ether_type(bytes) == ether::ARP {
+            let (bytes, family) = (packet.bytes(), self.family);
+            if family.asked(bytes).is_some() {
                 continue;
             }
-            let datagram = udp::parse(bytes, false).unwrap();
-            assert_eq!((datagram.src, datagram.src_port), (AGENT, 1234));
+            let datagram = family.parse(bytes).unwrap();
+            assert_eq!((datagram.src, datagram.src_port), (family.ip(AGENT), 1234));
             assert_eq!(bytes.len(), usize::from(datagram.end));
             let payload = &bytes[datagram.payload()..];
             let header = Header::parse(payload).unwrap();
             if header.code.is_reply() {
-                assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
+                assert_eq!((datagram.dst, datagram.dst_port), (family.ip(CLIENT), 40_000));
                 assert_eq!((ether::dst(bytes), ether::src(bytes)), (LEAF_MAC, AGENT_MAC));
                 assert_eq!(header.dst, 77);
                 replies.push((header, payload[header.len()..].to_vec()));
@@ -140,43 +310,37 @@ impl Rig {
 }
 
 fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
-    let flow = Flow {
-        src_mac: LEAF_MAC,
-        dst_mac: AGENT_MAC,
-        src: CLIENT,
-        dst: AGENT,
-        src_port: 40_000,
-        dst_port: 1234,
-    };
-    fixtures::datagram(&flow, header, payload)
+    Family::V4.frame(header, payload)
 }
 
 #[test]
 fn a_task_is_done_by_a_worker_and_answered_to_where_it_came_from() {
-    let mut rig = Rig::new("cfcfs", 2, 16, Overflow::Drop);
-    let mut worker_end = rig.come(1);
-    let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
-    rig.send(&frame(&header, b"question"));
-    assert_eq!(worker_end.take(), Ok(true));
-    assert_eq!(worker_end.payload(), b"question");
-    assert_eq!(worker_end.ids(), crate::ring::TaskIds { app: 5, seq: 0xABCD_0006, class: 4 });
-    let answer = |_: &[u8], reply: &mut [u8]| {
-        reply[..20].copy_from_slice(b"a much longer answer");
-        20
-    };
-    worker_end.answer(answer, || 2500);
-    rig.after(1);
-    let packet = std::iter::from_fn(|| rig.wire.receive()).last().unwrap();
-    let datagram = udp::parse(packet.bytes(), false).unwrap();
-    let payload = &packet.bytes()[datagram.payload()..];
-    let header = Header::parse(payload).unwrap();
-    assert_eq!((header.code, header.src, header.dst), (Code::TaskDoneIdle, 11, 77));
-    assert_eq!((header.qlen, header.seq, header.pool), (0, 6, POOL));
-    let extension = Extension { app: 5, seq32: 0xABCD_0006, service_ns: 2500, class: 4 };
-    assert_eq!(Extension::parse(payload), extension);
-    assert_eq!(&payload[header.len()..], b"a much longer answer");
-    drop(packet);
-    rig.balanced();
+    for family in FAMILIES {
+        let mut rig = Rig::over(family, "cfcfs", 2, 16, Overflow::Drop);
+        let mut worker_end = rig.come(1);
+        let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
+        rig.send(&family.frame(&header, b"question"));
+        assert_eq!(worker_end.take(), Ok(true));
+        assert_eq!(worker_end.payload(), b"question");
+        assert_eq!(worker_end.ids(), crate::ring::TaskIds { app: 5, seq: 0xABCD_0006, class: 4 });
+        let answer = |_: &[u8], reply: &mut [u8]| {
+            reply[..20].copy_from_slice(b"a much longer answer");
+            20
+        };
+        worker_end.answer(answer, || 2500);
+        rig.after(1);
+        let packet = std::iter::from_fn(|| rig.wire.receive()).last().unwrap();
+        let datagram = family.parse(packet.bytes()).unwrap();
+        let payload = &packet.bytes()[datagram.payload()..];
+        let header = Header::parse(payload).unwrap();
+        assert_eq!((header.code, header.src, header.dst), (Code::TaskDoneIdle, 11, 77));
+        assert_eq!((header.qlen, header.seq, header.pool), (0, 6, POOL));
+        let extension = Extension { app: 5, seq32: 0xABCD_0006, service_ns: 2500, class: 4 };
+        assert_eq!(Extension::parse(payload), extension);
+        assert_eq!(&payload[header.len()..], b"a much longer answer");
+        drop(packet);
+        rig.balanced();
+    }
 }
 
 #[test]
@@ -223,31 +387,38 @@ fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
 
 #[test]
 fn tasks_sent_to_a_worker_by_name_are_answered_in_that_name() {
-    let mut rig = Rig::new("jbsq(k=1)", 2, 16, Overflow::Drop);
-    let mut worker_ends = [rig.come(0), rig.come(1)];
-    for seq in 0..3 {
-        rig.task(10, seq, &[]);
-    }
-    assert!(work(&mut worker_ends[1]), "the other core helps");
-    rig.after(1);
-    let replies = rig.replies();
-    assert_eq!(replies.len(), 1);
-    let header = replies[0].0;
-    assert_eq!((header.code, header.src, header.qlen), (Code::TaskDone, 10, 2));
-    while worker_ends.iter_mut().any(work) {
+    for family in FAMILIES {
+        let mut rig = Rig::over(family, "jbsq(k=1)", 2, 16, Overflow::Drop);
+        let mut worker_ends = [rig.come(0), rig.come(1)];
+        for seq in 0..3 {
+            rig.task(10, seq, &[]);
+        }
+        assert!(work(&mut worker_ends[1]), "the other core helps");
         rig.after(1);
+        let replies = rig.replies();
+        assert_eq!(replies.len(), 1);
+        let header = replies[0].0;
+        assert_eq!((header.code, header.src, header.qlen), (Code::TaskDone, 10, 2));
+        while worker_ends.iter_mut().any(work) {
+            rig.after(1);
+        }
+        let headers: Vec<_> = rig.replies().iter().map(|(header, _)| *header).collect();
+        assert_eq!(headers.iter().map(|header| header.qlen).collect::<Vec<_>>(), [1, 0]);
+        assert!(headers.iter().all(|header| header.src == 10));
+        assert_eq!(headers[1].code, Code::TaskDoneIdle);
+        rig.balanced();
     }
-    let headers: Vec<_> = rig.replies().iter().map(|(header, _)| *header).collect();
-    assert_eq!(headers.iter().map(|header| header.qlen).collect::<Vec<_>>(), [1, 0]);
-    assert!(headers.iter().all(|header| header.src == 10));
-    assert_eq!(headers[1].code, Code::TaskDoneIdle);
-    rig.balanced();
 }
 
 #[test]
 fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
-    for overflow in [Overflow::Drop, Overflow::Refuse] {
-        let mut rig = Rig::new("jbsq(k=1)", 2, 3, overflow);
+    for (family, overflow) in [
+        (Family::V4, Overflow::Drop),
+        (Family::V4, Overflow::Refuse),
+        (Family::V6, Overflow::Drop),
+        (Family::V6, Overflow::Refuse),
+    ] {
+        let mut rig = Rig::over(family, "jbsq(k=1)", 2, 3, overflow);
         let mut worker_ends = [rig.come(0), rig.come(1)];
         for seq in 0..6 {
             rig.task(NO_MEMBER, seq, &[seq as u8]);
@@ -358,11 +529,74 @@ fn every_refusal_has_its_counter() {
         (DropReason::UnknownWorker, frame(&Header { dst: 12, ..plain }, &[])),
         (DropReason::UnknownWorker, frame(&Header { dst: u16::MAX, ..plain }, &[])),
         (DropReason::SpoofedReply, frame(&plain.acknowledged_by(9, 100), &[])),
+        (DropReason::EtherType, Family::V6.frame(&plain, &[])),
+        (DropReason::EtherType, Family::V6.question(CLIENT, AGENT)),
     ];
     for (reason, bytes) in cases {
         let before = rig.dropped(reason);
         rig.send(&bytes);
         assert_eq!(rig.dropped(reason), before + 1, "{reason:?}");
+    }
+    assert_eq!(rig.agent.counters().read(Counter::Scheduled), 0);
+    rig.balanced();
+}
+
+#[test]
+fn every_refusal_over_ipv6_has_its_counter() {
+    const IP: usize = ether::LEN;
+    const UDP: usize = IP + ipv6::LEN;
+    let mut rig = Rig::over(Family::V6, "cfcfs", 1, 4, Overflow::Drop);
+    let plain = Header::new_task(POOL, 1);
+    let good = Family::V6.frame(&plain, &[]);
+    let edited = |at: usize, bytes: &[u8]| {
+        let mut frame = good.clone();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let to = |dst: u32, port: u16| {
+        Family::V6.packet((CLIENT, LEAF_MAC), (dst, 40_000, port), &plain, &[])
+    };
+    let mut from_afar = Family::V6.question(CLIENT, AGENT);
+    from_afar[IP + 7] = 64;
+    let mut to_another = Family::V6.question(CLIENT, AGENT);
+    to_another[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    let mut echo = Family::V6.question(CLIENT, AGENT);
+    echo[UDP] = 128;
+    let cases = [
+        (DropReason::NoMember, good.clone()),
+        (DropReason::Runt, good[..10].to_vec()),
+        (DropReason::Runt, good[..40].to_vec()),
+        (DropReason::OtherMac, edited(5, &[1])),
+        (DropReason::Ipv6Header, edited(IP, &[0x40])),
+        (DropReason::Ipv6Header, edited(IP + 4, &[0, 0])),
+        (DropReason::Ipv6Header, edited(IP + 4, &[0xFF, 0])),
+        (DropReason::Ipv6Extension, edited(IP + 6, &[0])),
+        (DropReason::Ipv6Extension, edited(IP + 6, &[43])),
+        (DropReason::Ipv6Extension, edited(IP + 6, &[44])),
+        (DropReason::Ipv6Extension, edited(IP + 6, &[60])),
+        (DropReason::NotUdp, edited(IP + 6, &[6])),
+        (DropReason::NotUdp, echo),
+        (DropReason::UdpLength, edited(UDP + 4, &[0, 200])),
+        (DropReason::UdpNoChecksum, edited(UDP + 6, &[0, 0])),
+        (DropReason::UdpChecksum, edited(UDP + 6, &[1, 2])),
+        (DropReason::OtherAddress, to(AGENT + 1, 1234)),
+        (DropReason::UdpPort, to(AGENT, 1235)),
+        (DropReason::TaskTooLong, Family::V6.frame(&plain, &[0; PAYLOAD + 1])),
+        (DropReason::TaskRole, Family::V6.frame(&Header { more: true, ..plain }, &[])),
+        (DropReason::UnknownPool, Family::V6.frame(&Header { pool: POOL + 1, ..plain }, &[])),
+        (DropReason::UnknownWorker, Family::V6.frame(&Header { dst: 12, ..plain }, &[])),
+        (DropReason::SpoofedReply, Family::V6.frame(&plain.acknowledged_by(9, 100), &[])),
+        (DropReason::UnknownPeer, Family::V6.frame(&Header::queue_probe(POOL, 9, 10, 1), &[])),
+        (DropReason::NdMalformed, from_afar),
+        (DropReason::OtherMac, to_another),
+        (DropReason::NdOther, Family::V6.question(CLIENT, AGENT + 1)),
+        (DropReason::EtherType, frame(&plain, &[])),
+        (DropReason::EtherType, Family::V4.question(CLIENT, AGENT)),
+    ];
+    for (at, (reason, bytes)) in cases.into_iter().enumerate() {
+        let before = rig.dropped(reason);
+        rig.send(&bytes);
+        assert_eq!(rig.dropped(reason), before + 1, "case {at}: {reason:?}");
     }
     assert_eq!(rig.agent.counters().read(Counter::Scheduled), 0);
     rig.balanced();
@@ -397,22 +631,22 @@ fn a_task_that_names_a_worker_of_another_pool_is_refused() {
 }
 
 #[test]
-fn the_agent_answers_arp_for_its_own_address_only() {
-    let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
-    while rig.wire.receive().is_some() {}
-    let mut question = [0; arp::FRAME_LEN];
-    for (target, answered) in [(AGENT, true), (AGENT + 1, false)] {
-        arp::Packet::request(LEAF_MAC, CLIENT, target).emit(&mut question, Mac::BROADCAST);
-        rig.send(&question);
-        let packets = std::iter::from_fn(|| rig.wire.receive());
-        let answers = packets.filter(|packet| {
-            let packet = arp::Packet::parse(packet.bytes()).unwrap();
-            packet.operation == Operation::Reply && packet.sender_mac == AGENT_MAC
-        });
-        assert_eq!(answers.count(), usize::from(answered));
+fn the_agent_answers_questions_for_its_own_address_only() {
+    for (family, other) in [(Family::V4, DropReason::ArpOther), (Family::V6, DropReason::NdOther)] {
+        let mut rig = Rig::over(family, "cfcfs", 1, 4, Overflow::Drop);
+        while rig.wire.receive().is_some() {}
+        for (target, answered) in [(AGENT, true), (AGENT + 1, false)] {
+            rig.send(&family.question(CLIENT, target));
+            let packets: Vec<_> = std::iter::from_fn(|| rig.wire.receive()).collect();
+            let answers = packets.iter().filter(|packet| {
+                let to = (ether::dst(packet.bytes()), ether::src(packet.bytes()));
+                family.asked(packet.bytes()).is_none() && to == (LEAF_MAC, AGENT_MAC)
+            });
+            assert_eq!(answers.count(), usize::from(answered), "{family:?}");
+        }
+        assert_eq!(rig.dropped(other), 1);
+        rig.balanced();
     }
-    assert_eq!(rig.dropped(DropReason::ArpOther), 1);
-    rig.balanced();
 }
 
 #[test]
@@ -562,9 +796,10 @@ fn a_full_ring_refuses_a_task_when_the_policy_does_not_hold_it() {
 /// Registrations that came of the wire.
 fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
     let packets = std::iter::from_fn(|| rig.wire.receive());
+    let family = rig.family;
     let headers = packets.filter_map(|packet| {
-        let datagram = udp::parse(packet.bytes(), false).ok()?;
-        assert_eq!((datagram.dst, datagram.dst_port), (LEAF, 1234));
+        let datagram = family.parse(packet.bytes()).ok()?;
+        assert_eq!((datagram.dst, datagram.dst_port), (family.ip(LEAF), 1234));
         assert_eq!(ether::dst(packet.bytes()), LEAF_MAC);
         Header::parse(&packet.bytes()[datagram.payload()..]).ok()
     });
@@ -574,103 +809,153 @@ fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
 /// The agent asks where the leaf is, and is told.
 fn find_leaf(rig: &mut Rig) {
     let question = rig.wire.receive().expect("where is the leaf?");
-    let asked = arp::Packet::parse(question.bytes()).unwrap();
-    assert_eq!((asked.operation, asked.target), (Operation::Request, LEAF));
-    assert!(registrations(rig).is_empty(), "nobody knows where it is");
-    let mut answer = [0; arp::FRAME_LEN];
-    asked.answer(LEAF_MAC).emit(&mut answer, AGENT_MAC);
+    assert_eq!(rig.family.asked(question.bytes()), Some(rig.family.ip(LEAF)));
+    let answer = rig.family.answer(question.bytes(), LEAF_MAC);
     drop(question);
+    assert!(registrations(rig).is_empty(), "nobody knows where it is");
     rig.send(&answer);
 }
 
 /// A WORKER_ID_ACK from these addresses for a worker's question of this number.
-fn acknowledgement(src: u32, src_mac: Mac, worker: u16, seq: u16, timeout_ms: u16) -> Vec<u8> {
+fn acknowledgement(
+    family: Family,
+    from: (u32, Mac),
+    (worker, seq, timeout_ms): (u16, u16, u16),
+) -> Vec<u8> {
     let header = Header::worker_id(POOL, worker, 0, seq).acknowledged_by(9, timeout_ms);
-    let dst_mac = AGENT_MAC;
-    let flow = Flow { src_mac, dst_mac, src, dst: AGENT, src_port: 1234, dst_port: 1234 };
-    fixtures::datagram(&flow, &header, &[])
+    family.packet(from, (AGENT, 1234, 1234), &header, &[])
 }
 
 #[test]
 fn an_acknowledgement_that_answers_no_question_changes_nothing() {
     const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
-    let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
-    let _guest = rig.come(0);
-    find_leaf(&mut rig);
-    rig.after(200);
-    assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 0)]);
-    let forged = [
-        (DropReason::SpoofedReply, acknowledgement(LEAF, OTHER_MAC, 10, 1, 1)),
-        (DropReason::SpoofedReply, acknowledgement(CLIENT, LEAF_MAC, 10, 1, 1)),
-        (DropReason::UnknownWorker, acknowledgement(LEAF, LEAF_MAC, 12, 1, 1)),
-        (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 10, 2, 1)),
-        (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 11, 0, 1)), // nobody is there
-    ];
-    for (reason, bytes) in forged {
-        let before = rig.dropped(reason);
-        rig.send(&bytes);
-        assert_eq!((rig.dropped(reason), rig.agent.registered()), (before + 1, 0), "{reason:?}");
+    for family in FAMILIES {
+        let acknowledgement = |src, src_mac, worker, seq, timeout_ms| {
+            acknowledgement(family, (src, src_mac), (worker, seq, timeout_ms))
+        };
+        let mut rig = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
+        let _guest = rig.come(0);
+        find_leaf(&mut rig);
+        rig.after(200);
+        assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 0)]);
+        let forged = [
+            (DropReason::SpoofedReply, acknowledgement(LEAF, OTHER_MAC, 10, 1, 1)),
+            (DropReason::SpoofedReply, acknowledgement(CLIENT, LEAF_MAC, 10, 1, 1)),
+            (DropReason::UnknownWorker, acknowledgement(LEAF, LEAF_MAC, 12, 1, 1)),
+            (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 10, 2, 1)),
+            (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 11, 0, 1)), // nobody is there
+        ];
+        for (reason, bytes) in forged {
+            let before = rig.dropped(reason);
+            rig.send(&bytes);
+            assert_eq!(
+                (rig.dropped(reason), rig.agent.registered()),
+                (before + 1, 0),
+                "{reason:?}"
+            );
+        }
+        rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 500));
+        assert_eq!(rig.agent.registered(), 1);
+        // Whatever number and timeout, whoever sends it: ten keep-alives a second, as the leaf has asked for.
+        let before = rig.dropped(DropReason::NotAsked);
+        for at in 0..1000_u16 {
+            rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, at, at % 12));
+        }
+        assert_eq!(rig.dropped(DropReason::NotAsked), before + 1000);
+        registrations(&mut rig);
+        let mut alive = 0;
+        for _ in 0..10_000 {
+            rig.after(HZ / 10_000);
+            alive += registrations(&mut rig).len();
+        }
+        assert!((9..=11).contains(&alive), "{alive} keep-alives in a second");
+        // Nor does what is not meant for this host move the leaf.
+        rig.send(&family.announcement(LEAF, OTHER_MAC));
+        rig.after(HZ / 5);
+        assert_eq!(registrations(&mut rig).len(), 1, "still to the MAC address that the leaf gave");
+        rig.balanced();
     }
-    rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 500));
-    assert_eq!(rig.agent.registered(), 1);
-    // Whatever number and timeout, whoever sends it: ten keep-alives a second, as the leaf has asked for.
-    let before = rig.dropped(DropReason::NotAsked);
-    for at in 0..1000_u16 {
-        rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, at, at % 12));
-    }
-    assert_eq!(rig.dropped(DropReason::NotAsked), before + 1000);
-    registrations(&mut rig);
-    let mut alive = 0;
-    for _ in 0..10_000 {
-        rig.after(HZ / 10_000);
-        alive += registrations(&mut rig).len();
-    }
-    assert!((9..=11).contains(&alive), "{alive} keep-alives in a second");
-    // Nor does ARP that is not meant for this host move the leaf.
-    let gratuitous =
-        arp::Packet { sender_mac: OTHER_MAC, ..arp::Packet::request(LEAF_MAC, LEAF, LEAF) };
-    let mut bytes = [0; arp::FRAME_LEN];
-    gratuitous.emit(&mut bytes, Mac::BROADCAST);
-    rig.send(&bytes);
-    rig.after(HZ / 5);
-    assert_eq!(registrations(&mut rig).len(), 1, "still to the MAC address that the leaf gave");
-    rig.balanced();
 }
 
 #[test]
 fn workers_that_are_there_are_registered_and_kept_alive() {
-    let mut rig = Rig::new("jbsq(k=2)", 3, 16, Overflow::Drop);
-    let (mut first, mut second) = (rig.come(0), rig.come(2));
-    find_leaf(&mut rig);
-    rig.task(10, 1, &[]);
-    (0..4).for_each(|_| rig.after(100));
-    assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 1), (Code::WorkerId, 12, 0)]);
-    assert!(work(&mut first) || work(&mut second));
-    rig.after(1);
-    assert_eq!(rig.replies().len(), 1);
-    // Repeated until acknowledged; from then on kept alive, five times within the leaf's timeout.
-    (0..4).for_each(|_| rig.after(HZ / 20));
-    assert!(registrations(&mut rig).iter().all(|(code, ..)| *code == Code::WorkerId));
-    rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 50));
-    rig.send(&acknowledgement(LEAF, LEAF_MAC, 12, 1, 50));
-    assert_eq!(rig.agent.registered(), 2);
-    rig.after(200);
-    rig.after(200);
-    while rig.wire.receive().is_some() {}
-    (0..200).for_each(|_| rig.after(HZ / 4000));
-    let alive = registrations(&mut rig);
-    assert!(alive.iter().all(|(code, ..)| *code == Code::KeepAlive));
-    assert!(alive.iter().filter(|(_, worker, _)| *worker == 12).count() >= 4, "{alive:?}");
-    // A worker that left is silent, and is registered anew when it comes back.
-    drop(first);
-    rig.after(HZ / 20);
-    while rig.wire.receive().is_some() {}
-    (0..50).for_each(|_| rig.after(HZ / 1000));
-    assert!(registrations(&mut rig).iter().all(|(_, worker, _)| *worker == 12));
-    let _first = rig.come(0);
-    (0..50).for_each(|_| rig.after(HZ / 1000));
-    assert!(registrations(&mut rig).contains(&(Code::WorkerId, 10, 0)));
-    rig.balanced();
+    for family in FAMILIES {
+        let mut rig = Rig::over(family, "jbsq(k=2)", 3, 16, Overflow::Drop);
+        let (mut first, mut second) = (rig.come(0), rig.come(2));
+        find_leaf(&mut rig);
+        rig.task(10, 1, &[]);
+        (0..4).for_each(|_| rig.after(100));
+        assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 1), (Code::WorkerId, 12, 0)]);
+        assert!(work(&mut first) || work(&mut second));
+        rig.after(1);
+        assert_eq!(rig.replies().len(), 1);
+        // Repeated until acknowledged; from then on kept alive, five times within the leaf's timeout.
+        (0..4).for_each(|_| rig.after(HZ / 20));
+        assert!(registrations(&mut rig).iter().all(|(code, ..)| *code == Code::WorkerId));
+        rig.send(&acknowledgement(family, (LEAF, LEAF_MAC), (10, 1, 50)));
+        rig.send(&acknowledgement(family, (LEAF, LEAF_MAC), (12, 1, 50)));
+        assert_eq!(rig.agent.registered(), 2);
+        rig.after(200);
+        rig.after(200);
+        while rig.wire.receive().is_some() {}
+        (0..200).for_each(|_| rig.after(HZ / 4000));
+        let alive = registrations(&mut rig);
+        assert!(alive.iter().all(|(code, ..)| *code == Code::KeepAlive));
+        assert!(alive.iter().filter(|(_, worker, _)| *worker == 12).count() >= 4, "{alive:?}");
+        // A worker that left is silent, and is registered anew when it comes back.
+        drop(first);
+        rig.after(HZ / 20);
+        while rig.wire.receive().is_some() {}
+        (0..50).for_each(|_| rig.after(HZ / 1000));
+        assert!(registrations(&mut rig).iter().all(|(_, worker, _)| *worker == 12));
+        let _first = rig.come(0);
+        (0..50).for_each(|_| rig.after(HZ / 1000));
+        assert!(registrations(&mut rig).contains(&(Code::WorkerId, 10, 0)));
+        rig.balanced();
+    }
+}
+
+#[test]
+fn ports_of_both_families_stand_side_by_side() {
+    let frames = FramePool::new(256, 512);
+    let ends = FAMILIES.map(|_| pair(128, &frames));
+    let (ports, mut wires): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+    let leaf =
+        |family: Family| format!("[[leaf]]\nip = '{}'\nmac = '{LEAF_MAC}'\n", family.ip(LEAF));
+    let text = text("jbsq(k=2)", 1, 16, Overflow::Drop).replace("leaf = '10.0.2.1'\n", "");
+    let text = format!(
+        "{text}[[port]]\ndevice = 'other'\nip = '{}/64'\nmac = '{AGENT_MAC}'\n{}",
+        Family::V6.ip(AGENT),
+        FAMILIES.map(leaf).concat()
+    );
+    let BuiltAgent { mut agent, handles, .. } = rig::agent(&text, HZ, (ports, &frames), None);
+    let mut worker_end = handles.claim(0);
+    let mut now = 0;
+    let mut after = |agent: &mut Agent<RingPort, FramePool>, ticks| {
+        now += ticks;
+        agent.poll(now);
+    };
+    after(&mut agent, 100);
+    worker_end.start();
+    for (at, family) in FAMILIES.into_iter().enumerate() {
+        let header = Header { dst: 10, src: 77, ..Header::new_task(POOL, 5) };
+        let others = FAMILIES[1 - at].frame(&header, &[]);
+        assert!(wires[at].send(&family.frame(&header, b"task")) && wires[at].send(&others));
+        after(&mut agent, 1);
+        assert!(work(&mut worker_end) && !work(&mut worker_end));
+        (0..4).for_each(|_| after(&mut agent, HZ / 1000));
+        let mut codes = Vec::new();
+        while let Some(packet) = wires[at].receive() {
+            let datagram = family.parse(packet.bytes()).unwrap();
+            let header = Header::parse(&packet.bytes()[datagram.payload()..]).unwrap();
+            let to = if header.code.is_reply() { CLIENT } else { LEAF };
+            assert_eq!((datagram.src, datagram.dst), (family.ip(AGENT), family.ip(to)));
+            codes.push(header.code);
+        }
+        assert!(codes.contains(&Code::TaskDoneIdle) && codes.contains(&Code::WorkerId));
+        assert_eq!(agent.counters().dropped(DropReason::EtherType), at as u64 + 1);
+    }
+    assert!(agent.counters().balances());
 }
 
 #[test]
@@ -691,18 +976,31 @@ fn what_is_held_at_the_end_is_dropped_and_counted() {
     assert_eq!(rig.frames.in_use(), 0);
 }
 
+/// With these bytes changed; now and then cut off.
+fn damaged(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)], value: u16) -> Vec<u8> {
+    for (place, byte) in edits {
+        let place = place.index(bytes.len());
+        bytes[place] = *byte;
+    }
+    if value % 16 == 15 {
+        bytes.truncate(usize::from(value / 16) % bytes.len());
+    }
+    bytes
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     /// Whatever comes in, whatever workers do: the ledger balances and no buffer is lost.
     #[test]
     fn a_storm_is_accounted_for(
+        family in proptest::sample::select(FAMILIES.to_vec()),
         steps in proptest::collection::vec((
-            0..10_u8, any::<u16>(),
+            0..12_u8, any::<u16>(),
             proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
         ), 1..120),
     ) {
-        let mut rig = Rig::new("jbsq(k=2)", 2, 8, Overflow::Refuse);
+        let mut rig = Rig::over(family, "jbsq(k=2)", 2, 8, Overflow::Refuse);
         let mut worker_ends = [Some(rig.come(0)), Some(rig.come(1))];
         let mut before = rig.agent.counters().totals();
         for (step, value, edits) in steps {
@@ -710,12 +1008,17 @@ proptest! {
             match (step, &mut worker_ends[at]) {
                 (0..=4, _) => {
                     let header = Header { extended: step == 0, ..Header::new_task(POOL, value) };
-                    let mut bytes = frame(&header, &vec![1; usize::from(value) % 120]);
-                    for (place, byte) in edits {
-                        let place = place.index(bytes.len());
-                        bytes[place] = byte;
-                    }
-                    rig.send(&bytes);
+                    let bytes = family.frame(&header, &vec![1; usize::from(value) % 120]);
+                    rig.send(&damaged(bytes, &edits, value));
+                }
+                (10, _) => {
+                    let bytes = match value % 4 {
+                        0 => family.question(CLIENT, AGENT),
+                        1 => family.announcement(LEAF, LEAF_MAC),
+                        2 => family.answer(&family.question(AGENT, LEAF), LEAF_MAC),
+                        _ => acknowledgement(family, (LEAF, LEAF_MAC), (10, value / 4, value)),
+                    };
+                    rig.send(&damaged(bytes, &edits, value));
                 }
                 (5 | 6, Some(worker_end)) => drop(work(worker_end)),
                 (7, Some(worker_end)) => worker_end.receiver_mut().complete(u64::from(value)),

@@ -26,6 +26,7 @@ use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
+use crate::wire::auth::Signed;
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ipv4;
 use crate::wire::task::{self, Extension};
@@ -301,9 +302,21 @@ fn prove<B: Buf>(
     believed: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
+    let claim = |frame: &[u8]| auth::claim(frame, TASK);
+    prove_claims((authenticator, claim), packets, believed, reports)
+}
+
+/// The same of frames of either family; `claim` reads what one claims.
+#[inline(always)]
+fn prove_claims<B: Buf, const BLOCKS: usize>(
+    (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<Signed<BLOCKS>>),
+    packets: &[B],
+    believed: &mut BurstMask,
+    reports: &mut ArrayVec<Report, BURST>,
+) -> ArrayVec<(usize, DropReason), BURST> {
     // Their length was looked at when they were read, so all of them are long enough.
     let claims = (*believed).zip(&*reports).map_while(|(at, report)| {
-        auth::claim(packets.get(at)?.bytes(), TASK).map(|signed| (report.member, signed))
+        claim(packets.get(at)?.bytes()).map(|signed| (report.member, signed))
     });
     let claims: ArrayVec<_, BURST> = claims.collect();
     let mut refused = authenticator.judge(&claims);

@@ -4,7 +4,7 @@
 use super::template::CodeByte;
 use crate::stage::network::PortAddress;
 use crate::wire::task::{self, Code};
-use crate::wire::{ether, ipv6, udp};
+use crate::wire::{auth, ether, ipv6, udp};
 
 /// Bytes that a packet of the fast path has at least.
 pub const HEAD: usize = udp::PAYLOAD_V6 + task::LEN;
@@ -15,7 +15,7 @@ pub const UDP: usize = ether::LEN + ipv6::LEN;
 /// Offset of the task header.
 pub const TASK: usize = udp::PAYLOAD_V6;
 
-/// The length of a datagram at least, but for its extension.
+/// The length of a datagram at least, but for extension and proof.
 pub const LEAST: usize = udp::LEN + task::LEN;
 
 /// Bytes at a packet's start that hold all that must be as expected: whole words.
@@ -27,11 +27,13 @@ const _: () = assert!(PATTERN <= HEAD && PATTERN >= TASK + 3);
 pub struct Pattern {
     pub expected: [u8; PATTERN],
     pub mask: [u8; PATTERN],
+    /// The length of a datagram at least, but for its extension.
+    pub least: usize,
 }
 
 impl Pattern {
     /// Nothing: a bit that the mask never lets through.
-    const NOTHING: Self = Self { expected: [1; PATTERN], mask: [0; PATTERN] };
+    const NOTHING: Self = Self { expected: [1; PATTERN], mask: [0; PATTERN], least: LEAST };
 
     /// A datagram of this pool for this port, whose first byte of the task header is `code` where `code_mask` has ones.
     fn datagram(address: &PortAddress, pool: u16, code: u8, code_mask: u8) -> Self {
@@ -70,11 +72,12 @@ impl Pattern {
 pub struct TemplateV6([Pattern; 2]);
 
 impl TemplateV6 {
-    /// What takes the fast path on this port, of the pool with this id; tasks from one network and its mask, if all clients are there.
-    /// Whether a task's source is a client's and a reply's its worker's server is still to be looked at.
+    /// What takes the fast path on this port, of the pool with this id, whose replies are `authenticated` or none of them; tasks from
+    /// one network and its mask, if all clients are there. Whether a task's source is a client's and a reply's its worker's server is
+    /// still to be looked at, and so is the proof of replies.
     pub fn new(
         address: &PortAddress,
-        pool: u16,
+        (pool, authenticated): (u16, bool),
         udp_port: u16,
         near: Option<(u128, u128)>,
     ) -> Self {
@@ -87,8 +90,10 @@ impl TemplateV6 {
             task.require(IP + 8, &network.to_be_bytes(), &mask.to_be_bytes());
         }
         let reply_mask = !(task::EXTENSION_BIT | 1);
-        let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8, reply_mask);
+        let proof = if authenticated { task::AUTHENTICATION_BIT } else { 0 };
+        let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8 | proof, reply_mask);
         reply.require(UDP, &udp_port, &mask);
+        reply.least += if authenticated { auth::LEN } else { 0 };
         let on = |side, pattern| if side { pattern } else { Pattern::NOTHING };
         Self([on(address.side.has_clients(), task), on(address.side.has_workers(), reply)])
     }
@@ -106,12 +111,12 @@ impl TemplateV6 {
         let code = CodeByte::at(head[TASK]);
         let number = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
         let (payload_len, udp_len) = (number(IP + 4), number(UDP + 4));
-        let least = LEAST + code.extension_len();
-        let fits = self.pattern(code).fits(head)
+        let pattern = self.pattern(code);
+        let fits = pattern.fits(head)
             & (head[IP + 7] >= 2)
             & (payload_len <= frame.len() - UDP)
             & (udp_len <= payload_len)
-            & (udp_len >= least)
+            & (udp_len >= pattern.least + code.extension_len())
             & (number(UDP + 6) != 0);
         let valid = fits && (verified || udp::checksum_is_valid_v6(head, frame, udp_len));
         valid.then_some(code)

@@ -9,7 +9,7 @@ use super::template::CodeByte;
 use super::template_v6::{HEAD, IP, TASK, TemplateV6, UDP};
 #[cfg(target_arch = "x86_64")]
 use super::vector_v6;
-use super::{Fields, LeadingRun};
+use super::{BurstMask, Fields, LeadingRun, prove_claims};
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::Pick;
@@ -18,6 +18,7 @@ use crate::stage::network::{Network, Side, Target};
 use crate::stage::parse::PREFETCH_AHEAD;
 use crate::stage::rewrite::{self, ReplyRewriterV6};
 use crate::stage::v6::{Network6, TargetV6};
+use crate::stage::auth::{self, ReplyAuthenticator};
 use crate::stage::{Stages, Verdict, Verdicts, classify};
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::checksum::FoldedDelta;
@@ -126,6 +127,13 @@ fn replies<B: Buf>(
         };
         reports.push(report);
     }
+    let mut believed = run.replies();
+    if let Some(authenticator) = network.authenticator(port, pool) {
+        for (at, reason) in prove(authenticator, packets, &mut believed, &mut reports) {
+            stages.counters.drop(reason, 1);
+            verdicts.other(at, Verdict::Drop(reason));
+        }
+    }
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
     let surplus = stages.dispatchers[pool].reply_run(&reports);
     if surplus > 0 {
@@ -133,7 +141,7 @@ fn replies<B: Buf>(
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
     let mut rewriter = ReplyRewriterV6::new(network, &stages.neighbours, stages.now_ms);
-    for at in run.replies() {
+    for at in believed {
         let head = packets.get_mut(at).map(Buf::bytes_mut);
         let Some(head) = head.and_then(<[u8]>::first_chunk_mut::<HEAD>) else { return };
         if let Err(reason) = rewriter.send(head, UDP, verdicts, at) {
@@ -141,6 +149,18 @@ fn replies<B: Buf>(
             verdicts.other(at, Verdict::Drop(reason));
         }
     }
+}
+
+/// As [`super::prove`], over IPv6.
+#[inline(never)]
+fn prove<B: Buf>(
+    authenticator: &ReplyAuthenticator,
+    packets: &[B],
+    believed: &mut BurstMask,
+    reports: &mut ArrayVec<Report, BURST>,
+) -> ArrayVec<(usize, DropReason), BURST> {
+    let claim = |frame: &[u8]| auth::claim_v6(frame, TASK);
+    prove_claims((authenticator, claim), packets, believed, reports)
 }
 
 /// What a reply reports, if one of the pool's workers sent it to a client; from its server's MAC address where the port is
@@ -247,6 +267,8 @@ mod tests {
     use super::*;
     use crate::io::memory::FramePool;
     use crate::stage::fast::tests::{damage, decide_alike, has_vectors};
+    use crate::stage::fast::tests::{damage, decide_alike};
+    use crate::wire::auth::{KEY_LEN, Key, addresses_v6};
     use crate::wire::ether::Mac;
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
@@ -258,13 +280,18 @@ mod tests {
     const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
     const POOL: u16 = 0x0107;
 
-    /// With that side behind the port at which packets come, and workers behind it or another one.
-    fn stages(side: &str) -> Stages {
-        stages_with(side, "gateway = 'fe80::1'")
+    fn key() -> Key {
+        Key::new([9; KEY_LEN])
+    }
+
+    /// With that side behind the port at which packets come, and workers behind it or another one; and a key, if there is one, for
+    /// sequences from 0 on.
+    fn stages(side: &str, key: Option<Key>) -> Stages {
+        stages_with(side, key, "gateway = 'fe80::1'")
     }
 
     /// The same with this line in the second port.
-    fn stages_with(side: &str, more: &str) -> Stages {
+    fn stages_with(side: &str, key: Option<Key>, more: &str) -> Stages {
         let server = if side == "clients" { "fd00:4::b" } else { "fd00:1::b" };
         let text = format!(
             "[leaf]\nid = 0\ncores = [0]\nseed = 7\nworker_timeout_ms = 0\nconnection_timeout_ms = 1\n\
@@ -273,15 +300,20 @@ mod tests {
              [[pool]]\nid = {POOL}\npolicy = 'horus'\n\
              [[server]]\nip = '{server}'\nmac = '{SERVER_MAC}'\nworkers = '0-7'\npool = {POOL}\n"
         );
-        crate::rig::stages(&text, None).stages.remove(0)
+        crate::rig::stages(&text, key).stages.remove(0)
     }
 
-    fn frame(header: Header, source: Option<u128>, payload: &[u8]) -> Vec<u8> {
+    /// A packet, signed under a sequence if its header is authenticated.
+    fn frame(header: Header, source: Option<u128>, payload: &[u8], sequence: u64) -> Vec<u8> {
         let is_reply = header.code.is_reply();
         let len = header.len() + payload.len();
         let mut frame = vec![0; udp::PAYLOAD_V6 + len];
         header.emit(&mut frame[udp::PAYLOAD_V6..]);
         frame[udp::PAYLOAD_V6 + header.len()..].copy_from_slice(payload);
+        if header.authenticated {
+            let addresses = addresses_v6(source.unwrap_or(SERVER), CLIENT);
+            key().sign(&addresses, &mut frame[udp::PAYLOAD_V6..], sequence);
+        }
         let flow = Flow {
             src_mac: if is_reply { SERVER_MAC } else { Mac([2, 0, 0, 0, 1, 2]) },
             dst_mac: LEAF_MAC,
@@ -305,18 +337,48 @@ mod tests {
 
     #[test]
     fn packets_that_match_take_the_fast_path() {
+        for key in [None, Some(key())] {
+            let pool = FramePool::new(8, 256);
+            let reply =
+                |worker, qlen| Header { authenticated: key.is_some(), ..reply(worker, qlen) };
+            let headers = [task(1), reply(3, 2), task(2), reply(2, 0), task(3)];
+            let packets =
+                headers.map(|header| pool.frame(&frame(header, None, &[1; 8], 5000)).unwrap());
+            let mut stages = stages("both", key);
+            let mut verdicts = [Verdict::Consumed; 5];
+            assert_eq!(burst(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
+            assert!(verdicts.iter().all(|verdict| match verdict {
+                Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => *port == 0,
+                _ => false,
+            }));
+            let count = |counter| stages.counters.read(counter);
+            assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
+        }
+    }
+
+    #[test]
+    fn replies_that_are_not_proved_are_dropped_among_those_that_are() {
         let pool = FramePool::new(8, 256);
-        let headers = [task(1), reply(3, 2), task(2), reply(2, 0), task(3)];
-        let packets = headers.map(|header| pool.frame(&frame(header, None, &[1; 8])).unwrap());
-        let mut stages = stages("both");
+        let signed = |worker| Header { authenticated: true, ..reply(worker, 1) };
+        let mut altered = frame(signed(4), None, &[1; 8], 5000);
+        altered[TASK + 8] ^= 1;
+        udp::renew_checksum_v6(&mut altered);
+        let frames = [
+            frame(signed(1), None, &[1; 8], 5000),
+            altered,
+            frame(task(2), None, &[1; 8], 0),
+            frame(signed(1), None, &[1; 8], 5000),
+            frame(signed(2), None, &[1; 8], 5000),
+        ];
+        let mut stages = stages("both", Some(key()));
         let mut verdicts = [Verdict::Consumed; 5];
-        assert_eq!(burst(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
-        assert!(verdicts.iter().all(|verdict| match verdict {
-            Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => *port == 0,
-            _ => false,
-        }));
+        let mut packets = frames.map(|frame| pool.frame(&frame).unwrap());
+        assert_eq!(burst(&mut stages, 0, &mut packets, &mut verdicts[..]), 5);
+        assert_eq!(verdicts[1], Verdict::Drop(DropReason::AuthTag));
+        assert_eq!(verdicts[3], Verdict::Drop(DropReason::AuthReplay));
+        assert!([0, 2, 4].iter().all(|&at: &usize| !matches!(verdicts[at], Verdict::Drop(_))));
         let count = |counter| stages.counters.read(counter);
-        assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
+        assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (1, 2));
     }
 
     /// Sources that are clients of a leaf with these networks, and such as are not.
@@ -339,7 +401,7 @@ mod tests {
     #[test]
     fn listed_sources_are_those_that_are_no_clients() {
         for (side, more) in [("both", "gateway = 'fe80::1'"), ("clients", ""), ("both", "")] {
-            let stages = stages_with(side, more);
+            let stages = stages_with(side, None, more);
             let v6 = stages.network.v6().unwrap();
             for source in SOURCES {
                 let sources = v6.sources(0).unwrap();
@@ -366,14 +428,16 @@ mod tests {
                 any::<(u16, bool, bool)>(), proptest::collection::vec(any::<u8>(), 0..150),
                 proptest::option::weighted(0.05, any::<(prop::sample::Index, u8)>()), 0..9_usize,
                 proptest::option::weighted(0.1, proptest::sample::select(SOURCES.to_vec())),
-            ), 1..BURST),
+            ), 1..BURST), keyed: bool,
         ) {
             let pool = FramePool::new(BURST, 512);
-            let stages = stages("both");
+            let key = keyed.then(key);
+            let stages = stages("both", key);
             let v6 = stages.network.v6().unwrap();
             let burst: Vec<_> = packets.into_iter().map(|((seq, extended, replies), payload, edit, padding, source)| {
                 let header = if replies { reply(seq % 8, seq % 3) } else { task(seq) };
-                let mut frame = frame(Header { extended, ..header }, source, &payload);
+                let authenticated = replies && keyed;
+                let mut frame = frame(Header { extended, authenticated, ..header }, source, &payload, 0);
                 if let Some((at, byte)) = edit {
                     let at = at.index(frame.len());
                     frame[at] = byte;
@@ -410,14 +474,17 @@ mod tests {
                 proptest::option::weighted(0.2, any::<prop::sample::Index>()),
                 proptest::option::weighted(0.3, proptest::sample::select(SOURCES.to_vec())),
             ), 1..40),
-            side in proptest::sample::select(vec!["both", "clients", "workers"]),
+            side in proptest::sample::select(vec!["both", "clients", "workers"]), keyed: bool,
         ) {
             let pool = FramePool::new(4, 256);
-            let [mut with, mut without] = [(); 2].map(|()| stages(side));
+            let [mut with, mut without] = [(); 2].map(|()| stages(side, keyed.then(key)));
             for ((seq, extended, replies), kind, payload, edits, cut, source) in packets {
                 let header = if replies { reply(kind, seq % 3) } else { task(seq) };
-                let header = Header { more: kind == 0, extended, ..header };
-                let mut frame = frame(header, source, &payload);
+                // With a key most replies are signed, and some sequences come twice.
+                let authenticated = replies && keyed == (seq % 11 != 0);
+                let header = Header { more: kind == 0, extended, authenticated, ..header };
+                let sequence = 5000 + u64::from(seq / 11) % 40;
+                let mut frame = frame(header, source, &payload, sequence);
                 damage(&mut frame, &edits, cut);
                 decide_alike(&mut with, &mut without, &pool, &frame)?;
             }

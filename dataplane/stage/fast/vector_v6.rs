@@ -108,7 +108,7 @@ fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Opti
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
         && byte(head, IP + 7) >= 2
         && payload_len == udp_len // where it is longer, the stages are slower, and right, too
-        && udp_len >= LEAST + code.extension_len()
+        && udp_len >= pattern.least + code.extension_len()
         && end <= len
         && number(head, UDP + 6) != 0;
     fits.then_some(end)

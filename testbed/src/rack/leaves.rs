@@ -58,7 +58,7 @@ impl<B: Buf> Leaves<B> {
         let LeafOptions { leaves, pool: id, policy, seed } = options;
         let place = |at| Place { id: layout.id(at), pool: *id };
         let places: Vec<_> = (0..layout.workers()).map(place).collect();
-        let registrar = |ip: &Ipv4Addr| Registrar::new(ip.to_bits(), 0, None, &places, hz as u64);
+        let registrar = |ip: &Ipv4Addr| Registrar::new((*ip).into(), 0, None, &places, hz as u64);
         let rng = Rng::seed_from_u64(stream_seed(*seed, 0, 0));
         // Those that are asked tell nothing besides.
         let notify = if policy.is_told() { policy.notify() } else { Notify::Never };
@@ -97,7 +97,8 @@ impl<B: Buf> Leaves<B> {
     /// Takes what an ARP packet says of a leaf.
     pub fn hear_arp(&mut self, frame: &[u8]) {
         let Ok(packet) = arp::Packet::parse(frame) else { return };
-        self.registrars.iter_mut().for_each(|one| one.learn(packet.sender, packet.sender_mac));
+        let sender = Ipv4Addr::from_bits(packet.sender).into();
+        self.registrars.iter_mut().for_each(|one| one.learn(sender, packet.sender_mac));
     }
 
     /// Takes an acknowledgement by the leaf of this address for the worker at a place, which has so many tasks.
@@ -110,6 +111,7 @@ impl<B: Buf> Leaves<B> {
         (from, header): (u32, &Header),
         (place, tasks): (u16, u32),
     ) -> Result<(), DropReason> {
+        let from = IpAddr::from(Ipv4Addr::from_bits(from));
         let leaf = self.registrars.iter().position(|one| one.leaf() == from);
         let leaf = leaf.ok_or(DropReason::SpoofedReply)?;
         self.registrars[leaf].acknowledged(0, (from, ether::src(frame)), header)?;
@@ -153,10 +155,11 @@ impl<B: Buf> Leaves<B> {
         let registrar = &mut self.registrars[leaf];
         if registrar.must_ask(now)
             && let Some((IpAddr::V4(server), ..)) = address.layout.servers().next()
+            && let IpAddr::V4(leaf) = registrar.leaf()
             && let Some(mut buf) = (self.buffers)()
             && buf.resize(arp::FRAME_LEN)
         {
-            let question = arp::Packet::request(address.mac, server.to_bits(), registrar.leaf());
+            let question = arp::Packet::request(address.mac, server.to_bits(), leaf.to_bits());
             question.emit(buf.bytes_mut(), Mac::BROADCAST);
             self.words.push(buf);
         }
@@ -168,8 +171,8 @@ impl<B: Buf> Leaves<B> {
     /// Makes the packet of a word to a leaf, if it is known where that is.
     fn say(&mut self, leaf: usize, header: Header, address: &Address) {
         let registrar = &self.registrars[leaf];
-        let (Some(dst_mac), Some(IpAddr::V4(src))) =
-            (registrar.mac(), address.layout.server_of(header.src))
+        let (Some(dst_mac), Some(IpAddr::V4(src)), IpAddr::V4(dst)) =
+            (registrar.mac(), address.layout.server_of(header.src), registrar.leaf())
         else {
             return;
         };
@@ -177,7 +180,7 @@ impl<B: Buf> Leaves<B> {
             src_mac: address.mac,
             dst_mac,
             src: src.to_bits(),
-            dst: registrar.leaf(),
+            dst: dst.to_bits(),
             src_port: address.udp_port,
             dst_port: address.udp_port,
         };

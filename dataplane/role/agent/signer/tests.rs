@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::wire::auth::KEY_LEN;
+use crate::wire::auth::{KEY_LEN, addresses};
 use crate::wire::task::Header;
 
 const NOW: u64 = 77 * WINDOW + 5;
@@ -32,7 +32,7 @@ fn signed(payload: &[u8]) -> Signed {
 /// The sequence of the next packet in this worker's name.
 fn next_sequence(signer: &Signer, worker: u16) -> u64 {
     let mut payload = payload(Header::keep_alive(7, worker, 0, 1));
-    signer.of(worker).unwrap().sign(1, 2, &mut payload);
+    signer.of(worker).unwrap().sign(1_u32, 2, &mut payload);
     signed(&payload).sequence
 }
 
@@ -56,7 +56,7 @@ fn sequences_begin_at_the_clock_and_rise_by_one() {
     for worker in [3, 8] {
         for further in 0..5 {
             let mut payload = payload(Header::keep_alive(7, worker, 0, 1));
-            signer.of(worker).unwrap().sign(1, 2, &mut payload);
+            signer.of(worker).unwrap().sign(1_u32, 2, &mut payload);
             let signed = signed(&payload);
             assert_eq!(signed.sequence, NOW + further);
             let right = [key(1), key(2)].map(|key| key.tag(&signed.claim) == signed.tag);
@@ -103,7 +103,7 @@ fn threads_that_share_a_name_never_use_a_sequence_twice() {
             let mut own = Vec::new();
             for _ in 0..1000 {
                 let mut payload = payload(Header::keep_alive(7, 3, 0, 1));
-                signer.of(3).unwrap().sign(1, 2, &mut payload);
+                signer.of(3).unwrap().sign(1_u32, 2, &mut payload);
                 own.push(signed(&payload).sequence);
             }
             let mut used = used.lock().unwrap();
@@ -119,7 +119,7 @@ fn only_the_last_registration_is_acknowledged() {
     let credential = Credential::new(key(1), NOW);
     let register = || {
         let mut payload = payload(Header::worker_id(7, 3, 0, 1));
-        credential.sign_registration(0, 1, 2, &mut payload);
+        credential.sign_registration(0, 1_u32, 2, &mut payload);
         signed(&payload).sequence
     };
     let acknowledgement = |by: &Key, sequence| {
@@ -131,7 +131,7 @@ fn only_the_last_registration_is_acknowledged() {
     let says = |signed: Signed| credential.acknowledges(0, Some(&signed));
     assert_eq!(says(acknowledgement(&key(1), first)), Err(DropReason::AuthReplay));
     assert_eq!(says(acknowledgement(&key(2), second)), Err(DropReason::AuthTag));
-    assert_eq!(credential.acknowledges(0, None), Err(DropReason::AuthMissing));
+    assert_eq!(credential.acknowledges(0, None::<&Signed>), Err(DropReason::AuthMissing));
     assert_eq!(says(acknowledgement(&key(1), second)), Ok(()));
 }
 

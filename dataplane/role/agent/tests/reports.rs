@@ -21,29 +21,31 @@ struct Shared {
 type Said = (Mac, Header);
 
 impl Shared {
-    fn new(policy: &str) -> Self {
+    fn new(family: Family, policy: &str) -> Self {
         let leaves = LEAVES.map(|(ip, mac)| {
             format!("[[leaf]]\nip = '{}'\nmac = '{mac}'\n", std::net::Ipv4Addr::from_bits(ip))
         });
         let text = text("jbsq(k=8)", 2, 64, Overflow::Drop).replace("leaf = '10.0.2.1'\n", "");
         let text = format!("{text}leaf_policy = '{policy}'\n{}", leaves.concat());
+        let text = family.text(&text);
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
         let BuiltAgent { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), None);
-        let mut rig = Rig { agent, wire, frames, handles, now: 0 };
+        let mut rig = Rig { agent, wire, frames, handles, family, now: 0 };
         let worker_ends = [rig.come(0), rig.come(1)];
         Self { rig, worker_ends }
     }
 
     /// All that has come of the wire.
     fn said(&mut self) -> Vec<Said> {
+        let family = self.rig.family;
         let packets = std::iter::from_fn(|| self.rig.wire.receive());
         let read = |packet: Frame| {
-            let datagram = udp::parse(packet.bytes(), false).ok()?;
+            let datagram = family.parse(packet.bytes()).ok()?;
             let header = Header::parse(&packet.bytes()[datagram.payload()..]).unwrap();
             let to = ether::dst(packet.bytes());
             let leaf = LEAVES.iter().find(|(_, mac)| *mac == to).unwrap();
-            assert!(header.code.is_reply() || datagram.dst == leaf.0, "{header:?}");
+            assert!(header.code.is_reply() || datagram.dst == family.ip(leaf.0), "{header:?}");
             Some((to, header))
         };
         packets.filter_map(read).collect()
@@ -58,7 +60,8 @@ impl Shared {
                 let (ip, mac) = LEAVES.into_iter().find(|(_, mac)| *mac == to).unwrap();
                 match header.code {
                     Code::WorkerId => {
-                        let answer = acknowledgement(ip, mac, header.src, header.seq, 100);
+                        let says = (header.src, header.seq, 100);
+                        let answer = acknowledgement(self.rig.family, (ip, mac), says);
                         self.rig.send(&answer);
                     }
                     _ => said.push((to, header)),
@@ -70,7 +73,7 @@ impl Shared {
 
     fn task_from(&mut self, leaf: usize, worker: u16, seq: u16) {
         let header = Header { dst: worker, src: 77, ..Header::new_task(POOL, seq) };
-        let mut bytes = frame(&header, &[]);
+        let mut bytes = self.rig.family.frame(&header, &[]);
         ether::emit_addresses(&mut bytes, AGENT_MAC, LEAVES[leaf].1);
         self.rig.send(&bytes);
     }
@@ -89,156 +92,166 @@ fn reports(said: &[Said]) -> Vec<Said> {
 
 #[test]
 fn workers_register_with_all_leaves_and_tell_each_that_has_met_them() {
-    let mut shared = Shared::new("lsq-update(eps=0)");
-    let said = shared.acquaint();
-    assert_eq!(shared.rig.agent.registered(), 2);
-    let mut told = BTreeMap::new();
-    for (to, header) in reports(&said) {
-        assert_eq!((header.pool, header.qlen, header.dst), (POOL, 0, task::NO_MEMBER));
-        *told.entry((to.0, header.src)).or_insert(0) += 1;
+    for family in FAMILIES {
+        let mut shared = Shared::new(family, "lsq-update(eps=0)");
+        let said = shared.acquaint();
+        assert_eq!(shared.rig.agent.registered(), 2);
+        let mut told = BTreeMap::new();
+        for (to, header) in reports(&said) {
+            assert_eq!((header.pool, header.qlen, header.dst), (POOL, 0, task::NO_MEMBER));
+            *told.entry((to.0, header.src)).or_insert(0) += 1;
+        }
+        assert_eq!(told.len(), 6, "each of two tells each of three once: {told:?}");
+        assert!(told.values().all(|&times| times == 1));
+        assert_eq!(shared.rig.agent.counters().read(Counter::QueueReports), 6);
+        // All are kept alive.
+        for _ in 0..1000 {
+            shared.rig.after(HZ / 5000);
+        }
+        let alive = shared.said().into_iter().filter(|(_, header)| header.code == Code::KeepAlive);
+        let alive: std::collections::BTreeSet<_> =
+            alive.map(|(to, header)| (to.0, header.src)).collect();
+        assert_eq!(alive.len(), 6, "{alive:?}");
+        shared.rig.balanced();
     }
-    assert_eq!(told.len(), 6, "each of two tells each of three once: {told:?}");
-    assert!(told.values().all(|&times| times == 1));
-    assert_eq!(shared.rig.agent.counters().read(Counter::QueueReports), 6);
-    // All are kept alive.
-    for _ in 0..1000 {
-        shared.rig.after(HZ / 5000);
-    }
-    let alive = shared.said().into_iter().filter(|(_, header)| header.code == Code::KeepAlive);
-    let alive: std::collections::BTreeSet<_> =
-        alive.map(|(to, header)| (to.0, header.src)).collect();
-    assert_eq!(alive.len(), 6, "{alive:?}");
-    shared.rig.balanced();
 }
 
 #[test]
 fn answers_go_by_way_of_the_leaf_that_asked_and_idle_workers_tell_one() {
-    let mut shared = Shared::new("lsq-update(eps=0)");
-    shared.acquaint();
-    let mut told = BTreeMap::new();
-    for seq in 0..120 {
-        let leaf = usize::from(seq) % 3;
-        shared.task_from(leaf, 10, seq);
-        shared.task_from((leaf + 1) % 3, 10, seq + 1000);
-        // In either order: another core may help the one that is named.
-        let asked_by = |header: &Header| (leaf + usize::from(header.seq >= 1000)) % 3;
-        let first = shared.work();
-        assert_eq!(first.len(), 1, "it has more to do and tells nobody: {first:?}");
-        assert_eq!((first[0].0, first[0].1.qlen), (LEAVES[asked_by(&first[0].1)].1, 1));
-        let second = shared.work();
-        assert_eq!((second.len(), second[0].0), (2, LEAVES[asked_by(&second[0].1)].1));
-        assert_ne!(first[0].0, second[0].0);
-        let [(to, header)] = reports(&second)[..] else { panic!("{second:?}") };
-        assert_eq!((header.src, header.qlen), (10, 0));
-        *told.entry(to.0).or_insert(0) += 1;
+    for family in FAMILIES {
+        let mut shared = Shared::new(family, "lsq-update(eps=0)");
+        shared.acquaint();
+        let mut told = BTreeMap::new();
+        for seq in 0..120 {
+            let leaf = usize::from(seq) % 3;
+            shared.task_from(leaf, 10, seq);
+            shared.task_from((leaf + 1) % 3, 10, seq + 1000);
+            // In either order: another core may help the one that is named.
+            let asked_by = |header: &Header| (leaf + usize::from(header.seq >= 1000)) % 3;
+            let first = shared.work();
+            assert_eq!(first.len(), 1, "it has more to do and tells nobody: {first:?}");
+            assert_eq!((first[0].0, first[0].1.qlen), (LEAVES[asked_by(&first[0].1)].1, 1));
+            let second = shared.work();
+            assert_eq!((second.len(), second[0].0), (2, LEAVES[asked_by(&second[0].1)].1));
+            assert_ne!(first[0].0, second[0].0);
+            let [(to, header)] = reports(&second)[..] else { panic!("{second:?}") };
+            assert_eq!((header.src, header.qlen), (10, 0));
+            *told.entry(to.0).or_insert(0) += 1;
+        }
+        assert!(told.len() == 3 && told.values().all(|&times| times > 20), "{told:?}");
+        shared.rig.balanced();
     }
-    assert!(told.len() == 3 && told.values().all(|&times| times > 20), "{told:?}");
-    shared.rig.balanced();
 }
 
 #[test]
 fn a_smart_worker_tells_the_leaf_that_is_most_wrong() {
-    let mut shared = Shared::new("lsq-smart(eps=0)");
-    shared.acquaint();
-    // The last leaf sends it four, the others one each: what the last knows stays right until they are done.
-    for (seq, leaf) in [2, 2, 2, 2, 0, 1].into_iter().enumerate() {
-        shared.task_from(leaf, 11, seq as u16);
+    for family in FAMILIES {
+        let mut shared = Shared::new(family, "lsq-smart(eps=0)");
+        shared.acquaint();
+        // The last leaf sends it four, the others one each: what the last knows stays right until they are done.
+        for (seq, leaf) in [2, 2, 2, 2, 0, 1].into_iter().enumerate() {
+            shared.task_from(leaf, 11, seq as u16);
+        }
+        // Five are left; the first two believe one, and are four off, which is less than five.
+        assert_eq!(reports(&shared.work()), []);
+        // Four are left, and three is less; then three are left, and two is less.
+        assert_eq!(reports(&shared.work()), []);
+        assert_eq!(reports(&shared.work()), []);
+        // Two are left: the last believes four.
+        let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
+        assert_eq!((to, header.src, header.qlen), (LEAVES[2].1, 11, 2));
+        // One is left: the last believes two, one off, as much as there is.
+        let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
+        assert_eq!((to, header.qlen), (LEAVES[2].1, 1));
+        assert_eq!(reports(&shared.work()).len(), 1, "idle");
+        shared.rig.balanced();
     }
-    // Five are left; the first two believe one, and are four off, which is less than five.
-    assert_eq!(reports(&shared.work()), []);
-    // Four are left, and three is less; then three are left, and two is less.
-    assert_eq!(reports(&shared.work()), []);
-    assert_eq!(reports(&shared.work()), []);
-    // Two are left: the last believes four.
-    let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
-    assert_eq!((to, header.src, header.qlen), (LEAVES[2].1, 11, 2));
-    // One is left: the last believes two, one off, as much as there is.
-    let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
-    assert_eq!((to, header.qlen), (LEAVES[2].1, 1));
-    assert_eq!(reports(&shared.work()).len(), 1, "idle");
-    shared.rig.balanced();
 }
 
 #[test]
 fn an_idle_worker_is_on_one_list_and_comes_on_another_when_nobody_takes_notice() {
-    let mut shared = Shared::new("jiq");
-    let said = shared.acquaint();
-    assert_eq!(reports(&said).len(), 2, "each is on one leaf's list");
-    let (listed, _) = reports(&said)[0];
-    let worker = reports(&said)[0].1.src;
-    let on = LEAVES.iter().position(|(_, mac)| *mac == listed).unwrap();
-    // A task of another leaf is no use of that list; one of this leaf is.
-    shared.task_from((on + 1) % 3, worker, 1);
-    assert_eq!(reports(&shared.work()), []);
-    shared.task_from(on, worker, 2);
-    assert_eq!(reports(&shared.work()).len(), 1);
-    shared.said();
-    let mut again = 0;
-    for _ in 0..2500 {
-        shared.rig.after(HZ / 1000);
-        again += reports(&shared.said()).len();
+    for family in FAMILIES {
+        let mut shared = Shared::new(family, "jiq");
+        let said = shared.acquaint();
+        assert_eq!(reports(&said).len(), 2, "each is on one leaf's list");
+        let (listed, _) = reports(&said)[0];
+        let worker = reports(&said)[0].1.src;
+        let on = LEAVES.iter().position(|(_, mac)| *mac == listed).unwrap();
+        // A task of another leaf is no use of that list; one of this leaf is.
+        shared.task_from((on + 1) % 3, worker, 1);
+        assert_eq!(reports(&shared.work()), []);
+        shared.task_from(on, worker, 2);
+        assert_eq!(reports(&shared.work()).len(), 1);
+        shared.said();
+        let mut again = 0;
+        for _ in 0..2500 {
+            shared.rig.after(HZ / 1000);
+            again += reports(&shared.said()).len();
+        }
+        assert!((4..=6).contains(&again), "two workers, once a second: {again}");
+        shared.rig.balanced();
     }
-    assert!((4..=6).contains(&again), "two workers, once a second: {again}");
-    shared.rig.balanced();
 }
 
 #[test]
 fn a_worker_that_comes_back_tells_again() {
-    let mut shared = Shared::new("lsq-smart");
-    shared.acquaint();
-    let [first, second] = shared.worker_ends;
-    drop(first);
-    let mut rig = shared.rig;
-    for _ in 0..20 {
-        rig.after(HZ / 1000);
+    for family in FAMILIES {
+        let mut shared = Shared::new(family, "lsq-smart");
+        shared.acquaint();
+        let [first, second] = shared.worker_ends;
+        drop(first);
+        let mut rig = shared.rig;
+        for _ in 0..20 {
+            rig.after(HZ / 1000);
+        }
+        while rig.wire.receive().is_some() {}
+        let worker_ends = [rig.come(0), second];
+        let mut shared = Shared { rig, worker_ends };
+        let mut said = Vec::new();
+        for _ in 0..30 {
+            said.extend(shared.acquaint());
+        }
+        let told: std::collections::BTreeSet<_> =
+            reports(&said).iter().map(|(to, header)| (to.0, header.src)).collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told.iter().all(|(_, worker)| *worker == 10), "{told:?}");
+        shared.rig.balanced();
     }
-    while rig.wire.receive().is_some() {}
-    let worker_ends = [rig.come(0), second];
-    let mut shared = Shared { rig, worker_ends };
-    let mut said = Vec::new();
-    for _ in 0..30 {
-        said.extend(shared.acquaint());
-    }
-    let told: std::collections::BTreeSet<_> =
-        reports(&said).iter().map(|(to, header)| (to.0, header.src)).collect();
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told.iter().all(|(_, worker)| *worker == 10), "{told:?}");
-    shared.rig.balanced();
 }
 
 #[test]
 fn leaves_that_ask_are_told_what_a_worker_has() {
-    let mut shared = Shared::new("lsq-sample");
-    let said = shared.acquaint();
-    assert_eq!(reports(&said), [], "nobody is told without having asked");
-    for seq in 0..3 {
-        shared.task_from(0, 11, seq);
+    for family in FAMILIES {
+        let mut shared = Shared::new(family, "lsq-sample");
+        let said = shared.acquaint();
+        assert_eq!(reports(&said), [], "nobody is told without having asked");
+        for seq in 0..3 {
+            shared.task_from(0, 11, seq);
+        }
+        let probe = |shared: &mut Shared, from: (u32, Mac), header: Header| {
+            shared.rig.send(&family.packet(from, (AGENT, 1234, 1234), &header, &[]));
+            shared.said()
+        };
+        let asked = |worker| Header::queue_probe(POOL, 9, worker, 0x1234);
+        for (leaf, worker, tasks) in [(1, 11, 3), (0, 11, 3), (2, 10, 0)] {
+            let answer = asked(worker).answered_with(tasks);
+            let said = probe(&mut shared, LEAVES[leaf], asked(worker));
+            assert_eq!(said, [(LEAVES[leaf].1, answer)]);
+        }
+        assert_eq!(shared.rig.agent.counters().read(Counter::QueueProbes), 3);
+        // Of nobody here, in another pool, and of somebody who is none of its leaves.
+        for (from, header, reason) in [
+            (LEAVES[0], asked(12), DropReason::UnknownWorker),
+            (LEAVES[0], asked(0xFFFF), DropReason::UnknownWorker),
+            (LEAVES[0], Header { pool: POOL + 1, ..asked(11) }, DropReason::PoolMismatch),
+            ((CLIENT, LEAVES[0].1), asked(11), DropReason::UnknownPeer),
+        ] {
+            let before = shared.rig.agent.counters().dropped(reason);
+            assert_eq!(probe(&mut shared, from, header), []);
+            assert_eq!(shared.rig.agent.counters().dropped(reason), before + 1, "{reason:?}");
+        }
+        (0..3).for_each(|_| drop(shared.work()));
+        assert_eq!(shared.rig.agent.counters().read(Counter::QueueProbes), 3);
+        assert!(shared.rig.agent.counters().balances());
     }
-    let probe = |shared: &mut Shared, (src, src_mac): (u32, Mac), header: Header| {
-        let dst_mac = AGENT_MAC;
-        let flow = Flow { src_mac, dst_mac, src, dst: AGENT, src_port: 1234, dst_port: 1234 };
-        shared.rig.send(&fixtures::datagram(&flow, &header, &[]));
-        shared.said()
-    };
-    let asked = |worker| Header::queue_probe(POOL, 9, worker, 0x1234);
-    for (leaf, worker, tasks) in [(1, 11, 3), (0, 11, 3), (2, 10, 0)] {
-        let answer = asked(worker).answered_with(tasks);
-        let said = probe(&mut shared, LEAVES[leaf], asked(worker));
-        assert_eq!(said, [(LEAVES[leaf].1, answer)]);
-    }
-    assert_eq!(shared.rig.agent.counters().read(Counter::QueueProbes), 3);
-    // Of nobody here, in another pool, and of somebody who is none of its leaves.
-    for (from, header, reason) in [
-        (LEAVES[0], asked(12), DropReason::UnknownWorker),
-        (LEAVES[0], asked(0xFFFF), DropReason::UnknownWorker),
-        (LEAVES[0], Header { pool: POOL + 1, ..asked(11) }, DropReason::PoolMismatch),
-        ((CLIENT, LEAVES[0].1), asked(11), DropReason::UnknownPeer),
-    ] {
-        let before = shared.rig.agent.counters().dropped(reason);
-        assert_eq!(probe(&mut shared, from, header), []);
-        assert_eq!(shared.rig.agent.counters().dropped(reason), before + 1, "{reason:?}");
-    }
-    (0..3).for_each(|_| drop(shared.work()));
-    assert_eq!(shared.rig.agent.counters().read(Counter::QueueProbes), 3);
-    assert!(shared.rig.agent.counters().balances());
 }

@@ -18,6 +18,11 @@ struct Threads {
 
 impl Threads {
     fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
+        Self::over(Family::V4, policy, workers, queue, overflow)
+    }
+
+    /// With addresses of this family.
+    fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
         let (frames, load) = (FramePool::new(1, 1), Arc::new(NamedLoad::new(workers.into())));
         let (mut links, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
         for place in places(workers) {
@@ -29,7 +34,7 @@ impl Threads {
             threads.push(Some(worker));
             wires.push(wire);
         }
-        let mut rig = Rig::of(policy, Some(links), workers, queue, overflow);
+        let mut rig = Rig::of((family, policy), Some(links), workers, queue, overflow);
         let counters = threads.iter().flatten().map(|worker| worker.counters().clone()).collect();
         rig.agent = rig.agent.with_threads(load, counters);
         rig.after(100);
@@ -56,7 +61,8 @@ impl Threads {
 
     fn headers(&mut self, at: usize) -> Vec<Header> {
         let sent: Vec<_> = std::iter::from_fn(|| self.sent(at)).collect();
-        sent.iter().map(|bytes| Header::parse(&bytes[udp::PAYLOAD..]).unwrap()).collect()
+        let at = self.rig.family.payload();
+        sent.iter().map(|bytes| Header::parse(&bytes[at..]).unwrap()).collect()
     }
 
     /// What the agent has counted, with what its threads have.
@@ -92,26 +98,26 @@ fn echo(request: &Request<'_>, reply: &mut [u8]) -> usize {
 
 #[test]
 fn a_thread_sends_the_bytes_that_the_dispatcher_would_send() {
-    sends_the_same(None);
+    FAMILIES.into_iter().for_each(|family| sends_the_same(family, None));
 }
 
 #[test]
 fn a_thread_signs_as_the_dispatcher_would() {
-    sends_the_same(Some(Key::new([3; KEY_LEN])));
+    FAMILIES.into_iter().for_each(|family| sends_the_same(family, Some(Key::new([3; KEY_LEN]))));
 }
 
 /// Where the pool has a key, if one is given.
-fn sends_the_same(key: Option<Key>) {
+fn sends_the_same(family: Family, key: Option<Key>) {
     // One for each of the two, so that both use the same sequences.
     let signer = || {
         let keys = key.iter().flat_map(|key| [10, 11].map(|worker| (worker, key.clone())));
         Signer::new(keys, || 1_000_000).map(Arc::new)
     };
-    let mut copied = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let mut copied = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
     copied.agent = copied.agent.with_signer(signer());
     let mut worker_ends = [copied.come(0), copied.come(1)];
     while copied.wire.receive().is_some() {}
-    let mut handed = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let mut handed = Threads::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
     let shared = signer();
     handed.rig.agent = handed.rig.agent.with_signer(shared.clone());
     let workers = handed
@@ -134,14 +140,15 @@ fn sends_the_same(key: Option<Key>) {
         copied.after(1);
         handed.rig.after(1);
         let by_dispatcher = copied.wire.receive().map(|frame| frame.bytes().to_vec());
-        let signed = |frame: &Vec<u8>| Header::parse(&frame[udp::PAYLOAD..]).unwrap().authenticated;
+        let header = |frame: &Vec<u8>| Header::parse(&frame[family.payload()..]).unwrap();
+        let signed = |frame: &Vec<u8>| header(frame).authenticated;
         assert!(by_dispatcher.iter().all(|frame| signed(frame) == key.is_some()));
         assert_eq!(by_dispatcher, handed.sent(at), "round {round}");
     }
     assert!(handed.rig.wire.receive().is_some(), "registrations leave by the dispatcher");
     let by_dispatcher = std::iter::from_fn(|| handed.rig.wire.receive());
-    let replies = by_dispatcher.filter(|frame| frame.bytes().len() >= udp::PAYLOAD + task::LEN);
-    let codes = replies.map(|frame| Header::parse(&frame.bytes()[udp::PAYLOAD..]).unwrap().code);
+    let words = by_dispatcher.filter(|frame| family.parse(frame.bytes()).is_ok());
+    let codes = words.map(|frame| Header::parse(&frame.bytes()[family.payload()..]).unwrap().code);
     assert!(codes.into_iter().all(|code| !code.is_reply()), "no reply does");
     assert!(handed.count(Counter::Replies) > 30);
     assert_eq!(handed.count(Counter::Replies), copied.agent.counters().read(Counter::Replies));
@@ -342,24 +349,21 @@ proptest! {
     /// Whatever comes in, whatever threads do: the ledgers balance together and no buffer is lost.
     #[test]
     fn a_storm_of_threads_is_accounted_for(
+        family in proptest::sample::select(FAMILIES.to_vec()),
         steps in proptest::collection::vec((
             0..10_u8, any::<u16>(),
             proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
         ), 1..120),
     ) {
-        let mut threads = Threads::new("jbsq(k=2)", 3, 8, Overflow::Refuse);
+        let mut threads = Threads::over(family, "jbsq(k=2)", 3, 8, Overflow::Refuse);
         for (step, value, edits) in steps {
             let at = usize::from(value) % 3;
             match step {
                 0..=4 => {
                     let dst = [NO_MEMBER, 10, 11, 12][usize::from(step) % 4];
                     let header = Header { extended: step == 0, dst, ..Header::new_task(POOL, value) };
-                    let mut bytes = frame(&header, &vec![1; usize::from(value) % 120]);
-                    for (place, byte) in edits {
-                        let place = place.index(bytes.len());
-                        bytes[place] = byte;
-                    }
-                    threads.rig.send(&bytes);
+                    let bytes = family.frame(&header, &vec![1; usize::from(value) % 120]);
+                    threads.rig.send(&damaged(bytes, &edits, value));
                 }
                 5..=7 => drop(threads.work(at)),
                 8 if value % 8 == 1 => threads.workers[at] = None,

@@ -1,5 +1,6 @@
 //! A pool with a key: the leaf, and an agent that has the key, another, or none, with nothing but bytes between them.
 
+use super::v6::{self, bits};
 use super::*;
 use crate::policy::Reports;
 use crate::rig::AgentHandles;
@@ -7,16 +8,88 @@ use crate::ring::WorkerEnd;
 use crate::role::agent::{Agent, Signer};
 use crate::role::fixtures::{HZ, work};
 use crate::state::Presence;
-use crate::wire::auth::{KEY_LEN, Signed, addresses};
+use crate::wire::auth::{self, KEY_LEN, Signed, addresses};
+use crate::wire::ipv6;
 
 fn key(byte: u8) -> Key {
     Key::new([byte; KEY_LEN])
 }
 
-fn leaf(key: Option<Key>, cores: usize) -> Vec<Rig> {
-    let backlog = (64, Overflow::Drop);
-    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key };
-    rigs_on(networks, "horus", true, true, 256, cores, backlog)
+/// What leaf, agent and client speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+impl Family {
+    fn leaf(self, key: Option<Key>, cores: usize) -> Vec<Rig> {
+        let backlog = (64, Overflow::Drop);
+        let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key };
+        if self == Self::V4 {
+            return rigs_on(networks, "horus", true, true, 256, cores, backlog);
+        }
+        let numbers: Vec<_> = (0..cores).collect();
+        let text = v6::text("horus", "").replacen("[0]", &format!("{numbers:?}"), 1);
+        let mut rigs = rigs_of(&text, networks.key, false, 256);
+        rigs.first_mut().into_iter().for_each(Rig::meet);
+        rigs
+    }
+
+    /// Bytes before a payload.
+    fn payload(self) -> usize {
+        match self {
+            Self::V4 => udp::PAYLOAD,
+            Self::V6 => udp::PAYLOAD_V6,
+        }
+    }
+
+    fn header(self, frame: &[u8]) -> Header {
+        Header::parse(&frame[self.payload()..]).unwrap()
+    }
+
+    /// A client's task.
+    fn task(self, header: Header) -> Vec<u8> {
+        match self {
+            Self::V4 => task_of(header),
+            Self::V6 => {
+                over_ipv6(&task_of(header), &v6::flow(v6::NEAR, v6::LEAF[0], (40_000, 1234)))
+            }
+        }
+    }
+
+    /// The frame is for the first server.
+    fn is_first_servers(self, frame: &[u8]) -> bool {
+        match self {
+            Self::V4 => udp::parse(frame, false).unwrap().dst == SERVERS[0],
+            Self::V6 => udp::parse_v6(frame, false).unwrap().dst == bits(v6::V6_SERVERS[0]),
+        }
+    }
+
+    /// The frame is right, and comes from the leaf to a client.
+    fn is_to_client(self, frame: &[u8]) -> bool {
+        match self {
+            Self::V4 => {
+                let datagram = udp::parse(frame, false).unwrap();
+                (datagram.src, datagram.dst) == (LEAF_CLIENTS, CLIENT)
+            }
+            Self::V6 => {
+                let datagram = udp::parse_v6(frame, false).unwrap();
+                (datagram.src, datagram.dst) == (bits(v6::LEAF[0]), bits(v6::NEAR))
+            }
+        }
+    }
+}
+
+/// The same payload over IPv6.
+fn over_ipv6(frame: &[u8], flow: &Flow<u128>) -> Vec<u8> {
+    let payload = &frame[udp::PAYLOAD..];
+    let mut frame = vec![0; udp::PAYLOAD_V6 + payload.len()];
+    frame[udp::PAYLOAD_V6..].copy_from_slice(payload);
+    flow.emit_v6(&mut frame, payload.len());
+    frame
 }
 
 /// The first server, with all its workers there.
@@ -29,12 +102,12 @@ struct Server {
 }
 
 impl Server {
-    fn new(key: Option<Key>) -> Self {
-        Self::telling(key, "")
+    fn new(family: Family, key: Option<Key>) -> Self {
+        Self::telling(family, key, "")
     }
 
     /// One whose workers tell their queues by these lines of its pool.
-    fn telling(key: Option<Key>, lines: &str) -> Self {
+    fn telling(family: Family, key: Option<Key>, lines: &str) -> Self {
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
         let (mac, leaf_mac) = (server_mac(0), LEAF_MACS[WORKERS]);
@@ -43,6 +116,12 @@ impl Server {
              [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{mac}'\n\
              [[pool]]\nid = 7\npolicy = 'random'\nworkers = '10-13'\n{lines}"
         );
+        let text = match family {
+            Family::V4 => text,
+            Family::V6 => {
+                text.replace("10.0.2.11/24", "fd00:2::b/64").replace("10.0.2.1", "fd00:2::1")
+            }
+        };
         let rig::BuiltAgent { agent, handles, .. } =
             rig::agent(&text, HZ, (vec![port], &frames), None);
         let keys = key.map(|key| [10, 11, 12, 13].map(|id| (id, key.clone())));
@@ -109,104 +188,120 @@ fn presence(rig: &Rig, worker: u16) -> Presence {
 
 #[test]
 fn an_agent_with_the_key_registers_answers_and_is_kept_alive() {
-    let mut rig = leaf(Some(key(1)), 1).remove(0);
-    let mut server = Server::new(Some(key(1)));
-    acquaint(&mut rig, &mut server);
-    assert_eq!(server.agent.registered(), 4);
-    assert_eq!((rig.count(Counter::Registrations), presence(&rig, 13)), (4, Presence::Registered));
-    assert!(rig.count(Counter::KeepAlives) > 0);
-    let mut answered = 0;
-    for seq in 0..32 {
-        let header = Header { extended: seq % 2 == 0, ..Header::new_task(7, seq) };
-        let task = rig.through(CLIENTS, &task_of(header), WORKERS).remove(0);
-        let bytes = task.bytes().to_vec();
-        let datagram = udp::parse(&bytes, false).unwrap();
-        if datagram.dst != SERVERS[0] {
-            continue; // to a worker that is not there
+    for family in FAMILIES {
+        let mut rig = family.leaf(Some(key(1)), 1).remove(0);
+        let mut server = Server::new(family, Some(key(1)));
+        acquaint(&mut rig, &mut server);
+        assert_eq!(server.agent.registered(), 4);
+        assert_eq!(
+            (rig.count(Counter::Registrations), presence(&rig, 13)),
+            (4, Presence::Registered)
+        );
+        assert!(rig.count(Counter::KeepAlives) > 0);
+        let mut answered = 0;
+        for seq in 0..32 {
+            let header = Header { extended: seq % 2 == 0, ..Header::new_task(7, seq) };
+            let task = rig.through(CLIENTS, &family.task(header), WORKERS).remove(0);
+            let bytes = task.bytes().to_vec();
+            if !family.is_first_servers(&bytes) {
+                continue; // to a worker that is not there
+            }
+            let replies = server.exchange(std::slice::from_ref(&bytes));
+            let reply = replies.iter().find(|frame| family.header(frame).code.is_reply()).unwrap();
+            let replies = rig.through(WORKERS, reply, CLIENTS);
+            assert_eq!(replies.len(), 1, "{:?}", rig.drops());
+            let (reply, header) = (replies[0].bytes(), family.header(replies[0].bytes()));
+            assert!(header.authenticated && family.is_to_client(reply));
+            // The client finds what the worker answered behind what the header says is there.
+            let (payload, sent) = (&reply[family.payload()..], &bytes[family.payload()..]);
+            assert_eq!(payload[header.len()..], sent[Header::parse(sent).unwrap().len()..]);
+            answered += 1;
         }
-        let replies = server.exchange(std::slice::from_ref(&bytes));
-        let code = |frame: &[u8]| Header::parse(&frame[udp::PAYLOAD..]).unwrap().code;
-        let reply = replies.iter().find(|frame| code(frame).is_reply()).unwrap();
-        let (datagram, header, reply) = rig.one(WORKERS, reply, CLIENTS);
-        assert!(header.authenticated && datagram.src == LEAF_CLIENTS);
-        // The client finds what the worker answered behind what the header says is there.
-        let payload = &reply.bytes()[datagram.payload()..usize::from(datagram.end)];
-        let sent = &bytes[udp::PAYLOAD..];
-        assert_eq!(payload[header.len()..], sent[Header::parse(sent).unwrap().len()..]);
-        answered += 1;
-    }
-    assert!(answered > 0);
-    assert_eq!(rig.count(Counter::Replies), answered);
-    assert_eq!((rig.drops(), server.drops()), (vec![], vec![]));
-    rig.assert_accounted();
-}
-
-#[test]
-fn queue_reports_are_proved_as_registrations_are() {
-    let mut rig = leaf(Some(key(1)), 1).remove(0);
-    rig.set_policy("lsq-update");
-    rig.leaf.stages_mut().set_reports(0, Reports::Messages);
-    let mut server = Server::telling(Some(key(1)), "leaf_policy = 'lsq-update(eps=1)'\n");
-    let said = acquaint(&mut rig, &mut server);
-    assert_eq!(rig.count(Counter::QueueReports), 4, "each tells the leaf that has met it");
-    let header = |frame: &[u8]| Header::parse(&frame[udp::PAYLOAD..]).unwrap();
-    let reports: Vec<_> =
-        said.iter().filter(|frame| header(frame).code == Code::QueueReport).collect();
-    assert!(reports.len() == 4 && reports.iter().all(|frame| header(frame).authenticated));
-    // Neither again nor altered.
-    let mut altered = reports[0].clone();
-    altered[udp::PAYLOAD + 8] ^= 1;
-    altered[40..42].fill(0);
-    for (frame, reason) in [(reports[1], "auth_replay"), (&altered, "auth_tag")] {
-        assert!(rig.through(WORKERS, frame, WORKERS).is_empty());
-        assert!(rig.drops().contains(&(reason, 1)), "{:?}", rig.drops());
-    }
-    assert_eq!((rig.count(Counter::QueueReports), server.drops()), (4, vec![]));
-    rig.assert_accounted();
-}
-
-#[test]
-fn counters_tell_a_wrong_key_from_one_that_is_missing_on_either_side() {
-    let registered =
-        |rig: &Rig, server: &Server| (rig.count(Counter::Registrations), server.agent.registered());
-    for (leafs, servers, reason) in [
-        (Some(1), Some(2), "auth_tag"),
-        (Some(1), None, "auth_missing"),
-        (None, Some(1), "task_reserved_bit"),
-    ] {
-        let mut rig = leaf(leafs.map(key), 1).remove(0);
-        let mut server = Server::new(servers.map(key));
-        let sent = acquaint(&mut rig, &mut server);
-        assert_eq!(rig.drops(), [(reason, sent.len() as u64)]);
-        assert_eq!(registered(&rig, &server), (0, 0), "{reason}");
-        assert_eq!(presence(&rig, 10), Presence::Configured, "{reason}");
+        assert!(answered > 0);
+        assert_eq!(rig.count(Counter::Replies), answered);
+        assert_eq!((rig.drops(), server.drops()), (vec![], vec![]));
         rig.assert_accounted();
     }
 }
 
 #[test]
-fn what_was_sent_once_is_not_believed_again_on_any_core() {
-    let mut cores = leaf(Some(key(1)), 2);
-    let mut server = Server::new(Some(key(1)));
-    let said = acquaint(&mut cores[0], &mut server);
-    let count = |rig: &Rig| rig.drops().iter().map(|(_, count)| count).sum::<u64>();
-    for rig in &mut cores {
-        // Presence and load stay as they are, whatever is repeated.
-        let before =
-            [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
-        for frame in &said {
-            assert!(rig.through(WORKERS, frame, WORKERS).is_empty());
+fn queue_reports_are_proved_as_registrations_are() {
+    for family in FAMILIES {
+        let mut rig = family.leaf(Some(key(1)), 1).remove(0);
+        rig.set_policy("lsq-update");
+        rig.leaf.stages_mut().set_reports(0, Reports::Messages);
+        let mut server =
+            Server::telling(family, Some(key(1)), "leaf_policy = 'lsq-update(eps=1)'\n");
+        let said = acquaint(&mut rig, &mut server);
+        assert_eq!(rig.count(Counter::QueueReports), 4, "each tells the leaf that has met it");
+        let header = |frame: &[u8]| family.header(frame);
+        let reports: Vec<_> =
+            said.iter().filter(|frame| header(frame).code == Code::QueueReport).collect();
+        assert!(reports.len() == 4 && reports.iter().all(|frame| header(frame).authenticated));
+        // Neither again nor altered.
+        let mut altered = reports[0].clone();
+        altered[family.payload() + 8] ^= 1;
+        match family {
+            Family::V4 => altered[40..42].fill(0),
+            Family::V6 => udp::renew_checksum_v6(&mut altered),
         }
-        assert_eq!(rig.drops(), [("auth_replay", said.len() as u64)]);
-        let after = [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
-        assert_eq!((before, count(rig)), (after, said.len() as u64));
+        for (frame, reason) in [(reports[1], "auth_replay"), (&altered, "auth_tag")] {
+            assert!(rig.through(WORKERS, frame, WORKERS).is_empty());
+            assert!(rig.drops().contains(&(reason, 1)), "{:?}", rig.drops());
+        }
+        assert_eq!((rig.count(Counter::QueueReports), server.drops()), (4, vec![]));
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn counters_tell_a_wrong_key_from_one_that_is_missing_on_either_side() {
+    for family in FAMILIES {
+        let registered = |rig: &Rig, server: &Server| {
+            (rig.count(Counter::Registrations), server.agent.registered())
+        };
+        for (leafs, servers, reason) in [
+            (Some(1), Some(2), "auth_tag"),
+            (Some(1), None, "auth_missing"),
+            (None, Some(1), "task_reserved_bit"),
+        ] {
+            let mut rig = family.leaf(leafs.map(key), 1).remove(0);
+            let mut server = Server::new(family, servers.map(key));
+            let sent = acquaint(&mut rig, &mut server);
+            assert_eq!(rig.drops(), [(reason, sent.len() as u64)]);
+            assert_eq!(registered(&rig, &server), (0, 0), "{reason}");
+            assert_eq!(presence(&rig, 10), Presence::Configured, "{reason}");
+            rig.assert_accounted();
+        }
+    }
+}
+
+#[test]
+fn what_was_sent_once_is_not_believed_again_on_any_core() {
+    for family in FAMILIES {
+        let mut cores = family.leaf(Some(key(1)), 2);
+        let mut server = Server::new(family, Some(key(1)));
+        let said = acquaint(&mut cores[0], &mut server);
+        let count = |rig: &Rig| rig.drops().iter().map(|(_, count)| count).sum::<u64>();
+        for rig in &mut cores {
+            // Presence and load stay as they are, whatever is repeated.
+            let before =
+                [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
+            for frame in &said {
+                assert!(rig.through(WORKERS, frame, WORKERS).is_empty());
+            }
+            assert_eq!(rig.drops(), [("auth_replay", said.len() as u64)]);
+            let after =
+                [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
+            assert_eq!((before, count(rig)), (after, said.len() as u64));
+        }
     }
 }
 
 /// Altered on its way, or told to be another's: whatever the leaf would believe is covered, and its client, too.
 #[test]
 fn what_was_altered_or_moved_is_not_believed() {
-    let mut rig = leaf(Some(key(1)), 1).remove(0);
+    let mut rig = Family::V4.leaf(Some(key(1)), 1).remove(0);
     let signed = |header: Header, sequence| {
         let mut frame = reply_from(SERVERS[0], Header { authenticated: true, ..header });
         let datagram = udp::parse(&frame, false).unwrap();
@@ -247,27 +342,78 @@ fn what_was_altered_or_moved_is_not_believed() {
 }
 
 #[test]
-fn an_agent_with_a_key_believes_no_acknowledgement_without_proof() {
-    let mut server = Server::new(Some(key(1)));
-    let registration = server.exchange(&[]).remove(0);
-    let header = Header::parse(&registration[udp::PAYLOAD..]).unwrap();
-    assert!(header.authenticated && header.code == Code::WorkerId);
-    let acknowledgement = header.acknowledged_by(9, 1);
+fn what_was_altered_or_moved_over_ipv6_is_not_believed() {
+    let mut rig = Family::V6.leaf(Some(key(1)), 1).remove(0);
+    // The first task tells the leaf where the client is.
+    assert_eq!(rig.through(CLIENTS, &Family::V6.task(Header::new_task(7, 1)), WORKERS).len(), 1);
+    let header = Header { authenticated: true, ..done(10, 3) };
+    let mut payload = vec![0; 60];
+    header.emit(&mut payload);
+    let (server, client) = (v6::V6_SERVERS[0], v6::NEAR);
+    key(1).sign(&auth::addresses_v6(bits(server), bits(client)), &mut payload, 1 << 20);
     let flow = Flow {
-        src_mac: LEAF_MACS[WORKERS],
-        dst_mac: server_mac(0),
-        src: LEAF_WORKERS,
-        dst: SERVERS[0],
-        src_port: 1234,
-        dst_port: 1234,
+        src_mac: server_mac(0),
+        dst_mac: LEAF_MACS[WORKERS],
+        ..v6::flow(server, client, (1234, 40_000))
     };
-    let mut forged = vec![0; udp::PAYLOAD + header.len()];
-    acknowledgement.emit(&mut forged[udp::PAYLOAD..]);
-    flow.emit(&mut forged, header.len());
-    let mut bare = vec![0; udp::PAYLOAD + 11];
-    Header { authenticated: false, ..acknowledgement }.emit(&mut bare[udp::PAYLOAD..]);
-    flow.emit(&mut bare, 11);
-    server.exchange(&[forged, bare]);
-    assert_eq!(server.drops(), [("auth_missing", 1), ("auth_tag", 1)]);
-    assert_eq!(server.agent.registered(), 0);
+    let mut good = vec![0; udp::PAYLOAD_V6 + payload.len()];
+    good[udp::PAYLOAD_V6..].copy_from_slice(&payload);
+    flow.emit_v6(&mut good, payload.len());
+    let (task, client) = (udp::PAYLOAD_V6, ether::LEN + ipv6::LEN - 1);
+    let proof = task + header.len() - auth::LEN;
+    for (at, what) in [
+        (task + 4, "another worker"),
+        (task + 8, "another length"),
+        (client, "another client"),
+        (client - 15, "a client far away"),
+        (proof + 7, "another sequence"),
+        (proof + 8, "another tag"),
+    ] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        udp::renew_checksum_v6(&mut bad); // so that only the tag can tell
+        let before = rig.drops();
+        assert!(rig.through(WORKERS, &bad, CLIENTS).is_empty(), "{what}");
+        assert_ne!(before, rig.drops(), "{what}");
+    }
+    assert_eq!(rig.drops(), [("auth_tag", 6)]);
+    assert_eq!(rig.through(WORKERS, &good, CLIENTS).len(), 1);
+    assert!(rig.through(WORKERS, &good, CLIENTS).is_empty());
+    assert_eq!(rig.drops(), [("auth_tag", 6), ("auth_replay", 1)]);
+    assert_eq!(rig.count(Counter::Replies), 1);
+    rig.assert_accounted();
+}
+
+#[test]
+fn an_agent_with_a_key_believes_no_acknowledgement_without_proof() {
+    for family in FAMILIES {
+        let mut server = Server::new(family, Some(key(1)));
+        let registration = server.exchange(&[]).remove(0);
+        let header = family.header(&registration);
+        assert!(header.authenticated && header.code == Code::WorkerId);
+        let acknowledgement = header.acknowledged_by(9, 1);
+        let flow = Flow {
+            src_mac: LEAF_MACS[WORKERS],
+            dst_mac: server_mac(0),
+            src: LEAF_WORKERS,
+            dst: SERVERS[0],
+            src_port: 1234,
+            dst_port: 1234,
+        };
+        let said = |header: Header| {
+            let mut payload = vec![0; header.len()];
+            header.emit(&mut payload);
+            let frame = frame(&flow, &payload);
+            let Flow { src_mac, dst_mac, .. } = flow;
+            let ends = v6::flow(v6::LEAF[1], v6::V6_SERVERS[0], (1234, 1234));
+            match family {
+                Family::V4 => frame,
+                Family::V6 => over_ipv6(&frame, &Flow { src_mac, dst_mac, ..ends }),
+            }
+        };
+        let bare = said(Header { authenticated: false, ..acknowledgement });
+        server.exchange(&[said(acknowledgement), bare]);
+        assert_eq!(server.drops(), [("auth_missing", 1), ("auth_tag", 1)]);
+        assert_eq!(server.agent.registered(), 0);
+    }
 }

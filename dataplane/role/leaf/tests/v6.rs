@@ -8,18 +8,18 @@ use std::net::Ipv6Addr;
 
 const ETHER: usize = ether::LEN;
 const UDP: usize = ETHER + ipv6::LEN;
-const LEAF: [&str; 2] = ["fd00:1::1", "fd00:2::1"];
-const NEAR: &str = "fd00:1::5";
+pub(super) const LEAF: [&str; 2] = ["fd00:1::1", "fd00:2::1"];
+pub(super) const NEAR: &str = "fd00:1::5";
 const FAR: &str = "2001:db8::77";
-const V6_SERVERS: [&str; 2] = ["fd00:2::b", "fd00:2::c"];
+pub(super) const V6_SERVERS: [&str; 2] = ["fd00:2::b", "fd00:2::c"];
 const ROUTER: &str = "fe80::fe";
 const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 1, 0xFE]);
 
-fn bits(text: &str) -> u128 {
+pub(super) fn bits(text: &str) -> u128 {
     text.parse::<Ipv6Addr>().unwrap().to_bits()
 }
 
-fn text(policy: &str, more: &str) -> String {
+pub(super) fn text(policy: &str, more: &str) -> String {
     let [clients, workers] = LEAF_MACS;
     format!(
         "[leaf]\nid = 9\ncores = [0]\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1\nworker_timeout_ms = 0\n\
@@ -38,7 +38,7 @@ fn rig6(policy: &str) -> Rig {
     rig
 }
 
-fn flow(src: &str, dst: &str, ports: (u16, u16)) -> Flow<u128> {
+pub(super) fn flow(src: &str, dst: &str, ports: (u16, u16)) -> Flow<u128> {
     Flow {
         src_mac: CLIENT_MAC,
         dst_mac: LEAF_MACS[CLIENTS],
@@ -106,7 +106,7 @@ impl Rig {
     }
 
     /// The servers answer the leaf's questions.
-    fn meet(&mut self) {
+    pub(super) fn meet(&mut self) {
         self.poll();
         let asked = self.questions6(WORKERS);
         let groups = V6_SERVERS.map(|server| {
