@@ -46,6 +46,14 @@ impl PortV6 {
     }
 }
 
+/// An IPv6 address as a number; none of an IPv4 address.
+fn bits(address: IpAddr) -> Option<u128> {
+    match address {
+        IpAddr::V6(address) => Some(address.to_bits()),
+        IpAddr::V4(_) => None,
+    }
+}
+
 /// Gives IPv6 ports the numbers that stand for their addresses.
 pub(super) fn number_ports(ports: &mut [PortAddress]) {
     for (number, port) in (PORTS..).zip(ports) {
@@ -53,6 +61,11 @@ pub(super) fn number_ports(ports: &mut [PortAddress]) {
             (port.ip, port.prefix, port.gateway) = (number, 32, None);
         }
     }
+}
+
+/// `ip` is the number of a server with an IPv6 address, and no IPv4 address.
+pub(super) fn is_number(ip: u32) -> bool {
+    ip >= SERVERS
 }
 
 /// The number of the server at this index.
@@ -96,6 +109,10 @@ pub struct Network6 {
     numbers: Vec<(u128, u32)>,
     /// Each pool's members; empty where the pool's servers have IPv4 addresses, none without servers.
     pools: Vec<Option<Vec<TargetV6>>>,
+    /// Each pool's service address, if it is one of IPv6.
+    services: Vec<Option<u128>>,
+    /// Tasks come to these, and not to the ports' own addresses.
+    is_spine: bool,
     /// What takes the fast path on each port, of each pool.
     templates: Vec<TemplateV6>,
 }
@@ -120,10 +137,6 @@ impl TargetV6 {
 impl Network6 {
     /// The server at this index has this address, and had another.
     pub(super) fn add_host(&mut self, index: usize, ip: IpAddr, was: Option<IpAddr>) {
-        let bits = |ip| match ip {
-            IpAddr::V6(ip) => Some(ip.to_bits()),
-            IpAddr::V4(_) => None,
-        };
         self.servers.resize(index, None);
         self.servers.push(bits(ip));
         self.numbers.extend(bits(ip).map(|ip| (ip, number_of_server(index))));
@@ -143,6 +156,7 @@ impl Network6 {
         if has_v6 && pool.authenticator.is_some() {
             return Err(NetworkError::KeyOverIpv6(id));
         }
+        self.services.push(pool.service.and_then(bits));
         let of_member = |place: &Option<(u16, u16)>| {
             let target = place.and_then(|(id, server)| Some(TargetV6::new(id, address(server)?)));
             target.unwrap_or_default()
@@ -159,15 +173,20 @@ impl Network6 {
     pub(super) fn settle(
         &mut self,
         ports: &[PortAddress],
-        pools: &[Option<u16>],
+        (pools, is_spine): (&[Option<u16>], bool),
         udp_port: u16,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
-        let template =
-            |port, id: &Option<u16>| TemplateV6::new(port, id.unwrap_or_default(), udp_port);
-        let of_port = |port| pools.iter().map(move |id| template(port, id));
-        self.templates = ports.iter().flat_map(of_port).collect();
         self.ports = ports.iter().copied().collect();
+        self.is_spine = is_spine;
+        let template = |port: usize, pool: usize| {
+            let (address, id) = (&ports[port], pools[pool].unwrap_or_default());
+            let task_address = self.task_address(port, pool);
+            TemplateV6::new(address, id, udp_port, (task_address, !is_spine))
+        };
+        let of_port = |port| (0..pools.len()).map(move |pool| (port, pool));
+        let all = (0..ports.len()).flat_map(of_port);
+        self.templates = all.map(|(port, pool)| template(port, pool)).collect();
         // Two servers with one address are told apart by their workers' ids, as long as their number is one.
         self.numbers.sort_unstable();
         let gateway = ports.iter().enumerate().filter(|(_, port)| port.side.has_clients());
@@ -215,10 +234,20 @@ impl Network6 {
         self.templates.get(port * self.pools.len() + pool)
     }
 
-    /// What the port's own address, taken out of a datagram, is to its checksum.
-    pub(super) fn removed(&self, port: usize) -> FoldedDelta {
+    /// The address that tasks of a pool come to at a port (both by index).
+    fn task_address(&self, port: usize, pool: usize) -> u128 {
         let own = self.ports.get(port).and_then(|port| port.v6).map_or(0, |port| port.ip);
-        FoldedDelta::fold(ChecksumDelta::default().address(own, 0))
+        self.service(pool).filter(|_| self.is_spine).unwrap_or(own)
+    }
+
+    /// The address that clients ask for a pool (by index), if it is another than the node's, and one of IPv6.
+    pub(super) fn service(&self, pool: usize) -> Option<u128> {
+        self.services.get(pool).copied().flatten()
+    }
+
+    /// What the address that a task of a pool came to at a port, taken out of its datagram, is to the checksum.
+    pub(super) fn removed(&self, port: usize, pool: usize) -> FoldedDelta {
+        FoldedDelta::fold(ChecksumDelta::default().address(self.task_address(port, pool), 0))
     }
 
     /// The server at this index has this address.

@@ -67,19 +67,27 @@ impl Pattern {
 pub struct TemplateV6([Pattern; 2]);
 
 impl TemplateV6 {
-    /// What takes the fast path on this port, of the pool with this id. Whether a task's source is a client's and a reply's its
-    /// worker's server is still to be looked at.
-    pub fn new(address: &PortAddress, pool: u16, udp_port: u16) -> Self {
-        let Some(own) = address.v6 else { return Self([Pattern::NOTHING; 2]) };
+    /// What takes the fast path on this port, of the pool with this id, whose tasks come to that address, and whose replies may come
+    /// here or not. Whether a task's source is a client's and a reply's its worker's server is still to be looked at.
+    pub fn new(
+        address: &PortAddress,
+        pool: u16,
+        udp_port: u16,
+        (task_address, may_reply): (u128, bool),
+    ) -> Self {
+        if address.v6.is_none() {
+            return Self([Pattern::NOTHING; 2]);
+        }
         let (udp_port, mask) = (udp_port.to_be_bytes(), [0xFF; 2]);
         let mut task = Pattern::datagram(address, pool, Code::NewTask as u8, !task::EXTENSION_BIT);
-        task.require(IP + 24, &own.ip.to_be_bytes(), &[0xFF; 16]);
+        task.require(IP + 24, &task_address.to_be_bytes(), &[0xFF; 16]);
         task.require(UDP + 2, &udp_port, &mask);
         let reply_mask = !(task::EXTENSION_BIT | 1);
         let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8, reply_mask);
         reply.require(UDP, &udp_port, &mask);
         let on = |side, pattern| if side { pattern } else { Pattern::NOTHING };
-        Self([on(address.side.has_clients(), task), on(address.side.has_workers(), reply)])
+        let has_replies = may_reply && address.side.has_workers();
+        Self([on(address.side.has_clients(), task), on(has_replies, reply)])
     }
 
     /// The code of the frame, when it matches.
