@@ -54,8 +54,8 @@ static const uint64_t WEDJAT_RX_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK | RTE_M
 static const uint64_t WEDJAT_RX_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
 static const uint64_t WEDJAT_RX_OFFLOAD_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 static const uint64_t WEDJAT_RX_OFFLOAD_TIMESTAMP = RTE_ETH_RX_OFFLOAD_TIMESTAMP;
-static const uint64_t WEDJAT_RSS_UDP = RTE_ETH_RSS_NONFRAG_IPV4_UDP;
-static const uint64_t WEDJAT_RSS_IPV4 = RTE_ETH_RSS_IPV4;
+static const uint64_t WEDJAT_RSS_UDP = RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP;
+static const uint64_t WEDJAT_RSS_IP = RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_IPV6;
 static const uint32_t WEDJAT_MQ_RX_RSS = RTE_ETH_MQ_RX_RSS;
 /* Without their low bits, which are zero: constants above INT64_MAX do not get to Rust. */
 static const uint32_t WEDJAT_RSS_ONLY_SHIFT = 32;

@@ -2,6 +2,7 @@
 #![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod family;
 mod frames;
 mod patience;
 mod switch;

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::stage::PortV6;
 use crate::wire::ipv6;
 
+pub use crate::wire::ipv4::v4_bits;
+
 /// The address of nobody, in place of one that was refused.
 pub const UNSPECIFIED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
@@ -75,13 +77,5 @@ pub fn reaches(ip: IpAddr, prefix: u8, address: IpAddr) -> bool {
             PortV6 { ip: ip.to_bits(), prefix, gateway: None }.reaches(address.to_bits())
         }
         _ => false,
-    }
-}
-
-/// An IPv4 address as a number; none of an IPv6 address.
-pub fn v4_bits(address: IpAddr) -> Option<u32> {
-    match address {
-        IpAddr::V4(address) => Some(address.to_bits()),
-        IpAddr::V6(_) => None,
     }
 }

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
 use super::agent::HostConfig;
-use super::faults::{Fault, Faults, quoted, state_group};
+use super::faults::{Fault, Faults, HOST, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::{control, controller, local, port, racks, raw};
@@ -223,9 +223,9 @@ fn keys(raw: &raw::Port, may_be_v6: bool) -> port::Keys<'_> {
     port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6 }
 }
 
-/// Leaves speak IPv6, and programs with the library; spines, and leaves that a controller or a spine tells what to do, do not yet.
+/// Leaves and spines speak IPv6, and programs with the library; those that a controller tells what to do do not yet.
 fn speaks_v6(raw: &raw::Config) -> bool {
-    raw.role == Role::Leaf && raw.controller.is_none() && raw.spine.is_empty()
+    raw.controller.is_none()
 }
 
 fn port(faults: &mut Faults<'_>, config: &raw::Config, raw: &raw::Port) -> PortConfig {
@@ -313,12 +313,7 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server, pools: &[PoolConfig]) -> S
     let proves = pools.iter().any(|pool| pool.id == *raw.pool.get_ref() && pool.key.is_some());
     ServerConfig {
         workers: faults.workers(&raw.workers, "server.workers"),
-        ip: faults.host(
-            &raw.ip,
-            "server.ip",
-            is_unicast,
-            "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b",
-        ),
+        ip: faults.host(&raw.ip, "server.ip", is_unicast, HOST),
         mac: faults.mac(raw.mac.as_ref(), "server.mac"),
         pool: *raw.pool.get_ref(),
         speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
@@ -526,21 +521,23 @@ fn families(
     ports: &[PortConfig],
     servers: &[ServerConfig],
 ) {
+    let of_leaf = raw.server.iter().map(|server| (&server.ip, "server"));
+    let entries: Vec<_> = of_leaf.chain(raw.rack.iter().map(|rack| (&rack.ip, "leaf"))).collect();
     for pool in &raw.pool {
         let id = *pool.id.get_ref();
-        let of_pool = || raw.server.iter().zip(servers).filter(|(_, server)| server.pool == id);
-        let is_known = |(_, server): &(&raw::Server, &ServerConfig)| server.ip != UNSPECIFIED;
-        let mut known = of_pool().filter(is_known);
-        let Some((_, first)) = known.next() else { continue };
+        let of_pool = entries.iter().zip(servers).filter(|(_, server)| server.pool == id);
+        let mut known = of_pool.filter(|(_, server)| server.ip != UNSPECIFIED);
+        let Some((&(_, kind), first)) = known.next() else { continue };
         let family = |ip: IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
         let same = |ip: IpAddr| ip.is_ipv4() == first.ip.is_ipv4();
-        if let Some((entry, _)) = known.find(|(_, other)| !same(other.ip)) {
-            let found = format!("{}, and {} in the same pool", quoted(&entry.ip), first.ip);
-            faults.note(&entry.ip, "server.ip", found, "IPv4 or IPv6 for all servers of a pool");
+        if let Some((&(at, _), _)) = known.find(|(_, other)| !same(other.ip)) {
+            let found = format!("{}, and {} in the same pool", quoted(at), first.ip);
+            let allowed = format!("addresses of IPv4 or of IPv6 for all [[{kind}]] of a pool");
+            faults.note(at, &format!("{kind}.ip"), found, &allowed);
         }
+        racks::family(faults, raw, pool, (kind, first.ip));
         let local = raw.agent.iter().flat_map(|agent| &agent.pool);
         let is_local = { local }.any(|local| *local.id.get_ref() == id);
-        let messages = |at: &&Spanned<Reports>| *at.get_ref() == Reports::Messages;
         let is_v6 = first.ip.is_ipv6();
         let mut refuse = |span: std::ops::Range<usize>, key: &str, found: String, allowed: &str| {
             faults.note(&Spanned::new(span, ()), key, found, allowed);
@@ -549,15 +546,6 @@ fn families(
             let found = format!("pool {id} with IPv6 servers and workers of the leaf's own core");
             refuse(pool.id.span(), "pool.id", found, "a pool of its own for [[agent.pool]]");
         }
-        let in_packets = is_v6 && !ports.is_empty();
-        if let Some(at) = pool.reports.as_ref().filter(messages).filter(|_| in_packets) {
-            let allowed =
-                "\"replies\": with IPv6 servers workers tell their queues in replies alone";
-            refuse(at.span(), "pool.reports", "\"messages\"".to_owned(), allowed);
-        }
-        if let Some(at) = pool.service.as_ref().filter(|_| is_v6) {
-            refuse(at.span(), "pool.service", quoted(at), "none for a pool with IPv6 servers");
-        }
         if ports.is_empty() {
             continue; // tasks and reports are told
         }
@@ -565,8 +553,9 @@ fn families(
         if !ports.iter().any(|port| has_clients(&port))
             && ports.iter().all(|port| port.ip != UNSPECIFIED)
         {
+            let family = family(first.ip);
             let found =
-                format!("pool {id} with {} servers and no client that could ask", family(first.ip));
+                format!("pool {id} with {family} for its [[{kind}]] and no client that could ask");
             let allowed = "a [[port]] for clients with an address of that family: clients and servers of a pool speak the same";
             refuse(pool.id.span(), "pool.id", found, allowed);
         }

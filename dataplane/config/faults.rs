@@ -13,6 +13,9 @@ use crate::policy::{CATALOGUE, Entry, PolicySpec, Runs};
 use crate::state::files;
 use crate::wire::ether::Mac;
 
+/// What is allowed where a host's address is to be.
+pub const HOST: &str = "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b";
+
 /// One fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {

@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::faults::{Faults, quoted};
+use toml::Spanned;
+
+use super::address::is_unicast;
+use super::faults::{Faults, HOST, quoted};
 use super::leaf::{PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::raw;
@@ -22,7 +25,7 @@ pub fn rack(faults: &mut Faults<'_>, raw: &raw::Rack) -> ServerConfig {
     let id = faults.number(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
     let workers = faults.number(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
     ServerConfig {
-        ip: faults.address(&raw.ip, "leaf.ip"),
+        ip: faults.host(&raw.ip, "leaf.ip", is_unicast, HOST),
         mac: faults.mac(raw.mac.as_ref(), "leaf.mac"),
         workers: vec![id],
         pool: *raw.pool.get_ref(),
@@ -64,7 +67,7 @@ pub fn spines(faults: &mut Faults<'_>, raw: &raw::Config) -> Vec<(u16, IpAddr)> 
     }
     for entry in &raw.spine {
         let id = faults.number(Some(&entry.id), "spine.id", 0, (0, WORKER_ID_MAX));
-        let ip = faults.address(&entry.ip, "spine.ip");
+        let ip = faults.host(&entry.ip, "spine.ip", is_unicast, HOST);
         if spines.iter().any(|(other, _)| *other == id) {
             faults.note(&entry.id, "spine.id", format!("{id} again"), "each id once");
         }
@@ -109,7 +112,31 @@ pub fn link(
 /// The service address of a pool.
 pub fn service(faults: &mut Faults<'_>, pool: &raw::Pool) -> Option<IpAddr> {
     let at = pool.service.as_ref()?;
-    Some(faults.address(at, "pool.service")).filter(|ip| !ip.is_unspecified())
+    Some(faults.host(at, "pool.service", is_unicast, HOST)).filter(|ip| !ip.is_unspecified())
+}
+
+/// A pool's service address and its spine are of the family of its members, which are `kind` and of which one has this address.
+pub fn family(
+    faults: &mut Faults<'_>,
+    raw: &raw::Config,
+    pool: &raw::Pool,
+    (kind, member): (&str, IpAddr),
+) {
+    let allowed =
+        format!("an address of the family of {member}, which the pool has for a [[{kind}]]");
+    let is_other = |at: &Spanned<String>| {
+        let ip = at.get_ref().parse::<IpAddr>();
+        ip.is_ok_and(|ip| ip.is_ipv6() != member.is_ipv6())
+    };
+    if let Some(at) = pool.service.as_ref().filter(|at| is_other(at)) {
+        faults.note(at, "pool.service", quoted(at), &allowed);
+    }
+    let Some(at) = &pool.spine else { return };
+    let mut spines = raw.spine.iter().filter(|one| *one.id.get_ref() == i64::from(*at.get_ref()));
+    if let Some(spine) = spines.find(|one| is_other(&one.ip)) {
+        let found = format!("spine {}, which has {}", at.get_ref(), spine.ip.get_ref());
+        faults.note(at, "pool.spine", found, &format!("a spine with {allowed}"));
+    }
 }
 
 /// What a leaf's pools may have and a spine's may not.

@@ -166,6 +166,14 @@ fn ipv6_is_read_and_families_must_fit_together() {
     let port = config.ports[1].address(Mac([2, 0, 0, 0, 0, 7]));
     assert_eq!(port.v6.map(|v6| v6.prefix), Some(64));
     assert_eq!(config.warnings(), [""; 0]);
+    let told =
+        parse(&V6.replacen("\"horus\"", "\"lsq-update\"\nreports = \"messages\"", 1)).unwrap();
+    assert_eq!(told.pools[0].reports, Reports::Messages);
+    let linked =
+        "[[spine]]\nid = 9\nip = \"fd00:1::9\"\n[[pool]]\nspine = 9\nservice = \"fd00:1::c8\"\n";
+    let linked = parse(&V6.replacen("[[pool]]\n", linked, 1)).unwrap();
+    assert_eq!(linked.spines, [(9, address("fd00:1::9"))]);
+    assert_eq!(linked.pools[0].service, Some(address("fd00:1::c8")));
     let second = "[[server]]\nip = \"10.0.2.11\"\nworkers = \"4\"\npool = 1\n";
     for (old, new, parts) in [
         ("fd00:1::1/64", "fe80::1/64", &["leaf.toml:8: `port.ip`", "fd00:1::1/64"][..]),
@@ -181,12 +189,11 @@ fn ipv6_is_read_and_families_must_fit_together() {
         ("fd00:2::b", "fd00:2::1", &["not the leaf's own"]),
         ("[[pool]]", &format!("{second}[[pool]]"), &["`server.ip`", "10.0.2.11"]),
         ("\"horus\"", "\"horus\"\nservice = \"10.0.9.9\"", &["`pool.service`"]),
-        ("\"horus\"", "\"lsq-update\"\nreports = \"messages\"", &["`pool.reports`", "replies"]),
         ("\"fd00:1::1/64\"\ngateway = \"fe80::1\"", "\"10.0.1.1/24\"", &["`pool.id`", "no client"]),
         (
-            "[[pool]]",
-            "[[spine]]\nid = 9\nip = \"fd00:1::9\"\n[[pool]]",
-            &["not spoken yet", "`spine.ip`"],
+            "[[pool]]\nid = 1",
+            "[[spine]]\nid = 9\nip = \"10.0.1.9\"\n[[pool]]\nid = 1\nspine = 9",
+            &["`pool.spine`", "spine 9, which has 10.0.1.9", "family of fd00:2::b"],
         ),
     ] {
         assert!(V6.contains(old), "{old}");
@@ -617,6 +624,25 @@ fn a_spines_file_has_leaves_for_workers() {
     let leaves: Vec<_> = config.servers.iter().map(|one| (&one.workers[..], one.speed)).collect();
     assert_eq!(leaves, [(&[7][..], 32.0), (&[8][..], 16.0)]);
     assert_eq!((config.leaf.limits.servers, config.leaf.limits.workers), (64, 64));
+    let over_v6 = [("10.0.1.1/24", "fd00:1::1/64"), ("10.0.3.1/24", "fd00:3::1/64")];
+    let over_v6 = over_v6.into_iter().chain([
+        ("10.0.1.100", "fd00:1::100"),
+        ("10.0.3.11", "fd00:3::11"),
+        ("10.0.3.12", "fd00:3::12"),
+    ]);
+    let text = over_v6.fold(SPINE.to_owned(), |text, (old, new)| text.replace(old, new));
+    let v6 = Config::parse(Path::new("spine.toml"), &text).unwrap();
+    assert_eq!(v6.pools[0].service.map(|ip| ip.to_string()).as_deref(), Some("fd00:1::100"));
+    assert!(v6.servers.iter().all(|leaf| leaf.ip.is_ipv6()));
+    for (old, new, part) in [
+        ("fd00:3::12", "10.0.3.12", "`leaf.ip`"),
+        ("fd00:1::100", "10.0.1.100", "an address of the family of fd00:3::11"),
+        ("fd00:1::1/64", "10.0.1.1/24", "no client that could ask"),
+        ("fd00:3::11", "fe80::11", "`leaf.ip`"),
+    ] {
+        let error = Config::parse(Path::new("spine.toml"), &text.replace(old, new)).unwrap_err();
+        assert!(error.to_string().contains(part), "{new}: {error}");
+    }
     let is = config.of(Role::Leaf).unwrap_err().to_string();
     for part in ["spine.toml: found a spine's file", "a leaf's; `wedjat spine` runs this one"] {
         assert!(is.contains(part), "{is}");
@@ -672,7 +698,8 @@ fn a_leaf_names_its_spines_and_what_it_tells_them() {
         ("spine = 91", "the id of a [[spine]]"),
         ("signals = \"horus\"", "a `spine` beside them"),
         ("service = \"10.0.2.11\"", "[[server]]"),
-        ("service = \"127.0.0.1\"", "a host's IPv4 address"),
+        ("service = \"127.0.0.1\"", "a host's IPv4 or IPv6 address"),
+        ("service = \"fd00:9::1\"", "an address of the family of 10.0.2.11"),
     ] {
         let error = parse(keys).unwrap_err().to_string();
         assert!(error.contains(part), "{keys}: {error}");

@@ -145,7 +145,8 @@ impl Cores for LeafCores {
                 NetworkError::Unreachable(ip) => format!("server {ip}"),
                 NetworkError::UnreachableSpine(ip) => format!("spine {ip}"),
                 NetworkError::TooManyNeighbours => "server".to_owned(),
-                NetworkError::MixedFamilies(pool) => format!("pool {pool}"),
+                NetworkError::MixedFamilies(pool)
+                | NetworkError::OtherFamily(pool, ..) => format!("pool {pool}"),
             };
             ChangeError::Refused { what, reason: error.to_string() }
         })
@@ -190,7 +191,7 @@ impl Cores for LeafCores {
 
 impl LeafCores {
     fn check_address(&self, ip: IpAddr) -> Result<(), ChangeError> {
-        match v4_bits(ip).is_some_and(|ip| self.network.is_service(ip)) {
+        match self.network.is_service(ip) {
             true => refused(format!("server {ip}"), "it is a service address of the node's"),
             false => self.check_host("server", ip).and_then(|()| check_is_elsewhere(ip)),
         }
@@ -202,10 +203,6 @@ impl LeafCores {
             () if self.network.is_own_address(ip) => {
                 refused(format!("{what} {ip}"), "it is the node's own address")
             }
-            () if what != "server" && ip.is_ipv6() => refused(
-                format!("{what} {ip}"),
-                "it is an IPv6 address, and that is to be one of IPv4",
-            ),
             () if !is_unicast(ip) => refused(format!("{what} {ip}"), "it is no host's address"),
             () => Ok(()),
         }

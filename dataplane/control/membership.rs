@@ -327,9 +327,7 @@ impl Membership {
         neighbours: &Neighbours,
     ) -> Result<Arc<Network>, NetworkError> {
         let (hosts, pools) = self.places(limits);
-        let spine = |spine: &Option<Spine>| {
-            spine.map(|spine| (spine.id, v4_bits(spine.ip).unwrap_or_default()))
-        };
+        let spine = |spine: &Option<Spine>| spine.map(|spine| (spine.id, spine.ip));
         let spines: Vec<_> = self.spines.iter().map(spine).collect();
         Network::with_places(base, &hosts, &spines, &pools, neighbours).map(Arc::new)
     }
@@ -352,7 +350,7 @@ impl Membership {
                 is_closed: pool.is_leaving,
                 members: members(pool),
                 authenticator: pool.authenticator.clone(),
-                service: pool.service.and_then(v4_bits),
+                service: pool.service,
                 link: pool.link,
             },
             None => NetworkPool { members: vec![None; limits.workers], ..NetworkPool::default() },

@@ -1,6 +1,7 @@
 //! The leaf: one dispatcher core between ports. Receives bursts, has the stages decide, sends, and accounts
 //! for every packet. A spine is the same over members that are leaves.
 
+use std::net::IpAddr;
 use std::slice;
 
 use super::PollTime;
@@ -16,9 +17,9 @@ use crate::reason::DropReason;
 use crate::stage::fabric::Word;
 use crate::stage::{PortAddress, Side, Stages, Verdict};
 use crate::state::{Counter, Gauge};
-use crate::wire::arp;
 use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
+use crate::wire::{arp, ndp};
 
 /// A leaf keeps its packets itself, and tells of those that have waited while it is asked.
 struct Own<'a>(&'a mut TapCore);
@@ -291,14 +292,26 @@ where
     }
 
     /// Tells everybody on the clients' side that this node has the address now.
-    fn announce(&mut self, address: u32) {
+    fn announce(&mut self, address: IpAddr) {
         for port in 0..self.node.stages.network().ports().len() {
-            let PortAddress { mac, side, .. } = *self.node.stages.network().port(port);
-            if side.has_clients() {
-                self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
-                    arp::Packet::request(mac, address, address).emit(frame, Mac::BROADCAST);
-                });
+            let PortAddress { mac, side, v6, .. } = *self.node.stages.network().port(port);
+            if !side.has_clients() || v6.is_some() != address.is_ipv6() {
+                continue;
             }
+            match address {
+                IpAddr::V4(address) => {
+                    self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+                        let ip = address.to_bits();
+                        arp::Packet::request(mac, ip, ip).emit(frame, Mac::BROADCAST);
+                    })
+                }
+                IpAddr::V6(address) => {
+                    self.out.make(&mut self.pool, port, ndp::FRAME_LEN, |frame| {
+                        let (packet, to) = ndp::Packet::announcement(mac, address.to_bits());
+                        packet.emit(frame, to, side.has_workers());
+                    })
+                }
+            };
         }
     }
 
@@ -333,20 +346,22 @@ where
             let Word { port, ip, header, extension, .. } = word;
             let udp_port = self.node.stages.network().udp_port;
             let len = header.len();
-            self.out.make(&mut self.pool, usize::from(port), udp::PAYLOAD + len, |frame| {
-                header.emit(&mut frame[udp::PAYLOAD..]);
+            let at = if ip.is_ipv6() { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
+            self.out.make(&mut self.pool, usize::from(port), at + len, |frame| {
+                header.emit(&mut frame[at..]);
                 if header.extended {
-                    extension.emit(&mut frame[udp::PAYLOAD..]);
+                    extension.emit(&mut frame[at..]);
                 }
-                let flow = Flow {
-                    src_mac: own.mac,
-                    dst_mac: mac,
-                    src: own.ip,
-                    dst: ip,
-                    src_port: udp_port,
-                    dst_port: udp_port,
-                };
-                flow.emit(frame, len);
+                match ip {
+                    IpAddr::V4(ip) => {
+                        flow((own.mac, own.ip), (mac, ip.to_bits()), udp_port).emit(frame, len);
+                    }
+                    IpAddr::V6(ip) => {
+                        // A port without an IPv6 address leads to none.
+                        let src = own.v6.map_or(0, |own| own.ip);
+                        flow((own.mac, src), (mac, ip.to_bits()), udp_port).emit_v6(frame, len);
+                    }
+                }
             });
         }
     }
@@ -402,6 +417,11 @@ where
     pub fn stages_mut(&mut self) -> &mut Stages {
         &mut self.node.stages
     }
+}
+
+/// Where a word of the node's own comes from and goes to.
+fn flow<A>((src_mac, src): (Mac, A), (dst_mac, dst): (Mac, A), udp_port: u16) -> Flow<A> {
+    Flow { src_mac, dst_mac, src, dst, src_port: udp_port, dst_port: udp_port }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Replies, what servers say of their workers, leaves of their pools, ARP and neighbour discovery into the state; chooses nothing.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use super::fabric::{Age, set_idle};
-use super::network::{Network, Server, Side, Worker};
+use super::network::{Network, PortAddress, Server, Side, Worker};
 use super::parse::{Packet, PacketKind};
 use super::{Newcomer, Stages, Verdict, auth, rewrite, v6};
 use crate::io::Buf;
@@ -291,6 +293,15 @@ pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropR
     Ok(worker)
 }
 
+/// The address that a frame's packet comes from.
+fn source(frame: &[u8], parsed: &Packet) -> IpAddr {
+    let packet = &frame[ether::LEN..];
+    match parsed.is_v6 {
+        false => Ipv4Addr::from_bits(ipv4::src(packet)).into(),
+        true => Ipv6Addr::from_bits(ipv6::src(packet)).into(),
+    }
+}
+
 /// Takes a leaf's word about a pool.
 #[cold]
 fn signal(
@@ -306,7 +317,7 @@ fn signal(
     }
     let network = &*stages.network;
     let leaf = network.leaf(header.src, network.pool(header.pool))?;
-    if !network.is_at(&leaf, ipv4::src(&frame[ether::LEN..])) {
+    if !network.is_at_address(&leaf, source(frame, parsed)) {
         return Err(DropReason::SpoofedSignal);
     }
     is_from_server(network, &stages.neighbours, port, frame, &leaf)
@@ -344,8 +355,8 @@ fn signal(
 #[cold]
 fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Verdict, DropReason> {
     let header = Header::parse(parsed.payload(frame))?;
-    let source = ipv4::src(&frame[ether::LEN..]);
-    let spine = stages.network.spine_at(source, header.src).ok_or(DropReason::SpoofedSignal)?;
+    let spine = stages.network.spine_at(source(frame, parsed), header.src);
+    let spine = spine.ok_or(DropReason::SpoofedSignal)?;
     if let Some(fabric) = &stages.fabric {
         fabric.note_spine(spine);
     }
@@ -361,7 +372,7 @@ fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropRe
     let packet = arp::Packet::parse(frame)?;
     let heard = learn_sender(stages, port, &packet);
     let is_own = packet.target == address.ip
-        || address.side.has_clients() && stages.network.is_service(packet.target);
+        || is_service_there(stages, address, Ipv4Addr::from_bits(packet.target));
     if is_own && packet.operation == Operation::Request {
         packet.answer(address.mac).emit(frame, packet.sender_mac);
         return Ok(Verdict::Answer);
@@ -371,6 +382,11 @@ fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropRe
         Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
         None => Err(DropReason::ArpOther),
     }
+}
+
+/// Hosts behind this port may ask who has the address, since it is a service address of the node's.
+fn is_service_there(stages: &Stages, port: &PortAddress, address: impl Into<IpAddr>) -> bool {
+    port.side.has_clients() && stages.network.is_service(address.into())
 }
 
 /// Takes what an ARP packet says of its sender, if that has a place among the neighbours.
@@ -395,7 +411,9 @@ fn neighbour_discovery<B: Buf>(
     let frame = packet.bytes();
     let (message, from) = (ndp::Packet::parse(frame)?, ether::src(frame));
     let heard = learn_speaker(stages, port, &message, from);
-    if message.target == own.ip && message.operation == ndp::Operation::Solicitation {
+    let is_own = message.target == own.ip
+        || is_service_there(stages, address, Ipv6Addr::from_bits(message.target));
+    if is_own && message.operation == ndp::Operation::Solicitation {
         let (answer, to) = message.answer(address.mac, from);
         // A frame that can't become so long came in a buffer that is too small for any.
         if !packet.resize(ndp::FRAME_LEN) {

@@ -4,6 +4,7 @@
 //! A pool of a leaf is told of by one core, whichever core has its tasks: what the others do it hears as every core does. It looks
 //! once a poll in which tasks or replies of the pool passed, and at ticks.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -44,7 +45,7 @@ pub struct Word {
     /// The next hop's place among the neighbours.
     pub slot: Slot,
     /// Where it goes to.
-    pub ip: u32,
+    pub ip: IpAddr,
     /// What it says.
     pub header: Header,
     /// And how much, where the header says that this follows.
@@ -161,7 +162,7 @@ struct Link {
 /// A spine's service address, as it is announced.
 #[derive(Clone, Copy, Debug)]
 struct Announced {
-    ip: u32,
+    ip: IpAddr,
     /// To be announced so often still, the next time then.
     left: u8,
     due_ns: u64,
@@ -179,7 +180,7 @@ pub struct Fabric {
     /// A spine's, by pool.
     racks: Vec<Numbers>,
     /// A leaf's spines by place: id, address, and whether it is silent.
-    spines: [Option<(u16, u32, bool)>; SPINES_MAX],
+    spines: [Option<(u16, IpAddr, bool)>; SPINES_MAX],
     /// Tasks or replies of some linked pool have passed since it was looked at.
     passed: bool,
     now_ns: u64,
@@ -261,7 +262,7 @@ impl Fabric {
     }
 
     /// Those that are new are to be announced: another spine may have had them.
-    fn follow_services(&mut self, services: &[u32]) {
+    fn follow_services(&mut self, services: &[IpAddr]) {
         self.services.retain(|one| services.binary_search(&one.ip).is_ok());
         for &ip in services {
             let is_new = !self.services.iter().any(|one| one.ip == ip);
@@ -273,7 +274,7 @@ impl Fabric {
     }
 
     /// The next service address that is to be announced by now.
-    pub(super) fn next_announcement(&mut self) -> Option<u32> {
+    pub(super) fn next_announcement(&mut self) -> Option<IpAddr> {
         if !self.announces {
             return None;
         }
@@ -507,7 +508,8 @@ impl Fabric {
                 counters.add(counter, 1);
             }
         }
-        let is_silent = |spine: &Option<(u16, u32, bool)>| spine.is_some_and(|(.., silent)| silent);
+        let is_silent =
+            |spine: &Option<(u16, IpAddr, bool)>| spine.is_some_and(|(.., silent)| silent);
         let places = self.spines.iter().enumerate().filter(|(_, spine)| is_silent(spine));
         let silent = places.fold(0_u64, |all, (place, _)| all | 1 << place);
         self.shared.silent.store(silent, Relaxed);
@@ -525,9 +527,9 @@ impl Fabric {
             return;
         }
         let room = self.words.remaining_capacity();
-        for server in network.leaf_hosts().iter().skip(greeted).take(room) {
+        for &(ip, server) in network.leaf_hosts().iter().skip(greeted).take(room) {
             let header = Header::signal(Code::KeepAlive, 0, network.node, 0);
-            let (port, slot, ip) = (server.port, server.slot, server.ip);
+            let (port, slot) = (server.port, server.slot);
             let extension = Extension::default();
             self.words.push(Word { port, slot, ip, header, extension });
             self.round.1 += 1;

@@ -21,6 +21,7 @@ mod told;
 pub mod update;
 pub mod v6;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use affinity::AffinityTable;
@@ -277,7 +278,7 @@ impl Stages {
     }
 
     /// The next service address of a spine that others are to be told of now.
-    pub fn next_announcement(&mut self) -> Option<u32> {
+    pub fn next_announcement(&mut self) -> Option<IpAddr> {
         self.fabric.as_mut()?.next_announcement()
     }
 
@@ -314,10 +315,10 @@ impl Stages {
         let (pool, (member, number)) =
             dispatchers.find_map(|(pool, dispatcher)| Some((pool, dispatcher.next_probe()?)))?;
         self.counters.add(Counter::QueueProbes, 1);
-        let &Target { worker, ip, next_hop, .. } = self.network.target(pool, member);
-        let id = self.network.pool_id(pool)?;
+        let &Target { worker, next_hop, .. } = self.network.target(pool, member);
+        let (id, ip) = (self.network.pool_id(pool)?, self.network.member_address(pool, member)?);
         let header = Header::queue_probe(id, self.network.node, worker, number);
-        let (port, slot, ip) = (next_hop.port, next_hop.slot, u32::from_be_bytes(ip));
+        let (port, slot) = (next_hop.port, next_hop.slot);
         Some(Word { port, slot, ip, header, extension: Extension::default() })
     }
 

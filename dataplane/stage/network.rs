@@ -1,6 +1,6 @@
 //! What the stages know of the networks around the node. A network is never changed: cores are given another one.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -14,6 +14,7 @@ use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::Mac;
+use crate::wire::ipv4::v4_bits;
 use crate::wire::{ipv4, task};
 
 /// Who is behind a port.
@@ -95,10 +96,10 @@ pub struct Spine {
     /// Its id.
     pub id: u16,
     /// Its address, and the next hop there.
-    pub ip: u32,
+    pub ip: IpAddr,
     /// The port that leads to it.
     pub port: u8,
-    /// The next hop to it: itself, or a router.
+    /// The next hop to it: itself, or a router; as [`Neighbours::address`] has it.
     pub next_hop: u32,
     /// The next hop's place among the neighbours.
     pub slot: Slot,
@@ -235,7 +236,7 @@ pub struct NetworkPool {
     /// What asks for proof of what its workers say; none believes them.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
     /// The address that clients ask, if it is another than the node's: at a spine tasks come to it, at a leaf replies come from it.
-    pub service: Option<u32>,
+    pub service: Option<IpAddr>,
     /// The spine that is told of it, at a leaf.
     pub link: Option<SpineLink>,
 }
@@ -269,12 +270,18 @@ pub enum NetworkError {
     #[error(
         "no port on the clients' side reaches spine {0}; give a port an `ip` in its network, or a `gateway`"
     )]
-    UnreachableSpine(Ipv4Addr),
+    UnreachableSpine(IpAddr),
     /// A pool with servers of both families.
     #[error(
         "pool {0} has servers with IPv4 and servers with IPv6 addresses; give it those of one kind, since its clients speak one of them"
     )]
     MixedFamilies(u16),
+    /// A pool whose service address or spine is of another family than its servers.
+    #[error(
+        "pool {0} has {1} for a {2}, and servers of the other of IPv4 and IPv6; give it one of theirs, since clients, spines and servers of a \
+         pool speak the same"
+    )]
+    OtherFamily(u16, IpAddr, &'static str),
     /// More servers than neighbours.
     #[error("more servers than the neighbour table has room for")]
     TooManyNeighbours,
@@ -358,15 +365,15 @@ pub struct Network {
     /// No packets are sent.
     is_told: bool,
     /// The servers, each address once: a leaf of several pools has as many entries.
-    hosts: Vec<Server>,
+    hosts: Vec<(IpAddr, Server)>,
     /// A spine's leaves in their pools: leaf's id and index of the pool, in order.
     leaves: Vec<((u16, u16), Worker)>,
     /// A leaf's spines, each at the place that it keeps.
     spines: Vec<Option<Spine>>,
-    /// Each pool's service address and link; empty when no pool has one.
+    /// Each pool's service address, if it is one of IPv4, and link; empty when no pool has a service address or a link.
     services: Vec<(Option<u32>, Option<SpineLink>)>,
     /// A spine's service addresses, in order.
-    service_ips: Vec<u32>,
+    service_ips: Vec<IpAddr>,
     /// What there is of IPv6; none where no port has such an address.
     v6: Option<Box<Network6>>,
 }
@@ -379,7 +386,7 @@ impl Network {
     pub fn with_places(
         base: Base,
         hosts: &[Option<Host>],
-        spines: &[Option<(u16, u32)>],
+        spines: &[Option<(u16, IpAddr)>],
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
@@ -423,12 +430,15 @@ impl Network {
         }
         network.leaves.sort_unstable_by_key(|(place, _)| *place);
         if pools.iter().any(|pool| pool.service.is_some() || pool.link.is_some()) {
-            network.services = pools.iter().map(|pool| (pool.service, pool.link)).collect();
+            let service = |pool: &NetworkPool| pool.service.and_then(v4_bits);
+            network.services = pools.iter().map(|pool| (service(pool), pool.link)).collect();
         }
         if is_spine {
-            network.hosts = network.servers().copied().collect();
-            network.hosts.sort_unstable_by_key(|host| host.ip);
-            network.hosts.dedup_by_key(|host| host.ip);
+            let servers = hosts.iter().zip(&network.servers);
+            let there = servers.filter_map(|(host, server)| Some((host.as_ref()?.ip, *server)));
+            network.hosts = there.collect();
+            network.hosts.sort_unstable_by_key(|(ip, _)| *ip);
+            network.hosts.dedup_by_key(|(ip, _)| *ip);
             network.service_ips = pools.iter().filter_map(|pool| pool.service).collect();
             network.service_ips.sort_unstable();
             network.service_ips.dedup();
@@ -441,7 +451,7 @@ impl Network {
             network.gateway = Some((port, slot, address));
         }
         if let Some(v6) = &mut network.v6 {
-            v6.settle(&network.ports, pools, network.udp_port, neighbours)?;
+            v6.settle(&network.ports, (pools, is_spine), network.udp_port, neighbours)?;
             network.gateway = network.gateway.or(v6.gateway());
         }
         Ok(network)
@@ -456,22 +466,10 @@ impl Network {
             self.servers.push(NO_SERVER);
             return Ok(());
         };
-        let unreachable = NetworkError::Unreachable(ip);
         let index = self.servers.len();
-        let (port, next_hop, slot, ip) = match ip {
-            IpAddr::V4(ip) => {
-                let routes = Routes::new(&self.ports, Side::has_workers);
-                let (port, next_hop) = routes.find(ip.to_bits()).ok_or(unreachable)?;
-                (port, next_hop, neighbours.pin(port, next_hop), ip.to_bits())
-            }
-            IpAddr::V6(ip) => {
-                let route = v6::route(&self.ports, Side::has_workers, ip.to_bits());
-                let (port, next_hop) = route.ok_or(unreachable)?;
-                let slot = neighbours.pin_v6(port, next_hop);
-                let next_hop = slot.map_or(0, |slot| neighbours.address(slot));
-                (port, next_hop, slot, v6::number_of_server(index))
-            }
-        };
+        let hop = self.pin_hop(ip, Side::has_workers, neighbours);
+        let (port, next_hop, slot) = hop.ok_or(NetworkError::Unreachable(ip))?;
+        let ip = v4_bits(ip).unwrap_or_else(|| v6::number_of_server(index));
         let slot = slot.ok_or(NetworkError::TooManyNeighbours)?;
         if let Some(mac) = mac.or(self.is_told.then_some(Mac([0; 6]))) {
             neighbours.set_static(slot, mac);
@@ -490,22 +488,58 @@ impl Network {
 
     fn add_spine(
         &mut self,
-        spine: Option<(u16, u32)>,
+        spine: Option<(u16, IpAddr)>,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
         let Some((id, ip)) = spine else {
             self.spines.push(None);
             return Ok(());
         };
-        let route = self.to_clients.find(ip);
-        let unreachable = NetworkError::UnreachableSpine(Ipv4Addr::from_bits(ip));
-        let (port, next_hop) = route.ok_or(unreachable)?;
-        let slot = neighbours.pin(port, next_hop).ok_or(NetworkError::TooManyNeighbours)?;
+        let hop = self.pin_hop(ip, Side::has_clients, neighbours);
+        let (port, next_hop, slot) = hop.ok_or(NetworkError::UnreachableSpine(ip))?;
+        let slot = slot.ok_or(NetworkError::TooManyNeighbours)?;
         self.spines.push(Some(Spine { id, ip, port: port as u8, next_hop, slot }));
         Ok(())
     }
 
+    /// Pins the next hop to `ip` behind a port of a side: the port, the hop as [`Neighbours::address`] has it, and its place, if there
+    /// is room. None when no port leads there.
+    fn pin_hop(
+        &self,
+        ip: IpAddr,
+        fits: fn(Side) -> bool,
+        neighbours: &Neighbours,
+    ) -> Option<(usize, u32, Option<Slot>)> {
+        match ip {
+            IpAddr::V4(ip) => {
+                let (port, next_hop) = Routes::new(&self.ports, fits).find(ip.to_bits())?;
+                Some((port, next_hop, neighbours.pin(port, next_hop)))
+            }
+            IpAddr::V6(ip) => {
+                let (port, next_hop) = v6::route(&self.ports, fits, ip.to_bits())?;
+                let slot = neighbours.pin_v6(port, next_hop);
+                Some((port, slot.map_or(0, |slot| neighbours.address(slot)), slot))
+            }
+        }
+    }
+
+    /// A pool's service address and its spine's are of its servers' family.
+    fn check_families(&self, pool: &NetworkPool) -> Result<(), NetworkError> {
+        let Some(&(_, server)) = pool.members.iter().flatten().next() else { return Ok(()) };
+        let is_v6 = v6::is_number(self.servers[usize::from(server)].ip);
+        let spine = pool.link.and_then(|link| self.spine(usize::from(link.spine)));
+        let service = pool.service.map(|ip| (ip, "service address"));
+        let others = service.into_iter().chain(spine.map(|spine| (spine.ip, "spine")));
+        match { others }.find(|(ip, _)| ip.is_ipv6() != is_v6) {
+            None => Ok(()),
+            Some((ip, what)) => {
+                Err(NetworkError::OtherFamily(pool.id.unwrap_or_default(), ip, what))
+            }
+        }
+    }
+
     fn add_pool(&mut self, pool: u16, places: &NetworkPool) -> Result<(), NetworkError> {
+        self.check_families(places)?;
         if let Some(v6) = &mut self.v6 {
             v6.add_pool(places)?;
         }
@@ -558,7 +592,7 @@ impl Network {
 
     /// The place of the spine with this address and id.
     #[must_use]
-    pub fn spine_at(&self, address: u32, id: u16) -> Option<usize> {
+    pub fn spine_at(&self, address: IpAddr, id: u16) -> Option<usize> {
         let is_it = |spine: &Option<Spine>| {
             spine.as_ref().is_some_and(|spine| (spine.ip, spine.id) == (address, id))
         };
@@ -567,15 +601,21 @@ impl Network {
 
     /// A spine has this address.
     #[must_use]
-    pub fn has_spine_at(&self, address: u32) -> bool {
+    pub fn has_spine_at(&self, address: IpAddr) -> bool {
         self.spines().any(|spine| spine.ip == address)
     }
 
-    /// The address that clients ask for a pool (by index), if it is another than the node's.
+    /// The IPv4 address that clients ask for a pool (by index), if it is another than the node's.
     #[inline]
     #[must_use]
     pub fn service(&self, pool: usize) -> Option<u32> {
         self.services.get(pool).and_then(|(service, _)| *service)
+    }
+
+    /// Clients ask for a pool (by index) at another address than the node's.
+    pub(super) fn has_service(&self, pool: usize) -> bool {
+        let of_v6 = |v6: &Network6| v6.service(pool).is_some();
+        self.service(pool).is_some() || self.v6().is_some_and(of_v6)
     }
 
     /// What a pool (by index) of a leaf tells a spine.
@@ -584,7 +624,7 @@ impl Network {
         self.services.get(pool).and_then(|(_, link)| *link)
     }
 
-    /// The address that tasks of a pool (by index) come to at a port.
+    /// The IPv4 address that tasks of a pool (by index) come to at a port.
     #[inline]
     #[must_use]
     pub fn task_address(&self, port: usize, pool: usize) -> u32 {
@@ -593,20 +633,20 @@ impl Network {
 
     /// A spine's leaves, by their addresses.
     #[must_use]
-    pub fn leaf_hosts(&self) -> &[Server] {
+    pub fn leaf_hosts(&self) -> &[(IpAddr, Server)] {
         &self.hosts
     }
 
     /// A spine's service addresses, in order.
     #[must_use]
-    pub fn service_ips(&self) -> &[u32] {
+    pub fn service_ips(&self) -> &[IpAddr] {
         &self.service_ips
     }
 
     /// The address is one of a spine's service addresses.
     #[inline]
     #[must_use]
-    pub fn is_service(&self, address: u32) -> bool {
+    pub fn is_service(&self, address: IpAddr) -> bool {
         !self.service_ips.is_empty() && self.service_ips.binary_search(&address).is_ok()
     }
 
@@ -769,6 +809,15 @@ impl Network {
         &self.members[pool][member.index()]
     }
 
+    /// The address of the server that tasks for a pool's member go to; none of a place that nobody has.
+    pub(super) fn member_address(&self, pool: usize, member: Member) -> Option<IpAddr> {
+        if let Some(v6) = self.v6().filter(|v6| v6.has_pool(pool)) {
+            return v6.member(pool, member).map(|ip| Ipv6Addr::from_bits(ip).into());
+        }
+        let target = self.target(pool, member);
+        target.is_there().then(|| Ipv4Addr::from(target.ip).into())
+    }
+
     /// The members of the pool at this index.
     #[must_use]
     pub fn members(&self, pool: usize) -> &[Target] {
@@ -785,6 +834,16 @@ impl Network {
     #[inline(always)]
     pub(super) fn is_at(&self, worker: &Worker, address: u32) -> bool {
         worker.ip == address || self.was_at(worker, address)
+    }
+
+    /// The same of an address of either family.
+    pub(super) fn is_at_address(&self, worker: &Worker, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.is_at(worker, address.to_bits()),
+            IpAddr::V6(address) => self.v6().is_some_and(|v6| {
+                self.is_at(worker, v6.number(address.to_bits(), Some(worker.server)))
+            }),
+        }
     }
 
     #[cold]

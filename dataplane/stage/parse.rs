@@ -2,6 +2,8 @@
 //!
 //! IPv4 and IPv6 differ in their headers alone: what a task header means on which side is one function.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::network::{Network, PortAddress};
 use super::v6::Network6;
 use crate::io::Buf;
@@ -155,7 +157,7 @@ pub fn one(
     let datagram = udp::parse(frame, verified)?;
     let to_us = datagram.dst == address.ip
         || network.is_own(datagram.dst)
-        || network.is_service(datagram.dst);
+        || network.is_service(Ipv4Addr::from_bits(datagram.dst).into());
     // A worker answers to the client; the leaf is its next hop.
     if to_us && datagram.dst_port != network.udp_port {
         return Err(DropReason::UdpPort);
@@ -164,7 +166,8 @@ pub fn one(
         return Err(DropReason::OtherAddress);
     }
     let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
-    let kind = kind(network, address, to_us, header.code, || network.has_spine_at(datagram.src))?;
+    let from_spine = || network.has_spine_at(Ipv4Addr::from_bits(datagram.src).into());
+    let kind = kind(network, address, to_us, header.code, from_spine)?;
     if !network.takes_v4(network.pool_index(header.pool)) && !kind.is_of_fabric() {
         return Err(DropReason::AddressFamily);
     }
@@ -278,7 +281,8 @@ fn one_v6(
         return Err(DropReason::OtherMac);
     }
     let datagram = udp::parse_v6(frame, verified)?;
-    let to_us = v6.is_own(datagram.dst);
+    let to_us =
+        v6.is_own(datagram.dst) || network.is_service(Ipv6Addr::from_bits(datagram.dst).into());
     if to_us && datagram.dst_port != network.udp_port {
         return Err(DropReason::UdpPort);
     }
@@ -286,8 +290,9 @@ fn one_v6(
         return Err(DropReason::OtherAddress);
     }
     let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
-    let kind = kind(network, address, to_us, header.code, || false)?;
-    if !v6.takes(network.pool_index(header.pool)) || kind.is_of_fabric() {
+    let from_spine = || network.has_spine_at(Ipv6Addr::from_bits(datagram.src).into());
+    let kind = kind(network, address, to_us, header.code, from_spine)?;
+    if !v6.takes(network.pool_index(header.pool)) && !kind.is_of_fabric() {
         return Err(DropReason::AddressFamily);
     }
     if header.code.is_task() && !v6.is_client(datagram.src) {

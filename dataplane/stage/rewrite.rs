@@ -45,7 +45,8 @@ pub fn burst<B: Buf>(
                 let at = usize::from(parsed.at);
                 let (now_ms, frame) = (stages.now_ms(), packet.bytes_mut());
                 if parsed.is_v6 {
-                    *verdict = towards_client_v6(network, neighbours, now_ms, frame, at);
+                    let pool = network.pool_index(parsed.pool);
+                    *verdict = towards_client_v6(network, neighbours, now_ms, frame, (at, pool));
                     continue;
                 }
                 let pool = network.pool_index(parsed.pool);
@@ -118,9 +119,12 @@ pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet, verd
         answer(frame, usize::from(parsed.at), &refusal);
     }
     // Whoever sent it on is not its client: it goes the way of a reply, from the address that the client asked.
-    if network.service(pool).is_some() && !network.is_spine() {
-        let at = usize::from(parsed.at);
-        *verdict = towards_client(network, neighbours, stages.now_ms(), frame, (at, pool));
+    if network.has_service(pool) && !network.is_spine() {
+        let (of, now_ms) = ((usize::from(parsed.at), pool), stages.now_ms());
+        *verdict = match parsed.is_v6 {
+            false => towards_client(network, neighbours, now_ms, frame, of),
+            true => towards_client_v6(network, neighbours, now_ms, frame, of),
+        };
     }
 }
 
@@ -304,16 +308,16 @@ pub(super) fn fast_task_v6(
     out(neighbours, &target.next_hop, target.worker, head, verdicts, at);
 }
 
-/// As [`towards_client`], of a reply over IPv6, whose UDP header is at `at`.
+/// As [`towards_client`], of a reply over IPv6.
 fn towards_client_v6(
     network: &Network,
     neighbours: &Neighbours,
     now_ms: u32,
     frame: &mut [u8],
-    at: usize,
+    (at, pool): (usize, usize),
 ) -> Verdict {
     let mut verdict = Verdict::Consumed;
-    let mut rewriter = ReplyRewriterV6::new(network, neighbours, now_ms);
+    let mut rewriter = ReplyRewriterV6::new(network, neighbours, now_ms, pool);
     match rewriter.send(frame, at, slice::from_mut(&mut verdict), 0) {
         Ok(()) => verdict,
         Err(reason) => Verdict::Drop(reason),
@@ -325,6 +329,8 @@ pub(super) struct ReplyRewriterV6<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
     now_ms: u32,
+    /// Index of the pool whose replies they are.
+    pool: usize,
     /// The next reply often goes the same way as this one.
     last: Option<ReplyRouteV6>,
 }
@@ -335,15 +341,20 @@ struct ReplyRouteV6 {
     /// Port and address of the next hop.
     key: (usize, u128),
     next_hop: NextHop,
-    /// The node's address there.
+    /// The address that the client asked: the pool's service address, or the node's there.
     ip: u128,
     /// What that adds to a datagram's checksum.
     udp_delta: ChecksumDelta,
 }
 
 impl<'a> ReplyRewriterV6<'a> {
-    pub(super) fn new(network: &'a Network, neighbours: &'a Neighbours, now_ms: u32) -> Self {
-        Self { network, neighbours, now_ms, last: None }
+    pub(super) fn new(
+        network: &'a Network,
+        neighbours: &'a Neighbours,
+        now_ms: u32,
+        pool: usize,
+    ) -> Self {
+        Self { network, neighbours, now_ms, pool, last: None }
     }
 
     #[inline(never)]
@@ -354,7 +365,7 @@ impl<'a> ReplyRewriterV6<'a> {
         let slot = found.unwrap_or_else(|| self.neighbours.insert_v6(port, address, self.now_ms));
         self.neighbours.note_use(slot, self.now_ms);
         let next_hop = NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot };
-        let ip = own.v6?.ip;
+        let ip = self.network.v6()?.service(self.pool).or(own.v6.map(|own| own.ip))?;
         Some(ReplyRouteV6 { key, next_hop, ip, udp_delta: ChecksumDelta::default().address(0, ip) })
     }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
-use super::fast::template_v6::TemplateV6;
+use super::fast::template_v6::{CommonPackets, TemplateV6};
 use super::network::{NetworkError, NetworkPool, PortAddress, Side};
 use crate::limits::PORTS_MAX;
 use crate::state::neighbour::Slot;
@@ -49,6 +49,14 @@ impl PortV6 {
     }
 }
 
+/// An IPv6 address as a number; none of an IPv4 address.
+fn bits(address: IpAddr) -> Option<u128> {
+    match address {
+        IpAddr::V6(address) => Some(address.to_bits()),
+        IpAddr::V4(_) => None,
+    }
+}
+
 /// Gives IPv6 ports the numbers that stand for their addresses.
 pub(super) fn number_ports(ports: &mut [PortAddress]) {
     for (number, port) in (PORTS..).zip(ports) {
@@ -56,6 +64,11 @@ pub(super) fn number_ports(ports: &mut [PortAddress]) {
             (port.ip, port.prefix, port.gateway) = (number, 32, None);
         }
     }
+}
+
+/// `ip` is the number of a server with an IPv6 address, and no IPv4 address.
+pub(super) fn is_number(ip: u32) -> bool {
+    ip >= SERVERS
 }
 
 /// The number of the server at this index.
@@ -151,6 +164,10 @@ pub struct Network6 {
     numbers: Vec<(u128, u32)>,
     /// Each pool's members; empty where the pool's servers have IPv4 addresses, none without servers.
     pools: Vec<Option<Vec<TargetV6>>>,
+    /// Each pool's service address, if it is one of IPv6.
+    services: Vec<Option<u128>>,
+    /// Tasks come to these, and not to the ports' own addresses.
+    is_spine: bool,
     /// What takes the fast path on each port, of each pool.
     templates: Vec<TemplateV6>,
 }
@@ -175,10 +192,6 @@ impl TargetV6 {
 impl Network6 {
     /// The server at this index has this address, and had another.
     pub(super) fn add_host(&mut self, index: usize, ip: IpAddr, was: Option<IpAddr>) {
-        let bits = |ip| match ip {
-            IpAddr::V6(ip) => Some(ip.to_bits()),
-            IpAddr::V4(_) => None,
-        };
         self.servers.resize(index, None);
         self.servers.push(bits(ip));
         self.numbers.extend(bits(ip).map(|ip| (ip, number_of_server(index))));
@@ -195,6 +208,10 @@ impl Network6 {
         if has_v4 && has_v6 {
             return Err(NetworkError::MixedFamilies(id));
         }
+        if has_v6 && pool.authenticator.is_some() {
+            return Err(NetworkError::KeyOverIpv6(id));
+        }
+        self.services.push(pool.service.and_then(bits));
         let of_member = |place: &Option<(u16, u16)>| {
             let target = place.and_then(|(id, server)| Some(TargetV6::new(id, address(server)?)));
             target.unwrap_or_default()
@@ -211,11 +228,12 @@ impl Network6 {
     pub(super) fn settle(
         &mut self,
         ports: &[PortAddress],
-        pools: &[NetworkPool],
+        (pools, is_spine): (&[NetworkPool], bool),
         udp_port: u16,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
         self.ports = ports.iter().copied().collect();
+        self.is_spine = is_spine;
         self.own = ports.iter().filter_map(|port| Some(port.v6?.ip)).collect();
         let of_clients = ports.iter().enumerate().filter(|(_, port)| port.side.has_clients());
         let of_clients = of_clients.filter_map(|(index, port)| Some((index, port.v6?)));
@@ -225,15 +243,20 @@ impl Network6 {
         // Two servers with one address are told apart by their workers' ids, as long as their number is one.
         self.numbers.sort_unstable();
         self.sources = ports.iter().map(|port| self.sources_at(port)).collect();
-        let sources = self.sources.iter();
-        let of_port = |(port, sources): (_, &SourcesV6)| {
-            let near = sources.near;
-            pools.iter().map(move |pool: &NetworkPool| {
-                let pool = (pool.id.unwrap_or_default(), pool.authenticator.is_some());
-                TemplateV6::new(port, pool, udp_port, near)
-            })
+        let template = |port: usize, index: usize| {
+            let pool = &pools[index];
+            let common = CommonPackets {
+                pool: pool.id.unwrap_or_default(),
+                udp_port,
+                task_address: self.task_address(port, index),
+                clients: self.sources[port].near,
+                replies: (!is_spine).then_some(pool.authenticator.is_some()),
+            };
+            TemplateV6::new(&ports[port], &common)
         };
-        self.templates = ports.iter().zip(sources).flat_map(of_port).collect();
+        let of_port = |port| (0..pools.len()).map(move |pool| (port, pool));
+        let all = (0..ports.len()).flat_map(of_port);
+        self.templates = all.map(|(port, pool)| template(port, pool)).collect();
         if let Some((port, address)) = self.client_gateway {
             let slot = neighbours.pin_v6(port, address).ok_or(NetworkError::TooManyNeighbours)?;
             self.gateway = Some((port, slot, neighbours.address(slot)));
@@ -307,10 +330,20 @@ impl Network6 {
         self.templates.get(port * self.pools.len() + pool)
     }
 
-    /// What the port's own address, taken out of a datagram, is to its checksum.
-    pub(super) fn removed(&self, port: usize) -> FoldedDelta {
+    /// The address that tasks of a pool come to at a port (both by index).
+    fn task_address(&self, port: usize, pool: usize) -> u128 {
         let own = self.ports.get(port).and_then(|port| port.v6).map_or(0, |port| port.ip);
-        FoldedDelta::fold(ChecksumDelta::default().address(own, 0))
+        self.service(pool).filter(|_| self.is_spine).unwrap_or(own)
+    }
+
+    /// The address that clients ask for a pool (by index), if it is another than the node's, and one of IPv6.
+    pub(super) fn service(&self, pool: usize) -> Option<u128> {
+        self.services.get(pool).copied().flatten()
+    }
+
+    /// What the address that a task of a pool came to at a port, taken out of its datagram, is to the checksum.
+    pub(super) fn removed(&self, port: usize, pool: usize) -> FoldedDelta {
+        FoldedDelta::fold(ChecksumDelta::default().address(self.task_address(port, pool), 0))
     }
 
     /// The server at this index has this address.

@@ -1,5 +1,7 @@
 //! IPv4 (RFC 791), as far as a layer-3 hop for UDP needs it.
 
+use std::net::IpAddr;
+
 use super::checksum::{ChecksumDelta, FoldedDelta, Sum};
 use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::reason::DropReason;
@@ -13,6 +15,15 @@ pub const UDP: u8 = 17;
 
 /// Time to live of a packet that starts its way.
 const TTL: u8 = 64;
+
+/// An IPv4 address as a number; none of an IPv6 address.
+#[must_use]
+pub fn v4_bits(address: IpAddr) -> Option<u32> {
+    match address {
+        IpAddr::V4(address) => Some(address.to_bits()),
+        IpAddr::V6(_) => None,
+    }
+}
 
 /// What a checked header says. Addresses are numbers in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -127,6 +127,14 @@ impl Packet {
         (Self { operation: Operation::Solicitation, src, dst, target, mac: Some(mac) }, to)
     }
 
+    /// What tells everybody that an address is from now on at `mac` (RFC 4861, 7.2.6), and the MAC address to send it to.
+    #[must_use]
+    pub fn announcement(mac: Mac, address: u128) -> (Self, Mac) {
+        let (operation, dst) = (Operation::Advertisement, ipv6::ALL_NODES);
+        let packet = Self { operation, src: address, dst, target: address, mac: Some(mac) };
+        (packet, ipv6::group_mac(dst))
+    }
+
     /// Writes the whole frame, [`FRAME_LEN`] bytes, from its MAC address (zero when it names none) to `to`. A `router` passes on
     /// what is not for itself.
     pub fn emit(&self, frame: &mut [u8], to: Mac, router: bool) {

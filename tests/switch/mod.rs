@@ -15,6 +15,7 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
+use super::family::{Family, as_v4};
 use super::frames::arp_answer;
 use super::patience::*;
 
@@ -48,23 +49,26 @@ pub fn server_mac(leaf: usize) -> Mac {
 pub struct Home {
     pub folder: tempfile::TempDir,
     pub name: String,
+    /// What nodes, clients and servers speak.
+    pub family: Family,
 }
 
 impl Home {
     /// Nodes whose files say what there is.
-    pub fn new() -> Self {
-        Self::with(None)
+    pub fn new(family: Family) -> Self {
+        Self::with(None, family)
     }
 
     /// Nodes that a controller tells what there is.
     pub fn followed() -> Self {
-        Self::with(Some("fabric"))
+        Self::with(Some("fabric"), Family::V4)
     }
 
-    pub fn with(store: Option<&str>) -> Self {
+    pub fn with(store: Option<&str>, family: Family) -> Self {
         let home = Self {
             folder: tempfile::tempdir().unwrap(),
             name: format!("wedjat-{}-{}", store.unwrap_or("files"), std::process::id()),
+            family,
         };
         let follows = store.map(|store| {
             let (store, text) = (home.path(store), "[controller]\nid = 1\nstore");
@@ -110,7 +114,7 @@ impl Home {
                 "[[leaf]]\nid = {id}\nip = '{ip}'\nmac = '{mac}'\npool = 1\nworkers = 4\n"
             );
         }
-        fs::write(self.path(&format!("spine{id}.toml")), text).unwrap();
+        fs::write(self.path(&format!("spine{id}.toml")), self.family.text(&text)).unwrap();
     }
 
     pub fn write_leaf(&self, leaf: usize, follows: Option<&str>) {
@@ -133,7 +137,7 @@ impl Home {
             },
             str::to_owned,
         );
-        fs::write(self.path(&format!("leaf{id}.toml")), text).unwrap();
+        fs::write(self.path(&format!("leaf{id}.toml")), self.family.text(&text)).unwrap();
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -213,6 +217,7 @@ pub struct Switch {
     pub dead: Vec<usize>,
     /// The spine that has the service address, as it was announced.
     pub serving: usize,
+    family: Family,
 }
 
 impl Switch {
@@ -233,16 +238,17 @@ impl Switch {
             ports.push(queues.remove(0));
         }
         let (answered, signals, dead, serving) = (BTreeMap::new(), 0, Vec::new(), 0);
-        (opened, Self { ports, pool, answered, signals, dead, serving })
+        (opened, Self { ports, pool, answered, signals, dead, serving, family: home.family })
     }
 
     pub fn send(&mut self, port: usize, frame: &[u8]) {
         if self.dead.contains(&port) {
             return;
         }
+        let frame = self.family.frame(frame);
         let mut mbuf = self.pool.handle().take().unwrap();
         assert!(mbuf.resize(frame.len()));
-        mbuf.bytes_mut().copy_from_slice(frame);
+        mbuf.bytes_mut().copy_from_slice(&frame);
         let mut burst: Burst<_> = [mbuf].into_iter().collect();
         let start = Instant::now();
         while self.ports[port].tx_burst(&mut burst) == 0 && start.elapsed() < PATIENCE {
@@ -254,7 +260,7 @@ impl Switch {
         for at in 0..self.ports.len() {
             let mut burst = Burst::new();
             self.ports[at].rx_burst(&mut burst);
-            let frames: Vec<_> = burst.iter().map(|mbuf| mbuf.bytes().to_vec()).collect();
+            let frames: Vec<_> = burst.iter().map(|mbuf| as_v4(mbuf.bytes())).collect();
             drop(burst);
             frames.into_iter().for_each(|frame| self.come(at, frame));
         }

@@ -52,15 +52,15 @@ impl RssFields {
         shifted << sys::WEDJAT_RSS_ONLY_SHIFT
     }
 
-    /// For a device that offers the fields `offered` (`flow_type_rss_offloads`) and takes keys of `key_bytes`; none where it
-    /// hashes no UDP at all.
+    /// For a device that offers the fields `offered` (`flow_type_rss_offloads`) and takes keys of `key_bytes`, over IPv4 and IPv6 as
+    /// far as it hashes both; none where it hashes no UDP at all.
     pub fn on(self, offered: u64, key_bytes: u8) -> Option<Rss> {
         let udp = offered & sys::WEDJAT_RSS_UDP;
         let only = self.only();
         let whole = only != 0 && offered & only == only;
         let repeated = || KEY.into_iter().cycle().take(usize::from(key_bytes)).collect();
         // mlx5 takes one end of an address only beside a hash of addresses.
-        let one_end = udp | only | offered & sys::WEDJAT_RSS_IPV4;
+        let one_end = udp | only | offered & sys::WEDJAT_RSS_IP;
         (udp != 0).then(|| Rss {
             fields: if whole { one_end } else { udp },
             key: (whole && key_bytes > 0).then(repeated),
@@ -80,7 +80,7 @@ impl fmt::Display for RssFields {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
 
@@ -111,6 +111,11 @@ mod tests {
         ];
         let input = [66, 9, 149, 187, 161, 142, 100, 80, 0x0a, 0xea, 0x06, 0xe6];
         assert_eq!(toeplitz(&key, &input), 0x51cc_c178);
+        // And for IPv6: [3ffe:2501:200:1fff::7]:2794 to [3ffe:2501:200:3::1]:1766.
+        let [from, to] = ["3ffe:2501:200:1fff::7", "3ffe:2501:200:3::1"]
+            .map(|ip| ip.parse::<Ipv6Addr>().unwrap().octets());
+        let input = [from.as_slice(), &to, &[0x0a, 0xea, 0x06, 0xe6]].concat();
+        assert_eq!(toeplitz(&key, &input), 0x4020_7d3d);
     }
 
     /// A task and its reply come to the same queue, be the fields that do not count left out or be they zero; and clients come
@@ -120,15 +125,23 @@ mod tests {
         let key = RssFields::Source.on(ALL, 40).unwrap().key.unwrap();
         assert_eq!(Some(&key), RssFields::Destination.on(ALL, 40).unwrap().key.as_ref());
         assert_eq!(key.len(), 40);
+        let v4 = |host: u32| Ipv4Addr::from(0x0a00_0001 + host).octets().to_vec();
+        let v6 = |host: u32| Ipv6Addr::from((0xfd00 << 112) + u128::from(host)).octets().to_vec();
+        spreads_by_the_clients_end(&key, v4);
+        spreads_by_the_clients_end(&key, v6);
+    }
+
+    fn spreads_by_the_clients_end(key: &[u8], address: impl Fn(u32) -> Vec<u8>) {
         let queues = 4;
         let mut counts = vec![0u32; queues];
         for client in 0..4096u32 {
-            let ip = Ipv4Addr::from(0x0a00_0001 + client / 64).octets();
+            let ip = address(client / 64);
+            let nobody = vec![0; ip.len()];
             let port = (32_768 + client % 64 * 7).to_be_bytes();
             let port = [port[2], port[3]];
-            let compact = toeplitz(&key, &[ip.as_slice(), &port].concat());
-            let from = toeplitz(&key, &[ip.as_slice(), &[0; 4], &port, &[0; 2]].concat());
-            let to = toeplitz(&key, &[[0; 4].as_slice(), &ip, &[0; 2], &port].concat());
+            let compact = toeplitz(key, &[ip.as_slice(), &port].concat());
+            let from = toeplitz(key, &[ip.as_slice(), &nobody, &port, &[0; 2]].concat());
+            let to = toeplitz(key, &[nobody.as_slice(), &ip, &[0; 2], &port].concat());
             assert_eq!((from, to), (compact, compact), "client {client}");
             counts[from as usize % queues] += 1;
         }
@@ -140,13 +153,18 @@ mod tests {
         let udp = sys::WEDJAT_RSS_UDP;
         assert_eq!(RssFields::Source.on(0, 40), None);
         let four = Some(Rss { fields: udp, key: None });
+        // RTE_ETH_RSS_NONFRAG_IPV4_UDP and RTE_ETH_RSS_NONFRAG_IPV6_UDP: a device may offer one of the two.
+        for one in [1 << 5, 1 << 11] {
+            assert_eq!(udp & one, one);
+            assert_eq!(RssFields::Source.on(one, 40), Some(Rss { fields: one, key: None }));
+        }
         for fields in [RssFields::FourTuple, RssFields::Source, RssFields::Destination] {
             assert_eq!(fields.on(LOW, 40), four, "{fields:?}");
         }
         assert_eq!(RssFields::FourTuple.on(ALL, 40), four);
         // RTE_ETH_RSS_L3_SRC_ONLY, L3_DST_ONLY, L4_SRC_ONLY, L4_DST_ONLY are bits 63 to 60.
         let of = |fields: RssFields| fields.on(ALL, 40).unwrap().fields;
-        let ip = sys::WEDJAT_RSS_IPV4;
+        let ip = sys::WEDJAT_RSS_IP;
         assert_eq!(of(RssFields::Source), udp | ip | 1 << 63 | 1 << 61);
         assert_eq!(of(RssFields::Destination), udp | ip | 1 << 62 | 1 << 60);
         for fields in [RssFields::FourTuple, RssFields::Source, RssFields::Destination] {

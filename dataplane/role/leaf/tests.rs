@@ -11,15 +11,17 @@ use crate::policy::{Overflow, Prepared};
 use crate::rig::{self, Built, Sizes};
 use crate::stage::{Setting, Side, Step, Update};
 use crate::state::counters::{CounterKind, Kept};
-use crate::state::{Gauge, Member};
+use crate::state::neighbour::Slot;
+use crate::state::{Gauge, Member, Neighbours};
 use crate::wire::auth::Key;
 use crate::wire::checksum::Sum;
 use crate::wire::ether::{self, Mac};
-use crate::wire::ipv4;
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
+use crate::wire::{ipv4, ipv6};
 
 mod central;
+mod family;
 mod forged;
 mod links;
 mod neighbours;
@@ -30,6 +32,8 @@ mod reports;
 mod shared;
 mod spine;
 mod v6;
+
+use family::{BOTH, Family};
 
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
 const LEAF_WORKERS: u32 = 0x0A00_0201;
@@ -60,6 +64,13 @@ fn rig_with(policy: &str, servers_known: bool, client_known: bool, depth: usize)
 
 fn rig(policy: &str) -> Rig {
     rig_with(policy, true, true, 256)
+}
+
+/// The same over IPv4 or IPv6.
+fn rig_of(family: Family, policy: &str) -> Rig {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    let text = text_of(&networks, policy, true, 1, (64, Overflow::Drop));
+    rigs_of(&family.text(&text), None, true, 256).remove(0)
 }
 
 fn rigs(
@@ -96,14 +107,25 @@ struct Networks {
 }
 
 fn rigs_on(
-    Networks { sides, registers, key }: Networks,
+    networks: Networks,
     policy: &str,
     servers_known: bool,
     client_known: bool,
     depth: usize,
     cores: usize,
-    (bound, overflow): (usize, Overflow),
+    queue: (usize, Overflow),
 ) -> Vec<Rig> {
+    let text = text_of(&networks, policy, servers_known, cores, queue);
+    rigs_of(&text, networks.key, client_known, depth)
+}
+
+fn text_of(
+    &Networks { sides, registers, .. }: &Networks,
+    policy: &str,
+    servers_known: bool,
+    cores: usize,
+    (bound, overflow): (usize, Overflow),
+) -> String {
     let mac =
         |known: bool, mac: Mac| if known { format!("mac = '{mac}'\n") } else { String::new() };
     let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
@@ -128,7 +150,7 @@ fn rigs_on(
             mac(servers_known, server_mac(at))
         );
     }
-    rigs_of(&text, key, client_known, depth)
+    text
 }
 
 /// The cores of the node that this text configures, with these two ports.
@@ -146,8 +168,7 @@ fn controlled(
     let sizes = Sizes { depth, frames: FRAMES, bytes: 256 };
     let (built, table, control) = rig::leaves(rig::stages(text, key), sizes);
     if client_known {
-        let neighbours = table.neighbours();
-        neighbours.set_static(neighbours.insert(CLIENTS, CLIENT, 0), CLIENT_MAC);
+        family::introduce(&table.neighbours(), Family::of(text));
     }
     let core =
         |Built { leaf, far, frames, commands }| Rig { leaf, far, pool: frames, commands, now: 1 };
@@ -157,7 +178,9 @@ fn controlled(
 impl Rig {
     /// Makes changes, which the core takes at its next tick.
     fn change(&mut self, control: &mut Control, changes: &[&str]) {
-        let changes: Vec<_> = changes.iter().map(|text| text.parse().unwrap()).collect();
+        let family = self.family(CLIENTS);
+        let changes = changes.iter().map(|text| family.text(text).parse().unwrap());
+        let changes: Vec<_> = changes.collect();
         let epoch = control.apply_all(&changes).unwrap_or_else(|error| panic!("{error}"));
         while control.acknowledged() < epoch {
             self.wait(100_000);
@@ -193,7 +216,7 @@ impl Rig {
 
     /// What comes out of a port after `frame` went in at `port`.
     fn through(&mut self, port: usize, frame: &[u8], out: usize) -> Vec<Frame> {
-        assert!(self.far[port].send(frame));
+        self.send(port, frame);
         self.poll();
         self.receive(out)
     }
@@ -207,8 +230,7 @@ impl Rig {
         let mut frames = self.through(port, frame, out);
         assert_eq!(frames.len(), 1, "drops: {:?}", self.drops());
         let frame = frames.remove(0);
-        let datagram = udp::parse(frame.bytes(), false).unwrap();
-        let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+        let (datagram, header) = family::read(&frame).unwrap();
         (datagram, header, frame)
     }
 

@@ -67,35 +67,49 @@ impl Pattern {
     }
 }
 
+/// What packets of a pool may take the fast path on a port.
+#[derive(Clone, Copy, Debug)]
+pub struct CommonPackets {
+    /// The pool's id.
+    pub pool: u16,
+    /// UDP port of the protocol.
+    pub udp_port: u16,
+    /// Where tasks come to.
+    pub task_address: u128,
+    /// One network that tasks come from, and its mask, if all clients are there.
+    pub clients: Option<(u128, u128)>,
+    /// Whether all replies are authenticated or none of them; none where replies do not come.
+    pub replies: Option<bool>,
+}
+
 /// What takes the fast path on one port, of one pool: tasks, and replies.
 #[derive(Clone, Copy, Debug)]
 pub struct TemplateV6([Pattern; 2]);
 
 impl TemplateV6 {
-    /// What takes the fast path on this port, of the pool with this id, whose replies are `authenticated` or none of them; tasks from
-    /// one network and its mask, if all clients are there. Whether a task's source is a client's and a reply's its worker's server is
-    /// still to be looked at, and so is the proof of replies.
-    pub fn new(
-        address: &PortAddress,
-        (pool, authenticated): (u16, bool),
-        udp_port: u16,
-        near: Option<(u128, u128)>,
-    ) -> Self {
-        let Some(own) = address.v6 else { return Self([Pattern::NOTHING; 2]) };
+    /// What takes the fast path on this port. Whether a task's source is a client's and a reply's its worker's server is still to be
+    /// looked at, and so is the proof of replies.
+    pub fn new(address: &PortAddress, common: &CommonPackets) -> Self {
+        if address.v6.is_none() {
+            return Self([Pattern::NOTHING; 2]);
+        }
+        let &CommonPackets { pool, udp_port, task_address, clients, replies } = common;
         let (udp_port, mask) = (udp_port.to_be_bytes(), [0xFF; 2]);
         let mut task = Pattern::datagram(address, pool, Code::NewTask as u8, !task::EXTENSION_BIT);
-        task.require(IP + 24, &own.ip.to_be_bytes(), &[0xFF; 16]);
+        task.require(IP + 24, &task_address.to_be_bytes(), &[0xFF; 16]);
         task.require(UDP + 2, &udp_port, &mask);
-        if let Some((network, mask)) = near {
+        if let Some((network, mask)) = clients {
             task.require(IP + 8, &network.to_be_bytes(), &mask.to_be_bytes());
         }
         let reply_mask = !(task::EXTENSION_BIT | 1);
+        let authenticated = replies.unwrap_or_default();
         let proof = if authenticated { task::AUTHENTICATION_BIT } else { 0 };
         let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8 | proof, reply_mask);
         reply.require(UDP, &udp_port, &mask);
         reply.least += if authenticated { auth::LEN } else { 0 };
         let on = |side, pattern| if side { pattern } else { Pattern::NOTHING };
-        Self([on(address.side.has_clients(), task), on(address.side.has_workers(), reply)])
+        let has_replies = replies.is_some() && address.side.has_workers();
+        Self([on(address.side.has_clients(), task), on(has_replies, reply)])
     }
 
     /// What packets of that code must be.

@@ -140,7 +140,7 @@ fn replies<B: Buf>(
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
-    let mut rewriter = ReplyRewriterV6::new(network, &stages.neighbours, stages.now_ms);
+    let mut rewriter = ReplyRewriterV6::new(network, &stages.neighbours, stages.now_ms, pool);
     for at in believed {
         let head = packets.get_mut(at).map(Buf::bytes_mut);
         let Some(head) = head.and_then(<[u8]>::first_chunk_mut::<HEAD>) else { return };
@@ -207,7 +207,7 @@ fn tasks<B: Buf>(
         neighbours: &stages.neighbours,
         targets: stages.network.members(pool),
         members: v6.members(pool),
-        removed: v6.removed(port),
+        removed: v6.removed(port, pool),
     };
     let mut sent = 0;
     if run.replies == 0 {
@@ -459,6 +459,38 @@ mod tests {
                 prop_assert_eq!(of_vectors.tasks, of_words.tasks);
             }
         }
+    }
+
+    #[test]
+    fn a_spines_tasks_take_the_fast_path_to_the_service_address_alone() {
+        let text = format!(
+            "[spine]\nid = 90\ncores = [0]\nseed = 7\n\
+             [[port]]\ndevice = 'here'\nside = 'both'\nip = 'fd00:1::1/64'\nmac = '{LEAF_MAC}'\n\
+             [[pool]]\nid = {POOL}\npolicy = 'horus-spine'\nservice = 'fd00:1::c8'\n\
+             [[leaf]]\nid = 40\nip = 'fd00:1::b'\nmac = '{SERVER_MAC}'\nworkers = 4\npool = {POOL}\n"
+        );
+        let pool = FramePool::new(8, 256);
+        let mut stages = crate::rig::stages(&text, None).stages.remove(0);
+        let to = |address: u128, header: Header| {
+            let mut frame = frame(header, Some(CLIENT), &[1; 8], 0);
+            frame[IP + 24..IP + 40].copy_from_slice(&address.to_be_bytes());
+            frame[UDP + 6..UDP + 8].fill(0);
+            let sum = ipv6::pseudo_header(&frame[IP..], ipv6::UDP, (frame.len() - UDP) as u16);
+            let checksum = sum.bytes(&frame[UDP..]).checksum();
+            frame[UDP + 6..UDP + 8].copy_from_slice(&checksum.to_be_bytes());
+            pool.frame(&frame).unwrap()
+        };
+        let service = LEAF - 1 + 0xC8;
+        let mut packets = [to(service, task(1)), to(service, task(2)), to(LEAF, task(3))];
+        let mut verdicts = [Verdict::Consumed; 3];
+        assert_eq!(burst(&mut stages, 0, &mut packets, &mut verdicts[..]), 2);
+        let sent = udp::parse_v6(packets[0].bytes(), false).unwrap();
+        assert_eq!((sent.src, sent.dst), (CLIENT, SERVER));
+        assert_eq!(Header::parse(&packets[0].bytes()[TASK..]).unwrap().dst, 40);
+        // Whoever answers does so at its client, and a spine takes no answers.
+        let mut packets = [to(CLIENT, reply(40, 0))];
+        assert_eq!(burst(&mut stages, 0, &mut packets, &mut verdicts[..]), 0);
+        assert_eq!(stages.counters.read(Counter::Scheduled), 2);
     }
 
     proptest! {

@@ -1,5 +1,7 @@
 //! `wedjat-testbed rack`: a rack of workers on a port of its own.
 
+use std::net::IpAddr;
+
 use clap::Args;
 use wedjat::policy::PolicySpec;
 #[cfg(feature = "dpdk")]
@@ -106,10 +108,9 @@ fn told(text: &str) -> Result<PolicySpec, String> {
 pub struct Arguments {
     #[command(flatten)]
     rack: RackArguments,
-    /// A leaf that shares the workers: they register with it, and tell it of their queues as --leaf-policy has it, over IPv4 (may
-    /// be repeated)
+    /// A leaf that shares the workers: they register with it, and tell it of their queues as --leaf-policy has it (may be repeated)
     #[arg(long = "leaf", value_name = "ADDRESS", requires = "leaf_policy")]
-    leaves: Vec<std::net::Ipv4Addr>,
+    leaves: Vec<IpAddr>,
     /// The leaves' policy, where `reports` of their pool is "messages"
     #[arg(long, requires = "leaves", value_parser = told)]
     leaf_policy: Option<PolicySpec>,
@@ -142,13 +143,13 @@ pub struct Arguments {
 impl Arguments {
     fn layout(&self) -> Result<Layout, Failure> {
         let layout = self.rack.layout()?;
-        match self.leaves.first() {
-            Some(leaf) if layout.is_v6() => Err(format!(
-                "--leaf {leaf}: workers register with leaves over IPv4, and --servers {} are IPv6 addresses; give IPv4 addresses",
+        match self.leaves.iter().find(|leaf| leaf.is_ipv6() != layout.is_v6()) {
+            Some(leaf) => Err(format!(
+                "--leaf {leaf}: workers register from the addresses of --servers {}; give both IPv4 or both IPv6 addresses",
                 self.rack.servers
             )
             .into()),
-            _ => Ok(layout),
+            None => Ok(layout),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The servers of a rack as others see them on its port: what a frame means to them.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use wedjat::io::Buf;
 use wedjat::reason::DropReason;
 use wedjat::wire::ether::{self, Mac};
@@ -45,8 +47,8 @@ impl Segment {
 pub enum Heard {
     /// A task of one of the servers; whether it has the worker that the header names is not yet looked at.
     Task(Segment, Header),
-    /// The acknowledgement of a worker's registration by the leaf with this IPv4 address, if they have asked for any.
-    Acknowledgement(u32, Segment, Header),
+    /// The acknowledgement of a worker's registration by the leaf with this address, if they have asked for any.
+    Acknowledgement(IpAddr, Segment, Header),
     /// A leaf's question for a worker's queue.
     Probe(Segment, Header),
     /// A question for the MAC address of one of them: the buffer now holds the answer, to be sent.
@@ -73,12 +75,7 @@ impl Address {
                 self.is_here(frame)?;
                 let datagram = udp::parse(frame, verified)?;
                 let server = self.layout.server_v4(datagram.dst);
-                let (segment, header) = self.read(frame, &datagram, server)?;
-                match header.code {
-                    Code::WorkerIdAck => Ok(Heard::Acknowledgement(datagram.src, segment, header)),
-                    Code::QueueProbe => Ok(Heard::Probe(segment, header)),
-                    _ => Ok(Heard::Task(segment, header)),
-                }
+                self.read(frame, &datagram, server, Ipv4Addr::from_bits)
             }
             _ if Message::is_one(frame) => {
                 neighbour::answer(buf, self.mac, |address| self.layout.has_server(address))?;
@@ -88,13 +85,7 @@ impl Address {
                 self.is_here(frame)?;
                 let datagram = udp::parse_v6(frame, verified)?;
                 let server = self.layout.server_v6(datagram.dst);
-                let (segment, header) = self.read(frame, &datagram, server)?;
-                match header.code {
-                    // Workers register over IPv4 alone.
-                    Code::WorkerIdAck => Err(DropReason::NotAsked),
-                    Code::QueueProbe => Ok(Heard::Probe(segment, header)),
-                    _ => Ok(Heard::Task(segment, header)),
-                }
+                self.read(frame, &datagram, server, Ipv6Addr::from_bits)
             }
             _ => Err(DropReason::EtherType),
         }
@@ -105,25 +96,29 @@ impl Address {
         if ether::is_to(frame, self.mac) { Ok(()) } else { Err(DropReason::OtherMac) }
     }
 
-    /// Reads what a datagram says, which is for the server of this number if it is for one.
+    /// Reads what a datagram says, which is for the server of this number if it is for one; `address` makes one of its source.
     #[inline]
-    fn read<A>(
+    fn read<A: Copy, I: Into<IpAddr>>(
         &self,
         frame: &[u8],
         datagram: &Datagram<A>,
         server: Option<u16>,
-    ) -> Result<(Segment, Header), DropReason> {
+        address: impl FnOnce(A) -> I,
+    ) -> Result<Heard, DropReason> {
         let server = server.ok_or(DropReason::OtherAddress)?;
         if datagram.dst_port != self.udp_port {
             return Err(DropReason::UdpPort);
         }
         let &Datagram { at, end, .. } = datagram;
         let header = Header::parse(&frame[datagram.payload()..usize::from(end)])?;
-        let is_for_workers = matches!(header.code, Code::WorkerIdAck | Code::QueueProbe);
-        if header.code.is_task() || is_for_workers {
-            Ok((Segment { server, at, end }, header))
-        } else {
-            Err(DropReason::TaskRole)
+        let segment = Segment { server, at, end };
+        match header.code {
+            code if code.is_task() => Ok(Heard::Task(segment, header)),
+            Code::WorkerIdAck => {
+                Ok(Heard::Acknowledgement(address(datagram.src).into(), segment, header))
+            }
+            Code::QueueProbe => Ok(Heard::Probe(segment, header)),
+            _ => Err(DropReason::TaskRole),
         }
     }
 }

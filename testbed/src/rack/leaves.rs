@@ -1,7 +1,7 @@
 //! A rack's workers as leaves have them that share them: they register with each, and tell them of their queues in messages, by
 //! the code of an agent.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rand::SeedableRng as _;
 use wedjat::io::{Buf, Burst, Pool, Port};
@@ -9,11 +9,12 @@ use wedjat::policy::member::Notify;
 use wedjat::policy::{PolicySpec, Rng, stream_seed};
 use wedjat::reason::DropReason;
 use wedjat::ring::Place;
-use wedjat::role::agent::{QueueReport, QueueReports, Registrar, emit_word};
-use wedjat::wire::arp;
+use wedjat::role::agent::{QueueReport, QueueReports, Registrar};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::Header;
 use wedjat::wire::udp::{self, Flow};
+use wedjat::wire::{arp, ndp};
+use wedjat_pktgen::neighbour::Message;
 
 use super::{Address, Layout};
 
@@ -23,8 +24,8 @@ const TICK_S: f64 = 100e-6;
 /// Which leaves there are, and by which rules they are told.
 #[derive(Clone, Debug)]
 pub struct LeafOptions {
-    /// Their addresses on the workers' side, in the servers' network.
-    pub leaves: Vec<Ipv4Addr>,
+    /// Their addresses on the workers' side, in the servers' network and of the servers' family.
+    pub leaves: Vec<IpAddr>,
     /// The pool that all workers are in.
     pub pool: u16,
     /// The leaves' policy.
@@ -35,6 +36,7 @@ pub struct LeafOptions {
 
 /// The side of emulated workers that registers with several leaves and tells them of queues, as an agent does.
 pub(super) struct Leaves<B> {
+    /// By the leaves' places in the options; each registrar knows its leaf by that number.
     registrars: Vec<Registrar>,
     reports: QueueReports,
     pool: u16,
@@ -58,7 +60,7 @@ impl<B: Buf> Leaves<B> {
         let LeafOptions { leaves, pool: id, policy, seed } = options;
         let place = |at| Place { id: layout.id(at), pool: *id };
         let places: Vec<_> = (0..layout.workers()).map(place).collect();
-        let registrar = |ip: &Ipv4Addr| Registrar::new((*ip).into(), 0, None, &places, hz as u64);
+        let registrar = |ip: &IpAddr| Registrar::new(*ip, 0, None, &places, hz as u64);
         let rng = Rng::seed_from_u64(stream_seed(*seed, 0, 0));
         // Those that are asked tell nothing besides.
         let notify = if policy.is_told() { policy.notify() } else { Notify::Never };
@@ -94,11 +96,22 @@ impl<B: Buf> Leaves<B> {
         self.reports.on_done(place, left.min(u32::from(u16::MAX)) as u16);
     }
 
-    /// Takes what an ARP packet says of a leaf.
-    pub fn hear_arp(&mut self, frame: &[u8]) {
-        let Ok(packet) = arp::Packet::parse(frame) else { return };
-        let sender = Ipv4Addr::from_bits(packet.sender).into();
-        self.registrars.iter_mut().for_each(|one| one.learn(sender, packet.sender_mac));
+    /// Takes what a frame says of a leaf, if it is ARP or neighbour discovery.
+    pub fn hear_neighbour(&mut self, frame: &[u8]) {
+        if frame.len() < ether::LEN || !Message::is_one(frame) {
+            return;
+        }
+        let Some((ip, mac)) = Message::read(frame).ok().and_then(|message| speaker(&message))
+        else {
+            return;
+        };
+        if let Some(leaf) = self.leaf_at(ip) {
+            self.registrars[leaf].learn(ip, mac);
+        }
+    }
+
+    fn leaf_at(&self, ip: IpAddr) -> Option<usize> {
+        self.registrars.iter().position(|one| one.leaf() == ip)
     }
 
     /// Takes an acknowledgement by the leaf of this address for the worker at a place, which has so many tasks.
@@ -108,12 +121,10 @@ impl<B: Buf> Leaves<B> {
     pub fn acknowledged(
         &mut self,
         frame: &[u8],
-        (from, header): (u32, &Header),
+        (from, header): (IpAddr, &Header),
         (place, tasks): (u16, u32),
     ) -> Result<(), DropReason> {
-        let from = IpAddr::from(Ipv4Addr::from_bits(from));
-        let leaf = self.registrars.iter().position(|one| one.leaf() == from);
-        let leaf = leaf.ok_or(DropReason::SpoofedReply)?;
+        let leaf = self.leaf_at(from).ok_or(DropReason::SpoofedReply)?;
         self.registrars[leaf].acknowledged(0, (from, ether::src(frame)), header)?;
         self.reports.on_met(place, leaf, tasks.min(u32::from(u16::MAX)) as u16);
         Ok(())
@@ -154,13 +165,10 @@ impl<B: Buf> Leaves<B> {
     ) {
         let registrar = &mut self.registrars[leaf];
         if registrar.must_ask(now)
-            && let Some((IpAddr::V4(server), ..)) = address.layout.servers().next()
-            && let IpAddr::V4(leaf) = registrar.leaf()
+            && let Some((server, ..)) = address.layout.servers().next()
             && let Some(mut buf) = (self.buffers)()
-            && buf.resize(arp::FRAME_LEN)
+            && ask((address.mac, server), self.registrars[leaf].leaf(), &mut buf)
         {
-            let question = arp::Packet::request(address.mac, server.to_bits(), leaf.to_bits());
-            question.emit(buf.bytes_mut(), Mac::BROADCAST);
             self.words.push(buf);
         }
         if let Some(header) = registrar.due(now, tasks) {
@@ -170,24 +178,15 @@ impl<B: Buf> Leaves<B> {
 
     /// Makes the packet of a word to a leaf, if it is known where that is.
     fn say(&mut self, leaf: usize, header: Header, address: &Address) {
-        let registrar = &self.registrars[leaf];
-        let (Some(dst_mac), Some(IpAddr::V4(src)), IpAddr::V4(dst)) =
-            (registrar.mac(), address.layout.server_of(header.src), registrar.leaf())
+        let (Some(mac), Some(server)) =
+            (self.registrars[leaf].mac(), address.layout.server_of(header.src))
         else {
             return;
         };
-        let flow = Flow {
-            src_mac: address.mac,
-            dst_mac,
-            src: src.to_bits(),
-            dst: dst.to_bits(),
-            src_port: address.udp_port,
-            dst_port: address.udp_port,
-        };
+        let (from, to) = ((address.mac, server), (mac, self.registrars[leaf].leaf()));
         if let Some(mut buf) = (self.buffers)()
-            && buf.resize(udp::PAYLOAD + header.len())
+            && word(&header, from, to, address.udp_port, &mut buf)
         {
-            emit_word(&header, &flow, buf.bytes_mut(), |_| {});
             self.words.push(buf);
         }
     }
@@ -208,4 +207,59 @@ impl<B: Buf> Leaves<B> {
     pub fn pool(&self) -> u16 {
         self.pool
     }
+}
+
+/// Whom a message is from, or of whom it tells.
+fn speaker(message: &Message) -> Option<(IpAddr, Mac)> {
+    match message {
+        Message::Arp(packet) => {
+            Some((Ipv4Addr::from_bits(packet.sender).into(), packet.sender_mac))
+        }
+        Message::Nd(packet) if packet.operation == ndp::Operation::Solicitation => {
+            packet.mac.map(|mac| (Ipv6Addr::from_bits(packet.src).into(), mac))
+        }
+        Message::Nd(_) => message.tells(),
+    }
+}
+
+/// Writes the question for a leaf's MAC address by the host at `mac`. False when both are not of one family, or there is no room.
+fn ask<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &mut B) -> bool {
+    match (server, leaf) {
+        (IpAddr::V4(server), IpAddr::V4(leaf)) if buf.resize(arp::FRAME_LEN) => {
+            let question = arp::Packet::request(mac, server.to_bits(), leaf.to_bits());
+            question.emit(buf.bytes_mut(), Mac::BROADCAST);
+            true
+        }
+        (IpAddr::V6(server), IpAddr::V6(leaf)) if buf.resize(ndp::FRAME_LEN) => {
+            let (question, to) = ndp::Packet::question(mac, server.to_bits(), leaf.to_bits(), None);
+            question.emit(buf.bytes_mut(), to, false);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Writes a word. False when both ends are not of one family, or there is no room.
+fn word<B: Buf>(
+    header: &Header,
+    (src_mac, src): (Mac, IpAddr),
+    (dst_mac, dst): (Mac, IpAddr),
+    port: u16,
+    buf: &mut B,
+) -> bool {
+    let (len, at) = (header.len(), if src.is_ipv6() { udp::PAYLOAD_V6 } else { udp::PAYLOAD });
+    if src.is_ipv6() != dst.is_ipv6() || !buf.resize(at + len) {
+        return false;
+    }
+    let frame = buf.bytes_mut();
+    header.emit(&mut frame[at..]);
+    if let (IpAddr::V4(src), IpAddr::V4(dst)) = (src, dst) {
+        let (src, dst) = (src.to_bits(), dst.to_bits());
+        Flow { src_mac, dst_mac, src, dst, src_port: port, dst_port: port }.emit(frame, len);
+    }
+    if let (IpAddr::V6(src), IpAddr::V6(dst)) = (src, dst) {
+        let (src, dst) = (src.to_bits(), dst.to_bits());
+        Flow { src_mac, dst_mac, src, dst, src_port: port, dst_port: port }.emit_v6(frame, len);
+    }
+    true
 }

@@ -121,7 +121,6 @@ impl<P: Port> Rack<P> {
     }
 
     /// The same, whose workers register with leaves and tell them of their queues in messages; packets for that come from `pool`.
-    /// Servers have IPv4 addresses then.
     #[must_use]
     pub fn with_leaves(
         mut self,
@@ -231,10 +230,8 @@ impl<P: Port> Rack<P> {
 
     #[inline]
     fn take_in(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
-        if let Some(leaves) = &mut self.leaves
-            && ether::ether_type(buf.bytes()) == ether::ARP
-        {
-            leaves.hear_arp(buf.bytes());
+        if let Some(leaves) = &mut self.leaves {
+            leaves.hear_neighbour(buf.bytes());
         }
         match self.address.hear(&mut buf)? {
             Heard::Acknowledgement(leaf, segment, header) => {

@@ -1,13 +1,18 @@
 //! The rack against a recurrence, over fake time: due times, queue lengths, order, buffers.
 
 use super::*;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use wedjat::io::memory::{self, Frame, FramePool, RingPort};
 use wedjat::wire::arp;
 use wedjat::wire::ether;
 use wedjat::wire::ndp;
 use wedjat::wire::task::{Code, Extension};
 use wedjat::wire::udp::{self, Flow};
+
+#[path = "../../../tests/family/mod.rs"]
+mod family;
+
+use family::{BOTH, Family, as_v4};
 
 const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 const LEAF: Mac = Mac([2, 0, 0, 0, 2, 1]);
@@ -87,6 +92,13 @@ struct Heard {
 impl Bench {
     fn task(&mut self, worker: u16, seq: u16, service_ns: u32) {
         assert!(self.leaf.send(&frame(&asked(worker, seq, service_ns))));
+    }
+
+    /// Has a frame come from the leaf, in the family of the rack.
+    fn send(&mut self, frame: &[u8]) {
+        let is_v6 = self.rack.address.layout.is_v6();
+        let family = if is_v6 { Family::V6 } else { Family::V4 };
+        assert!(self.leaf.send(&family.frame(frame)));
     }
 
     fn heard(&mut self) -> Option<Heard> {
@@ -421,25 +433,34 @@ fn said(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
     let frames: Vec<Frame> = std::iter::from_fn(|| bench.leaf.receive()).collect();
     let mut said = Vec::new();
     for frame in frames {
-        if let Ok(question) = arp::Packet::parse(frame.bytes()) {
+        let bytes = as_v4(frame.bytes());
+        if let Ok(question) = arp::Packet::parse(&bytes) {
             let leaf = LEAVES.iter().find(|(ip, _)| ip.to_bits() == question.target).unwrap();
             let mut answer = [0; arp::FRAME_LEN];
             question.answer(leaf.1).emit(&mut answer, RACK);
-            assert!(bench.leaf.send(&answer));
+            bench.send(&answer);
             continue;
         }
-        let datagram = udp::parse(frame.bytes(), false).unwrap();
-        let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
-        said.push((ether::dst(frame.bytes()), datagram.src, header));
+        let datagram = udp::parse(&bytes, false).unwrap();
+        let header = Header::parse(&bytes[datagram.payload()..]).unwrap();
+        said.push((ether::dst(&bytes), datagram.src, header));
     }
     said
 }
 
 #[test]
 fn workers_register_with_several_leaves_and_tell_the_one_that_the_policy_names() {
-    let mut bench = bench();
+    BOTH.into_iter().for_each(workers_register_and_tell);
+}
+
+fn workers_register_and_tell(family: Family) {
+    let mut bench = if family == Family::V6 { bench_v6() } else { bench() };
+    let leaf_ip = |(ip, _): (Ipv4Addr, Mac)| match family {
+        Family::V4 => ip.into(),
+        Family::V6 => Ipv6Addr::from_bits(family::v6(ip.to_bits())).into(),
+    };
     let options = LeafOptions {
-        leaves: LEAVES.map(|(ip, _)| ip).to_vec(),
+        leaves: LEAVES.map(leaf_ip).to_vec(),
         pool: 1,
         policy: "lsq-update(eps=0)".parse().unwrap(),
         seed: 7,
@@ -466,7 +487,7 @@ fn workers_register_with_several_leaves_and_tell_the_one_that_the_policy_names()
                     let mut frame = vec![0; udp::PAYLOAD + answer.len()];
                     answer.emit(&mut frame[udp::PAYLOAD..]);
                     flow.emit(&mut frame, answer.len());
-                    assert!(bench.leaf.send(&frame));
+                    bench.send(&frame);
                 }
                 Code::QueueReport => told.push((to, header.src, header.qlen)),
                 code => assert_eq!(code, Code::KeepAlive),
@@ -482,7 +503,7 @@ fn workers_register_with_several_leaves_and_tell_the_one_that_the_policy_names()
         let mut tasks =
             [asked(9, 2 * seq, 1000), asked(9, 2 * seq + 1, 1000)].map(|one| frame(&one));
         ether::emit_addresses(&mut tasks[1], RACK, OTHER_LEAF);
-        tasks.iter().for_each(|task| assert!(bench.leaf.send(task)));
+        tasks.iter().for_each(|task| bench.send(task));
         for _ in 0..4 {
             now += 1000;
             bench.rack.poll(now);

@@ -1,5 +1,6 @@
 //! A leaf below a spine: what it tells of its pool and when, the service address, and the spine's own words.
 
+use super::family::{read, read_arp, read_extension};
 use super::*;
 use crate::state::Load;
 
@@ -8,7 +9,7 @@ const SPINE_MAC: Mac = Mac([2, 0, 0, 0, 1, 3]);
 const SERVICE: u32 = 0x0A00_01C8;
 const MS: u64 = 1_000_000;
 
-fn text(policy: &str, more: &str) -> String {
+fn text(family: Family, policy: &str, more: &str) -> String {
     let mut text = format!(
         "[leaf]\nid = 40\ncores = [0]\nseed = 7\n\
          [[spine]]\nid = 90\nip = '10.0.1.3'\n\
@@ -21,17 +22,17 @@ fn text(policy: &str, more: &str) -> String {
             LEAF_MACS[at]
         );
     }
-    text + &format!(
+    text += &format!(
         "[[server]]\nip = '10.0.2.11'\npool = 7\nworkers = '10-13'\nmac = '{}'\n",
         server_mac(0)
-    )
+    );
+    family.text(&text)
 }
 
 /// A leaf that knows its spine's MAC address and has said its first words.
-fn leaf_with(policy: &str, more: &str) -> Rig {
-    let mut rig = rigs_of(&text(policy, more), None, true, 256).remove(0);
-    let neighbours = rig.leaf.stages().neighbours();
-    neighbours.set_static(neighbours.find(CLIENTS, SPINE).unwrap(), SPINE_MAC);
+fn leaf_with(family: Family, policy: &str, more: &str) -> Rig {
+    let mut rig = rigs_of(&text(family, policy, more), None, true, 256).remove(0);
+    meet(&rig, SPINE);
     rig.poll();
     let told = rig.signals();
     assert_eq!(told.len(), 1);
@@ -39,8 +40,8 @@ fn leaf_with(policy: &str, more: &str) -> Rig {
     rig
 }
 
-fn leaf(policy: &str) -> Rig {
-    leaf_with(policy, "")
+fn leaf(family: Family, policy: &str) -> Rig {
+    leaf_with(family, policy, "")
 }
 
 /// A task as the spine sends it on.
@@ -63,8 +64,7 @@ impl Rig {
     /// The codes of what a spine was told of pool 7, all others' packets put aside.
     fn told_at(&mut self, spine: u32) -> Vec<Code> {
         let parse = |frame: Frame| {
-            let datagram = udp::parse(frame.bytes(), false).ok()?;
-            let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+            let (datagram, header) = read(&frame)?;
             (datagram.dst == spine && header.pool == 7).then_some(header.code)
         };
         self.receive(CLIENTS).into_iter().filter_map(parse).collect()
@@ -73,15 +73,13 @@ impl Rig {
     /// What the spine was told: code, number, live workers, load.
     fn signals(&mut self) -> Vec<(Code, u16, u16, Load)> {
         let parse = |frame: Frame| {
-            let datagram = udp::parse(frame.bytes(), false).ok()?;
-            let payload = &frame.bytes()[datagram.payload()..];
-            let header = Header::parse(payload).unwrap();
+            let (datagram, header) = read(&frame)?;
             if !header.code.is_signal() {
                 return None;
             }
             assert_eq!((datagram.src, datagram.dst), (LEAF_CLIENTS, SPINE));
             assert_eq!((ether::dst(frame.bytes()), header.src, header.pool), (SPINE_MAC, 40, 7));
-            let Extension { service_ns, class, .. } = Extension::parse(payload);
+            let Extension { service_ns, class, .. } = read_extension(&frame);
             Some((header.code, header.seq, class, Load(service_ns)))
         };
         self.receive(CLIENTS).into_iter().filter_map(parse).collect()
@@ -89,7 +87,7 @@ impl Rig {
 
     /// What the spine is told when this comes in.
     fn told_after(&mut self, port: usize, frame: &[u8]) -> Vec<(Code, u16, u16, Load)> {
-        assert!(self.far[port].send(frame));
+        self.send(port, frame);
         self.poll();
         let told = self.signals();
         drop(self.receive(WORKERS));
@@ -99,304 +97,333 @@ impl Rig {
 
 #[test]
 fn replies_come_from_the_service_address_straight_to_the_client() {
-    for policy in ["horus", "jsq", "cfcfs"] {
-        let mut rig = leaf(policy);
-        let (_, header, _) = rig.one(CLIENTS, &sent_on(5, true), WORKERS);
-        drop(rig.receive(CLIENTS));
-        let (datagram, answer, frame) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
-        assert_eq!((datagram.src, datagram.src_port, datagram.dst), (SERVICE, 1234, CLIENT));
-        assert_eq!(answer.code, Code::TaskDoneIdle);
-        assert_eq!(
-            ether::dst(frame.bytes()),
-            CLIENT_MAC,
-            "not the spine, from where the task came"
-        );
-        drop(frame);
-        rig.assert_accounted();
+    for family in BOTH {
+        for policy in ["horus", "jsq", "cfcfs"] {
+            let mut rig = leaf(family, policy);
+            let (_, header, _) = rig.one(CLIENTS, &sent_on(5, true), WORKERS);
+            drop(rig.receive(CLIENTS));
+            let (datagram, answer, frame) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
+            assert_eq!((datagram.src, datagram.src_port, datagram.dst), (SERVICE, 1234, CLIENT));
+            assert_eq!(answer.code, Code::TaskDoneIdle);
+            assert_eq!(
+                ether::dst(frame.bytes()),
+                CLIENT_MAC,
+                "not the spine, from where the task came"
+            );
+            drop(frame);
+            rig.assert_accounted();
+        }
     }
 }
 
 #[test]
 fn a_task_that_a_leaf_refuses_is_refused_to_the_client_from_the_service_address() {
-    let mut rig = leaf_with("jbsq(k=1)", "queue = 1\noverflow = 'refuse'");
-    for seq in 0..5 {
-        drop(rig.through(CLIENTS, &sent_on(seq, false), WORKERS));
-    }
-    drop(rig.receive(CLIENTS));
-    let (datagram, header, frame) = rig.one(CLIENTS, &sent_on(5, false), CLIENTS);
-    assert_eq!((header.code, header.src, header.seq), (Code::TaskRefused, 40, 5));
-    assert_eq!((datagram.src, datagram.src_port), (SERVICE, 1234));
-    assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
-    assert_eq!(ether::dst(frame.bytes()), CLIENT_MAC);
-    drop(frame);
-    assert_eq!(rig.count(Counter::Refused), 1);
-    rig.assert_accounted();
-}
-
-#[test]
-fn a_spine_is_told_of_the_last_idle_worker_and_of_loads_that_move() {
-    let mut rig = leaf("horus");
-    for seq in 0..3 {
-        assert_eq!(rig.told_after(CLIENTS, &sent_on(seq, true)), []);
-    }
-    let last = rig.told_after(CLIENTS, &sent_on(3, true));
-    assert_eq!(last, [(Code::IdleRemove, 2, 4, Load::ONE)]);
-    for seq in 4..12 {
-        assert_eq!(rig.told_after(CLIENTS, &sent_on(seq, false)), []);
-    }
-    // Twelve tasks came; a worker tells that it has one: all others know what they had.
-    let reply_of = |worker, queue| reply(worker, queue);
-    assert_eq!(rig.told_after(WORKERS, &reply_of(10, 2)), []);
-    let mut told = Vec::new();
-    for worker in 10..14 {
-        told.extend(rig.told_after(WORKERS, &reply_of(worker, 1)));
-    }
-    for (at, (code, number, workers, _)) in told.iter().enumerate() {
-        assert_eq!((*code, usize::from(*number), *workers), (Code::LoadUpdate, 3 + at, 4));
-    }
-    // Each has one, and the spine knows it to less than one.
-    let (.., load) = told.last().unwrap();
-    assert!(load.0.abs_diff(Load::ONE.0) < Load::ONE.0, "{load:?}");
-    for worker in [10, 11] {
-        let told = rig.told_after(WORKERS, &reply(worker, 0));
-        assert!(told.iter().all(|one| one.0 == Code::LoadUpdate), "{told:?}");
-    }
-    let told = rig.told_after(WORKERS, &reply(12, 0));
-    assert_eq!(told[0].0, Code::IdleAdd, "three of them are idle");
-    rig.assert_accounted();
-}
-
-#[test]
-fn idleness_is_repeated_and_numbers_rise() {
-    let mut rig = leaf("horus");
-    let mut numbers = vec![1];
-    for _ in 0..100 {
-        rig.wait(MS / 10);
-        for (code, number, ..) in rig.signals() {
-            assert_eq!(code, Code::IdleAdd);
-            numbers.push(number);
+    for family in BOTH {
+        let mut rig = leaf_with(family, "jbsq(k=1)", "queue = 1\noverflow = 'refuse'");
+        for seq in 0..5 {
+            drop(rig.through(CLIENTS, &sent_on(seq, false), WORKERS));
         }
-    }
-    assert!((9..=11).contains(&numbers.len()), "{numbers:?}");
-    assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]));
-    rig.assert_accounted();
-}
-
-#[test]
-fn other_rules_tell_every_reply_or_that_it_lives() {
-    let mut rig = leaf_with("racksched", "signals = 'every-reply'");
-    assert_eq!(rig.told_after(CLIENTS, &sent_on(0, false)), []);
-    let (_, header, _) = rig.one(CLIENTS, &sent_on(1, false), WORKERS);
-    let told = rig.told_after(WORKERS, &reply(header.dst, 2));
-    assert_eq!(told, [(Code::LoadUpdate, 2, 4, Load(0x0000_8000))], "two at one of four");
-    for (rules, policy, word) in
-        [("every-reply", "racksched", Code::KeepAlive), ("none", "horus", Code::LoadUpdate)]
-    {
-        let mut rig = leaf_with(policy, &format!("signals = '{rules}'"));
-        let mut heard = 0;
-        for _ in 0..1000 {
-            rig.wait(MS / 10);
-            for (code, ..) in rig.signals() {
-                assert_eq!(code, word);
-                heard += 1;
-            }
-        }
-        assert!((9..=11).contains(&heard), "{rules}: {heard}");
-    }
-}
-
-#[test]
-fn a_spine_learns_how_many_workers_live() {
-    let mut rig = leaf("horus");
-    rig.set_active(1, false);
-    (0..11).for_each(|_| rig.wait(MS / 10));
-    let told = rig.signals();
-    assert_eq!(told.last().unwrap().2, 3, "{told:?}");
-    rig.assert_accounted();
-}
-
-#[test]
-fn a_silent_spine_is_noticed_and_counted_and_so_is_its_return() {
-    let mut rig = leaf("horus");
-    let state = |rig: &Rig| {
-        let counts = (rig.count(Counter::SpinesLost), rig.count(Counter::SpinesBack));
-        (counts, rig.count(Gauge::SpinesSilent))
-    };
-    for _ in 0..60 {
-        drop(rig.told_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
-        rig.wait(MS);
-    }
-    assert_eq!(state(&rig), ((0, 0), 0));
-    (0..28).for_each(|_| rig.wait(MS));
-    assert_eq!(state(&rig), ((0, 0), 0));
-    (0..3).for_each(|_| rig.wait(MS));
-    assert_eq!(state(&rig), ((1, 0), 1));
-    drop(rig.told_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
-    rig.wait(MS);
-    assert_eq!(state(&rig), ((1, 1), 0));
-    drop(rig.signals());
-    rig.assert_accounted();
-}
-
-#[test]
-fn words_of_no_spine_are_refused() {
-    let cases = [
-        (CLIENT, 90, CLIENTS, "unknown_peer"),
-        (SPINE, 91, CLIENTS, "spoofed_signal"),
-        (0x0A00_0263, 90, WORKERS, "unknown_worker"),
-    ];
-    for (from, id, port, reason) in cases {
-        let mut rig = leaf("horus");
-        drop(rig.told_after(port, &spines_word(from, id, port)));
-        assert_eq!((rig.drops(), rig.count(Counter::Signals)), (vec![(reason, 1)], 0));
+        drop(rig.receive(CLIENTS));
+        let (datagram, header, frame) = rig.one(CLIENTS, &sent_on(5, false), CLIENTS);
+        assert_eq!((header.code, header.src, header.seq), (Code::TaskRefused, 40, 5));
+        assert_eq!((datagram.src, datagram.src_port), (SERVICE, 1234));
+        assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
+        assert_eq!(ether::dst(frame.bytes()), CLIENT_MAC);
+        drop(frame);
+        assert_eq!(rig.count(Counter::Refused), 1);
         rig.assert_accounted();
     }
 }
 
 #[test]
+fn a_spine_is_told_of_the_last_idle_worker_and_of_loads_that_move() {
+    for family in BOTH {
+        let mut rig = leaf(family, "horus");
+        for seq in 0..3 {
+            assert_eq!(rig.told_after(CLIENTS, &sent_on(seq, true)), []);
+        }
+        let last = rig.told_after(CLIENTS, &sent_on(3, true));
+        assert_eq!(last, [(Code::IdleRemove, 2, 4, Load::ONE)]);
+        for seq in 4..12 {
+            assert_eq!(rig.told_after(CLIENTS, &sent_on(seq, false)), []);
+        }
+        // Twelve tasks came; a worker tells that it has one: all others know what they had.
+        let reply_of = |worker, queue| reply(worker, queue);
+        assert_eq!(rig.told_after(WORKERS, &reply_of(10, 2)), []);
+        let mut told = Vec::new();
+        for worker in 10..14 {
+            told.extend(rig.told_after(WORKERS, &reply_of(worker, 1)));
+        }
+        for (at, (code, number, workers, _)) in told.iter().enumerate() {
+            assert_eq!((*code, usize::from(*number), *workers), (Code::LoadUpdate, 3 + at, 4));
+        }
+        // Each has one, and the spine knows it to less than one.
+        let (.., load) = told.last().unwrap();
+        assert!(load.0.abs_diff(Load::ONE.0) < Load::ONE.0, "{load:?}");
+        for worker in [10, 11] {
+            let told = rig.told_after(WORKERS, &reply(worker, 0));
+            assert!(told.iter().all(|one| one.0 == Code::LoadUpdate), "{told:?}");
+        }
+        let told = rig.told_after(WORKERS, &reply(12, 0));
+        assert_eq!(told[0].0, Code::IdleAdd, "three of them are idle");
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn idleness_is_repeated_and_numbers_rise() {
+    for family in BOTH {
+        let mut rig = leaf(family, "horus");
+        let mut numbers = vec![1];
+        for _ in 0..100 {
+            rig.wait(MS / 10);
+            for (code, number, ..) in rig.signals() {
+                assert_eq!(code, Code::IdleAdd);
+                numbers.push(number);
+            }
+        }
+        assert!((9..=11).contains(&numbers.len()), "{numbers:?}");
+        assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]));
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn other_rules_tell_every_reply_or_that_it_lives() {
+    for family in BOTH {
+        let mut rig = leaf_with(family, "racksched", "signals = 'every-reply'");
+        assert_eq!(rig.told_after(CLIENTS, &sent_on(0, false)), []);
+        let (_, header, _) = rig.one(CLIENTS, &sent_on(1, false), WORKERS);
+        let told = rig.told_after(WORKERS, &reply(header.dst, 2));
+        assert_eq!(told, [(Code::LoadUpdate, 2, 4, Load(0x0000_8000))], "two at one of four");
+        for (rules, policy, word) in
+            [("every-reply", "racksched", Code::KeepAlive), ("none", "horus", Code::LoadUpdate)]
+        {
+            let mut rig = leaf_with(family, policy, &format!("signals = '{rules}'"));
+            let mut heard = 0;
+            for _ in 0..1000 {
+                rig.wait(MS / 10);
+                for (code, ..) in rig.signals() {
+                    assert_eq!(code, word);
+                    heard += 1;
+                }
+            }
+            assert!((9..=11).contains(&heard), "{rules}: {heard}");
+        }
+    }
+}
+
+#[test]
+fn a_spine_learns_how_many_workers_live() {
+    for family in BOTH {
+        let mut rig = leaf(family, "horus");
+        rig.set_active(1, false);
+        (0..11).for_each(|_| rig.wait(MS / 10));
+        let told = rig.signals();
+        assert_eq!(told.last().unwrap().2, 3, "{told:?}");
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn a_silent_spine_is_noticed_and_counted_and_so_is_its_return() {
+    for family in BOTH {
+        let mut rig = leaf(family, "horus");
+        let state = |rig: &Rig| {
+            let counts = (rig.count(Counter::SpinesLost), rig.count(Counter::SpinesBack));
+            (counts, rig.count(Gauge::SpinesSilent))
+        };
+        for _ in 0..60 {
+            drop(rig.told_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
+            rig.wait(MS);
+        }
+        assert_eq!(state(&rig), ((0, 0), 0));
+        (0..28).for_each(|_| rig.wait(MS));
+        assert_eq!(state(&rig), ((0, 0), 0));
+        (0..3).for_each(|_| rig.wait(MS));
+        assert_eq!(state(&rig), ((1, 0), 1));
+        drop(rig.told_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
+        rig.wait(MS);
+        assert_eq!(state(&rig), ((1, 1), 0));
+        drop(rig.signals());
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn words_of_no_spine_are_refused() {
+    for family in BOTH {
+        let cases = [
+            (CLIENT, 90, CLIENTS, "unknown_peer"),
+            (SPINE, 91, CLIENTS, "spoofed_signal"),
+            (0x0A00_0263, 90, WORKERS, "unknown_worker"),
+        ];
+        for (from, id, port, reason) in cases {
+            let mut rig = leaf(family, "horus");
+            drop(rig.told_after(port, &spines_word(from, id, port)));
+            assert_eq!((rig.drops(), rig.count(Counter::Signals)), (vec![(reason, 1)], 0));
+            rig.assert_accounted();
+        }
+    }
+}
+
+#[test]
 fn a_spines_mac_address_is_asked_for_and_is_no_clients() {
-    let mut rig = rigs_of(&text("horus", ""), None, false, 256).remove(0);
-    rig.wait(MS);
-    let asked = rig.receive(CLIENTS);
-    let asks = |ip: u32| {
-        let asked =
-            asked.iter().filter_map(|frame| crate::wire::arp::Packet::parse(frame.bytes()).ok());
-        asked.filter(|question| question.target == ip).count()
-    };
-    assert_eq!(asks(SPINE), 1);
-    drop(asked);
-    // What comes by way of a spine does not show where its client is.
-    drop(rig.through(CLIENTS, &sent_on(1, true), WORKERS));
-    let known = rig.leaf.stages().neighbours().find(CLIENTS, CLIENT);
-    assert_eq!(known.and_then(|slot| rig.leaf.stages().neighbours().mac(slot)), None);
+    for family in BOTH {
+        let mut rig = rigs_of(&text(family, "horus", ""), None, false, 256).remove(0);
+        rig.wait(MS);
+        let asked = rig.receive(CLIENTS);
+        let asks = |ip: u32| {
+            let asked = asked.iter().filter_map(read_arp);
+            asked.filter(|(question, _)| question.target == ip).count()
+        };
+        assert_eq!(asks(SPINE), 1);
+        drop(asked);
+        // What comes by way of a spine does not show where its client is.
+        drop(rig.through(CLIENTS, &sent_on(1, true), WORKERS));
+        let known = rig.slot(CLIENTS, CLIENT);
+        assert_eq!(known.and_then(|slot| rig.leaf.stages().neighbours().mac(slot)), None);
+    }
 }
 
 const OTHER: u32 = 0x0A00_0104;
 
 /// A leaf that was given no spine, with what changes it.
-fn alone(policy: &str) -> (Rig, Control) {
-    let text = text(policy, "").replace("[[spine]]\nid = 90\nip = '10.0.1.3'\n", "");
+fn alone(family: Family, policy: &str) -> (Rig, Control) {
+    let text = text(Family::V4, policy, "").replace("[[spine]]\nid = 90\nip = '10.0.1.3'\n", "");
     let text = text.replace("service = '10.0.1.200'\nspine = 90\n", "");
-    let (mut rigs, control) = controlled(&text, None, true, 256);
+    let (mut rigs, control) = controlled(&family.text(&text), None, true, 256);
     (rigs.remove(0), control)
 }
 
 /// The node knows where a spine is, of which it has been told.
 fn meet(rig: &Rig, spine: u32) {
-    let neighbours = rig.leaf.stages().neighbours();
-    neighbours.set_static(neighbours.find(CLIENTS, spine).unwrap(), SPINE_MAC);
+    let slot = rig.slot(CLIENTS, spine).unwrap();
+    rig.leaf.stages().neighbours().set_static(slot, SPINE_MAC);
 }
 
 #[test]
 fn a_pool_is_linked_and_moved_to_another_spine_while_the_leaf_runs() {
-    let (mut rig, mut control) = alone("horus");
-    drop(rig.one(CLIENTS, &sent_on(1, true), WORKERS));
-    rig.wait(50 * MS);
-    assert_eq!(rig.told_at(SPINE), [], "there is none");
-    rig.change(
-        &mut control,
-        &["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"],
-    );
-    meet(&rig, SPINE);
-    rig.wait(11 * MS);
-    rig.poll();
-    assert_eq!(rig.told_at(SPINE), [Code::IdleAdd]);
-    let (datagram, ..) = rig.one(WORKERS, &reply(10, 0), CLIENTS);
-    assert_eq!(datagram.src, SERVICE);
-    // It tells of idleness and silence as one does that began with a spine.
-    for seq in 2..6 {
-        drop(rig.through(CLIENTS, &sent_on(seq, true), WORKERS));
+    for family in BOTH {
+        let (mut rig, mut control) = alone(family, "horus");
+        drop(rig.one(CLIENTS, &sent_on(1, true), WORKERS));
+        rig.wait(50 * MS);
+        assert_eq!(rig.told_at(SPINE), [], "there is none");
+        rig.change(
+            &mut control,
+            &["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"],
+        );
+        meet(&rig, SPINE);
+        rig.wait(11 * MS);
+        rig.poll();
+        assert_eq!(rig.told_at(SPINE), [Code::IdleAdd]);
+        let (datagram, ..) = rig.one(WORKERS, &reply(10, 0), CLIENTS);
+        assert_eq!(datagram.src, SERVICE);
+        // It tells of idleness and silence as one does that began with a spine.
+        for seq in 2..6 {
+            drop(rig.through(CLIENTS, &sent_on(seq, true), WORKERS));
+        }
+        assert!(rig.told_at(SPINE).contains(&Code::IdleRemove));
+        rig.wait(31 * MS);
+        rig.wait(MS);
+        assert_eq!((rig.count(Counter::SpinesLost), control.silent_spines()), (1, vec![90]));
+        // Another has it from now on; of the first nobody speaks any more.
+        rig.change(&mut control, &["link-pool pool=7 spine=91 ip=10.0.1.4 signals=none"]);
+        meet(&rig, OTHER);
+        drop(rig.receive(CLIENTS));
+        for _ in 0..4 {
+            rig.wait(5 * MS);
+            assert!(rig.leaf.stages().network().spines().all(|spine| spine.id == 91));
+        }
+        assert!(control.silent_spines().is_empty());
+        assert!(rig.told_at(OTHER).contains(&Code::LoadUpdate));
+        rig.send(CLIENTS, &spines_word(OTHER, 91, CLIENTS));
+        rig.poll();
+        assert_eq!(rig.count(Counter::Signals), 1);
+        rig.send(CLIENTS, &spines_word(SPINE, 90, CLIENTS));
+        rig.poll();
+        assert_eq!(rig.drops(), [("unknown_peer", 1)]);
+        // And none.
+        rig.change(&mut control, &["unlink-pool pool=7", "set-service pool=7"]);
+        drop(rig.receive(CLIENTS));
+        rig.wait(50 * MS);
+        assert_eq!((rig.told_at(OTHER), rig.told_at(SPINE)), (vec![], vec![]));
+        let (_, header, _) = rig.one(CLIENTS, &sent_on(9, true), WORKERS);
+        let (datagram, ..) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
+        assert_eq!(datagram.src, LEAF_CLIENTS);
+        rig.assert_accounted();
     }
-    assert!(rig.told_at(SPINE).contains(&Code::IdleRemove));
-    rig.wait(31 * MS);
-    rig.wait(MS);
-    assert_eq!((rig.count(Counter::SpinesLost), control.silent_spines()), (1, vec![90]));
-    // Another has it from now on; of the first nobody speaks any more.
-    rig.change(&mut control, &["link-pool pool=7 spine=91 ip=10.0.1.4 signals=none"]);
-    meet(&rig, OTHER);
-    drop(rig.receive(CLIENTS));
-    for _ in 0..4 {
-        rig.wait(5 * MS);
-        assert!(rig.leaf.stages().network().spines().all(|spine| spine.id == 91));
-    }
-    assert!(control.silent_spines().is_empty());
-    assert!(rig.told_at(OTHER).contains(&Code::LoadUpdate));
-    assert!(rig.far[CLIENTS].send(&spines_word(OTHER, 91, CLIENTS)));
-    rig.poll();
-    assert_eq!(rig.count(Counter::Signals), 1);
-    assert!(rig.far[CLIENTS].send(&spines_word(SPINE, 90, CLIENTS)));
-    rig.poll();
-    assert_eq!(rig.drops(), [("unknown_peer", 1)]);
-    // And none.
-    rig.change(&mut control, &["unlink-pool pool=7", "set-service pool=7"]);
-    drop(rig.receive(CLIENTS));
-    rig.wait(50 * MS);
-    assert_eq!((rig.told_at(OTHER), rig.told_at(SPINE)), (vec![], vec![]));
-    let (_, header, _) = rig.one(CLIENTS, &sent_on(9, true), WORKERS);
-    let (datagram, ..) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
-    assert_eq!(datagram.src, LEAF_CLIENTS);
-    rig.assert_accounted();
 }
 
 #[test]
 fn a_rack_that_is_drained_does_what_is_under_way_to_it() {
-    let (mut rig, mut control) = alone("horus");
-    let link = ["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"];
-    rig.change(&mut control, &link);
-    meet(&rig, SPINE);
-    rig.wait(11 * MS);
-    rig.poll();
-    drop(rig.receive(CLIENTS));
-    rig.change(&mut control, &["drain workers=10-12"]);
-    for seq in 0..3 {
-        let (_, header, _) = rig.one(CLIENTS, &sent_on(seq, true), WORKERS);
-        assert_eq!(header.dst, 13, "the others are drained");
+    for family in BOTH {
+        let (mut rig, mut control) = alone(family, "horus");
+        let link = ["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"];
+        rig.change(&mut control, &link);
+        meet(&rig, SPINE);
+        rig.wait(11 * MS);
+        rig.poll();
+        drop(rig.receive(CLIENTS));
+        rig.change(&mut control, &["drain workers=10-12"]);
+        for seq in 0..3 {
+            let (_, header, _) = rig.one(CLIENTS, &sent_on(seq, true), WORKERS);
+            assert_eq!(header.dst, 13, "the others are drained");
+        }
+        rig.change(&mut control, &["drain workers=13"]);
+        rig.wait(MS);
+        rig.poll();
+        let told = rig.signals();
+        assert!(
+            told.iter().any(|&(code, _, workers, _)| (code, workers) == (Code::KeepAlive, 0)),
+            "{told:?}"
+        );
+        // What the spine sent before it was told.
+        drop(rig.one(CLIENTS, &sent_on(4, false), WORKERS));
+        rig.wait(10 * MS);
+        drop(rig.one(CLIENTS, &sent_on(5, false), WORKERS));
+        assert_eq!(rig.drops(), []);
+        rig.wait(30 * MS);
+        drop(rig.receive(CLIENTS));
+        assert!(rig.through(CLIENTS, &sent_on(6, false), WORKERS).is_empty());
+        assert_eq!(rig.drops(), [("no_member", 1)]);
+        // Those who are undrained count at once, also while the last ones linger.
+        rig.change(&mut control, &["undrain workers=10-13"]);
+        drop(rig.one(CLIENTS, &sent_on(7, false), WORKERS));
+        rig.change(&mut control, &["drain workers=10-13"]);
+        rig.change(&mut control, &["undrain workers=11"]);
+        rig.wait(MS);
+        rig.poll();
+        let told = rig.signals();
+        assert_eq!(told.last().map(|&(_, _, workers, _)| workers), Some(1), "{told:?}");
+        for seq in 8..11 {
+            assert_eq!(rig.one(CLIENTS, &sent_on(seq, false), WORKERS).1.dst, 11);
+        }
+        rig.assert_accounted();
     }
-    rig.change(&mut control, &["drain workers=13"]);
-    rig.wait(MS);
-    rig.poll();
-    let told = rig.signals();
-    assert!(
-        told.iter().any(|&(code, _, workers, _)| (code, workers) == (Code::KeepAlive, 0)),
-        "{told:?}"
-    );
-    // What the spine sent before it was told.
-    drop(rig.one(CLIENTS, &sent_on(4, false), WORKERS));
-    rig.wait(10 * MS);
-    drop(rig.one(CLIENTS, &sent_on(5, false), WORKERS));
-    assert_eq!(rig.drops(), []);
-    rig.wait(30 * MS);
-    drop(rig.receive(CLIENTS));
-    assert!(rig.through(CLIENTS, &sent_on(6, false), WORKERS).is_empty());
-    assert_eq!(rig.drops(), [("no_member", 1)]);
-    // Those who are undrained count at once, also while the last ones linger.
-    rig.change(&mut control, &["undrain workers=10-13"]);
-    drop(rig.one(CLIENTS, &sent_on(7, false), WORKERS));
-    rig.change(&mut control, &["drain workers=10-13"]);
-    rig.change(&mut control, &["undrain workers=11"]);
-    rig.wait(MS);
-    rig.poll();
-    let told = rig.signals();
-    assert_eq!(told.last().map(|&(_, _, workers, _)| workers), Some(1), "{told:?}");
-    for seq in 8..11 {
-        assert_eq!(rig.one(CLIENTS, &sent_on(seq, false), WORKERS).1.dst, 11);
-    }
-    rig.assert_accounted();
 }
 
 #[test]
 fn links_that_can_not_be_are_refused() {
-    let (_rig, mut control) = alone("horus");
-    for (text, says) in [
-        ("link-pool pool=8 spine=90 ip=10.0.1.3", "pool 8: there is none"),
-        ("link-pool pool=7 spine=90 ip=10.0.1.1", "it is the node's own address"),
-        ("link-pool pool=7 spine=90 ip=10.0.9.9", "no port on the clients' side reaches spine"),
-        ("set-service pool=7 ip=10.0.2.11", "a server has that address"),
-        ("set-service pool=7 ip=10.0.1.1", "the node's own address"),
-        ("unlink-pool pool=9", "pool 9"),
-    ] {
-        let error = control.apply(&text.parse().unwrap()).unwrap_err().to_string();
-        assert!(error.contains(says), "{text}: {error}");
+    for family in BOTH {
+        let (_rig, mut control) = alone(family, "horus");
+        let of_other_family = match family {
+            Family::V4 => "set-service pool=7 ip=fd00:1::c8",
+            Family::V6 => "set-service pool=7 ip=192.0.2.200",
+        };
+        for (text, says) in [
+            ("link-pool pool=8 spine=90 ip=10.0.1.3", "pool 8: there is none"),
+            ("link-pool pool=7 spine=90 ip=10.0.1.1", "it is the node's own address"),
+            ("link-pool pool=7 spine=90 ip=10.0.9.9", "no port on the clients' side reaches spine"),
+            ("set-service pool=7 ip=10.0.2.11", "a server has that address"),
+            ("set-service pool=7 ip=10.0.1.1", "the node's own address"),
+            ("unlink-pool pool=9", "pool 9"),
+            (of_other_family, "servers of the other of IPv4 and IPv6"),
+        ] {
+            let text = family.text(text);
+            let error = control.apply(&text.parse().unwrap()).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+        assert_eq!(control.membership().epoch, 1);
     }
-    assert_eq!(control.membership().epoch, 1);
 }

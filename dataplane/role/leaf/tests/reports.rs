@@ -5,8 +5,8 @@ use super::*;
 use crate::policy::Reports;
 use crate::state::Presence;
 
-fn told(policy: &str) -> Rig {
-    let mut rig = rig(policy);
+fn told(family: Family, policy: &str) -> Rig {
+    let mut rig = rig_of(family, policy);
     rig.leaf.stages_mut().set_reports(0, Reports::Messages);
     rig
 }
@@ -34,111 +34,125 @@ impl Rig {
 
 #[test]
 fn replies_tell_nothing_and_reports_do() {
-    let mut rig = told("lsq-update");
-    let worker = rig.pick(1);
-    assert_eq!((rig.believed(worker), rig.outstanding(worker - 10)), (1, 1));
-    assert_eq!(rig.through(WORKERS, &reply(worker, 5), CLIENTS).len(), 1);
-    assert_eq!((rig.believed(worker), rig.outstanding(worker - 10)), (1, 0), "it was answered");
-    // All others are taken to have less, until they are known to have more.
-    for other in (10..18).filter(|&other| other != worker) {
-        rig.tell(&report(other, 3, 1));
-        assert_eq!(rig.believed(other), 3);
-    }
-    assert_eq!((rig.pick(2), rig.believed(worker)), (worker, 2));
-    rig.tell(&report(worker, 0, 1));
-    assert_eq!((rig.pick(3), rig.pick(4), rig.believed(worker)), (worker, worker, 2));
-    assert_eq!((rig.count(Counter::QueueReports), rig.count(Counter::QueueReportsOld)), (8, 0));
-    assert_eq!(rig.drops(), []);
-    rig.assert_accounted();
-}
-
-#[test]
-fn an_older_report_is_passed_over_unless_nothing_was_heard_for_long() {
-    let mut rig = told("lsq-update");
-    rig.tell(&report(14, 4, 9));
-    rig.tell(&report(14, 7, 8));
-    assert_eq!((rig.believed(14), rig.count(Counter::QueueReportsOld)), (4, 1));
-    rig.tell(&report(14, 5, 10));
-    assert_eq!(rig.believed(14), 5);
-    for _ in 0..50 {
-        rig.wait(1_000_000);
-    }
-    rig.tell(&report(14, 2, 1)); // of a server that was started anew
-    assert_eq!((rig.believed(14), rig.count(Counter::QueueReports)), (2, 3));
-    rig.assert_accounted();
-}
-
-#[test]
-fn a_worker_that_registers_is_there_and_tells_nothing_by_that() {
-    let mut rig = told("hlsq-smart");
-    let reports = |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().reports(Member(4));
-    assert_eq!(rig.through(WORKERS, &join(14, 6), WORKERS).len(), 1);
-    rig.tell(&alive(14, 6));
-    assert_eq!((rig.believed(14), reports(&rig)), (0, 2), "it was heard of");
-    let view = rig.leaf.stages().dispatcher(0).unwrap().view();
-    assert_eq!(view.presence(Member(4)), Presence::Registered);
-    rig.tell(&report(14, 6, 1));
-    rig.tell(&alive(14, 0));
-    assert_eq!(rig.believed(14), 6);
-    // Reports keep it alive as others words do.
-    for number in 2..20 {
-        rig.wait(20_000_000);
-        rig.tell(&report(14, 6, number));
-    }
-    assert_eq!(rig.count(Counter::WorkersLost), 0);
-    for _ in 0..20 {
-        rig.wait(20_000_000);
-    }
-    assert_eq!(rig.count(Counter::WorkersLost), 1);
-    rig.assert_accounted();
-}
-
-#[test]
-fn nobody_is_idle_before_it_says_so() {
-    for policy in ["jiq", "jbt(r=2)", "pi", "jiq-weighted"] {
-        let mut rig = told(policy);
-        let idle = |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().idle().len();
-        for _ in 0..10 {
-            rig.wait(50_000_000);
+    for family in BOTH {
+        let mut rig = told(family, "lsq-update");
+        let worker = rig.pick(1);
+        assert_eq!((rig.believed(worker), rig.outstanding(worker - 10)), (1, 1));
+        assert_eq!(rig.through(WORKERS, &reply(worker, 5), CLIENTS).len(), 1);
+        assert_eq!((rig.believed(worker), rig.outstanding(worker - 10)), (1, 0), "it was answered");
+        // All others are taken to have less, until they are known to have more.
+        for other in (10..18).filter(|&other| other != worker) {
+            rig.tell(&report(other, 3, 1));
+            assert_eq!(rig.believed(other), 3);
         }
-        assert_eq!(idle(&rig), 0, "{policy}");
-        let queue = u16::from(policy == "jbt(r=2)");
-        rig.tell(&report(15, queue, 1));
-        rig.tell(&report(12, queue, 1));
-        rig.tell(&report(11, queue + 1, 1));
-        assert_eq!(idle(&rig), 2, "{policy}");
-        assert_eq!((rig.pick(1), rig.pick(2)), (15, 12), "{policy}: first come, first served");
-        // A reply of an idle worker does not put it there again, nor does its being chosen again.
-        assert_eq!(rig.through(WORKERS, &reply(15, 0), CLIENTS).len(), 1);
-        rig.set_active(5, false);
-        rig.set_active(5, true);
-        assert_eq!(idle(&rig), 0, "{policy}");
+        assert_eq!((rig.pick(2), rig.believed(worker)), (worker, 2));
+        rig.tell(&report(worker, 0, 1));
+        assert_eq!((rig.pick(3), rig.pick(4), rig.believed(worker)), (worker, worker, 2));
+        assert_eq!((rig.count(Counter::QueueReports), rig.count(Counter::QueueReportsOld)), (8, 0));
+        assert_eq!(rig.drops(), []);
         rig.assert_accounted();
     }
 }
 
 #[test]
-fn reports_of_others_or_where_none_are_wanted_are_refused() {
-    let mut rig = rig("lsq-update");
-    drop(rig.through(WORKERS, &report(14, 3, 1), WORKERS));
-    assert_eq!((rig.drops(), rig.believed(14)), (vec![("queue_report_off", 1)], 0));
-    let mut rig = told("lsq-update");
-    let of = |server: usize, pool, worker| {
-        word_from(SERVERS[server], Header::queue_report(pool, worker, 3, 1))
-    };
-    for (frame, reason) in [
-        (of(0, 7, 14), "spoofed_reply"),
-        (of(0, 7, 18), "unknown_worker"),
-        (of(1, 8, 14), "pool_mismatch"),
-    ] {
-        let before = rig.drops().len();
-        drop(rig.through(WORKERS, &frame, WORKERS));
-        assert!(rig.drops().contains(&(reason, 1)) && rig.drops().len() == before + 1, "{reason}");
+fn an_older_report_is_passed_over_unless_nothing_was_heard_for_long() {
+    for family in BOTH {
+        let mut rig = told(family, "lsq-update");
+        rig.tell(&report(14, 4, 9));
+        rig.tell(&report(14, 7, 8));
+        assert_eq!((rig.believed(14), rig.count(Counter::QueueReportsOld)), (4, 1));
+        rig.tell(&report(14, 5, 10));
+        assert_eq!(rig.believed(14), 5);
+        for _ in 0..50 {
+            rig.wait(1_000_000);
+        }
+        rig.tell(&report(14, 2, 1)); // of a server that was started anew
+        assert_eq!((rig.believed(14), rig.count(Counter::QueueReports)), (2, 3));
+        rig.assert_accounted();
     }
-    let mut frame = of(1, 7, 14);
-    ether::emit_addresses(&mut frame, LEAF_MACS[CLIENTS], CLIENT_MAC);
-    drop(rig.through(CLIENTS, &frame, WORKERS));
-    assert!(rig.drops().contains(&("wrong_side", 1)), "{:?}", rig.drops());
-    assert_eq!(rig.believed(14), 0);
-    rig.assert_accounted();
+}
+
+#[test]
+fn a_worker_that_registers_is_there_and_tells_nothing_by_that() {
+    for family in BOTH {
+        let mut rig = told(family, "hlsq-smart");
+        let reports =
+            |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().reports(Member(4));
+        assert_eq!(rig.through(WORKERS, &join(14, 6), WORKERS).len(), 1);
+        rig.tell(&alive(14, 6));
+        assert_eq!((rig.believed(14), reports(&rig)), (0, 2), "it was heard of");
+        let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+        assert_eq!(view.presence(Member(4)), Presence::Registered);
+        rig.tell(&report(14, 6, 1));
+        rig.tell(&alive(14, 0));
+        assert_eq!(rig.believed(14), 6);
+        // Reports keep it alive as others words do.
+        for number in 2..20 {
+            rig.wait(20_000_000);
+            rig.tell(&report(14, 6, number));
+        }
+        assert_eq!(rig.count(Counter::WorkersLost), 0);
+        for _ in 0..20 {
+            rig.wait(20_000_000);
+        }
+        assert_eq!(rig.count(Counter::WorkersLost), 1);
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn nobody_is_idle_before_it_says_so() {
+    for family in BOTH {
+        for policy in ["jiq", "jbt(r=2)", "pi", "jiq-weighted"] {
+            let mut rig = told(family, policy);
+            let idle = |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().idle().len();
+            for _ in 0..10 {
+                rig.wait(50_000_000);
+            }
+            assert_eq!(idle(&rig), 0, "{policy}");
+            let queue = u16::from(policy == "jbt(r=2)");
+            rig.tell(&report(15, queue, 1));
+            rig.tell(&report(12, queue, 1));
+            rig.tell(&report(11, queue + 1, 1));
+            assert_eq!(idle(&rig), 2, "{policy}");
+            assert_eq!((rig.pick(1), rig.pick(2)), (15, 12), "{policy}: first come, first served");
+            // A reply of an idle worker does not put it there again, nor does its being chosen again.
+            assert_eq!(rig.through(WORKERS, &reply(15, 0), CLIENTS).len(), 1);
+            rig.set_active(5, false);
+            rig.set_active(5, true);
+            assert_eq!(idle(&rig), 0, "{policy}");
+            rig.assert_accounted();
+        }
+    }
+}
+
+#[test]
+fn reports_of_others_or_where_none_are_wanted_are_refused() {
+    for family in BOTH {
+        let mut rig = rig_of(family, "lsq-update");
+        drop(rig.through(WORKERS, &report(14, 3, 1), WORKERS));
+        assert_eq!((rig.drops(), rig.believed(14)), (vec![("queue_report_off", 1)], 0));
+        let mut rig = told(family, "lsq-update");
+        let of = |server: usize, pool, worker| {
+            word_from(SERVERS[server], Header::queue_report(pool, worker, 3, 1))
+        };
+        for (frame, reason) in [
+            (of(0, 7, 14), "spoofed_reply"),
+            (of(0, 7, 18), "unknown_worker"),
+            (of(1, 8, 14), "pool_mismatch"),
+        ] {
+            let before = rig.drops().len();
+            drop(rig.through(WORKERS, &frame, WORKERS));
+            assert!(
+                rig.drops().contains(&(reason, 1)) && rig.drops().len() == before + 1,
+                "{reason}"
+            );
+        }
+        let mut frame = of(1, 7, 14);
+        ether::emit_addresses(&mut frame, LEAF_MACS[CLIENTS], CLIENT_MAC);
+        drop(rig.through(CLIENTS, &frame, WORKERS));
+        assert!(rig.drops().contains(&("wrong_side", 1)), "{:?}", rig.drops());
+        assert_eq!(rig.believed(14), 0);
+        rig.assert_accounted();
+    }
 }

@@ -1,5 +1,6 @@
 //! A spine: tasks to leaves by what these tell, and what becomes of leaves that tell nothing or nonsense.
 
+use super::family::{read, read_arp};
 use super::*;
 use crate::state::{Load, Presence};
 use crate::wire::arp;
@@ -8,7 +9,7 @@ const SERVICE: u32 = 0x0A00_01C8;
 const LEAVES: [u16; 2] = [40, 41];
 const MS: u64 = 1_000_000;
 
-fn text(policy: &str, cores: usize) -> String {
+fn text(family: Family, policy: &str, cores: usize) -> String {
     let numbers: Vec<_> = (0..cores).collect();
     let mut text = format!(
         "[spine]\nid = 90\ncores = {numbers:?}\nseed = 7\nconnections = 64\n\
@@ -30,15 +31,15 @@ fn text(policy: &str, cores: usize) -> String {
             server_mac(leaf)
         );
     }
-    text
+    family.text(&text)
 }
 
-fn spines(policy: &str, cores: usize) -> Vec<Rig> {
-    rigs_of(&text(policy, cores), None, true, 256)
+fn spines(family: Family, policy: &str, cores: usize) -> Vec<Rig> {
+    rigs_of(&text(family, policy, cores), None, true, 256)
 }
 
-fn spine(policy: &str) -> Rig {
-    spines(policy, 1).remove(0)
+fn spine(family: Family, policy: &str) -> Rig {
+    spines(family, policy, 1).remove(0)
 }
 
 /// A task of the service's clients.
@@ -77,15 +78,14 @@ fn told_by(leaf: usize, header: Header, (class, average): (u16, Load)) -> Vec<u8
 impl Rig {
     /// A leaf tells this.
     fn hear(&mut self, frame: &[u8]) {
-        assert!(self.far[WORKERS].send(frame));
+        self.send(WORKERS, frame);
         self.poll();
     }
 
     /// The tasks that come out, after heartbeats were put aside: leaf and whether it was idle.
     fn tasks_to_leaves(&mut self) -> Vec<(u16, u16)> {
         let parse = |frame: Frame| {
-            let datagram = udp::parse(frame.bytes(), false).unwrap();
-            let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+            let (_, header) = read(&frame).unwrap();
             (header.code == Code::NewTask).then_some((header.dst, header.qlen))
         };
         self.receive(WORKERS).into_iter().filter_map(parse).collect()
@@ -95,7 +95,7 @@ impl Rig {
     fn ask(&mut self, tasks: u16) -> Vec<(u16, u16)> {
         drop(self.receive(WORKERS));
         for seq in 0..tasks {
-            assert!(self.far[CLIENTS].send(&asked(seq)));
+            self.send(CLIENTS, &asked(seq));
         }
         (0..tasks.div_ceil(BURST as u16)).for_each(|_| self.poll());
         self.tasks_to_leaves()
@@ -113,26 +113,37 @@ impl Rig {
 
 #[test]
 fn tasks_to_a_service_address_go_to_leaves() {
-    for policy in ["horus-spine", "horus-spine-weighted"] {
-        let mut rig = spine(policy);
-        rig.poll();
-        drop(rig.receive(WORKERS)); // heartbeats
-        let (datagram, header, frame) = rig.one(CLIENTS, &asked(5), WORKERS);
-        let leaf = usize::from(header.dst - LEAVES[0]);
-        assert_eq!((datagram.src, datagram.dst, datagram.dst_port), (CLIENT, SERVERS[leaf], 1234));
-        assert_eq!((header.code, header.qlen, header.seq, header.pool), (Code::NewTask, 1, 5, 7));
-        assert_eq!(ether::dst(frame.bytes()), server_mac(leaf));
-        assert_eq!(ipv4::ttl(&frame.bytes()[ether::LEN..]), 63);
-        drop(frame);
-        // A pool without a service address is asked at the spine's own, and another's address is no way around its leaves.
-        let own = |pool| {
-            let mut payload = [0; 11];
-            Header::new_task(pool, 6).emit(&mut payload);
-            frame_of(&payload)
-        };
-        let (datagram, header, _) = rig.one(CLIENTS, &own(8), WORKERS);
-        assert_eq!((datagram.dst, header.dst), (SERVERS[1], LEAVES[1]));
-        rig.assert_accounted();
+    for family in BOTH {
+        for policy in ["horus-spine", "horus-spine-weighted"] {
+            let mut rig = spine(family, policy);
+            rig.poll();
+            drop(rig.receive(WORKERS)); // heartbeats
+            let (datagram, header, frame) = rig.one(CLIENTS, &asked(5), WORKERS);
+            let leaf = usize::from(header.dst - LEAVES[0]);
+            assert_eq!(
+                (datagram.src, datagram.dst, datagram.dst_port),
+                (CLIENT, SERVERS[leaf], 1234)
+            );
+            assert_eq!(
+                (header.code, header.qlen, header.seq, header.pool),
+                (Code::NewTask, 1, 5, 7)
+            );
+            assert_eq!(ether::dst(frame.bytes()), server_mac(leaf));
+            let packet = &frame.bytes()[ether::LEN..];
+            let hops =
+                if family == Family::V4 { ipv4::ttl(packet) } else { ipv6::hop_limit(packet) };
+            assert_eq!(hops, 63);
+            drop(frame);
+            // A pool without a service address is asked at the spine's own, and another's address is no way around its leaves.
+            let own = |pool| {
+                let mut payload = [0; 11];
+                Header::new_task(pool, 6).emit(&mut payload);
+                frame_of(&payload)
+            };
+            let (datagram, header, _) = rig.one(CLIENTS, &own(8), WORKERS);
+            assert_eq!((datagram.dst, header.dst), (SERVERS[1], LEAVES[1]));
+            rig.assert_accounted();
+        }
     }
 }
 
@@ -142,229 +153,251 @@ fn frame_of(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_policy_over_racks_uses_all_leaves() {
-    for policy in
-        ["horus-spine", "horus-spine-weighted", "jsq-spine", "racksched", "random", "round-robin"]
-    {
-        let mut rig = spine(policy);
-        let asked = rig.ask(100);
-        assert_eq!(asked.len(), 100, "{policy}: {:?}", rig.drops());
-        for leaf in LEAVES {
-            assert!(asked.iter().filter(|task| task.0 == leaf).count() > 15, "{policy}");
+    for family in BOTH {
+        for policy in [
+            "horus-spine",
+            "horus-spine-weighted",
+            "jsq-spine",
+            "racksched",
+            "random",
+            "round-robin",
+        ] {
+            let mut rig = spine(family, policy);
+            let asked = rig.ask(100);
+            assert_eq!(asked.len(), 100, "{policy}: {:?}", rig.drops());
+            for leaf in LEAVES {
+                assert!(asked.iter().filter(|task| task.0 == leaf).count() > 15, "{policy}");
+            }
+            rig.assert_accounted();
         }
-        rig.assert_accounted();
     }
 }
 
 #[test]
 fn a_service_address_is_the_spines_on_the_clients_side_only() {
-    let mut rig = spine("horus-spine");
-    let ask = |target, sender| {
-        let mut bytes = [0; arp::FRAME_LEN];
-        arp::Packet::request(CLIENT_MAC, sender, target).emit(&mut bytes, Mac::BROADCAST);
-        bytes
-    };
-    let answers = rig.through(CLIENTS, &ask(SERVICE, CLIENT), CLIENTS);
-    let answer = arp::Packet::parse(answers[0].bytes()).unwrap();
-    assert_eq!((answer.sender, answer.sender_mac), (SERVICE, LEAF_MACS[CLIENTS]));
-    drop(answers);
-    drop(rig.receive(WORKERS));
-    assert!(rig.through(WORKERS, &ask(SERVICE, SERVERS[0]), WORKERS).is_empty());
-    rig.assert_accounted();
-}
-
-#[test]
-fn leaves_are_chosen_by_what_they_tell() {
-    let mut rig = spine("horus-spine");
-    let average = Load::tasks(3);
-    rig.hear(&told(0, Code::IdleRemove, 1, 4, average));
-    assert_eq!(rig.ask(8), [(LEAVES[1], 1); 8], "the other has idle workers");
-    rig.hear(&told(1, Code::IdleRemove, 1, 8, average));
-    assert!(rig.ask(32).iter().all(|task| task.1 == 0), "none has");
-    rig.hear(&told(0, Code::IdleAdd, 2, 4, average));
-    assert_eq!(rig.ask(8), [(LEAVES[0], 1); 8]);
-    rig.hear(&told(1, Code::LoadUpdate, 2, 8, Load(0x0002_8000)));
-    assert_eq!((rig.load(1), rig.count(Counter::Signals)), (Load(0x0002_8000), 4));
-    // Overtaken ones change nothing.
-    rig.hear(&told(1, Code::LoadUpdate, 1, 8, Load::tasks(9)));
-    rig.hear(&told(0, Code::IdleRemove, 1, 4, average));
-    assert_eq!((rig.load(1), rig.count(Counter::SignalsOld)), (Load(0x0002_8000), 2));
-    assert_eq!(rig.ask(8), [(LEAVES[0], 1); 8]);
-    rig.assert_accounted();
-}
-
-#[test]
-fn every_bad_signal_has_its_reason_and_changes_nothing() {
-    let of = |code, pool, leaf| Header::signal(code, pool, leaf, 9);
-    let load = Code::LoadUpdate;
-    let nine = (4, Load::tasks(9));
-    let bare = Header { extended: false, ..of(load, 7, 40) };
-    let from_clients = {
-        let mut payload = vec![0; of(load, 7, 40).len()];
-        of(load, 7, 40).emit(&mut payload);
-        Extension { service_ns: nine.1.0, class: 4, ..Extension::default() }.emit(&mut payload);
-        frame(&client_flow(), &payload)
-    };
-    let cases = [
-        (WORKERS, told_by(0, of(load, 7, 42), nine), "unknown_peer"),
-        (WORKERS, told_by(0, of(load, 8, 40), nine), "signal_pool"),
-        (WORKERS, told_by(0, of(load, 9, 40), nine), "signal_pool"),
-        (WORKERS, told_by(1, of(load, 7, 40), nine), "spoofed_signal"),
-        (WORKERS, told_by(1, of(Code::KeepAlive, 7, 40), nine), "spoofed_signal"),
-        (WORKERS, told_by(0, bare, nine), "signal_short"),
-        (WORKERS, told_by(0, Header::worker_id(7, 40, 0, 1), nine), "task_role"),
-        (WORKERS, reply_from(SERVERS[0], done(40, 0)), "task_role"),
-        (CLIENTS, from_clients, "wrong_side"),
-    ];
-    for (port, bytes, reason) in cases {
-        let mut rig = spine("horus-spine");
-        rig.poll();
+    for family in BOTH {
+        let mut rig = spine(family, "horus-spine");
+        let ask = |target, sender| {
+            let mut bytes = [0; arp::FRAME_LEN];
+            arp::Packet::request(CLIENT_MAC, sender, target).emit(&mut bytes, Mac::BROADCAST);
+            bytes
+        };
+        let answers = rig.through(CLIENTS, &ask(SERVICE, CLIENT), CLIENTS);
+        let (answer, _) = read_arp(&answers[0]).unwrap();
+        assert_eq!((answer.sender, answer.sender_mac), (SERVICE, LEAF_MACS[CLIENTS]));
+        drop(answers);
         drop(rig.receive(WORKERS));
-        assert!(rig.through(port, &bytes, WORKERS).is_empty());
-        assert_eq!(rig.drops(), [(reason, 1)]);
-        assert_eq!((rig.load(0), rig.count(Counter::Signals)), (Load(0), 0), "{reason}");
-        let view = rig.leaf.stages().dispatcher(0).unwrap().view();
-        assert_eq!(view.workers_of(Member(0)), None, "{reason}");
+        assert!(rig.through(WORKERS, &ask(SERVICE, SERVERS[0]), WORKERS).is_empty());
         rig.assert_accounted();
     }
 }
 
 #[test]
+fn leaves_are_chosen_by_what_they_tell() {
+    for family in BOTH {
+        let mut rig = spine(family, "horus-spine");
+        let average = Load::tasks(3);
+        rig.hear(&told(0, Code::IdleRemove, 1, 4, average));
+        assert_eq!(rig.ask(8), [(LEAVES[1], 1); 8], "the other has idle workers");
+        rig.hear(&told(1, Code::IdleRemove, 1, 8, average));
+        assert!(rig.ask(32).iter().all(|task| task.1 == 0), "none has");
+        rig.hear(&told(0, Code::IdleAdd, 2, 4, average));
+        assert_eq!(rig.ask(8), [(LEAVES[0], 1); 8]);
+        rig.hear(&told(1, Code::LoadUpdate, 2, 8, Load(0x0002_8000)));
+        assert_eq!((rig.load(1), rig.count(Counter::Signals)), (Load(0x0002_8000), 4));
+        // Overtaken ones change nothing.
+        rig.hear(&told(1, Code::LoadUpdate, 1, 8, Load::tasks(9)));
+        rig.hear(&told(0, Code::IdleRemove, 1, 4, average));
+        assert_eq!((rig.load(1), rig.count(Counter::SignalsOld)), (Load(0x0002_8000), 2));
+        assert_eq!(rig.ask(8), [(LEAVES[0], 1); 8]);
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn every_bad_signal_has_its_reason_and_changes_nothing() {
+    for family in BOTH {
+        let of = |code, pool, leaf| Header::signal(code, pool, leaf, 9);
+        let load = Code::LoadUpdate;
+        let nine = (4, Load::tasks(9));
+        let bare = Header { extended: false, ..of(load, 7, 40) };
+        let from_clients = {
+            let mut payload = vec![0; of(load, 7, 40).len()];
+            of(load, 7, 40).emit(&mut payload);
+            Extension { service_ns: nine.1.0, class: 4, ..Extension::default() }.emit(&mut payload);
+            frame(&client_flow(), &payload)
+        };
+        let cases = [
+            (WORKERS, told_by(0, of(load, 7, 42), nine), "unknown_peer"),
+            (WORKERS, told_by(0, of(load, 8, 40), nine), "signal_pool"),
+            (WORKERS, told_by(0, of(load, 9, 40), nine), "signal_pool"),
+            (WORKERS, told_by(1, of(load, 7, 40), nine), "spoofed_signal"),
+            (WORKERS, told_by(1, of(Code::KeepAlive, 7, 40), nine), "spoofed_signal"),
+            (WORKERS, told_by(0, bare, nine), "signal_short"),
+            (WORKERS, told_by(0, Header::worker_id(7, 40, 0, 1), nine), "task_role"),
+            (WORKERS, reply_from(SERVERS[0], done(40, 0)), "task_role"),
+            (CLIENTS, from_clients, "wrong_side"),
+        ];
+        for (port, bytes, reason) in cases {
+            let mut rig = spine(family, "horus-spine");
+            rig.poll();
+            drop(rig.receive(WORKERS));
+            assert!(rig.through(port, &bytes, WORKERS).is_empty());
+            assert_eq!(rig.drops(), [(reason, 1)]);
+            assert_eq!((rig.load(0), rig.count(Counter::Signals)), (Load(0), 0), "{reason}");
+            let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+            assert_eq!(view.workers_of(Member(0)), None, "{reason}");
+            rig.assert_accounted();
+        }
+    }
+}
+
+#[test]
 fn a_silent_leaf_is_out_within_50_ms_and_what_it_had_is_counted() {
-    let mut rig = spine("horus-spine");
-    let tell = |rig: &mut Rig, leaf, number| {
-        rig.hear(&told(leaf, Code::KeepAlive, number, [4, 8][leaf], Load(0)));
-    };
-    let mut number = 0;
-    // 20 ms of two living leaves.
-    for _ in 0..200 {
-        number += 1;
-        (0..2).for_each(|leaf| tell(&mut rig, leaf, number));
+    for family in BOTH {
+        let mut rig = spine(family, "horus-spine");
+        let tell = |rig: &mut Rig, leaf, number| {
+            rig.hear(&told(leaf, Code::KeepAlive, number, [4, 8][leaf], Load(0)));
+        };
+        let mut number = 0;
+        // 20 ms of two living leaves.
+        for _ in 0..200 {
+            number += 1;
+            (0..2).for_each(|leaf| tell(&mut rig, leaf, number));
+            rig.wait(MS / 10);
+        }
+        rig.hear(&told(0, Code::LoadUpdate, number + 1, 4, Load(0x0001_8000)));
+        assert_eq!(
+            (rig.leaf(0), rig.leaf(1)),
+            ((Presence::Registered, true), (Presence::Registered, true))
+        );
+        let mut out_after = 0;
+        while rig.leaf(0).1 {
+            number += 1;
+            tell(&mut rig, 1, number);
+            rig.wait(MS / 10);
+            out_after += 1;
+            assert!(out_after <= 500, "within 50 ms");
+        }
+        assert!(out_after >= 299, "not before 30 ms: {out_after}");
+        assert_eq!(rig.leaf(0), (Presence::Silent, false));
+        // Of pool 8 nobody said anything.
+        assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WrittenOff)), (2, 6));
+        assert_eq!(rig.ask(20), [(LEAVES[1], 1); 20]);
+        // It begins anew, with any number.
+        tell(&mut rig, 0, 1);
         rig.wait(MS / 10);
+        assert_eq!((rig.leaf(0), rig.load(0)), ((Presence::Registered, true), Load(0)));
+        assert_eq!(rig.count(Counter::WorkersBack), 1);
+        rig.assert_accounted();
     }
-    rig.hear(&told(0, Code::LoadUpdate, number + 1, 4, Load(0x0001_8000)));
-    assert_eq!(
-        (rig.leaf(0), rig.leaf(1)),
-        ((Presence::Registered, true), (Presence::Registered, true))
-    );
-    let mut out_after = 0;
-    while rig.leaf(0).1 {
-        number += 1;
-        tell(&mut rig, 1, number);
-        rig.wait(MS / 10);
-        out_after += 1;
-        assert!(out_after <= 500, "within 50 ms");
-    }
-    assert!(out_after >= 299, "not before 30 ms: {out_after}");
-    assert_eq!(rig.leaf(0), (Presence::Silent, false));
-    // Of pool 8 nobody said anything.
-    assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WrittenOff)), (2, 6));
-    assert_eq!(rig.ask(20), [(LEAVES[1], 1); 20]);
-    // It begins anew, with any number.
-    tell(&mut rig, 0, 1);
-    rig.wait(MS / 10);
-    assert_eq!((rig.leaf(0), rig.load(0)), ((Presence::Registered, true), Load(0)));
-    assert_eq!(rig.count(Counter::WorkersBack), 1);
-    rig.assert_accounted();
 }
 
 #[test]
 fn a_leaf_that_was_never_heard_of_is_silent_too_and_one_without_workers_gets_nothing() {
-    let mut rig = spine("random");
-    rig.wait(MS / 10);
-    let mut number = 0;
-    for at in 0..500 {
-        number += 1;
-        let workers = if at < 250 { 5 } else { 0 };
-        rig.hear(&told(1, Code::KeepAlive, number, workers, Load(0)));
+    for family in BOTH {
+        let mut rig = spine(family, "random");
         rig.wait(MS / 10);
-        if at == 249 {
-            let view = rig.leaf.stages().dispatcher(0).unwrap().view();
-            assert_eq!(view.rate(Member(1)).to_bits(), 5_f64.to_bits(), "as it told");
-            assert!(rig.leaf(0).1 && rig.leaf(1).1);
+        let mut number = 0;
+        for at in 0..500 {
+            number += 1;
+            let workers = if at < 250 { 5 } else { 0 };
+            rig.hear(&told(1, Code::KeepAlive, number, workers, Load(0)));
+            rig.wait(MS / 10);
+            if at == 249 {
+                let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+                assert_eq!(view.rate(Member(1)).to_bits(), 5_f64.to_bits(), "as it told");
+                assert!(rig.leaf(0).1 && rig.leaf(1).1);
+            }
         }
+        assert_eq!(
+            (rig.leaf(0), rig.leaf(1)),
+            ((Presence::Silent, false), (Presence::Registered, false))
+        );
+        assert!(rig.ask(3).is_empty());
+        assert_eq!(rig.drops(), [("no_member", 3)]);
+        rig.hear(&told(1, Code::KeepAlive, number + 1, 2, Load(0)));
+        (0..100).for_each(|_| rig.wait(MS / 10));
+        assert!(rig.leaf(1).1);
+        rig.assert_accounted();
     }
-    assert_eq!(
-        (rig.leaf(0), rig.leaf(1)),
-        ((Presence::Silent, false), (Presence::Registered, false))
-    );
-    assert!(rig.ask(3).is_empty());
-    assert_eq!(rig.drops(), [("no_member", 3)]);
-    rig.hear(&told(1, Code::KeepAlive, number + 1, 2, Load(0)));
-    (0..100).for_each(|_| rig.wait(MS / 10));
-    assert!(rig.leaf(1).1);
-    rig.assert_accounted();
 }
 
 #[test]
 fn all_packets_of_a_task_go_to_one_leaf() {
-    let mut rig = spine("round-robin");
-    rig.poll();
-    drop(rig.receive(WORKERS));
-    for seq in 0..8 {
-        let first = Header { more: true, ..Header::new_task(7, seq) };
-        let next = Header { code: Code::TaskContinuation, ..first };
-        let last = Header { more: false, ..next };
-        let leaves: Vec<_> = [first, next, last]
-            .into_iter()
-            .map(|header| rig.one(CLIENTS, &asked_of(header), WORKERS).1.dst)
-            .collect();
-        assert_eq!(leaves, [leaves[0]; 3]);
+    for family in BOTH {
+        let mut rig = spine(family, "round-robin");
+        rig.poll();
+        drop(rig.receive(WORKERS));
+        for seq in 0..8 {
+            let first = Header { more: true, ..Header::new_task(7, seq) };
+            let next = Header { code: Code::TaskContinuation, ..first };
+            let last = Header { more: false, ..next };
+            let leaves: Vec<_> = [first, next, last]
+                .into_iter()
+                .map(|header| rig.one(CLIENTS, &asked_of(header), WORKERS).1.dst)
+                .collect();
+            assert_eq!(leaves, [leaves[0]; 3]);
+        }
+        assert_eq!(rig.count(Counter::Continuations), 16);
+        rig.assert_accounted();
     }
-    assert_eq!(rig.count(Counter::Continuations), 16);
-    rig.assert_accounted();
 }
 
 #[test]
 fn leaves_are_told_every_10_ms_that_the_spine_is_alive() {
-    let mut rig = spine("horus-spine");
-    let mut heard = [0; 2];
-    for _ in 0..1000 {
-        rig.wait(MS / 10);
-        for frame in rig.receive(WORKERS) {
-            let datagram = udp::parse(frame.bytes(), false).unwrap();
-            let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
-            assert_eq!(
-                (header.code, header.src, datagram.src),
-                (Code::KeepAlive, 90, LEAF_WORKERS)
-            );
-            let leaf = SERVERS.iter().position(|&leaf| leaf == datagram.dst).unwrap();
-            assert_eq!(ether::dst(frame.bytes()), server_mac(leaf));
-            heard[leaf] += 1;
+    for family in BOTH {
+        let mut rig = spine(family, "horus-spine");
+        let mut heard = [0; 2];
+        for _ in 0..1000 {
+            rig.wait(MS / 10);
+            for frame in rig.receive(WORKERS) {
+                let (datagram, header) = read(&frame).unwrap();
+                assert_eq!(
+                    (header.code, header.src, datagram.src),
+                    (Code::KeepAlive, 90, LEAF_WORKERS)
+                );
+                let leaf = SERVERS.iter().position(|&leaf| leaf == datagram.dst).unwrap();
+                assert_eq!(ether::dst(frame.bytes()), server_mac(leaf));
+                heard[leaf] += 1;
+            }
         }
+        // Whatever number of pools they are in.
+        assert!(heard.iter().all(|heard| (9..=11).contains(heard)), "{heard:?}");
+        rig.assert_accounted();
     }
-    // Whatever number of pools they are in.
-    assert!(heard.iter().all(|heard| (9..=11).contains(heard)), "{heard:?}");
-    rig.assert_accounted();
 }
 
 #[test]
 fn what_one_core_hears_all_know() {
-    let mut cores = spines("horus-spine", 2);
-    let average = Load::tasks(2);
-    cores[0].hear(&told(0, Code::IdleRemove, 1, 4, average));
-    cores[0].hear(&told(0, Code::LoadUpdate, 2, 4, average));
-    cores[1].poll();
-    assert_eq!(cores[1].ask(8), [(LEAVES[1], 1); 8]);
-    cores[0].hear(&told(1, Code::IdleRemove, 1, 8, average));
-    cores[0].hear(&told(0, Code::IdleAdd, 3, 4, average));
-    cores[1].poll();
-    assert_eq!(cores[1].ask(8), [(LEAVES[0], 1); 8]);
-    // Whoever is heard of by one is alive for all.
-    for at in 0..400 {
-        cores[0].hear(&told(0, Code::KeepAlive, 10 + at, 4, average));
-        cores.iter_mut().for_each(|core| core.wait(MS / 10));
-    }
-    for core in &mut cores {
-        assert_eq!((core.leaf(0).1, core.leaf(1).1), (true, false));
-        core.leaf.abandon();
+    for family in BOTH {
+        let mut cores = spines(family, "horus-spine", 2);
+        let average = Load::tasks(2);
+        cores[0].hear(&told(0, Code::IdleRemove, 1, 4, average));
+        cores[0].hear(&told(0, Code::LoadUpdate, 2, 4, average));
+        cores[1].poll();
+        assert_eq!(cores[1].ask(8), [(LEAVES[1], 1); 8]);
+        cores[0].hear(&told(1, Code::IdleRemove, 1, 8, average));
+        cores[0].hear(&told(0, Code::IdleAdd, 3, 4, average));
+        cores[1].poll();
+        assert_eq!(cores[1].ask(8), [(LEAVES[0], 1); 8]);
+        // Whoever is heard of by one is alive for all.
+        for at in 0..400 {
+            cores[0].hear(&told(0, Code::KeepAlive, 10 + at, 4, average));
+            cores.iter_mut().for_each(|core| core.wait(MS / 10));
+        }
+        for core in &mut cores {
+            assert_eq!((core.leaf(0).1, core.leaf(1).1), (true, false));
+            core.leaf.abandon();
+        }
     }
 }
 
 /// The addresses that were announced on the clients' side since they were looked at last.
 fn announced(rig: &mut Rig) -> Vec<u32> {
     let announcement = |frame: Frame| {
-        let packet = arp::Packet::parse(frame.bytes()).ok()?;
-        let is_one = packet.sender == packet.target && ether::dst(frame.bytes()) == Mac::BROADCAST;
+        let (packet, to) = read_arp(&frame)?;
+        let is_one = packet.sender == packet.target && to == Mac::BROADCAST;
         assert!(!is_one || packet.sender_mac == LEAF_MACS[CLIENTS]);
         is_one.then_some(packet.sender)
     };
@@ -373,48 +406,51 @@ fn announced(rig: &mut Rig) -> Vec<u32> {
 
 #[test]
 fn racks_and_service_addresses_change_while_the_spine_runs() {
-    let (mut rigs, mut control) = controlled(&text("random", 1), None, true, 256);
-    let mut rig = rigs.remove(0);
-    rig.wait(MS);
-    assert_eq!(announced(&mut rig), [SERVICE]);
-    rig.wait(1999 * MS);
-    assert_eq!(announced(&mut rig), Vec::<u32>::new());
-    for _ in 0..4 {
-        rig.wait(1000 * MS);
+    for family in BOTH {
+        let (mut rigs, mut control) = controlled(&text(family, "random", 1), None, true, 256);
+        let mut rig = rigs.remove(0);
+        rig.wait(MS);
+        assert_eq!(announced(&mut rig), [SERVICE]);
+        rig.wait(1999 * MS);
+        assert_eq!(announced(&mut rig), Vec::<u32>::new());
+        for _ in 0..4 {
+            rig.wait(1000 * MS);
+        }
+        assert_eq!(announced(&mut rig), [SERVICE], "twice, and no more");
+        // A leaf leaves one of its pools.
+        for (leaf, workers) in [(0, 4), (1, 8)] {
+            rig.hear(&told(leaf, Code::KeepAlive, 1, workers, Load::default()));
+        }
+        rig.change(&mut control, &["remove-workers pool=7 workers=41"]);
+        let leaves = rig.ask(20);
+        assert!(leaves.len() == 20 && leaves.iter().all(|(leaf, _)| *leaf == 40), "{leaves:?}");
+        let there = |control: &Control, pool| control.membership().place(pool, 41).is_some();
+        rig.change(&mut control, &[]);
+        assert!(!there(&control, 7) && there(&control, 8));
+        // And comes back, with another weight.
+        rig.change(
+            &mut control,
+            &[
+                "add-workers server=10.0.2.12 pool=7 workers=41 speed=2",
+                "set-speed pool=7 workers=40 speed=9",
+            ],
+        );
+        rig.hear(&told(1, Code::KeepAlive, 1, 2, Load::default()));
+        let leaves = rig.ask(60);
+        assert!(leaves.iter().any(|(leaf, _)| *leaf == 41) && leaves.len() == 60);
+        // The other pool gets an address of its own, and the first loses its.
+        rig.change(&mut control, &["set-service pool=8 ip=10.0.1.201", "set-service pool=7"]);
+        rig.wait(MS);
+        assert_eq!(announced(&mut rig), [SERVICE + 1]);
+        let who_has = |address: u32| {
+            let mut frame = vec![0; arp::FRAME_LEN];
+            arp::Packet::request(CLIENT_MAC, CLIENT, address).emit(&mut frame, Mac::BROADCAST);
+            frame
+        };
+        assert_eq!(rig.through(CLIENTS, &who_has(SERVICE + 1), CLIENTS).len(), 1);
+        assert_eq!(rig.through(CLIENTS, &who_has(SERVICE), CLIENTS).len(), 0);
+        let link = family.text("link-pool pool=7 spine=1 ip=10.0.1.9");
+        let error = control.apply(&link.parse().unwrap());
+        assert!(error.unwrap_err().to_string().contains("this node is a spine"));
     }
-    assert_eq!(announced(&mut rig), [SERVICE], "twice, and no more");
-    // A leaf leaves one of its pools.
-    for (leaf, workers) in [(0, 4), (1, 8)] {
-        rig.hear(&told(leaf, Code::KeepAlive, 1, workers, Load::default()));
-    }
-    rig.change(&mut control, &["remove-workers pool=7 workers=41"]);
-    let leaves = rig.ask(20);
-    assert!(leaves.len() == 20 && leaves.iter().all(|(leaf, _)| *leaf == 40), "{leaves:?}");
-    let there = |control: &Control, pool| control.membership().place(pool, 41).is_some();
-    rig.change(&mut control, &[]);
-    assert!(!there(&control, 7) && there(&control, 8));
-    // And comes back, with another weight.
-    rig.change(
-        &mut control,
-        &[
-            "add-workers server=10.0.2.12 pool=7 workers=41 speed=2",
-            "set-speed pool=7 workers=40 speed=9",
-        ],
-    );
-    rig.hear(&told(1, Code::KeepAlive, 1, 2, Load::default()));
-    let leaves = rig.ask(60);
-    assert!(leaves.iter().any(|(leaf, _)| *leaf == 41) && leaves.len() == 60);
-    // The other pool gets an address of its own, and the first loses its.
-    rig.change(&mut control, &["set-service pool=8 ip=10.0.1.201", "set-service pool=7"]);
-    rig.wait(MS);
-    assert_eq!(announced(&mut rig), [SERVICE + 1]);
-    let who_has = |address: u32| {
-        let mut frame = vec![0; arp::FRAME_LEN];
-        arp::Packet::request(CLIENT_MAC, CLIENT, address).emit(&mut frame, Mac::BROADCAST);
-        frame
-    };
-    assert_eq!(rig.through(CLIENTS, &who_has(SERVICE + 1), CLIENTS).len(), 1);
-    assert_eq!(rig.through(CLIENTS, &who_has(SERVICE), CLIENTS).len(), 0);
-    let error = control.apply(&"link-pool pool=7 spine=1 ip=10.0.1.9".parse().unwrap());
-    assert!(error.unwrap_err().to_string().contains("this node is a spine"));
 }

@@ -1,0 +1,79 @@
+//! Rigs whose hosts speak IPv4 or IPv6, for tests of both: what a rig is given is turned into its family, and back what it gives.
+
+use super::*;
+use crate::io::Buf;
+use crate::wire::arp;
+
+#[path = "../../../../tests/family/mod.rs"]
+mod translated;
+
+pub use translated::{BOTH, Family};
+use translated::{as_v4, v6};
+
+/// A datagram with a task header, of either family.
+pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {
+    let bytes = as_v4(frame.bytes());
+    let datagram = udp::parse(&bytes, false).ok()?;
+    let header = Header::parse(&bytes[datagram.payload()..]).unwrap();
+    Some((datagram, header))
+}
+
+/// The extension behind such a header.
+pub fn read_extension(frame: &Frame) -> Extension {
+    let bytes = as_v4(frame.bytes());
+    Extension::parse(&bytes[udp::PAYLOAD..])
+}
+
+/// ARP, or neighbour discovery as if it were ARP, and where it goes to.
+pub fn read_arp(frame: &Frame) -> Option<(arp::Packet, Mac)> {
+    let bytes = as_v4(frame.bytes());
+    let is_arp = ether::ether_type(&bytes) == ether::ARP;
+    arp::Packet::parse(&bytes).ok().filter(|_| is_arp).map(|packet| (packet, ether::dst(&bytes)))
+}
+
+/// The node knows where the client is.
+pub fn introduce(neighbours: &Neighbours, family: Family) {
+    let slot = match family {
+        Family::V4 => neighbours.insert(CLIENTS, CLIENT, 0),
+        Family::V6 => neighbours.insert_v6(CLIENTS, v6(CLIENT), 0),
+    };
+    neighbours.set_static(slot, CLIENT_MAC);
+}
+
+impl Rig {
+    /// What hosts behind a port speak.
+    pub fn family(&self, port: usize) -> Family {
+        match self.leaf.stages().network().port(port).v6 {
+            None => Family::V4,
+            Some(_) => Family::V6,
+        }
+    }
+
+    /// Has a frame come in at a port.
+    pub fn send(&mut self, port: usize, frame: &[u8]) {
+        let frame = self.family(port).frame(frame);
+        assert!(self.far[port].send(&frame));
+    }
+
+    /// The node's place for a host behind a port.
+    pub fn slot(&self, port: usize, address: u32) -> Option<Slot> {
+        let neighbours = self.leaf.stages().neighbours();
+        match self.family(port) {
+            Family::V4 => neighbours.find(port, address),
+            Family::V6 => neighbours.find_v6(port, v6(address)),
+        }
+    }
+}
+
+#[test]
+fn hosts_of_a_rig_speak_what_they_are_said_to() {
+    for family in BOTH {
+        let mut rig = rig_of(family, "horus");
+        assert_eq!([CLIENTS, WORKERS].map(|port| rig.family(port)), [family; 2]);
+        let frame = rig.through(CLIENTS, &task(1), WORKERS).remove(0);
+        let ether_type = if family == Family::V4 { ether::IPV4 } else { ether::IPV6 };
+        assert_eq!(ether::ether_type(frame.bytes()), ether_type);
+        drop(frame);
+        rig.assert_accounted();
+    }
+}

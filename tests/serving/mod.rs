@@ -1,0 +1,52 @@
+//! What a spine and two leaves do for clients, whatever they speak.
+
+use serde_json::Value;
+
+use super::family::Family;
+use super::switch::*;
+
+/// `wedjat spine` and two `wedjat leaf` below it, as processes in real time. The test is the switch between them, their clients and
+/// their workers. Nothing is asserted of time: every task is answered, and accounted for in the books of all.
+pub fn serve_and_lose_a_leaf(family: Family) {
+    let home = Home::new(family);
+    for name in ["spine90.toml", "leaf1.toml"] {
+        home.said(&["check", "--config"], name);
+    }
+    let spine = home.start("spine", "spine90");
+    let first = home.start("leaf", "leaf1");
+    let second = home.start("leaf", "leaf2");
+    let (opened, mut switch) = Switch::open(&home, &ENDS[..4]);
+    switch.poll_until("they hear of each other", || {
+        let leaves = ["leaf1", "leaf2"].map(|leaf| home.counter(leaf, "signals"));
+        home.counter("spine90", "signals") > 10 && leaves.iter().all(|heard| *heard > 0)
+    });
+    switch.ask(0..1000);
+    for leaf in 0..2 {
+        let by = switch.answered.values().filter(|&&by| by == leaf).count();
+        assert!(by > 100, "{by} of leaf {leaf}");
+    }
+    let state = home.state("spine90");
+    assert_eq!((state["role"].as_str(), state["node"].as_u64()), (Some("spine"), Some(90)));
+    assert_eq!(state["pools"][0]["members"].as_array().map(Vec::len), Some(2), "{state}");
+
+    // One of them dies: the other has all, once the spine has noticed.
+    drop(first.kill("-KILL"));
+    switch.dead.push(UP[0]);
+    switch.poll_until("the spine notices", || home.counter("spine90", "workers_lost") == 1);
+    let before = switch.answered.len() as u16;
+    switch.ask(before..before + 200);
+    assert!(switch.answered.range(before..).all(|(_, &leaf)| leaf == 1));
+    assert!(switch.signals > 0);
+
+    let (spine, leaf) = (spine.account(), second.account());
+    let count = |account: &Value, name: &str| account[name].as_u64().unwrap();
+    assert_eq!(count(&spine, "scheduled"), 1200, "{spine}");
+    let by_second = switch.answered.values().filter(|&&leaf| leaf == 1).count() as u64;
+    assert_eq!(
+        (count(&leaf, "scheduled"), count(&leaf, "replies")),
+        (by_second, by_second),
+        "{leaf}"
+    );
+    drop(switch);
+    drop(opened);
+}
