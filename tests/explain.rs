@@ -6,6 +6,8 @@ mod frames;
 mod patience;
 mod rig;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod process;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod running;
 
 use std::fs;
@@ -608,5 +610,5 @@ fn a_running_leaf_explains_its_packets() {
     other.kill().unwrap();
     other.wait().unwrap();
     wait_until("it has ended", || explain(&["--count", "1"]).status.success());
-    leaf.stop();
+    leaf.ended_by("-TERM");
 }

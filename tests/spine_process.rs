@@ -5,7 +5,9 @@
 
 mod frames;
 mod patience;
+mod process;
 mod switch;
+mod wires;
 
 use serde_json::Value;
 
@@ -20,7 +22,7 @@ fn a_spine_and_its_leaves_serve_clients_and_one_leaf_goes_on_alone() {
     let spine = home.start("spine", "spine90");
     let first = home.start("leaf", "leaf1");
     let second = home.start("leaf", "leaf2");
-    let (opened, mut switch) = Switch::open(&home, &ENDS[..4]);
+    let mut switch = Switch::open(&home, &ENDS[..4]);
     switch.poll_until("they hear of each other", || {
         let leaves = ["leaf1", "leaf2"].map(|leaf| home.counter(leaf, "signals"));
         home.counter("spine90", "signals") > 10 && leaves.iter().all(|heard| *heard > 0)
@@ -35,8 +37,8 @@ fn a_spine_and_its_leaves_serve_clients_and_one_leaf_goes_on_alone() {
     assert_eq!(state["pools"][0]["members"].as_array().map(Vec::len), Some(2), "{state}");
 
     // One of them dies: the other has all, once the spine has noticed.
-    drop(first.kill("-KILL"));
-    switch.dead.push(UP[0]);
+    drop(first.end("-KILL"));
+    switch.wires.dead.push(UP[0]);
     switch.poll_until("the spine notices", || home.counter("spine90", "workers_lost") == 1);
     let before = switch.answered.len() as u16;
     switch.ask(before..before + 200);
@@ -52,6 +54,4 @@ fn a_spine_and_its_leaves_serve_clients_and_one_leaf_goes_on_alone() {
         (by_second, by_second),
         "{leaf}"
     );
-    drop(switch);
-    drop(opened);
 }
