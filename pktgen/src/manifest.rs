@@ -74,8 +74,8 @@ impl std::fmt::Display for Timestamps {
         let percent = stats.share() * 1e2;
         write!(
             f,
-            ", off by {uncertainty_ns:.0} ns at most; {stamped} answers ({percent:.1}%), {unstamped} more without one; seen {:.1} us \
-             later on average",
+            ", off by {uncertainty_ns:.0} ns at most; {stamped} answers ({percent:.1}%), {unstamped} more without one; the \
+             polls that saw them began {:.1} us later on average",
             mean_wait_ns / 1e3
         )?;
         match stats.clock_steps {

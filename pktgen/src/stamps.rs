@@ -61,7 +61,7 @@ pub struct StampStats {
     /// By so much a stamp may be off: half of what the shortest look at both clocks took (of the kernel's, the longest that is used), and
     /// the resolution.
     pub uncertainty_ns: f64,
-    /// How long after its stamp an answer was seen, on average: the beginning of the poll that saw it.
+    /// How long after its stamp the poll began that saw an answer, on average; negative where answers come while a poll goes on.
     pub mean_wait_ns: f64,
     /// How often the kernel's clock was set meanwhile.
     pub clock_steps: u64,
