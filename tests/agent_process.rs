@@ -32,6 +32,8 @@ fn main() {
 mod echo;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod patience;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod process;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod processes {
@@ -41,7 +43,7 @@ mod processes {
     use std::net::Ipv6Addr;
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
-    use std::process::{Child, Command, Output, Stdio};
+    use std::process::{Command, Stdio};
     use std::time::Instant;
 
     use serde_json::Value;
@@ -57,6 +59,7 @@ mod processes {
 
     use super::echo::echo;
     use super::patience::*;
+    use super::process::{Running, account};
 
     /// Names the agent to a worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
@@ -158,12 +161,12 @@ mod processes {
         }
 
         fn worker(&self) -> Running {
-            Running(Some(self.worker_command().spawn().unwrap()))
+            Running::start(&mut self.worker_command())
         }
 
         /// This one and no other.
         fn worker_of_id(&self, id: u16) -> Running {
-            Running(Some(self.worker_command().env(WORKER, id.to_string()).spawn().unwrap()))
+            Running::start(self.worker_command().env(WORKER, id.to_string()))
         }
 
         fn worker_command(&self) -> Command {
@@ -210,51 +213,13 @@ mod processes {
         wait_until("the workers are in", || channels().filter(is_in).count() == count);
     }
 
-    /// A process, killed when dropped.
-    struct Running(Option<Child>);
-
-    impl Running {
-        fn signal(&self, signal: &str) {
-            let id = self.0.as_ref().unwrap().id().to_string();
-            assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-        }
-
-        fn output(mut self) -> Output {
-            self.0.take().unwrap().wait_with_output().unwrap()
-        }
-
-        /// Ended by itself and in order.
-        fn ended(self) {
-            let output = self.output();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-    }
-
-    impl Drop for Running {
-        fn drop(&mut self) {
-            if let Some(mut child) = self.0.take() {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
-    }
-
-    fn account(output: &Output) -> Value {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        let account: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(account["balanced"], true, "{account}");
-        assert_eq!(account["mbufs_leaked"], 0, "{account}");
-        account
-    }
-
     fn count(account: &Value, pointer: &str) -> u64 {
         account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
     }
 
     pub fn a_killed_worker_loses_its_own_tasks_only() {
         let home = Home::new(64, ",infinite_rx=1");
-        let agent = Running(Some(home.command("agent").spawn().unwrap()));
+        let agent = Running::start(&mut home.command("agent"));
         let region = home.region();
         let mut workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
         wait_for_workers(&region, WORKERS);
@@ -299,8 +264,8 @@ mod processes {
     pub fn workers_and_pools_come_and_go_under_load() {
         let home = Home::new(64, ",infinite_rx=1");
         let mut command = home.command_with("agent", &["--changes", "-"]);
-        let mut agent = Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()));
-        let mut lines = agent.0.as_mut().unwrap().stdin.take().unwrap();
+        let mut agent = Running::start(command.stdin(Stdio::piped()));
+        let mut lines = agent.stdin();
         let region = home.region();
         let mut workers: BTreeMap<u16, Running> =
             (20..23).map(|id| (id, home.worker_of_id(id))).collect();
@@ -384,7 +349,7 @@ mod processes {
         let clock = home.path("clock");
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let clock = ["--clock", clock.to_str().unwrap()];
-        let agent = Running(Some(home.command_with("agent", &clock).spawn().unwrap()));
+        let agent = Running::start(&mut home.command_with("agent", &clock));
         let region = home.region();
         let mut node = None;
         wait_until("the agent waits for its first turn", || {
@@ -415,7 +380,7 @@ mod processes {
         let home = Home::new(1, ",infinite_rx=1");
         let missing = Worker::attach("no-such-agent-of-this-test", &Options::default());
         assert!(missing.unwrap_err().to_string().contains("start the agent first"));
-        let agent = Running(Some(home.command("agent").spawn().unwrap()));
+        let agent = Running::start(&mut home.command("agent"));
         drop(home.region());
         let second = home.command("agent").output().unwrap();
         let said = String::from_utf8_lossy(&second.stderr);
@@ -437,7 +402,7 @@ mod processes {
         let dead = Worker::attach(name.to_str().unwrap(), &patient()).unwrap_err();
         assert!(dead.to_string().contains("does not run any more"), "{dead}");
         // What it left is no obstacle.
-        let agent = Running(Some(home.command("agent").spawn().unwrap()));
+        let agent = Running::start(&mut home.command("agent"));
         wait_until("a worker of the new agent is let in", || {
             Worker::attach(name.to_str().unwrap(), &patient()).is_ok()
         });
@@ -448,8 +413,8 @@ mod processes {
     pub fn leaf_and_agent_share_a_process_and_a_core() {
         let home = Home::new(64, ",infinite_rx=1");
         let mut command = home.command_with("leaf", &["--changes", "-"]);
-        let mut node = Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()));
-        let mut lines = node.0.as_mut().unwrap().stdin.take().unwrap();
+        let mut node = Running::start(command.stdin(Stdio::piped()));
+        let mut lines = node.stdin();
         let region = home.region();
         let mut workers: Vec<_> = (0..2).map(|_| home.worker()).collect();
         wait_for_workers(&region, 2);
@@ -515,7 +480,7 @@ mod processes {
             let path = home.path(&format!("{role}.toml"));
             let text = fs::read_to_string(&path).unwrap();
             fs::write(&path, text.replace("seed = 7", "seed = 7\npoll = 'adaptive'")).unwrap();
-            let node = Running(Some(home.command(role).spawn().unwrap()));
+            let node = Running::start(&mut home.command(role));
             wait_until("it sleeps", || home.counter("sleeps") > 0);
             let region = home.region();
             let workers = [home.worker(), home.worker()];

@@ -23,13 +23,15 @@ fn main() {
 mod echo;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod patience;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod process;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod batches {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::{Path, PathBuf};
-    use std::process::{Child, Command, Output, Stdio};
+    use std::process::{Command, Stdio};
 
     use serde_json::Value;
     use wedjat::cosched::{Folder, JobState, Note};
@@ -43,6 +45,7 @@ mod batches {
 
     use super::echo::echo;
     use super::patience::*;
+    use super::process::Running;
 
     /// Names the agent to the worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
@@ -161,7 +164,7 @@ mod batches {
             let mut command = self.wedjat(&["agent", "--config", config.to_str().unwrap()]);
             command.args(["--duration", LIFETIME, "--", "--no-pci"]);
             command.stdout(Stdio::null()).stderr(fs::File::create(self.path("agent.log")).unwrap());
-            let agent = Running(Some(command.spawn().unwrap()));
+            let agent = Running::start(&mut command);
             wait_until("the region is there", || self.path("region").exists());
             agent
         }
@@ -170,7 +173,7 @@ mod batches {
         fn worker(&self) -> Running {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.env(ATTACH, self.path("region")).env("WEDJAT_TEST_CPU", self.cpu.to_string());
-            let worker = Running(Some(command.spawn().unwrap()));
+            let worker = Running::start(&mut command);
             let region = WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap();
             wait_until("the worker is in", || region.granted(0) != 0);
             let thread = region.worker(0).unwrap().thread;
@@ -269,7 +272,7 @@ mod batches {
             let script = "for i in 1 2 3; do echo step $i; done; echo other; while [ ! -e \"$HOLD\" ]; do sleep 0.05; done";
             let hold = self.path("release");
             let mut command = self.run(&options, script);
-            let running = Running(Some(command.env("HOLD", &hold).spawn().unwrap()));
+            let running = Running::start(command.env("HOLD", &hold));
             let id = running.id();
             self.running(id);
             let figures = || self.jobs().iter().find(|job| job.id() == id).map(|job| job.figures);
@@ -334,7 +337,11 @@ mod batches {
                 .wedjat(&["cosched", "run", "--agent", "/no/agent", "--", "true"])
                 .output()
                 .unwrap();
-            assert!(String::from_utf8(nobody.stderr).unwrap().contains("/no/agent"));
+            let said = String::from_utf8(nobody.stderr).unwrap();
+            assert!(
+                said.contains("/no/agent") && said.contains("are threads of its own"),
+                "{said}"
+            );
         }
 
         pub fn what_nobody_can_watch_is_refused(&self) {
@@ -350,13 +357,9 @@ mod batches {
             // Forks until it is not let, and ignores what asks it to end.
             let script = "trap '' TERM HUP INT; f() { f | f & }; f; while :; do :; done";
             let options = ["--policy", "idle", "--processes", "100", "--grace", "100ms"];
-            let running = Running(Some(
-                self.run(&options, script)
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .unwrap(),
-            ));
+            let running = Running::start(
+                self.run(&options, script).stdout(Stdio::null()).stderr(Stdio::null()),
+            );
             let note = self.running(running.id());
             wait_until("it has forked", || self.members(&note).len() > 20);
             let members = self.members(&note);
@@ -370,8 +373,7 @@ mod batches {
         }
 
         pub fn jobs_wait_for_each_other(&self) {
-            let start =
-                |script| Running(Some(self.run(&["--grace", "60s"], script).spawn().unwrap()));
+            let start = |script| Running::start(&mut self.run(&["--grace", "60s"], script));
             let first = start("sleep 1000");
             self.running(first.id());
             let (second, state) = (start("echo second"), |id: u32| {
@@ -390,11 +392,9 @@ mod batches {
         }
 
         pub fn a_killed_co_scheduler_leaves_nothing_behind_the_next_start(&self) {
-            let running = Running(Some(
-                self.run(&["--policy", "static(10%)"], "sleep 1000 & (while :; do :; done)")
-                    .spawn()
-                    .unwrap(),
-            ));
+            let running = Running::start(
+                &mut self.run(&["--policy", "static(10%)"], "sleep 1000 & (while :; do :; done)"),
+            );
             let note = self.running(running.id());
             wait_until("all of it runs", || self.members(&note).len() >= 2);
             let members = self.members(&note);
@@ -430,8 +430,7 @@ mod batches {
         }
 
         pub fn a_batch_ends_with_its_agent(&self, agent: Running) {
-            let running =
-                Running(Some(self.run(&["--grace", "0s"], "sleep 1000").spawn().unwrap()));
+            let running = Running::start(&mut self.run(&["--grace", "0s"], "sleep 1000"));
             let note = self.running(running.id());
             let members = self.members(&note);
             agent.signal("-KILL");
@@ -441,33 +440,6 @@ mod batches {
             let error = String::from_utf8(output.stderr).unwrap();
             assert!(error.contains("does not run any more"), "{error}");
             self.assert_gone(&note, &members);
-        }
-    }
-
-    /// A process, killed when dropped.
-    struct Running(Option<Child>);
-
-    impl Running {
-        fn id(&self) -> u32 {
-            self.0.as_ref().unwrap().id()
-        }
-
-        fn signal(&self, signal: &str) {
-            let id = self.id().to_string();
-            assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-        }
-
-        fn output(mut self) -> Output {
-            self.0.take().unwrap().wait_with_output().unwrap()
-        }
-    }
-
-    impl Drop for Running {
-        fn drop(&mut self) {
-            if let Some(mut child) = self.0.take() {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
         }
     }
 }

@@ -4,6 +4,8 @@
 
 mod frames;
 mod patience;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod process;
 mod rig;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod running;
@@ -340,6 +342,71 @@ fn an_agent_tells_who_is_given_a_task_and_how_it_ended() {
     assert_eq!(ended, [answered, answered]);
 }
 
+/// Workers 10 and 11, with one task each.
+const AGENT: &str = "[agent]\nname = 'explained'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\n\
+     [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
+     [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nqueue = 2\nworkers = '10-11'\n";
+
+/// A task to the agent, and its reply in the name of a worker, if one is given.
+fn at_agent(seq: u16, reply_of: Option<u16>) -> Vec<u8> {
+    let (client, agent) = ((CLIENT_MAC, CLIENT, 40_000), (mac_of(SERVERS[0]), SERVERS[0], 1234));
+    let (from, to) = if reply_of.is_some() { (agent, client) } else { (client, agent) };
+    let task = Header::new_task(POOL, seq);
+    let done = |src| Header { code: Code::TaskDone, src, ..task };
+    let header = reply_of.map_or(task, done);
+    let mut frame = vec![0; udp::PAYLOAD + header.len()];
+    header.emit(&mut frame[udp::PAYLOAD..]);
+    let flow = udp::Flow {
+        src_mac: from.0,
+        dst_mac: to.0,
+        src: from.1,
+        dst: to.1,
+        src_port: from.2,
+        dst_port: to.2,
+    };
+    flow.emit(&mut frame, header.len());
+    frame
+}
+
+#[test]
+fn a_capture_of_an_agent_is_explained_without_its_workers() {
+    // Two go to the workers, two wait and one finds the queue full; then the capture has the replies to 2 and 1.
+    let tasks = (1..=5).map(|seq| at_agent(seq, None));
+    let all: Vec<_> =
+        tasks.chain([(2, 11), (1, 10)].map(|(seq, by)| at_agent(seq, Some(by)))).collect();
+    let home = Home::new(AGENT, &all);
+    let output = home.explain("in.pcap", &["--format", "json"]);
+    let (_, error) = said(&output);
+    assert!(error.contains("note: all of its 2 workers are taken to be there"), "{error}");
+    assert!(error.contains("it has 2 of them"), "{error}");
+    let told = json(&output);
+    let what = |one: &Value| {
+        let text = |key: &str| one[key].as_str().unwrap().to_owned();
+        (text("moment"), text("fate"))
+    };
+    let arrived: Vec<_> = told.iter().filter(|one| one["moment"] == "arrived").map(what).collect();
+    let fates: Vec<_> = arrived.iter().map(|(_, fate)| fate.as_str()).collect();
+    assert_eq!(fates, ["given", "given", "queued", "queued", "dropped"], "{told:?}");
+    assert_eq!(told[4]["reason"], "queue_full");
+    assert_eq!(told[2]["beliefs"]["bound"], 1);
+    let first: Vec<_> = told[..2].iter().map(|one| one["worker"].as_u64().unwrap()).collect();
+    let ended: Vec<_> = told.iter().filter(|one| one["moment"] == "ended").collect();
+    // Whoever has the task ends it, also where another had it when the capture was made.
+    let by: Vec<_> = ended.iter().map(|one| one["worker"].as_u64().unwrap()).collect();
+    assert_eq!(by, [first[1], first[0]], "{told:?}");
+    assert!(ended.iter().all(|one| one["fate"] == "sent"), "{told:?}");
+    let (out, _) = said(&home.explain("in.pcap", &[]));
+    assert!(
+        out.contains("memory: task 1 of pool 7 from 10.0.1.2:40000 is given to worker 1"),
+        "{out}"
+    );
+    assert!(out.contains("is done by worker 1"), "{out}");
+    // Without replies nobody ends anything.
+    let home = Home::new(AGENT, &all[..3]);
+    let (out, error) = said(&home.explain("in.pcap", &[]));
+    assert!(error.contains("it has 0 of them") && !out.contains("is done"), "{out}{error}");
+}
+
 /// A folder with a configuration and a capture.
 struct Home(tempfile::TempDir);
 
@@ -539,11 +606,14 @@ fn what_can_not_be_explained_says_why() {
         &wedjat(&["explain", "--file", capture, wrong.to_str().unwrap()]),
         &["wrong.toml", "horos"],
     );
-    let agent = home.path("agent.toml");
-    fs::write(&agent, "[agent]\nname = 'a'\ncore = 0\n").unwrap();
+    let other = home.path("other.toml");
+    let node = "[agent]\nname = 'a'\ncore = 0\n[[port]]\ndevice = 'p'\nip = '10.0.2.11/24'\n\
+                [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nworkers = '10'\n\
+                [peers]\nnodes = ['10.0.2.11', '10.0.2.12']\n";
+    fs::write(&other, node).unwrap();
     fails(
-        &wedjat(&["explain", "--file", capture, agent.to_str().unwrap()]),
-        &["an agent's", "--node"],
+        &wedjat(&["explain", "--file", capture, other.to_str().unwrap()]),
+        &["other.toml: this agent has [peers]", "--node"],
     );
     fails(&home.explain("in.pcap", &["--port", "3"]), &["port 3: there is none", "0 (c), 1 (w)"]);
     fails(&home.explain("in.pcap", &["--reason", "udp_chksum"]), &["udp_chksum", "udp_checksum"]);
@@ -608,5 +678,5 @@ fn a_running_leaf_explains_its_packets() {
     other.kill().unwrap();
     other.wait().unwrap();
     wait_until("it has ended", || explain(&["--count", "1"]).status.success());
-    leaf.stop();
+    leaf.ended_by("-TERM");
 }

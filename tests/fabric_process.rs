@@ -5,7 +5,9 @@
 mod family;
 mod frames;
 mod patience;
+mod process;
 mod switch;
+mod wires;
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -14,6 +16,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use patience::*;
+use process::Running;
 use switch::*;
 
 #[test]
@@ -24,7 +27,7 @@ fn a_fabric_that_a_controller_tells_of_itself_loses_a_spine_and_the_controller()
         .args(["controller", "--duration", LIFETIME, "--config"])
         .arg(home.path("controller.toml"));
     let log = fs::File::create(home.path("controller.log")).unwrap();
-    let controller = Running(Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
+    let controller = Running::start(command.stdout(Stdio::null()).stderr(log));
     let ctl = |arguments: &[&str]| {
         let mut command = Command::new(WEDJAT);
         command.env("WEDJAT_CONTROLLER", home.path("fabric"));
@@ -52,7 +55,7 @@ fn a_fabric_that_a_controller_tells_of_itself_loses_a_spine_and_the_controller()
     let spine = home.start("spine", "spine90");
     let standby = home.start("spine", "spine91");
     let leaves = [home.start("leaf", "leaf1"), home.start("leaf", "leaf2")];
-    let (opened, mut switch) = Switch::open(&home, &ENDS);
+    let mut switch = Switch::open(&home, &ENDS);
     let pool = ["pool", "create", "1", "--workers", "8", "--policy", "horus"];
     told(&[&pool[..], &["--spines", "1", "--address", "10.0.1.200"]].concat());
     let linked = |spine: u64| {
@@ -75,8 +78,8 @@ fn a_fabric_that_a_controller_tells_of_itself_loses_a_spine_and_the_controller()
     switch.ask(0..500);
 
     // The spine dies. The other, which had nothing to do, has the racks and the address, and nobody said so.
-    drop(spine.kill("-KILL"));
-    switch.dead.extend([CLIENTS[0], DOWN[0]]);
+    drop(spine.end("-KILL"));
+    switch.wires.dead.extend([CLIENTS[0], DOWN[0]]);
     let died = Instant::now();
     while switch.serving == 0 {
         switch.poll();
@@ -89,12 +92,10 @@ fn a_fabric_that_a_controller_tells_of_itself_loses_a_spine_and_the_controller()
     switch.ask(500..1000);
 
     // Without the controller all goes on.
-    drop(controller.kill("-KILL"));
+    drop(controller.end("-KILL"));
     switch.ask(1000..1500);
     let (standby, leaves) = (standby.account(), leaves.map(Running::account));
     assert_eq!(standby["scheduled"], 1000, "{standby}");
     let scheduled: u64 = leaves.iter().map(|leaf| leaf["scheduled"].as_u64().unwrap()).sum();
     assert_eq!(scheduled, 1500, "{leaves:?}");
-    drop(switch);
-    drop(opened);
 }

@@ -4,6 +4,7 @@
 
 mod frames;
 mod patience;
+mod process;
 mod running;
 
 use std::fs;
@@ -20,7 +21,7 @@ fn run(arguments: &[&str], rust_log: Option<&str>) -> (String, String) {
     leaf.envs(rust_log.map(|filter| ("RUST_LOG", filter)));
     let leaf = home.start(leaf);
     std::thread::sleep(Duration::from_millis(1500));
-    leaf.stop();
+    leaf.ended_by("-TERM");
     let [stdout, stderr] = home.said();
     (stdout, stderr)
 }

@@ -5,16 +5,16 @@
 
 mod echo;
 mod patience;
+mod process;
+mod wires;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
-use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
@@ -22,6 +22,8 @@ use wedjat::worker::{Gone, Options, Worker};
 
 use echo::echo;
 use patience::*;
+use process::Running;
+use wires::Wires;
 
 const NODES: usize = 3;
 const WORKERS: usize = 2;
@@ -78,10 +80,9 @@ impl Home {
         command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
         let log = self.path(&format!("node{node}.log"));
         command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
-        let mut running = Running(Some(command.spawn().unwrap()));
+        let mut running = Running::start(&mut command);
         wait_until(&format!("node {node} runs"), || {
-            let ended = running.0.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none(), "{}", fs::read_to_string(&log).unwrap());
+            assert!(!running.has_ended(), "{}", fs::read_to_string(&log).unwrap());
             self.path(&format!("state{node}")).exists()
         });
         running
@@ -116,89 +117,29 @@ impl Home {
     }
 }
 
-/// A process, killed when dropped.
-struct Running(Option<Child>);
-
-impl Running {
-    fn account(mut self) -> Value {
-        let child = self.0.take().unwrap();
-        let id = child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success());
-        let account: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(
-            (&account["balanced"], &account["mbufs_leaked"]),
-            (&true.into(), &0.into()),
-            "{account}"
-        );
-        account
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// The switch between the nodes, and the client behind it.
 struct Switch {
-    ports: Vec<QueuePort>,
-    pool: MbufPool,
+    wires: Wires,
     /// Tasks that are not answered: the node that each was sent to or passed to last.
     open: BTreeMap<u16, usize>,
     /// Tasks answered by each node.
     answered: [u64; NODES],
     /// Tasks that nodes passed on or gave.
     passed: u64,
-    dead: Option<usize>,
 }
 
 impl Switch {
-    fn open(home: &Home) -> (Vec<Device>, Self) {
-        let device =
-            |node| format!("net_memif{node},role=client,id=0,socket=@{}-{node}", home.name);
-        let names: Vec<_> = (0..NODES).map(device).collect();
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let eal = Eal::init(&["--no-pci".to_owned()], &names).unwrap();
-        let pool = MbufPool::new(&eal, "switch", 8191).unwrap();
-        let options = DeviceOptions::patient(Some(PATIENCE));
-        let (mut devices, mut ports) = (Vec::new(), Vec::new());
-        for name in &names {
-            let (device, mut queues) = Device::open(&eal, name, &pool, &options).unwrap();
-            devices.push(device);
-            ports.push(queues.remove(0));
-        }
+    fn open(home: &Home) -> Self {
+        let wires = Wires::open((0..NODES).map(|node| format!("{}-{node}", home.name)));
         let (open, answered) = (BTreeMap::new(), [0; NODES]);
-        (devices, Self { ports, pool, open, answered, passed: 0, dead: None })
-    }
-
-    fn send(&mut self, node: usize, frame: &[u8]) {
-        if self.dead == Some(node) {
-            return;
-        }
-        let mut mbuf = self.pool.handle().take().unwrap();
-        assert!(mbuf.resize(frame.len()));
-        mbuf.bytes_mut().copy_from_slice(frame);
-        let mut burst: Burst<_> = [mbuf].into_iter().collect();
-        let start = Instant::now();
-        while self.ports[node].tx_burst(&mut burst) == 0 && start.elapsed() < PATIENCE {
-            std::thread::yield_now();
-        }
+        Self { wires, open, answered, passed: 0 }
     }
 
     /// Carries what has come.
     fn poll(&mut self) {
         let mut came = false;
         for from in 0..NODES {
-            let mut burst = Burst::new();
-            self.ports[from].rx_burst(&mut burst);
-            let frames: Vec<_> = burst.iter().map(|mbuf| mbuf.bytes().to_vec()).collect();
-            drop(burst);
+            let frames = self.wires.receive(from);
             came |= !frames.is_empty();
             frames.iter().for_each(|frame| self.carry(from, frame));
         }
@@ -232,7 +173,7 @@ impl Switch {
         }
         for node in (0..NODES).filter(|&node| node != from) {
             if to == Mac::BROADCAST || to == mac(node) {
-                self.send(node, frame);
+                self.wires.send(node, frame);
             }
         }
     }
@@ -254,7 +195,7 @@ impl Switch {
         };
         flow.emit(&mut frame, header.len() + 40);
         self.open.insert(seq, 0);
-        self.send(0, &frame);
+        self.wires.send(0, &frame);
     }
 
     /// Until that is met, of which only so much is looked at as the machine has time for.
@@ -303,7 +244,7 @@ fn nodes_without_a_leaf_share_their_tasks_and_one_that_is_killed_costs_its_own_o
     let mut nodes: Vec<_> = (0..NODES).map(|node| Some(home.start(node))).collect();
     let workers: Vec<_> =
         (0..NODES * WORKERS).map(|worker| home.worker(worker / WORKERS)).collect();
-    let (devices, mut switch) = Switch::open(&home);
+    let mut switch = Switch::open(&home);
     switch.poll_until("all nodes have heard each other", |_| {
         (0..NODES).all(|node| home.live(node).len() == NODES - 1)
     });
@@ -317,10 +258,8 @@ fn nodes_without_a_leaf_share_their_tasks_and_one_that_is_killed_costs_its_own_o
 
     // With tasks at all nodes, and on their way.
     (2000..2200).for_each(|seq| switch.task(seq));
-    let mut died = nodes[2].take().unwrap();
-    died.0.as_mut().unwrap().kill().unwrap();
-    died.0.as_mut().unwrap().wait().unwrap();
-    switch.dead = Some(2);
+    drop(nodes[2].take());
+    switch.wires.dead.push(2);
     switch.poll_until("the others have noticed", |_| home.live(0) == [1] && home.live(1) == [0]);
     switch
         .poll_until("what they have is done", |switch| switch.open.values().all(|node| *node == 2));
@@ -340,6 +279,4 @@ fn nodes_without_a_leaf_share_their_tasks_and_one_that_is_killed_costs_its_own_o
     assert_eq!(switch.answered.iter().sum::<u64>() as usize + lost, 4000);
     assert!(count(&accounts[0], "tasks_passed") > 0 && count(&accounts[1], "tasks_taken") > 0);
     workers.into_iter().for_each(|worker| worker.join().unwrap());
-    drop(switch);
-    drop(devices);
 }

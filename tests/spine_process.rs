@@ -5,8 +5,10 @@
 mod family;
 mod frames;
 mod patience;
+mod process;
 mod serving;
 mod switch;
+mod wires;
 
 #[test]
 fn a_spine_and_its_leaves_serve_clients_and_one_leaf_goes_on_alone() {

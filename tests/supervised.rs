@@ -4,6 +4,7 @@
 
 mod frames;
 mod patience;
+mod process;
 mod running;
 
 use std::io::Write;

@@ -4,6 +4,7 @@
 
 mod frames;
 mod patience;
+mod process;
 mod running;
 
 use std::collections::BTreeSet;
@@ -95,5 +96,5 @@ fn dpdks_client_shows_the_leaf() {
         (&json!("10.0.2.11"), &json!("configured"))
     );
     assert!(none.is_null() && agent.is_null(), "what is not there: {none} {agent}");
-    leaf.stop();
+    leaf.ended_by("-TERM");
 }

@@ -307,6 +307,7 @@ pub fn shown_node(seen: &Seen) -> proto::ShowReply {
         rx_errors: port.rx_errors,
         tx_errors: port.tx_errors,
         xstats: port.xstats.clone(),
+        rx_partial: port.rx_partial,
     });
     proto::ShowReply {
         version: membership.epoch,

@@ -149,6 +149,9 @@ pub struct Port {
         ::prost::alloc::string::String,
         u64,
     >,
+    /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
+    #[prost(uint64, tag = "8")]
+    pub rx_partial: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -25,6 +25,7 @@ pub(crate) mod listen;
 pub mod metrics;
 #[cfg(feature = "control")]
 mod offline;
+mod offline_workers;
 pub mod reload;
 mod requests;
 #[cfg(feature = "control")]

@@ -10,11 +10,12 @@ use super::convert::explain_spec;
 use super::explain::Explaining;
 use super::explanation::Around;
 use super::generated as proto;
+use super::offline_workers::{EndedTask, OfflineWorkers};
 use super::stamps::Stamps;
 use super::tap::TapError;
-use crate::assembly;
-use crate::config::Config;
-use crate::control::Membership;
+use crate::assembly::{self, agent as parts_of};
+use crate::config::{AgentConfig, Config, PortConfig};
+use crate::control::{Membership, signer};
 use crate::io::Buf as _;
 use crate::io::memory::{FramePool, RingPort, pair};
 use crate::io::pcap::{self, CaptureError, Captured};
@@ -22,10 +23,12 @@ use crate::io::vdev;
 use crate::node::explain::{Explainer, Records};
 use crate::node::tap::{TapCommands, TapOrder};
 use crate::node::{Commands, Timing};
-use crate::role::Leaf;
+use crate::ring::RegionError;
+use crate::role::{Agent, Leaf};
 use crate::stage::auth::ReplyAuthenticator;
 use crate::stage::network::NetworkError;
 use crate::state::StateError;
+use crate::state::table::Role;
 use crate::wire::arp::{self, Operation};
 use crate::wire::ether::{self, Mac};
 use crate::wire::{ipv4, ipv6, ndp, udp, vlan};
@@ -59,12 +62,62 @@ pub enum OfflineError {
     /// There is no memory for its state.
     #[error(transparent)]
     State(#[from] StateError),
+    /// There is no memory for what its workers attach to.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// Nobody is there who decides with it.
+    #[error(
+        "this agent has [peers], and where its tasks are done depends on what these tell: ask it while it runs (--node)"
+    )]
+    Peers,
 }
 
-/// See the module's text.
+/// What a node is made from.
+#[derive(Debug)]
+enum Source {
+    /// Of a leaf or spine.
+    Leaf(Box<Config>),
+    /// Of an agent.
+    Agent(Box<AgentConfig>),
+}
+
+impl Source {
+    fn ports(&self) -> &[PortConfig] {
+        match self {
+            Self::Leaf(config) => &config.ports,
+            Self::Agent(config) => &config.ports,
+        }
+    }
+
+    /// Addresses of the servers on a port's network, whose replies come there whoever they are for.
+    fn servers_behind(&self, port: &PortConfig) -> Vec<IpAddr> {
+        let servers = match self {
+            Self::Leaf(config) => &config.servers[..],
+            Self::Agent(_) => &[],
+        };
+        let servers = servers.iter().map(|server| server.ip);
+        servers.filter(|&server| port.reaches(server)).collect()
+    }
+
+    fn role(&self) -> Role {
+        match self {
+            Self::Leaf(config) => config.role,
+            Self::Agent(_) => Role::Agent,
+        }
+    }
+
+    fn has_controller(&self) -> bool {
+        match self {
+            Self::Leaf(config) => config.controller.is_some(),
+            Self::Agent(config) => config.controller.is_some(),
+        }
+    }
+}
+
+/// A capture, and the configuration of the node that its packets came to.
 #[derive(Debug)]
 pub struct Offline {
-    config: Config,
+    source: Source,
     packets: Vec<Captured>,
     /// The MAC addresses of its ports.
     macs: Vec<Mac>,
@@ -76,33 +129,65 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// The node that this configuration makes, and a capture's packets, which came to one of its ports, by index or device, if that is
-    /// said.
+    /// The leaf or spine that this configuration makes, and a capture's packets, which came to one of its ports, by index or device, if
+    /// that is said.
     ///
     /// # Errors
     /// When the capture can't be read, or there is no such port.
     pub fn new(config: &Config, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
-        let packets = pcap::read_packets(capture)?;
         let mut config = config.clone();
         // It is nobody's but this process's, and the same at each call.
         config.leaf.state = None;
         config.leaf.seed.get_or_insert(1);
         config.leaf.cores.truncate(1);
+        Self::of(Source::Leaf(Box::new(config)), capture, port)
+    }
+
+    /// The same of an agent. Its workers are all there, and end a task when the capture has its reply.
+    ///
+    /// # Errors
+    /// As [`Offline::new`], and when the agent has peers: what becomes of its tasks depends on these.
+    pub fn of_agent(
+        config: &AgentConfig,
+        capture: &Path,
+        port: Option<&str>,
+    ) -> Result<Self, OfflineError> {
+        if config.peers.is_some() {
+            return Err(OfflineError::Peers);
+        }
+        let mut config = config.clone();
+        config.state = None;
+        config.seed.get_or_insert(1);
+        // Of a worker that is silent in the capture nobody knows whether it hung.
+        config.host.worker_timeout_ms = 0;
+        let workers = config.host.places().len();
+        let mut offline = Self::of(Source::Agent(Box::new(config)), capture, port)?;
+        let replies = offline.packets.iter().filter(|one| {
+            offline.port_of(&one.bytes).is_none() && EndedTask::in_frame(&one.bytes).is_some()
+        });
+        let replies = replies.count();
+        offline.note(format!(
+            "all of its {workers} workers are taken to be there, and to end a task when the capture has its reply: it has {replies} of them"
+        ));
+        Ok(offline)
+    }
+
+    fn of(source: Source, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
+        let packets = pcap::read_packets(capture)?;
+        let ports = source.ports();
         let is = |device: &str, name: &str| device == name || vdev::name(device) == name;
-        let named = |name: &str| config.ports.iter().position(|one| is(&one.device, name));
-        let index = |name: &str| name.parse().ok().filter(|&at: &usize| at < config.ports.len());
+        let named = |name: &str| ports.iter().position(|one| is(&one.device, name));
+        let index = |name: &str| name.parse().ok().filter(|&at: &usize| at < ports.len());
         let port = match port {
             None => None,
             Some(name) => Some(named(name).or_else(|| index(name)).ok_or_else(|| {
-                let one = |(at, port): (usize, &crate::config::PortConfig)| {
-                    format!("{at} ({})", port.device)
-                };
-                let there: Vec<_> = config.ports.iter().enumerate().map(one).collect();
+                let one = |(at, port): (usize, &PortConfig)| format!("{at} ({})", port.device);
+                let there: Vec<_> = ports.iter().enumerate().map(one).collect();
                 TapError::Port { port: name.to_owned(), there: there.join(", ") }
             })?),
         };
         let mut offline = Self {
-            config,
+            source,
             packets,
             macs: Vec::new(),
             hosts: BTreeMap::new(),
@@ -111,7 +196,7 @@ impl Offline {
         };
         offline.look_for_macs();
         offline.look_for_hosts();
-        if offline.config.controller.is_some() {
+        if offline.source.has_controller() {
             offline.note("pools and workers that its controller tells of are not known here");
         }
         let cut = offline.packets.iter().filter(|one| one.len as usize > one.bytes.len()).count();
@@ -135,16 +220,17 @@ impl Offline {
 
     /// The ports' MAC addresses: of the configuration, else those that the capture's packets are sent to.
     fn look_for_macs(&mut self) {
-        for at in 0..self.config.ports.len() {
-            let port = &self.config.ports[at];
+        for at in 0..self.source.ports().len() {
+            let port = &self.source.ports()[at];
             let (ip, device) = (port.ip, port.device.clone());
             let found = port.mac.or_else(|| {
                 let own = |one: &Captured| sent_to(&one.bytes, ip);
-                let by_server = |one: &Captured| sent_by(&one.bytes, &self.servers_behind(port));
+                let by_server =
+                    |one: &Captured| sent_by(&one.bytes, &self.source.servers_behind(port));
                 let packets = &self.packets;
                 packets.iter().find_map(own).or_else(|| packets.iter().find_map(by_server))
             });
-            let is_said = self.config.ports[at].mac.is_some();
+            let is_said = port.mac.is_some();
             let mac = found.unwrap_or(Mac([2, 0, 0, 0, 0, at as u8 + 1]));
             match (found, is_said) {
                 (Some(mac), false) => self.note(format!(
@@ -159,20 +245,13 @@ impl Offline {
         }
     }
 
-    /// Addresses of the servers on a port's network, whose replies come there whoever they are for.
-    fn servers_behind(&self, port: &crate::config::PortConfig) -> Vec<IpAddr> {
-        let servers = self.config.servers.iter().map(|server| server.ip);
-        servers.filter(|&server| port.reaches(server)).collect()
-    }
-
     /// Where hosts on the ports' networks are, by what they sent.
     fn look_for_hosts(&mut self) {
         for packet in &self.packets {
             let frame = &packet.bytes[..];
             let Some((ip, mac)) = sender(frame) else { continue };
-            let near =
-                |(port, &own): (&crate::config::PortConfig, &Mac)| port.reaches(ip) && mac != own;
-            if !mac.is_group() && self.config.ports.iter().zip(&self.macs).any(near) {
+            let near = |(port, &own): (&PortConfig, &Mac)| port.reaches(ip) && mac != own;
+            if !mac.is_group() && self.source.ports().iter().zip(&self.macs).any(near) {
                 self.hosts.entry(ip).or_insert(mac);
             }
         }
@@ -190,7 +269,7 @@ impl Offline {
         let to = || self.macs.iter().position(|&mac| mac == dst);
         let near = || {
             let (ip, _) = sender(frame)?;
-            self.config.ports.iter().position(|port| port.reaches(ip))
+            self.source.ports().iter().position(|port| port.reaches(ip))
         };
         Some(self.port.or_else(to).or_else(near).unwrap_or(0))
     }
@@ -213,17 +292,22 @@ impl Offline {
         let _ = node.tap.push(order); // there is room
         node.poll(BEGIN);
         let first = self.packets.first().map_or(Duration::ZERO, |packet| packet.time);
-        let ports = self.config.ports.iter().map(|port| port.device.clone()).collect();
+        let ports = self.source.ports().iter().map(|port| port.device.clone()).collect();
         let stamps = Stamps::from(BEGIN, first, TICKS_HZ);
         let explaining = Explaining::new(vec![records], ports, stamps, Box::new(|| ()));
-        let (role, membership) = (self.config.role, &node.membership);
+        let (role, membership) = (self.source.role(), &node.membership);
         let around = Around { role, membership: &membership.clone(), explaining: &explaining };
         let mut left = count;
         for packet in &self.packets {
             let since = packet.time.saturating_sub(first);
-            let Some(port) = self.port_of(&packet.bytes) else { continue };
-            node.go_on(BEGIN + u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2));
-            node.receive(port, &self.frame(packet, port));
+            let at = BEGIN + u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2);
+            match self.port_of(&packet.bytes) {
+                Some(port) => {
+                    node.go_on(at);
+                    node.receive(port, &self.frame(packet, port));
+                }
+                None => node.has_sent(at, &packet.bytes),
+            }
             for told in explaining.take() {
                 if left == 0 || !each(around.explanation(&told)) {
                     return Ok(());
@@ -236,7 +320,7 @@ impl Offline {
 
     /// A packet as the port's device would give it: whole, and without the port's VLAN tag.
     fn frame(&self, packet: &Captured, port: usize) -> Vec<u8> {
-        let config = &self.config.ports[port];
+        let config = &self.source.ports()[port];
         let mut frame = packet.bytes.clone();
         frame.truncate(FRAME_BYTES);
         if frame.len() < packet.len as usize {
@@ -253,7 +337,16 @@ impl Offline {
     }
 
     fn node(&self) -> Result<Node, OfflineError> {
-        let (config, timing) = (&self.config, Timing { ticks_hz: TICKS_HZ });
+        let mut node = match &self.source {
+            Source::Leaf(config) => self.leaf(config)?,
+            Source::Agent(config) => self.agent(config)?,
+        };
+        (0..POLLS).for_each(|at| node.poll(BEGIN - (POLLS - at) * TICKS_HZ / 1000));
+        Ok(node)
+    }
+
+    fn leaf(&self, config: &Config) -> Result<Node, OfflineError> {
+        let timing = Timing { ticks_hz: TICKS_HZ };
         let table = assembly::table(config, TICKS_HZ)?;
         let mut membership = Membership::of(config);
         for (pool, entry) in config.pools.iter().zip(membership.pools.iter_mut().flatten()) {
@@ -265,22 +358,44 @@ impl Offline {
         }
         let macs = self.macs.iter().copied();
         let mut stages = assembly::stages(config, &membership, macs, &table)?;
-        let frames = FramePool::new(FRAMES, FRAME_BYTES);
-        let ports = stages[0].network().ports().len();
-        let (near, far): (Vec<_>, _) = (0..ports).map(|_| pair(DEPTH, &frames)).unzip();
+        let (frames, near, far) = ports(stages[0].network().ports().len());
         let tap = TapCommands::default();
         let leaf = Leaf::new(stages.remove(0), near, frames, Commands::default(), timing);
-        let leaf = leaf.with_tap(tap.clone());
-        let hosts = self.hosts.clone();
-        let mut node = Node { leaf, far, tap, membership, hosts, now: 0 };
-        (0..POLLS).for_each(|at| node.poll(BEGIN - (POLLS - at) * TICKS_HZ / 1000));
-        Ok(node)
+        let core = Core::Leaf(Box::new(leaf.with_tap(tap.clone())));
+        Ok(Node { core, far, tap, membership, hosts: self.hosts.clone(), now: 0 })
+    }
+
+    fn agent(&self, config: &AgentConfig) -> Result<Node, OfflineError> {
+        let table = parts_of::table(config, TICKS_HZ)?;
+        let membership = parts_of::membership(config);
+        let (frames, near, far) = ports(config.ports.len());
+        let (workers, region) = OfflineWorkers::new(&config.host)?;
+        let parts = parts_of::parts(config, &table, |at| region.channel(at).into(), frames);
+        let ports = near.into_iter().zip(config.addresses(self.macs.iter().copied())).collect();
+        let signer = signer(&membership, None).map(Arc::new);
+        let tap = TapCommands::default();
+        let agent = Agent::new(parts, ports).with_signer(signer).with_tap(tap.clone());
+        let core = Core::Agent(Box::new(agent), workers);
+        Ok(Node { core, far, tap, membership, hosts: self.hosts.clone(), now: 0 })
     }
 }
 
-/// A leaf or spine between ports in memory, whose neighbours all answer ARP and neighbour discovery.
+/// Buffers, and so many ports in memory with their far ends.
+fn ports(count: usize) -> (FramePool, Vec<RingPort>, Vec<RingPort>) {
+    let frames = FramePool::new(FRAMES, FRAME_BYTES);
+    let (near, far) = (0..count).map(|_| pair(DEPTH, &frames)).unzip();
+    (frames, near, far)
+}
+
+/// What decides on packets.
+enum Core {
+    Leaf(Box<Leaf<RingPort, FramePool>>),
+    Agent(Box<Agent<RingPort, FramePool>>, OfflineWorkers),
+}
+
+/// A node between ports in memory, whose neighbours all answer ARP and neighbour discovery.
 struct Node {
-    leaf: Leaf<RingPort, FramePool>,
+    core: Core,
     far: Vec<RingPort>,
     tap: TapCommands,
     membership: Membership,
@@ -292,7 +407,13 @@ impl Node {
     /// A pass over its ports, whose far ends answer its questions and forget all else.
     fn poll(&mut self, now: u64) {
         self.now = now.max(self.now);
-        self.leaf.poll(self.now);
+        match &mut self.core {
+            Core::Leaf(leaf) => _ = leaf.poll(self.now),
+            Core::Agent(agent, workers) => {
+                workers.work();
+                agent.poll(self.now);
+            }
+        }
         for far in &mut self.far {
             let mut answers = Vec::new();
             while let Some(frame) = far.receive() {
@@ -315,6 +436,19 @@ impl Node {
     /// A packet comes, and what it has the node ask for is answered.
     fn receive(&mut self, port: usize, frame: &[u8]) {
         let _ = self.far[port].send(frame); // there is room: all that comes is taken at once
+        self.settle();
+    }
+
+    /// The node had sent this: of an agent, that tells that a task has ended.
+    fn has_sent(&mut self, at: u64, frame: &[u8]) {
+        let Core::Agent(_, workers) = &mut self.core else { return };
+        let Some(ended) = EndedTask::in_frame(frame) else { return };
+        workers.end(ended);
+        self.go_on(at);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
         (0..2).for_each(|_| self.poll(self.now));
         self.poll(self.now + TICKS_HZ / 1_000_000);
     }

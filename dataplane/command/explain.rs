@@ -2,12 +2,12 @@
 
 use std::error::Error;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use wedjat::admin::generated::{ExplainRequest, Explanation};
-use wedjat::admin::{Connection, Offline};
+use wedjat::admin::{Connection, Offline, OfflineError};
 use wedjat::config::{AgentConfig, Config, ControllerConfig};
 
 use super::Outcome;
@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let mut told = Told { format: arguments.format, packets: 0, lost: 0, failed: None };
     match (&arguments.file, &arguments.config) {
         (Some(file), Some(config)) => {
-            let offline = Offline::new(&leaf(config)?, file, arguments.port.as_deref())?;
+            let offline = offline(config, file, arguments.port.as_deref())?;
             offline.notes().iter().for_each(|note| eprintln!("note: {note}"));
             offline.explain(request(arguments), |explanation| told.tell(&explanation))?;
         }
@@ -110,16 +110,21 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(std::process::ExitCode::SUCCESS)
 }
 
-/// The configuration of a leaf or spine: what an agent does depends on its workers, which there are none of.
-fn leaf(path: &std::path::Path) -> Result<Config, Box<dyn Error>> {
-    let other = if AgentConfig::is_agents(path) {
-        "an agent's: what it does with tasks depends on its workers, so ask it while it runs (--node)"
-    } else if ControllerConfig::is_controllers(path) {
-        "a controller's, which no packets pass"
-    } else {
-        return Ok(Config::load(path)?);
-    };
-    Err(format!("{}: this configuration is {other}", path.display()).into())
+/// The packets of a capture, and the node of this configuration.
+fn offline(config: &Path, capture: &Path, port: Option<&str>) -> Result<Offline, Box<dyn Error>> {
+    let name = config.display();
+    if ControllerConfig::is_controllers(config) {
+        let other = "this configuration is a controller's, which no packets pass";
+        return Err(format!("{name}: {other}").into());
+    }
+    if AgentConfig::is_agents(config) {
+        let offline = Offline::of_agent(&AgentConfig::load(config)?, capture, port);
+        return offline.map_err(|error| match error {
+            OfflineError::Peers => format!("{name}: {error}").into(),
+            error => error.into(),
+        });
+    }
+    Ok(Offline::new(&Config::load(config)?, capture, port)?)
 }
 
 fn request(arguments: &Arguments) -> ExplainRequest {

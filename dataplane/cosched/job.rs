@@ -328,7 +328,7 @@ impl<'a> Batch<'a> {
         watching: Watching,
         mut actuator: Box<dyn Actuator>,
     ) -> Result<Self, CoschedError> {
-        if job.class == Class::Idle && !group.yield_to_all()? && group.set_weight(true).is_err() {
+        if job.class == Class::Idle && !group.yield_to_all()? && group.set_least_weight().is_err() {
             log::warn!("this kernel has no idle cgroups: threads of the batch give way one by one");
         }
         let mut settings = job.setup.guard.clone();

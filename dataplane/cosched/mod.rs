@@ -31,7 +31,7 @@ use crate::ring::RegionError;
 #[derive(Debug, thiserror::Error)]
 pub enum CoschedError {
     /// Its agent can't be watched.
-    #[error(transparent)]
+    #[error("{error}{hint}", error = .0, hint = threads(.0))]
     Region(#[from] RegionError),
     /// The agent has ended.
     #[error(
@@ -40,8 +40,7 @@ pub enum CoschedError {
     AgentGone(String),
     /// Nobody knows which cores it could have.
     #[error(
-        "agent {0} has no worker that can be watched: attach one that is pinned to its core, or name the cores with --cpus; \
-         workers that are threads of the agent's own process are not seen"
+        "agent {0} has no worker that can be watched: attach one that is pinned to its core, or name the cores with --cpus"
     )]
     NoWorkers(String),
     /// The same.
@@ -84,8 +83,8 @@ pub enum CoschedError {
     },
     /// Nobody tells what its guard would go by.
     #[error(
-        "agent {agent} has no worker that can be watched, so that policy {policy} has nothing to go by: attach a worker that is a process \
-         (workers that are threads of the agent's own are not measured), or say --policy idle, or --force"
+        "agent {agent} has no worker that can be watched, so that policy {policy} has nothing to go by: attach a worker, \
+         or say --policy idle, or --force"
     )]
     Unwatched {
         /// The agent.
@@ -134,4 +133,14 @@ pub enum CoschedError {
     /// It can't be guarded so.
     #[error(transparent)]
     Guard(#[from] GuardSettingsError),
+}
+
+/// An agent's workers are all processes, which attach to it by its name, or all threads of its own, which have no need of one.
+fn threads(error: &RegionError) -> &'static str {
+    match error {
+        RegionError::Missing { .. } => {
+            " (an agent whose workers are threads of its own process has none, and can't be watched)"
+        }
+        _ => "",
+    }
 }

@@ -41,7 +41,7 @@ pub trait Buf: Sized {
         false
     }
 
-    /// When the device received the packet, by its own clock, if it has said so in this field.
+    /// When the packet was received, by the device's own clock or the kernel's, if that is said in this field.
     #[inline]
     fn stamp(&self, _field: StampField) -> Option<u64> {
         None

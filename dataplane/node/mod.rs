@@ -25,7 +25,7 @@ use arp::{ArpResolver, Ask};
 use crate::policy::fifo::{Fifo, Slab};
 use crate::reason::DropReason;
 use crate::stage::fabric::Word;
-use crate::stage::{PortAddress, Probe, Server, Side, Stages, Update, Verdict};
+use crate::stage::{NeighbourProbe, PortAddress, Server, Side, Stages, Update, Verdict};
 use crate::state::Gauge;
 use crate::state::neighbour::Slot;
 use crate::wire::ether::{self, Mac};
@@ -280,7 +280,8 @@ impl<T> Node<T> {
         self.apply_commands();
         self.stages.tick(now, self.timing.to_ns(now));
         self.ask_for_servers(now);
-        while let Some(Probe { port, slot, address }) = self.stages.next_probe() {
+        while let Some(NeighbourProbe { port, slot, address }) = self.stages.next_neighbour_probe()
+        {
             self.resolver.ask(port, slot, address, true, self.timing.to_ms(now));
         }
         self.review = Review { neighbours: true, workers: true, pool: 0 };

@@ -4,6 +4,8 @@
 //!
 //! It needs every queue; the level is found by sorting and prefix sums.
 
+use std::cell::RefCell;
+
 use rand::Rng as _;
 
 use super::{AnyPolicy, Asks, Basis, Caller, Candidates, Entry, Pick, Picks, Policy, Rng, Task};
@@ -44,15 +46,22 @@ struct Depth {
     member: Member,
 }
 
-/// See the module's text.
+/// Members' probabilities.
+#[derive(Clone, Debug, Default)]
+struct Shares {
+    depths: Vec<Depth>,
+    /// Sums of the probabilities of the members up to each, in the order of `depths`.
+    sums: Vec<f64>,
+}
+
+/// SCD or TWF.
 #[derive(Clone, Debug, Default)]
 pub struct WaterFill {
     /// SCD: rates count, and a task is expected half served; TWF: all speeds are equal.
     scd: bool,
     dispatchers: usize,
-    depths: Vec<Depth>,
-    /// Sums of the probabilities of the members up to each, in the order of `depths`.
-    shares: Vec<f64>,
+    /// Worked out anew for each run of tasks, and for whoever asks who would be drawn.
+    shares: RefCell<Shares>,
 }
 
 impl WaterFill {
@@ -62,19 +71,25 @@ impl WaterFill {
         Self { scd, ..Self::default() }
     }
 
-    /// Works out the probabilities for `tasks` tasks here and as many at every other dispatcher.
-    fn solve(&mut self, tasks: usize, view: &View) {
+    /// So many tasks as all dispatchers have together, of which each has `tasks`.
+    fn arrivals(&self, tasks: usize) -> f64 {
+        (self.dispatchers.max(1) * tasks) as f64 - if self.scd { 1.0 } else { 0.0 }
+    }
+}
+
+impl Shares {
+    /// Works out the probabilities for so many tasks of all dispatchers.
+    fn solve(&mut self, scd: bool, arrivals: f64, view: &View) {
         self.depths.clear();
         for &member in view.active() {
-            let (rate, half) = if self.scd { (view.rate(member), 0.5) } else { (1.0, 0.0) };
+            let (rate, half) = if scd { (view.rate(member), 0.5) } else { (1.0, 0.0) };
             let queue = f64::from(view.probe(member)) + half;
             self.depths.push(Depth { surface: queue / rate, queue, rate, member });
         }
         self.depths
             .sort_unstable_by(|a, b| a.surface.total_cmp(&b.surface).then(a.member.cmp(&b.member)));
-        let arrivals = (self.dispatchers.max(1) * tasks) as f64 - if self.scd { 1.0 } else { 0.0 };
         let level = level(&self.depths, arrivals);
-        self.shares.clear();
+        self.sums.clear();
         let mut sum = 0.0;
         for depth in &self.depths {
             let share = match arrivals > 0.0 {
@@ -83,14 +98,14 @@ impl WaterFill {
                 false => f64::from(depth.surface == self.depths[0].surface),
             };
             sum += share;
-            self.shares.push(sum);
+            self.sums.push(sum);
         }
     }
 
     fn draw(&self, rng: &mut Rng) -> Option<Pick> {
-        let total = self.shares.last()?;
+        let total = self.sums.last()?;
         let at = (rng.next_u64() >> 11) as f64 * (-53.0_f64).exp2() * total;
-        let place = self.shares.partition_point(|sum| *sum <= at).min(self.shares.len() - 1);
+        let place = self.sums.partition_point(|sum| *sum <= at).min(self.sums.len() - 1);
         let depth = &self.depths[place];
         Some(Pick { member: depth.member, idle: depth.queue < 1.0 })
     }
@@ -112,27 +127,32 @@ fn level(depths: &[Depth], volume: f64) -> f64 {
 
 impl Policy for WaterFill {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
-        self.solve(tasks.len(), view);
+        let (scd, arrivals) = (self.scd, self.arrivals(tasks.len()));
+        let shares = self.shares.get_mut();
+        shares.solve(scd, arrivals, view);
         for pick in picks.iter_mut().take(tasks.len()) {
-            *pick = self.draw(rng);
+            *pick = shares.draw(rng);
             if let Some(pick) = pick {
                 view.sent(pick.member);
             }
         }
     }
 
-    /// With chances that depend on all of them.
-    fn candidates(&self, _view: &View, _rng: &mut Rng) -> Candidates {
-        Candidates::new(Basis::Drawn, [])
+    /// With chances that depend on all of them, for a task alone.
+    fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        let mut shares = self.shares.borrow_mut();
+        shares.solve(self.scd, self.arrivals(1), view);
+        Candidates::new(Basis::Drawn, shares.draw(rng).map(|pick| pick.member))
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         // Cores that tell each other what they send are one.
         self.dispatchers = if view.peers().is_some() { 1 } else { caller.core.count };
-        self.depths.clear();
-        self.depths.reserve(view.members());
-        self.shares.clear();
-        self.shares.reserve(view.members());
+        let shares = self.shares.get_mut();
+        shares.depths.clear();
+        shares.depths.reserve(view.members());
+        shares.sums.clear();
+        shares.sums.reserve(view.members());
     }
 }
 

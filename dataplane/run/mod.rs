@@ -116,6 +116,19 @@ pub enum LaunchError {
         /// Those there are.
         usable: Vec<usize>,
     },
+    /// Batch jobs beside workers that nobody can watch.
+    #[cfg(feature = "admin")]
+    #[error(
+        "{}: `[cosched]` has {jobs} batch jobs, and workers that are threads of the agent's own process can't be watched from another one, so \
+         none would run beside them; take `[cosched]` out, or have `wedjat agent` run this file and workers attach to it",
+        path.display()
+    )]
+    JobsBesideThreads {
+        /// The configuration.
+        path: PathBuf,
+        /// Jobs that it has.
+        jobs: usize,
+    },
     /// A worker thread does not start.
     #[error("worker {id}: the system starts no thread for it: {error}")]
     Worker {

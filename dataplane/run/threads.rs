@@ -83,6 +83,11 @@ pub fn run_with<S: Serve>(
     if let Some(path) = options.clock.clone() {
         return Err(ClockError::Threads { path }.into());
     }
+    #[cfg(feature = "admin")]
+    if !config.jobs.is_empty() {
+        let (path, jobs) = (config.path.clone(), config.jobs.len());
+        return Err(LaunchError::JobsBesideThreads { path, jobs });
+    }
     let usable = cpus::usable();
     if let Some(&cpu) = threads.cpus.iter().find(|cpu| !usable.contains(cpu)) {
         return Err(LaunchError::WorkerCpu { cpu, usable });
@@ -243,5 +248,26 @@ fn ring(
             Err(worker::Gone::Stopped) => return,
             Err(gone) => return log::error!("worker {}: {gone}", place.id),
         }
+    }
+}
+
+#[cfg(all(test, feature = "admin"))]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn batch_jobs_beside_threads_are_refused() {
+        let text = "[agent]\nname = 'threads'\ncore = 0\n[[port]]\ndevice = 'net_null0'\nip = '10.0.2.11/24'\n\
+                    [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nworkers = '10-11'\n[[cosched.job]]\ncommand = ['true']\n";
+        let config = AgentConfig::parse(Path::new("threads.toml"), text).unwrap();
+        let work = |_| |_: &Request<'_>, _: &mut [u8]| None;
+        let run = |config| {
+            run_with(config, &Options::default(), Threads::new(work), &Arc::default(), |_| {})
+        };
+        let error = run(&config).unwrap_err().to_string();
+        let begins = "threads.toml: `[cosched]` has 1 batch jobs, and workers that are threads";
+        assert!(error.starts_with(begins) && error.contains("`wedjat agent`"), "{error}");
     }
 }

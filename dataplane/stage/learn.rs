@@ -5,7 +5,7 @@
 //! at, and every burst of a port for a second after a reply had to wait for a client there.
 
 use super::Stages;
-use super::liveness::Probe;
+use super::liveness::NeighbourProbe;
 use super::parse::PREFETCH_AHEAD;
 use crate::io::Buf;
 use crate::limits::PORTS_MAX;
@@ -85,7 +85,7 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     }
     if let Some((slot, address)) = contradicted {
         // Its replies go elsewhere until the host that is known has answered or failed to.
-        stages.liveness.probe(Probe { port: port as u8, slot, address });
+        stages.liveness.probe(NeighbourProbe { port: port as u8, slot, address });
     }
     // Also when it showed nobody: where all clients are behind a router no burst ever does.
     if has_packets {

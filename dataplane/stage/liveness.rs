@@ -172,7 +172,7 @@ impl Hop {
 
 /// A host to be asked by ARP whether it is where it is believed to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct NeighbourProbe {
     /// Index of the port that leads to it.
     pub port: u8,
     /// Its place among the neighbours.
@@ -205,7 +205,7 @@ pub struct Liveness {
     shared: Vec<bool>,
     /// Members are leaves.
     is_spine: bool,
-    probes: ArrayVec<Probe, PROBES_MAX>,
+    probes: ArrayVec<NeighbourProbe, PROBES_MAX>,
     /// The next set of every port's cache of neighbours to be gone through.
     sweep: usize,
     ports: usize,
@@ -359,12 +359,12 @@ impl Liveness {
     }
 
     /// The next host that is to be asked whether it is there.
-    pub(super) fn next_probe(&mut self) -> Option<Probe> {
+    pub(super) fn next_neighbour_probe(&mut self) -> Option<NeighbourProbe> {
         self.probes.pop()
     }
 
     /// This host is to be asked at once, unless too many are already.
-    pub(super) fn probe(&mut self, probe: Probe) {
+    pub(super) fn probe(&mut self, probe: NeighbourProbe) {
         let _ = self.probes.try_push(probe);
     }
 
@@ -696,7 +696,7 @@ impl Liveness {
             let patience = if has_tasks { UNANSWERED_MS } else { REACHABLE_MS };
             if neighbours.age_ms(hop.slot, now_ms).is_none_or(|age| age > patience) {
                 let &mut Hop { port, slot, address, .. } = hop;
-                let _ = self.probes.try_push(Probe { port, slot, address });
+                let _ = self.probes.try_push(NeighbourProbe { port, slot, address });
             }
         }
     }
@@ -707,7 +707,7 @@ impl Liveness {
         let now_ms = to_ms(now_ns);
         for port in 0..self.ports {
             for (slot, address) in neighbours.to_confirm(port, self.sweep, now_ms, REACHABLE_MS) {
-                self.probe(Probe { port: port as u8, slot, address });
+                self.probe(NeighbourProbe { port: port as u8, slot, address });
             }
         }
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 pub use affinity::AffinityTable;
 pub use decide::{Rewrite, RewriteV6};
-pub use liveness::{Liveness, Probe};
+pub use liveness::{Liveness, NeighbourProbe};
 pub use network::{Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
 pub use told::Choice;
@@ -561,8 +561,8 @@ impl Stages {
     }
 
     /// The next host that is to be asked by ARP whether it is where it is believed to be.
-    pub fn next_probe(&mut self) -> Option<Probe> {
-        self.liveness.next_probe()
+    pub fn next_neighbour_probe(&mut self) -> Option<NeighbourProbe> {
+        self.liveness.next_neighbour_probe()
     }
 
     /// A reply waits until it is known where a client behind this port is: its next task may tell.

@@ -30,10 +30,12 @@ pub struct Cli {
 /// By which clock answers have their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Timestamps {
-    /// The device's where it has one, else software's
+    /// The device's where it has one, else the kernel's where it is told, else software's
     Auto,
     /// The device's, or none
     Device,
+    /// The kernel's (net_pcap with iface=NAME), or none
+    Kernel,
     /// That of the poll that saw them
     Software,
 }
@@ -215,7 +217,7 @@ pub struct NetworkArgs {
     /// Receive queues beside those of the cores, which the first core polls: where several threads send at the other end
     #[arg(long, default_value_t = 0, value_name = "QUEUES")]
     pub more_rx: u16,
-    /// By which clock answers have their times: the device's where it stamps what it receives, else that of the polls
+    /// By which clock answers have their times: the device's or the kernel's where what is received is stamped, else that of the polls
     #[arg(long, value_enum, default_value_t = Timestamps::Auto)]
     pub timestamps: Timestamps,
     /// Packet buffers

@@ -35,14 +35,17 @@ pub struct Manifest {
     pub config: Config,
 }
 
+/// The name of the kernel's clock, see [`Timestamps::receive`].
+pub const KERNEL: &str = "kernel";
+
 /// By which clock answers have their times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timestamps {
-    /// `device`: when it received them; `software`: when the poll began that saw them.
+    /// `device`: when it received them; `kernel`: when the kernel did; `software`: when the poll began that saw them.
     pub receive: &'static str,
-    /// Why they are not the device's.
+    /// Why they are neither the device's nor the kernel's.
     pub reason: Option<String>,
-    /// What the device's were.
+    /// What these were.
     #[serde(flatten)]
     pub stats: Option<StampStats>,
 }
@@ -53,14 +56,35 @@ impl std::fmt::Display for Timestamps {
         if let Some(reason) = &self.reason {
             write!(f, " ({reason})")?;
         }
-        let Some(StampStats { stamped, unstamped, device_hz, uncertainty_ns }) = self.stats else {
-            return Ok(());
-        };
+        let Some(stats) = self.stats else { return Ok(()) };
+        let StampStats {
+            stamped,
+            unstamped,
+            device_hz,
+            resolution_ns,
+            uncertainty_ns,
+            mean_wait_ns,
+            ..
+        } = stats;
+        if self.receive == KERNEL {
+            write!(f, ", time of day in steps of {resolution_ns:.0} ns")?;
+        } else {
+            write!(f, ", clock of {:.3} MHz", device_hz / 1e6)?;
+        }
+        let percent = stats.share() * 1e2;
         write!(
             f,
-            ", clock of {:.3} MHz, off by {uncertainty_ns:.0} ns at most; {stamped} answers, {unstamped} more without one",
-            device_hz / 1e6
-        )
+            ", off by {uncertainty_ns:.0} ns at most; {stamped} answers ({percent:.1}%), {unstamped} more without one; the \
+             polls that saw them began {:.1} us later on average",
+            mean_wait_ns / 1e3
+        )?;
+        match stats.clock_steps {
+            0 => Ok(()),
+            steps => write!(
+                f,
+                "; the time of day was set {steps} times: stamps of 0.1 s after each were not used"
+            ),
+        }
     }
 }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use wedjat::io::dpdk::{self, Device, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort};
-use wedjat::io::{Burst, Pool, Port, StampField};
+use wedjat::io::dpdk::{
+    self, Device, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort, StampClock, Stamping,
+};
+use wedjat::io::{Burst, Pool, Port};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::engine::Generator;
@@ -47,8 +49,8 @@ pub struct Network {
     state: Option<PathBuf>,
     runs: u32,
     stop: Arc<AtomicBool>,
-    /// Where packets have the device's time, or why that is not told.
-    stamps: Result<StampField, String>,
+    /// Where packets have the time at which they were received, or why that is not told.
+    stamps: Result<Stamping, String>,
 }
 
 impl Network {
@@ -119,7 +121,7 @@ impl Network {
         let watched = node.map(WatchedNode::finish).unwrap_or_default();
         let slices = tally.slices(&load.rule, &watched);
         manifest.timestamps = Some(manifest::Timestamps {
-            receive: if tally.stamps.is_some() { "device" } else { "software" },
+            receive: self.receive_clock(),
             reason: self.stamps.as_ref().err().cloned(),
             stats: tally.stamps,
         });
@@ -147,9 +149,9 @@ impl Network {
             }
             generators.push(generator);
         }
-        if let Ok(field) = self.stamps {
+        if let Ok(stamping) = self.stamps {
             for generator in &mut generators {
-                generator.stamp(self.clock(field)?);
+                generator.stamp(self.clock(stamping)?);
             }
         }
         let busy = AtomicUsize::new(generators.len());
@@ -181,17 +183,34 @@ impl Network {
         total.ok_or_else(|| "no core".into())
     }
 
-    /// The device's clock beside ours.
-    fn clock(&self, field: StampField) -> Result<Stamps, Failure> {
-        let (eal, read) = (self.eal.clone(), self.device.clock_reader());
-        let look = move || {
-            let before = eal.now();
-            Some((before, read()?, eal.now()))
+    /// By which clock answers have their times.
+    fn receive_clock(&self) -> &'static str {
+        match self.stamps.as_ref().map(|stamping| stamping.clock) {
+            Ok(StampClock::Device) => "device",
+            Ok(StampClock::Kernel { .. }) => manifest::KERNEL,
+            Err(_) => "software",
+        }
+    }
+
+    /// The clock that packets are stamped by beside ours.
+    fn clock(&self, Stamping { field, clock }: Stamping) -> Result<Stamps, Failure> {
+        let (eal, hz) = (self.eal.clone(), self.eal.ticks_hz() as f64);
+        let stamps = match clock {
+            StampClock::Kernel { unit_ns } => {
+                Stamps::of_kernel(field, unit_ns, hz, move || eal.now())
+            }
+            StampClock::Device => {
+                let read = self.device.clock_reader();
+                let look = move || {
+                    let before = eal.now();
+                    Some((before, read()?, eal.now()))
+                };
+                Stamps::new(field, hz, look)
+            }
         };
-        let stamps = Stamps::new(field, self.eal.ticks_hz() as f64, look);
         stamps.ok_or_else(|| {
-            let name = self.device.name();
-            format!("{name}: its clock stands still, so its timestamps tell nothing: give --timestamps software").into()
+            let (name, whose) = (self.device.name(), self.receive_clock());
+            format!("{name}: the {whose}'s clock stands still, so its timestamps tell nothing: give --timestamps software").into()
         })
     }
 
@@ -247,17 +266,27 @@ impl Network {
     }
 }
 
-/// Where the device's packets have the time at which it received them, or why that is not told.
-fn stamps_of(device: &Device, asked: Timestamps) -> Result<Result<StampField, String>, Failure> {
-    match (asked, device.stamps()) {
+/// Where the device's packets have the time at which they were received, or why that is not told.
+fn stamps_of(device: &Device, asked: Timestamps) -> Result<Result<Stamping, String>, Failure> {
+    let name = device.name();
+    let refused = |option: &str, why: &str| -> Failure {
+        format!("--timestamps {option}: {name} has none that could be used: {why}; give --timestamps software, or another device").into()
+    };
+    let stamping = device.stamps();
+    match (asked, stamping.as_ref().map(|stamping| stamping.clock)) {
         (Timestamps::Software, _) => Ok(Err("as asked for".to_owned())),
-        (Timestamps::Auto, Err(why)) => Ok(Err(format!("{} has none: {why}", device.name()))),
-        (Timestamps::Device, Err(why)) => Err(format!(
-            "--timestamps device: {} has none that could be used: {why}; give --timestamps software, or another device",
-            device.name()
-        )
-        .into()),
-        (_, Ok(field)) => Ok(Ok(field)),
+        (Timestamps::Auto, Err(why)) => Ok(Err(format!("{name} has none: {why}"))),
+        (Timestamps::Device, Err(why)) => Err(refused("device", &why.to_string())),
+        (Timestamps::Kernel, Err(why)) => Err(refused("kernel", &why.to_string())),
+        (Timestamps::Device, Ok(StampClock::Kernel { .. })) => {
+            let why = "its packets have the kernel's timestamps, which --timestamps kernel takes";
+            Err(refused("device", why))
+        }
+        (Timestamps::Kernel, Ok(StampClock::Device)) => {
+            let why = "its packets have its own timestamps, which --timestamps device takes";
+            Err(refused("kernel", why))
+        }
+        _ => stamping.map(Ok).map_err(|why| why.to_string().into()),
     }
 }
 

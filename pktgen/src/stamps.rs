@@ -1,8 +1,14 @@
-//! When packets came, by their device: its clock against the generator's.
+//! When packets came, by their device or the kernel: whose clock is compared with the generator's.
 //!
 //! A device stamps by a counter of its own, of which nobody says how fast it is. So both clocks are read together, again and again: how fast
 //! the one is by the other follows from the first such look and the last, which are ever further apart, and a stamp is told from the last,
 //! which is never long ago. A look that was interrupted is known by how long it took, and not used.
+//!
+//! The kernel stamps by its time of day, which may be set while it runs. So both clocks are read after each burst, and a clock that is
+//! not where it should be by its rate was set: which of the two times a packet has that came about then can't be told, and stamps are not
+//! believed until no such packet can come any more.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use wedjat::io::{Buf, StampField};
@@ -18,6 +24,12 @@ const SLOW: u64 = 4;
 const PATIENCE: f64 = 50.0;
 /// A stamp that is further from the time at which its packet was seen is not believed.
 const FAR_S: f64 = 0.1;
+/// How far apart looks are from which a rate is told.
+const RATE_S: f64 = 0.02;
+/// The kernel's clock is made faster or slower by less than such a part, to correct it: what is more was set.
+const SLEW: f64 = 1e-3;
+/// Looks at the kernel's clock for one that is not interrupted.
+const TRIES: usize = 4;
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,31 +50,65 @@ impl Anchor {
 /// What the stamps of a run were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StampStats {
-    /// Answers whose time is the device's.
+    /// Answers whose time is the device's or the kernel's.
     pub stamped: u64,
     /// Answers without a stamp, or with one that can't be: their time is that of the poll that saw them.
     pub unstamped: u64,
-    /// Ticks a second of the device's clock, as found; 0 when none was.
+    /// Ticks a second of the device's clock, as found; 0 when none was. Of the kernel's, its units.
     pub device_hz: f64,
-    /// By so much a stamp may be off: half of what the shortest look at both clocks took, and a tick of the device's.
+    /// What a stamp is a multiple of.
+    pub resolution_ns: f64,
+    /// By so much a stamp may be off: half of what the shortest look at both clocks took (of the kernel's, the longest that is used), and
+    /// the resolution.
     pub uncertainty_ns: f64,
+    /// How long after its stamp the poll began that saw an answer, on average; negative where answers come while a poll goes on.
+    pub mean_wait_ns: f64,
+    /// How often the kernel's clock was set meanwhile.
+    pub clock_steps: u64,
 }
 
 impl StampStats {
     /// Those of several cores.
     pub fn merge(&mut self, other: &Self) {
+        let waited = |one: &Self| one.mean_wait_ns * one.stamped as f64;
+        let waited = waited(self) + waited(other);
         self.stamped += other.stamped;
+        self.mean_wait_ns = waited / self.stamped.max(1) as f64;
         self.unstamped += other.unstamped;
         self.device_hz = self.device_hz.max(other.device_hz);
+        self.resolution_ns = self.resolution_ns.max(other.resolution_ns);
         self.uncertainty_ns = self.uncertainty_ns.max(other.uncertainty_ns);
+        // Every core sees the same steps, if it hears anything meanwhile.
+        self.clock_steps = self.clock_steps.max(other.clock_steps);
+    }
+
+    /// Part of the answers whose time is a stamp.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        self.stamped as f64 / (self.stamped + self.unstamped).max(1) as f64
     }
 }
 
-/// One core's clock of a device.
+/// A clock that may be set while it runs.
+#[derive(Clone, Copy, Debug)]
+struct Settable {
+    /// Stamps count by so many of the clock's units, as which it is read.
+    unit: u64,
+    /// How often it was set.
+    steps: u64,
+    /// Stamps are not believed before this, since the clock was set.
+    doubted_until: u64,
+    /// Nor now, since every look at the clock was interrupted.
+    is_unknown: bool,
+}
+
+/// One core's look at the clock that its packets are stamped by.
 pub struct Stamps {
     /// None in tests of the clocks alone.
     field: Option<StampField>,
     look: Box<dyn FnMut() -> Option<Look> + Send>,
+    /// Of the kernel's clock alone.
+    settable: Option<Settable>,
     hz: f64,
     first: Anchor,
     last: Anchor,
@@ -72,6 +118,8 @@ pub struct Stamps {
     shortest: u64,
     stamped: u64,
     unstamped: u64,
+    /// Ticks from stamps to the polls that saw their packets.
+    waited: i64,
 }
 
 impl std::fmt::Debug for Stamps {
@@ -91,17 +139,46 @@ impl Stamps {
         Some(Self { field: Some(field), ..Self::with(hz, look)? })
     }
 
+    /// Stamps in this field by the kernel's time of day, in units of `unit_ns` nanoseconds; `now` is our clock, of `hz` ticks a second.
+    /// None when the time of day stands still.
+    pub fn of_kernel(
+        field: StampField,
+        unit_ns: u32,
+        hz: f64,
+        now: impl Fn() -> u64 + Send + 'static,
+    ) -> Option<Self> {
+        let look = move || {
+            let before = now();
+            let time = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+            Some((before, u64::try_from(time.as_nanos()).ok()?, now()))
+        };
+        let stamps = Self::with(hz, look)?.set_by_the_kernel(unit_ns);
+        Some(Self { field: Some(field), ..stamps })
+    }
+
+    /// The clock that is looked at counts nanoseconds and may be set; stamps are in units of so many.
+    fn set_by_the_kernel(self, unit_ns: u32) -> Self {
+        let unit = u64::from(unit_ns);
+        let settable = Settable { unit, steps: 0, doubted_until: 0, is_unknown: false };
+        Self { settable: Some(settable), ..self }
+    }
+
     /// Without a field in which there are any.
     fn with(hz: f64, mut look: impl FnMut() -> Option<Look> + Send + 'static) -> Option<Self> {
-        let first = Anchor::of(look()?);
+        let mut narrowest = || {
+            let looks = std::iter::repeat_with(&mut look).take(TRIES);
+            looks.flatten().map(Anchor::of).min_by_key(|one| one.width)
+        };
+        let first = narrowest()?;
         let mut last = first;
-        while (last.ticks.saturating_sub(first.ticks) as f64) < hz * 0.02 {
-            last = Anchor::of(look()?);
+        while (last.ticks.saturating_sub(first.ticks) as f64) < hz * RATE_S {
+            last = narrowest()?;
         }
         let rate = rate(first, last)?;
         Some(Self {
             field: None,
             look: Box::new(look),
+            settable: None,
             hz,
             first,
             last,
@@ -110,15 +187,47 @@ impl Stamps {
             shortest: first.width.min(last.width).max(1),
             stamped: 0,
             unstamped: 0,
+            waited: 0,
         })
     }
 
-    /// Looks at both clocks again if it is time for that.
+    /// Looks at both clocks again if it is time for that: at each burst, where the other one may be set.
     #[inline]
     pub fn tend(&mut self, now: u64) {
-        if now >= self.next_look {
+        if let Some(settable) = self.settable {
+            self.settable = Some(self.look_for_steps(settable));
+        } else if now >= self.next_look {
             self.look_again(now);
         }
+    }
+
+    #[cold]
+    fn look_for_steps(&mut self, settable: Settable) -> Settable {
+        let looks = std::iter::repeat_with(&mut self.look).take(TRIES);
+        let narrow = SLOW * self.shortest;
+        let found = looks.flatten().map(Anchor::of).find(|one| one.width <= narrow);
+        let Some(found) = found else { return Settable { is_unknown: true, ..settable } };
+        let settable = Settable { is_unknown: false, ..settable };
+        self.shortest = self.shortest.min(found.width.max(1));
+        let off = self.off(found);
+        let last = std::mem::replace(&mut self.last, found);
+        let elapsed = found.ticks.saturating_sub(last.ticks) as f64;
+        let looks_off = (last.width + found.width) as f64 / 2.0;
+        if off.abs() > elapsed * SLEW + looks_off + 2.0 * self.rate {
+            self.first = found;
+            let doubted_until = found.ticks + (self.hz * FAR_S) as u64;
+            return Settable { steps: settable.steps + 1, doubted_until, ..settable };
+        }
+        if found.ticks.saturating_sub(self.first.ticks) as f64 >= self.hz * RATE_S {
+            self.rate = rate(self.first, found).unwrap_or(self.rate);
+        }
+        settable
+    }
+
+    /// By how many of our ticks the other clock is further than by its last look and its rate.
+    fn off(&self, found: Anchor) -> f64 {
+        let device = found.device.wrapping_sub(self.last.device).cast_signed();
+        device as f64 * self.rate - found.ticks.wrapping_sub(self.last.ticks).cast_signed() as f64
     }
 
     #[cold]
@@ -137,13 +246,19 @@ impl Stamps {
         }
     }
 
-    /// When a packet came that was seen at `now`: by its device, else then.
+    /// When a packet came that was seen at `now`: by its stamp, else then.
     #[inline]
     pub fn time_of<B: Buf>(&mut self, packet: &B, now: u64) -> u64 {
         let stamp = self.field.and_then(|field| packet.stamp(field));
-        let time = stamp.and_then(|stamp| self.ticks(stamp, now));
+        let time = stamp.and_then(|stamp| match self.settable {
+            Some(settable) => self.ticks_of_kernel(settable, stamp),
+            None => self.ticks(stamp, now),
+        });
         match time {
-            Some(_) => self.stamped += 1,
+            Some(time) => {
+                self.stamped += 1;
+                self.waited += now.wrapping_sub(time).cast_signed();
+            }
             None => self.unstamped += 1,
         }
         time.unwrap_or(now)
@@ -158,15 +273,27 @@ impl Stamps {
         (-slack..self.hz * FAR_S).contains(&ago).then(|| now - (ago.max(0.0) as u64).min(now))
     }
 
+    /// The same of a clock that may be set. It was read after the packet had come, which may have been after the poll began.
+    fn ticks_of_kernel(&self, settable: Settable, stamp: u64) -> Option<u64> {
+        let is_doubted = settable.is_unknown || self.last.ticks < settable.doubted_until;
+        let stamp = stamp.checked_mul(settable.unit)?;
+        if is_doubted { None } else { self.ticks(stamp, self.last.ticks) }
+    }
+
     /// What the stamps were so far.
     #[must_use]
     pub fn stats(&self) -> StampStats {
         let tick_ns = 1e9 / self.hz;
+        let (unit, longest) = self.settable.map_or((1, 1), |one| (one.unit, SLOW));
+        let resolution = self.rate * unit as f64;
         StampStats {
             stamped: self.stamped,
             unstamped: self.unstamped,
-            device_hz: self.hz / self.rate,
-            uncertainty_ns: (self.shortest as f64 / 2.0 + self.rate) * tick_ns,
+            device_hz: self.hz / resolution,
+            resolution_ns: resolution * tick_ns,
+            uncertainty_ns: ((self.shortest * longest) as f64 / 2.0 + resolution) * tick_ns,
+            mean_wait_ns: self.waited as f64 / self.stamped.max(1) as f64 * tick_ns,
+            clock_steps: self.settable.map_or(0, |one| one.steps),
         }
     }
 }
@@ -240,6 +367,89 @@ mod tests {
         assert_eq!(stamps.ticks(device(now + 1_000_000, 1.0), now), None, "in the future");
         assert_eq!(stamps.ticks(device(now + 100, 1.0), now), Some(now), "as good as now");
         assert_eq!(stamps.ticks(1 << 62, now), None);
+    }
+
+    /// The time of day, which is set now and then; ours counts nanoseconds.
+    #[derive(Default)]
+    struct TimeOfDay {
+        ours: AtomicU64,
+        ahead: AtomicU64,
+        look_ns: AtomicU64,
+    }
+
+    impl TimeOfDay {
+        fn at(&self, ours: u64) -> u64 {
+            1_700_000_000_000_000_000 + self.ahead.load(Relaxed) + ours
+        }
+
+        fn stamps() -> (Stamps, Arc<Self>) {
+            let day = Arc::new(Self::default());
+            day.ahead.store(5_000_000_000, Relaxed);
+            day.look_ns.store(100, Relaxed);
+            let of = Arc::clone(&day);
+            let look = move || {
+                let took = of.look_ns.load(Relaxed);
+                let before = of.ours.fetch_add(1_000 + took, Relaxed);
+                Some((before, of.at(before + took / 2), before + took))
+            };
+            let stamps = Stamps::with(1e9, look).unwrap().set_by_the_kernel(1000);
+            (stamps, day)
+        }
+
+        /// What is told of a packet that came `ago` ns before a burst is looked at, and when it came; it is stamped by `by`.
+        fn burst(&self, stamps: &mut Stamps, ago: u64, by: u64) -> (Option<u64>, u64) {
+            let now = self.ours.fetch_add(300_000, Relaxed) + 300_000;
+            stamps.tend(now);
+            let settable = stamps.settable.unwrap();
+            (stamps.ticks_of_kernel(settable, (by - ago) / 1000), now - ago)
+        }
+
+        fn next_burst(&self, stamps: &mut Stamps, ago: u64) -> (Option<u64>, u64) {
+            let by = self.at(self.ours.load(Relaxed) + 300_000);
+            self.burst(stamps, ago, by)
+        }
+    }
+
+    #[test]
+    fn the_kernels_stamps_are_told_to_their_resolution() {
+        let (mut stamps, day) = TimeOfDay::stamps();
+        for step in 0..2000_u64 {
+            // Slewed by half a thousandth, as the kernel does to correct it.
+            day.ahead.fetch_add(150, Relaxed);
+            let (told, came) = day.next_burst(&mut stamps, step * 37 % 900_000);
+            let told = told.unwrap();
+            assert!(told <= came + 600 && came <= told + 1_600, "{told} {came}");
+        }
+        let stats = stamps.stats();
+        assert_eq!(stats.clock_steps, 0);
+        assert!((stats.resolution_ns / 1e3 - 1.0).abs() < 1e-2, "{stats:?}");
+        assert!((1_100.0..1_300.0).contains(&stats.uncertainty_ns), "{stats:?}");
+    }
+
+    #[test]
+    fn a_step_of_the_time_of_day_is_noticed_and_told() {
+        for ahead in [5_003_000_000, 4_997_000_000, 9_000_000_000] {
+            let (mut stamps, day) = TimeOfDay::stamps();
+            assert!(day.next_burst(&mut stamps, 9_000).0.is_some());
+            let before = day.at(day.ours.load(Relaxed) + 300_000);
+            day.ahead.store(ahead, Relaxed);
+            assert_eq!(day.burst(&mut stamps, 9_000, before).0, None, "stamped before the step");
+            assert_eq!(day.next_burst(&mut stamps, 9_000).0, None, "who knows");
+            day.ours.fetch_add(100_000_000, Relaxed);
+            let (told, came) = day.next_burst(&mut stamps, 9_000);
+            assert!(told.unwrap().abs_diff(came) < 2_000, "{told:?} {came}");
+            assert_eq!(stamps.stats().clock_steps, 1);
+        }
+    }
+
+    #[test]
+    fn while_every_look_is_interrupted_no_stamp_is_believed() {
+        let (mut stamps, day) = TimeOfDay::stamps();
+        day.look_ns.store(50_000, Relaxed);
+        assert_eq!(day.next_burst(&mut stamps, 9_000).0, None);
+        day.look_ns.store(120, Relaxed);
+        assert!(day.next_burst(&mut stamps, 9_000).0.is_some());
+        assert_eq!(stamps.stats().clock_steps, 0);
     }
 
     #[test]

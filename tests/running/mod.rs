@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 
 use wedjat::io::pcap::write_frames;
 use wedjat::state::Snapshot;
@@ -11,6 +11,7 @@ use wedjat::wire::task::Header;
 
 use crate::frames::*;
 use crate::patience::*;
+use crate::process::Running;
 
 pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
@@ -67,38 +68,9 @@ impl Home {
 
     /// Starts it and waits until it schedules.
     pub fn start(&self, mut command: Command) -> Running {
-        let running = Running(Some(command.spawn().unwrap()));
+        let running = Running::start(&mut command);
         let scheduled = |state: Snapshot| state.cores[0].counters["scheduled"] > 0;
         wait_until("it schedules", || Snapshot::open(&self.state()).is_ok_and(scheduled));
         running
-    }
-}
-
-/// A process, killed when dropped.
-pub struct Running(Option<Child>);
-
-impl Running {
-    pub fn id(&self) -> u32 {
-        self.0.as_ref().unwrap().id()
-    }
-
-    pub fn signal(&self, signal: &str) {
-        let id = self.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-    }
-
-    /// Ends it by SIGTERM, as it should end.
-    pub fn stop(mut self) {
-        self.signal("-TERM");
-        assert!(self.0.take().unwrap().wait().unwrap().success());
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }

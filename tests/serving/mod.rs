@@ -15,7 +15,7 @@ pub fn serve_and_lose_a_leaf(family: Family) {
     let spine = home.start("spine", "spine90");
     let first = home.start("leaf", "leaf1");
     let second = home.start("leaf", "leaf2");
-    let (opened, mut switch) = Switch::open(&home, &ENDS[..4]);
+    let mut switch = Switch::open(&home, &ENDS[..4]);
     switch.poll_until("they hear of each other", || {
         let leaves = ["leaf1", "leaf2"].map(|leaf| home.counter(leaf, "signals"));
         home.counter("spine90", "signals") > 10 && leaves.iter().all(|heard| *heard > 0)
@@ -30,8 +30,8 @@ pub fn serve_and_lose_a_leaf(family: Family) {
     assert_eq!(state["pools"][0]["members"].as_array().map(Vec::len), Some(2), "{state}");
 
     // One of them dies: the other has all, once the spine has noticed.
-    drop(first.kill("-KILL"));
-    switch.dead.push(UP[0]);
+    drop(first.end("-KILL"));
+    switch.wires.dead.push(UP[0]);
     switch.poll_until("the spine notices", || home.counter("spine90", "workers_lost") == 1);
     let before = switch.answered.len() as u16;
     switch.ask(before..before + 200);
@@ -47,6 +47,4 @@ pub fn serve_and_lose_a_leaf(family: Family) {
         (by_second, by_second),
         "{leaf}"
     );
-    drop(switch);
-    drop(opened);
 }

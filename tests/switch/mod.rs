@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
-use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
@@ -18,6 +16,8 @@ use wedjat::wire::udp::{self, Flow};
 use super::family::{Family, as_v4};
 use super::frames::arp_answer;
 use super::patience::*;
+use super::process::Running;
+use super::wires::Wires;
 
 pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 pub const CLIENT: u32 = 0x0A00_0164;
@@ -150,11 +150,10 @@ impl Home {
         command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
         let file = fs::File::create(self.path(&format!("{name}.log"))).unwrap();
         command.stdout(Stdio::piped()).stderr(file);
-        let mut running = Running(Some(command.spawn().unwrap()));
+        let mut running = Running::start(&mut command);
         wait_until(&format!("{name} runs"), || {
-            let ended = running.0.as_mut().unwrap().try_wait().unwrap();
             let log = self.path(&format!("{name}.log"));
-            assert!(ended.is_none(), "{}", fs::read_to_string(log).unwrap());
+            assert!(!running.has_ended(), "{}", fs::read_to_string(log).unwrap());
             self.path(name).exists()
         });
         running
@@ -177,44 +176,12 @@ impl Home {
     }
 }
 
-/// A process, killed when dropped.
-pub struct Running(pub Option<Child>);
-
-impl Running {
-    pub fn kill(mut self, signal: &str) -> Output {
-        let child = self.0.take().unwrap();
-        let id = child.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-        child.wait_with_output().unwrap()
-    }
-
-    pub fn account(self) -> Value {
-        let output = self.kill("-TERM");
-        assert!(output.status.success());
-        let account: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(account["balanced"], true, "{account}");
-        account
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// All that is between and around the nodes.
 pub struct Switch {
-    pub ports: Vec<QueuePort>,
-    pub pool: MbufPool,
+    pub wires: Wires,
     /// Tasks that are answered, and by which leaf.
     pub answered: BTreeMap<u16, usize>,
     pub signals: usize,
-    /// Whoever was there has died.
-    pub dead: Vec<usize>,
     /// The spine that has the service address, as it was announced.
     pub serving: usize,
     family: Family,
@@ -222,47 +189,21 @@ pub struct Switch {
 
 impl Switch {
     /// Joined to these ends.
-    pub fn open(home: &Home, ends: &[&str]) -> (Vec<Device>, Self) {
-        let device = |(at, end): (usize, &&str)| {
-            format!("net_memif{at},role=client,id=0,socket=@{}-{end}", home.name)
-        };
-        let devices: Vec<_> = ends.iter().enumerate().map(device).collect();
-        let names: Vec<_> = devices.iter().map(String::as_str).collect();
-        let eal = Eal::init(&["--no-pci".to_owned()], &names).unwrap();
-        let pool = MbufPool::new(&eal, "switch", 8191).unwrap();
-        let options = DeviceOptions::patient(Some(PATIENCE));
-        let (mut opened, mut ports) = (Vec::new(), Vec::new());
-        for name in &names {
-            let (device, mut queues) = Device::open(&eal, name, &pool, &options).unwrap();
-            opened.push(device);
-            ports.push(queues.remove(0));
-        }
-        let (answered, signals, dead, serving) = (BTreeMap::new(), 0, Vec::new(), 0);
-        (opened, Self { ports, pool, answered, signals, dead, serving, family: home.family })
+    pub fn open(home: &Home, ends: &[&str]) -> Self {
+        let wires = Wires::open(ends.iter().map(|end| format!("{}-{end}", home.name)));
+        let (answered, signals, serving) = (BTreeMap::new(), 0, 0);
+        Self { wires, answered, signals, serving, family: home.family }
     }
 
-    pub fn send(&mut self, port: usize, frame: &[u8]) {
-        if self.dead.contains(&port) {
-            return;
-        }
+    fn send(&mut self, wire: usize, frame: &[u8]) {
         let frame = self.family.frame(frame);
-        let mut mbuf = self.pool.handle().take().unwrap();
-        assert!(mbuf.resize(frame.len()));
-        mbuf.bytes_mut().copy_from_slice(&frame);
-        let mut burst: Burst<_> = [mbuf].into_iter().collect();
-        let start = Instant::now();
-        while self.ports[port].tx_burst(&mut burst) == 0 && start.elapsed() < PATIENCE {
-            std::thread::yield_now();
-        }
+        self.wires.send(wire, &frame);
     }
 
     pub fn poll(&mut self) {
-        for at in 0..self.ports.len() {
-            let mut burst = Burst::new();
-            self.ports[at].rx_burst(&mut burst);
-            let frames: Vec<_> = burst.iter().map(|mbuf| as_v4(mbuf.bytes())).collect();
-            drop(burst);
-            frames.into_iter().for_each(|frame| self.come(at, frame));
+        for at in 0..self.wires.count() {
+            let frames = self.wires.receive(at);
+            frames.iter().for_each(|frame| self.come(at, as_v4(frame)));
         }
     }
 

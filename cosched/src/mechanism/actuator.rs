@@ -13,12 +13,6 @@ pub trait Actuator {
     /// # Errors
     /// When the system refuses.
     fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError>;
-
-    /// Lets it have all that it may get, as at the start.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    fn release(&mut self, group: &Group) -> Result<(), GroupError>;
 }
 
 /// A quota of CPU time; without any share the batch is frozen, where that can be.
@@ -49,19 +43,13 @@ impl Actuator for Quota {
         match share {
             Share::NONE if group.freeze(true)? => Ok(()),
             _ => {
-                group.set_quota(Some(share.part() * self.cpus))?;
+                group.set_quota(share.part() * self.cpus)?;
                 if had == Some(Share::NONE) {
                     group.freeze(false)?;
                 }
                 Ok(())
             }
         }
-    }
-
-    fn release(&mut self, group: &Group) -> Result<(), GroupError> {
-        self.given = None;
-        group.set_quota(None)?;
-        group.freeze(false).map(|_| ())
     }
 }
 
@@ -79,19 +67,13 @@ impl Actuator for Weight {
 
     fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError> {
         if !std::mem::replace(&mut self.is_set, true) {
-            group.set_weight(true)?;
+            group.set_least_weight()?;
         }
         let is_frozen = share == Share::NONE;
         if is_frozen != self.is_frozen {
             self.is_frozen = group.freeze(is_frozen)? && is_frozen;
         }
         Ok(())
-    }
-
-    fn release(&mut self, group: &Group) -> Result<(), GroupError> {
-        *self = Self::default();
-        group.set_weight(false)?;
-        group.freeze(false).map(|_| ())
     }
 }
 
@@ -105,10 +87,6 @@ impl Actuator for Unlimited {
     }
 
     fn give(&mut self, _: &Group, _: Share) -> Result<(), GroupError> {
-        Ok(())
-    }
-
-    fn release(&mut self, _: &Group) -> Result<(), GroupError> {
         Ok(())
     }
 }

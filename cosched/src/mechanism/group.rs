@@ -141,36 +141,35 @@ impl Group {
         }
     }
 
-    /// Lets it have so many CPUs' time; as much as there is when none.
+    /// Lets it have so many CPUs' time.
     ///
     /// # Errors
     /// When the system refuses, or when there is no file to say it in.
-    pub fn set_quota(&self, cpus: Option<f64>) -> Result<(), GroupError> {
+    pub fn set_quota(&self, cpus: f64) -> Result<(), GroupError> {
         // Short, so that what it may use of a period at once is short, too.
         const PERIOD_US: u32 = 20_000;
         const LEAST_US: f64 = 1000.0;
-        let quota = cpus.map(|cpus| (cpus * f64::from(PERIOD_US)).max(LEAST_US) as u64);
+        let quota = (cpus * f64::from(PERIOD_US)).max(LEAST_US) as u64;
         if let Some(path) = self.file("cpu.max") {
-            let quota = quota.map_or("max".to_owned(), |quota| quota.to_string());
             return put(&path, &format!("{quota} {PERIOD_US}"));
         }
         let Some(path) = self.file("cpu.cfs_quota_us") else {
             return Err(GroupError::Missing("a quota (cpu.max, or cpu.cfs_quota_us)"));
         };
         put(&path.with_file_name("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
-        put(&path, &quota.map_or("-1".to_owned(), |quota| quota.to_string()))
+        put(&path, &quota.to_string())
     }
 
-    /// Gives it the least weight that there is, or the usual one.
+    /// Gives it the least weight that there is.
     ///
     /// # Errors
     /// When the system refuses, or when there is no file to say it in.
-    pub fn set_weight(&self, least: bool) -> Result<(), GroupError> {
+    pub fn set_least_weight(&self) -> Result<(), GroupError> {
         if let Some(path) = self.file("cpu.weight") {
-            return put(&path, if least { "1" } else { "100" });
+            return put(&path, "1");
         }
         match self.file("cpu.shares") {
-            Some(path) => put(&path, if least { "2" } else { "1024" }),
+            Some(path) => put(&path, "2"),
             None => Err(GroupError::Missing("a weight (cpu.weight, or cpu.shares)")),
         }
     }

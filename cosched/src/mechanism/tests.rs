@@ -119,13 +119,13 @@ fn a_batch_is_held_by_the_controllers_of_version_1() {
     quota.give(&group, Share::at_most(0.1)).unwrap();
     assert_eq!(tree.read("freezer/wedjat-one/freezer.state"), "THAWED");
     assert_eq!(tree.read("cpu/wedjat-one/cpu.cfs_quota_us"), "4000");
-    quota.release(&group).unwrap();
-    assert_eq!(tree.read("cpu/wedjat-one/cpu.cfs_quota_us"), "-1");
     let mut weight = Weight::default();
     weight.give(&group, Share::MOST).unwrap();
     assert_eq!(tree.read("cpu/wedjat-one/cpu.shares"), "2");
-    weight.release(&group).unwrap();
-    assert_eq!(tree.read("cpu/wedjat-one/cpu.shares"), "1024");
+    weight.give(&group, Share::NONE).unwrap();
+    assert_eq!(tree.read("freezer/wedjat-one/freezer.state"), "FROZEN");
+    weight.give(&group, Share::at_most(0.1)).unwrap();
+    assert_eq!(tree.read("freezer/wedjat-one/freezer.state"), "THAWED");
     assert!(!group.yield_to_all().unwrap(), "this kernel has no cpu.idle");
     group.remove(Duration::ZERO).unwrap();
     assert!(!tree.0.path().join("sys/fs/cgroup/cpu/wedjat-one").exists());
@@ -150,8 +150,8 @@ fn a_batch_is_held_by_the_controllers_of_version_2() {
     assert_eq!(tree.read("unified/wedjat-one/cpu.max"), "12000 20000");
     quota.give(&group, Share::NONE).unwrap();
     assert_eq!(tree.read("unified/wedjat-one/cgroup.freeze"), "1");
-    quota.release(&group).unwrap();
-    assert_eq!(tree.read("unified/wedjat-one/cpu.max"), "max 20000");
+    quota.give(&group, Share::at_most(0.1)).unwrap();
+    assert_eq!(tree.read("unified/wedjat-one/cpu.max"), "4000 20000");
     assert_eq!(tree.read("unified/wedjat-one/cgroup.freeze"), "0");
     tree.write("sys/fs/cgroup/unified/wedjat-one/cpu.stat", "nr_periods 3\nusage_usec 17\n");
     assert_eq!(group.used_ns(), Some(17_000));
@@ -275,7 +275,7 @@ fn a_batch_starts_where_it_is_held_and_ends_whatever_it_does() {
     assert!(group.processes().contains(&child.id()));
     let scheduling = Scheduling::of(child.id()).unwrap();
     assert_eq!((scheduling.class, &scheduling.cpus), (5, &limits.cpus));
-    let _ = group.set_quota(Some(0.1));
+    let _ = group.set_quota(0.1);
     let _ = group.freeze(true);
     assert!(group.kill(Duration::from_secs(60), || drop(child.try_wait())), "all of it has ended");
     assert!(!child.wait().unwrap().success());

@@ -88,5 +88,5 @@ pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, Outlet, QueuePort};
 pub use rss::RssFields;
 pub use sleeper::Sleeper;
-pub use stamps::NoStamps;
+pub use stamps::{NoStamps, StampClock, Stamping};
 pub use yardsticks::{Distributor, RingPair, YardstickError};

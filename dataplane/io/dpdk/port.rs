@@ -22,11 +22,11 @@ use super::memif::{self, Interposed, Role, Serving};
 use super::pool::MbufPool;
 use super::rss::RssFields;
 use super::source::Source;
-use super::stamps::{self, NoStamps};
+use super::stamps::{self, NoStamps, StampClock, Stamping};
 use super::turns::take_turn;
 use super::vlan;
 use crate::io::vdev::{self, is_pci_address};
-use crate::io::{Buf, Burst, Port, StampField};
+use crate::io::{Buf, Burst, Port};
 use crate::wire::udp;
 
 /// DPDK's `RTE_ETH_NAME_MAX_LEN`, the longest name `rte_eth_dev_get_name_by_port` writes.
@@ -84,7 +84,7 @@ pub struct DeviceOptions {
     pub trust_checksums: bool,
     /// The VLAN that the device's ports are in: its tag is taken off what comes and put on what goes.
     pub vlan: Option<u16>,
-    /// Have the device stamp what it receives, where it can ([`Device::stamps`]).
+    /// Have packets stamped when they are received, where that can be ([`Device::stamps`]).
     pub stamps: bool,
     /// Set the device up for receive interrupts, where it has them, so that whoever polls it may sleep.
     pub interrupts: bool,
@@ -214,8 +214,8 @@ struct Opened {
     kernel_rings: KernelRings,
     /// Its receive queues have interrupts.
     interrupts: bool,
-    /// Where its packets have the time at which it received them.
-    stamps: Result<StampField, NoStamps>,
+    /// Where its packets have the time at which they were received.
+    stamps: Result<Stamping, NoStamps>,
     /// Packets whose checksums were finished here.
     partial: AtomicU64,
     /// Packets that were not of the port's VLAN.
@@ -372,16 +372,19 @@ impl Device {
         address.addr_bytes
     }
 
-    /// Where its packets have the time at which it received them, by the clock that [`Device::clock`] reads.
+    /// Where its packets have the time at which they were received, and whether by its own clock, which [`Device::clock`] reads.
     ///
     /// # Errors
     /// Why they have none, or none that could be compared with other times.
-    pub fn stamps(&self) -> Result<StampField, NoStamps> {
-        let field = self.0.stamps.clone()?;
-        self.clock().map(|_| field)
+    pub fn stamps(&self) -> Result<Stamping, NoStamps> {
+        let stamping = self.0.stamps.clone()?;
+        match stamping.clock {
+            StampClock::Device => self.clock().map(|_| stamping),
+            StampClock::Kernel { .. } => Ok(stamping),
+        }
     }
 
-    /// The clock by which it stamps packets, in ticks of its own. May ask the device: not for each packet.
+    /// The clock by which it stamps packets itself, in ticks of its own. May ask the device: not for each packet.
     ///
     /// # Errors
     /// When its driver does not tell it.
@@ -881,15 +884,13 @@ impl Setup<'_> {
         self.accept("configure it", error)
     }
 
-    /// Where its packets will have the time at which it received them.
-    fn stamps(&self, info: &sys::rte_eth_dev_info, driver: &str) -> Result<StampField, NoStamps> {
+    /// Where its packets will have the time at which they were received.
+    fn stamps(&self, info: &sys::rte_eth_dev_info, driver: &str) -> Result<Stamping, NoStamps> {
         if !self.options.stamps {
             return Err(NoStamps::NotAsked);
         }
-        if info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP == 0 {
-            return Err(NoStamps::Driver { driver: driver.to_owned() });
-        }
-        stamps::field()
+        let clock = StampClock::of(driver, self.name, info)?;
+        stamps::field().map(|field| Stamping { field, clock })
     }
 
     fn queues(&self) -> Result<(), DeviceError> {

@@ -1,10 +1,61 @@
-//! The times at which a device receives packets, by a clock of its own.
+//! The times at which packets are received: by a device with a clock of its own, or by the kernel.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use wedjat_sys as sys;
 
 use super::eal::error_text;
-use crate::io::StampField;
+use crate::io::{StampField, vdev};
+
+/// The driver that passes on what the kernel's interfaces receive, with the kernel's time of each packet.
+const PCAP: &str = "net_pcap";
+
+/// By whose clock packets are stamped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StampClock {
+    /// The device's, in ticks of its own ([`super::Device::clock`]).
+    Device,
+    /// The kernel's time of day (`CLOCK_REALTIME`), in units of so many nanoseconds since the Unix epoch.
+    Kernel {
+        /// Nanoseconds of a unit.
+        unit_ns: u32,
+    },
+}
+
+/// Where packets have the time at which they were received, and by which clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamping {
+    /// Where.
+    pub field: StampField,
+    /// By which clock.
+    pub clock: StampClock,
+}
+
+impl StampClock {
+    /// The clock by which a device's packets are stamped.
+    ///
+    /// # Errors
+    /// Why they are not.
+    pub(super) fn of(
+        driver: &str,
+        device: &str,
+        info: &sys::rte_eth_dev_info,
+    ) -> Result<Self, NoStamps> {
+        let is_offload = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP != 0;
+        match driver {
+            PCAP if !receives_live(device, info) => Err(NoStamps::Capture),
+            // DPDK 21.11 to 26.03 stamps always, by microseconds; from 26.07 on it has the offload, and stamps by nanoseconds.
+            PCAP => Ok(Self::Kernel { unit_ns: if is_offload { 1 } else { 1000 } }),
+            _ if is_offload => Ok(Self::Device),
+            _ => Err(NoStamps::Driver { driver: driver.to_owned() }),
+        }
+    }
+}
+
+/// A device of the pcap driver receives from an interface. It names one in its description when it does so for both directions.
+fn receives_live(device: &str, info: &sys::rte_eth_dev_info) -> bool {
+    let given = |key| vdev::argument(device, key).is_some();
+    info.if_index > 0 || (!given("rx_pcap") && (given("rx_iface") || given("rx_iface_in")))
+}
 
 /// Why there are no such times.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +69,12 @@ pub enum NoStamps {
         /// The driver.
         driver: String,
     },
+    /// They would be those of a capture's packets.
+    #[error(
+        "what it receives comes from no interface of the kernel (net_pcap with iface=NAME does), and times of a capture's packets are those \
+         at which it was made"
+    )]
+    Capture,
     /// There is no room for them in packet buffers.
     #[error("packet buffers have no room for them: {reason}")]
     Field {

@@ -7,11 +7,12 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand_distr::{Distribution, Exp1};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use rustix::time::{ClockId, clock_gettime};
 use wedjat::policy::{Core, Dispatcher, Overflow};
 use wedjat::ring::{Outcome, Place, TaskIds, Watch, WorkerRegion};
 use wedjat::role::agent::{Completion, Work, WorkerSet};
@@ -32,10 +33,11 @@ const PLACE: Place = Place { id: 1, pool: 1 };
 /// A time that nobody has measured, or that has no end.
 pub const NEVER: u32 = u32::MAX;
 
-/// Nanoseconds on a clock that all processes of a machine share.
+/// Nanoseconds on a clock that all processes of a machine share, and that nobody sets.
 #[must_use]
 pub fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 /// Serves tasks that say how long they take, and answers when they were taken.

@@ -1,0 +1,97 @@
+//! Workers of an agent that explains a capture: all are there, and one ends a task when the capture has its reply.
+//!
+//! Which worker has a task need not be the one that had it when the capture was made: an agent that draws draws anew. So a reply
+//! ends the task that it answers, whoever has it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::config::HostConfig;
+use crate::ring::{RegionError, WorkerEnd, WorkerRegion};
+use crate::wire::task::{Code, Extension, Header, NO_MEMBER};
+use crate::wire::udp;
+
+/// A task whose worker has ended it: its pool, who sent it, and its number, as its worker knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EndedTask {
+    pool: u16,
+    app: u32,
+    seq: u32,
+}
+
+impl EndedTask {
+    /// The one whose reply this frame is.
+    pub(super) fn in_frame(frame: &[u8]) -> Option<Self> {
+        let datagram = udp::parse(frame, true).ok()?;
+        let payload = frame.get(datagram.payload()..usize::from(datagram.end))?;
+        let header = Header::parse(payload).ok()?;
+        let is_workers = matches!(header.code, Code::TaskDone | Code::TaskDoneIdle);
+        if !is_workers || header.src == NO_MEMBER {
+            return None;
+        }
+        let Header { pool, seq, .. } = header;
+        let extension = header.extended.then(|| Extension::parse(payload));
+        let (app, seq) = extension.map_or((0, u32::from(seq)), |one| (one.app, one.seq32));
+        Some(Self { pool, app, seq })
+    }
+}
+
+/// All workers of an agent.
+#[derive(Debug)]
+pub(super) struct OfflineWorkers {
+    workers: Vec<OfflineWorker>,
+    /// Tasks that ended and no worker here has ended yet, and how many of each.
+    ended: BTreeMap<EndedTask, u32>,
+}
+
+#[derive(Debug)]
+struct OfflineWorker {
+    end: WorkerEnd,
+    /// The agent has let it in.
+    is_in: bool,
+}
+
+impl OfflineWorkers {
+    /// Those of this host, and what they have attached to.
+    ///
+    /// # Errors
+    /// When there is no memory for that.
+    pub(super) fn new(host: &HostConfig) -> Result<(Self, Arc<WorkerRegion>), RegionError> {
+        let places = host.places();
+        let region = Arc::new(WorkerRegion::heap_for(&places, host.shape())?);
+        let claimed = (0..places.len()).filter_map(|at| region.claim(at).ok().flatten());
+        let workers = claimed.map(|end| OfflineWorker { end, is_in: false }).collect();
+        Ok((Self { workers, ended: BTreeMap::new() }, region))
+    }
+
+    /// This task has ended: whoever has it, or is given it, ends it.
+    pub(super) fn end(&mut self, task: EndedTask) {
+        *self.ended.entry(task).or_default() += 1;
+    }
+
+    /// Each takes what it is given, and ends what has ended.
+    pub(super) fn work(&mut self) {
+        for worker in &mut self.workers {
+            worker.work(&mut self.ended);
+        }
+    }
+}
+
+impl OfflineWorker {
+    fn work(&mut self, ended: &mut BTreeMap<EndedTask, u32>) {
+        if !self.is_in && self.end.receiver().is_granted() {
+            self.end.start();
+            self.is_in = true;
+        }
+        while self.is_in && (self.end.has_task() || self.end.take() == Ok(true)) {
+            let (ids, pool) = (self.end.ids(), self.end.place().pool);
+            let task = EndedTask { pool, app: ids.app, seq: ids.seq };
+            let Some(left) = ended.get_mut(&task) else { return };
+            *left -= 1;
+            if *left == 0 {
+                ended.remove(&task);
+            }
+            self.end.answer(|_, _| 0, || 0);
+        }
+    }
+}

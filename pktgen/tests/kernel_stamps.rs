@@ -1,0 +1,134 @@
+//! The kernel's receive timestamps, over a pair of veth interfaces: the generator on the pcap driver, a reflector on AF_PACKET.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Whatever a busy machine needs; reached only by a test that fails.
+const PATIENCE: Duration = Duration::from_secs(300);
+const PKTGEN: &str = env!("CARGO_BIN_EXE_wedjat-pktgen");
+
+/// A network namespace with a pair of veth interfaces, `near` and `far`, deleted with all that runs in it.
+struct Net {
+    name: String,
+    reflector: Option<Child>,
+}
+
+impl Net {
+    /// None where the system does not let one be made; why is printed.
+    fn new() -> Option<Self> {
+        if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+            println!("SKIPPED: making network namespaces and raw sockets needs root");
+            return None;
+        }
+        let net = Self { name: format!("wedjat-stamps-{}", std::process::id()), reflector: None };
+        if !ip(&["netns", "add", &net.name]) {
+            println!("SKIPPED: no network namespace can be made");
+            return None;
+        }
+        let pair = ["link", "add", "near", "type", "veth", "peer", "name", "far"];
+        for words in [&pair[..], &["link", "set", "near", "up"], &["link", "set", "far", "up"]] {
+            assert!(ip(&[&["-n", &net.name], words].concat()), "{words:?}");
+        }
+        Some(net)
+    }
+
+    fn pktgen(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, PKTGEN]).args(arguments);
+        command
+    }
+
+    fn reflect(&mut self) {
+        let mut command = self.pktgen(&["reflect", "--device", "net_af_packet0,iface=far"]);
+        self.reflector = Some(command.stdout(Stdio::null()).spawn().unwrap());
+    }
+
+    /// A run at `near`, whose tasks the reflector at `far` answers.
+    fn run(&self, timestamps: &str) -> Output {
+        let device = ["--device", "net_pcap0,iface=near", "--timestamps", timestamps];
+        let load = ["run", "--rate", "2k", "--duration", "300ms", "--warmup", "50ms"];
+        let to = ["--dst", "10.0.1.1", "--patience", "300s", "--drain", "30s", "--no-floor"];
+        let output = self.pktgen(&[&load[..], &to, &device, &["--format", "json"]].concat());
+        { output }.output().unwrap()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        if let Some(reflector) = &mut self.reflector {
+            let _ = reflector.kill();
+            let _ = reflector.wait();
+        }
+        ip(&["netns", "del", &self.name]);
+    }
+}
+
+fn ip(arguments: &[&str]) -> bool {
+    Command::new("ip").args(arguments).status().is_ok_and(|status| status.success())
+}
+
+/// A run's report, in which most tasks were answered: on a machine that stood still it is done again.
+fn report(net: &Net, timestamps: &str) -> serde_json::Value {
+    let start = Instant::now();
+    loop {
+        let output = net.run(timestamps);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+        let count = |key: &str| report[key].as_u64().unwrap();
+        if count("answered") > count("scheduled") / 2 && count("lost") == 0 {
+            return report;
+        }
+        assert!(start.elapsed() < PATIENCE, "{report}");
+    }
+}
+
+#[test]
+fn answers_have_the_kernels_time() {
+    let Some(mut net) = Net::new() else { return };
+    net.reflect();
+    for asked in ["kernel", "auto"] {
+        let report = report(&net, asked);
+        let timestamps = &report["manifest"]["timestamps"];
+        assert_eq!(timestamps["receive"], "kernel", "{asked}: {timestamps}");
+        let number = |key: &str| timestamps[key].as_f64().unwrap();
+        let resolution = number("resolution_ns");
+        assert!((resolution / 1e3 - 1.0).abs() < 0.01 || (resolution - 1.0).abs() < 0.01);
+        assert!(number("uncertainty_ns") > resolution, "{timestamps}");
+        // Those that came just when the clock was set, or when every look at it was interrupted, have none.
+        let (stamped, unstamped) = (number("stamped"), number("unstamped"));
+        assert!(stamped > unstamped, "{timestamps}");
+        // Negative where the machine stands still within a poll: then the answers come after it has begun.
+        assert!(number("mean_wait_ns") < 1e8, "{timestamps}");
+        assert!(report["service_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
+    }
+    let report = report(&net, "software");
+    let timestamps = &report["manifest"]["timestamps"];
+    assert_eq!(
+        (&timestamps["receive"], &timestamps["reason"]),
+        (&"software".into(), &"as asked for".into())
+    );
+}
+
+#[test]
+fn clocks_that_packets_are_not_stamped_by_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let came = folder.path().join("came.pcap");
+    pcap_file::pcap::PcapWriter::new(std::fs::File::create(&came).unwrap()).unwrap();
+    let replay = format!("net_pcap0,rx_pcap={},tx_pcap=/dev/null", came.display());
+    for (timestamps, device, why) in [
+        ("kernel", replay.as_str(), "at which it was made"),
+        ("device", &replay, "at which it was made"),
+        ("kernel", "net_null0,size=64", "no receive timestamps"),
+    ] {
+        let to = ["run", "--rate", "1k", "--dst", "10.0.1.1", "--no-floor"];
+        let of = ["--device", device, "--timestamps", timestamps];
+        let output = Command::new(PKTGEN).args(to).args(of).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&format!("--timestamps {timestamps}: {device}")), "{said}");
+        assert!(said.contains(why) && said.contains("--timestamps software"), "{said}");
+    }
+}

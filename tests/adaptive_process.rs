@@ -1,0 +1,205 @@
+//! A leaf and an agent with four workers as processes over memif, both of which sleep while nothing comes. This test is the client, and
+//! the workers attach from its threads. Nothing is asserted of time: every task is answered, and accounted for in both books.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod echo;
+mod frames;
+mod patience;
+mod process;
+mod wires;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+use wedjat::wire::arp::{self, Operation};
+use wedjat::wire::ether::{self, Mac};
+use wedjat::wire::task::Header;
+use wedjat::wire::udp::{self, Flow};
+use wedjat::worker::{Gone, Options, Worker};
+
+use echo::echo;
+use frames::arp_answer;
+use patience::*;
+use process::Running;
+use wires::Wires;
+
+const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+const WORKERS: usize = 4;
+const CLIENT: u32 = 0x0A00_0164;
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
+const LEAF: u32 = 0x0A00_0101;
+const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 1, 1]);
+const WINDOW: usize = 16;
+
+struct Home {
+    folder: tempfile::TempDir,
+    name: String,
+}
+
+impl Home {
+    fn new() -> Self {
+        let name = format!("wedjat-adaptive-{}", std::process::id());
+        let home = Self { folder: tempfile::tempdir().unwrap(), name };
+        let name = &home.name;
+        let cpus = core_affinity::get_core_ids().unwrap();
+        let cpu = |at: usize| cpus[at % cpus.len()].id;
+        let leaf = format!(
+            "[leaf]\nid = 1\ncores = [{}]\nseed = 7\npoll = 'adaptive'\nstate = '{}'\n\
+             [[port]]\ndevice = 'net_memif0,role=server,id=0,socket=@{name}-clients'\nside = 'clients'\nip = '10.0.1.1/24'\nmac = '{LEAF_MAC}'\n\
+             [[port]]\ndevice = 'net_memif1,role=server,id=0,socket=@{name}-workers'\nside = 'workers'\nip = '10.0.2.1/24'\n\
+             [[pool]]\nid = 1\npolicy = 'jsq'\n\
+             [[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n",
+            cpu(0),
+            home.path("leaf").display(),
+        );
+        fs::write(home.path("leaf.toml"), leaf).unwrap();
+        // A machine that stands still for some time makes no worker silent.
+        let agent = format!(
+            "[agent]\nid = 2\nname = '{}'\ncore = {}\nseed = 7\npoll = 'adaptive'\nworker_timeout_ms = 0\nstate = '{}'\n\
+             [[port]]\ndevice = 'net_memif0,role=client,id=0,socket=@{name}-workers'\nip = '10.0.2.11/24'\n\
+             [[pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '0-3'\n",
+            home.path("region").display(),
+            cpu(1),
+            home.path("agent").display(),
+        );
+        fs::write(home.path("agent.toml"), agent).unwrap();
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn start(&self, role: &str) -> Running {
+        let mut command = Command::new(WEDJAT);
+        command.args([role, "--config"]).arg(self.path(&format!("{role}.toml")));
+        command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
+        let log = self.path(&format!("{role}.log"));
+        command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
+        let mut running = Running::start(&mut command);
+        wait_until(&format!("the {role} runs"), || {
+            assert!(!running.has_ended(), "{}", fs::read_to_string(&log).unwrap());
+            self.path(role).exists()
+        });
+        running
+    }
+
+    fn counter(&self, role: &str, name: &str) -> u64 {
+        let mut command = Command::new(WEDJAT);
+        let output = command.args(["state", "--json"]).arg(self.path(role)).output().unwrap();
+        let state: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        state["cores"][0]["counters"][name].as_u64().unwrap_or(0)
+    }
+
+    /// Both nodes sleep, again and again.
+    fn wait_for_sleep(&self) {
+        let sleeps = || ["leaf", "agent"].map(|role| self.counter(role, "sleeps"));
+        let before = sleeps();
+        wait_until("both sleep", || {
+            sleeps().into_iter().zip(before).all(|(now, before)| now > before + 3)
+        });
+    }
+
+    fn worker(&self) -> std::thread::JoinHandle<()> {
+        let name = self.path("region").display().to_string();
+        std::thread::spawn(move || {
+            let options = Options { patience: PATIENCE, ..Options::default() };
+            let mut worker =
+                Worker::attach(&name, &options).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(echo(&mut worker), Some(Gone::Stopped));
+        })
+    }
+}
+
+/// The client, and by whom each of its tasks was answered.
+struct Client {
+    wires: Wires,
+    answered: BTreeMap<u16, u16>,
+}
+
+impl Client {
+    fn task(&mut self, seq: u16) {
+        let header = Header::new_task(1, seq);
+        let mut frame = vec![0; udp::PAYLOAD + header.len() + 40];
+        header.emit(&mut frame[udp::PAYLOAD..]);
+        let flow = Flow {
+            src_mac: CLIENT_MAC,
+            dst_mac: LEAF_MAC,
+            src: CLIENT,
+            dst: LEAF,
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        flow.emit(&mut frame, header.len() + 40);
+        self.wires.send(0, &frame);
+    }
+
+    fn poll(&mut self) {
+        let frames = self.wires.receive(0);
+        if frames.is_empty() {
+            std::thread::yield_now();
+        }
+        for frame in frames {
+            if ether::ether_type(&frame) == ether::ARP {
+                let ask = arp::Packet::parse(&frame).unwrap();
+                if ask.operation == Operation::Request && ask.target == CLIENT {
+                    self.wires.send(0, &arp_answer(&ask, CLIENT_MAC));
+                }
+                continue;
+            }
+            let datagram = udp::parse(&frame, false).unwrap();
+            let header = Header::parse(&frame[datagram.payload()..]).unwrap();
+            assert!(header.code.is_reply() && datagram.dst == CLIENT, "{header:?}");
+            assert_eq!(self.answered.insert(header.seq, header.src), None, "{}", header.seq);
+        }
+    }
+
+    /// Asks for these tasks, so many at a time, until all are answered.
+    fn ask(&mut self, tasks: std::ops::Range<u16>, window: usize) {
+        let (start, before) = (Instant::now(), self.answered.len());
+        let all = tasks.len();
+        let mut sent = 0;
+        while self.answered.len() < before + all {
+            if sent < all && sent < self.answered.len() - before + window {
+                self.task(tasks.start + sent as u16);
+                sent += 1;
+            }
+            self.poll();
+            assert!(start.elapsed() < PATIENCE, "{} of {sent}", self.answered.len() - before);
+        }
+    }
+}
+
+#[test]
+fn nodes_that_sleep_are_woken_by_tasks_and_by_workers() {
+    let home = Home::new();
+    let leaf = home.start("leaf");
+    let agent = home.start("agent");
+    let workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
+    let wires = Wires::open([format!("{}-clients", home.name)]);
+    let mut client = Client { wires, answered: BTreeMap::new() };
+    for round in 0..5 {
+        home.wait_for_sleep();
+        // One that wakes all, then many.
+        let first = round * 200;
+        client.ask(first..first + 1, 1);
+        client.ask(first + 1..first + 200, WINDOW);
+    }
+    home.wait_for_sleep();
+    for worker in 0..WORKERS as u16 {
+        assert!(client.answered.values().any(|&by| by == worker), "worker {worker}");
+    }
+    let (leaf, agent) = (leaf.account(), agent.account());
+    for account in [&leaf, &agent] {
+        for counter in ["scheduled", "replies"] {
+            assert_eq!(account[counter], 1000, "{account}");
+        }
+        assert_eq!(account["drops"], serde_json::json!({}), "{account}");
+    }
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+}

@@ -1,0 +1,62 @@
+//! Wires to nodes that are processes: memif devices whose other ends theirs are.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::time::Instant;
+
+use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
+use wedjat::io::{Buf, Burst, Pool, Port};
+
+use crate::patience::PATIENCE;
+
+/// Ends of wires, in this process.
+pub struct Wires {
+    ports: Vec<QueuePort>,
+    pool: MbufPool,
+    /// Whoever was at the other end has died.
+    pub dead: Vec<usize>,
+    _devices: Vec<Device>,
+}
+
+impl Wires {
+    /// To the servers at these sockets, of which there may be others later.
+    pub fn open(sockets: impl IntoIterator<Item = String>) -> Self {
+        let name = |(at, socket)| format!("net_memif{at},role=client,id=0,socket=@{socket}");
+        let names: Vec<_> = sockets.into_iter().enumerate().map(name).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let eal = Eal::init(&["--no-pci".to_owned()], &names).unwrap();
+        let pool = MbufPool::new(&eal, "wires", 8191).unwrap();
+        let options = DeviceOptions::patient(Some(PATIENCE));
+        let (mut devices, mut ports) = (Vec::new(), Vec::new());
+        for name in &names {
+            let (device, mut queues) = Device::open(&eal, name, &pool, &options).unwrap();
+            devices.push(device);
+            ports.push(queues.remove(0));
+        }
+        Self { ports, pool, dead: Vec::new(), _devices: devices }
+    }
+
+    pub fn count(&self) -> usize {
+        self.ports.len()
+    }
+
+    pub fn send(&mut self, wire: usize, frame: &[u8]) {
+        if self.dead.contains(&wire) {
+            return;
+        }
+        let mut mbuf = self.pool.handle().take().unwrap();
+        assert!(mbuf.resize(frame.len()));
+        mbuf.bytes_mut().copy_from_slice(frame);
+        let mut burst: Burst<_> = [mbuf].into_iter().collect();
+        let start = Instant::now();
+        while self.ports[wire].tx_burst(&mut burst) == 0 && start.elapsed() < PATIENCE {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What has come.
+    pub fn receive(&mut self, wire: usize) -> Vec<Vec<u8>> {
+        let mut burst = Burst::new();
+        self.ports[wire].rx_burst(&mut burst);
+        burst.iter().map(|mbuf| mbuf.bytes().to_vec()).collect()
+    }
+}
