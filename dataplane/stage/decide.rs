@@ -138,7 +138,8 @@ fn towards_client_v6(
 ) -> Verdict {
     let client = ipv6::dst(&frame[ether::LEN..]);
     let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let mut replies = ReplyRewriterV6::new(network, neighbours, stages.now_ms());
+    let pool = network.pool_index(parsed.pool);
+    let mut replies = ReplyRewriterV6::new(network, neighbours, stages.now_ms(), pool);
     let (next_hop, own) = match replies.route_to(client) {
         Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
