@@ -559,12 +559,12 @@ mod processes {
         );
         fs::write(home.path("leaf.toml"), text).unwrap();
 
-        let agent = Running(Some(home.command("agent").spawn().unwrap()));
+        let agent = Running::start(&mut home.command("agent"));
         let region = home.region();
         let workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
         wait_for_workers(&region, WORKERS);
         let mut command = home.command_with("leaf", &["--patience", "300s"]);
-        let leaf = Running(Some(command.spawn().unwrap()));
+        let leaf = Running::start(&mut command);
         let state = || Snapshot::open(&home.path("leaf")).ok();
         let count = |name: &str| {
             let counters = state().map(|state| state.cores[0].counters[name]);
@@ -572,10 +572,8 @@ mod processes {
         };
         wait_until("all are answered", || count("replies") == u64::from(TASKS));
         wait_until("workers are registered", || count("keep_alives") >= WORKERS as u64);
-        leaf.signal("-TERM");
-        let account_of_leaf = account(&leaf.output());
-        agent.signal("-TERM");
-        let account_of_agent = account(&agent.output());
+        let account_of_leaf = leaf.account();
+        let account_of_agent = agent.account();
         workers.into_iter().for_each(Running::ended);
 
         assert_eq!(self::count(&account_of_leaf, "/registrations"), WORKERS as u64);

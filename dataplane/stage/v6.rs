@@ -208,9 +208,6 @@ impl Network6 {
         if has_v4 && has_v6 {
             return Err(NetworkError::MixedFamilies(id));
         }
-        if has_v6 && pool.authenticator.is_some() {
-            return Err(NetworkError::KeyOverIpv6(id));
-        }
         self.services.push(pool.service.and_then(bits));
         let of_member = |place: &Option<(u16, u16)>| {
             let target = place.and_then(|(id, server)| Some(TargetV6::new(id, address(server)?)));

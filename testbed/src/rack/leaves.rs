@@ -167,7 +167,7 @@ impl<B: Buf> Leaves<B> {
         if registrar.must_ask(now)
             && let Some((server, ..)) = address.layout.servers().next()
             && let Some(mut buf) = (self.buffers)()
-            && ask((address.mac, server), self.registrars[leaf].leaf(), &mut buf)
+            && ask((address.mac, server), registrar.leaf(), &mut buf)
         {
             self.words.push(buf);
         }
