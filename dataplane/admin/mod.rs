@@ -25,6 +25,7 @@ pub(crate) mod listen;
 pub mod metrics;
 #[cfg(feature = "control")]
 mod offline;
+#[cfg(feature = "control")]
 mod offline_workers;
 pub mod reload;
 mod requests;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::address::{UNSPECIFIED, is_unicast};
+use super::address::UNSPECIFIED;
 use super::ids;
 use crate::limits::WORKER_ID_MAX;
 use crate::policy::{CATALOGUE, Entry, PolicySpec, Runs};
@@ -139,12 +139,6 @@ impl<'a> Faults<'a> {
 
     fn push(&mut self, line: usize, key: &str, found: String, allowed: &str) {
         self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
-    }
-
-    /// A host's IPv4 address; 0.0.0.0 when it is none, which is noted then.
-    pub fn address(&mut self, at: &Spanned<String>, key: &str) -> IpAddr {
-        let allowed = "a host's IPv4 address such as 10.0.2.11";
-        self.host(at, key, |address| address.is_ipv4() && is_unicast(address), allowed)
     }
 
     /// A host's address, of either family if it `fits`; 0.0.0.0 when it is none, which is noted then.

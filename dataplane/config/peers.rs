@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::address::{is_edge, reaches};
+use super::address::{is_edge, is_unicast, reaches};
 use super::faults::{Faults, quoted};
 use super::port::PortConfig;
 use super::raw_agent::{self, Sends};
@@ -77,7 +77,8 @@ fn nodes(faults: &mut Faults<'_>, entry: &raw_agent::Peers, ports: &[PortConfig]
     }
     let mut nodes = Vec::new();
     for at in listed {
-        let ip = faults.address(at, key);
+        let fits = |address: IpAddr| address.is_ipv4() && is_unicast(address);
+        let ip = faults.host(at, key, fits, "a host's IPv4 address such as 10.0.2.11");
         let port = ports.first().filter(|_| !ip.is_unspecified());
         if port.is_some_and(|port| !reaches(port.ip, port.prefix, ip)) {
             faults.note(at, key, quoted(at), "hosts in the network of the [[port]]");
