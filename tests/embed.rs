@@ -49,18 +49,34 @@ fn context(policy: &str) -> Context {
 }
 
 /// The library asks for proof as the leaf does, by the same line of the configuration.
-#[test]
-fn replies_of_a_pool_with_a_key_are_proved() {
+fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
     use std::os::unix::fs::PermissionsExt;
-    use wedjat::wire::auth::{Key, addresses, sequence_at};
+    use wedjat::wire::auth::sequence_at;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("key");
     std::fs::write(&path, "05".repeat(16)).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let pool = format!("[[pool]]\nid = {POOL}\n");
-    let text = text("horus").replace(&pool, &format!("{pool}key_file = '{}'\n", path.display()));
+    let text = text.replace(&pool, &format!("{pool}key_file = '{}'\n", path.display()));
     let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
     let mut context = Scheduler::from_toml(&text, &options).unwrap().context(0).unwrap();
+    let now = sequence_at(std::time::SystemTime::now());
+    let minutes = |minutes: u64| minutes * 60 * 1_000_000 * 16;
+    let mut judge = |frame: &[u8]| {
+        let mut verdicts = [Verdict::Consumed; 1];
+        context.process(1, 1, &mut [&mut frame.to_vec()[..]], &mut verdicts).unwrap();
+        verdicts[0]
+    };
+    assert_eq!(judge(bare), Verdict::Drop(DropReason::AuthMissing));
+    // What is from before the start by more than clocks differ may have been seen by an earlier scheduler.
+    assert_eq!(judge(&signed(now - minutes(6))), Verdict::Drop(DropReason::AuthReplay));
+    assert!(matches!(judge(&signed(now)), Verdict::Hold { .. }));
+    assert_eq!(judge(&signed(now)), Verdict::Drop(DropReason::AuthReplay));
+}
+
+#[test]
+fn replies_of_a_pool_with_a_key_are_proved() {
+    use wedjat::wire::auth::{Key, addresses};
     let bare = reply(10, 2, LEAF_MACS[1]);
     let signed = |sequence| {
         let mut frame = bare.clone();
@@ -81,18 +97,7 @@ fn replies_of_a_pool_with_a_key_are_proved() {
         flow.emit(&mut frame, header.len() + 9);
         frame
     };
-    let now = sequence_at(std::time::SystemTime::now());
-    let minutes = |minutes: u64| minutes * 60 * 1_000_000 * 16;
-    let mut judge = |frame: &[u8]| {
-        let mut verdicts = [Verdict::Consumed; 1];
-        context.process(1, 1, &mut [&mut frame.to_vec()[..]], &mut verdicts).unwrap();
-        verdicts[0]
-    };
-    assert_eq!(judge(&bare), Verdict::Drop(DropReason::AuthMissing));
-    // What is from before the start by more than clocks differ may have been seen by an earlier scheduler.
-    assert_eq!(judge(&signed(now - minutes(6))), Verdict::Drop(DropReason::AuthReplay));
-    assert!(matches!(judge(&signed(now)), Verdict::Hold { .. }));
-    assert_eq!(judge(&signed(now)), Verdict::Drop(DropReason::AuthReplay));
+    check_proof(&text("horus"), &bare, signed);
 }
 
 /// The same numbers every time.

@@ -61,15 +61,20 @@ fn task_v6(header: Header) -> Vec<u8> {
 
 fn reply_v6(worker: u16, qlen: u16) -> Vec<u8> {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+    reply_of(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })
+}
+
+/// A reply of the server of the worker that it names.
+fn reply_of(header: Header) -> Vec<u8> {
     let flow = udp::Flow {
         src_mac: SERVER_MAC,
         dst_mac: LEAF_MACS[1],
-        src: V6_SERVERS[usize::from(worker - FIRST_WORKER) / 4],
+        src: V6_SERVERS[usize::from(header.src - FIRST_WORKER) / 4],
         dst: V6_CLIENT,
         src_port: 1234,
         dst_port: 40_000,
     };
-    frame_v6(&flow, &Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })
+    frame_v6(&flow, &header)
 }
 
 fn who_is_v6(target: u128) -> Vec<u8> {
@@ -235,17 +240,30 @@ fn without_ports_an_ipv6_address_names_a_host() {
 }
 
 #[test]
-fn what_ipv6_does_not_have_is_refused() {
+fn replies_over_ipv6_of_a_pool_with_a_key_are_proved() {
+    use wedjat::wire::auth::{Key, addresses_v6};
+    let bare = reply_v6(10, 2);
+    let signed = |sequence| {
+        let header = Header::parse(&bare[udp::PAYLOAD_V6..]).unwrap();
+        let mut frame = reply_of(Header { authenticated: true, ..header });
+        let addresses = addresses_v6(V6_SERVERS[0], V6_CLIENT);
+        Key::new([5; 16]).sign(&addresses, &mut frame[udp::PAYLOAD_V6..], sequence);
+        udp::renew_checksum_v6(&mut frame);
+        frame
+    };
+    check_proof(&text_v6("horus"), &bare, signed);
+}
+
+#[test]
+fn what_does_not_go_with_ipv6_is_refused() {
     let refused = |old: &str, new: &str| {
         let text = text_v6("horus");
         assert!(text.contains(old), "{old}");
         let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
         Scheduler::from_toml(&text.replacen(old, new, 1), &options).unwrap_err().to_string()
     };
-    let key = refused("policy = 'horus'", "policy = 'horus'\nkey_file = '/nowhere'");
-    assert!(key.contains("`pool.key_file`") && key.contains("IPv6 servers"), "{key}");
     let mixed = refused("ip = 'fd00:2::c'", "ip = '10.0.2.12'");
-    assert!(mixed.contains("IPv4 or IPv6 for all servers of a pool"), "{mixed}");
+    assert!(mixed.contains("of IPv4 or of IPv6 for all [[server]] of a pool"), "{mixed}");
     let asks = refused("policy = 'horus'", "policy = 'jiq'\nreports = 'messages'");
     assert!(asks.contains("`pool.reports`"), "{asks}");
 }
