@@ -230,7 +230,7 @@ static void configurations(void)
     CHECK(wedjat_free(made) == 0);
     snprintf(text, sizeof text, "%s[[server]]\nip = '10.0.1.12'\nworkers = '21'\npool = 7\n", CONFIG);
     CHECK(wedjat_create(text, strlen(text), &options, &made, detail, sizeof detail) == WEDJAT_ERROR_CONFIG);
-    CHECK(strstr(detail, "IPv4 or IPv6 for all servers of a pool") != NULL);
+    CHECK(strstr(detail, "of IPv4 or of IPv6 for all [[server]] of a pool") != NULL);
 }
 
 static const struct {
