@@ -3,10 +3,10 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fs::{self, File};
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek, Write};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use wedjat_sys as sys;
 
@@ -137,10 +137,12 @@ impl Eal {
         let argc = argv.len() as c_int;
         argv.push(std::ptr::null_mut());
         let log = LogCapture::start();
+        let watch = log.as_ref().and_then(|log| ExitWatch::start(log, arguments));
         // SAFETY: argv is NULL-terminated and its strings are never freed; the array itself is leaked below.
         let parsed =
             unsafe { sys::rte_eal_init(argc, argv.leak().as_mut_ptr().cast::<*mut c_char>()) };
         let errno = errno();
+        drop(watch);
         let said = log.map(LogCapture::finish).unwrap_or_default();
         if parsed < 0 {
             return Err(refusal(errno, &said, arguments));
@@ -423,6 +425,47 @@ impl LogCapture {
         let mut text = String::new();
         let read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text));
         read.map(|_| text).unwrap_or_default()
+    }
+}
+
+/// While EAL starts: that of newer releases (seen with DPDK 26.07) ends the process when it does not know an option, with what it says in
+/// the log that is collected. Whoever started the process is told then as of any other start that fails.
+struct ExitWatch;
+
+/// What EAL says in its log, and the arguments that it was given, while it starts.
+static STARTING: Mutex<Option<(File, Vec<String>)>> = Mutex::new(None);
+
+impl ExitWatch {
+    fn start(log: &LogCapture, arguments: &[String]) -> Option<Self> {
+        let file = log.file.try_clone().ok()?;
+        // SAFETY: the handler takes nothing and stays as long as the process.
+        if unsafe { libc::atexit(tell_of_exit) } != 0 {
+            return None;
+        }
+        *STARTING.lock().ok()? = Some((file, arguments.to_vec()));
+        Some(Self)
+    }
+
+    fn end() -> Option<(File, Vec<String>)> {
+        STARTING.lock().ok()?.take()
+    }
+}
+
+impl Drop for ExitWatch {
+    fn drop(&mut self) {
+        Self::end();
+    }
+}
+
+/// The process ends. Where EAL does that and has said nothing it was asked for its usage, and nothing is wrong.
+extern "C" fn tell_of_exit() {
+    let Some((mut file, arguments)) = ExitWatch::end() else { return };
+    let mut said = String::new();
+    if file.rewind().and_then(|()| file.read_to_string(&mut said)).is_ok() && !said.is_empty() {
+        let error = refusal(libc::EINVAL, &said, &arguments);
+        let _ = writeln!(io::stderr(), "wedjat: {error}");
+        // SAFETY: ends the process, as it is about to. No other handler is to run, since EAL is neither started nor not.
+        unsafe { libc::_exit(1) };
     }
 }
 
