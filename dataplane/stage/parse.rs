@@ -11,7 +11,7 @@ use crate::reason::DropReason;
 use crate::state::Member;
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Header};
-use crate::wire::{ipv4, ipv6, ndp, udp, vlan};
+use crate::wire::{ipv4, ipv6, udp, vlan};
 
 /// Packets ahead for which the cache is asked.
 pub(super) const PREFETCH_AHEAD: usize = 4;
@@ -268,19 +268,9 @@ fn one_v6(
     verified: bool,
     parsed: &mut Packet,
 ) -> Result<PacketKind, DropReason> {
-    let packet = &frame[ether::LEN..];
-    let is_to_us = ether::is_to(frame, address.mac);
-    if ipv6::parse(packet)?.next == ipv6::ICMP {
-        return match ndp::is_one(&packet[ipv6::LEN..]) {
-            _ if !is_to_us && !ether::dst(frame).is_group() => Err(DropReason::OtherMac),
-            true => Ok(PacketKind::NeighbourDiscovery),
-            false => Err(DropReason::NotUdp),
-        };
-    }
-    if !is_to_us {
-        return Err(DropReason::OtherMac);
-    }
-    let datagram = udp::parse_v6(frame, verified)?;
+    let Some(datagram) = udp::parse_v6_at(address.mac, frame, verified)? else {
+        return Ok(PacketKind::NeighbourDiscovery);
+    };
     let to_us =
         v6.is_own(datagram.dst) || network.is_service(Ipv6Addr::from_bits(datagram.dst).into());
     if to_us && datagram.dst_port != network.udp_port {
@@ -298,7 +288,7 @@ fn one_v6(
     if header.code.is_task() && !v6.is_client(datagram.src) {
         return Err(DropReason::SourceUnreachable);
     }
-    if ipv6::hop_limit(packet) < 2 {
+    if ipv6::hop_limit(&frame[ether::LEN..]) < 2 {
         return Err(DropReason::TtlExpired);
     }
     parsed.is_v6 = true;

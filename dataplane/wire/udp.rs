@@ -2,7 +2,7 @@
 
 use super::checksum::{ChecksumDelta, FoldedDelta, Sum};
 use super::ether::{self, Mac};
-use super::{ipv4, ipv6, put_u16, u16_at, u32_at};
+use super::{ipv4, ipv6, ndp, put_u16, u16_at, u32_at};
 use crate::reason::DropReason;
 
 /// Bytes of the UDP header.
@@ -141,6 +141,31 @@ fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
         at: at as u16,
         end: (at + udp_len) as u16,
     })
+}
+
+/// As [`parse_v6`], of an IPv6 frame that came to a port with this MAC address; none of neighbour discovery, which may be for a group.
+///
+/// # Errors
+/// The reason for which the frame must be dropped.
+#[inline]
+pub fn parse_v6_at(
+    mac: Mac,
+    frame: &[u8],
+    verified: bool,
+) -> Result<Option<Datagram<u128>>, DropReason> {
+    let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
+    let is_to_us = ether::is_to(frame, mac);
+    if ipv6::parse(packet)?.next == ipv6::ICMP {
+        return match ndp::is_one(&packet[ipv6::LEN..]) {
+            _ if !is_to_us && !ether::dst(frame).is_group() => Err(DropReason::OtherMac),
+            true => Ok(None),
+            false => Err(DropReason::NotUdp),
+        };
+    }
+    if !is_to_us {
+        return Err(DropReason::OtherMac);
+    }
+    parse_v6(frame, verified).map(Some)
 }
 
 /// As [`parse`], of an IPv6 frame whose header says that UDP follows. A checksum must be there (RFC 8200, 8.1).

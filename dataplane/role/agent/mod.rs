@@ -553,19 +553,9 @@ where
             (None, ether::ARP) => return Ok(None),
             _ => return Err(vlan::reason(frame)),
         };
-        let packet = &frame[ether::LEN..];
-        let is_to_us = ether::is_to(frame, address.mac);
-        if ipv6::parse(packet)?.next == ipv6::ICMP {
-            return match ndp::is_one(&packet[ipv6::LEN..]) {
-                _ if !is_to_us && !ether::dst(frame).is_group() => Err(DropReason::OtherMac),
-                true => Ok(None),
-                false => Err(DropReason::NotUdp),
-            };
-        }
-        if !is_to_us {
-            return Err(DropReason::OtherMac);
-        }
-        let datagram = udp::parse_v6(frame, verified)?;
+        let Some(datagram) = udp::parse_v6_at(address.mac, frame, verified)? else {
+            return Ok(None);
+        };
         if datagram.dst != own.ip {
             return Err(DropReason::OtherAddress);
         }
