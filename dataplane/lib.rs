@@ -36,6 +36,12 @@ pub mod worker;
 // Unit tests share a rig with those in tests/, which name the crate.
 #[cfg(test)]
 extern crate self as wedjat;
+#[cfg(all(test, feature = "control"))]
+#[path = "../tests/etcd/mod.rs"]
+mod etcd;
+#[cfg(all(test, feature = "control"))]
+#[path = "../tests/patience/mod.rs"]
+mod patience;
 #[cfg(test)]
 #[path = "../tests/rig/mod.rs"]
 mod rig;

@@ -2,132 +2,64 @@
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod etcd;
 mod patience;
 
-use std::net::TcpListener;
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tokio_stream::wrappers::ReceiverStream;
 use wedjat::config::{ControllerAddress, ControllerConfig};
-use wedjat::controller::generated::TopologyReply;
+use wedjat::controller::generated::fabric_client::FabricClient;
+use wedjat::controller::generated::{self as proto, TopologyReply};
 use wedjat::controller::{Controller, Operator, Standing};
 
+use etcd::proxy::{Action, Proxy};
+use etcd::{Etcd, Process};
 use patience::wait_until;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 /// The least that etcd gives.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Process {
-    fn signal(&self, signal: &str) {
-        let status =
-            Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
-        assert!(status.success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// etcd, of some members.
-struct Etcd {
-    folder: tempfile::TempDir,
-    members: Vec<Option<Process>>,
-    ports: Vec<(u16, u16)>,
-    more: Vec<&'static str>,
+/// Controllers over one etcd.
+struct Controllers {
+    etcd: Etcd,
     lease: Duration,
+    /// Where controllers reach etcd's members, by their ids; all others reach them without a proxy.
+    proxied: HashMap<u16, Vec<String>>,
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+impl Deref for Controllers {
+    type Target = Etcd;
+
+    fn deref(&self) -> &Etcd {
+        &self.etcd
+    }
 }
 
-impl Etcd {
+impl DerefMut for Controllers {
+    fn deref_mut(&mut self) -> &mut Etcd {
+        &mut self.etcd
+    }
+}
+
+impl Controllers {
     /// None, and a sentence, where there is no etcd.
     fn start(members: usize, more: &[&'static str]) -> Option<Self> {
-        if Command::new("etcd").arg("--version").output().is_err() {
-            eprintln!(
-                "SKIPPED: etcd is not installed; scripts/deps.sh test installs it where it can"
-            );
-            return None;
-        }
-        let ports = (0..members).map(|_| (free_port(), free_port())).collect();
-        let folder = tempfile::tempdir().unwrap();
-        let mut etcd =
-            Self { folder, members: Vec::new(), ports, more: more.to_vec(), lease: LEASE };
-        for at in 0..members {
-            let member = etcd.spawn(at);
-            etcd.members.push(Some(member));
-        }
-        wait_until("etcd answers", || etcd.is_healthy());
-        Some(etcd)
-    }
-
-    fn spawn(&self, at: usize) -> Process {
-        let (client, peer) = self.ports[at];
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let all = (0..).zip(&self.ports).map(|(at, ports)| format!("m{at}={}", url(ports.1)));
-        let all = all.collect::<Vec<_>>().join(",");
-        let mut command = Command::new("etcd");
-        command.args(["--name", &format!("m{at}"), "--unsafe-no-fsync", "--logger", "zap"]);
-        command.arg("--data-dir").arg(self.folder.path().join(format!("m{at}")));
-        command.args([
-            "--listen-client-urls",
-            &url(client),
-            "--advertise-client-urls",
-            &url(client),
-        ]);
-        command.args([
-            "--listen-peer-urls",
-            &url(peer),
-            "--initial-advertise-peer-urls",
-            &url(peer),
-        ]);
-        command.args(["--initial-cluster", &all]).args(&self.more);
-        Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    }
-
-    fn urls(&self) -> Vec<String> {
-        self.ports.iter().map(|(client, _)| format!("http://127.0.0.1:{client}")).collect()
-    }
-
-    /// Somebody can lead with it.
-    fn is_healthy(&self) -> bool {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let url = format!("{}/health", self.urls()[0]);
-        let address = url.trim_start_matches("http://").trim_end_matches("/health").to_owned();
-        runtime.block_on(async {
-            use tokio::io::{AsyncReadExt, AsyncWriteExt};
-            let Ok(mut stream) = tokio::net::TcpStream::connect(&address).await else {
-                return false;
-            };
-            let asked = format!("GET /health HTTP/1.0\r\nHost: {address}\r\n\r\n");
-            let mut said = String::new();
-            let asked = stream.write_all(asked.as_bytes()).await.is_ok();
-            asked && stream.read_to_string(&mut said).await.is_ok() && said.contains("\"true\"")
-        })
-    }
-
-    fn kill(&mut self, at: usize) {
-        drop(self.members[at].take());
-    }
-
-    fn signal(&self, at: usize, signal: &str) {
-        self.members[at].as_ref().unwrap().signal(signal);
+        let etcd = Etcd::start(members, more)?;
+        Some(Self { etcd, lease: LEASE, proxied: HashMap::new() })
     }
 
     fn file(&self, id: u16) -> PathBuf {
-        let urls: Vec<_> = self.urls().iter().map(|url| format!("'{url}'")).collect();
+        let urls = self.proxied.get(&id).cloned().unwrap_or_else(|| self.urls());
+        let urls: Vec<_> = urls.iter().map(|url| format!("'{url}'")).collect();
         let text = format!(
-            "[controller]\nid = {id}\netcd = [{}]\nlease_s = {}\nsocket = '{}'\n",
+            "[controller]\nid = {id}\netcd = [{}]\nlease_s = {}\nsocket = '{}'\n\
+             [control]\nlisten = '127.0.0.1:0'\n",
             urls.join(", "),
             self.lease.as_secs(),
             self.socket(id).display()
@@ -188,7 +120,7 @@ fn term(of: &Controller) -> Option<u64> {
 
 #[test]
 fn one_leads_and_the_next_has_all_that_was_kept() {
-    let Some(mut etcd) = Etcd::start(1, &[]) else { return };
+    let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     etcd.lease = Duration::from_secs(3600);
     let first = etcd.controller(1);
     wait_until("it leads", || term(&first).is_some());
@@ -213,7 +145,7 @@ fn one_leads_and_the_next_has_all_that_was_kept() {
 
 #[test]
 fn a_leader_that_is_killed_is_replaced() {
-    let Some(etcd) = Etcd::start(3, &[]) else { return };
+    let Some(etcd) = Controllers::start(3, &[]) else { return };
     let first = etcd.process(1);
     wait_until("it leads", || etcd.leads(1).is_some());
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
@@ -227,7 +159,7 @@ fn a_leader_that_is_killed_is_replaced() {
 
 #[test]
 fn a_leader_that_stood_still_can_write_nothing_any_more() {
-    let Some(mut etcd) = Etcd::start(3, &[]) else { return };
+    let Some(mut etcd) = Controllers::start(3, &[]) else { return };
     let first = etcd.process(1);
     wait_until("it leads", || etcd.leads(1).is_some());
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
@@ -260,7 +192,7 @@ fn a_leader_that_stood_still_can_write_nothing_any_more() {
 
 #[test]
 fn without_etcd_nobody_leads_and_all_is_there_when_it_is_back() {
-    let Some(mut etcd) = Etcd::start(1, &[]) else { return };
+    let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     let controller = etcd.controller(1);
     wait_until("it leads", || term(&controller).is_some());
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
@@ -292,7 +224,7 @@ fn without_etcd_nobody_leads_and_all_is_there_when_it_is_back() {
 
 #[test]
 fn a_member_that_dies_costs_nobody_the_lead() {
-    let Some(mut etcd) = Etcd::start(3, &[]) else { return };
+    let Some(mut etcd) = Controllers::start(3, &[]) else { return };
     etcd.lease = Duration::from_secs(20);
     let controller = etcd.controller(1);
     wait_until("it leads", || term(&controller).is_some());
@@ -321,7 +253,7 @@ fn leaping_clock(folder: &Path) -> PathBuf {
 
 #[test]
 fn a_clock_that_jumps_costs_nobody_the_lead() {
-    let Some(mut etcd) = Etcd::start(1, &[]) else { return };
+    let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     etcd.lease = Duration::from_secs(20);
     let clock = leaping_clock(etcd.folder.path());
     let _leader = Process(etcd.command(1).env("LD_PRELOAD", clock).spawn().unwrap());
@@ -337,7 +269,7 @@ fn a_clock_that_jumps_costs_nobody_the_lead() {
 
 #[test]
 fn an_etcd_that_was_restored_from_an_old_copy_takes_nobody_back() {
-    let Some(mut etcd) = Etcd::start(1, &[]) else { return };
+    let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     let (data, copy) = (etcd.folder.path().join("m0"), etcd.folder.path().join("copy"));
     let duplicate = |from: &Path, to: &Path| {
         let done = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
@@ -380,7 +312,7 @@ fn an_etcd_that_was_restored_from_an_old_copy_takes_nobody_back() {
 
 #[test]
 fn an_etcd_that_is_full_is_told_of() {
-    let Some(etcd) = Etcd::start(1, &["--quota-backend-bytes", "65536"]) else { return };
+    let Some(etcd) = Controllers::start(1, &["--quota-backend-bytes", "65536"]) else { return };
     let controller = etcd.controller(1);
     let mut leaf = 0;
     let full = |text: &str| text.contains("it is full: compact and defragment it");
@@ -394,4 +326,170 @@ fn an_etcd_that_is_full_is_told_of() {
         full(&reason) || refused.is_some_and(|text| full(&text))
     });
     assert!(Path::new(&etcd.socket(1)).exists());
+}
+
+#[test]
+fn late_write_of_a_given_up_attempt_is_refused() {
+    let Some(mut etcd) = Controllers::start(1, &[]) else { return };
+    etcd.lease = Duration::from_secs(3600);
+    let proxy = Proxy::start(&etcd.urls()[0]);
+    etcd.proxied.insert(1, vec![proxy.url()]);
+    let first = etcd.controller(1);
+    wait_until("it leads", || term(&first).is_some());
+    let before = term(&first);
+    proxy.catch("log/00000000000000000001", Action::Hold);
+    let refused = etcd.ask(1, "add-leaf id=1 ip=10.0.1.1").unwrap_err();
+    assert!(refused.contains("whether the command is kept is not known"), "{refused}");
+    assert!(proxy.has_caught());
+    wait_until("it leads again, by another key", || term(&first).is_some());
+    // The kernel delivers the first write now.
+    proxy.deliver();
+    assert_eq!(etcd.ask(1, "add-leaf id=2 ip=10.0.1.2"), Ok(1));
+    assert_eq!(etcd.leaves(1), Some(vec![2]));
+    assert!(term(&first) > before);
+    drop(first);
+    let second = etcd.controller(2);
+    wait_until("the next leads", || term(&second).is_some());
+    assert_eq!(etcd.leaves(2), Some(vec![2]), "what was acknowledged is kept");
+}
+
+/// A leaf that follows a controller.
+struct Leaf {
+    runtime: tokio::runtime::Runtime,
+    client: FabricClient<tonic::transport::Channel>,
+    replies: Option<tonic::Streaming<proto::FollowReply>>,
+}
+
+impl Leaf {
+    fn connect(to: &Controller) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let url = format!("http://{}", to.listen.unwrap());
+        let endpoint = tonic::transport::Endpoint::from_shared(url).unwrap();
+        let client = FabricClient::new(runtime.block_on(endpoint.connect()).unwrap());
+        Self { runtime, client, replies: None }
+    }
+
+    /// Returns the first version that leaf 1 gets.
+    fn follow(&mut self) -> Result<u64, tonic::Status> {
+        let hello = proto::Hello {
+            protocol: 1,
+            kind: proto::Kind::Leaf.into(),
+            id: 1,
+            instance: 7,
+            ..Default::default()
+        };
+        let (to, requests) = tokio::sync::mpsc::channel(8);
+        let message = Some(proto::follow_request::Message::Hello(hello));
+        to.try_send(proto::FollowRequest { message }).unwrap();
+        // The stream of requests stays open.
+        std::mem::forget(to);
+        let replies = self.client.follow(ReceiverStream::new(requests));
+        self.replies = Some(self.runtime.block_on(replies)?.into_inner());
+        self.next()
+    }
+
+    fn next(&mut self) -> Result<u64, tonic::Status> {
+        let reply = self.runtime.block_on(self.replies.as_mut().unwrap().message())?;
+        reply.map(|reply| reply.version).ok_or_else(|| tonic::Status::cancelled("it ended"))
+    }
+}
+
+#[test]
+fn deposed_leader_answers_nothing_while_a_write_hangs() {
+    let Some(mut etcd) = Controllers::start(1, &[]) else { return };
+    let proxy = Proxy::start(&etcd.urls()[0]);
+    etcd.proxied.insert(1, vec![proxy.url()]);
+    let first = etcd.controller(1);
+    wait_until("it leads", || term(&first).is_some());
+    wait_until("it writes", || {
+        let _ = etcd.ask(1, "add-leaf id=1 ip=10.0.1.1");
+        etcd.leaves(1) == Some(vec![1])
+    });
+    let (mut follower, mut newcomer) = (Leaf::connect(&first), Leaf::connect(&first));
+    wait_until("a leaf follows", || follower.follow().is_ok());
+    let second = etcd.controller(2);
+    proxy.cut(true);
+    let socket = etcd.socket(1);
+    let asked = std::thread::spawn(move || {
+        let mut operator = Operator::open(&ControllerAddress::Socket(socket), None).unwrap();
+        let done = operator.command(&"add-leaf id=9 ip=10.0.1.9".parse().unwrap(), None);
+        done.map_err(|error| error.to_string())
+    });
+    wait_until("another leads", || term(&second).is_some());
+    // The write of the first still hangs.
+    assert_eq!(etcd.leaves(1), None, "the first still answers");
+    let refused = newcomer.follow().unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}");
+    assert_eq!(etcd.ask(2, "add-leaf id=2 ip=10.0.1.2"), Ok(2));
+    let ended = follower.next().unwrap_err();
+    assert_eq!(ended.code(), tonic::Code::Unavailable, "{ended}");
+    let refused = asked.join().unwrap().unwrap_err();
+    assert!(refused.contains("not known") || refused.contains("stands by"), "{refused}");
+    proxy.cut(false);
+    wait_until(
+        "it knows who leads",
+        || matches!(first.standing(), Standing::StandsBy(reason) if reason.contains("controller 2")),
+    );
+    assert_eq!(etcd.leaves(2), Some(vec![1, 2]));
+}
+
+#[test]
+fn stopped_leader_answers_nothing_that_waited() {
+    let Some(etcd) = Controllers::start(1, &[]) else { return };
+    let first = etcd.process(1);
+    wait_until("it leads", || etcd.leads(1).is_some());
+    wait_until("it writes", || {
+        let _ = etcd.ask(1, "add-leaf id=1 ip=10.0.1.1");
+        etcd.leaves(1) == Some(vec![1])
+    });
+    let version = etcd.topology(1).unwrap().version;
+    let second = etcd.controller(2);
+    let asks: [fn(&mut Operator, u64) -> bool; 3] = [
+        |operator, _| operator.topology().is_ok(),
+        // It changes nothing.
+        |operator, _| operator.command(&"restore-leaf id=1".parse().unwrap(), None).is_ok(),
+        |operator, version| {
+            // An answer that names the version is an answer, too.
+            let ask = "add-leaf id=9 ip=10.0.1.9".parse().unwrap();
+            let refused = operator.command(&ask, Some(version + 9)).unwrap_err().to_string();
+            refused.contains("the fabric's version is")
+        },
+    ];
+    // Their connections are open before the process is stopped.
+    let address = ControllerAddress::Socket(etcd.socket(1));
+    let operators = asks.map(|ask| {
+        let mut operator = Operator::open(&address, None).unwrap();
+        operator.topology().unwrap();
+        (ask, operator)
+    });
+    first.signal("-STOP");
+    let asked = operators
+        .map(|(ask, mut operator)| std::thread::spawn(move || ask(&mut operator, version)));
+    wait_until("another leads", || term(&second).is_some());
+    assert_eq!(etcd.ask(2, "add-leaf id=2 ip=10.0.1.2"), Ok(version + 1));
+    first.signal("-CONT");
+    let answered = asked.map(|asked| asked.join().unwrap());
+    assert_eq!(answered, [false; 3], "topology, a change of nothing, a change of another version");
+}
+
+#[test]
+fn one_reachable_member_keeps_the_lead() {
+    let Some(mut etcd) = Controllers::start(1, &[]) else { return };
+    etcd.lease = Duration::from_secs(10);
+    let proxies: Vec<_> = (0..4).map(|_| Proxy::start(&etcd.urls()[0])).collect();
+    let mut urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+    urls.extend(etcd.urls());
+    etcd.proxied.insert(1, urls);
+    let controller = etcd.controller(1);
+    wait_until("it leads", || term(&controller).is_some());
+    let before = term(&controller);
+    proxies.iter().for_each(|proxy| proxy.cut(true));
+    assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
+    let began = Instant::now();
+    while began.elapsed() < 2 * etcd.lease {
+        assert_eq!(term(&controller), before, "after {:?}", began.elapsed());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(etcd.ask(1, "add-leaf id=2 ip=10.0.1.2"), Ok(2));
+    assert_eq!(term(&controller), before);
 }

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::command::{Command, CommandError};
 use super::event::Event;
 use super::fabric::Fabric;
+use super::lease::Lease;
 use super::store::{Store, StoreError};
 
 /// After so many versions all of it is kept anew, instead of what led there.
@@ -17,6 +18,9 @@ const COMPACT: u64 = 1024;
 const RESIGN_MAX: Duration = Duration::from_secs(2);
 /// Between two tries at a store that does not answer.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// Reason of a controller whose lease is over and whose desk has not noticed it yet.
+const LEASE_IS_OVER: &str = "its lease is over";
 
 /// What others see of a controller.
 #[derive(Clone, Debug)]
@@ -29,7 +33,71 @@ pub enum Standing {
         term: u64,
         /// What there is.
         fabric: Arc<Fabric>,
+        /// How long this holds.
+        lease: Lease,
     },
+}
+
+impl Standing {
+    /// A leader whose lease is over stands by.
+    fn at_this_moment(&self) -> Self {
+        match self {
+            Self::Leads { lease, .. } if !lease.holds() => Self::StandsBy(LEASE_IS_OVER.into()),
+            other => other.clone(),
+        }
+    }
+}
+
+/// Read access to a controller's standing. Each read compares the lease with the clock, so nobody answers for a leader whose lease is over.
+#[derive(Clone, Debug)]
+pub(super) struct StandingReader {
+    standing: watch::Receiver<Standing>,
+    /// [`Self::changed`] has returned the end of the lease that `standing` has.
+    has_ended: bool,
+}
+
+impl StandingReader {
+    /// Makes the standing of a controller that has not led, and its reader.
+    pub fn new() -> (watch::Sender<Standing>, Self) {
+        let began = Standing::StandsBy("it has not led yet".into());
+        let (sender, standing) = watch::channel(began);
+        (sender, Self { standing, has_ended: false })
+    }
+
+    /// Returns the standing at this moment.
+    pub fn now(&self) -> Standing {
+        self.standing.borrow().at_this_moment()
+    }
+
+    /// Returns a reader whose first [`Self::changed`] returns at once.
+    pub fn from_now(&self) -> Self {
+        let mut standing = self.standing.clone();
+        standing.mark_changed();
+        Self { standing, has_ended: false }
+    }
+
+    /// Waits for another standing; the end of a lease is one, too. `None` when the controller ends.
+    pub async fn changed(&mut self) -> Option<Standing> {
+        let lease = match &*self.standing.borrow() {
+            Standing::Leads { lease, .. } if !self.has_ended => Some(lease.clone()),
+            _ => None,
+        };
+        let over = async move {
+            match lease {
+                Some(mut lease) => lease.end().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = self.standing.changed() => changed.ok()?,
+            () = over => {}
+        }
+        let standing = self.standing.borrow_and_update();
+        let now = standing.at_this_moment();
+        let is_over = matches!(now, Standing::StandsBy(_));
+        self.has_ended = is_over && matches!(*standing, Standing::Leads { .. });
+        Some(now)
+    }
 }
 
 /// Why something that was asked for has not been done, or may not have been.
@@ -167,25 +235,35 @@ impl<S: Store> Desk<S> {
         }
     }
 
-    /// Does what is asked for until it leads no more; returns why.
+    /// Does what is asked for until it leads no more; returns why. The end of the lease ends it, whatever the store is doing.
     async fn lead(&mut self, term: u64, mut fabric: Arc<Fabric>) -> StoreError {
         log::info!("leads with term {term} from version {}", fabric.version);
         self.known = (term, fabric.version);
-        let mut compacted = fabric.version;
-        self.standing.send_replace(Standing::Leads { term, fabric: Arc::clone(&fabric) });
+        let lease = self.store.lease();
+        let mut over = lease.clone();
+        self.publish(term, &fabric, &lease);
         loop {
             let ask = tokio::select! {
+                () = over.end() => return StoreError::Deposed,
                 Some(ask) = self.asked.recv() => ask,
-                reason = self.store.deposed() => return reason,
                 else => return StoreError::Deposed,
             };
-            match self.take(&fabric, &ask).await {
+            // This process may have been stopped since the last look at the clock.
+            if !lease.holds() {
+                let _ = ask.answer.send(Err(AskError::StandsBy(LEASE_IS_OVER.into())));
+                return StoreError::Deposed;
+            }
+            let taken = tokio::select! {
+                biased;
+                taken = self.take(&fabric, &ask) => taken,
+                () = over.end() => Err(Err(StoreError::Deposed)),
+            };
+            match taken {
                 Ok(done) => {
                     if done.fabric.version != fabric.version {
                         fabric = Arc::clone(&done.fabric);
                         self.known = (term, fabric.version);
-                        self.standing
-                            .send_replace(Standing::Leads { term, fabric: Arc::clone(&fabric) });
+                        self.publish(term, &fabric, &lease);
                     }
                     let _ = ask.answer.send(Ok(done));
                 }
@@ -198,13 +276,22 @@ impl<S: Store> Desk<S> {
                     return lost;
                 }
             }
-            if fabric.version - compacted >= COMPACT {
-                compacted = fabric.version;
-                if let Err(lost) = self.store.compact(&fabric).await {
+            // Counted from the store's base: a lead may be shorter than so many versions.
+            if fabric.version.saturating_sub(self.store.base()) >= COMPACT {
+                let compacted = tokio::select! {
+                    compacted = self.store.compact(&fabric) => compacted,
+                    () = over.end() => Err(StoreError::Deposed),
+                };
+                if let Err(lost) = compacted {
                     return lost;
                 }
             }
         }
+    }
+
+    fn publish(&self, term: u64, fabric: &Arc<Fabric>, lease: &Lease) {
+        let (fabric, lease) = (Arc::clone(fabric), lease.clone());
+        self.standing.send_replace(Standing::Leads { term, fabric, lease });
     }
 
     /// Does one thing. What the store does not keep is told apart from what is refused.
@@ -255,3 +342,6 @@ pub(super) fn notes(fabric: &Fabric) -> Vec<String> {
     }
     notes
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ mod follow;
 #[rustfmt::skip]
 #[expect(missing_docs, reason = "generated; the .proto says it")]
 pub mod generated;
+mod lease;
 mod place;
 mod server;
 mod service;
@@ -27,6 +28,7 @@ pub use desk::Standing;
 pub use event::{Event, Ids};
 pub use fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
 pub use follow::{Following, wanted};
+pub use lease::{Clock, Lease};
 pub use place::{Placement, Rack, link, take};
 pub use server::{Controller, ControllerError};
 pub use store::{StoreError, keep};

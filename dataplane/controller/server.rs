@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::ServerTlsConfig;
 use tonic::transport::server::Connected;
 
-use super::desk::{Desk, Standing};
+use super::desk::{Desk, Standing, StandingReader};
 use super::generated::fabric_server::FabricServer;
 use super::service::Service;
 use super::store::{EtcdAccess, EtcdStore, FileStore, Store, StoreError};
@@ -64,7 +64,7 @@ pub struct Controller {
     thread: Option<JoinHandle<()>>,
     /// Where it is reached over TCP.
     pub listen: Option<SocketAddr>,
-    standing: watch::Receiver<Standing>,
+    standing: StandingReader,
 }
 
 /// What it listens at.
@@ -103,7 +103,7 @@ impl Controller {
     /// What it is at this moment.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        self.standing.borrow().clone()
+        self.standing.now()
     }
 }
 
@@ -140,8 +140,7 @@ impl Parts {
     ) -> Result<Controller, ControllerError> {
         let (stop, stopped) = watch::channel(false);
         let (asks, asked) = mpsc::channel(ASKS);
-        let began = Standing::StandsBy("it has not led yet".into());
-        let (standing, seen) = watch::channel(began);
+        let (standing, seen) = StandingReader::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let service = Service::new(self.id, asks, seen.clone());
         let (listeners, ended) = (self.listeners, stopped.clone());

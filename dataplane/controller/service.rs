@@ -5,15 +5,15 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::command::Command;
 use super::convert::{self, PROTOCOL, command_status};
-use super::desk::{Ask, AskError, Done, Standing, notes};
+use super::desk::{Ask, AskError, Done, Standing, StandingReader, notes};
 use super::fabric::{Fabric, Leaf, Pool};
 use super::generated as proto;
 use super::generated::fabric_server::Fabric as Calls;
@@ -50,7 +50,7 @@ type Followers = BTreeMap<NodeId, Follower>;
 pub struct Service {
     id: u16,
     asks: mpsc::Sender<Ask>,
-    standing: watch::Receiver<Standing>,
+    standing: StandingReader,
     followers: Arc<Mutex<Followers>>,
     /// Spines that have followed this process.
     met: Arc<Mutex<BTreeSet<u16>>>,
@@ -77,7 +77,7 @@ fn status(error: &AskError) -> Status {
 
 impl Service {
     /// Of the controller with this id, whose truth is asked and seen there.
-    pub fn new(id: u16, asks: mpsc::Sender<Ask>, standing: watch::Receiver<Standing>) -> Self {
+    pub fn new(id: u16, asks: mpsc::Sender<Ask>, standing: StandingReader) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
         Self { id, asks, standing, followers: Arc::default(), met: Arc::default(), changed }
     }
@@ -121,9 +121,9 @@ impl Service {
     }
 
     fn leads(&self) -> Result<(u64, Arc<Fabric>), Status> {
-        match &*self.standing.borrow() {
-            Standing::Leads { term, fabric } => Ok((*term, Arc::clone(fabric))),
-            Standing::StandsBy(reason) => Err(stands_by(reason)),
+        match self.standing.now() {
+            Standing::Leads { term, fabric, .. } => Ok((term, fabric)),
+            Standing::StandsBy(reason) => Err(stands_by(&reason)),
         }
     }
 
@@ -191,18 +191,14 @@ impl Service {
         replies: mpsc::Sender<Result<proto::FollowReply, Status>>,
         mut replaced: oneshot::Receiver<()>,
     ) {
-        let mut standing = self.standing.clone();
-        standing.mark_changed();
+        let mut standing = self.standing.from_now();
         let (mut view, mut before) = (View::default(), None::<(u64, Arc<Fabric>)>);
         loop {
             tokio::select! {
-                changed = standing.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                    let now = standing.borrow_and_update().clone();
+                now = standing.changed() => {
+                    let Some(now) = now else { return };
                     let (term, fabric) = match now {
-                        Standing::Leads { term, fabric } => (term, fabric),
+                        Standing::Leads { term, fabric, .. } => (term, fabric),
                         Standing::StandsBy(reason) => {
                             let _ = replies.send(Err(stands_by(&reason))).await;
                             return;
@@ -405,7 +401,13 @@ impl Calls for Service {
                 service.judge_spine(id.into()).await;
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(told))))
+        // A reply may have waited here while the lease ended.
+        let standing = self.standing.clone();
+        let replies = ReceiverStream::new(told).map(move |reply| match standing.now() {
+            Standing::Leads { .. } => reply,
+            Standing::StandsBy(reason) => reply.and(Err(stands_by(&reason))),
+        });
+        Ok(Response::new(Box::pin(replies)))
     }
 
     async fn command(

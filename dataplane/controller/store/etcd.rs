@@ -1,69 +1,66 @@
-//! A store in etcd, for several controllers: who has the key `leader`, by a lease, writes; each write asks in the same transaction
-//! whether that key is still the one that this controller made, so that whoever was deposed can write nothing.
+//! A store in etcd, for several controllers. The controller whose lease the key `leader` has is the leader; each write compares in the
+//! same transaction whether that key is still the one that the writer made, so that a deposed controller can write nothing.
 //!
-//! Below a prefix there are `leader`, `version`, `base`, `log/VERSION`, and `parts/VERSION/NUMBER`, which is all of it at version
-//! `base`.
+//! Keys below a prefix: `leader`; `version`; `log/VERSION`, the events of one version; `base`; `parts/VERSION/NUMBER`, the whole fabric at
+//! version `base`; and `attempt`, the name of the last write.
+//!
+//! An answer may be lost, and the kernel delivers a request late: even after its connection was given up. Three rules keep that harmless.
+//! 1. Each write has a name of its own, which it puts into `attempt`. A repeated write whose comparison fails reads that key in the same
+//!    transaction: if the name is its own, an earlier attempt was kept.
+//! 2. No write succeeds twice: each compares a number that it changes (`version`, `base`). Only a part does, until its `base` is written,
+//!    with the same content.
+//! 3. After a write of unknown outcome the controller gives its lead up and makes a new key `leader`, of another revision, before it reads.
+//!    From then on the comparison of the late write fails.
 
-use std::path::PathBuf;
+mod members;
+
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tokio::time::sleep;
+use tonic::Status;
 
+pub use self::members::EtcdAccess;
+use self::members::{CallError, LOOK, Members};
 use super::{Store, StoreError, records};
-use crate::admin::channel_to;
-use crate::controller::client::ALIVE;
 use crate::controller::etcd_api::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::controller::etcd_api::kv_client::KvClient;
 use crate::controller::etcd_api::lease_client::LeaseClient;
 use crate::controller::etcd_api::request_op::Request as Op;
+use crate::controller::etcd_api::response_op::Response as OpAnswer;
 use crate::controller::etcd_api::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 use crate::controller::event::Event;
 use crate::controller::fabric::Fabric;
+use crate::controller::lease::{Clock, Lease, Renewal, since_boot};
 
-/// etcd has so long to answer one call.
-const CALL_MAX: Duration = Duration::from_secs(5);
-/// Whoever stands by looks so often whether somebody leads.
-const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of an answer.
 const ANSWER_MAX: usize = 64 << 20;
 /// Keys that one answer has at most.
 const PAGE: i64 = 64;
 
-/// Where etcd is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EtcdAccess {
-    /// Its members, as in `http://10.0.9.1:2379`.
-    pub members: Vec<String>,
-    /// What all keys begin with.
-    pub prefix: String,
-    /// A leader that is not heard of for so long is none.
-    pub lease: Duration,
-    /// With https: etcd's authority, our certificate and its key, files in PEM.
-    pub tls: Option<[PathBuf; 3]>,
-    /// What others are told of this controller while it leads.
-    pub name: String,
-}
-
-/// The lease that this controller leads by.
+/// The lead of this controller.
 #[derive(Debug)]
 struct Lead {
-    lease: i64,
-    /// The revision at which the key was made.
+    /// Lease of the key `leader`, by etcd's number.
+    id: i64,
+    /// Revision at which the key `leader` was made.
     term: i64,
-    lost: watch::Receiver<bool>,
+    lease: Lease,
+    renewal: Renewal,
     keeping: JoinHandle<()>,
+    /// Writes so far.
+    writes: u64,
+    /// A write is in flight, or its outcome is unknown. Set before the write is sent, since its future may be dropped.
+    is_unsettled: bool,
 }
 
 impl Drop for Lead {
     fn drop(&mut self) {
         self.keeping.abort();
+        self.renewal.end();
     }
 }
 
@@ -71,117 +68,52 @@ impl Drop for Lead {
 #[derive(Debug)]
 pub struct EtcdStore {
     access: EtcdAccess,
-    /// The member that answered last.
-    member: usize,
-    channel: Option<Channel>,
+    clock: Clock,
+    members: Members,
     lead: Option<Lead>,
-    /// Whoever leads, as it was last told of in the log.
+    /// Leases of earlier leads that etcd may still have.
+    abandoned: Vec<i64>,
+    /// Version of the whole fabric that is stored.
+    base: u64,
+    /// The leader, as it was last named in the log.
     told: String,
 }
 
-/// What was not answered, in the words of who waits for it.
-fn unavailable(what: &str, status: &Status) -> StoreError {
-    let (code, said) = (status.code(), status.message());
-    let fix = match code {
-        Code::ResourceExhausted => {
-            "it is full: compact and defragment it, raise its quota, and disarm its alarm (`etcdctl alarm disarm`)"
-        }
-        Code::Unauthenticated | Code::PermissionDenied => {
-            "it does not let this controller in: see `etcd_certificate`"
-        }
-        _ => "it is looked for again; what runs goes on meanwhile",
-    };
-    StoreError::Unavailable(format!("etcd did not {what} ({code:?}: {said}); {fix}"))
-}
-
-/// A member has so long to answer one call: less where others could.
-fn answer_max(access: &EtcdAccess) -> Duration {
-    if access.members.len() > 1 { CALL_MAX.min(access.lease / 3) } else { CALL_MAX }
-}
-
-/// It was not answered, which another member may do.
-fn is_of_member(status: &Status) -> bool {
-    matches!(
-        status.code(),
-        Code::Unavailable | Code::DeadlineExceeded | Code::Unknown | Code::Cancelled
-    )
+/// Outcome of a transaction.
+struct Outcome {
+    succeeded: bool,
+    revision: i64,
+    /// If it failed: the key that it reads then.
+    found: Option<KeyValue>,
 }
 
 impl EtcdStore {
     /// The store there; nobody is asked yet.
     #[must_use]
     pub fn new(access: EtcdAccess) -> Self {
-        Self { access, member: 0, channel: None, lead: None, told: String::new() }
+        Self::by_clock(access, since_boot)
+    }
+
+    /// The same, with a lease by this clock.
+    fn by_clock(access: EtcdAccess, clock: Clock) -> Self {
+        let (members, abandoned, told) = (Members::new(access.clone()), Vec::new(), String::new());
+        Self { access, clock, members, lead: None, abandoned, base: 0, told }
     }
 
     fn key(&self, name: &str) -> Vec<u8> {
         format!("{}/{name}", self.access.prefix).into_bytes()
     }
 
-    /// A member that takes connections.
-    async fn channel(&mut self) -> Result<Channel, StoreError> {
-        if let Some(channel) = &self.channel {
-            return Ok(channel.clone());
-        }
-        let mut reasons = Vec::new();
-        for _ in 0..self.access.members.len() {
-            let url = &self.access.members[self.member];
-            match channel_to(url, self.access.tls.as_ref(), Some(ALIVE)).await {
-                Ok(channel) => {
-                    self.channel = Some(channel.clone());
-                    return Ok(channel);
-                }
-                Err(reason) => reasons.push(format!("{url}: {reason}")),
-            }
-            self.next_member();
-        }
-        let reason = format!(
-            "no member of etcd can be reached ({}); it is looked for again",
-            reasons.join("; ")
-        );
-        Err(StoreError::Unavailable(format!("{reason}; what runs goes on meanwhile")))
-    }
-
-    fn next_member(&mut self) {
-        self.channel = None;
-        self.member = (self.member + 1) % self.access.members.len().max(1);
-    }
-
-    /// Makes a call that does no harm when it is made twice: if a member does not answer, the next ones are asked in turn for a while,
-    /// as when they elect.
-    async fn call<T, F>(&mut self, what: &str, call: impl Fn(Channel) -> F) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        let until = Instant::now() + CALL_MAX;
-        let members = self.access.members.len();
-        let answer_max = answer_max(&self.access);
-        loop {
-            let channel = self.channel().await?;
-            let late = || Err(Status::deadline_exceeded(format!("no answer for {answer_max:?}")));
-            let answered = timeout(answer_max, call(channel)).await.unwrap_or_else(|_| late());
-            let status = match answered {
-                Ok(answer) => return Ok(answer.into_inner()),
-                Err(status) => status,
-            };
-            self.next_member();
-            if members < 2 || Instant::now() >= until || !is_of_member(&status) {
-                return Err(unavailable(what, &status));
-            }
-            sleep(LOOK).await;
-        }
-    }
-
     async fn range(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<Vec<KeyValue>, StoreError> {
         let (mut found, mut next) = (Vec::new(), from);
         loop {
             let asked = RangeRequest { key: next.clone(), range_end: to.clone(), limit: PAGE };
-            let call = |channel| {
-                let (mut client, asked) = (KvClient::new(channel), asked.clone());
-                client = client.max_decoding_message_size(ANSWER_MAX);
-                async move { client.range(asked).await }
+            let call = move |channel| {
+                let client = KvClient::new(channel).max_decoding_message_size(ANSWER_MAX);
+                let (mut client, asked) = (client, asked.clone());
+                async move { Ok(client.range(asked).await?.into_inner()) }
             };
-            let answer = self.call("read", call).await?;
+            let answer = self.members.call("read", call).await?;
             let last = answer.kvs.last().map(|kv| kv.key.clone());
             found.extend(answer.kvs);
             match last {
@@ -198,29 +130,48 @@ impl EtcdStore {
         Ok(self.range(self.key(name), Vec::new()).await?.pop())
     }
 
-    /// A transaction; true when its conditions held.
+    /// A transaction, which reads `witness` if its comparisons fail.
     async fn txn(
         &mut self,
         compare: Vec<Compare>,
         success: Vec<RequestOp>,
-    ) -> Result<(bool, i64), StoreError> {
-        let asked = TxnRequest { compare, success, failure: Vec::new() };
-        let call = |channel| {
+        witness: &str,
+    ) -> Result<Outcome, CallError> {
+        let read = RangeRequest { key: self.key(witness), range_end: Vec::new(), limit: 1 };
+        let asked = TxnRequest { compare, success, failure: vec![op(Op::RequestRange(read))] };
+        let call = move |channel| {
             let asked = asked.clone();
-            async move { KvClient::new(channel).txn(asked).await }
+            async move { Ok(KvClient::new(channel).txn(asked).await?.into_inner()) }
         };
-        let answer = self.call("write", call).await?;
-        Ok((answer.succeeded, answer.header.map_or(0, |header| header.revision)))
+        let answer = self.members.call("write", call).await?;
+        let found = answer.responses.into_iter().find_map(|answer| match answer.response {
+            Some(OpAnswer::ResponseRange(mut range)) => range.kvs.pop(),
+            _ => None,
+        });
+        let revision = answer.header.map_or(0, |header| header.revision);
+        Ok(Outcome { succeeded: answer.succeeded, revision, found })
     }
 
-    /// Writes, if this controller still leads and `more` holds.
-    async fn write(&mut self, more: Vec<Compare>, ops: Vec<RequestOp>) -> Result<(), StoreError> {
-        let Some(lead) = self.lead.as_ref().filter(|lead| !*lead.lost.borrow()) else {
-            return Err(StoreError::Deposed);
-        };
-        let mut compare = vec![made_at(self.key("leader"), lead.term)];
-        compare.extend(more);
-        if self.txn(compare, ops).await?.0 { Ok(()) } else { Err(StoreError::Deposed) }
+    /// Writes if this controller still leads and `more` holds.
+    async fn write(&mut self, more: Compare, mut ops: Vec<RequestOp>) -> Result<(), StoreError> {
+        let (leader, attempt) = (self.key("leader"), self.key("attempt"));
+        let lead = self.lead.as_mut().filter(|lead| lead.lease.holds() && !lead.is_unsettled);
+        let lead = lead.ok_or(StoreError::Deposed)?;
+        lead.writes += 1;
+        lead.is_unsettled = true;
+        // etcd gives no lease's number twice.
+        let name = format!("{:x}-{}", lead.id, lead.writes).into_bytes();
+        let compare = vec![made_at(leader, lead.term), more];
+        ops.push(put(attempt, name.clone()));
+        let outcome = self.txn(compare, ops, "attempt").await;
+        if !matches!(outcome, Err(CallError::Unknown(_)))
+            && let Some(lead) = &mut self.lead
+        {
+            lead.is_unsettled = false;
+        }
+        let outcome = outcome?;
+        let is_kept = outcome.succeeded || outcome.found.is_some_and(|kv| kv.value == name);
+        if is_kept { Ok(()) } else { Err(StoreError::Deposed) }
     }
 
     /// The key `leader` is the one that this controller made.
@@ -244,77 +195,115 @@ impl EtcdStore {
         }
         let ttl = i64::try_from(self.access.lease.as_secs()).unwrap_or(i64::MAX);
         let asked = LeaseGrantRequest { ttl, id: 0 };
-        let began = Instant::now();
-        let call = |channel| async move { LeaseClient::new(channel).lease_grant(asked).await };
-        let grant = self.call("grant a lease", call).await?;
+        let began = (self.clock)();
+        let call = move |channel| async move {
+            Ok(LeaseClient::new(channel).lease_grant(asked).await?.into_inner())
+        };
+        let grant = self.members.call("grant a lease", call).await?;
+        // Until the lead is certain.
+        self.abandoned.push(grant.id);
         let put = PutRequest {
             key: self.key("leader"),
             value: self.access.name.clone().into_bytes(),
             lease: grant.id,
         };
-        let won =
-            self.txn(vec![made_at(self.key("leader"), 0)], vec![op(Op::RequestPut(put))]).await;
-        let (true, term) = won.as_ref().map_or((false, 0), |won| *won) else {
-            self.revoke(grant.id).await;
-            return won.map(|_| None);
+        let nobody_leads = made_at(self.key("leader"), 0);
+        let outcome = self.txn(vec![nobody_leads], vec![op(Op::RequestPut(put))], "leader").await?;
+        let term = match outcome.found {
+            _ if outcome.succeeded => outcome.revision,
+            // By an attempt whose answer was lost.
+            Some(there) if there.lease == grant.id => there.create_revision,
+            _ => return Ok(None),
         };
-        let (lost_is, lost) = watch::channel(false);
-        let lease = (grant.id, Duration::from_secs(grant.ttl.unsigned_abs()));
-        // By a connection of its own, so that it goes to another member by itself.
-        let mut keeper = Self { member: self.member, ..Self::new(self.access.clone()) };
+        self.abandoned.retain(|id| *id != grant.id);
+        let ttl = Duration::from_secs(grant.ttl.unsigned_abs());
+        let (renewal, lease) = Lease::new(self.clock, began + ttl);
+        let (members, clock) = (self.members.separate(), self.clock);
+        let (kept, extended) = (lease.clone(), renewal.clone());
         let keeping = tokio::spawn(async move {
-            let reason = keeper.keep_alive(lease, began).await;
+            let reason = keep_alive(members, (grant.id, ttl), clock, kept, &extended).await;
             log::error!("the lease is lost: {reason}; this controller does not lead any more");
-            let _ = lost_is.send(true);
+            extended.end();
         });
-        Ok(Some(Lead { lease: grant.id, term, lost, keeping }))
+        let (writes, is_unsettled) = (0, false);
+        Ok(Some(Lead { id: grant.id, term, lease, renewal, keeping, writes, is_unsettled }))
     }
 
-    /// Keeps a lease until it is lost; returns why. A lease that was not confirmed for as long as it lasts is lost, whatever etcd
-    /// says later: somebody else may lead. A member that does not answer is given up for the next.
-    async fn keep_alive(&mut self, (id, ttl): (i64, Duration), began: Instant) -> String {
-        let mut until = began + ttl;
-        let mut wait = ttl / 3;
-        loop {
-            sleep(wait).await;
-            let asked = Instant::now();
-            if asked >= until {
-                return "it ran out while this process stood still, or etcd did not answer"
-                    .to_owned();
+    fn give_up(&mut self) {
+        self.abandoned.extend(self.lead.take().map(|lead| lead.id));
+    }
+
+    /// Ends the leases of earlier leads, so that nobody waits until etcd does.
+    async fn revoke_abandoned(&mut self) -> Result<(), StoreError> {
+        while let Some(&id) = self.abandoned.last() {
+            let asked = LeaseRevokeRequest { id };
+            let call = move |channel| async move {
+                LeaseClient::new(channel).lease_revoke(asked).await.map(|_| ())
+            };
+            match self.members.call("end a lease", call).await {
+                // etcd refuses to end a lease that it does not have.
+                Ok(()) | Err(CallError::Refused(_)) => _ = self.abandoned.pop(),
+                Err(CallError::Unknown(error)) => return Err(error),
             }
-            let answer_max = if self.access.members.len() > 1 { ttl / 6 } else { ttl };
-            let answer = timeout_at(until.min(asked + answer_max), self.ask_to_keep(id)).await;
-            match answer {
-                Ok(Ok(Some(answer))) if answer.ttl > 0 => {
-                    (until, wait) = (asked + ttl, ttl / 3);
-                    continue;
-                }
-                Ok(Ok(_)) => return "etcd does not know it any more".to_owned(),
-                Ok(Err(reason)) => {
-                    log::warn!("etcd did not keep the lease ({reason}); it is asked again");
-                }
-                Err(_) if Instant::now() >= until => {
-                    return "etcd did not answer in time".to_owned();
-                }
-                Err(_) => log::warn!("a member of etcd does not answer; another is asked"),
-            }
-            self.next_member();
-            wait = LOOK.min(ttl / 6);
         }
+        Ok(())
     }
 
-    async fn ask_to_keep(&mut self, id: i64) -> Result<Option<LeaseKeepAliveResponse>, String> {
-        let channel = self.channel().await.map_err(|error| error.to_string())?;
-        let one = tokio_stream::once(LeaseKeepAliveRequest { id });
-        let answers = LeaseClient::new(channel).lease_keep_alive(one).await;
-        let mut answers = answers.map_err(|status| status.message().to_owned())?.into_inner();
-        answers.message().await.map_err(|status| status.message().to_owned())
+    /// Compares a number that is no key while it is 0.
+    fn number_is(&self, name: &str, value: u64) -> Compare {
+        if value == 0 {
+            return made_at(self.key(name), 0);
+        }
+        let value = TargetUnion::Value(value.to_string().into_bytes());
+        compare(self.key(name), CompareTarget::Value, value)
     }
+}
 
-    async fn revoke(&mut self, lease: i64) {
-        let asked = LeaseRevokeRequest { id: lease };
-        let call = |channel| async move { LeaseClient::new(channel).lease_revoke(asked).await };
-        let _ = self.call("end a lease", call).await; // it ends by itself otherwise
+/// Keeps a lease until it is lost; returns why. A lease that etcd did not confirm for as long as it lasts is lost, whatever etcd says
+/// later: another controller may lead.
+async fn keep_alive(
+    mut members: Members,
+    (id, ttl): (i64, Duration),
+    clock: Clock,
+    mut lease: Lease,
+    renewal: &Renewal,
+) -> String {
+    let mut told = String::new();
+    let mut wait = ttl / 6;
+    loop {
+        sleep(wait).await;
+        let call = move |channel| async move {
+            let asked = clock();
+            let one = tokio_stream::once(LeaseKeepAliveRequest { id });
+            let mut answers = LeaseClient::new(channel).lease_keep_alive(one).await?.into_inner();
+            let answer = answers.message().await?;
+            let answer = answer.ok_or_else(|| Status::unavailable("no answer"))?;
+            Ok((asked, answer.ttl))
+        };
+        let answered = tokio::select! {
+            answered = members.call("keep the lease", call) => answered,
+            () = lease.end() => Err(CallError::Unknown(StoreError::Deposed)),
+        };
+        if !lease.holds() {
+            return "it ran out while etcd did not answer in time, or this process stood still"
+                .to_owned();
+        }
+        match answered {
+            Ok((asked, left)) if left > 0 => {
+                renewal.extend(asked + ttl);
+                told.clear();
+                wait = ttl / 6;
+            }
+            Ok(_) => return "etcd does not know it any more".to_owned(),
+            Err(error) => {
+                let error = StoreError::from(error).to_string();
+                if told != error {
+                    log::warn!("etcd did not keep the lease ({error}); it is asked again");
+                    told = error;
+                }
+                wait = LOOK.min(ttl / 6);
+            }
+        }
     }
 }
 
@@ -346,14 +335,14 @@ fn number_of(kv: Option<KeyValue>) -> Result<u64, StoreError> {
 impl Store for EtcdStore {
     async fn lead(&mut self, told: impl Fn(&str) + Send + Sync) -> Result<u64, StoreError> {
         loop {
-            let held = self.lead.as_ref().filter(|lead| !*lead.lost.borrow()).map(|lead| lead.term);
-            // After a write that failed it may still be ours.
-            if let Some(term) = held
+            let held = self.lead.as_ref().filter(|lead| lead.lease.holds() && !lead.is_unsettled);
+            if let Some(term) = held.map(|lead| lead.term)
                 && self.is_ours(term).await?
             {
                 return Ok(term.unsigned_abs());
             }
-            self.lead = None;
+            self.give_up();
+            self.revoke_abandoned().await?;
             match self.try_to_lead(&told).await? {
                 Some(lead) => {
                     self.told.clear();
@@ -364,6 +353,11 @@ impl Store for EtcdStore {
                 None => sleep(LOOK).await,
             }
         }
+    }
+
+    fn lease(&self) -> Lease {
+        let over = || Lease::new(self.clock, Duration::ZERO).1;
+        self.lead.as_ref().map_or_else(over, |lead| lead.lease.clone())
     }
 
     async fn load(&mut self) -> Result<Fabric, StoreError> {
@@ -386,57 +380,48 @@ impl Store for EtcdStore {
             let reason = format!("there are versions up to {} of {version}", fabric.version);
             return Err(StoreError::Damaged { version, reason });
         }
+        self.base = base;
         Ok(fabric)
     }
 
+    fn base(&self) -> u64 {
+        self.base
+    }
+
     async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
-        let before = match version - 1 {
-            0 => made_at(self.key("version"), 0),
-            before => {
-                let value = before.to_string().into_bytes();
-                compare(self.key("version"), CompareTarget::Value, TargetUnion::Value(value))
-            }
-        };
+        let before = self.number_is("version", version - 1);
         let entry = put(self.key(&log_key(version)), records::write(events));
         let number = put(self.key("version"), version.to_string().into_bytes());
-        match self.write(vec![before], vec![entry, number]).await {
-            // Nobody but the leader writes a version. So it is kept by a try whose answer was lost, if it is there and the lead ours.
-            Err(StoreError::Deposed) => {
-                let term = self.lead.as_ref().map(|lead| lead.term).ok_or(StoreError::Deposed)?;
-                let is_kept = number_of(self.get("version").await?)? == version;
-                if is_kept && self.is_ours(term).await? { Ok(()) } else { Err(StoreError::Deposed) }
-            }
-            other => other,
-        }
+        self.write(before, vec![entry, number]).await
     }
 
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
-        let version = fabric.version;
-        for (at, part) in (0..).zip(records::parts(fabric)) {
-            let part = put(self.key(&parts_key(version, at)), part);
-            self.write(Vec::new(), vec![part]).await?;
+        let (version, before) = (fabric.version, self.number_is("base", self.base));
+        let mut count = 0;
+        for part in records::parts(fabric) {
+            let part = put(self.key(&parts_key(version, count)), part);
+            self.write(before.clone(), vec![part]).await?;
+            count += 1;
         }
-        let gone = |from: Vec<u8>, to: Vec<u8>| {
-            op(Op::RequestDeleteRange(DeleteRangeRequest { key: from, range_end: to }))
+        let gone = |from: String, to: String| {
+            let (key, range_end) = (self.key(&from), self.key(&to));
+            op(Op::RequestDeleteRange(DeleteRangeRequest { key, range_end }))
         };
-        let base = put(self.key("base"), version.to_string().into_bytes());
-        let old = gone(self.key(&parts_key(0, 0)), self.key(&parts_key(version, 0)));
-        let log = gone(self.key(&log_key(0)), self.key(&log_key(version + 1)));
-        self.write(Vec::new(), vec![base, old, log]).await
+        let ops = vec![
+            put(self.key("base"), version.to_string().into_bytes()),
+            gone(parts_key(0, 0), parts_key(version, 0)),
+            // Of a leader of another release that did not come to an end.
+            gone(parts_key(version, count), parts_key(version, u64::MAX)),
+            gone(log_key(0), log_key(version + 1)),
+        ];
+        self.write(before, ops).await?;
+        self.base = version;
+        Ok(())
     }
 
     async fn resign(&mut self) {
-        let lease = self.lead.take().map(|lead| lead.lease);
-        if let Some(lease) = lease {
-            self.revoke(lease).await;
-        }
-    }
-
-    async fn deposed(&mut self) -> StoreError {
-        if let Some(lead) = &mut self.lead {
-            let _ = lead.lost.wait_for(|lost| *lost).await;
-        }
-        StoreError::Deposed
+        self.give_up();
+        let _ = self.revoke_abandoned().await; // they end by themselves otherwise
     }
 }
 
@@ -448,3 +433,6 @@ fn log_key(version: u64) -> String {
 fn parts_key(version: u64, part: u64) -> String {
     format!("parts/{version:020}/{part:020}")
 }
+
+#[cfg(test)]
+mod tests;

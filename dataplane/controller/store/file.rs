@@ -151,7 +151,11 @@ impl Store for FileStore {
         self.replace(fabric).map_err(|error| self.failed(error))
     }
 
-    async fn deposed(&mut self) -> StoreError {
-        std::future::pending().await
+    fn base(&self) -> u64 {
+        let base = || {
+            let numbers = self.database.begin_read()?.open_table(NUMBERS)?;
+            Ok::<_, redb::Error>(numbers.get("base")?.map_or(0, |base| base.value()))
+        };
+        base().unwrap_or(0)
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::event::Event;
 use super::fabric::Fabric;
+use super::lease::Lease;
 use crate::state::files::NameError;
 pub use etcd::{EtcdAccess, EtcdStore};
 pub use file::FileStore;
@@ -85,8 +86,13 @@ pub(super) trait Store: Send {
         async {}
     }
 
-    /// Ends when this controller does not write any more.
-    fn deposed(&mut self) -> impl Future<Output = StoreError> + Send;
+    /// The lease of the lead that [`Store::lead`] gave.
+    fn lease(&self) -> Lease {
+        Lease::unlimited()
+    }
+
+    /// Version that the store has as a whole, with the log of all versions after it; known after [`Store::load`].
+    fn base(&self) -> u64;
 }
 
 /// Makes a file that a controller begins with this fabric from.

@@ -1,0 +1,232 @@
+//! The desk over a store in memory, whose lease and whose answers the test decides.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+use super::*;
+use crate::PATIENCE;
+use crate::controller::lease::{Clock, Renewal};
+
+/// A store's content, and how it behaves.
+#[derive(Debug, Default)]
+struct Content {
+    fabric: Fabric,
+    base: u64,
+    compactions: u64,
+    appends: u64,
+    terms: u64,
+    hangs: bool,
+    /// Another controller leads.
+    is_taken: bool,
+    renewal: Option<Renewal>,
+}
+
+#[derive(Clone)]
+struct FakeStore {
+    content: Arc<Mutex<Content>>,
+    /// A call hangs.
+    hung: Arc<Notify>,
+    clock: Clock,
+    lease: Lease,
+}
+
+impl FakeStore {
+    fn new(clock: Clock) -> Self {
+        let lease = Lease::new(clock, Duration::ZERO).1;
+        Self { content: Arc::default(), hung: Arc::default(), clock, lease }
+    }
+
+    fn content(&self) -> std::sync::MutexGuard<'_, Content> {
+        self.content.lock().unwrap()
+    }
+
+    async fn answer(&self) {
+        if self.content().hangs {
+            self.hung.notify_one();
+            std::future::pending().await
+        }
+    }
+}
+
+/// Length of a lease.
+const LEASE: Duration = Duration::from_secs(5);
+
+impl Store for FakeStore {
+    async fn lead(&mut self, _: impl Fn(&str) + Send + Sync) -> Result<u64, StoreError> {
+        if self.content().is_taken {
+            std::future::pending::<()>().await;
+        }
+        let (renewal, lease) = Lease::new(self.clock, (self.clock)() + LEASE);
+        self.lease = lease;
+        let mut content = self.content();
+        content.renewal = Some(renewal);
+        content.terms += 1;
+        Ok(content.terms)
+    }
+
+    fn lease(&self) -> Lease {
+        self.lease.clone()
+    }
+
+    async fn load(&mut self) -> Result<Fabric, StoreError> {
+        Ok(self.content().fabric.clone())
+    }
+
+    fn base(&self) -> u64 {
+        self.content().base
+    }
+
+    async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
+        self.answer().await;
+        let mut content = self.content();
+        events.iter().for_each(|event| content.fabric.take(event));
+        content.fabric.version = version;
+        content.appends += 1;
+        Ok(())
+    }
+
+    async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
+        self.answer().await;
+        let mut content = self.content();
+        content.base = fabric.version;
+        content.compactions += 1;
+        Ok(())
+    }
+}
+
+type Answer = oneshot::Receiver<Result<Done, AskError>>;
+
+/// A desk that runs, until this is dropped.
+struct Site {
+    store: FakeStore,
+    asks: mpsc::Sender<Ask>,
+    reader: StandingReader,
+    desk: Option<Desk<FakeStore>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Site {
+    fn new(clock: Clock) -> Self {
+        let store = FakeStore::new(clock);
+        let (asks, asked) = mpsc::channel(64);
+        let (standing, reader) = StandingReader::new();
+        let desk = Desk { store: store.clone(), asked, standing, known: (0, 0) };
+        Self { store, asks, reader, desk: Some(desk), stop: watch::channel(false).0 }
+    }
+
+    async fn lead(&mut self) {
+        if let Some(desk) = self.desk.take() {
+            tokio::spawn(desk.run(self.stop.subscribe()));
+        }
+        self.until(|standing| matches!(standing, Standing::Leads { .. })).await;
+    }
+
+    async fn until(&self, met: impl Fn(&Standing) -> bool) {
+        let mut reader = self.reader.from_now();
+        while !met(&self.reader.now()) {
+            reader.changed().await.unwrap();
+        }
+    }
+
+    fn ask(&self, command: &str, if_version: Option<u64>) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        let command = command.parse().unwrap();
+        self.asks.try_send(Ask { command, if_version, answer }).unwrap();
+        answered
+    }
+
+    fn is_leader(&self) -> bool {
+        matches!(self.reader.now(), Standing::Leads { .. })
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.unwrap() });
+}
+
+#[test]
+fn lease_ends_all_answers_while_append_hangs() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
+    run(async {
+        site.lead().await;
+        site.ask("add-leaf id=1 ip=10.0.1.1", None).await.unwrap().unwrap();
+        site.store.content().hangs = true;
+        let answer = site.ask("add-leaf id=2 ip=10.0.1.2", None);
+        site.store.hung.notified().await;
+        let mut follower = site.reader.from_now();
+        follower.changed().await.unwrap();
+        assert!(site.is_leader());
+        NOW.store(LEASE.as_secs(), Ordering::Relaxed);
+        // Before any task has run.
+        assert!(!site.is_leader());
+        assert!(matches!(follower.changed().await, Some(Standing::StandsBy(_))));
+        site.store.content().hangs = false;
+        let refused = answer.await.unwrap().unwrap_err().to_string();
+        assert!(refused.contains("whether the command is kept is not known"), "{refused}");
+        assert_eq!(site.store.content().appends, 1, "the write that hung was given up");
+    });
+}
+
+#[test]
+fn lease_ends_lead_while_compaction_hangs() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
+    run(async {
+        site.store.content().fabric.version = COMPACT;
+        site.lead().await;
+        site.store.content().hangs = true;
+        let answer = site.ask("add-leaf id=1 ip=10.0.1.1", Some(0));
+        assert!(answer.await.unwrap().is_err());
+        site.store.hung.notified().await;
+        NOW.store(LEASE.as_secs(), Ordering::Relaxed);
+        assert!(!site.is_leader());
+        site.store.content().hangs = false;
+        site.until(|standing| matches!(standing, Standing::Leads { term: 2, .. })).await;
+    });
+}
+
+#[test]
+fn queued_asks_are_refused_after_the_lease() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
+    run(async {
+        site.lead().await;
+        site.ask("add-leaf id=1 ip=10.0.1.1", None).await.unwrap().unwrap();
+        site.store.content().is_taken = true;
+        // Nothing runs between the queueing and the end of the lease, as in a stopped process.
+        let asked = [("restore-leaf id=1", None), ("add-leaf id=2 ip=10.0.1.2", Some(9))];
+        let answers = asked.map(|(command, if_version)| site.ask(command, if_version));
+        NOW.store(LEASE.as_secs(), Ordering::Relaxed);
+        for answer in answers {
+            let refused = answer.await.unwrap().unwrap_err();
+            assert!(matches!(refused, AskError::StandsBy(_)), "{refused}");
+        }
+    });
+}
+
+#[test]
+fn short_leads_compact_the_log() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
+    run(async {
+        let mut version = 0;
+        for lead in 1..=4 {
+            site.lead().await;
+            for _ in 0..COMPACT / 3 {
+                let verb =
+                    if version % 2 == 0 { "add-leaf id=1 ip=10.0.1.1" } else { "remove-leaf id=1" };
+                site.ask(verb, None).await.unwrap().unwrap();
+                version += 1;
+            }
+            NOW.fetch_add(LEASE.as_secs(), Ordering::Relaxed);
+            site.until(|standing| matches!(standing, Standing::Leads { term, .. } if *term > lead))
+                .await;
+        }
+        let content = site.store.content();
+        assert_eq!((content.compactions, content.base), (1, COMPACT));
+    });
+}

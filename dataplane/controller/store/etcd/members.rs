@@ -1,0 +1,294 @@
+//! Calls to the members of etcd. A call that one member does not answer soon goes to the next one, too; the first answer counts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use crate::admin::channel_to;
+use crate::controller::client::ALIVE;
+use crate::controller::store::StoreError;
+
+/// Limit of one call, over all members.
+const CALL_MAX: Duration = Duration::from_secs(5);
+/// Longest wait for one member before the next one gets the call, too.
+const STAGGER_MAX: Duration = Duration::from_secs(1);
+/// Pause after every member has failed; period at which a standby looks for a leader.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+
+/// Where etcd is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdAccess {
+    /// URLs of its members, as in `http://10.0.9.1:2379`.
+    pub members: Vec<String>,
+    /// Prefix of all keys.
+    pub prefix: String,
+    /// A leader that etcd has not heard of for so long is none.
+    pub lease: Duration,
+    /// With https: etcd's authority, our certificate and its key, files in PEM.
+    pub tls: Option<[PathBuf; 3]>,
+    /// Name of this controller, for others while it leads.
+    pub name: String,
+}
+
+/// Members of etcd, with a connection to each that answered.
+#[derive(Debug)]
+pub(super) struct Members {
+    access: EtcdAccess,
+    /// Member that answered last.
+    answered: usize,
+    channels: Vec<Option<Channel>>,
+}
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(super) enum CallError {
+    /// etcd refused it and did nothing.
+    Refused(StoreError),
+    /// No answer. The call may take effect at any later time, since the kernel repeats what it has not delivered.
+    Unknown(StoreError),
+}
+
+impl From<CallError> for StoreError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused(error) | CallError::Unknown(error) => error,
+        }
+    }
+}
+
+/// Why one member did not answer.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// There is no connection. Nothing was sent.
+    #[error("{0}")]
+    Connect(String),
+    /// The call failed.
+    #[error("{}", .0.message())]
+    Call(Status),
+}
+
+impl Failure {
+    /// The member has not executed the call and never will.
+    fn is_definite(&self) -> bool {
+        match self {
+            Self::Connect(_) => true,
+            Self::Call(status) => {
+                !is_of_member(status) && status.message().starts_with("etcdserver: ")
+            }
+        }
+    }
+}
+
+/// Outcome of a call to one member.
+type Attempt<T> = (usize, Result<(Channel, T), Failure>);
+
+/// The attempts of one call.
+struct Attempts<T> {
+    running: JoinSet<Attempt<T>>,
+    started: usize,
+    /// Attempts without a definite outcome, by member.
+    open: Vec<usize>,
+    /// Latest failure of each member.
+    failures: BTreeMap<usize, Failure>,
+}
+
+/// Another member may answer instead.
+fn is_of_member(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Unavailable | Code::DeadlineExceeded | Code::Unknown | Code::Cancelled
+    )
+}
+
+fn unavailable(what: &str, status: &Status) -> StoreError {
+    let (code, said) = (status.code(), status.message());
+    let fix = match code {
+        Code::ResourceExhausted => {
+            "it is full: compact and defragment it, raise its quota, and disarm its alarm (`etcdctl alarm disarm`)"
+        }
+        Code::Unauthenticated | Code::PermissionDenied => {
+            "it does not let this controller in: see `etcd_certificate`"
+        }
+        _ => "it is looked for again; what runs goes on meanwhile",
+    };
+    StoreError::Unavailable(format!("etcd did not {what} ({code:?}: {said}); {fix}"))
+}
+
+impl Members {
+    /// Makes no connection yet.
+    pub fn new(access: EtcdAccess) -> Self {
+        let channels = access.members.iter().map(|_| None).collect();
+        Self { access, answered: 0, channels }
+    }
+
+    /// Returns the same members without connections, for another task.
+    pub fn separate(&self) -> Self {
+        Self { answered: self.answered, ..Self::new(self.access.clone()) }
+    }
+
+    /// Calls the member that answered last. While no answer comes, the call goes to one more member every twelfth of a lease, and at
+    /// once after a failure. So `call` must do no harm when several members execute it, or one of them late.
+    pub async fn call<T, C, F>(&mut self, what: &str, call: C) -> Result<T, CallError>
+    where
+        T: Send + 'static,
+        C: Fn(Channel) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<T, Status>> + Send,
+    {
+        let (count, until) = (self.channels.len(), Instant::now() + CALL_MAX);
+        let (running, failures) = (JoinSet::new(), BTreeMap::new());
+        let mut attempts = Attempts { running, started: 0, open: vec![0; count], failures };
+        let result = loop {
+            let at = (self.answered + attempts.started) % count;
+            attempts.started += 1;
+            attempts.open[at] += 1;
+            attempts.running.spawn(self.attempt(at, call.clone()));
+            let next = until.min(Instant::now() + self.stagger());
+            if let Some(result) = self.first_answer(&mut attempts, what, next).await {
+                break result;
+            }
+            if Instant::now() >= until {
+                break Err(CallError::Unknown(self.reason(what, &attempts.failures)));
+            }
+        };
+        // An open attempt may hold its connection up: the next call takes a new one.
+        for (channel, open) in self.channels.iter_mut().zip(&attempts.open) {
+            if *open > 0 {
+                *channel = None;
+            }
+        }
+        result
+    }
+
+    /// Waits for the first answer. Returns `None` when the next attempt is due: at `next`, or earlier after a failure.
+    async fn first_answer<T: Send + 'static>(
+        &mut self,
+        attempts: &mut Attempts<T>,
+        what: &str,
+        mut next: Instant,
+    ) -> Option<Result<T, CallError>> {
+        let count = self.channels.len();
+        loop {
+            let (at, outcome) = tokio::select! {
+                Some(Ok(attempt)) = attempts.running.join_next() => attempt,
+                () = sleep_until(next) => return None,
+            };
+            let failure = match outcome {
+                Ok((channel, answer)) => {
+                    attempts.open[at] -= 1;
+                    self.channels[at] = Some(channel);
+                    self.note_answer(at, &attempts.failures);
+                    return Some(Ok(answer));
+                }
+                Err(failure) => failure,
+            };
+            self.channels[at] = None;
+            attempts.open[at] -= usize::from(failure.is_definite());
+            if let Failure::Call(status) = &failure
+                && !is_of_member(status)
+            {
+                let error = unavailable(what, status);
+                let is_open = attempts.open.iter().any(|open| *open > 0);
+                return Some(Err(if is_open {
+                    CallError::Unknown(error)
+                } else {
+                    CallError::Refused(error)
+                }));
+            }
+            attempts.failures.insert(at, failure);
+            if count == 1 {
+                return Some(Err(CallError::Unknown(self.reason(what, &attempts.failures))));
+            }
+            if attempts.started % count != 0 {
+                return None;
+            }
+            next = next.min(Instant::now() + LOOK);
+        }
+    }
+
+    /// Remembers which member answers, and logs when it is another one than before.
+    fn note_answer(&mut self, at: usize, failures: &BTreeMap<usize, Failure>) {
+        let before = std::mem::replace(&mut self.answered, at);
+        if before != at {
+            let late = || "it is late".to_owned();
+            let reason = failures.get(&before).map_or_else(late, ToString::to_string);
+            let members = &self.access.members;
+            log::warn!(
+                "a member of etcd does not answer; another is asked: {}: {reason}; {} answers",
+                members[before],
+                members[at]
+            );
+        }
+    }
+
+    /// Returns one call to the member `at`, by its connection or a new one.
+    fn attempt<T, C, F>(
+        &self,
+        at: usize,
+        call: C,
+    ) -> impl Future<Output = Attempt<T>> + Send + 'static
+    where
+        T: Send + 'static,
+        C: Fn(Channel) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<T, Status>> + Send,
+    {
+        let channel = self.channels[at].clone();
+        let (url, tls) = (self.access.members[at].clone(), self.access.tls.clone());
+        let answer_max = self.answer_max();
+        async move {
+            let answered = async {
+                let channel = match channel {
+                    Some(channel) => channel,
+                    None => {
+                        let channel = channel_to(&url, tls.as_ref(), Some(ALIVE)).await;
+                        channel.map_err(Failure::Connect)?
+                    }
+                };
+                let answer = call(channel.clone()).await.map_err(Failure::Call)?;
+                Ok((channel, answer))
+            };
+            let late = || Status::deadline_exceeded(format!("no answer for {answer_max:?}"));
+            let answered = timeout(answer_max, answered).await;
+            (at, answered.unwrap_or_else(|_| Err(Failure::Call(late()))))
+        }
+    }
+
+    /// Limit of one member's answer: shorter where others may answer instead.
+    fn answer_max(&self) -> Duration {
+        if self.channels.len() > 1 { CALL_MAX.min(self.access.lease / 3) } else { CALL_MAX }
+    }
+
+    /// Time after which a silent member's call goes to the next one, too.
+    fn stagger(&self) -> Duration {
+        match self.channels.len() {
+            1 => CALL_MAX,
+            _ => (self.access.lease / 12).clamp(LOOK, STAGGER_MAX),
+        }
+    }
+
+    fn reason(&self, what: &str, failures: &BTreeMap<usize, Failure>) -> StoreError {
+        let status = failures.values().find_map(|failure| match failure {
+            Failure::Call(status) => Some(status),
+            Failure::Connect(_) => None,
+        });
+        if let Some(status) = status {
+            return unavailable(what, status);
+        }
+        if failures.is_empty() {
+            return unavailable(
+                what,
+                &Status::deadline_exceeded(format!("no answer for {CALL_MAX:?}")),
+            );
+        }
+        let members = &self.access.members;
+        let reasons = failures.iter().map(|(at, failure)| format!("{}: {failure}", members[*at]));
+        let reasons = reasons.collect::<Vec<_>>().join("; ");
+        StoreError::Unavailable(format!(
+            "no member of etcd can be reached ({reasons}); it is looked for again; what runs goes on meanwhile"
+        ))
+    }
+}

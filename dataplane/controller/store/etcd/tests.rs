@@ -1,0 +1,177 @@
+//! The store over a real etcd and a proxy: answers that are lost, and requests that come late. Skipped where etcd is not installed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::time::timeout;
+
+use super::*;
+use crate::PATIENCE;
+use crate::controller::command::Command;
+use crate::etcd::Etcd;
+use crate::etcd::proxy::{Action, Proxy};
+
+fn store(members: Vec<String>, lease: Duration, clock: Clock) -> EtcdStore {
+    let (prefix, name) = ("/test".to_owned(), "controller 1 at home".to_owned());
+    EtcdStore::by_clock(EtcdAccess { members, prefix, lease, tls: None, name }, clock)
+}
+
+/// etcd with one member, which a store reaches by a proxy first.
+fn site(lease: Duration) -> Option<(Etcd, Proxy, EtcdStore)> {
+    let etcd = Etcd::start(1, &[])?;
+    let proxy = Proxy::start(&etcd.urls()[0]);
+    let members = vec![proxy.url(), etcd.urls().remove(0)];
+    let store = store(members, lease, since_boot);
+    Some((etcd, proxy, store))
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { timeout(PATIENCE, test).await.unwrap() });
+}
+
+/// Writes the next version.
+async fn append(store: &mut EtcdStore, fabric: &mut Fabric) -> Result<(), StoreError> {
+    let command = match fabric.version % 2 {
+        0 => "add-leaf id=1 ip=10.0.1.1",
+        _ => "remove-leaf id=1",
+    };
+    let (events, next) = fabric.decide(&command.parse::<Command>().unwrap()).unwrap();
+    store.append(next.version, &events).await?;
+    *fabric = next;
+    Ok(())
+}
+
+/// A lease that outlasts the test.
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn append_with_a_lost_answer_is_acknowledged_once() {
+    let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
+    run(async {
+        let term = store.lead(|_| ()).await.unwrap();
+        let mut fabric = store.load().await.unwrap();
+        proxy.catch("/test/log/", Action::LoseAnswer);
+        append(&mut store, &mut fabric).await.unwrap();
+        assert!(proxy.has_caught());
+        assert_eq!(store.load().await.unwrap(), fabric);
+        append(&mut store, &mut fabric).await.unwrap();
+        assert_eq!(store.load().await.unwrap(), fabric);
+        assert_eq!(store.lead(|_| ()).await.unwrap(), term, "the lead is the same");
+    });
+}
+
+#[test]
+fn equal_version_of_another_write_is_no_acknowledgement() {
+    let Some((_etcd, _proxy, mut store)) = site(LONG) else { return };
+    run(async {
+        store.lead(|_| ()).await.unwrap();
+        let mut fabric = store.load().await.unwrap();
+        let mut other = fabric.clone();
+        append(&mut store, &mut fabric).await.unwrap();
+        let refused = append(&mut store, &mut other).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Deposed), "{refused}");
+        assert_eq!(store.load().await.unwrap().version, 1);
+    });
+}
+
+#[test]
+fn lead_with_a_lost_answer_is_recognised() {
+    let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
+    run(async {
+        proxy.catch("controller 1 at home", Action::LoseAnswer);
+        let term = store.lead(|_| ()).await.unwrap();
+        assert!(proxy.has_caught());
+        let leader = store.get("leader").await.unwrap().unwrap();
+        assert_eq!((leader.create_revision, leader.version), (term.cast_signed(), 1));
+        assert!(store.abandoned.is_empty());
+        append(&mut store, &mut Fabric::default()).await.unwrap();
+    });
+}
+
+#[test]
+fn dropped_append_gives_the_lead_up() {
+    let Some((etcd, proxy, mut store)) = site(LONG) else { return };
+    run(async {
+        let members = vec![proxy.url()];
+        store.members = Members::new(EtcdAccess { members, ..store.access.clone() });
+        let term = store.lead(|_| ()).await.unwrap();
+        let mut fabric = store.load().await.unwrap();
+        proxy.catch("/test/log/", Action::Hold);
+        // The desk drops the write, as at the end of a lease.
+        tokio::select! {
+            _ = append(&mut store, &mut fabric) => panic!("etcd has not got it"),
+            () = async { while !proxy.has_caught() { sleep(LOOK).await } } => {}
+        }
+        let refused = append(&mut store, &mut fabric).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Deposed), "{refused}");
+        store.members = Members::new(EtcdAccess { members: etcd.urls(), ..store.access.clone() });
+        assert!(store.lead(|_| ()).await.unwrap() > term);
+        let before = store.load().await.unwrap();
+        proxy.deliver();
+        assert_eq!(store.load().await.unwrap(), before);
+    });
+}
+
+#[test]
+fn late_compaction_does_not_undo_a_later_one() {
+    let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
+    run(async {
+        store.lead(|_| ()).await.unwrap();
+        let mut fabric = store.load().await.unwrap();
+        append(&mut store, &mut fabric).await.unwrap();
+        // Its last write, which the other member does meanwhile.
+        proxy.catch("/test/base", Action::Hold);
+        store.compact(&fabric).await.unwrap();
+        assert!(proxy.has_caught());
+        assert_eq!((store.base(), store.load().await.unwrap()), (1, fabric.clone()));
+        append(&mut store, &mut fabric).await.unwrap();
+        store.compact(&fabric).await.unwrap();
+        append(&mut store, &mut fabric).await.unwrap();
+        proxy.deliver();
+        assert_eq!(store.load().await.unwrap(), fabric);
+        assert_eq!(store.base(), 2);
+    });
+}
+
+#[test]
+fn lost_lease_is_revoked() {
+    static LATER: AtomicU64 = AtomicU64::new(0);
+    let clock = || since_boot() + Duration::from_secs(LATER.load(Ordering::Relaxed));
+    let Some(etcd) = Etcd::start(1, &[]) else { return };
+    run(async {
+        let mut first = store(etcd.urls(), LONG, clock);
+        let term = first.lead(|_| ()).await.unwrap();
+        let mut lease = first.lease();
+        assert!(lease.holds());
+        // The process is stopped, or cut off, for longer than the lease. etcd, whose clock differs, has the lease still.
+        LATER.store(2 * LONG.as_secs(), Ordering::Relaxed);
+        assert!(!lease.holds() && !first.lease().holds());
+        lease.end().await;
+        let refused = append(&mut first, &mut Fabric::default()).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Deposed), "{refused}");
+        assert!(first.lead(|_| ()).await.unwrap() > term);
+        assert!(first.lease().holds());
+        first.resign().await;
+        assert!(!first.lease().holds());
+        let mut second = store(etcd.urls(), LONG, since_boot);
+        second.lead(|_| ()).await.unwrap();
+    });
+}
+
+#[test]
+fn refused_write_costs_no_lead() {
+    let Some(etcd) = Etcd::start(1, &["--quota-backend-bytes", "65536"]) else { return };
+    run(async {
+        let mut store = store(etcd.urls(), LONG, since_boot);
+        let term = store.lead(|_| ()).await.unwrap();
+        let mut fabric = Fabric::default();
+        let refused = loop {
+            if let Err(refused) = append(&mut store, &mut fabric).await {
+                break refused.to_string();
+            }
+        };
+        assert!(refused.contains("it is full: compact and defragment it"), "{refused}");
+        assert_eq!(store.lead(|_| ()).await.unwrap(), term);
+        assert_eq!(store.load().await.unwrap(), fabric);
+    });
+}

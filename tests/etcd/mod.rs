@@ -1,0 +1,114 @@
+//! etcd for tests, and a proxy that delays what a controller sends to it.
+#![allow(dead_code, reason = "each test uses what it needs")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+pub mod proxy;
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use crate::patience::wait_until;
+
+/// A process that ends with the test.
+pub struct Process(pub Child);
+
+impl Process {
+    pub fn signal(&self, signal: &str) {
+        let status =
+            Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// etcd, of some members.
+pub struct Etcd {
+    pub folder: tempfile::TempDir,
+    pub members: Vec<Option<Process>>,
+    ports: Vec<(u16, u16)>,
+    more: Vec<&'static str>,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Etcd {
+    /// None, and a sentence, where there is no etcd.
+    pub fn start(members: usize, more: &[&'static str]) -> Option<Self> {
+        if Command::new("etcd").arg("--version").output().is_err() {
+            eprintln!(
+                "SKIPPED: etcd is not installed; scripts/deps.sh test installs it where it can"
+            );
+            return None;
+        }
+        let ports = (0..members).map(|_| (free_port(), free_port())).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = Self { folder, members: Vec::new(), ports, more: more.to_vec() };
+        for at in 0..members {
+            let member = etcd.spawn(at);
+            etcd.members.push(Some(member));
+        }
+        wait_until("etcd answers", || etcd.is_healthy());
+        Some(etcd)
+    }
+
+    pub fn spawn(&self, at: usize) -> Process {
+        let (client, peer) = self.ports[at];
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let all = (0..).zip(&self.ports).map(|(at, ports)| format!("m{at}={}", url(ports.1)));
+        let all = all.collect::<Vec<_>>().join(",");
+        let mut command = Command::new("etcd");
+        command.args(["--name", &format!("m{at}"), "--unsafe-no-fsync", "--logger", "zap"]);
+        command.arg("--data-dir").arg(self.folder.path().join(format!("m{at}")));
+        command.args([
+            "--listen-client-urls",
+            &url(client),
+            "--advertise-client-urls",
+            &url(client),
+        ]);
+        command.args([
+            "--listen-peer-urls",
+            &url(peer),
+            "--initial-advertise-peer-urls",
+            &url(peer),
+        ]);
+        command.args(["--initial-cluster", &all]).args(&self.more);
+        Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.ports.iter().map(|(client, _)| format!("http://127.0.0.1:{client}")).collect()
+    }
+
+    /// Somebody can lead with it.
+    pub fn is_healthy(&self) -> bool {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let url = format!("{}/health", self.urls()[0]);
+        let address = url.trim_start_matches("http://").trim_end_matches("/health").to_owned();
+        runtime.block_on(async {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let Ok(mut stream) = tokio::net::TcpStream::connect(&address).await else {
+                return false;
+            };
+            let asked = format!("GET /health HTTP/1.0\r\nHost: {address}\r\n\r\n");
+            let mut said = String::new();
+            let asked = stream.write_all(asked.as_bytes()).await.is_ok();
+            asked && stream.read_to_string(&mut said).await.is_ok() && said.contains("\"true\"")
+        })
+    }
+
+    pub fn kill(&mut self, at: usize) {
+        drop(self.members[at].take());
+    }
+
+    pub fn signal(&self, at: usize, signal: &str) {
+        self.members[at].as_ref().unwrap().signal(signal);
+    }
+}

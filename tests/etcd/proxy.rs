@@ -1,0 +1,210 @@
+//! TCP proxy in front of a member of etcd. It can hold a request back until long after its sender gave it up, as a kernel does that sends
+//! it again and again; it can lose the answer of one; and it can forward nothing at all.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::patience::{PATIENCE, wait_until};
+
+const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+const HEADER: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
+
+/// What happens to the request that a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing arrives from here on, on this connection, until [`Proxy::deliver`].
+    Hold,
+    /// The request arrives. Its answer does not: the connection ends instead.
+    LoseAnswer,
+}
+
+/// A request that met a rule.
+struct Caught {
+    /// Frames that were not forwarded.
+    frames: Vec<u8>,
+    server: TcpStream,
+    is_delivered: bool,
+    is_answered: bool,
+}
+
+#[derive(Default)]
+struct State {
+    is_cut: bool,
+    /// For the first request that contains these bytes.
+    rule: Option<(Vec<u8>, Action)>,
+    caught: Option<Caught>,
+}
+
+pub struct Proxy {
+    port: u16,
+    state: Arc<(Mutex<State>, Condvar)>,
+}
+
+/// One frame of HTTP/2, with its header.
+fn split_frame(bytes: &mut Vec<u8>, is_first: &mut bool) -> Option<Vec<u8>> {
+    if *is_first {
+        let preface = (bytes.len() >= PREFACE).then(|| bytes.drain(..PREFACE).collect());
+        *is_first = preface.is_none();
+        return preface;
+    }
+    let header = bytes.get(..HEADER)?;
+    let length = HEADER + u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
+    (bytes.len() >= length).then(|| bytes.drain(..length).collect())
+}
+
+fn stream_of(frame: &[u8]) -> [u8; 4] {
+    frame[5..HEADER].try_into().unwrap()
+}
+
+impl Proxy {
+    /// Starts a proxy in front of `http://127.0.0.1:PORT`.
+    pub fn start(member: &str) -> Self {
+        let member = member.trim_start_matches("http://").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::<(Mutex<State>, Condvar)>::default();
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(&member)) else {
+                    continue;
+                };
+                Connection::start(client, server, &shared);
+            }
+        });
+        Self { port, state }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.0.lock().unwrap()
+    }
+
+    /// Drops what comes from either side, or does not any more.
+    pub fn cut(&self, is_cut: bool) {
+        self.state().is_cut = is_cut;
+        self.state.1.notify_all();
+    }
+
+    /// Does this to the next request that contains `text`.
+    pub fn catch(&self, text: &str, action: Action) {
+        self.state().rule = Some((text.as_bytes().to_vec(), action));
+    }
+
+    /// A request met the rule.
+    pub fn has_caught(&self) -> bool {
+        self.state().caught.is_some()
+    }
+
+    /// Delivers the request that was held, and waits until etcd has answered it.
+    pub fn deliver(&self) {
+        {
+            let mut state = self.state();
+            let caught = state.caught.as_mut().unwrap();
+            caught.is_delivered = true;
+            let frames = std::mem::take(&mut caught.frames);
+            caught.server.write_all(&frames).unwrap();
+        }
+        wait_until("etcd answers the late request", || {
+            self.state().caught.as_ref().is_some_and(|caught| caught.is_answered)
+        });
+    }
+}
+
+/// One direction of one connection.
+struct Connection {
+    from: TcpStream,
+    to: TcpStream,
+    shared: Arc<(Mutex<State>, Condvar)>,
+    /// Stream of the request that met the rule, on this connection.
+    caught: Arc<Mutex<Option<([u8; 4], Action)>>>,
+}
+
+impl Connection {
+    fn start(client: TcpStream, server: TcpStream, shared: &Arc<(Mutex<State>, Condvar)>) {
+        let caught = Arc::default();
+        let one = |from: &TcpStream, to: &TcpStream| Self {
+            from: from.try_clone().unwrap(),
+            to: to.try_clone().unwrap(),
+            shared: Arc::clone(shared),
+            caught: Arc::clone(&caught),
+        };
+        let (up, down) = (one(&client, &server), one(&server, &client));
+        std::thread::spawn(move || up.run(true));
+        std::thread::spawn(move || down.run(false));
+    }
+
+    fn run(mut self, is_up: bool) {
+        let (mut bytes, mut is_first) = (Vec::new(), is_up);
+        let mut some = [0; 4096];
+        while let Ok(length @ 1..) = self.from.read(&mut some) {
+            bytes.extend(&some[..length]);
+            while let Some(frame) = split_frame(&mut bytes, &mut is_first) {
+                self.wait_while_cut();
+                let forwards =
+                    if is_up { self.takes_request(&frame) } else { self.takes_answer(&frame) };
+                if forwards && self.to.write_all(&frame).is_err() {
+                    return;
+                }
+            }
+        }
+        // What is held stays with the other side's connection.
+        if !matches!(*self.caught.lock().unwrap(), Some((_, Action::Hold))) {
+            let _ = self.to.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn wait_while_cut(&self) {
+        let state = self.shared.0.lock().unwrap();
+        let limit = PATIENCE + Duration::from_secs(60);
+        drop(self.shared.1.wait_timeout_while(state, limit, |state| state.is_cut).unwrap());
+    }
+
+    /// Whether a frame of the client is forwarded.
+    fn takes_request(&self, frame: &[u8]) -> bool {
+        let mut state = self.shared.0.lock().unwrap();
+        let mut caught = self.caught.lock().unwrap();
+        let is_request = frame.get(3) == Some(&DATA);
+        let meets = |rule: &(Vec<u8>, Action)| frame.windows(rule.0.len()).any(|at| at == rule.0);
+        if is_request && state.rule.as_ref().is_some_and(meets) {
+            let action = state.rule.take().unwrap().1;
+            *caught = Some((stream_of(frame), action));
+            let server = self.to.try_clone().unwrap();
+            let (frames, is_delivered, is_answered) = (Vec::new(), false, false);
+            state.caught = Some(Caught { frames, server, is_delivered, is_answered });
+        }
+        if !matches!(*caught, Some((_, Action::Hold))) {
+            return true;
+        }
+        // The reset of the request comes after the request; etcd has begun with it by then.
+        let is_end = matches!(frame.get(3), Some(&(RST_STREAM | GOAWAY)));
+        if let Some(held) = state.caught.as_mut().filter(|held| !is_end && !held.is_delivered) {
+            held.frames.extend(frame);
+        }
+        false
+    }
+
+    /// Whether a frame of etcd is forwarded.
+    fn takes_answer(&self, frame: &[u8]) -> bool {
+        let Some((stream, action)) = *self.caught.lock().unwrap() else { return true };
+        if frame[3] == HEADERS && stream_of(frame) == stream {
+            if let Some(caught) = &mut self.shared.0.lock().unwrap().caught {
+                caught.is_answered = true;
+            }
+            if action == Action::LoseAnswer {
+                let _ = self.to.shutdown(Shutdown::Both);
+                let _ = self.from.shutdown(Shutdown::Both);
+            }
+        }
+        false
+    }
+}
