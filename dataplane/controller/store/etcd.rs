@@ -422,7 +422,8 @@ impl Store for EtcdStore {
         let base = put(self.key("base"), version.to_string().into_bytes());
         let old = gone(self.key(&parts_key(0, 0)), self.key(&parts_key(version, 0)));
         let log = gone(self.key(&log_key(0)), self.key(&log_key(version + 1)));
-        self.write(Vec::new(), vec![base, old, log]).await
+        let number = put(self.key("version"), version.to_string().into_bytes());
+        self.write(Vec::new(), vec![base, number, old, log]).await
     }
 
     async fn resign(&mut self) {
