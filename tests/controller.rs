@@ -207,6 +207,10 @@ fn a_file_that_is_no_store_is_left_alone() {
     let home = Home::new();
     std::fs::write(home.path("fabric"), "my letters").unwrap();
     let error = Controller::start(&home.config()).unwrap_err().to_string();
+    assert!(error.contains("is open to others than its owner"), "{error}");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(home.path("fabric"), private).unwrap();
+    let error = Controller::start(&home.config()).unwrap_err().to_string();
     assert!(error.contains("restore it from a copy, or name a new file"), "{error}");
     assert_eq!(std::fs::read_to_string(home.path("fabric")).unwrap(), "my letters");
 }
@@ -337,6 +341,40 @@ fn a_leaf_is_what_the_controller_says_and_stays_so_without_it() {
 }
 
 #[test]
+fn old_copy_of_a_store_takes_no_node_back() {
+    let home = Home::new();
+    let controller = home.start();
+    home.ask(&RACKS);
+    home.ask(&["add-pool id=7 workers=8 policy=horus"]);
+    let leaf = Leaf::start(&home, 1);
+    wait_until("it has its workers", || leaf.ids(7) == [0, 1, 2, 3]);
+    // The copy is taken while the controller leads: it has that controller's term.
+    let copy = std::fs::read(home.path("fabric")).unwrap();
+    let newest = home.ask(&["resize-pool id=7 workers=4"]);
+    wait_until("it has fewer", || leaf.ids(7).len() == 2);
+    let newer = leaf.ids(7);
+    drop(controller);
+    std::fs::write(home.path("fabric"), copy).unwrap();
+    for _ in 0..3 {
+        let _controller = home.start();
+        wait_until("the controller knows that its store is old", || {
+            let said = text(&home.ctl(&["fail-leaf", "9"]).stderr);
+            said.contains("leaf 1 has version 7")
+                && said.contains("start the controller with `--restore`")
+        });
+        assert_eq!(leaf.ids(7), newer);
+        home.refused(&["add-leaf", "9", "10.0.1.9"], "restored from an old copy, or is another");
+    }
+    let controller = Controller::restore(&home.config()).unwrap();
+    wait_until("it takes what the copy has", || leaf.ids(7) == [0, 1, 2, 3]);
+    assert!(home.topology().version > newest);
+    drop(controller);
+    let _controller = home.start();
+    home.ask(&["resize-pool id=7 workers=6"]);
+    wait_until("it follows again", || leaf.ids(7).len() == 3);
+}
+
+#[test]
 fn what_a_leaf_can_not_be_is_told_to_whoever_asks() {
     let home = Home::new();
     let _controller = home.start();
@@ -456,7 +494,7 @@ fn nodes_that_can_not_be_are_refused_with_a_status_and_a_sentence() {
         (
             Some(Message::Hello(proto::Hello { term: 7, version: 1, ..leaf.clone() })),
             Code::FailedPrecondition,
-            "restart the nodes",
+            "start the controller with `--restore`",
         ),
     ] {
         let status = raw.say(message.clone()).map(|_| ()).unwrap_err();

@@ -17,7 +17,7 @@ pub const EXAMPLE: &str = "Example:
   export WEDJAT_CONTROLLER=/var/lib/wedjat/fabric
   wedjat ctl add-leaf 1 10.0.2.1 && wedjat ctl add-server 10.0.2.11 --leaf 1 --workers 0-31
   wedjat ctl pool create --workers 32 --policy horus && wedjat ctl topology
-Exit status: 0 after an orderly end, 1 when it does not start.";
+Exit status: 0 after an orderly end, 1 when it does not start or its store is damaged.";
 
 /// Between two looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -28,6 +28,9 @@ pub struct Arguments {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Have the nodes take what the store has, also those that run a newer version: after the store was restored from a copy
+    #[arg(long)]
+    restore: bool,
     /// Stop by itself after this time, as in 5s or 500ms.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
@@ -39,7 +42,14 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let config = ControllerConfig::load(&arguments.config)?;
     let stop = signals::stop_on_signals()?;
-    let controller = Controller::start(&config)?;
+    let mut controller = if arguments.restore {
+        log::warn!(
+            "nodes take what the store has, older or not; start without --restore once all of them follow"
+        );
+        Controller::restore(&config)?
+    } else {
+        Controller::start(&config)?
+    };
     log::info!("controller {} runs", config.id);
     if let Some(socket) = &config.socket {
         log::info!("it is reached at unix:{}", socket.display());
@@ -49,6 +59,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let began = Instant::now();
     while !stop.load(Acquire) && arguments.duration.is_none_or(|most| began.elapsed() < most) {
+        if let Some(error) = controller.ended() {
+            return Err(error.into());
+        }
         std::thread::sleep(LOOK);
     }
     drop(controller);

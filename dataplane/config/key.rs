@@ -1,19 +1,16 @@
 //! A pool's key, from a file that nobody else can read. Nothing of what is in it gets into messages.
 
-use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use toml::Spanned;
 
 use super::faults::{Faults, quoted};
+use crate::state::files::Found;
 use crate::wire::auth::{KEY_LEN, Key};
 
 /// A file with more bytes holds more than a key.
 const BYTES_MAX: u64 = 4096;
-/// Bits of a mode that give access to a group or others.
-const FOREIGN: u32 = 0o077;
 /// What a key's file is to be.
 pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
@@ -53,35 +50,13 @@ fn made(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
 /// What is wrong with the file.
 pub(crate) fn private_bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let cannot = |error: io::Error| format!("which can't be read ({error})");
-    // First, so that nothing is opened that does something when it is opened.
-    is_regular(&fs::symlink_metadata(path).map_err(cannot)?)?;
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot)?;
-    let about = file.metadata().map_err(cannot)?;
-    is_regular(&about)?;
-    is_private(about.uid(), rustix::process::geteuid().as_raw(), about.mode() & 0o7777)?;
+    let found = Found::at(path).map_err(cannot)?;
+    let found = found.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
+    found.check_private().map_err(|fault| format!("which {fault}"))?;
     let mut bytes = Vec::new();
+    let file = found.open(false).map_err(cannot)?;
     file.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
     Ok(bytes)
-}
-
-fn is_regular(about: &fs::Metadata) -> Result<(), String> {
-    match about.file_type() {
-        kind if kind.is_file() => Ok(()),
-        kind if kind.is_symlink() => Err("which is a symbolic link".to_owned()),
-        _ => Err("which is no regular file".to_owned()),
-    }
-}
-
-/// Whether a file of this owner and mode is one that only the user, or root, can have written or read.
-fn is_private(owner: u32, user: u32, mode: u32) -> Result<(), String> {
-    if owner != user && owner != 0 {
-        Err(format!("which belongs to user {owner}, and this is user {user}"))
-    } else if mode & FOREIGN != 0 {
-        Err(format!("which others than its owner have access to (mode {mode:04o})"))
-    } else {
-        Ok(())
-    }
 }
 
 /// The key in a file's bytes: its digits, between which there may be white space.
@@ -104,10 +79,11 @@ fn key(bytes: &[u8]) -> Result<[u8; KEY_LEN], String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
+    use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+    use crate::state::files::is_private;
 
     const DIGITS: &str = "000102030405060708090a0B0c0D0e0f";
 

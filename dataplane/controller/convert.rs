@@ -197,7 +197,7 @@ pub fn node(hello: &proto::Hello) -> Result<NodeId, MessageError> {
 
 /// What a node says first.
 #[must_use]
-pub fn hello(node: NodeId, instance: u64, (term, version): (u64, u64)) -> proto::Hello {
+pub fn hello(node: NodeId, instance: u64, (version, term): (u64, u64)) -> proto::Hello {
     let (kind, id, address) = match node {
         NodeId::Spine(id) => (proto::Kind::Spine, id.into(), String::new()),
         NodeId::Leaf(id) => (proto::Kind::Leaf, id.into(), String::new()),

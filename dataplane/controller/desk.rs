@@ -11,6 +11,7 @@ use super::event::Event;
 use super::fabric::Fabric;
 use super::lease::Lease;
 use super::store::{Store, StoreError};
+use super::view::NodeId;
 
 /// After so many versions all of it is kept anew, instead of what led there.
 const COMPACT: u64 = 1024;
@@ -116,6 +117,19 @@ pub enum AskError {
         /// The one that was asked for.
         wanted: u64,
     },
+    /// A node has a newer version than the store.
+    #[error(
+        "{node} has version {has}, and the store has version {found}: it was restored from an old copy, or is another; restore a newer copy, \
+         or start the controller with `--restore` to have the nodes take what it has"
+    )]
+    Behind {
+        /// The node.
+        node: NodeId,
+        /// Its version.
+        has: u64,
+        /// The store's version.
+        found: u64,
+    },
     /// The store has not kept it, or not said so.
     #[error("{0}")]
     Store(String),
@@ -133,11 +147,20 @@ pub struct Done {
     pub pool: Option<u16>,
 }
 
-/// A command, and who waits for the answer.
+/// Request to the desk.
+#[derive(Debug)]
+pub enum Request {
+    /// Do this command.
+    Command(Command),
+    /// Raise the fabric's version above this one.
+    Raise(u64),
+}
+
+/// A request, and who waits for the answer.
 #[derive(Debug)]
 pub struct Ask {
     /// What is asked for.
-    pub command: Command,
+    pub request: Request,
     /// Only at this version.
     pub if_version: Option<u64>,
     /// Where the answer goes.
@@ -156,16 +179,20 @@ pub(super) struct Desk<S> {
 
 impl<S: Store> Desk<S> {
     /// Leads or waits to, until `stopped`.
-    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) {
-        tokio::select! {
-            () = self.serve() => {}
-            _ = stopped.wait_for(|stop| *stop) => {}
-        }
+    ///
+    /// # Errors
+    /// When the store can't be used until a person mends it.
+    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<(), StoreError> {
+        let ended = tokio::select! {
+            reason = self.serve() => Err(reason),
+            _ = stopped.wait_for(|stop| *stop) => Ok(()),
+        };
         // A lease that is not given back ends by itself.
         let _ = tokio::time::timeout(RESIGN_MAX, self.store.resign()).await;
+        ended
     }
 
-    async fn serve(&mut self) {
+    async fn serve(&mut self) -> StoreError {
         let mut told = String::new();
         loop {
             let reason = match self.begin().await {
@@ -175,6 +202,10 @@ impl<S: Store> Desk<S> {
                 }
                 Err(error) => error,
             };
+            if reason.is_final() {
+                self.stand_by(&reason.to_string());
+                return reason;
+            }
             let retries = !matches!(reason, StoreError::Deposed);
             if retries && told != reason.to_string() {
                 told = reason.to_string();
@@ -300,11 +331,15 @@ impl<S: Store> Desk<S> {
         fabric: &Arc<Fabric>,
         ask: &Ask,
     ) -> Result<Done, Result<AskError, StoreError>> {
+        let command = match &ask.request {
+            Request::Command(command) => command,
+            Request::Raise(above) => return self.raise(fabric, *above).await.map_err(Err),
+        };
         let found = fabric.version;
         if let Some(wanted) = ask.if_version.filter(|&wanted| wanted != found) {
             return Err(Ok(AskError::Version { found, wanted }));
         }
-        let (events, next) = fabric.decide(&ask.command).map_err(|error| Ok(error.into()))?;
+        let (events, next) = fabric.decide(command).map_err(|error| Ok(error.into()))?;
         let pool = events.iter().find_map(|event| match event {
             Event::Pool { id, .. } => Some(*id),
             _ => None,
@@ -313,8 +348,20 @@ impl<S: Store> Desk<S> {
             return Ok(Done { fabric: Arc::clone(fabric), pool });
         }
         self.store.append(next.version, &events).await.map_err(Err)?;
-        log::info!("version {}: {}", next.version, ask.command);
+        log::info!("version {}: {}", next.version, command);
         Ok(Done { fabric: Arc::new(next), pool })
+    }
+
+    /// Raises the version above one that a node has. Nothing else changes.
+    async fn raise(&mut self, fabric: &Arc<Fabric>, above: u64) -> Result<Done, StoreError> {
+        let mut next = Arc::clone(fabric);
+        if above >= fabric.version {
+            let version = above.saturating_add(1);
+            next = Arc::new(Fabric { version, ..Fabric::clone(fabric) });
+            self.store.compact(&next).await?;
+            log::warn!("version {version}: restored from version {}", fabric.version);
+        }
+        Ok(Done { fabric: next, pool: None })
     }
 }
 

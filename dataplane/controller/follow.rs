@@ -113,7 +113,7 @@ struct Follower {
     view: View,
     /// All that it was ever told of.
     told: Told,
-    /// The newest term and version.
+    /// Newest version that it was told, and its term.
     heard: (u64, u64),
 }
 
@@ -211,13 +211,15 @@ impl Follower {
         }
     }
 
-    /// Takes what it is told, unless that is of a controller that was deposed.
+    /// Takes what it is told, unless that is older than what it has: from a controller that was deposed, or from an old copy of a store.
     fn take(&mut self, message: proto::FollowReply) -> Result<(), String> {
         let (term, version, snapshot) = (message.term, message.version, message.snapshot);
-        if (term, version) < self.heard {
-            let (known, at) = self.heard;
+        // A version is kept before anybody hears of it, so each later term begins with it.
+        if (version, term) < self.heard {
+            let (known, of) = self.heard;
             return Err(format!(
-                "it tells version {version} of term {term} after {at} of {known}: it does not lead any more"
+                "it tells version {version} of term {term} after version {known} of term {of}: it does not lead any more, or its \
+                 store is an old copy; in that case start it with `--restore`"
             ));
         }
         let delta = convert::delta(message).map_err(|error| error.to_string())?;
@@ -227,13 +229,13 @@ impl Follower {
         self.view.take(delta);
         self.told.pools.extend(self.view.pools.keys());
         self.told.workers.extend(self.view.workers.keys());
-        self.heard = (term, version);
+        self.heard = (version, term);
         Ok(())
     }
 
     /// Makes the node what it was told to be, as far as that is possible now.
     async fn apply(&self, progress: &mut Progress, refused: &mut String) -> Option<Message> {
-        let version = self.heard.1;
+        let version = self.heard.0;
         let followed = match wanted(self.node, &self.view) {
             Ok(wanted) => {
                 let (answer, answered) = oneshot::channel();

@@ -49,6 +49,11 @@ pub enum ControllerError {
     /// No thread or runtime.
     #[error("the controller's thread: {0}")]
     Thread(#[from] io::Error),
+    /// The thread panicked.
+    #[error(
+        "the controller's thread panicked ({0}); this is a fault of wedjat: report it, and start the controller again"
+    )]
+    Panic(String),
 }
 
 impl From<SocketError> for ControllerError {
@@ -61,7 +66,7 @@ impl From<SocketError> for ControllerError {
 #[derive(Debug)]
 pub struct Controller {
     stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<(), StoreError>>>,
     /// Where it is reached over TCP.
     pub listen: Option<SocketAddr>,
     standing: StandingReader,
@@ -79,12 +84,24 @@ impl Controller {
     /// # Errors
     /// What can't be had.
     pub fn start(config: &ControllerConfig) -> Result<Self, ControllerError> {
+        Self::start_as(config, false)
+    }
+
+    /// Starts one that has nodes take what its store has, also those that run a newer version.
+    ///
+    /// # Errors
+    /// Those of [`Controller::start`].
+    pub fn restore(config: &ControllerConfig) -> Result<Self, ControllerError> {
+        Self::start_as(config, true)
+    }
+
+    fn start_as(config: &ControllerConfig, restores: bool) -> Result<Self, ControllerError> {
         let socket = config.socket.as_deref().map(OwnersSocket::bind).transpose()?;
         let tls = config.control.tls.as_ref().map(tls).transpose()?;
         let listen = config.control.listen.map(|at| bind(at, "control.listen")).transpose()?;
         let at = listen.as_ref().and_then(|listener| listener.local_addr().ok());
         let listeners = Listeners { socket, listen: listen.map(|listen| (listen, tls)) };
-        let parts = Parts::new(config.id, listeners);
+        let parts = Parts { listeners, id: config.id, restores };
         allow_descriptors();
         match &config.store {
             StoreConfig::File(path) => parts.start(FileStore::open(path)?, at),
@@ -104,6 +121,20 @@ impl Controller {
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.standing.now()
+    }
+
+    /// Returns how the controller's thread ended, once, if it ended by itself.
+    pub fn ended(&mut self) -> Option<ControllerError> {
+        let thread = self.thread.take_if(|thread| thread.is_finished())?;
+        match thread.join() {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.into()),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                Some(ControllerError::Panic(text.unwrap_or("without a message").to_owned()))
+            }
+        }
     }
 }
 
@@ -126,13 +157,10 @@ fn allow_descriptors() {
 struct Parts {
     listeners: Listeners,
     id: u16,
+    restores: bool,
 }
 
 impl Parts {
-    fn new(id: u16, listeners: Listeners) -> Self {
-        Self { listeners, id }
-    }
-
     fn start<S: Store + 'static>(
         self,
         store: S,
@@ -142,14 +170,15 @@ impl Parts {
         let (asks, asked) = mpsc::channel(ASKS);
         let (standing, seen) = StandingReader::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let service = Service::new(self.id, asks, seen.clone());
+        let service = Service::new(self.id, self.restores, asks, seen.clone());
         let (listeners, ended) = (self.listeners, stopped.clone());
         let run = move || {
             let desk = Desk { store, asked, standing, known: (0, 0) };
-            runtime.block_on(async {
-                tokio::join!(desk.run(ended), serve(listeners, service, stopped))
-            });
+            let served = async { Ok(serve(listeners, service, stopped).await) };
+            // Nobody is served any more once the desk has failed.
+            let done = runtime.block_on(async { tokio::try_join!(desk.run(ended), served) });
             runtime.shutdown_background();
+            done.map(|_| ())
         };
         let thread = std::thread::Builder::new().name("wedjat-fabric".to_owned()).spawn(run)?;
         Ok(Controller { stop, thread: Some(thread), listen, standing: seen })

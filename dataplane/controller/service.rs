@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::command::Command;
 use super::convert::{self, PROTOCOL, command_status};
-use super::desk::{Ask, AskError, Done, Standing, StandingReader, notes};
+use super::desk::{Ask, AskError, Done, Request as Demand, Standing, StandingReader, notes};
 use super::fabric::{Fabric, Leaf, Pool};
 use super::generated as proto;
 use super::generated::fabric_server::Fabric as Calls;
@@ -23,6 +23,8 @@ use crate::config::ids;
 
 /// A node has so long to say who it is.
 const HELLO_MAX: Duration = Duration::from_secs(5);
+/// Highest version that a controller raises its own above.
+const VERSION_MAX: u64 = 1 << 62;
 /// Messages to a node that it has not taken.
 const AHEAD: usize = 4;
 
@@ -56,6 +58,10 @@ pub struct Service {
     met: Arc<Mutex<BTreeSet<u16>>>,
     /// Pools that differ between two versions, which most nodes ask for at the same time.
     changed: Arc<Mutex<Changed>>,
+    /// Nodes with newer versions than the store's take what it has: an operator restored it.
+    restores: bool,
+    /// The newest version that a node ran when it began to follow, and that node.
+    newest: Arc<Mutex<Option<(u64, NodeId)>>>,
 }
 
 /// Of a term, from a version, to a version: the pools that differ.
@@ -71,15 +77,22 @@ fn status(error: &AskError) -> Status {
     match error {
         AskError::Command(error) => command_status(error),
         AskError::Version { .. } => Status::aborted(error.to_string()),
+        AskError::Behind { .. } => Status::failed_precondition(error.to_string()),
         AskError::Store(_) | AskError::StandsBy(_) => Status::unavailable(error.to_string()),
     }
 }
 
 impl Service {
     /// Of the controller with this id, whose truth is asked and seen there.
-    pub fn new(id: u16, asks: mpsc::Sender<Ask>, standing: StandingReader) -> Self {
+    pub fn new(
+        id: u16,
+        restores: bool,
+        asks: mpsc::Sender<Ask>,
+        standing: StandingReader,
+    ) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
-        Self { id, asks, standing, followers: Arc::default(), met: Arc::default(), changed }
+        let (followers, met, newest) = (Arc::default(), Arc::default(), Arc::default());
+        Self { id, asks, standing, followers, met, changed, restores, newest }
     }
 
     fn followers(&self) -> MutexGuard<'_, Followers> {
@@ -127,25 +140,45 @@ impl Service {
         }
     }
 
+    /// Has the desk do a command, unless a node has a newer version than the store.
     async fn ask(&self, command: Command, if_version: Option<u64>) -> Result<Done, AskError> {
+        let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some((has, node)), Standing::Leads { fabric, .. }) =
+            (newest, &*self.standing.borrow())
+            && has > fabric.version
+        {
+            return Err(AskError::Behind { node, has, found: fabric.version });
+        }
+        self.demand(Demand::Command(command), if_version).await
+    }
+
+    async fn demand(&self, request: Demand, if_version: Option<u64>) -> Result<Done, AskError> {
         let (answer, answered) = oneshot::channel();
         let gone = || AskError::StandsBy("it ends".into());
-        let sent = self.asks.send(Ask { command, if_version, answer }).await;
+        let sent = self.asks.send(Ask { request, if_version, answer }).await;
         sent.map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 
-    /// Looks whether a node may follow.
-    fn check(&self, node: NodeId, hello: &proto::Hello) -> Result<(), Status> {
-        let (term, fabric) = self.leads()?;
+    /// Checks that a node may follow. One with a newer version than the store's may only if an operator restored the store; its version
+    /// then is raised above the node's.
+    async fn check(&self, node: NodeId, hello: &proto::Hello) -> Result<(), Status> {
+        let (term, mut fabric) = self.leads()?;
+        let is_newer = hello.version > fabric.version || hello.term > term;
+        if self.restores && is_newer && hello.version <= VERSION_MAX {
+            let raised = self.demand(Demand::Raise(hello.version), None).await;
+            fabric = raised.map_err(|error| status(&error))?.fabric;
+        }
         if !fabric.has(node) {
             let fix = "add it with `wedjat ctl`, or correct its id";
             return Err(Status::not_found(format!("{node}: the fabric has none; {fix}")));
         }
-        if hello.term > term || hello.term == term && hello.version > fabric.version {
+        if is_newer && !self.restores {
+            let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+            *newest = (*newest).max(Some((hello.version, node)));
             return Err(Status::failed_precondition(format!(
                 "{node} has version {} of term {}, and the store has version {} of term {term}: it was restored from an \
-                 old copy, or is another; correct what it has, then restart the nodes, which take it from then on",
+                 old copy, or is another; restore a newer copy, or start the controller with `--restore` to have the nodes take what it has",
                 hello.version, hello.term, fabric.version
             )));
         }
@@ -389,7 +422,7 @@ impl Calls for Service {
         }
         let node =
             convert::node(&hello).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.check(node, &hello)?;
+        self.check(node, &hello).await?;
         let (session, replaced) = self.enter(node, hello.instance)?;
         log::info!("{node} follows");
         let (replies, told) = mpsc::channel(AHEAD);

@@ -105,6 +105,26 @@ impl Found {
         Identity::of(&self.stat)
     }
 
+    /// Checks that it is a regular file that only this process's user and root can have written or read.
+    ///
+    /// # Errors
+    /// The reason, as in "is a symbolic link".
+    pub fn check_private(&self) -> Result<(), String> {
+        match self.kind() {
+            FileType::RegularFile => {}
+            FileType::Symlink => return Err("is a symbolic link".to_owned()),
+            _ => return Err("is no regular file".to_owned()),
+        }
+        let user = rustix::process::geteuid().as_raw();
+        is_private(self.owner(), user, self.stat.st_mode & 0o7777)
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.stat.st_size.unsigned_abs()
+    }
+
     /// It is another user's, in a folder whose files only their owners may replace, as `/tmp` and `/dev/shm` are: `path` is where it lies.
     ///
     /// # Errors
@@ -150,6 +170,23 @@ impl Found {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         Ok(rustix::fs::open(self.path(), flags, Mode::empty())?.into())
+    }
+}
+
+/// Bits of a mode that give access to a group or others.
+const FOREIGN: u32 = 0o077;
+
+/// Checks that only `user` and root have access to a file of this owner and mode.
+///
+/// # Errors
+/// The reason.
+pub(crate) fn is_private(owner: u32, user: u32, mode: u32) -> Result<(), String> {
+    if owner != user && owner != 0 {
+        Err(format!("belongs to user {owner}, and this is user {user}"))
+    } else if mode & FOREIGN != 0 {
+        Err(format!("is open to others than its owner (mode {mode:04o})"))
+    } else {
+        Ok(())
     }
 }
 
@@ -310,6 +347,22 @@ impl<T> Scratch<T> {
         }
         self.entry.is_kept = true;
         Ok((self.item, identity))
+    }
+}
+
+impl Scratch<File> {
+    /// Puts the complete file at `path`, as [`Scratch::put_at`] does, so that a crash at any moment leaves what lay there
+    /// before or the whole file.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn keep_at(self, path: &Path, replace: bool) -> io::Result<()> {
+        self.item.sync_all()?;
+        // The entry's folder is open as a place only, which can't be synced.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(&self.entry.folder, ".", flags, Mode::empty())?;
+        self.put_at(path, replace)?;
+        Ok(rustix::fs::fsync(&folder)?)
     }
 }
 

@@ -409,6 +409,7 @@ impl Store for EtcdStore {
         };
         let ops = vec![
             put(self.key("base"), version.to_string().into_bytes()),
+            put(self.key("version"), version.to_string().into_bytes()),
             gone(parts_key(0, 0), parts_key(version, 0)),
             // Of a leader of another release that did not come to an end.
             gone(parts_key(version, count), parts_key(version, u64::MAX)),

@@ -1,154 +1,294 @@
 //! A store in one file, for one controller.
+//!
+//! The database never opens an incomplete file: a new one is made under another name and renamed. An I/O error, such as a full disk,
+//! closes the database; the next [`Store::lead`] opens it again, with a backoff. Each open verifies all pages, and each write commits in
+//! two phases, so that no open falls back to the version before the last one.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use redb::backends::FileBackend;
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::{Store, StoreError, records};
 use crate::controller::event::Event;
 use crate::controller::fabric::Fabric;
-use crate::state::files::NameLock;
+use crate::state::files::{Found, NameLock, Scratch, open_again, within_limits};
 
 /// `format`, `term`, `base`: numbers by name.
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
-/// What led to each version.
+/// Events of each version after `base`.
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
-/// All of it at version `base`, in parts.
+/// The fabric at version `base`, in parts.
 const PARTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("parts");
 
-/// The form of what is in the file.
-const FORMAT: u64 = 1;
+/// Format of the file. Format 1 has records without digests.
+const FORMAT: u64 = 2;
+/// Delays between attempts to open the file again: the first, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The file.
+/// A store in one file.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
-    database: Database,
+    /// `None` after an I/O error.
+    database: Option<Database>,
+    /// Term that this process leads with.
+    term: Option<u64>,
+    /// Delay before the next attempt to open the file.
+    backoff: Duration,
     _name: NameLock,
+}
+
+/// Reason for which an operation on the database failed.
+enum Failure {
+    Database(redb::Error),
+    /// A record or number that can't be.
+    Content(String),
+}
+
+impl<E: Into<redb::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl Failure {
+    fn at(self, path: &Path) -> StoreError {
+        let path = path.to_owned();
+        match self {
+            Self::Content(reason) => StoreError::DamagedFile { path, reason },
+            Self::Database(redb::Error::DatabaseAlreadyOpen) => StoreError::InUse(path),
+            // Those kinds are of files that are cut short, or are something else.
+            Self::Database(redb::Error::Io(error))
+                if !matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData) =>
+            {
+                (path, error).into()
+            }
+            Self::Database(
+                error @ (redb::Error::PreviousIo
+                | redb::Error::DatabaseClosed
+                | redb::Error::TransactionPoisoned),
+            ) => StoreError::File { path, reason: error.to_string() },
+            Self::Database(error) => StoreError::DamagedFile { path, reason: error.to_string() },
+        }
+    }
+}
+
+/// Runs an operation on the database at `path`. A panic of redb, which it raises on some damages, becomes an error; so does a limit on
+/// file sizes, instead of a signal.
+fn guard<T>(path: &Path, operation: impl FnOnce() -> Result<T, Failure>) -> Result<T, StoreError> {
+    let done = within_limits(|| catch_unwind(AssertUnwindSafe(operation)));
+    let panicked = |_| Err(Failure::Content("its pages contradict each other".to_owned()));
+    done.unwrap_or_else(panicked).map_err(|failure| failure.at(path))
+}
+
+/// Opens the database in `file`, or makes it when the file is empty.
+fn database(file: File) -> Result<Database, Failure> {
+    let backend = FileBackend::new(file)?;
+    Ok(Builder::new().set_check_integrity_on_open(true).create_with_backend(backend)?)
+}
+
+/// Begins a transaction that commits in two phases.
+fn begin_write(database: &Database) -> Result<WriteTransaction, Failure> {
+    let mut write = database.begin_write()?;
+    write.set_two_phase_commit(true);
+    Ok(write)
+}
+
+fn number(database: &Database, name: &str) -> Result<u64, Failure> {
+    let numbers = database.begin_read()?.open_table(NUMBERS)?;
+    Ok(numbers.get(name)?.map_or(0, |number| number.value()))
 }
 
 impl FileStore {
     /// Opens the file, or makes it with mode 0600.
     ///
     /// # Errors
-    /// When another controller has it, or it is something else.
+    /// When another controller has the file, another user could have written it, it is damaged, or the system refuses.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let name = NameLock::take(path).map_err(|error| (path.to_owned(), error))?;
-        let mut options = OpenOptions::new();
-        let file =
-            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let file = file.map_err(|error| (path.to_owned(), error))?;
-        if !file.metadata().is_ok_and(|found| found.is_file()) {
-            let reason = "it is no file; name one in a folder of this user".to_owned();
-            return Err(StoreError::File { path: path.to_owned(), reason });
+        let (path, backoff) = (path.to_owned(), Duration::ZERO);
+        let mut store = Self { path, database: None, term: None, backoff, _name: name };
+        match store.find()? {
+            Some(found) if found.size() > 0 => {}
+            empty => store.create(empty.is_some())?,
         }
-        let database =
-            FileBackend::new(file).and_then(|file| Database::builder().create_with_backend(file));
-        let database = database.map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
-            error => {
-                let reason = format!(
-                    "it can't be opened ({error}); restore it from a copy, or name a new file"
-                );
-                StoreError::File { path: path.to_owned(), reason }
-            }
+        store.reopen()?;
+        Ok(store)
+    }
+
+    fn system(&self, error: io::Error) -> StoreError {
+        (self.path.clone(), error).into()
+    }
+
+    /// Finds the file, and refuses one that another user could have written.
+    fn find(&self) -> Result<Option<Found>, StoreError> {
+        let found = Found::at(&self.path).map_err(|error| self.system(error))?;
+        if let Some(fault) = found.as_ref().and_then(|found| found.check_private().err()) {
+            let reason = format!("the file {fault}; name one of this user or root of mode 0600");
+            return Err(StoreError::File { path: self.path.clone(), reason });
+        }
+        Ok(found)
+    }
+
+    /// Makes an empty store under another name and renames it, so that a crash leaves either nothing or the whole store.
+    fn create(&self, replace: bool) -> Result<(), StoreError> {
+        let system = |error| self.system(error);
+        let scratch = Scratch::<File>::file(&self.path, None).map_err(system)?;
+        let file = open_again(scratch.item()).map_err(system)?;
+        guard(&self.path, || {
+            let database = database(file)?;
+            let write = begin_write(&database)?;
+            write.open_table(NUMBERS)?.insert("format", FORMAT)?;
+            write.open_table(LOG)?;
+            write.open_table(PARTS)?;
+            Ok(write.commit()?)
         })?;
-        Ok(Self { path: path.to_owned(), database, _name: name })
+        scratch.keep_at(&self.path, replace).map_err(system)
     }
 
-    fn failed(&self, error: impl Into<redb::Error>) -> StoreError {
-        let (path, reason) = (self.path.clone(), error.into().to_string());
-        StoreError::File { path, reason }
-    }
-
-    /// The next term, kept.
-    fn begin(&self) -> Result<u64, redb::Error> {
-        let write = self.database.begin_write()?;
-        let (format, term) = {
-            let mut numbers = write.open_table(NUMBERS)?;
-            let kept =
-                |name: &str| Ok::<_, redb::Error>(numbers.get(name)?.map(|number| number.value()));
-            let (format, term) =
-                (kept("format")?.unwrap_or(FORMAT), kept("term")?.unwrap_or(0) + 1);
-            numbers.insert("format", format)?;
-            numbers.insert("term", term)?;
-            (format, term)
+    /// Opens the file and verifies it.
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        let lost = |reason: &str| StoreError::DamagedFile {
+            path: self.path.clone(),
+            reason: reason.to_owned(),
         };
-        write.open_table(LOG)?;
-        write.open_table(PARTS)?;
-        write.commit()?;
-        if format == FORMAT { Ok(term) } else { Err(redb::Error::UpgradeRequired(format as u8)) }
+        let found = self.find()?.ok_or_else(|| lost("somebody removed it"))?;
+        if found.size() == 0 {
+            return Err(lost("it is empty"));
+        }
+        let file = found.open(true).map_err(|error| self.system(error))?;
+        let (database, format) = guard(&self.path, || {
+            let database = database(file)?;
+            let format = number(&database, "format")?;
+            Ok((database, format))
+        })?;
+        if format > FORMAT {
+            let reason = format!("it has format {format} of a later release; run that release");
+            return Err(StoreError::File { path: self.path.clone(), reason });
+        }
+        self.database = Some(database);
+        Ok(())
     }
 
-    fn read(&self) -> Result<Result<Fabric, StoreError>, redb::Error> {
-        let read = self.database.begin_read()?;
-        let base = read.open_table(NUMBERS)?.get("base")?.map_or(0, |base| base.value());
-        let mut fabric = Fabric::default();
-        for part in read.open_table(PARTS)?.iter()? {
-            let (_, bytes) = part?;
-            if let Err(error) = records::read(&mut fabric, base, bytes.value()) {
-                return Ok(Err(error));
-            }
-        }
-        for entry in read.open_table(LOG)?.range(base + 1..)? {
-            let (version, bytes) = entry?;
-            if let Err(error) = records::read(&mut fabric, version.value(), bytes.value()) {
-                return Ok(Err(error));
-            }
-        }
-        Ok(Ok(fabric))
+    /// Runs an operation on the open database, and closes it after an error.
+    fn call<T>(
+        &mut self,
+        operation: impl FnOnce(&Database) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let Some(database) = self.database.take() else {
+            return Err(self.system(io::Error::other("it is closed")));
+        };
+        // A failed operation drops the database inside the guard.
+        let (database, result) = guard(&self.path, || {
+            let result = operation(&database)?;
+            Ok((database, result))
+        })?;
+        self.database = Some(database);
+        Ok(result)
     }
 
-    /// Keeps a fabric in a file that has none.
-    pub(super) fn begin_with(&self, fabric: &Fabric) -> Result<(), StoreError> {
-        let failed = |error| self.failed(error);
-        if self.begin().map_err(failed)? > 1 {
+    /// Returns the term of this process: the next one, which the file keeps from then on, unless it has one already.
+    fn begin(&mut self) -> Result<u64, StoreError> {
+        let held = self.term;
+        let term = self.call(|database| {
+            let kept = number(database, "term")?;
+            // After an I/O error the same process leads on. That needs no room on a full disk.
+            if held == Some(kept) {
+                return Ok(kept);
+            }
+            let write = begin_write(database)?;
+            write.open_table(NUMBERS)?.insert("format", FORMAT)?;
+            write.open_table(NUMBERS)?.insert("term", kept + 1)?;
+            write.commit()?;
+            Ok(kept + 1)
+        })?;
+        self.term = Some(term);
+        Ok(term)
+    }
+
+    /// Writes a fabric into a file that has none.
+    pub(super) fn begin_with(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
+        if self.begin()? > 1 {
             let reason = "it has a fabric already; name a new file".to_owned();
             return Err(StoreError::File { path: self.path.clone(), reason });
         }
-        self.replace(fabric).map_err(failed)
+        self.call(|database| replace(database, fabric))
     }
+}
 
-    fn write(&self, version: u64, bytes: &[u8]) -> Result<(), redb::Error> {
-        let write = self.database.begin_write()?;
-        write.open_table(LOG)?.insert(version, bytes)?;
-        Ok(write.commit()?)
-    }
-
-    fn replace(&self, fabric: &Fabric) -> Result<(), redb::Error> {
-        let write = self.database.begin_write()?;
-        write.delete_table(PARTS)?;
-        write.delete_table(LOG)?;
-        {
-            write.open_table(LOG)?;
-            let mut parts = write.open_table(PARTS)?;
-            for (at, part) in (0..).zip(records::parts(fabric)) {
-                parts.insert(at, part.as_slice())?;
-            }
-            write.open_table(NUMBERS)?.insert("base", fabric.version)?;
+/// Reads the fabric that the database keeps.
+fn read(database: &Database) -> Result<Fabric, Failure> {
+    let content = |error: StoreError| match error {
+        StoreError::Damaged { version, reason } => {
+            Failure::Content(format!("version {version}: {reason}"))
         }
-        Ok(write.commit()?)
+        other => Failure::Content(other.to_string()),
+    };
+    let base = number(database, "base")?;
+    let read = database.begin_read()?;
+    let mut fabric = Fabric { version: base, ..Fabric::default() };
+    for part in read.open_table(PARTS)?.iter()? {
+        records::read(&mut fabric, base, part?.1.value()).map_err(content)?;
     }
+    for entry in read.open_table(LOG)?.range(base + 1..)? {
+        let (version, record) = entry?;
+        let (version, next) = (version.value(), fabric.version + 1);
+        if version != next {
+            let reason = format!("it has version {version}, and not version {next} before it");
+            return Err(Failure::Content(reason));
+        }
+        records::read(&mut fabric, version, record.value()).map_err(content)?;
+    }
+    Ok(fabric)
+}
+
+fn replace(database: &Database, fabric: &Fabric) -> Result<(), Failure> {
+    let write = begin_write(database)?;
+    write.delete_table(PARTS)?;
+    write.delete_table(LOG)?;
+    {
+        write.open_table(LOG)?;
+        let mut parts = write.open_table(PARTS)?;
+        for (at, part) in (0..).zip(records::parts(fabric)) {
+            parts.insert(at, part.as_slice())?;
+        }
+        write.open_table(NUMBERS)?.insert("base", fabric.version)?;
+    }
+    Ok(write.commit()?)
 }
 
 impl Store for FileStore {
     async fn lead(&mut self, _: impl Fn(&str) + Send + Sync) -> Result<u64, StoreError> {
-        self.begin().map_err(|error| self.failed(error))
+        if self.database.is_none() {
+            tokio::time::sleep(self.backoff).await;
+            self.backoff = (self.backoff * 2).clamp(BACKOFF.0, BACKOFF.1);
+            self.reopen()?;
+        }
+        let term = self.begin()?;
+        self.backoff = Duration::ZERO;
+        Ok(term)
     }
 
     async fn load(&mut self) -> Result<Fabric, StoreError> {
-        self.read().map_err(|error| self.failed(error))?
+        self.call(read)
     }
 
     async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
-        self.write(version, &records::write(events)).map_err(|error| self.failed(error))
+        let record = records::write(events);
+        self.call(|database| {
+            let write = begin_write(database)?;
+            write.open_table(LOG)?.insert(version, record.as_slice())?;
+            Ok(write.commit()?)
+        })
     }
 
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
-        self.replace(fabric).map_err(|error| self.failed(error))
+        self.call(|database| replace(database, fabric))
     }
 
     fn base(&self) -> u64 {
@@ -157,5 +297,13 @@ impl Store for FileStore {
             Ok::<_, redb::Error>(numbers.get("base")?.map_or(0, |base| base.value()))
         };
         base().unwrap_or(0)
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        // Closing the database writes.
+        let database = self.database.take();
+        let _ = guard(&self.path, || Ok(drop(database)));
     }
 }

@@ -4,6 +4,8 @@
 mod etcd;
 mod file;
 mod records;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::event::Event;
 use super::fabric::Fabric;
 use super::lease::Lease;
-use crate::state::files::NameError;
+use crate::state::files::{NameError, advice};
 pub use etcd::{EtcdAccess, EtcdStore};
 pub use file::FileStore;
 
@@ -29,6 +31,17 @@ pub enum StoreError {
         /// Why not, and what helps.
         reason: String,
     },
+    /// The file is damaged, or is no store. Trying again does not help.
+    #[error(
+        "store {}: it is damaged, or no store ({reason}); restore it from a copy, or name a new file; start the controller with \
+         `--restore` if nodes follow it", .path.display()
+    )]
+    DamagedFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// What is kept can't be read.
     #[error(
         "the store has a version {version} that can't be read ({reason}); it is damaged, or of a later release: restore it from a copy"
@@ -42,8 +55,8 @@ pub enum StoreError {
     /// It has gone back.
     #[error(
         "the store has version {} of term {}, and this controller has led with version {} of term {}: the store was restored from \
-         an old copy, or is another; restart the controllers to go on from what it has, correct that with `wedjat ctl`, and restart \
-         the nodes, which stay as they are until then", .found.1, .found.0, .known.1, .known.0
+         an old copy, or is another; restore a newer copy, or start the controllers with `--restore` to go on from what it has and have \
+         the nodes take it", .found.1, .found.0, .known.1, .known.0
     )]
     WentBack {
         /// Term and version that it has.
@@ -57,6 +70,13 @@ pub enum StoreError {
     /// The store is out of reach, or can't keep more; what was asked for may have been done.
     #[error("{0}")]
     Unavailable(String),
+}
+
+impl StoreError {
+    /// The store can't be used until a person mends it: the process ends.
+    pub(super) const fn is_final(&self) -> bool {
+        matches!(self, Self::DamagedFile { .. })
+    }
 }
 
 /// What keeps the truth.
@@ -78,7 +98,7 @@ pub(super) trait Store: Send {
         events: &[Event],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Keeps all of it at this version instead of what led there.
+    /// Keeps all of it at this version instead of what led there. The version may be higher than the last one that was appended.
     fn compact(&mut self, fabric: &Fabric) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Lets another write, as this controller ends.
@@ -100,8 +120,7 @@ pub(super) trait Store: Send {
 /// # Errors
 /// When it can't be made, or has one already.
 pub fn keep(path: &Path, fabric: &Fabric) -> Result<(), StoreError> {
-    let store = FileStore::open(path)?;
-    store.begin_with(fabric)
+    FileStore::open(path)?.begin_with(fabric)
 }
 
 impl From<(PathBuf, NameError)> for StoreError {
@@ -109,7 +128,7 @@ impl From<(PathBuf, NameError)> for StoreError {
         let reason = match error {
             NameError::Held(_) => return Self::InUse(path),
             NameError::Foreign(at, found) => format!("{} is {found}; remove it", at.display()),
-            NameError::Io(error) => error.to_string(),
+            NameError::Io(error) => return (path, error).into(),
         };
         Self::File { path, reason }
     }
@@ -117,6 +136,7 @@ impl From<(PathBuf, NameError)> for StoreError {
 
 impl From<(PathBuf, io::Error)> for StoreError {
     fn from((path, error): (PathBuf, io::Error)) -> Self {
-        Self::File { path, reason: error.to_string() }
+        let reason = format!("{error}{}", advice(&error));
+        Self::File { path, reason }
     }
 }

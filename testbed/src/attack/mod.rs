@@ -21,6 +21,8 @@ mod places;
 mod replays;
 mod report;
 mod rigs;
+#[cfg(all(feature = "control", feature = "dpdk"))]
+mod stores;
 mod storm;
 
 use std::io::{self, Write};
@@ -123,7 +125,11 @@ pub fn attacks() -> Vec<&'static Attack> {
         [kills::ATTACKS, changes::ATTACKS, files::ATTACKS, peers::ATTACKS, replays::ATTACKS];
     #[cfg(not(feature = "dpdk"))]
     let on_processes: [&[Attack]; 0] = [];
-    in_memory.into_iter().chain(on_processes).flatten().collect()
+    #[cfg(all(feature = "control", feature = "dpdk"))]
+    let on_controllers = [stores::ATTACKS];
+    #[cfg(not(all(feature = "control", feature = "dpdk")))]
+    let on_controllers: [&[Attack]; 0] = [];
+    in_memory.into_iter().chain(on_processes).chain(on_controllers).flatten().collect()
 }
 
 impl Attack {

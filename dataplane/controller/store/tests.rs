@@ -1,0 +1,141 @@
+//! Tests of the file store: damage, crashes, and files of other users.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::*;
+
+/// Bit of the header that says which of two commits is the newer. No digest covers it: docs/limits.md.
+const NEWER_SLOT: usize = 8 * 9;
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// Opens a store and returns its term and fabric.
+fn load(path: &Path) -> Result<(u64, Fabric), StoreError> {
+    let mut store = FileStore::open(path)?;
+    run(async { Ok((store.lead(|_| {}).await?, store.load().await?)) })
+}
+
+/// Appends versions that add leaves, and compacts once in between.
+fn grow(store: &mut FileStore, leaves: u16) -> Fabric {
+    let mut fabric = Fabric::default();
+    run(async {
+        store.lead(|_| {}).await.unwrap();
+        for id in 1..=leaves {
+            let leaf = Event::Leaf { id, ip: [10, 0, 1, id as u8].into(), is_failed: false };
+            fabric.take(&leaf);
+            fabric.version += 1;
+            store.append(fabric.version, &[leaf]).await.unwrap();
+            if id == leaves / 2 {
+                store.compact(&fabric).await.unwrap();
+            }
+        }
+    });
+    fabric
+}
+
+/// Bytes of a store that was closed, and of one whose process was killed; and their fabric.
+fn stores(folder: &Path) -> ([Vec<u8>; 2], Fabric) {
+    let path = folder.join("fabric");
+    let mut store = FileStore::open(&path).unwrap();
+    let fabric = grow(&mut store, 12);
+    let killed = fs::read(&path).unwrap();
+    drop(store);
+    ([fs::read(&path).unwrap(), killed], fabric)
+}
+
+/// Writes a private file.
+fn write(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Loads a damaged copy: either the damage is reported, or the fabric is the one that was kept.
+fn check_damaged(path: &Path, bytes: &[u8], kept: &Fabric, damage: &str) -> bool {
+    write(path, bytes);
+    match load(path) {
+        Ok((_, fabric)) => {
+            assert_eq!(fabric, *kept, "{damage}");
+            false
+        }
+        Err(StoreError::DamagedFile { reason, .. }) => {
+            assert!(!reason.is_empty(), "{damage}");
+            true
+        }
+        Err(other) => panic!("{damage}: {other}"),
+    }
+}
+
+#[test]
+fn damaged_file_is_reported_or_harmless() {
+    let folder = tempfile::tempdir().unwrap();
+    let (stores, kept) = stores(folder.path());
+    let path = folder.path().join("damaged");
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(33);
+    let mut reported = 0;
+    for (store, what) in stores.iter().zip(["closed", "killed"]) {
+        let used: Vec<usize> = (0..store.len()).filter(|&at| store[at] != 0).collect();
+        for round in 0..100 {
+            let mut bytes = store.clone();
+            let at = used[rng.random_range(0..used.len())];
+            match round % 5 {
+                0 | 1 => bytes[at] ^= 1 << rng.random_range(0..8),
+                2 => {
+                    let end = (at + rng.random_range(1..64)).min(bytes.len());
+                    rng.fill(&mut bytes[at..end]);
+                }
+                3 => bytes.truncate(rng.random_range(1..store.len())),
+                _ => {
+                    let (page, other) = (at / 4096 * 4096, rng.random_range(0..8) * 4096);
+                    bytes.copy_within(other..other + 4096, page);
+                }
+            }
+            let damage = format!("{what} store, round {round}, byte {at}");
+            reported += u32::from(check_damaged(&path, &bytes, &kept, &damage));
+        }
+    }
+    assert!(reported > 40, "{reported} of 200");
+}
+
+#[test]
+fn flipped_bit_of_the_header_is_reported_or_harmless() {
+    let folder = tempfile::tempdir().unwrap();
+    let ([_, killed], kept) = stores(folder.path());
+    let path = folder.path().join("damaged");
+    // The first 64 bytes, and some of both commit slots.
+    let bits = (0..8 * 64).chain((8 * 64..8 * 320).step_by(23));
+    for bit in bits.filter(|bit| *bit != NEWER_SLOT) {
+        let mut bytes = killed.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        check_damaged(&path, &bytes, &kept, &format!("bit {bit}"));
+    }
+}
+
+#[test]
+fn file_that_others_could_write_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fabric");
+    drop(FileStore::open(&path).unwrap());
+    let refusal = |path: &Path| FileStore::open(path).unwrap_err().to_string();
+    for mode in [0o666, 0o620, 0o604] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        assert!(
+            refusal(&path).contains(&format!("is open to others than its owner (mode {mode:04o})"))
+        );
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let link = folder.path().join("link");
+    symlink(&path, &link).unwrap();
+    assert!(refusal(&link).contains("the file is a symbolic link; name one of this user"));
+    assert!(refusal(folder.path()).contains("is no regular file"));
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+        assert!(refusal(&path).contains("belongs to user 65534, and this is user 0"));
+    }
+}

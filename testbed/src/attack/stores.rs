@@ -1,0 +1,278 @@
+//! Attacks on the file of a controller: no room for it, another user's file in its place, and damage.
+
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
+
+use super::rigs::processes::{Job, PATIENCE, Site, how};
+use super::{Account, Attack, Budget, Failure, RunsOn};
+
+/// Damaged copies of a store per second of the budget.
+const DAMAGES: f64 = 10.0;
+/// Bytes of a page of the store.
+const PAGE: usize = 4096;
+/// Runtime of a controller that is to refuse its store.
+const RUNTIME: &str = "2s";
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "full-store",
+        summary: "the disk of a controller's store has no room, or its files reach a limit, for a while",
+        runs_on: RunsOn::Processes,
+        run: |_, account| full(account),
+    },
+    Attack {
+        name: "foreign-store",
+        summary: "a controller's store is open to others, another user's, or behind a link",
+        runs_on: RunsOn::Processes,
+        run: |_, account| foreign(account),
+    },
+    Attack {
+        name: "damaged-store",
+        summary: "bytes of a controller's store are flipped, overwritten, repeated or cut off",
+        runs_on: RunsOn::Processes,
+        run: damaged,
+    },
+];
+
+/// A controller's folder.
+struct Fabric(Site);
+
+impl Fabric {
+    fn new() -> Result<Self, Failure> {
+        let fabric = Self(Site::new()?);
+        fabric.configure()?;
+        Ok(fabric)
+    }
+
+    fn configure(&self) -> Result<(), Failure> {
+        let text = format!("[controller]\nid = 1\nstore = '{}'\n", self.store().display());
+        Ok(fs::write(self.0.path("controller.toml"), text)?)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.0.path("fabric")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.0.binary());
+        command.args(["controller", "--config"]).arg(self.0.path("controller.toml"));
+        command
+    }
+
+    fn start(&self) -> Result<Job, Failure> {
+        let job = Job::start(&mut self.command(), &self.0.path("controller"))?;
+        self.0.until("the controller", || Ok(self.ctl(&["topology"])?.status.success()))?;
+        Ok(job)
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> Result<Output, Failure> {
+        let mut command = Command::new(self.0.binary());
+        command.env("WEDJAT_CONTROLLER", self.store());
+        Ok(command.arg("ctl").args(arguments).arg("--json").output()?)
+    }
+
+    /// Adds a leaf; true when the store keeps it.
+    fn adds(&self, id: u16) -> Result<bool, Failure> {
+        let asked = self.ctl(&["add-leaf", &id.to_string(), &format!("10.0.1.{id}")])?;
+        Ok(asked.status.success())
+    }
+
+    /// The leaves that the controller has.
+    fn leaves(&self) -> Result<Vec<u64>, Failure> {
+        let told: serde_json::Value = serde_json::from_slice(&self.ctl(&["topology"])?.stdout)?;
+        let leaves = told["leaves"].as_array().into_iter().flatten();
+        Ok(leaves.filter_map(|leaf| leaf["id"].as_u64()).collect())
+    }
+
+    /// Checks that a controller refuses its store with a sentence.
+    fn check_refused(&self, account: &mut Account, what: &str) -> Result<(), Failure> {
+        let output = self.command().args(["--duration", RUNTIME]).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        account.tried("starts", 1);
+        account.check(
+            format!("{what}: the controller refuses it with a sentence"),
+            output.status.code() == Some(1) && !said.contains("panicked"),
+            format!("{}: {}", how(output.status), said.lines().last().unwrap_or_default()),
+        );
+        Ok(())
+    }
+}
+
+/// Takes room from a controller and gives it back.
+fn lacks_room(
+    account: &mut Account,
+    what: &str,
+    fabric: &Fabric,
+    take: impl FnOnce(u32) -> Result<(), Failure>,
+    give: impl FnOnce(u32) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let controller = fabric.start()?;
+    let mut kept = Vec::new();
+    let mut add = |id: u16| -> Result<bool, Failure> {
+        let is_kept = fabric.adds(id)?;
+        account.tried("changes", 1);
+        if is_kept {
+            kept.push(u64::from(id));
+        }
+        Ok(is_kept)
+    };
+    add(1)?;
+    take(controller.id())?;
+    let mut next = 1;
+    fabric.0.until("a change that is refused", || {
+        next += 1;
+        Ok(!add(next)?)
+    })?;
+    give(controller.id())?;
+    let (began, mut recovers) = (Instant::now(), false);
+    while !recovers && began.elapsed() < PATIENCE {
+        next += 1;
+        recovers = add(next)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    account.check(format!("{what}: changes are kept again once there is room"), recovers, "");
+    controller.kill()?;
+    let _again = fabric.start()?;
+    let found = fabric.leaves()?;
+    account.check(
+        format!("{what}: all acknowledged changes are kept"),
+        kept.iter().all(|leaf| found.contains(leaf)),
+        format!("{found:?} of {kept:?}"),
+    );
+    Ok(())
+}
+
+/// A small file system, unmounted at the end.
+struct Tmpfs(PathBuf);
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn full(account: &mut Account) -> Result<(), Failure> {
+    let fabric = Fabric::new()?;
+    let limit = |id: u32, current| -> Result<(), Failure> {
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+        prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None })?;
+        Ok(())
+    };
+    let take = |id| limit(id, Some(PAGE as u64));
+    lacks_room(account, "files of a page", &fabric, take, |id| limit(id, None))?;
+    if !geteuid().is_root() {
+        account.skip("a full tmpfs: only root may mount one");
+        return Ok(());
+    }
+    let fabric = Fabric::new()?;
+    let folder = fabric.0.path("");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=4m,mode=700", "none"]).arg(&folder);
+    if !mount.status()?.success() {
+        account.skip("a full tmpfs: it can't be mounted");
+        return Ok(());
+    }
+    let _tmpfs = Tmpfs(folder);
+    fabric.configure()?;
+    let filler = fabric.0.path("filler");
+    let fill = |_| {
+        let mut file = File::create(&filler)?;
+        while file.write_all(&[1; PAGE]).is_ok() {}
+        Ok(())
+    };
+    lacks_room(account, "a full disk", &fabric, fill, |_| Ok(fs::remove_file(&filler)?))
+}
+
+fn foreign(account: &mut Account) -> Result<(), Failure> {
+    let fabric = Fabric::new()?;
+    fabric.start()?.kill()?;
+    let store = fabric.store();
+    for mode in [0o666, 0o660, 0o644] {
+        fs::set_permissions(&store, Permissions::from_mode(mode))?;
+        fabric.check_refused(account, &format!("mode {mode:o}"))?;
+    }
+    fs::set_permissions(&store, Permissions::from_mode(0o600))?;
+    if geteuid().is_root() {
+        chown(&store, Some(65_534), None)?;
+        fabric.check_refused(account, "a file of another user")?;
+        chown(&store, Some(0), None)?;
+    } else {
+        account.skip("a file of another user: only root may make one");
+    }
+    let other = fabric.0.path("other");
+    fs::rename(&store, &other)?;
+    symlink(&other, &store)?;
+    fabric.check_refused(account, "a link")
+}
+
+/// A damaged copy is refused with a sentence, or leads to what was kept.
+fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let fabric = Fabric::new()?;
+    let controller = fabric.start()?;
+    for leaf in 1..=9 {
+        fabric.adds(leaf)?;
+    }
+    let kept = fabric.leaves()?;
+    controller.kill()?;
+    let store = fs::read(fabric.store())?;
+    let used: Vec<usize> = (PAGE..store.len()).filter(|&at| store[at] != 0).collect();
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
+    for round in 0..(budget.seconds * DAMAGES) as usize {
+        let mut bytes = store.clone();
+        let at = used[random.random_range(0..used.len())];
+        let what = match round % 4 {
+            0 => {
+                bytes[at] ^= 1 << random.random_range(0..8);
+                format!("a flipped bit of byte {at}")
+            }
+            1 => {
+                let end = (at + random.random_range(1..64)).min(bytes.len());
+                random.fill(&mut bytes[at..end]);
+                format!("bytes {at} to {end}")
+            }
+            2 => {
+                bytes.truncate(at);
+                format!("cut at {at}")
+            }
+            _ => {
+                let from = random.random_range(0..8) * PAGE;
+                bytes.copy_within(from..from + PAGE, at / PAGE * PAGE);
+                format!("page {} as that of byte {at}", from / PAGE)
+            }
+        };
+        fs::write(fabric.store(), bytes)?;
+        let mut job = Job::start(&mut fabric.command(), &fabric.0.path("controller"))?;
+        account.tried("damages", 1);
+        let began = Instant::now();
+        let mut leads = false;
+        while !leads && job.is_running() && began.elapsed() < PATIENCE {
+            leads = fabric.ctl(&["topology"])?.status.success();
+        }
+        if leads {
+            let found = fabric.leaves()?;
+            job.kill()?;
+            account.check(
+                format!("{what}: the controller has what was kept"),
+                found == kept,
+                format!("{found:?} instead of {kept:?}"),
+            );
+            continue;
+        }
+        let (status, _, said) = job.finish()?;
+        account.check(
+            format!("{what}: the controller ends with a sentence"),
+            status.code() == Some(1) && said.contains("damaged") && !said.contains("panicked"),
+            format!("{}: {}", how(status), said.lines().last().unwrap_or_default()),
+        );
+    }
+    Ok(())
+}
