@@ -158,8 +158,7 @@ impl<'a> Faults<'a> {
 
     pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
         let at = at?;
-        let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
-        let mac = at.get_ref().parse::<Mac>().ok().filter(one);
+        let mac = at.get_ref().parse::<Mac>().ok().filter(|mac| mac.is_host());
         if mac.is_none() {
             let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
             self.note(at, key, quoted(at), allowed);
