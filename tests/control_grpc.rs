@@ -27,7 +27,6 @@ use wedjat::admin::generated::control_client::ControlClient;
 use wedjat::admin::metrics::families;
 use wedjat::admin::{Access, Connection, Handle, Requests, Server, reload, socket_path};
 use wedjat::config::{Config, ControlConfig};
-use wedjat::control::Membership;
 use wedjat::stats::PortStats;
 
 use patience::{PATIENCE, wait_until};
@@ -91,11 +90,7 @@ impl Node {
         let (made, handle) = mpsc::channel();
         let stop = Arc::clone(&self.stop);
         self.threads.push(std::thread::spawn(move || {
-            let reader = |now: &Membership, of_agent: Option<&Membership>| {
-                let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
-                reload::leaf(&config, &wanted, now, of_agent)
-            };
-            let mut requests = Requests::new(control, table, Box::new(reader));
+            let mut requests = Requests::new(control, table, reload::leafs_reader(&config));
             made.send(requests.handle()).unwrap();
             let xstats = [("rx_q0_packets".to_owned(), 5), ("odd \"name\"".to_owned(), u64::MAX)];
             let (device, xstats) = ("net \"0\"".to_owned(), xstats.into());

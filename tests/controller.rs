@@ -251,8 +251,8 @@ impl Leaf {
         let (made, handle) = mpsc::channel();
         let stopped = Arc::clone(&stop);
         threads.push(std::thread::spawn(move || {
-            let reader = |_: &Membership, _: Option<&Membership>| Err("it has no file".to_owned());
-            let mut requests = Requests::new(control, table, Box::new(reader));
+            let reader = || Err("it has no file".to_owned());
+            let mut requests = Requests::new(control, table, Arc::new(reader));
             made.send(requests.handle()).unwrap();
             while !stopped.load(Acquire) {
                 requests.serve_for(Duration::from_millis(20), &Vec::new);

@@ -31,7 +31,7 @@ pub struct TlsConfig {
 }
 
 /// The checked table.
-pub fn control(faults: &mut Faults<'_>, raw: Option<&raw_control::Control>) -> ControlConfig {
+pub fn control(faults: &mut Faults, raw: Option<&raw_control::Control>) -> ControlConfig {
     let Some(raw) = raw else { return ControlConfig::default() };
     let listen = address(faults, raw.listen.as_ref(), "control.listen");
     let files = [&raw.certificate, &raw.key, &raw.clients_ca];
@@ -62,7 +62,7 @@ pub fn control(faults: &mut Faults<'_>, raw: Option<&raw_control::Control>) -> C
     ControlConfig { listen, tls, metrics: address(faults, raw.metrics.as_ref(), "control.metrics") }
 }
 
-fn address(faults: &mut Faults<'_>, at: Option<&Spanned<String>>, key: &str) -> Option<SocketAddr> {
+fn address(faults: &mut Faults, at: Option<&Spanned<String>>, key: &str) -> Option<SocketAddr> {
     let at = at?;
     let address = at.get_ref().parse().ok();
     if address.is_none() {

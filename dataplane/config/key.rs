@@ -1,13 +1,12 @@
 //! A pool's key, from a file that nobody else can read. Nothing of what is in it gets into messages.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
 use std::path::Path;
 
 use toml::Spanned;
 
 use super::faults::{Faults, quoted};
+use crate::state::files::Found;
 use crate::wire::auth::{KEY_LEN, Key};
 
 /// A file with more bytes holds more than a key.
@@ -18,7 +17,7 @@ const FOREIGN: u32 = 0o077;
 pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
 
-impl Faults<'_> {
+impl Faults {
     /// The key in the file that is named there.
     pub fn key(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Key> {
         let at = at?;
@@ -47,30 +46,19 @@ fn made(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
     Err("which this build has no use for: it is without the feature `auth`".to_owned())
 }
 
-/// What is in a file that only this user, or root, can have written or read: one byte more than `most` at most.
+/// What is in a file that only this user, or root, can have written or read: at most `most` bytes.
 ///
 /// # Errors
 /// What is wrong with the file.
 pub(crate) fn private_bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let cannot = |error: io::Error| format!("which can't be read ({error})");
-    // First, so that nothing is opened that does something when it is opened.
-    is_regular(&fs::symlink_metadata(path).map_err(cannot)?)?;
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot)?;
-    let about = file.metadata().map_err(cannot)?;
-    is_regular(&about)?;
-    is_private(about.uid(), rustix::process::geteuid().as_raw(), about.mode() & 0o7777)?;
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    Ok(bytes)
-}
-
-fn is_regular(about: &fs::Metadata) -> Result<(), String> {
-    match about.file_type() {
-        kind if kind.is_file() => Ok(()),
-        kind if kind.is_symlink() => Err("which is a symbolic link".to_owned()),
-        _ => Err("which is no regular file".to_owned()),
+    let found = Found::at(path).map_err(cannot)?;
+    let found = found.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
+    if !found.is_file() {
+        return Err(format!("which is no regular file but {}", found.describe()));
     }
+    is_private(found.owner(), rustix::process::geteuid().as_raw(), found.mode())?;
+    found.read(most).map_err(cannot)
 }
 
 /// Whether a file of this owner and mode is one that only the user, or root, can have written or read.
@@ -104,7 +92,7 @@ fn key(bytes: &[u8]) -> Result<[u8; KEY_LEN], String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
+    use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
@@ -143,7 +131,7 @@ mod tests {
             ("short", DIGITS[1..].to_owned(), 0o600, "31 hexadecimal digits"),
             ("long", format!("{DIGITS}0"), 0o600, "33 hexadecimal digits"),
             ("empty", String::new(), 0o600, "0 hexadecimal digits"),
-            ("huge", DIGITS.repeat(400), 0o600, "hexadecimal digits"),
+            ("huge", DIGITS.repeat(400), 0o600, "more than 4096 bytes"),
             ("prefixed", format!("0x{}", &DIGITS[2..]), 0o600, "something else"),
             ("commented", format!("{DIGITS} # key"), 0o600, "something else"),
         ];
