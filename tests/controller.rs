@@ -20,7 +20,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use wedjat::admin::{Handle, Requests};
 use wedjat::config::{ControllerAddress, ControllerConfig, FollowConfig};
-use wedjat::control::Membership;
 use wedjat::controller::generated as proto;
 use wedjat::controller::generated::fabric_client::FabricClient;
 use wedjat::controller::generated::follow_request::Message;

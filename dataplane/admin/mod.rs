@@ -58,7 +58,7 @@ pub use lines::read_lines;
 pub use listen::ServerError;
 #[cfg(feature = "control")]
 pub use offline::{Offline, OfflineError};
-pub use requests::{Delta, Handle, Reader, Reloaded, RequestError, Requests, Seen};
+pub use requests::{Handle, Reloaded, RequestError, Requests, Seen};
 #[cfg(feature = "control")]
 pub use server::Server;
 #[cfg(feature = "control")]

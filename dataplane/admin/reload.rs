@@ -4,13 +4,19 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use super::requests::Reader;
 use crate::assembly;
 use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
 use crate::control::{Change, Membership, Pool, Server, Spine, Worker};
 use crate::policy::Reports;
 use crate::role::colocated::AGENT_IP;
 use crate::state::table::Role;
+
+/// Computes the changes that turn a node, and the agent on its core if there is one, into a configuration that was read.
+pub type Delta =
+    Box<dyn Fn(&Membership, Option<&Membership>) -> Result<Vec<Change>, String> + Send>;
+
+/// Reads and checks the configuration file. It runs on a thread of its own: a file system that does not answer delays no other request.
+pub type Reader = Arc<dyn Fn() -> Result<Delta, String> + Send + Sync>;
 
 /// Reader of the file that a leaf or spine started with.
 #[must_use]

@@ -10,6 +10,7 @@ use super::answer::{Answer, TAKEN_MAX};
 use super::explain::{ExplainSpec, Explaining};
 #[cfg(feature = "control")]
 use super::follow::{Followed, Follows};
+use super::reload::{Delta, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 use crate::control::{Change, ChangeError, Control, Cores, Membership, WorkerHere};
@@ -217,13 +218,6 @@ impl Handle {
         let _ = self.0.send(Request::Explain(spec, Box::new(answer)));
     }
 }
-
-/// Computes the changes that turn a node, and the agent on its core if there is one, into a configuration that was read.
-pub type Delta =
-    Box<dyn Fn(&Membership, Option<&Membership>) -> Result<Vec<Change>, String> + Send>;
-
-/// Reads and checks the configuration file. It runs on a thread of its own: a file system that does not answer delays no other request.
-pub type Reader = Arc<dyn Fn() -> Result<Delta, String> + Send + Sync>;
 
 /// A reader's thread, and the reload that waits for it until its time is over.
 struct Reading {

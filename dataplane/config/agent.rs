@@ -827,7 +827,7 @@ overflow = "refuse"
             ("jbsq(k=3)", "jbsq(k=33)", &["pool.policy", "k=33", "at most 32", "slots"]),
             ("[agent]", "[leaf]\n[agent]", &["a leaf's file", "`wedjat leaf` runs"]),
             ("name = \"host1\"", "name = \"\"", &["agent.toml:3", "agent.name", "host1"]),
-            ("core = 1", "core = 1\ncolour = 3", &["colour", "unknown field"]),
+            ("core = 1", "core = 1\ncolour = 3", &["colour", "unknown key"]),
             ("slots = 32", "slots = 33", &["agent.slots", "found 33", "power of two"]),
             ("slots = 32", "slots = 1", &["agent.slots", "found 1", "2 to 16384"]),
             ("slots = 32", "payload = 9000", &["agent.payload", "found 9000", "1 to 1445"]),

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
 use super::agent::HostConfig;
-use super::faults::{Fault, Faults, HOST, Once, quoted, some_ids, state_group};
+use super::faults::{Fault, Faults, HOST, Once, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::{control, controller, local, port, racks, raw};
@@ -378,14 +378,9 @@ fn warnings(
     unused(faults, raw, pools);
 }
 
-/// Pools by their ids; the first one where several have the same.
-pub(super) fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
-    pools.iter().rev().map(|pool| (pool.id, pool)).collect()
-}
-
 /// Keys that change nothing beside what the others say.
 fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
-    let by_id = by_id(pools);
+    let by_id = racks::by_id(pools);
     let pool = |id: &Spanned<u16>| by_id.get(id.get_ref()).copied();
     for entry in &raw.pool {
         let Some(PoolConfig { policy, .. }) = pool(&entry.id).filter(|pool| !holds(pool)) else {
@@ -502,7 +497,7 @@ fn servers_together(
         reachable(faults, (&entry.ip, "leaf.ip"), rack, ports);
     }
     families(faults, raw, ports, servers);
-    let pools = PoolIds::of(raw);
+    let pools = racks::PoolIds::of(raw);
     let mut owners: HashMap<u16, IpAddr> = HashMap::new();
     let mut addresses = Once::new();
     for (entry, server) in raw.server.iter().zip(servers) {
@@ -529,26 +524,6 @@ fn servers_together(
     if owners.len() > MEMBERS_MAX {
         let found = format!("{} workers", owners.len());
         faults.whole("server.workers", &found, &format!("at most {MEMBERS_MAX}"));
-    }
-}
-
-/// Ids of a file's pools.
-pub(super) struct PoolIds {
-    ids: HashSet<u16>,
-    allowed: String,
-}
-
-impl PoolIds {
-    pub fn of(raw: &raw::Config) -> Self {
-        let ids = || raw.pool.iter().map(|pool| *pool.id.get_ref());
-        Self { ids: ids().collect(), allowed: format!("a [[pool]]'s id: {}", some_ids(ids())) }
-    }
-
-    /// Notes a pool that the file does not have.
-    pub fn check(&self, faults: &mut Faults, at: &Spanned<u16>, key: &str) {
-        if !self.ids.contains(at.get_ref()) {
-            faults.note(at, key, at.get_ref(), &self.allowed);
-        }
     }
 }
 

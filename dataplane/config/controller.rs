@@ -275,7 +275,7 @@ mod tests {
                 "id = 1\nstore = '/a'\netcd_ca = 'x'\n",
                 "all of `etcd_ca`, `etcd_certificate` and `etcd_key`",
             ),
-            ("id = 1\nstore = '/a'\nleader = 'x'\n", "unknown field `leader`"),
+            ("id = 1\nstore = '/a'\nleader = 'x'\n", "the unknown key `leader`"),
             ("id = 1\nstore = '/a'\n[control]\nmetrics = '127.0.0.1:1'\n", "a controller has none"),
         ] {
             let error = parse(&format!("[controller]\n{text}")).unwrap_err();

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use toml::Spanned;
 
 use super::address::is_unicast;
-use super::check::{PoolIds, by_id};
-use super::faults::{Faults, HOST, Once, quoted};
+use super::faults::{Faults, HOST, Once, quoted, some_ids};
 use super::leaf::{PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::raw;
@@ -20,6 +19,31 @@ use crate::state::table::Role;
 pub fn is_spines(text: &str) -> bool {
     let table = text.parse::<toml::Table>();
     table.is_ok_and(|table| table.get("spine").is_some_and(toml::Value::is_table))
+}
+
+/// Ids of a file's pools.
+pub struct PoolIds {
+    ids: HashSet<u16>,
+    allowed: String,
+}
+
+impl PoolIds {
+    pub fn of(raw: &raw::Config) -> Self {
+        let ids = || raw.pool.iter().map(|pool| *pool.id.get_ref());
+        Self { ids: ids().collect(), allowed: format!("a [[pool]]'s id: {}", some_ids(ids())) }
+    }
+
+    /// Notes a pool that the file does not have.
+    pub fn check(&self, faults: &mut Faults, at: &Spanned<u16>, key: &str) {
+        if !self.ids.contains(at.get_ref()) {
+            faults.note(at, key, at.get_ref(), &self.allowed);
+        }
+    }
+}
+
+/// Pools by their ids; the first one where several have the same.
+pub fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
+    pools.iter().rev().map(|pool| (pool.id, pool)).collect()
 }
 
 /// A leaf below a spine, as its own only worker.

@@ -8,6 +8,8 @@ mod account;
 #[cfg(feature = "dpdk")]
 mod changes;
 #[cfg(feature = "dpdk")]
+mod control;
+#[cfg(feature = "dpdk")]
 mod files;
 mod forgeries;
 #[cfg(feature = "dpdk")]
@@ -119,8 +121,14 @@ pub fn attacks() -> Vec<&'static Attack> {
         library::ATTACKS,
     ];
     #[cfg(feature = "dpdk")]
-    let on_processes =
-        [kills::ATTACKS, changes::ATTACKS, files::ATTACKS, peers::ATTACKS, replays::ATTACKS];
+    let on_processes = [
+        kills::ATTACKS,
+        changes::ATTACKS,
+        control::ATTACKS,
+        files::ATTACKS,
+        peers::ATTACKS,
+        replays::ATTACKS,
+    ];
     #[cfg(not(feature = "dpdk"))]
     let on_processes: [&[Attack]; 0] = [];
     in_memory.into_iter().chain(on_processes).flatten().collect()
