@@ -19,7 +19,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use tonic::Code as Status;
 use wedjat::admin::{Access, ClientError, Connection, Handle, Requests, Server};
 use wedjat::config::ControlConfig;
-use wedjat::control::{AgentCores, Change, Control, Membership};
+use wedjat::control::{AgentCores, Change, Control};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::ring::WorkerRegion;
@@ -175,7 +175,7 @@ fn watch(
     shared: &Shared,
 ) {
     let mut rng = Rng::seed_from_u64(2);
-    let reader = Box::new(|_: &Membership, _: Option<&Membership>| Err("no file".to_owned()));
+    let reader = Arc::new(|| Err("no file".to_owned()));
     let mut requests = Requests::new(control, table, reader);
     handle.send(requests.handle()).unwrap();
     while !shared.ends.load(Acquire) {

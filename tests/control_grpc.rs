@@ -27,7 +27,6 @@ use wedjat::admin::generated::control_client::ControlClient;
 use wedjat::admin::metrics::families;
 use wedjat::admin::{Access, Connection, Handle, Requests, Server, reload, socket_path};
 use wedjat::config::{Config, ControlConfig};
-use wedjat::control::Membership;
 use wedjat::stats::PortStats;
 
 use patience::{PATIENCE, wait_until};
@@ -91,11 +90,7 @@ impl Node {
         let (made, handle) = mpsc::channel();
         let stop = Arc::clone(&self.stop);
         self.threads.push(std::thread::spawn(move || {
-            let reader = |now: &Membership, of_agent: Option<&Membership>| {
-                let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
-                reload::leaf(&config, &wanted, now, of_agent)
-            };
-            let mut requests = Requests::new(control, table, Box::new(reader));
+            let mut requests = Requests::new(control, table, reload::leafs_reader(&config));
             made.send(requests.handle()).unwrap();
             let xstats = [("rx_q0_packets".to_owned(), 5), ("odd \"name\"".to_owned(), u64::MAX)];
             let (device, xstats) = ("net \"0\"".to_owned(), xstats.into());
@@ -424,6 +419,96 @@ fn half_messages_and_clients_that_hang_keep_nobody_from_the_node() {
         let _ = stream.read_to_end(&mut Vec::new()); // ended by the node
     }
     assert_eq!(connection.show().unwrap().version, 2);
+}
+
+#[test]
+fn idle_connections_shut_nobody_out() {
+    let files = tempfile::tempdir().unwrap();
+    let tls = tls_files(files.path());
+    let node =
+        Node::with(&format!("[control]\nlisten = '127.0.0.1:0'\nmetrics = '127.0.0.1:0'\n{tls}"));
+    let server = node.server.as_ref().unwrap();
+    let (listen, metrics) = (server.listen.unwrap(), server.metrics.unwrap());
+    let written = |name: &str| {
+        let path = files.path().join(name);
+        fs::write(&path, self::tls(name)).unwrap();
+        path
+    };
+    let access = Access::Tcp {
+        url: format!("https://{listen}"),
+        tls: Some(["ca.pem", "client.pem", "client.key"].map(written)),
+    };
+    let mut earlier = Connection::open(&access).unwrap();
+    assert_eq!(earlier.show().unwrap().version, 1);
+    // All from one address and one process, without a certificate; none is closed by this side.
+    let idle = |address: SocketAddr| TcpStream::connect(address).unwrap();
+    let strangers: Vec<_> = (0..200).map(|_| [listen, metrics].map(idle)).collect();
+    let local: Vec<_> = (0..200).map(|_| UnixStream::connect(node.socket()).unwrap()).collect();
+    assert_eq!(Connection::open(&access).unwrap().show().unwrap().version, 1);
+    assert!(get(metrics, "GET /metrics HTTP/1.1").contains("wedjat_"));
+    assert_eq!(node.connect().show().unwrap().version, 1);
+    assert_eq!(earlier.show().unwrap().version, 1, "a proved connection keeps its place");
+    // A stalled reader of metrics, kept alive after its answer, is idle as well.
+    let kept: Vec<_> = (0..70)
+        .map(|_| {
+            let mut stream = idle(metrics);
+            write!(stream, "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n").unwrap();
+            stream.read_exact(&mut [0; 64]).unwrap();
+            stream
+        })
+        .collect();
+    assert!(get(metrics, "GET /metrics HTTP/1.1").contains("wedjat_"));
+    drop((strangers, local, kept));
+}
+
+#[test]
+fn slow_configuration_delays_no_other_request() {
+    let node = Node::start();
+    let (release, released) = mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let handle = {
+        let config = Config::load(&node.folder.path().join("leaf.toml")).unwrap();
+        let (cores, table, control) = rig::leaves(
+            rig::stages(&config.text, None),
+            Sizes { depth: 64, frames: 256, bytes: 256 },
+        );
+        let (made, handle) = mpsc::channel();
+        let stop = Arc::clone(&node.stop);
+        std::thread::spawn(move || {
+            let _cores = cores;
+            let reader: reload::Reader = Arc::new(move || {
+                let _ = released.lock().unwrap().recv();
+                Ok(Box::new(|_, _| Ok(Vec::new())))
+            });
+            let mut requests = Requests::new(control, table, reader);
+            made.send(requests.handle()).unwrap();
+            while !stop.load(Acquire) {
+                requests.serve_for(Duration::from_millis(20), &Vec::new);
+            }
+        });
+        handle.recv().unwrap()
+    };
+    let reload = || {
+        let (done, is_done) = mpsc::channel();
+        handle.reload(true, move |reloaded| _ = done.send(reloaded));
+        is_done
+    };
+    let look = || {
+        let (seen, is_seen) = mpsc::channel();
+        handle.look(move |now| _ = seen.send(now.membership.epoch));
+        is_seen.recv_timeout(PATIENCE).unwrap()
+    };
+    // Two readings that hang: others are answered, and both are refused in time.
+    let hung = [reload(), reload()];
+    assert_eq!(look(), 1);
+    for one in &hung {
+        let error = one.recv_timeout(PATIENCE).unwrap().unwrap_err().to_string();
+        assert!(error.contains("was not read within 5 s"), "{error}");
+    }
+    assert!(reload().recv_timeout(PATIENCE).unwrap().is_err(), "the first one hangs still");
+    drop(release);
+    wait_until("the file can be read again", || reload().recv_timeout(PATIENCE).unwrap().is_ok());
+    assert_eq!(look(), 1);
 }
 
 #[test]

@@ -20,7 +20,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use wedjat::admin::{Handle, Requests};
 use wedjat::config::{ControllerAddress, ControllerConfig, FollowConfig};
-use wedjat::control::Membership;
 use wedjat::controller::generated as proto;
 use wedjat::controller::generated::fabric_client::FabricClient;
 use wedjat::controller::generated::follow_request::Message;
@@ -255,8 +254,8 @@ impl Leaf {
         let (made, handle) = mpsc::channel();
         let stopped = Arc::clone(&stop);
         threads.push(std::thread::spawn(move || {
-            let reader = |_: &Membership, _: Option<&Membership>| Err("it has no file".to_owned());
-            let mut requests = Requests::new(control, table, Box::new(reader));
+            let reader = || Err("it has no file".to_owned());
+            let mut requests = Requests::new(control, table, Arc::new(reader));
             made.send(requests.handle()).unwrap();
             while !stopped.load(Acquire) {
                 requests.serve_for(Duration::from_millis(20), &Vec::new);

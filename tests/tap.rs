@@ -21,7 +21,6 @@ use tonic::Code;
 use wedjat::admin::generated::{StartTapRequest, Tap};
 use wedjat::admin::{Access, ClientError, Connection, Handle, Requests, Server, TapPoints};
 use wedjat::config::{Config, ControlConfig};
-use wedjat::control::Membership;
 use wedjat::io::Buf as _;
 use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::io::pcap::read_frames;
@@ -172,8 +171,7 @@ impl Node {
                 ticks_hz: rig::TICKS_HZ,
                 cpus: Vec::new(),
             };
-            let reader =
-                Box::new(|_: &Membership, _: Option<&Membership>| Err("no file".to_owned()));
+            let reader = Arc::new(|| Err("no file".to_owned()));
             let mut requests = Requests::new(control, table, reader).with_taps(points);
             made.send(requests.handle()).unwrap();
             while !watch_stops() {

@@ -13,7 +13,7 @@ use super::generated as proto;
 use super::generated::control_client::ControlClient;
 use super::socket::socket_path;
 use crate::control::Change;
-use crate::state::files::Found;
+use crate::state::files::{self, Found};
 
 /// A node has so long to take a connection, and to answer.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -254,7 +254,7 @@ pub(crate) async fn channel_to(
     let mut endpoint = asking(endpoint, alive);
     if let Some(files) = tls {
         let read = |path: &PathBuf| {
-            let bytes = std::fs::read(path);
+            let bytes = files::read(path);
             bytes.map_err(|error| format!("{}: {error}", path.display()))
         };
         let [ca, certificate, key] = files;

@@ -1,5 +1,5 @@
-//! What the control's thread, and a controller's, listen with: a socket of the user's, and TCP with TLS. Connections are bounded in
-//! number and must begin in time.
+//! Listeners and gRPC servers of a node's control and of a controller: a socket of the user's, and TCP with TLS. Connections are
+//! bounded in number and by source ([`places`](super::places)), and must begin in time.
 
 use std::future::Future;
 use std::io;
@@ -10,19 +10,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Sleep;
-use tonic::transport::server::Connected;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::transport::server::{Connected, Router};
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tower::Layer;
+use tower::layer::util::{Identity as Plain, Stack};
 
+use super::places::{Place, Places, Seat, Source};
 use super::socket::SocketError;
 use crate::config::{TlsConfig, private_bytes};
+use crate::state::files;
 
 /// Who connects has so long to say how it begins.
 const BEGIN_MAX: Duration = Duration::from_secs(5);
 /// Bytes with which every HTTP/2 connection begins.
 const PREFACE: usize = 24;
+/// Between two attempts to take a connection that the system refused.
+const RETRY: Duration = Duration::from_millis(100);
 /// A certificate's file has at most so many bytes.
 const PEM_MAX: u64 = 1 << 20;
 
@@ -73,7 +83,7 @@ pub fn tls(files: &TlsConfig) -> Result<ServerTlsConfig, ServerError> {
         move |reason: String| ServerError::Tls { key, path, reason }
     };
     let read = |key, path: &Path| {
-        let bytes = std::fs::read(path).map_err(|error| error.to_string());
+        let bytes = files::read(path).map_err(|error| error.to_string());
         bytes.map_err(refuse(key, path))
     };
     let certificate = read("control.certificate", &files.certificate)?;
@@ -93,24 +103,28 @@ pub fn tls(files: &TlsConfig) -> Result<ServerTlsConfig, ServerError> {
     Ok(tls)
 }
 
+/// Result of [`Listener::poll_next`].
+type NextStream<S> = io::Result<Option<(S, Source)>>;
+
 /// What takes connections.
 pub trait Listener: Send + Sync + 'static {
     type Stream: Send + 'static;
 
-    /// The next connection; none when it was turned away.
-    fn poll_next(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Self::Stream>>>;
+    /// The next connection and its source; none when it was turned away.
+    fn poll_next(&self, context: &mut Context<'_>) -> Poll<NextStream<Self::Stream>>;
 }
 
 /// Takes those of this process's user and root.
 impl Listener for tokio::net::UnixListener {
     type Stream = tokio::net::UnixStream;
 
-    fn poll_next(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Self::Stream>>> {
+    fn poll_next(&self, context: &mut Context<'_>) -> Poll<NextStream<Self::Stream>> {
         let user = rustix::process::geteuid().as_raw();
         self.poll_accept(context).map(|accepted| {
             let (stream, _) = accepted?;
-            let peer = stream.peer_cred()?.uid();
-            Ok((peer == user || peer == 0).then_some(stream))
+            let peer = stream.peer_cred()?;
+            let source = Source::Process(peer.pid());
+            Ok((peer.uid() == user || peer.uid() == 0).then_some((stream, source)))
         })
     }
 }
@@ -118,11 +132,11 @@ impl Listener for tokio::net::UnixListener {
 impl Listener for tokio::net::TcpListener {
     type Stream = tokio::net::TcpStream;
 
-    fn poll_next(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<Self::Stream>>> {
+    fn poll_next(&self, context: &mut Context<'_>) -> Poll<NextStream<Self::Stream>> {
         self.poll_accept(context).map(|accepted| {
-            let (stream, _) = accepted?;
+            let (stream, peer) = accepted?;
             stream.set_nodelay(true)?;
-            Ok(Some(stream))
+            Ok(Some((stream, Source::of(peer.ip()))))
         })
     }
 }
@@ -130,10 +144,10 @@ impl Listener for tokio::net::TcpListener {
 /// Connections as they come.
 pub type Accepted<S> = mpsc::Receiver<io::Result<Client<S>>>;
 
-/// Accepts as many as may be connected at a time.
+/// Accepts connections, each of which gets one of these places.
 pub fn accept<L: Listener>(
     listener: io::Result<L>,
-    places: usize,
+    places: Arc<Places>,
     mut stopped: watch::Receiver<bool>,
 ) -> Accepted<L::Stream> {
     let (clients, accepted) = mpsc::channel(1);
@@ -142,19 +156,34 @@ pub fn accept<L: Listener>(
             Ok(listener) => listener,
             Err(error) => return log::error!("control: {error}"),
         };
-        let places = Arc::new(Semaphore::new(places));
-        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        // Logged when it begins, not for each connection.
+        let (mut is_refused, mut is_full) = (false, false);
+        loop {
             match std::future::poll_fn(|context| listener.poll_next(context)).await {
                 Ok(None) => log::warn!("control: another user's process was turned away"),
-                Ok(Some(stream)) => {
+                Ok(Some((stream, source))) => {
+                    is_refused = false;
+                    let place = places.admit(source);
+                    if place.is_none() && !is_full {
+                        log::warn!("control: connections are refused: all places are in use");
+                    }
+                    is_full = place.is_none();
+                    let Some(place) = place else { continue };
                     if clients.send(Ok(Client::new(stream, place))).await.is_err() {
                         return;
                     }
                 }
                 Err(error) => {
-                    // Descriptors may be there again later.
-                    log::warn!("control: a connection was not taken: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    if !std::mem::replace(&mut is_refused, true) {
+                        log::warn!("control: a connection was not taken: {error}");
+                    }
+                    // Descriptors may be there again later; an idle connection gives one at once.
+                    let is_short =
+                        matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+                    if is_short {
+                        places.evict();
+                    }
+                    tokio::time::sleep(RETRY).await;
                 }
             }
         }
@@ -165,27 +194,37 @@ pub fn accept<L: Listener>(
     accepted
 }
 
-/// A connection, which must begin in time and has one of so many places.
+/// A connection, which must begin in time and ends when its place is given to another.
 pub struct Client<S> {
     stream: S,
-    _place: OwnedSemaphorePermit,
+    place: Place,
     /// Until so many bytes have come.
     begins: Option<Pin<Box<Sleep>>>,
     came: usize,
 }
 
 impl<S> Client<S> {
-    fn new(stream: S, place: OwnedSemaphorePermit) -> Self {
+    fn new(stream: S, place: Place) -> Self {
         let begins = Some(Box::pin(tokio::time::sleep(BEGIN_MAX)));
-        Self { stream, _place: place, begins, came: 0 }
+        Self { stream, place, begins, came: 0 }
+    }
+
+    /// Its place, for its requests.
+    pub fn seat(&self) -> Seat {
+        self.place.seat()
+    }
+
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        Pin::new(&mut self.place.ended).poll(context).is_ready()
     }
 }
 
-impl<S: Connected> Connected for Client<S> {
-    type ConnectInfo = S::ConnectInfo;
+/// Requests of a gRPC connection carry its seat, for [`Calls`].
+impl<S> Connected for Client<S> {
+    type ConnectInfo = Seat;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.connect_info()
+    fn connect_info(&self) -> Seat {
+        self.seat()
     }
 }
 
@@ -196,6 +235,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Client<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.is_over(context) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         if let Some(begins) = &mut this.begins
             && begins.as_mut().poll(context).is_ready()
         {
@@ -226,5 +268,111 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Client<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+/// Counts the requests of connections that are being answered: such connections keep their places.
+#[derive(Clone, Debug)]
+pub struct Calls;
+
+impl<S> Layer<S> for Calls {
+    type Service = Counting<S>;
+
+    fn layer(&self, inner: S) -> Counting<S> {
+        Counting(inner)
+    }
+}
+
+/// See [`Calls`].
+#[derive(Clone, Debug)]
+pub struct Counting<S>(S);
+
+impl<S, B> Service<http::Request<Body>> for Counting<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+    B: hyper::body::Body<Data = hyper::body::Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = http::Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let call = request.extensions().get::<Seat>().map(Seat::call);
+        let answer = self.0.call(request);
+        Box::pin(async move {
+            // The call lasts as long as the body.
+            let counted = |body: B| {
+                Body::new(body.map_frame(move |frame| {
+                    let _call = &call;
+                    frame
+                }))
+            };
+            Ok(answer.await?.map(counted))
+        })
+    }
+}
+
+/// Limits of a gRPC server.
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcLimits {
+    /// Calls of one connection at a time.
+    pub calls: usize,
+    /// A call must be answered within this time.
+    pub call_max: Duration,
+    /// Clients are asked so often whether they are there, and have so long to answer.
+    pub alive: (Duration, Duration),
+}
+
+/// A gRPC server, to which services are added.
+pub type GrpcServer = Server<Stack<Calls, Plain>>;
+
+/// A gRPC server with its services.
+pub type GrpcRouter = Router<Stack<Calls, Plain>>;
+
+/// A gRPC server with these limits.
+///
+/// # Errors
+/// When the files of TLS do not fit.
+pub fn grpc(
+    limits: GrpcLimits,
+    tls: Option<ServerTlsConfig>,
+) -> Result<GrpcServer, tonic::transport::Error> {
+    let server = Server::builder()
+        .timeout(limits.call_max)
+        .concurrency_limit_per_connection(limits.calls)
+        .max_concurrent_streams(Some(limits.calls as u32))
+        .http2_keepalive_interval(Some(limits.alive.0))
+        .http2_keepalive_timeout(Some(limits.alive.1))
+        .http2_max_header_list_size(Some(16 << 10))
+        .layer(Calls);
+    match tls {
+        Some(tls) => server.tls_config(tls),
+        None => Ok(server),
+    }
+}
+
+/// Serves accepted connections until told to stop. `name` stands before what is logged.
+pub async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    name: &str,
+    router: Result<GrpcRouter, tonic::transport::Error>,
+    accepted: Accepted<S>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let served = match router {
+        Ok(router) => {
+            let stop = async move { _ = stopped.wait_for(|stop| *stop).await };
+            router.serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop).await
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = served {
+        log::error!("{name}: {error}");
     }
 }

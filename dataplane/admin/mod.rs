@@ -27,6 +27,8 @@ pub mod metrics;
 mod offline;
 #[cfg(feature = "control")]
 mod offline_workers;
+#[cfg(feature = "control")]
+pub(crate) mod places;
 pub mod reload;
 mod requests;
 #[cfg(feature = "control")]
@@ -56,7 +58,7 @@ pub use lines::read_lines;
 pub use listen::ServerError;
 #[cfg(feature = "control")]
 pub use offline::{Offline, OfflineError};
-pub use requests::{Handle, Reader, Reloaded, RequestError, Requests, Seen};
+pub use requests::{Handle, Reloaded, RequestError, Requests, Seen};
 #[cfg(feature = "control")]
 pub use server::Server;
 #[cfg(feature = "control")]

@@ -2,12 +2,43 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
+use crate::assembly;
 use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
 use crate::control::{Change, Membership, Pool, Server, Spine, Worker};
 use crate::policy::Reports;
 use crate::role::colocated::AGENT_IP;
 use crate::state::table::Role;
+
+/// Computes the changes that turn a node, and the agent on its core if there is one, into a configuration that was read.
+pub type Delta =
+    Box<dyn Fn(&Membership, Option<&Membership>) -> Result<Vec<Change>, String> + Send>;
+
+/// Reads and checks the configuration file. It runs on a thread of its own: a file system that does not answer delays no other request.
+pub type Reader = Arc<dyn Fn() -> Result<Delta, String> + Send + Sync>;
+
+/// Reader of the file that a leaf or spine started with.
+#[must_use]
+pub fn leafs_reader(started: &Config) -> Reader {
+    let started = Arc::new(started.clone());
+    Arc::new(move || {
+        let wanted = Config::load(&started.path).map_err(|error| error.to_string())?;
+        let started = Arc::clone(&started);
+        Ok(Box::new(move |now, of_agent| leaf(&started, &wanted, now, of_agent)))
+    })
+}
+
+/// Reader of the file that an agent started with.
+#[must_use]
+pub fn agents_reader(started: &AgentConfig) -> Reader {
+    let started = Arc::new(started.clone());
+    Arc::new(move || {
+        let wanted = AgentConfig::load(&started.path).map_err(|error| error.to_string())?;
+        let (started, begun) = (Arc::clone(&started), assembly::agent::membership(&wanted));
+        Ok(Box::new(move |now, _| agent(&started, &wanted, now, &begun)))
+    })
+}
 
 /// What leads from a leaf, which began with `started` and is at `now`, with the agent on its core at `of_agent`, to one that begins with
 /// `wanted`. Pools that the agent is to have no more go when their workers have gone, by the reload after that.

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, TAKEN_MAX};
 use super::explain::{ExplainSpec, Explaining};
 #[cfg(feature = "control")]
 use super::follow::{Followed, Follows};
+use super::reload::{Delta, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 use crate::control::{Change, ChangeError, Control, Cores, Membership, WorkerHere};
@@ -21,6 +22,9 @@ use crate::stats::PortStats;
 const TALLY: Duration = Duration::from_secs(10);
 /// Between two looks whether they have.
 const LOOK: Duration = Duration::from_micros(500);
+
+/// The configuration must be read and checked within this time.
+pub const READ_MAX: Duration = Duration::from_secs(5);
 
 /// Why something that was asked for has not been done.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -85,11 +89,9 @@ enum Request {
         since: Instant,
         answer: Answer<Result<u64, RequestError>>,
     },
-    Reload {
-        dry_run: bool,
-        since: Instant,
-        answer: Answer<Result<Reloaded, RequestError>>,
-    },
+    Reload(Reload),
+    /// The configuration was read for a reload.
+    Apply(Delta, Reload),
     #[cfg(feature = "control")]
     Follow {
         wanted: Box<Membership>,
@@ -110,7 +112,8 @@ impl fmt::Debug for Request {
             #[cfg(feature = "control")]
             Self::SilentSpines(_) => "SilentSpines",
             Self::Change { .. } => "Change",
-            Self::Reload { .. } => "Reload",
+            Self::Reload(_) => "Reload",
+            Self::Apply(..) => "Apply",
             #[cfg(feature = "control")]
             Self::Follow { .. } => "Follow",
             Self::StartTap(..) => "StartTap",
@@ -119,6 +122,28 @@ impl fmt::Debug for Request {
             Self::EndExplaining(_) => "EndExplaining",
         })
     }
+}
+
+/// A request for what the configuration file has by now.
+struct Reload {
+    dry_run: bool,
+    since: Instant,
+    answer: Answer<Result<Reloaded, RequestError>>,
+}
+
+impl Reload {
+    fn refuse(self, error: RequestError) {
+        log::error!("reload refused: {error}");
+        (self.answer)(Err(error));
+    }
+}
+
+/// Why a reload is refused while its file is not read.
+fn unread() -> RequestError {
+    let most = READ_MAX.as_secs();
+    RequestError::Reload(format!(
+        "the configuration or a file that it names was not read within {most} s; look at the file system that they are on"
+    ))
 }
 
 /// Asks. When the node has ended, answers are dropped at once.
@@ -155,7 +180,7 @@ impl Handle {
         answer: impl FnOnce(Result<Reloaded, RequestError>) + Send + 'static,
     ) {
         let (since, answer) = (Instant::now(), Box::new(answer));
-        let _ = self.0.send(Request::Reload { dry_run, since, answer });
+        let _ = self.0.send(Request::Reload(Reload { dry_run, since, answer }));
     }
 
     /// For what a controller says that the node is to be.
@@ -194,10 +219,24 @@ impl Handle {
     }
 }
 
-/// What is to change so that a node and the agent on its own core, if there is one, are as their configuration file has them now, or
-/// why that can't be.
-pub type Reader<'a> =
-    Box<dyn FnMut(&Membership, Option<&Membership>) -> Result<Vec<Change>, String> + 'a>;
+/// A reader's thread, and the reload that waits for it until its time is over.
+struct Reading {
+    began: Instant,
+    result: Receiver<Result<Delta, String>>,
+    reload: Option<Reload>,
+}
+
+impl Reading {
+    fn start(reader: &Reader, reload: Reload) -> Result<Self, (String, Reload)> {
+        let (reader, (to, result)) = (Arc::clone(reader), mpsc::channel());
+        let read = move || _ = to.send(reader());
+        let thread = std::thread::Builder::new().name("wedjat-reload".to_owned()).spawn(read);
+        match thread {
+            Ok(_) => Ok(Self { began: Instant::now(), result, reload: Some(reload) }),
+            Err(error) => Err((format!("the system starts no thread to read it: {error}"), reload)),
+        }
+    }
+}
 
 /// Who waits for cores to take a change.
 struct Waiting {
@@ -207,7 +246,7 @@ struct Waiting {
 }
 
 /// A node's control, and what is asked of it.
-pub struct Requests<'a, C: Cores> {
+pub struct Requests<C: Cores> {
     control: Control<C>,
     table: Arc<Table>,
     sender: Sender<Request>,
@@ -215,7 +254,10 @@ pub struct Requests<'a, C: Cores> {
     /// Taken, and not done yet: a core is busy.
     next: VecDeque<Request>,
     waiting: Vec<Waiting>,
-    reader: Reader<'a>,
+    reader: Reader,
+    reading: Option<Reading>,
+    /// Reloads that wait for the reader's thread.
+    reloads: VecDeque<Reload>,
     taps: Taps,
     tally: Tally,
     /// When that was last counted.
@@ -225,15 +267,15 @@ pub struct Requests<'a, C: Cores> {
     started: Instant,
 }
 
-impl<C: Cores> fmt::Debug for Requests<'_, C> {
+impl<C: Cores> fmt::Debug for Requests<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Requests").field("next", &self.next).finish_non_exhaustive()
     }
 }
 
-impl<'a, C: Cores> Requests<'a, C> {
+impl<C: Cores> Requests<C> {
     /// To a control of the node with this state, whose configuration `reader` reads.
-    pub fn new(control: Control<C>, table: Arc<Table>, reader: Reader<'a>) -> Self {
+    pub fn new(control: Control<C>, table: Arc<Table>, reader: Reader) -> Self {
         let told = control.membership().epoch;
         let (sender, asked) = mpsc::channel();
         let (next, waiting) = (VecDeque::new(), Vec::new());
@@ -246,6 +288,8 @@ impl<'a, C: Cores> Requests<'a, C> {
             next,
             waiting,
             reader,
+            reading: None,
+            reloads: VecDeque::new(),
             taps,
             tally,
             tallied: started,
@@ -282,7 +326,7 @@ impl<'a, C: Cores> Requests<'a, C> {
                 return;
             }
             let is_pending = !self.waiting.is_empty() || !self.next.is_empty();
-            let is_pending = is_pending || self.taps.is_pending();
+            let is_pending = is_pending || self.taps.is_pending() || self.reading.is_some();
             let time = if is_pending { left.min(LOOK) } else { left };
             match self.asked.recv_timeout(time) {
                 Ok(request) => self.next.push_back(request),
@@ -302,6 +346,7 @@ impl<'a, C: Cores> Requests<'a, C> {
         self.control.tend(now_ns);
         self.taps.tend();
         self.next.extend(self.asked.try_iter());
+        self.read();
         while let Some(request) = self.next.pop_front() {
             if let Some(again) = self.meet(request, ports) {
                 self.next.push_front(again);
@@ -369,17 +414,21 @@ impl<'a, C: Cores> Requests<'a, C> {
                     Ok(epoch) => self.waiting.push(Waiting { epoch, since, answer }),
                 }
             }
-            Request::Reload { dry_run, since, answer } => match self.reload(dry_run) {
-                Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {
-                    return Some(Request::Reload { dry_run, since, answer });
+            Request::Reload(reload) => {
+                self.reloads.push_back(reload);
+                self.read();
+            }
+            Request::Apply(delta, reload) => match self.reload(&delta, reload.dry_run) {
+                Err(RequestError::Change(ChangeError::Busy))
+                    if reload.since.elapsed() < TAKEN_MAX =>
+                {
+                    return Some(Request::Apply(delta, reload));
                 }
-                Err(error) => {
-                    log::error!("reload refused: {error}");
-                    answer(Err(error));
-                }
-                Ok(reloaded) if dry_run => answer(Ok(reloaded)),
+                Err(error) => reload.refuse(error),
+                Ok(reloaded) if reload.dry_run => (reload.answer)(Ok(reloaded)),
                 Ok(reloaded) => {
                     let (epoch, changes) = (reloaded.version, reloaded.changes);
+                    let Reload { since, answer, .. } = reload;
                     let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
                         answer(taken.map(|version| Reloaded { version, changes }));
                     });
@@ -430,9 +479,45 @@ impl<'a, C: Cores> Requests<'a, C> {
         Ok(Followed { version: self.change(&changes, None)?, is_complete })
     }
 
-    fn reload(&mut self, dry_run: bool) -> Result<Reloaded, RequestError> {
+    /// Takes the reader's result, and starts the next reading. A reading that takes too long is given up: its reload is refused, and so
+    /// are later ones until its thread ends.
+    fn read(&mut self) {
+        if let Some(mut reading) = self.reading.take() {
+            match reading.result.try_recv() {
+                Ok(read) => match (reading.reload, read) {
+                    (Some(reload), Ok(delta)) => self.next.push_back(Request::Apply(delta, reload)),
+                    (Some(reload), Err(error)) => reload.refuse(RequestError::Reload(error)),
+                    (None, _) => log::info!("the configuration could be read again"),
+                },
+                Err(TryRecvError::Disconnected) => {
+                    let text = "the thread that reads the configuration failed".to_owned();
+                    let refuse = |reload: Reload| reload.refuse(RequestError::Reload(text.clone()));
+                    reading.reload.into_iter().for_each(refuse);
+                }
+                Err(TryRecvError::Empty) => {
+                    let is_late = reading.began.elapsed() > READ_MAX;
+                    if is_late {
+                        let late = reading.reload.take().into_iter();
+                        let late = late.chain(self.reloads.drain(..));
+                        late.for_each(|reload| reload.refuse(unread()));
+                    }
+                    self.reading = Some(reading);
+                }
+            }
+        }
+        if self.reading.is_none()
+            && let Some(reload) = self.reloads.pop_front()
+        {
+            match Reading::start(&self.reader, reload) {
+                Ok(reading) => self.reading = Some(reading),
+                Err((error, reload)) => reload.refuse(RequestError::Reload(error)),
+            }
+        }
+    }
+
+    fn reload(&mut self, delta: &Delta, dry_run: bool) -> Result<Reloaded, RequestError> {
         let (now, of_agent) = (self.control.membership(), self.control.of_agent());
-        let changes = (self.reader)(now, of_agent).map_err(RequestError::Reload)?;
+        let changes = delta(now, of_agent).map_err(RequestError::Reload)?;
         if dry_run {
             self.control.after(&changes)?;
             return Ok(Reloaded { version: self.control.membership().epoch, changes });

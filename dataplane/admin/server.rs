@@ -7,22 +7,22 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::ServerTlsConfig;
-use tonic::transport::server::{Connected, Router};
 
 use super::cpus::stay_on;
 use super::generated::control_server::ControlServer;
-use super::listen::{Accepted, ServerError, accept, bind, tls};
+use super::listen::{
+    self, Accepted, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
+};
 use super::metrics::{self, Format};
+use super::places::Places;
 use super::requests::Handle;
 use super::service::{Service, look};
 use super::socket::{OwnersSocket, socket_path};
@@ -30,14 +30,13 @@ use crate::config::ControlConfig;
 
 /// What the reflection service tells of the calls.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
-/// Connections that one listener has at a time; others wait.
-const CONNECTIONS: usize = 64;
-/// Calls that one connection has under way.
-const CALLS: usize = 16;
+/// Connections of one listener, and those of one source that have made no request.
+const PLACES: (usize, usize) = (64, 16);
+/// Limits of the gRPC servers.
+const LIMITS: GrpcLimits =
+    GrpcLimits { calls: 16, call_max: Duration::from_secs(10), alive: ALIVE };
 /// Bytes of a request.
 const REQUEST_MAX: usize = 256 << 10;
-/// A call has so long to be done.
-const CALL_MAX: Duration = Duration::from_secs(10);
 /// Clients are asked so often whether they are there, and have so long to say so.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// The thread has so long to end what it does.
@@ -110,23 +109,28 @@ impl Drop for Server {
 /// Serves until it is told to stop.
 async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bool>) {
     let Listeners { mut socket, listen, metrics } = listeners;
+    let add_services = |server| services(server, &handle, &stopped);
+    // Each listener has places of its own, so strangers can't take those of the local socket.
+    let places = || Places::new(PLACES.0, PLACES.1);
     let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
     let unix = async {
         let Some(unix) = unix else { return };
-        let accepted =
-            accept(tokio::net::UnixListener::from_std(unix), CONNECTIONS, stopped.clone());
-        run_grpc(accepted, None, handle.clone(), stopped.clone()).await;
+        let unix = tokio::net::UnixListener::from_std(unix);
+        let accepted = accept(unix, places(), stopped.clone());
+        let router = listen::grpc(LIMITS, None).map(&add_services);
+        listen::run("control", router, accepted, stopped.clone()).await;
     };
     let tcp = async {
         let Some((listener, tls)) = listen else { return };
-        let accepted =
-            accept(tokio::net::TcpListener::from_std(listener), CONNECTIONS, stopped.clone());
-        run_grpc(accepted, tls, handle.clone(), stopped.clone()).await;
+        let listener = tokio::net::TcpListener::from_std(listener);
+        let accepted = accept(listener, places(), stopped.clone());
+        let router = listen::grpc(LIMITS, tls).map(&add_services);
+        listen::run("control", router, accepted, stopped.clone()).await;
     };
     let metrics = async {
         let Some(listener) = metrics else { return };
-        let accepted =
-            accept(tokio::net::TcpListener::from_std(listener), CONNECTIONS, stopped.clone());
+        let listener = tokio::net::TcpListener::from_std(listener);
+        let accepted = accept(listener, places(), stopped.clone());
         run_metrics(accepted, handle.clone()).await;
     };
     let mut ended = stopped.clone();
@@ -138,61 +142,45 @@ async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bo
     tokio::select! { _ = all => {}, () = stop => {} }
 }
 
-fn service(
-    handle: Handle,
-    stopped: watch::Receiver<bool>,
-    tls: Option<ServerTlsConfig>,
-) -> Result<Router, tonic::transport::Error> {
-    let mut server = tonic::transport::Server::builder()
-        .timeout(CALL_MAX)
-        .concurrency_limit_per_connection(CALLS)
-        .max_concurrent_streams(Some(CALLS as u32))
-        .http2_keepalive_interval(Some(ALIVE.0))
-        .http2_keepalive_timeout(Some(ALIVE.1))
-        .http2_max_header_list_size(Some(16 << 10));
-    if let Some(tls) = tls {
-        server = server.tls_config(tls)?;
-    }
+/// Adds the control's services.
+fn services(
+    mut server: GrpcServer,
+    handle: &Handle,
+    stopped: &watch::Receiver<bool>,
+) -> GrpcRouter {
     let builder = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTOR)
     };
-    let control =
-        ControlServer::new(Service::new(handle, stopped)).max_decoding_message_size(REQUEST_MAX);
+    let service = Service::new(handle.clone(), stopped.clone());
+    let control = ControlServer::new(service).max_decoding_message_size(REQUEST_MAX);
     let mut router = server.add_service(control);
     // The descriptor is that of the generated code, which tests/control_generated.rs holds.
     if let (Ok(v1), Ok(v1alpha)) = (builder().build_v1(), builder().build_v1alpha()) {
         router = router.add_service(v1).add_service(v1alpha);
     }
-    Ok(router)
-}
-
-async fn run_grpc<S>(
-    accepted: Accepted<S>,
-    tls: Option<ServerTlsConfig>,
-    handle: Handle,
-    mut stopped: watch::Receiver<bool>,
-) where
-    S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
-{
-    let served = match service(handle, stopped.clone(), tls) {
-        Ok(router) => {
-            let stop = async move { _ = stopped.wait_for(|stop| *stop).await };
-            router.serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop).await
-        }
-        Err(error) => Err(error),
-    };
-    if let Err(error) = served {
-        log::error!("control: {error}");
-    }
+    router
 }
 
 /// Answers whoever reads metrics.
 async fn run_metrics(mut accepted: Accepted<tokio::net::TcpStream>, handle: Handle) {
     while let Some(Ok(client)) = accepted.recv().await {
-        let handle = handle.clone();
+        let (handle, seat) = (handle.clone(), client.seat());
         tokio::spawn(async move {
-            let answer = service_fn(|request| answer(request, &handle));
+            let answer = service_fn(|request| {
+                let call = seat.call();
+                let answered = answer(request, &handle);
+                async move {
+                    let answer = answered.await?;
+                    // The call lasts as long as the body.
+                    Ok::<_, Infallible>(answer.map(|body| {
+                        body.map_frame(move |frame| {
+                            let _call = &call;
+                            frame
+                        })
+                    }))
+                }
+            });
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(ALIVE.0)

@@ -3,7 +3,6 @@
 //! matter.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -11,9 +10,8 @@ use crate::config::{Config, v4_bits};
 use crate::role::colocated::AGENT_IP;
 use crate::stage::Stages;
 use crate::stage::takeover::Belief;
-use crate::state::neighbour::Slot;
 use crate::state::table::{Snapshot, StateError, check_replaceable};
-use crate::state::{Load, Member, Table};
+use crate::state::{Load, Member, Presence, Table};
 use crate::wire::ether::Mac;
 
 /// Loads are believed for so long: afterwards microsecond tasks are done.
@@ -78,28 +76,32 @@ impl Left {
         taken
     }
 
+    /// Believes the loads of workers that the node still has. Walks the node's own pools and looks each worker up in the snapshot,
+    /// so no index of the snapshot reaches the node.
     fn take_loads(&self, stages: &mut [Stages]) -> usize {
         let Some(network) = stages.first().map(|core| core.network.clone()) else { return 0 };
         let mut taken = 0;
-        for was in &self.snapshot.pools {
-            let Some(pool) = network.pool(was.id) else { continue };
-            let before: HashMap<_, _> =
-                was.members.iter().map(|one| ((one.worker, one.server), one)).collect();
+        for pool in 0..network.pools() {
+            let id = network.pool_id(pool);
+            let before = self.snapshot.pools.iter().find(|before| Some(before.id) == id);
+            let before = before.into_iter().flat_map(|before| &before.members);
+            let before: HashMap<_, _> = before.map(|one| ((one.worker, one.server), one)).collect();
             let mut beliefs = Vec::new();
             for (place, target) in network.members(pool).iter().enumerate() {
-                // Workers on the node's own core have ended with it.
                 let member = Member(place as u16);
-                let v6 = network.v6().and_then(|v6| v6.member(pool, member));
-                let server = match v6 {
-                    Some(address) => IpAddr::V6(Ipv6Addr::from_bits(address)),
-                    None => IpAddr::V4(Ipv4Addr::from(target.ip)),
-                };
-                let is_elsewhere = target.is_there() && v4_bits(server) != Some(AGENT_IP);
-                let one = before.get(&(target.worker, server)).filter(|_| is_elsewhere);
+                // Workers on the node's own core have ended with it.
+                let server = network.member_address(pool, member);
+                let server = server.filter(|&server| v4_bits(server) != Some(AGENT_IP));
+                let one = server.and_then(|server| before.get(&(target.worker, server)));
+                // A worker that may not register could never end its silence. A spine's leaves do not register: they signal.
+                let worker = network.worker(target.worker);
+                let registers = network.is_spine()
+                    || worker.is_some_and(|worker| network.server(worker.server).registers);
                 beliefs.extend(one.map(|one| {
                     let load = Load::of(one.load + one.drift.iter().sum::<f64>());
                     let outstanding = u32::try_from(one.outstanding).unwrap_or(0);
-                    (member, Belief { load, outstanding, presence: one.presence })
+                    let presence = if registers { one.presence } else { Presence::Configured };
+                    (member, Belief { load, outstanding, presence })
                 }));
             }
             stages.iter_mut().for_each(|core| core.take_over(pool, &beliefs));
@@ -108,19 +110,15 @@ impl Left {
         taken
     }
 
-    /// Only of hosts that the node has a place for: clients show where they are with their next task.
+    /// Believes the MAC addresses of hosts that the node has pinned. Clients show theirs with their next task.
     fn take_hosts(&self, table: &Table, now_ms: u32) -> usize {
         let neighbours = table.neighbours();
-        let pinned: Vec<Slot> = neighbours.pinned_slots().collect();
         let mut taken = 0;
         for host in &self.snapshot.neighbours {
-            let slot = match host.address {
-                IpAddr::V4(address) => neighbours.find(host.port, address.to_bits()),
-                IpAddr::V6(address) => neighbours.find_v6(host.port, address.to_bits()),
-            };
-            let slot = slot.filter(|slot| pinned.contains(slot) && !neighbours.is_static(*slot));
+            let slot = neighbours.find_pinned_host(host.port, host.address);
+            let slot = slot.filter(|slot| !neighbours.is_static(*slot));
             let mac = host.mac.as_deref().and_then(|mac| mac.parse::<Mac>().ok());
-            if let Some((slot, mac)) = slot.zip(mac) {
+            if let Some((slot, mac)) = slot.zip(mac.filter(|mac| mac.is_host())) {
                 neighbours.learn(slot, mac, now_ms);
                 taken += 1;
             }
@@ -133,11 +131,14 @@ impl Left {
 mod tests {
     use std::sync::Arc;
 
+    use rand::{RngExt as _, SeedableRng as _};
+
     use super::*;
     use crate::assembly;
     use crate::control::Membership;
     use crate::policy::Task;
-    use crate::state::{Presence, Report};
+    use crate::state::Report;
+    use crate::state::publish;
 
     fn text(state: &Path, policy: &str, id: u16, workers: &str) -> String {
         let file = format!(
@@ -297,5 +298,265 @@ mod tests {
         assert!(error.contains("damaged"), "{error}");
         std::fs::write(&state, "something else").unwrap();
         assert!(read(&config).unwrap_err().to_string().contains("not a wedjat state file"));
+    }
+
+    /// Configured size of a node.
+    #[derive(Clone, Copy, Debug)]
+    struct Shape {
+        ports: usize,
+        cores: usize,
+        pools: u16,
+        workers: u16,
+        is_v6: bool,
+    }
+
+    const SHAPES: [Shape; 8] = {
+        let one = Shape { ports: 1, cores: 1, pools: 1, workers: 2, is_v6: false };
+        [
+            one,
+            Shape { ports: 2, ..one },
+            Shape { cores: 3, ..one },
+            Shape { pools: 3, ..one },
+            Shape { workers: 70, ..one },
+            Shape { is_v6: true, ..one },
+            Shape { ports: 4, cores: 2, pools: 2, workers: 9, is_v6: true },
+            Shape { ports: 4, cores: 4, pools: 4, workers: 33, is_v6: false },
+        ]
+    };
+
+    impl Shape {
+        /// Pool p + 1 has its workers on server p, which lies behind port p where there is one, else behind the first.
+        fn text(self, state: &Path) -> String {
+            let cores: Vec<_> = (1..=self.cores).collect();
+            let (net, length) = if self.is_v6 { ("fd00:{}::", 64) } else { ("10.0.{}.", 24) };
+            let address = |net_of: usize, host: u16| {
+                let net = net.replace("{}", &(net_of + 2).to_string());
+                if self.is_v6 { format!("{net}{host:x}") } else { format!("{net}{host}") }
+            };
+            let mut text = format!(
+                "[leaf]\nid = 1\ncores = {cores:?}\nseed = 7\nstate = '{}'\npools_max = {}\nworkers_max = {}\nservers_max = {}\n",
+                state.display(),
+                self.pools,
+                self.workers,
+                self.pools
+            );
+            for port in 0..self.ports {
+                let ip = address(port, 1);
+                text +=
+                    &format!("[[port]]\ndevice = 'd{port}'\nside = 'both'\nip = '{ip}/{length}'\n");
+            }
+            for pool in 0..self.pools {
+                let ip = address(usize::from(pool) % self.ports, 11 + pool);
+                let (id, first) = (pool + 1, 100 * pool);
+                let last = first + self.workers - 1;
+                text += &format!(
+                    "[[pool]]\nid = {id}\npolicy = 'jsq'\n[[server]]\nip = '{ip}'\npool = {id}\nworkers = '{first}-{last}'\nregisters = true\n"
+                );
+            }
+            text
+        }
+
+        /// Starts a node of this shape.
+        fn node(self, state: &Path) -> Node {
+            let config = Config::parse(Path::new("leaf.toml"), &self.text(state)).unwrap();
+            let table = assembly::table(&config, 1_000_000_000).unwrap();
+            let macs = (0..self.ports).map(|port| Mac([2, 0, 0, 0, 0, port as u8 + 1]));
+            let stages = assembly::stages(&config, &Membership::of(&config), macs, &table);
+            Node { table, stages: stages.unwrap(), left: None }
+        }
+
+        /// Runs a node of this shape that has load, addresses and clients, and returns its state file's bytes.
+        fn state(self) -> Vec<u8> {
+            let folder = tempfile::tempdir().unwrap();
+            let state = folder.path().join("leaf");
+            let mut node = self.node(&state);
+            for core in &mut node.stages {
+                for pool in 0..usize::from(self.pools) {
+                    for member in (0..self.workers).map(Member) {
+                        let load = believed(pool as u16, member.0).0;
+                        let dispatcher = &mut core.dispatchers[pool];
+                        dispatcher.refresh(&Report::new(member, load, 0));
+                    }
+                }
+            }
+            for pool in 0..usize::from(self.pools) {
+                let dispatcher = &mut node.stages[0].dispatchers[pool];
+                for member in (0..self.workers).map(Member) {
+                    let (_, outstanding) = believed(pool as u16, member.0);
+                    dispatcher.view_mut().set_outstanding(member, outstanding);
+                    dispatcher.view().set_presence(member, Presence::Registered);
+                }
+            }
+            let neighbours = node.table.neighbours();
+            let hosts: Vec<_> = neighbours.pinned_slots().collect();
+            for host in hosts {
+                neighbours.learn(host, MAC, 1);
+            }
+            for client in 0..200 {
+                for port in 0..self.ports {
+                    let slot = match self.is_v6 {
+                        true => neighbours.insert_v6(port, 0xFD00 << 112 | client, 1),
+                        false => neighbours.insert(port, 0x0A00_0064 + client as u32, 1),
+                    };
+                    neighbours.learn(slot, MAC, 1);
+                }
+            }
+            node.end();
+            std::fs::read(&state).unwrap()
+        }
+    }
+
+    /// Load and outstanding tasks of a worker before the restart.
+    fn believed(pool: u16, worker: u16) -> (Load, u32) {
+        (Load::tasks(1 + 7 * pool + worker % 5), u32::from(2 + pool + worker % 3))
+    }
+
+    /// Takes over a state file's bytes, schedules tasks on each core, and returns the node.
+    fn taken(shape: Shape, bytes: &[u8]) -> Option<(Node, TakenOver)> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut node = shape.node(&folder.path().join("leaf"));
+        let snapshot = Snapshot::of(bytes).ok()?;
+        let taken = Left { snapshot, age: Duration::ZERO };
+        let taken = taken.take_over(&mut node.stages, &node.table, 5);
+        Some((node, taken))
+    }
+
+    #[test]
+    fn every_shape_takes_over_every_other() {
+        for before in SHAPES {
+            let bytes = before.state();
+            for after in SHAPES {
+                let (node, taken) = taken(after, &bytes).unwrap();
+                let mut expected = TakenOver::default();
+                for pool in 0..after.pools {
+                    let behind = |shape: Shape| (usize::from(pool) % shape.ports, shape.is_v6);
+                    let is_there = pool < before.pools && behind(before) == behind(after);
+                    expected.hosts += usize::from(is_there);
+                    let (view, network) = (
+                        node.stages[0].dispatchers[usize::from(pool)].view(),
+                        &node.stages[0].network,
+                    );
+                    for member in (0..after.workers).map(Member) {
+                        let is_known = is_there && member.0 < before.workers;
+                        expected.members += usize::from(is_known);
+                        let (load, outstanding) = match is_known {
+                            true => believed(pool, member.0),
+                            false => (Load::default(), 0),
+                        };
+                        let found =
+                            (view.load(member), node.table.outstanding(pool.into(), member));
+                        assert_eq!(
+                            found,
+                            (load, outstanding.into()),
+                            "{before:?} {after:?} {member:?}"
+                        );
+                        let is_registered = view.presence(member) == Presence::Registered;
+                        assert_eq!(is_registered, is_known, "{before:?} {after:?} {member:?}");
+                    }
+                    let server = network.member_address(pool.into(), Member(0)).unwrap();
+                    let port = usize::from(pool) % after.ports;
+                    let neighbours = node.table.neighbours();
+                    let slot = neighbours.find_pinned_host(port, server).unwrap();
+                    assert_eq!(
+                        neighbours.mac(slot),
+                        is_there.then_some(MAC),
+                        "{before:?} {after:?}"
+                    );
+                }
+                assert_eq!(taken, expected, "{before:?} {after:?}");
+                let known = node.table.neighbours().iter().filter(|host| host.2.is_some()).count();
+                assert_eq!(known, expected.hosts, "no client of the past is known");
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_state_is_taken_over_whole_or_not() {
+        let states = SHAPES.map(Shape::state);
+        let mut rng = crate::policy::Rng::seed_from_u64(33);
+        for seed in 0..300 {
+            let state = &states[seed % SHAPES.len()];
+            let mut bytes = state.clone();
+            let at = rng.random_range(..bytes.len());
+            match seed % 3 {
+                0 => bytes.truncate(at),
+                1 => bytes[at] ^= 1 << rng.random_range(..8_u32),
+                _ => bytes[at..].fill(rng.random()),
+            }
+            let after = SHAPES[rng.random_range(..SHAPES.len())];
+            let Some((node, damaged)) = taken(after, &bytes) else { continue };
+            let (intact, whole) = taken(after, state).unwrap();
+            assert_eq!(damaged, whole, "seed {seed}");
+            let loads = |node: &Node| {
+                let view = node.stages[0].dispatchers[0].view();
+                (0..after.workers).map(|member| view.load(Member(member))).collect::<Vec<_>>()
+            };
+            assert_eq!(loads(&node), loads(&intact), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn wrong_words_of_a_valid_copy_do_no_harm() {
+        const WORTH: [u64; 8] =
+            [0, 1, 7, 0xFFFF, 1 << 31, u64::MAX, 1 << 63 | 0x7FFF << 32 | 9, 3 << 62];
+        let states = SHAPES.map(Shape::state);
+        let mut rng = crate::policy::Rng::seed_from_u64(7);
+        let mut read = 0;
+        for seed in 0..600 {
+            let mut bytes = states[seed % SHAPES.len()].clone();
+            let after = SHAPES[rng.random_range(..SHAPES.len())];
+            publish::change_words(&mut bytes, |words| {
+                for _ in 0..1 + rng.random_range(..64_u32) {
+                    // Half of the changes hit the header, the pools, the servers and the workers, which lie at the start.
+                    let most = if rng.random_range(..2_u32) == 0 {
+                        words.len()
+                    } else {
+                        words.len().min(400)
+                    };
+                    let at = rng.random_range(..most);
+                    words[at] = match rng.random_range(..3_u32) {
+                        0 => words[at] ^ 1 << rng.random_range(..64_u32),
+                        1 => WORTH[rng.random_range(..WORTH.len())],
+                        _ => words[rng.random_range(..words.len())],
+                    };
+                }
+            });
+            let Some((mut node, taken)) = taken(after, &bytes) else { continue };
+            read += 1;
+            assert!(taken.members <= usize::from(after.pools * after.workers), "seed {seed}");
+            assert!(taken.hosts <= usize::from(after.pools), "seed {seed}: {taken:?}");
+            let neighbours = node.table.neighbours();
+            let hosts = neighbours.iter().filter_map(|host| host.2);
+            assert!(hosts.into_iter().all(Mac::is_host), "seed {seed}");
+            for core in 0..after.cores {
+                let picks = node.ask(core, 8);
+                assert!(
+                    picks.iter().all(|worker| *worker < after.workers),
+                    "seed {seed}: {picks:?}"
+                );
+            }
+        }
+        assert!(read > 200, "{read} of the changed states are read");
+    }
+
+    #[test]
+    fn worker_that_may_not_register_is_not_silent() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("leaf");
+        let with = text(&state, "jsq", 1, "0-3");
+        let node = start(&with);
+        node.stages[0].dispatchers[0].view().set_presence(Member(1), Presence::Silent);
+        node.end();
+        for (text, presence) in [
+            (with.clone(), Presence::Silent),
+            (with.replace("registers = true", "registers = false"), Presence::Configured),
+        ] {
+            // The state file of this start is another one: the first stays as it is.
+            let left = read(&Config::parse(Path::new("leaf.toml"), &text).unwrap()).unwrap();
+            let other = state.display().to_string() + "2";
+            let mut node = start(&text.replace(&state.display().to_string(), &other));
+            left.unwrap().take_over(&mut node.stages, &node.table, 5);
+            assert_eq!(node.stages[0].dispatchers[0].view().presence(Member(1)), presence);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! An agent's configuration file.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -10,18 +11,21 @@ use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 #[cfg(feature = "admin")]
 use super::cosched;
-use super::faults::{self, ConfigError, Fault, Faults, quoted, state_group};
+use super::faults::{self, ConfigError, Fault, Faults, Once, quoted, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::{Polling, Sends};
 use super::{control, ids, port, raw, raw_agent};
 #[cfg(feature = "admin")]
 use crate::cosched::Job;
-use crate::limits::{AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
+use crate::limits::{
+    AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, PORTS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX,
+};
 use crate::policy::{Overflow, PolicySpec};
 use crate::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use crate::ring::{Place, RegionShape};
 use crate::stage::PortAddress;
+use crate::state::files;
 use crate::state::table::Limits;
 use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
@@ -187,7 +191,7 @@ impl AgentConfig {
     /// The file at `path` is an agent's, not a leaf's: it has a table `agent` and none `leaf`.
     #[must_use]
     pub fn is_agents(path: &Path) -> bool {
-        is_agents(&std::fs::read_to_string(path).unwrap_or_default())
+        is_agents(&files::read_text(path).unwrap_or_default())
     }
 
     /// Checks `text`, naming `path` in errors.
@@ -220,9 +224,11 @@ pub(super) fn is_agents(text: &str) -> bool {
     table.is_ok_and(|table| table.contains_key("agent") && !is_leafs(&table))
 }
 
-fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str) -> AgentConfig {
+fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) -> AgentConfig {
     let entry = &raw.agent;
-    let ports = ports(faults, &raw.port);
+    let mut ports = ports(faults, &raw.port);
+    // More are refused already. What follows looks at all ports for each leaf.
+    ports.truncate(PORTS_MAX);
     let about = About {
         name: &entry.name,
         slots: entry.slots.as_ref(),
@@ -278,7 +284,7 @@ fn agent(faults: &mut Faults<'_>, raw: &raw_agent::File, path: &Path, text: &str
 }
 
 /// The workers of a leaf's own host.
-pub(super) fn local(faults: &mut Faults<'_>, raw: &raw_agent::Local) -> HostConfig {
+pub(super) fn local(faults: &mut Faults, raw: &raw_agent::Local) -> HostConfig {
     let about = About {
         name: &raw.name,
         slots: raw.slots.as_ref(),
@@ -311,7 +317,7 @@ struct About<'a> {
 }
 
 impl About<'_> {
-    fn check(&self, faults: &mut Faults<'_>) -> HostConfig {
+    fn check(&self, faults: &mut Faults) -> HostConfig {
         let name = self.name.get_ref();
         if name.is_empty() || name.len() > 200 || name.chars().any(char::is_whitespace) {
             let allowed = "a name such as host1, or a path";
@@ -344,7 +350,7 @@ impl About<'_> {
     }
 
     /// Unless configured there is room for some more workers than there are, as far as their rings fit.
-    fn limits(&self, faults: &mut Faults<'_>, pools: &[AgentPool], named: RegionShape) -> Limits {
+    fn limits(&self, faults: &mut Faults, pools: &[AgentPool], named: RegionShape) -> Limits {
         let [pools_max, workers_max] = self.room;
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
@@ -364,11 +370,7 @@ fn workers(pools: &[AgentPool]) -> usize {
 }
 
 /// The leaves: one in `[agent]`, or several in a list of their own.
-fn leaves(
-    faults: &mut Faults<'_>,
-    raw: &raw_agent::File,
-    ports: &[PortConfig],
-) -> Vec<LeafAddress> {
+fn leaves(faults: &mut Faults, raw: &raw_agent::File, ports: &[PortConfig]) -> Vec<LeafAddress> {
     let entry = &raw.agent;
     if let (None, Some(at)) = (&entry.leaf, &entry.leaf_mac) {
         faults.note(at, "agent.leaf_mac", quoted(at), "`leaf` beside it");
@@ -384,10 +386,11 @@ fn leaves(
     let only = entry.leaf.iter().map(|ip| (ip, &entry.leaf_mac, ["agent.leaf", "agent.leaf_mac"]));
     let several = raw.leaf.iter().map(|leaf| (&leaf.ip, &leaf.mac, ["leaf.ip", "leaf.mac"]));
     let mut leaves = Vec::<LeafAddress>::new();
+    let mut addresses = Once::new();
     for (at, mac, keys) in only.chain(several) {
         let mac = faults.mac(mac.as_ref(), keys[1]);
         let Some(leaf) = leaf(faults, (at, keys[0]), mac, ports) else { continue };
-        if leaves.iter().any(|other| other.ip == leaf.ip) {
+        if addresses.is_again(leaf.ip) {
             faults.note(at, keys[0], quoted(at), "each address once");
         }
         leaves.push(leaf);
@@ -396,7 +399,7 @@ fn leaves(
 }
 
 fn leaf(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     (at, key): (&Spanned<String>, &str),
     mac: Option<Mac>,
     ports: &[PortConfig],
@@ -416,7 +419,7 @@ fn leaf(
 }
 
 /// Who sends replies: where workers tell their queues in messages the agent's core does, since it has to know of each.
-fn sends(faults: &mut Faults<'_>, raw: &raw_agent::File, leaves: &[LeafAddress]) -> Sends {
+fn sends(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> Sends {
     let sends = raw.agent.worker_sends.unwrap_or_default();
     let Some(at) = raw.pool.iter().find_map(|pool| pool.leaf_policy.as_ref()) else {
         return sends;
@@ -437,7 +440,7 @@ fn sends(faults: &mut Faults<'_>, raw: &raw_agent::File, leaves: &[LeafAddress])
     Sends::Never
 }
 
-fn ports(faults: &mut Faults<'_>, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
+fn ports(faults: &mut Faults, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
     if raw.is_empty() {
         faults.whole("port", "no [[port]]", "at least one");
     }
@@ -452,7 +455,7 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6: true }
 }
 
-fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {
+fn pool(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {
     let key = |last: &str| format!("{key}.{last}");
     let workers = faults.workers(&raw.workers, &key("workers"));
     let policy = faults.policy(&raw.policy, &key("policy"))?;
@@ -472,7 +475,7 @@ fn pool(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<Age
 
 /// Keys that change nothing under this policy. Beside a leaf the leaf decides by speeds, too.
 fn unused(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw_agent::Pool,
     policy: &PolicySpec,
     key: &dyn Fn(&str) -> String,
@@ -490,7 +493,7 @@ fn unused(
 }
 
 /// A pool's key; what its workers say to a leaf in the same process needs none.
-fn key_of(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<Key> {
+fn key_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<Key> {
     let at = raw.key_file.as_ref()?;
     if key != "pool.key_file" {
         let allowed =
@@ -502,7 +505,7 @@ fn key_of(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<K
 }
 
 /// The leaves' policy, if its members tell their queues in messages without being asked.
-fn leaf_policy(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Option<PolicySpec> {
+fn leaf_policy(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<PolicySpec> {
     let at = raw.leaf_policy.as_ref()?;
     if key != "pool.leaf_policy" {
         let allowed = "none: the leaf on this core hears of each task that is done";
@@ -520,7 +523,7 @@ fn leaf_policy(faults: &mut Faults<'_>, raw: &raw_agent::Pool, key: &str) -> Opt
 }
 
 /// A policy that gives a worker so many tasks needs a ring of as many slots.
-fn bounds(faults: &mut Faults<'_>, pools: &[raw_agent::Pool], key: &str, slots: usize) {
+fn bounds(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, slots: usize) {
     for pool in pools {
         let policy = pool.policy.get_ref().parse::<PolicySpec>().ok();
         if policy.and_then(|policy| policy.bound()).is_some_and(|most| most as usize > slots) {
@@ -531,20 +534,21 @@ fn bounds(faults: &mut Faults<'_>, pools: &[raw_agent::Pool], key: &str, slots: 
 }
 
 /// The workers' speeds in their order: 1 where nothing is said.
-fn speeds(faults: &mut Faults<'_>, raw: &raw_agent::Pool, workers: &[u16], key: &str) -> Vec<f64> {
+fn speeds(faults: &mut Faults, raw: &raw_agent::Pool, workers: &[u16], key: &str) -> Vec<f64> {
     let mut speeds = vec![1.0; workers.len()];
     let Some(at) = &raw.speeds else {
         return speeds;
     };
     let (least, most) = SPEEDS;
     let mut given = vec![false; workers.len()];
+    let places: HashMap<_, _> = workers.iter().enumerate().map(|(at, id)| (*id, at)).collect();
+    let mut lists = ids::Lists::default();
     for (ids, &speed) in at.get_ref() {
         if !(least <= speed && speed <= most) {
             faults.note(at, key, speed, &format!("{least} to {most}"));
         }
-        let place = |id| workers.iter().position(|worker| worker == id);
-        let named = ids::parse(ids, 0..=WORKER_ID_MAX).unwrap_or_default();
-        let places: Vec<_> = named.iter().filter_map(place).collect();
+        let named = lists.parse(ids, 0..=WORKER_ID_MAX).unwrap_or_default();
+        let places: Vec<_> = named.iter().filter_map(|id| places.get(id).copied()).collect();
         if places.is_empty() || places.len() < named.len() {
             let allowed = "ids of the pool's workers, as in { \"0-3,8\" = 2.0 }";
             faults.note(at, key, format!("`{ids}`"), allowed);
@@ -560,21 +564,16 @@ fn speeds(faults: &mut Faults<'_>, raw: &raw_agent::Pool, workers: &[u16], key: 
     speeds
 }
 
-fn pools_together(
-    faults: &mut Faults<'_>,
-    pools: &[raw_agent::Pool],
-    key: &str,
-    shape: &RegionShape,
-) {
+fn pools_together(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, shape: &RegionShape) {
     let (id_key, workers_key) = (format!("{key}.id"), format!("{key}.workers"));
     if pools.is_empty() {
         faults.whole(key, &format!("no [[{key}]]"), "at least one");
     }
-    let mut seen = std::collections::BTreeSet::new();
+    let (mut seen, mut lists) = (Once::new(), ids::Lists::default());
     faults.pool_ids(pools.iter().map(|pool| &pool.id), &id_key);
     for pool in pools {
-        let ids = ids::parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
-        if let Some(twice) = ids.into_iter().find(|&id| !seen.insert(id)) {
+        let ids = lists.parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
+        if let Some(twice) = ids.into_iter().find(|&id| seen.is_again(id)) {
             let found = format!("worker {twice} again");
             faults.note(&pool.workers, &workers_key, found, "each worker id once");
         }
@@ -828,7 +827,7 @@ overflow = "refuse"
             ("jbsq(k=3)", "jbsq(k=33)", &["pool.policy", "k=33", "at most 32", "slots"]),
             ("[agent]", "[leaf]\n[agent]", &["a leaf's file", "`wedjat leaf` runs"]),
             ("name = \"host1\"", "name = \"\"", &["agent.toml:3", "agent.name", "host1"]),
-            ("core = 1", "core = 1\ncolour = 3", &["colour", "unknown field"]),
+            ("core = 1", "core = 1\ncolour = 3", &["colour", "unknown key"]),
             ("slots = 32", "slots = 33", &["agent.slots", "found 33", "power of two"]),
             ("slots = 32", "slots = 1", &["agent.slots", "found 1", "2 to 16384"]),
             ("slots = 32", "payload = 9000", &["agent.payload", "found 9000", "1 to 1445"]),

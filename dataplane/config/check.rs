@@ -1,6 +1,6 @@
 //! Values that TOML can't judge: addresses, ranges, and what must fit together.
 
-use std::collections::BTreeMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use toml::Spanned;
 
 use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
 use super::agent::HostConfig;
-use super::faults::{Fault, Faults, HOST, quoted, state_group};
+use super::faults::{Fault, Faults, HOST, Once, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::{control, controller, local, port, racks, raw};
 use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
-    QUEUE, QUEUE_MAX, QUEUES_TOLD, SPEEDS,
+    PORTS_MAX, QUEUE, QUEUE_MAX, QUEUES_TOLD, SPEEDS,
 };
 use crate::policy::{Overflow, PolicySpec, Reports};
 use crate::role::agent::TIMEOUT_KEPT_MS;
@@ -36,15 +36,26 @@ const LEAF_TIMEOUT_MS: u64 = SILENT_NS / 1_000_000;
 pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
     let mut faults = Faults::new(text);
     let mut leaf = leaf(&mut faults, &raw);
-    let ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
+    let mut ports: Vec<_> =
+        raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
+    let spine_places = spines.iter().enumerate().map(|(at, (id, _))| (*id, at as u16)).rev();
+    let spine_places = spine_places.collect();
+    let local = raw.agent.iter().flat_map(|agent| &agent.pool);
+    let local: HashSet<_> = local.map(|pool| *pool.id.get_ref()).collect();
+    let context = PoolContext { spines: &spine_places, local: &local };
+    let pools = raw.pool.iter();
     let pools: Vec<_> =
-        raw.pool.iter().filter_map(|pool| self::pool(&mut faults, &raw, pool, &spines)).collect();
+        pools.filter_map(|pool| self::pool(&mut faults, &raw, pool, &context)).collect();
+    let with_key: HashSet<_> =
+        pools.iter().filter(|pool| pool.key.is_some()).map(|pool| pool.id).collect();
     let servers: Vec<_> = match raw.role {
         Role::Spine => raw.rack.iter().map(|rack| racks::rack(&mut faults, rack)).collect(),
-        _ => raw.server.iter().map(|server| self::server(&mut faults, server, &pools)).collect(),
+        _ => raw.server.iter().map(|server| self::server(&mut faults, server, &with_key)).collect(),
     };
     ports_together(&mut faults, &raw, &ports);
+    // More are refused already. What follows looks at all ports for each server.
+    ports.truncate(PORTS_MAX);
     pools_together(&mut faults, &raw);
     if raw.role == Role::Spine {
         racks::racks_together(&mut faults, &raw, &servers);
@@ -101,7 +112,7 @@ fn key(raw: &raw::Config, name: &str) -> String {
 /// Room that there is unless configured, for what comes while a leaf runs.
 const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
-fn leaf(faults: &mut Faults<'_>, raw: &raw::Config) -> LeafConfig {
+fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
     let (node, key) = (&raw.leaf, |name: &str| key(raw, name));
     let id = faults.number(Some(&node.id), &key("id"), 0, (0, 0x7FFE));
     let cores = node.cores.get_ref();
@@ -159,7 +170,7 @@ fn leaf(faults: &mut Faults<'_>, raw: &raw::Config) -> LeafConfig {
 }
 
 /// Keys of a leaf in a spine's file, and the other way round.
-fn others_keys(faults: &mut Faults<'_>, raw: &raw::Config) {
+fn others_keys(faults: &mut Faults, raw: &raw::Config) {
     let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
     let mut refuse =
         |at: Option<std::ops::Range<usize>>, name: &str, is_fit: bool, others: &str| {
@@ -179,7 +190,7 @@ fn others_keys(faults: &mut Faults<'_>, raw: &raw::Config) {
 
 /// How many pools, servers, and workers of each pool there is to be room for.
 fn limits(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     pools: &[PoolConfig],
     servers: &[ServerConfig],
@@ -187,15 +198,16 @@ fn limits(
 ) -> Limits {
     let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
     let local = || agent.into_iter().flat_map(|agent| &agent.pools);
-    let workers = |id: u16| {
-        let servers = servers.iter().filter(|server| server.pool == id);
-        let local = local().filter(|pool| pool.id == id).map(|pool| pool.workers.len());
-        servers.map(|server| server.workers.len()).chain(local).sum::<usize>()
-    };
+    let mut workers = HashMap::<_, usize>::new();
+    let of_servers = servers.iter().map(|server| (server.pool, server.workers.len()));
+    for (pool, count) in of_servers.chain(local().map(|pool| (pool.id, pool.workers.len()))) {
+        *workers.entry(pool).or_default() += count;
+    }
+    let workers = |pool: &PoolConfig| workers.get(&pool.id).copied().unwrap_or(0);
     let named = Limits {
         pools: pools.len().max(1),
         servers: (servers.len() + local().count()).max(1),
-        workers: pools.iter().map(|pool| workers(pool.id)).max().unwrap_or(0).max(1),
+        workers: pools.iter().map(workers).max().unwrap_or(0).max(1),
     };
     let mut room = |at, name: &str, spare: usize, named: usize, most| {
         faults.number(at, &key(raw, name), spare.max(named), (named, most))
@@ -228,7 +240,7 @@ fn speaks_v6(raw: &raw::Config) -> bool {
     raw.controller.is_none()
 }
 
-fn port(faults: &mut Faults<'_>, config: &raw::Config, raw: &raw::Port) -> PortConfig {
+fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfig {
     let port = keys(raw, speaks_v6(config)).check(faults);
     let (ip, prefix) = (port.ip, port.prefix);
     let gateway = raw.gateway.as_ref().map(|gateway| {
@@ -247,20 +259,28 @@ fn port(faults: &mut Faults<'_>, config: &raw::Config, raw: &raw::Port) -> PortC
     PortConfig { side: *raw.side.get_ref(), gateway, ..port }
 }
 
+/// What a pool's entry is checked against.
+struct PoolContext<'a> {
+    /// Places of spines, by id.
+    spines: &'a HashMap<u16, u16>,
+    /// Ids of pools with workers on the leaf's own core.
+    local: &'a HashSet<u16>,
+}
+
 fn pool(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     config: &raw::Config,
     raw: &raw::Pool,
-    spines: &[(u16, IpAddr)],
+    context: &PoolContext<'_>,
 ) -> Option<PoolConfig> {
     let policy = match config.role {
         Role::Spine => faults.policy_over_racks(&raw.policy, "pool.policy"),
         _ => faults.policy(&raw.policy, "pool.policy"),
     };
     let service = racks::service(faults, raw);
-    let link = racks::link(faults, config, raw, spines);
+    let link = racks::link(faults, config, raw, context.spines);
     let policy = policy?;
-    let reports = reports(faults, config, raw, &policy);
+    let reports = reports(faults, config, (raw, &policy), context);
     Some(PoolConfig {
         service,
         link,
@@ -276,16 +296,15 @@ fn pool(
 
 /// How a pool's workers tell their queues: in messages to leaves alone, by policies that need nothing else.
 fn reports(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     config: &raw::Config,
-    raw: &raw::Pool,
-    policy: &PolicySpec,
+    (raw, policy): (&raw::Pool, &PolicySpec),
+    context: &PoolContext<'_>,
 ) -> Reports {
     let Some(at) = raw.reports.as_ref().filter(|at| *at.get_ref() == Reports::Messages) else {
         return Reports::Replies;
     };
-    let local = config.agent.iter().flat_map(|agent| &agent.pool);
-    let is_local = { local }.any(|pool| pool.id.get_ref() == raw.id.get_ref());
+    let is_local = context.local.contains(raw.id.get_ref());
     let allowed = match () {
         () if config.role == Role::Spine => {
             "none in a spine's file: leaves tell a spine in signals"
@@ -308,9 +327,9 @@ fn reports(
     Reports::Replies
 }
 
-fn server(faults: &mut Faults<'_>, raw: &raw::Server, pools: &[PoolConfig]) -> ServerConfig {
+fn server(faults: &mut Faults, raw: &raw::Server, with_key: &HashSet<u16>) -> ServerConfig {
     // Who proves what it says need not be told apart in another way.
-    let proves = pools.iter().any(|pool| pool.id == *raw.pool.get_ref() && pool.key.is_some());
+    let proves = with_key.contains(raw.pool.get_ref());
     ServerConfig {
         workers: faults.workers(&raw.workers, "server.workers"),
         ip: faults.host(&raw.ip, "server.ip", is_unicast, HOST),
@@ -323,7 +342,7 @@ fn server(faults: &mut Faults<'_>, raw: &raw::Server, pools: &[PoolConfig]) -> S
 
 /// What is allowed and yet may not be meant.
 fn warnings(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     ports: &[PortConfig],
     pools: &[PoolConfig],
@@ -360,8 +379,9 @@ fn warnings(
 }
 
 /// Keys that change nothing beside what the others say.
-fn unused(faults: &mut Faults<'_>, raw: &raw::Config, pools: &[PoolConfig]) {
-    let pool = |id: &Spanned<u16>| pools.iter().find(|pool| pool.id == *id.get_ref());
+fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
+    let by_id = racks::by_id(pools);
+    let pool = |id: &Spanned<u16>| by_id.get(id.get_ref()).copied();
     for entry in &raw.pool {
         let Some(PoolConfig { policy, .. }) = pool(&entry.id).filter(|pool| !holds(pool)) else {
             continue;
@@ -418,7 +438,7 @@ fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
     None
 }
 
-fn ports_together(faults: &mut Faults<'_>, raw: &raw::Config, ports: &[PortConfig]) {
+fn ports_together(faults: &mut Faults, raw: &raw::Config, ports: &[PortConfig]) {
     let keys = raw.port.iter().map(|port| keys(port, speaks_v6(raw)));
     port::together(faults, &keys.collect::<Vec<_>>());
     if raw.is_embedded && ports.is_empty() {
@@ -436,7 +456,7 @@ fn ports_together(faults: &mut Faults<'_>, raw: &raw::Config, ports: &[PortConfi
     }
 }
 
-fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
+fn pools_together(faults: &mut Faults, raw: &raw::Config) {
     // A controller may have them all.
     let is_told = raw.controller.is_some();
     if raw.pool.is_empty() && !is_told {
@@ -447,14 +467,13 @@ fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
         faults.note(&raw.pool[POOLS_MAX].id, "pool", found, &format!("at most {POOLS_MAX}"));
     }
     faults.pool_ids(raw.pool.iter().map(|pool| &pool.id), "pool.id");
+    let here = raw.agent.iter().flat_map(|agent| &agent.pool).map(|pool| &pool.id);
+    let of_servers = raw.server.iter().map(|server| &server.pool);
+    let used = of_servers.chain(raw.rack.iter().map(|rack| &rack.pool)).chain(here);
+    let used: HashSet<_> = used.map(|id| *id.get_ref()).collect();
     for pool in &raw.pool {
         let id = *pool.id.get_ref();
-        let here = raw.agent.iter().flat_map(|agent| &agent.pool);
-        if !raw.server.iter().any(|server| *server.pool.get_ref() == id)
-            && !raw.rack.iter().any(|rack| *rack.pool.get_ref() == id)
-            && !{ here }.any(|pool| *pool.id.get_ref() == id)
-            && !is_told
-        {
+        if !used.contains(&id) && !is_told {
             let allowed = match raw.role {
                 Role::Spine => "at least one [[leaf]] with this pool",
                 _ => "at least one [[server]] or [[agent.pool]] with this pool",
@@ -465,7 +484,7 @@ fn pools_together(faults: &mut Faults<'_>, raw: &raw::Config) {
 }
 
 fn servers_together(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],
@@ -478,21 +497,15 @@ fn servers_together(
         reachable(faults, (&entry.ip, "leaf.ip"), rack, ports);
     }
     families(faults, raw, ports, servers);
-    let mut owners: BTreeMap<u16, IpAddr> = BTreeMap::new();
-    for (at, (entry, server)) in raw.server.iter().zip(servers).enumerate() {
-        if !raw.pool.iter().any(|pool| *pool.id.get_ref() == server.pool) {
-            let known: Vec<_> = raw.pool.iter().map(|pool| pool.id.get_ref().to_string()).collect();
-            let allowed = format!("a [[pool]]'s id: {}", known.join(", "));
-            faults.note(&entry.pool, "server.pool", server.pool, &allowed);
-        }
-        if servers[..at].iter().any(|other| other.ip == server.ip) && !server.ip.is_unspecified() {
-            // One address, two pools: a reply's worker id tells them apart.
-            let same_pool =
-                servers[..at].iter().any(|o| o.ip == server.ip && o.pool == server.pool);
-            if same_pool {
-                let allowed = "each address once a pool; list all its workers there";
-                faults.note(&entry.ip, "server.ip", quoted(&entry.ip), allowed);
-            }
+    let pools = racks::PoolIds::of(raw);
+    let mut owners: HashMap<u16, IpAddr> = HashMap::new();
+    let mut addresses = Once::new();
+    for (entry, server) in raw.server.iter().zip(servers) {
+        pools.check(faults, &entry.pool, "server.pool");
+        // One address, two pools: a reply's worker id tells them apart.
+        if !server.ip.is_unspecified() && addresses.is_again((server.ip, server.pool)) {
+            let allowed = "each address once a pool; list all its workers there";
+            faults.note(&entry.ip, "server.ip", quoted(&entry.ip), allowed);
         }
         if ports.iter().any(|port| port.ip == server.ip) && !server.ip.is_unspecified() {
             let allowed = "an address that is not the leaf's own";
@@ -516,29 +529,37 @@ fn servers_together(
 
 /// A pool's servers and clients are of one family, and what IPv6 does not have yet is not asked for.
 fn families(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],
 ) {
     let of_leaf = raw.server.iter().map(|server| (&server.ip, "server"));
-    let entries: Vec<_> = of_leaf.chain(raw.rack.iter().map(|rack| (&rack.ip, "leaf"))).collect();
+    let entries = of_leaf.chain(raw.rack.iter().map(|rack| (&rack.ip, "leaf")));
+    // Of each pool the first member, and the first one of the other family.
+    let mut members = HashMap::<u16, ((&str, IpAddr), Option<&Spanned<String>>)>::new();
+    for ((at, kind), server) in entries.zip(servers).filter(|(_, one)| one.ip != UNSPECIFIED) {
+        let (first, other) = members.entry(server.pool).or_insert(((kind, server.ip), None));
+        if first.1.is_ipv4() != server.ip.is_ipv4() {
+            other.get_or_insert(at);
+        }
+    }
+    let local = raw.agent.iter().flat_map(|agent| &agent.pool);
+    let local: HashSet<_> = local.map(|local| *local.id.get_ref()).collect();
+    let spines = racks::spine_entries(raw);
     for pool in &raw.pool {
         let id = *pool.id.get_ref();
-        let of_pool = entries.iter().zip(servers).filter(|(_, server)| server.pool == id);
-        let mut known = of_pool.filter(|(_, server)| server.ip != UNSPECIFIED);
-        let Some((&(_, kind), first)) = known.next() else { continue };
+        let Some(&((kind, first), other)) = members.get(&id) else { continue };
         let family = |ip: IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
-        let same = |ip: IpAddr| ip.is_ipv4() == first.ip.is_ipv4();
-        if let Some((&(at, _), _)) = known.find(|(_, other)| !same(other.ip)) {
-            let found = format!("{}, and {} in the same pool", quoted(at), first.ip);
+        let same = |ip: IpAddr| ip.is_ipv4() == first.is_ipv4();
+        if let Some(at) = other {
+            let found = format!("{}, and {first} in the same pool", quoted(at));
             let allowed = format!("addresses of IPv4 or of IPv6 for all [[{kind}]] of a pool");
             faults.note(at, &format!("{kind}.ip"), found, &allowed);
         }
-        racks::family(faults, raw, pool, (kind, first.ip));
-        let local = raw.agent.iter().flat_map(|agent| &agent.pool);
-        let is_local = { local }.any(|local| *local.id.get_ref() == id);
-        let is_v6 = first.ip.is_ipv6();
+        racks::family(faults, &spines, pool, (kind, first));
+        let is_local = local.contains(&id);
+        let is_v6 = first.is_ipv6();
         let mut refuse = |span: std::ops::Range<usize>, key: &str, found: String, allowed: &str| {
             faults.note(&Spanned::new(span, ()), key, found, allowed);
         };
@@ -553,7 +574,7 @@ fn families(
         if !ports.iter().any(|port| has_clients(&port))
             && ports.iter().all(|port| port.ip != UNSPECIFIED)
         {
-            let family = family(first.ip);
+            let family = family(first);
             let found =
                 format!("pool {id} with {family} for its [[{kind}]] and no client that could ask");
             let allowed = "a [[port]] for clients with an address of that family: clients and servers of a pool speak the same";
@@ -563,7 +584,7 @@ fn families(
 }
 
 fn reachable(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     (at, key): (&Spanned<String>, &str),
     server: &ServerConfig,
     ports: &[PortConfig],

@@ -1,6 +1,6 @@
 //! `[control]`: where a node is changed and watched, beside the socket at its state file.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use toml::Spanned;
@@ -31,7 +31,7 @@ pub struct TlsConfig {
 }
 
 /// The checked table.
-pub fn control(faults: &mut Faults<'_>, raw: Option<&raw_control::Control>) -> ControlConfig {
+pub fn control(faults: &mut Faults, raw: Option<&raw_control::Control>) -> ControlConfig {
     let Some(raw) = raw else { return ControlConfig::default() };
     let listen = address(faults, raw.listen.as_ref(), "control.listen");
     let files = [&raw.certificate, &raw.key, &raw.clients_ca];
@@ -59,10 +59,30 @@ pub fn control(faults: &mut Faults<'_>, raw: Option<&raw_control::Control>) -> C
     if let (Some(at), None) = (&raw.certificate, &raw.listen) {
         faults.note(at, "control.certificate", quoted(at), "`listen` beside it");
     }
-    ControlConfig { listen, tls, metrics: address(faults, raw.metrics.as_ref(), "control.metrics") }
+    let metrics = address(faults, raw.metrics.as_ref(), "control.metrics");
+    if let (Some(at), Some(metrics), Some(listen)) = (&raw.metrics, metrics, listen)
+        && overlap(metrics, listen)
+    {
+        let found = format!("{}, and {listen} for `listen`", quoted(at));
+        let allowed = "another port than that of `listen`";
+        faults.note(at, "control.metrics", found, allowed);
+    }
+    ControlConfig { listen, tls, metrics }
 }
 
-fn address(faults: &mut Faults<'_>, at: Option<&Spanned<String>>, key: &str) -> Option<SocketAddr> {
+/// Only one listener may have both addresses: they are the same, or one means all addresses of the host. The system takes a port of 0
+/// for any free one.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let ips = [one.ip().to_canonical(), other.ip().to_canonical()];
+    // `::` means all addresses, of IPv4 too; 0.0.0.0 those of IPv4.
+    let covers =
+        |ip: IpAddr, other: IpAddr| ip.is_unspecified() && (ip.is_ipv6() || other.is_ipv4());
+    one.port() == other.port()
+        && one.port() != 0
+        && (ips[0] == ips[1] || covers(ips[0], ips[1]) || covers(ips[1], ips[0]))
+}
+
+fn address(faults: &mut Faults, at: Option<&Spanned<String>>, key: &str) -> Option<SocketAddr> {
     let at = at?;
     let address = at.get_ref().parse().ok();
     if address.is_none() {

@@ -9,6 +9,7 @@ use toml::Spanned;
 use super::control::{self, ControlConfig};
 use super::faults::{self, ConfigError, Faults, quoted};
 use super::{raw, raw_controller};
+use crate::state::files;
 
 /// A leader that was not heard of for so long is none, unless configured.
 const LEASE_S: u64 = 5;
@@ -91,7 +92,7 @@ pub struct ControllerConfig {
 
 /// The three files of TLS, or none of them.
 fn tls(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     files: [&Option<Spanned<String>>; 3],
     table: &str,
     names: &str,
@@ -110,10 +111,7 @@ fn tls(
 }
 
 /// `[controller]` of a node.
-pub fn follow(
-    faults: &mut Faults<'_>,
-    raw: Option<&raw_controller::Follow>,
-) -> Option<FollowConfig> {
+pub fn follow(faults: &mut Faults, raw: Option<&raw_controller::Follow>) -> Option<FollowConfig> {
     let raw = raw?;
     let files = [&raw.ca, &raw.certificate, &raw.key];
     let tls = tls(faults, files, "controller", "`ca`, `certificate` and `key`");
@@ -148,7 +146,7 @@ impl ControllerConfig {
     /// The file at `path` is a controller's: it has a table `controller`, and none of a node.
     #[must_use]
     pub fn is_controllers(path: &Path) -> bool {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let text = files::read_text(path).unwrap_or_default();
         let has = |table: &toml::Table, key| table.contains_key(key);
         let is_one = |table: &toml::Table| {
             has(table, "controller")
@@ -171,7 +169,7 @@ impl ControllerConfig {
     }
 }
 
-fn controller(faults: &mut Faults<'_>, raw: &raw_controller::File) -> ControllerConfig {
+fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConfig {
     let entry = &raw.controller;
     let control = control::control(faults, raw.control.as_ref());
     if let Some(at) = raw.control.as_ref().and_then(|control| control.metrics.as_ref()) {
@@ -197,7 +195,7 @@ fn controller(faults: &mut Faults<'_>, raw: &raw_controller::File) -> Controller
     ControllerConfig { id, store, socket, control }
 }
 
-fn store(faults: &mut Faults<'_>, raw: &raw_controller::Controller) -> StoreConfig {
+fn store(faults: &mut Faults, raw: &raw_controller::Controller) -> StoreConfig {
     let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
     let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");
     let lease_s = faults.number(raw.lease_s.as_ref(), "controller.lease_s", LEASE_S, (1, 3600));
@@ -277,7 +275,7 @@ mod tests {
                 "id = 1\nstore = '/a'\netcd_ca = 'x'\n",
                 "all of `etcd_ca`, `etcd_certificate` and `etcd_key`",
             ),
-            ("id = 1\nstore = '/a'\nleader = 'x'\n", "unknown field `leader`"),
+            ("id = 1\nstore = '/a'\nleader = 'x'\n", "the unknown key `leader`"),
             ("id = 1\nstore = '/a'\n[control]\nmetrics = '127.0.0.1:1'\n", "a controller has none"),
         ] {
             let error = parse(&format!("[controller]\n{text}")).unwrap_err();

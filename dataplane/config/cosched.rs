@@ -12,19 +12,16 @@ use wedjat_cosched::mechanism::Class;
 use super::faults::{Faults, quoted};
 use super::raw_agent;
 use crate::cosched::{Job, Objective, Policy, Setting};
+use crate::state::files;
 
 /// The jobs of a file, for the workers of an agent of this name.
-pub(super) fn jobs(
-    faults: &mut Faults<'_>,
-    raw: Option<&raw_agent::Cosched>,
-    agent: &str,
-) -> Vec<Job> {
+pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent: &str) -> Vec<Job> {
     let Some(raw) = raw else { return Vec::new() };
     let mut setup = Setup::built_in();
     if let Some(at) = &raw.experts {
-        match Setup::load(Path::new(at.get_ref())) {
+        match experts(Path::new(at.get_ref())) {
             Ok(found) => setup = found,
-            Err(error) => faults.note(at, "cosched.experts", quoted(at), &error.to_string()),
+            Err(error) => faults.note(at, "cosched.experts", quoted(at), &error),
         }
     }
     let of_file = Objective { us: setup.guard.objective_us, ..Objective::default() };
@@ -40,7 +37,13 @@ pub(super) fn jobs(
     raw.job.iter().filter_map(|raw| job(faults, raw, &base)).collect()
 }
 
-fn job(faults: &mut Faults<'_>, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
+/// Reads a file of experts.
+fn experts(path: &Path) -> Result<Setup, String> {
+    let text = files::read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Setup::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
     let command: Vec<OsString> = raw.command.get_ref().iter().map(OsString::from).collect();
     if command.is_empty() {
         let allowed = "a program and its arguments, as in [\"make\", \"-j4\"]";
@@ -76,7 +79,7 @@ fn job(faults: &mut Faults<'_>, raw: &raw_agent::Job, base: &Job) -> Option<Job>
 
 /// What stands there; none where nothing does, or where it can't be, which is noted.
 fn parsed<T: FromStr<Err = String>>(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     at: Option<&Spanned<String>>,
     key: &str,
 ) -> Option<T> {

@@ -1,6 +1,8 @@
 //! Faults of a file: collected with their places while its values are read, and told together.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +17,9 @@ use crate::wire::ether::Mac;
 
 /// What is allowed where a host's address is to be.
 pub const HOST: &str = "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b";
+
+/// Most faults, and most warnings, of a file that are printed. The rest is counted.
+const SHOWN_MAX: usize = 100;
 
 /// One fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,22 +60,30 @@ pub struct ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Warnings as they are told: a line each, with file, line and key, what was found and what would be better.
+/// Warnings for people: a line each, with file, line and key, what was found and what would be better.
 pub fn told(path: &Path, warnings: &[Fault]) -> Vec<String> {
     let told =
         |warning: &Fault| format!("{}; better: {}", warning.place_and_found(path), warning.allowed);
-    warnings.iter().map(told).collect()
+    let more = more(path, warnings.len(), "warnings");
+    warnings.iter().take(SHOWN_MAX).map(told).chain(more).collect()
+}
+
+/// The line that counts what is not printed, if there is any.
+fn more(path: &Path, count: usize, name: &str) -> Option<String> {
+    let rest = count.checked_sub(SHOWN_MAX).filter(|rest| *rest > 0)?;
+    Some(format!("{}: {rest} more {name} are not printed", path.display()))
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, fault) in self.faults.iter().enumerate() {
+        for (at, fault) in self.faults.iter().take(SHOWN_MAX).enumerate() {
             if at > 0 {
                 writeln!(f)?;
             }
             write!(f, "{}; allowed: {}", fault.place_and_found(&self.path), fault.allowed)?;
         }
-        Ok(())
+        let more = more(&self.path, self.faults.len(), "faults");
+        more.map_or(Ok(()), |more| write!(f, "\n{more}"))
     }
 }
 
@@ -79,11 +92,11 @@ impl fmt::Display for ConfigError {
 /// # Errors
 /// When it can't be read.
 pub fn read(path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|error| ConfigError {
+    files::read_text(path).map_err(|error| ConfigError {
         path: path.to_owned(),
         faults: vec![Fault::of_file(
             &format!("a file that can't be read ({error})"),
-            "a readable TOML file",
+            "a readable TOML file of at most 16 MiB",
         )],
     })
 }
@@ -93,17 +106,65 @@ pub fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
 }
 
+/// Offsets of a text's line ends, so that finding a line costs a binary search instead of a scan.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Self {
+        Self(
+            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect(),
+        )
+    }
+
+    /// The line, from 1, that holds the byte at `offset`.
+    fn at(&self, offset: usize) -> usize {
+        1 + self.0.partition_point(|end| *end < offset)
+    }
+}
+
+/// Keys that a file may have once each.
+pub struct Once<T>(HashSet<T>);
+
+impl<T: Eq + Hash> Once<T> {
+    pub fn new() -> Self {
+        Self(HashSet::new())
+    }
+
+    /// An earlier entry has the key.
+    pub fn is_again(&mut self, key: T) -> bool {
+        !self.0.insert(key)
+    }
+}
+
+/// Ids for a message; the first ones where there are many.
+pub fn some_ids(ids: impl Iterator<Item = u16>) -> String {
+    let mut ids: Vec<_> = ids.take(IDS_SHOWN + 1).map(|id| id.to_string()).collect();
+    if ids.len() > IDS_SHOWN {
+        ids[IDS_SHOWN] = "...".to_owned();
+    }
+    ids.join(", ")
+}
+
+/// Most ids that a message lists.
+const IDS_SHOWN: usize = 16;
+
 /// Collects faults with their places.
-pub struct Faults<'a> {
-    text: &'a str,
+pub struct Faults {
+    lines: Lines,
+    lists: ids::Lists,
     all: Vec<Fault>,
     /// What is allowed and yet may not be meant; `allowed` says what would be better.
     warnings: Vec<Fault>,
 }
 
-impl<'a> Faults<'a> {
-    pub fn new(text: &'a str) -> Self {
-        Self { text, all: Vec::new(), warnings: Vec::new() }
+impl Faults {
+    pub fn new(text: &str) -> Self {
+        Self {
+            lines: Lines::of(text),
+            lists: ids::Lists::default(),
+            all: Vec::new(),
+            warnings: Vec::new(),
+        }
     }
 
     /// All warnings in order of lines, or all faults if there are any.
@@ -116,7 +177,7 @@ impl<'a> Faults<'a> {
 
     /// What is allowed and yet may not be meant, and what would be better.
     pub fn warn<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, better: &str) {
-        let line = line_of(self.text, at.span().start);
+        let line = self.lines.at(at.span().start);
         let (key, found, allowed) = (key.to_owned(), found.to_string(), better.to_owned());
         self.warnings.push(Fault { line, key, found, allowed });
     }
@@ -129,7 +190,7 @@ impl<'a> Faults<'a> {
     }
 
     pub fn note<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, allowed: &str) {
-        let line = line_of(self.text, at.span().start);
+        let line = self.lines.at(at.span().start);
         self.push(line, key, found.to_string(), allowed);
     }
 
@@ -158,8 +219,7 @@ impl<'a> Faults<'a> {
 
     pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
         let at = at?;
-        let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
-        let mac = at.get_ref().parse::<Mac>().ok().filter(one);
+        let mac = at.get_ref().parse::<Mac>().ok().filter(|mac| mac.is_host());
         if mac.is_none() {
             let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
             self.note(at, key, quoted(at), allowed);
@@ -168,7 +228,7 @@ impl<'a> Faults<'a> {
     }
 
     pub fn workers(&mut self, at: &Spanned<String>, key: &str) -> Vec<u16> {
-        ids::parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
+        self.lists.parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
             let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-31,40\"");
             self.note(at, key, found, &allowed);
             Vec::new()
@@ -207,9 +267,9 @@ impl<'a> Faults<'a> {
 
     /// Ids of pools, each of which may be there once.
     pub fn pool_ids<'b>(&mut self, ids: impl Iterator<Item = &'b Spanned<u16>>, key: &str) {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = Once::new();
         for id in ids {
-            if !seen.insert(*id.get_ref()) {
+            if seen.is_again(*id.get_ref()) {
                 self.note(id, key, format!("{} again", id.get_ref()), "each id once");
             }
         }
@@ -266,7 +326,7 @@ pub fn quoted(at: &Spanned<String>) -> String {
 
 /// The group that may read a state file, if there is one.
 pub fn state_group(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     key: &str,
     name: Option<&Spanned<String>>,
     has_state: bool,

@@ -1,6 +1,32 @@
 //! Lists of ids as users write them: `0-31`, `0-7,16,20-23`.
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
+
+/// Parser of a file's lists, for as long as they name at most [`NAMED_MAX`] ids together; later lists are empty. A file may name each
+/// id once, so one with more has a fault already.
+#[derive(Default)]
+pub struct Lists {
+    named: usize,
+}
+
+/// Twice the ids that there are.
+const NAMED_MAX: usize = 1 << 16;
+
+impl Lists {
+    /// As [`parse`].
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(&mut self, text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, String> {
+        if self.named > NAMED_MAX {
+            return Ok(Vec::new());
+        }
+        let ids = parse(text, allowed);
+        self.named += ids.as_ref().map_or(1, Vec::len);
+        ids
+    }
+}
 
 /// The ids in order, each once.
 ///
@@ -10,7 +36,7 @@ pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, Strin
     if text.trim().is_empty() {
         return Err("no ids".to_owned());
     }
-    let mut ids = Vec::new();
+    let (mut ids, mut seen) = (Vec::new(), HashSet::new());
     for part in text.split(',').map(str::trim) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |id: &str| {
@@ -22,7 +48,7 @@ pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, Strin
             return Err(format!("`{part}`, which runs backwards"));
         }
         for id in first..=last {
-            if ids.contains(&id) {
+            if !seen.insert(id) {
                 return Err(format!("{id} twice in `{text}`"));
             }
             ids.push(id);

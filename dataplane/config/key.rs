@@ -1,6 +1,6 @@
 //! A pool's key, from a file that nobody else can read. Nothing of what is in it gets into messages.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use toml::Spanned;
@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 4096;
 pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
 
-impl Faults<'_> {
+impl Faults {
     /// The key in the file that is named there.
     pub fn key(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Key> {
         let at = at?;
@@ -44,7 +44,7 @@ fn made(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
     Err("which this build has no use for: it is without the feature `auth`".to_owned())
 }
 
-/// What is in a file that only this user, or root, can have written or read: one byte more than `most` at most.
+/// What is in a file that only this user, or root, can have written or read: at most `most` bytes.
 ///
 /// # Errors
 /// What is wrong with the file.
@@ -53,10 +53,7 @@ pub(crate) fn private_bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let found = Found::at(path).map_err(cannot)?;
     let found = found.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
     found.check_private().map_err(|fault| format!("which {fault}"))?;
-    let mut bytes = Vec::new();
-    let file = found.open(false).map_err(cannot)?;
-    file.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    Ok(bytes)
+    found.read(most).map_err(cannot)
 }
 
 /// The key in a file's bytes: its digits, between which there may be white space.
@@ -119,7 +116,7 @@ mod tests {
             ("short", DIGITS[1..].to_owned(), 0o600, "31 hexadecimal digits"),
             ("long", format!("{DIGITS}0"), 0o600, "33 hexadecimal digits"),
             ("empty", String::new(), 0o600, "0 hexadecimal digits"),
-            ("huge", DIGITS.repeat(400), 0o600, "hexadecimal digits"),
+            ("huge", DIGITS.repeat(400), 0o600, "more than 4096 bytes"),
             ("prefixed", format!("0x{}", &DIGITS[2..]), 0o600, "something else"),
             ("commented", format!("{DIGITS} # key"), 0o600, "something else"),
         ];

@@ -1,5 +1,6 @@
 //! `[agent]` in a leaf's file: whether it fits what stands around it.
 
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::address::reaches;
@@ -14,7 +15,7 @@ use crate::role::colocated;
 
 /// The checked table, if there is one.
 pub fn local(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],
@@ -43,20 +44,25 @@ pub fn local(
 
 /// Pools are the leaf's, and a worker is in one place only.
 fn pools(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     entry: &raw_agent::Local,
     servers: &[ServerConfig],
 ) {
+    let ids: HashSet<_> = raw.pool.iter().map(|pool| *pool.id.get_ref()).collect();
+    let (mut owners, mut lists) = (HashMap::new(), ids::Lists::default());
+    for server in servers {
+        server.workers.iter().for_each(|worker| _ = owners.entry(*worker).or_insert(server.ip));
+    }
     for pool in &entry.pool {
         let id = pool.id.get_ref();
-        if !raw.pool.iter().any(|other| other.id.get_ref() == id) {
+        if !ids.contains(id) {
             faults.note(&pool.id, "agent.pool.id", id, "the id of a [[pool]]");
         }
-        let workers = ids::parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
-        let elsewhere = |id: &u16| servers.iter().find(|server| server.workers.contains(id));
-        if let Some((id, server)) = workers.iter().find_map(|id| Some((id, elsewhere(id)?))) {
-            let found = format!("worker {id}, which server {} has", server.ip);
+        let first = |id: &u16| owners.get(id).map(|ip| (*id, *ip));
+        let workers = lists.parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
+        if let Some((id, ip)) = workers.iter().find_map(first) {
+            let found = format!("worker {id}, which server {ip} has");
             faults.note(&pool.workers, "agent.pool.workers", found, "each worker id once");
         }
     }
@@ -64,7 +70,7 @@ fn pools(
 
 /// The wire to the agent has a network of its own.
 fn addresses(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],

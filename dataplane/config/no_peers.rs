@@ -18,7 +18,7 @@ impl PeersConfig {
 
 /// Refuses the table.
 pub(super) fn peers(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw_agent::File,
     _: &[PortConfig],
 ) -> Option<PeersConfig> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::address::{is_edge, is_unicast, reaches};
-use super::faults::{Faults, quoted};
+use super::faults::{Faults, Once, quoted};
 use super::port::PortConfig;
 use super::raw_agent::{self, Sends};
 use crate::peers::{BEAT_NS, NODES_MAX, PeerPolicy};
@@ -42,7 +42,7 @@ impl PeersConfig {
 
 /// Checks the table, and what does not go together with it.
 pub(super) fn peers(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw_agent::File,
     ports: &[PortConfig],
 ) -> Option<PeersConfig> {
@@ -68,14 +68,14 @@ pub(super) fn peers(
 }
 
 /// The nodes' addresses.
-fn nodes(faults: &mut Faults<'_>, entry: &raw_agent::Peers, ports: &[PortConfig]) -> Vec<IpAddr> {
+fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) -> Vec<IpAddr> {
     let key = "peers.nodes";
     let listed = entry.nodes.get_ref();
     if !(1..=NODES_MAX).contains(&listed.len()) {
         let found = format!("{} nodes", listed.len());
         faults.note(&entry.nodes, key, found, &format!("1 to {NODES_MAX}"));
     }
-    let mut nodes = Vec::new();
+    let (mut nodes, mut seen) = (Vec::new(), Once::new());
     for at in listed {
         let fits = |address: IpAddr| address.is_ipv4() && is_unicast(address);
         let ip = faults.host(at, key, fits, "a host's IPv4 address such as 10.0.2.11");
@@ -86,7 +86,7 @@ fn nodes(faults: &mut Faults<'_>, entry: &raw_agent::Peers, ports: &[PortConfig]
         if port.is_some_and(|port| is_edge(ip, port.prefix)) {
             faults.note(at, key, quoted(at), "a host's address: not the network's first or last");
         }
-        if nodes.contains(&ip) && !ip.is_unspecified() {
+        if !ip.is_unspecified() && seen.is_again(ip) {
             faults.note(at, key, format!("{} again", quoted(at)), "each node once");
         }
         nodes.push(ip);
@@ -96,7 +96,7 @@ fn nodes(faults: &mut Faults<'_>, entry: &raw_agent::Peers, ports: &[PortConfig]
 
 /// What does not go together with peers.
 fn alone(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw_agent::File,
     entry: &raw_agent::Peers,
     ports: &[PortConfig],

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use toml::Spanned;
 
 use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, reaches, v4_bits};
-use super::faults::{Faults, quoted};
+use super::faults::{Faults, Once, quoted};
 use super::raw_agent::Checksums;
 use crate::io::vdev;
 use crate::limits::PORTS_MAX;
@@ -80,7 +80,7 @@ pub struct Keys<'a> {
 
 impl Keys<'_> {
     /// What they say: both sides are there, and no router.
-    pub fn check(&self, faults: &mut Faults<'_>) -> PortConfig {
+    pub fn check(&self, faults: &mut Faults) -> PortConfig {
         if self.device.get_ref().is_empty() {
             let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
             faults.note(self.device, "port.device", "nothing", allowed);
@@ -116,20 +116,18 @@ impl Keys<'_> {
 }
 
 /// Whether all of them can be.
-pub fn together(faults: &mut Faults<'_>, ports: &[Keys<'_>]) {
+pub fn together(faults: &mut Faults, ports: &[Keys<'_>]) {
     if let Some(beyond) = ports.get(PORTS_MAX) {
         let allowed = format!("at most {PORTS_MAX}");
         faults.note(beyond.device, "port", format!("{} ports", ports.len()), &allowed);
     }
-    for (at, port) in ports.iter().enumerate() {
-        let earlier = &ports[..at];
+    let (mut names, mut addresses) = (Once::new(), Once::new());
+    for port in ports {
         // Arguments create a device, its name tells which it is.
-        let name = |port: &Keys<'_>| vdev::name(port.device.get_ref()).to_owned();
-        if earlier.iter().any(|other| name(other) == name(port)) {
+        if names.is_again(vdev::name(port.device.get_ref())) {
             faults.note(port.device, "port.device", quoted(port.device), "each device once");
         }
-        let ip = |port: &Keys<'_>| network(port.ip.get_ref()).map(|(ip, _)| ip);
-        if ip(port).is_some() && earlier.iter().any(|other| ip(other) == ip(port)) {
+        if network(port.ip.get_ref()).is_some_and(|(ip, _)| addresses.is_again(ip)) {
             let allowed = "an address of its own on each port";
             faults.note(port.ip, "port.ip", quoted(port.ip), allowed);
         }

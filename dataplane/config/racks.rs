@@ -1,11 +1,12 @@
 //! What a spine's file has of its leaves, and a leaf's of its spines.
 
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use toml::Spanned;
 
 use super::address::is_unicast;
-use super::faults::{Faults, HOST, quoted};
+use super::faults::{Faults, HOST, Once, quoted, some_ids};
 use super::leaf::{PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::raw;
@@ -20,8 +21,33 @@ pub fn is_spines(text: &str) -> bool {
     table.is_ok_and(|table| table.get("spine").is_some_and(toml::Value::is_table))
 }
 
+/// Ids of a file's pools.
+pub struct PoolIds {
+    ids: HashSet<u16>,
+    allowed: String,
+}
+
+impl PoolIds {
+    pub fn of(raw: &raw::Config) -> Self {
+        let ids = || raw.pool.iter().map(|pool| *pool.id.get_ref());
+        Self { ids: ids().collect(), allowed: format!("a [[pool]]'s id: {}", some_ids(ids())) }
+    }
+
+    /// Notes a pool that the file does not have.
+    pub fn check(&self, faults: &mut Faults, at: &Spanned<u16>, key: &str) {
+        if !self.ids.contains(at.get_ref()) {
+            faults.note(at, key, at.get_ref(), &self.allowed);
+        }
+    }
+}
+
+/// Pools by their ids; the first one where several have the same.
+pub fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
+    pools.iter().rev().map(|pool| (pool.id, pool)).collect()
+}
+
 /// A leaf below a spine, as its own only worker.
-pub fn rack(faults: &mut Faults<'_>, raw: &raw::Rack) -> ServerConfig {
+pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
     let id = faults.number(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
     let workers = faults.number(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
     ServerConfig {
@@ -35,43 +61,46 @@ pub fn rack(faults: &mut Faults<'_>, raw: &raw::Rack) -> ServerConfig {
 }
 
 /// A leaf has one address, is in each pool once, and in pools that there are.
-pub fn racks_together(faults: &mut Faults<'_>, raw: &raw::Config, racks: &[ServerConfig]) {
-    for (at, (entry, rack)) in raw.rack.iter().zip(racks).enumerate() {
-        let others = || racks[..at].iter().filter(|_| !rack.ip.is_unspecified());
-        if !raw.pool.iter().any(|pool| *pool.id.get_ref() == rack.pool) {
-            let known: Vec<_> = raw.pool.iter().map(|pool| pool.id.get_ref().to_string()).collect();
-            let allowed = format!("a [[pool]]'s id: {}", known.join(", "));
-            faults.note(&entry.pool, "leaf.pool", rack.pool, &allowed);
+pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerConfig]) {
+    let pools = PoolIds::of(raw);
+    let (mut addresses, mut leaves, mut places) = (HashMap::new(), HashMap::new(), Once::new());
+    for (entry, rack) in raw.rack.iter().zip(racks) {
+        pools.check(faults, &entry.pool, "leaf.pool");
+        let leaf = rack.workers[0];
+        if !rack.ip.is_unspecified() {
+            let other = *addresses.entry(leaf).or_insert(rack.ip);
+            if other != rack.ip {
+                let found = format!("{}, and {other} before", quoted(&entry.ip));
+                faults.note(&entry.ip, "leaf.ip", found, "one address for each leaf");
+            }
+            let other = *leaves.entry(rack.ip).or_insert(leaf);
+            if other != leaf {
+                let found = format!("{}, which leaf {other} has", quoted(&entry.ip));
+                faults.note(&entry.ip, "leaf.ip", found, "an address for each leaf");
+            }
         }
-        if let Some(other) = others().find(|one| one.workers == rack.workers && one.ip != rack.ip) {
-            let found = format!("{}, and {} before", quoted(&entry.ip), other.ip);
-            faults.note(&entry.ip, "leaf.ip", found, "one address for each leaf");
-        }
-        if let Some(other) = others().find(|one| one.ip == rack.ip && one.workers != rack.workers) {
-            let found = format!("{}, which leaf {} has", quoted(&entry.ip), other.workers[0]);
-            faults.note(&entry.ip, "leaf.ip", found, "an address for each leaf");
-        }
-        if others().any(|one| one.workers == rack.workers && one.pool == rack.pool) {
-            let found = format!("leaf {} in pool {} again", rack.workers[0], rack.pool);
+        if places.is_again((leaf, rack.pool)) && !rack.ip.is_unspecified() {
+            let found = format!("leaf {leaf} in pool {} again", rack.pool);
             faults.note(&entry.id, "leaf.id", found, "each leaf once a pool");
         }
     }
 }
 
 /// A leaf's spines.
-pub fn spines(faults: &mut Faults<'_>, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
+pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
     let mut spines: Vec<(u16, IpAddr)> = Vec::new();
     if raw.spine.len() > SPINES_MAX {
         let found = format!("{} spines", raw.spine.len());
         faults.note(&raw.spine[SPINES_MAX].id, "spine", found, &format!("at most {SPINES_MAX}"));
     }
+    let (mut ids, mut addresses) = (Once::new(), Once::new());
     for entry in &raw.spine {
         let id = faults.number(Some(&entry.id), "spine.id", 0, (0, WORKER_ID_MAX));
         let ip = faults.host(&entry.ip, "spine.ip", is_unicast, HOST);
-        if spines.iter().any(|(other, _)| *other == id) {
+        if ids.is_again(id) {
             faults.note(&entry.id, "spine.id", format!("{id} again"), "each id once");
         }
-        if spines.iter().any(|(_, other)| *other == ip) && !ip.is_unspecified() {
+        if !ip.is_unspecified() && addresses.is_again(ip) {
             faults.note(&entry.ip, "spine.ip", quoted(&entry.ip), "each address once");
         }
         spines.push((id, ip));
@@ -81,10 +110,10 @@ pub fn spines(faults: &mut Faults<'_>, raw: &raw::Config) -> Vec<(u16, IpAddr)> 
 
 /// What a pool tells its spine.
 pub fn link(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     pool: &raw::Pool,
-    spines: &[(u16, IpAddr)],
+    spines: &HashMap<u16, u16>,
 ) -> Option<SpineLink> {
     if let (None, Some(signals)) = (&pool.spine, &pool.signals) {
         let found = "rules without a spine that is told";
@@ -95,7 +124,7 @@ pub fn link(
         faults.note(at, "pool.spine", at.get_ref(), "none in a spine's file");
         return None;
     }
-    let spine = spines.iter().position(|(id, _)| id == at.get_ref());
+    let spine = spines.get(at.get_ref()).copied();
     if spine.is_none() {
         faults.note(at, "pool.spine", at.get_ref(), "the id of a [[spine]]");
     }
@@ -106,19 +135,24 @@ pub fn link(
             Protocol::Paper
         }),
     };
-    Some(SpineLink { spine: spine? as u16, protocol })
+    Some(SpineLink { spine: spine?, protocol })
 }
 
 /// The service address of a pool.
-pub fn service(faults: &mut Faults<'_>, pool: &raw::Pool) -> Option<IpAddr> {
+pub fn service(faults: &mut Faults, pool: &raw::Pool) -> Option<IpAddr> {
     let at = pool.service.as_ref()?;
     Some(faults.host(at, "pool.service", is_unicast, HOST)).filter(|ip| !ip.is_unspecified())
 }
 
+/// The file's spines by their ids; the first one where several have the same.
+pub fn spine_entries(raw: &raw::Config) -> HashMap<i64, &raw::Spine> {
+    raw.spine.iter().rev().map(|spine| (*spine.id.get_ref(), spine)).collect()
+}
+
 /// A pool's service address and its spine are of the family of its members, which are `kind` and of which one has this address.
 pub fn family(
-    faults: &mut Faults<'_>,
-    raw: &raw::Config,
+    faults: &mut Faults,
+    spines: &HashMap<i64, &raw::Spine>,
     pool: &raw::Pool,
     (kind, member): (&str, IpAddr),
 ) {
@@ -132,15 +166,15 @@ pub fn family(
         faults.note(at, "pool.service", quoted(at), &allowed);
     }
     let Some(at) = &pool.spine else { return };
-    let mut spines = raw.spine.iter().filter(|one| *one.id.get_ref() == i64::from(*at.get_ref()));
-    if let Some(spine) = spines.find(|one| is_other(&one.ip)) {
+    let spine = spines.get(&i64::from(*at.get_ref()));
+    if let Some(spine) = spine.filter(|one| is_other(&one.ip)) {
         let found = format!("spine {}, which has {}", at.get_ref(), spine.ip.get_ref());
         faults.note(at, "pool.spine", found, &format!("a spine with {allowed}"));
     }
 }
 
 /// What a leaf's pools may have and a spine's may not.
-pub fn pools_of_spine(faults: &mut Faults<'_>, raw: &raw::Config) {
+pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
     let allowed = "none in a spine's file: its leaves see to that";
     for pool in &raw.pool {
         if let Some(key) = &pool.key_file {
@@ -154,17 +188,19 @@ pub fn pools_of_spine(faults: &mut Faults<'_>, raw: &raw::Config) {
 
 /// Service addresses are nobody's own.
 pub fn services_together(
-    faults: &mut Faults<'_>,
+    faults: &mut Faults,
     raw: &raw::Config,
     ports: &[PortConfig],
     (pools, servers): (&[PoolConfig], &[ServerConfig]),
 ) {
+    let by_id = by_id(pools);
+    let addresses: HashSet<_> = servers.iter().map(|server| server.ip).collect();
     for entry in &raw.pool {
-        let pool = pools.iter().find(|pool| pool.id == *entry.id.get_ref());
+        let pool = by_id.get(entry.id.get_ref());
         let (Some(at), Some(ip)) = (&entry.service, pool.and_then(|pool| pool.service)) else {
             continue;
         };
-        if servers.iter().any(|server| server.ip == ip) {
+        if addresses.contains(&ip) {
             let allowed = "an address that no [[server]] or [[leaf]] has";
             faults.note(at, "pool.service", quoted(at), allowed);
         }

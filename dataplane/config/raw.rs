@@ -160,51 +160,86 @@ pub struct Server {
     pub registers: Option<bool>,
 }
 
-/// What the TOML reader has to say, in our form.
+/// The fault of a text that is no TOML, or that has a key which is unknown, missing or of the wrong type. Its words are those of all
+/// faults, not the reader's.
 pub fn fault_of(error: &toml::de::Error, text: &str) -> Fault {
     let offset = error.span().map_or(0, |span| span.start);
     let line = line_of(text, offset);
     let message = error.message();
-    let (found, allowed) = message
-        .split_once(", expected ")
-        .unwrap_or((message, "the keys and values of the configuration reference"));
-    let mut found = found.trim_end().replace('\n', ", ");
-    found.push_str(&meant(message));
-    let allowed = plainly(allowed.trim_end()).replace('\n', ", ");
-    Fault { line, key: key_at(text, line), found, allowed }
+    let (found, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+    let key = key_at(text, line);
+    let (found, allowed) = if let Some(value) = found.strip_prefix("invalid type: ") {
+        (value_of(value), plainly(expected))
+    } else if let Some(value) = found.strip_prefix("invalid value: ") {
+        (value_of(value), plainly(expected))
+    } else if let Some(name) = found.strip_prefix("unknown field ") {
+        let found = format!("the unknown key {name}{}", meant(message));
+        (found, expected.replacen("one of ", "", 1))
+    } else if let Some(name) = found.strip_prefix("unknown variant ") {
+        (format!("{name}{}", meant(message)), expected.replacen("one of ", "", 1))
+    } else if let Some(name) = found.strip_prefix("missing field ") {
+        (format!("no key {name}"), format!("the key {name}, which is needed"))
+    } else {
+        let expected = message.split_once("expected ").map_or("text in TOML's form", |(_, it)| it);
+        (found.split("\nexpected").next().unwrap_or_default().to_owned(), plainly(expected))
+    };
+    let on_a_line = |text: &str| text.trim_end().replace('\n', ", ");
+    Fault { line, key, found: on_a_line(&found), allowed: on_a_line(&allowed) }
 }
 
 /// The key or value that a file of an unknown one probably meant, of those that the message lists between backquotes.
 fn meant(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
-    match quoted.next() {
-        Some(unknown) if message.starts_with("unknown ") => did_you_mean(unknown, quoted),
-        _ => String::new(),
+    quoted.next().map_or_else(String::new, |unknown| did_you_mean(unknown, quoted))
+}
+
+/// A value of the wrong type, for people: a value as the file has it, a list or table by its kind.
+fn value_of(found: &str) -> String {
+    let (kind, value) = found.split_once(' ').unwrap_or((found, ""));
+    match kind {
+        "sequence" => "a list".to_owned(),
+        "map" => "a table or a date".to_owned(),
+        "floating" => value.trim_start_matches("point ").trim_matches('`').to_owned(),
+        "integer" | "boolean" => value.trim_matches('`').to_owned(),
+        "string" => value.to_owned(),
+        _ => found.to_owned(),
     }
 }
 
-/// A type as people call it.
-fn plainly(name: &str) -> &str {
-    match name {
+/// A type for people.
+fn plainly(expected: &str) -> String {
+    let name = match expected.trim_end() {
         "i64" | "usize" | "u64" => "a whole number",
         "u16" => "a whole number from 0 to 65535",
-        "a string" => "text in quotes",
+        "f64" => "a number",
+        "a string" | "string or table" => "text in quotes",
         "a boolean" => "true or false",
-        _ => name,
-    }
+        "a sequence" => "a list",
+        "a map" => "a table",
+        name if name.starts_with("struct ") => "a table",
+        name => name,
+    };
+    name.to_owned()
 }
 
-/// The key that a line sets, with its table's name.
+/// The key that a line sets or continues, with its table's name.
 fn key_at(text: &str, line: usize) -> String {
     let mut table = "";
     let mut key = "";
-    for content in text.lines().take(line) {
-        let content = content.trim();
+    // Open brackets of a list that goes on over several lines.
+    let mut open = 0_i32;
+    for content in text.lines().take(line).map(str::trim) {
+        let is_continued = open > 0;
+        open += content.matches('[').count() as i32 - content.matches(']').count() as i32;
+        if is_continued || content.starts_with('#') {
+            continue;
+        }
         if content.starts_with('[') {
             table = content.split(']').next().unwrap_or_default().trim_matches('[').trim();
-            key = "";
+            (key, open) = ("", 0);
         } else {
             key = content.split_once('=').map_or("", |(key, _)| key.trim());
+            open = open.max(0);
         }
     }
     match (table, key) {

@@ -250,7 +250,7 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     );
     faulty("cores = [1]", "cores = []", &["leaf.toml:5", "leaf.cores", "0 cores", "1 to 64"]);
     faulty("cores = [1]", "cores = [1, 1]", &["leaf.cores", "1 twice", "each CPU once"]);
-    faulty("cores = [1]", "cores = \"1\"", &["leaf.toml:5", "leaf.cores", "string", "sequence"]);
+    faulty("cores = [1]", "cores = \"1\"", &["leaf.toml:5", "leaf.cores", "found \"1\"", "a list"]);
     faulty("cores = [1]\n", "", &["cores", "missing"]);
     faulty("\"clients\"", "\"client\"", &["leaf.toml:11", "port.side", "client", "workers"]);
     faulty("10.0.1.1/24", "10.0.1.1", &["leaf.toml:12", "port.ip", "10.0.1.1/24"]);
@@ -292,7 +292,7 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     faulty("\"0-31\"", "\"0-40000\"", &["leaf.toml:26", "server.workers", "0 to 32766"]);
     faulty("\"0-31\"", "\"31-0\"", &["server.workers", "backwards"]);
     faulty("pool = 1\n", "pool = 2\n", &["leaf.toml:27", "server.pool", "2", "a [[pool]]'s id: 1"]);
-    faulty("pool = 1\n", "", &["server", "missing field `pool`"]);
+    faulty("pool = 1\n", "", &["server", "no key `pool`"]);
     faulty(
         "id = 1\npolicy",
         "id = 1\ncolour = 3\npolicy",
@@ -305,7 +305,7 @@ fn every_fault_names_its_place_and_what_is_allowed() {
 #[test]
 fn what_is_not_known_is_told_with_what_was_probably_meant() {
     faulty("udp_port = 1234", "udpport = 1234", &["`udpport` (did you mean `udp_port`?)"]);
-    faulty("cores = [1]", "core = [1]", &["unknown field `core` (did you mean `cores`?)"]);
+    faulty("cores = [1]", "core = [1]", &["the unknown key `core` (did you mean `cores`?)"]);
     faulty("\"clients\"", "\"client\"", &["`client` (did you mean `clients`?)"]);
     faulty("\"horus\"", "\"hours\"", &["unknown policy `hours` (did you mean `horus`?)"]);
     let misspelt = "\"lsq-smart(esp=0.2)\"";
@@ -707,4 +707,231 @@ fn a_leaf_names_its_spines_and_what_it_tells_them() {
     let twice = GOOD.to_owned() + spines + spines;
     let error = Config::parse(Path::new("leaf.toml"), &twice).unwrap_err().to_string();
     assert!(error.contains("90 again") && error.contains("each address once"), "{error}");
+}
+
+/// A leaf's file with every key that a leaf has.
+const EVERY_KEY: &str = r#"
+[leaf]
+id = 1
+udp_port = 1234
+cores = [1]
+state = "/tmp/s"
+state_group = "0"
+seed = 7
+mbufs = 16383
+poll = "busy"
+connections = 64
+multi_packet_per_source = 8
+connection_timeout_ms = 100
+worker_timeout_ms = 100
+pools_max = 8
+servers_max = 64
+workers_max = 64
+[[port]]
+device = "net_memif0"
+side = "both"
+ip = "10.0.1.1/24"
+mac = "02:00:00:00:00:01"
+gateway = "10.0.1.2"
+queue_slots = 64
+vlan = 5
+checksums = "trust"
+[[pool]]
+id = 1
+policy = "jbsq(k=2)"
+queue = 16
+overflow = "refuse"
+shared_workers = true
+reports = "replies"
+service = "10.0.9.9"
+spine = 3
+signals = "horus"
+[[server]]
+ip = "10.0.1.11"
+mac = "02:00:00:00:02:0b"
+workers = "0-31"
+pool = 1
+speed = 1.0
+registers = true
+[[spine]]
+id = 3
+ip = "10.0.1.9"
+[control]
+listen = "127.0.0.1:7070"
+metrics = "127.0.0.1:7071"
+"#;
+
+/// Words of the TOML reader and of serde, which are no words for people.
+const READERS_WORDS: [&str; 14] = [
+    "invalid type",
+    "invalid value",
+    "unknown variant",
+    "unknown field",
+    "missing field",
+    "expected",
+    "i64",
+    "u16",
+    "u64",
+    "usize",
+    "f64",
+    "struct ",
+    "sequence",
+    "boolean",
+];
+
+#[test]
+fn wrong_types_are_told_as_wrong_values() {
+    parse(EVERY_KEY).unwrap();
+    let lines: Vec<_> = EVERY_KEY.lines().collect();
+    let wrong = ["true", "\"x\"", "5", "-1", "1.5", "[true]", "{ a = 1 }", "1979-05-27", "[[1]]"];
+    let mut table = "";
+    let mut messages = std::collections::BTreeSet::new();
+    for (at, line) in lines.iter().enumerate() {
+        if line.starts_with('[') {
+            table = line.trim_matches(['[', ']']);
+        }
+        let Some((key, _)) = line.split_once(" = ") else { continue };
+        for value in wrong {
+            let changed = format!("{key} = {value}");
+            let mut lines = lines.clone();
+            lines[at] = &changed;
+            let Err(error) = parse(&lines.join("\n")) else { continue };
+            let message = error.to_string();
+            messages.insert(message.split_once("found").unwrap().1.to_owned());
+            let (line, key) = (at + 1, format!("{table}.{key}"));
+            let is_named = error.faults.iter().any(|fault| fault.line == line && fault.key == key);
+            assert!(is_named || table == "leaf", "{changed}: {message}");
+            for word in READERS_WORDS {
+                assert!(!message.contains(word), "{word} in {message}");
+            }
+        }
+    }
+    assert!(messages.len() > 50);
+    messages.iter().for_each(|message| println!("found{message}"));
+}
+
+#[test]
+fn key_of_a_list_over_several_lines_is_named() {
+    let text = GOOD.replace("cores = [1]", "cores = [\n  1,\n  # two\n  \"x\",\n]");
+    let fault = &parse(&text).unwrap_err().faults[0];
+    assert_eq!((&fault.key[..], &fault.found[..]), ("leaf.cores", "\"x\""));
+    assert_eq!(fault.allowed, "a whole number");
+}
+
+#[test]
+fn listener_and_metrics_need_two_addresses() {
+    let with = |listen: &str, metrics: &str| {
+        parse(&format!("{GOOD}[control]\nlisten = \"{listen}\"\nmetrics = \"{metrics}\"\n"))
+    };
+    for (listen, metrics) in [
+        ("127.0.0.1:7070", "127.0.0.1:7070"),
+        ("127.0.0.1:7070", "0.0.0.0:7070"),
+        ("127.0.0.1:7070", "[::]:7070"),
+        ("[::1]:7070", "[::]:7070"),
+        ("127.0.0.1:7070", "[::ffff:127.0.0.1]:7070"),
+    ] {
+        let error = with(listen, metrics).unwrap_err().to_string();
+        let expected = format!("`control.metrics`: found `{metrics}`, and {listen} for `listen`");
+        assert!(error.contains(&expected) && error.contains("another port"), "{error}");
+    }
+    for (listen, metrics) in [
+        ("127.0.0.1:7070", "127.0.0.1:7071"),
+        ("127.0.0.1:7070", "127.0.0.2:7070"),
+        ("[::1]:7070", "0.0.0.0:7070"),
+        ("127.0.0.1:0", "127.0.0.1:0"),
+    ] {
+        assert!(with(listen, metrics).is_ok(), "{listen} {metrics}");
+    }
+}
+
+#[test]
+fn only_regular_files_of_bounded_size_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let big = folder.path().join("big");
+    std::fs::File::create(&big).unwrap().set_len((16 << 20) + 1).unwrap();
+    for (path, found) in [
+        (Path::new("/dev/zero"), "a character device"),
+        (&fifo, "a FIFO"),
+        (folder.path(), "a folder"),
+        (&big, "more than 16777216 bytes"),
+    ] {
+        let leafs = Config::load(path).unwrap_err().to_string();
+        let agents = AgentConfig::load(path).unwrap_err().to_string();
+        let controllers = ControllerConfig::load(path).unwrap_err().to_string();
+        for error in [leafs, agents, controllers] {
+            assert!(error.contains(found) && error.contains("at most 16 MiB"), "{error}");
+        }
+        assert!(!AgentConfig::is_agents(path) && !ControllerConfig::is_controllers(path));
+    }
+    let missing = Config::load(&folder.path().join("none")).unwrap_err().to_string();
+    assert!(missing.contains("No such file"), "{missing}");
+}
+
+/// Runs on a thread and fails after a time that no linear check needs and no quadratic one keeps.
+fn within_five_minutes(check: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        check();
+        let _ = done.send(());
+    });
+    match is_done.recv_timeout(std::time::Duration::from_secs(300)) {
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("the check is not linear"),
+        _ => thread.join().unwrap_or_else(|failure| std::panic::resume_unwind(failure)),
+    }
+}
+
+#[test]
+fn faults_cost_linear_time_and_the_first_hundred_are_printed() {
+    const ENTRIES: usize = 50_000;
+    within_five_minutes(|| {
+        let check = |head: &str, entry: &dyn Fn(usize) -> String| {
+            let text = head.to_owned() + &(0..ENTRIES).map(entry).collect::<String>();
+            let error = match head.contains("[agent]\nname") && !head.contains("[leaf]") {
+                true => AgentConfig::parse(Path::new("x.toml"), &text).unwrap_err(),
+                false => Config::parse(Path::new("x.toml"), &text).unwrap_err(),
+            };
+            assert!(error.faults.len() > ENTRIES / 2, "{} faults", error.faults.len());
+            let printed = error.to_string();
+            assert_eq!(printed.lines().count(), 101);
+            let rest = format!("x.toml: {} more faults are not printed", error.faults.len() - 100);
+            assert_eq!(printed.lines().last(), Some(&rest[..]));
+        };
+        let server = |at: usize, rest: &str| {
+            let [_, a, b, c] = (at as u32).to_be_bytes();
+            format!("[[server]]\nip = \"11.{a}.{b}.{c}\"\n{rest}\n")
+        };
+        // No pool, the same workers, an address that no port leads to, a key that changes nothing.
+        check(GOOD, &|at| server(at, "workers = \"0-32000\"\npool = 9\nspeed = 2.0"));
+        check(GOOD, &|_| "[[server]]\nip = \"10.0.2.11\"\nworkers = \"1\"\npool = 1\n".to_owned());
+        check(GOOD, &|at| {
+            let id = at % 60_000;
+            format!(
+                "[[pool]]\nid = {id}\npolicy = \"horus\"\nqueue = 9\nspine = 5\nservice = \"10.0.2.11\"\n"
+            )
+        });
+        check(GOOD, &|at| {
+            format!("[[port]]\ndevice = \"d\"\nside = \"both\"\nip = \"10.{}.2.1/24\"\n", at % 200)
+        });
+        check(GOOD, &|at| format!("[[spine]]\nid = {}\nip = \"10.0.1.9\"\n", at % 30_000));
+        let spine = "[spine]\nid = 1\ncores = [1]\n[[port]]\ndevice = \"d\"\nside = \"both\"\nip = \"10.0.1.1/24\"\n\
+                     [[pool]]\nid = 1\npolicy = \"horus-spine\"\n";
+        check(spine, &|at| {
+            let id = at % 30_000;
+            format!(
+                "[[leaf]]\nid = {id}\nip = \"10.0.1.{}\"\npool = {}\nworkers = 4\n",
+                at % 250,
+                at % 9
+            )
+        });
+        let agent = "[agent]\nname = \"a\"\ncore = 1\nleaf = \"10.0.2.1\"\n[[port]]\ndevice = \"d\"\nip = \"10.0.2.11/24\"\n";
+        check(agent, &|at| {
+            format!(
+                "[[pool]]\nid = {}\npolicy = \"jsq\"\nworkers = \"0-32000\"\nqueue = 0\n",
+                at % 9
+            )
+        });
+        check(agent, &|at| format!("[[leaf]]\nip = \"10.0.3.{}\"\n", at % 99));
+    });
 }

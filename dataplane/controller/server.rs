@@ -2,34 +2,34 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::ServerTlsConfig;
-use tonic::transport::server::Connected;
 
 use super::desk::{Desk, Standing, StandingReader};
 use super::generated::fabric_server::FabricServer;
 use super::service::Service;
 use super::store::{EtcdAccess, EtcdStore, FileStore, Store, StoreError};
-use crate::admin::listen::{Accepted, ServerError, accept, bind, tls};
+use crate::admin::listen::{
+    self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
+};
+use crate::admin::places::Places;
 use crate::admin::{OwnersSocket, SocketError};
 use crate::config::{ControllerConfig, StoreConfig};
 
 /// What the reflection service tells of the calls.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
-/// Connections that one listener has at a time, if the system allows as many.
+/// Connections of one listener, if the system allows as many.
 const CONNECTIONS: usize = 1 << 15;
-/// Calls that one connection has under way.
-const CALLS: usize = 16;
+/// Limits of the gRPC servers.
+const LIMITS: GrpcLimits =
+    GrpcLimits { calls: 16, call_max: Duration::from_secs(15), alive: ALIVE };
 /// Bytes of a message.
 const REQUEST_MAX: usize = 256 << 10;
-/// A call has so long to be answered.
-const CALL_MAX: Duration = Duration::from_secs(15);
 /// Nodes are asked so often whether they are there, and have so long to say so.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
 /// Commands that wait.
@@ -153,6 +153,13 @@ fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
+/// Places of one listener. Half of the descriptors are for all else: the other listener, the store, and files.
+fn places() -> Arc<Places> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = usize::try_from(limit / 4).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
+    Places::new(most, (most / 4).max(1))
+}
+
 /// What a controller starts with.
 struct Parts {
     listeners: Listeners,
@@ -188,18 +195,21 @@ impl Parts {
 /// Serves until it is told to stop.
 async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<bool>) {
     let Listeners { mut socket, listen } = listeners;
+    let add_services = |server| services(server, service.clone());
     let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
     let unix = async {
         let Some(unix) = unix else { return };
         let listener = tokio::net::UnixListener::from_std(unix);
-        let accepted = accept(listener, CONNECTIONS, stopped.clone());
-        run_grpc(accepted, None, service.clone(), stopped.clone()).await;
+        let accepted = accept(listener, places(), stopped.clone());
+        let router = listen::grpc(LIMITS, None).map(add_services);
+        listen::run("controller", router, accepted, stopped.clone()).await;
     };
     let tcp = async {
         let Some((listener, tls)) = listen else { return };
         let listener = tokio::net::TcpListener::from_std(listener);
-        let accepted = accept(listener, CONNECTIONS, stopped.clone());
-        run_grpc(accepted, tls, service.clone(), stopped.clone()).await;
+        let accepted = accept(listener, places(), stopped.clone());
+        let router = listen::grpc(LIMITS, tls).map(add_services);
+        listen::run("controller", router, accepted, stopped.clone()).await;
     };
     let mut ended = stopped.clone();
     let stop = async {
@@ -210,36 +220,13 @@ async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<
     tokio::select! { _ = all => {}, () = stop => {} }
 }
 
-async fn run_grpc<S>(
-    accepted: Accepted<S>,
-    tls: Option<ServerTlsConfig>,
-    service: Service,
-    mut stopped: watch::Receiver<bool>,
-) where
-    S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
-{
-    let mut server = tonic::transport::Server::builder()
-        .timeout(CALL_MAX)
-        .concurrency_limit_per_connection(CALLS)
-        .max_concurrent_streams(Some(CALLS as u32))
-        .http2_keepalive_interval(Some(ALIVE.0))
-        .http2_keepalive_timeout(Some(ALIVE.1))
-        .http2_max_header_list_size(Some(16 << 10));
-    if let Some(tls) = tls {
-        server = match server.tls_config(tls) {
-            Ok(server) => server,
-            Err(error) => return log::error!("controller: {error}"),
-        };
-    }
+/// Adds the controller's services.
+fn services(mut server: GrpcServer, service: Service) -> GrpcRouter {
     let calls = FabricServer::new(service).max_decoding_message_size(REQUEST_MAX);
     let mut router = server.add_service(calls);
     let builder = tonic_reflection::server::Builder::configure();
     if let Ok(v1) = builder.register_encoded_file_descriptor_set(DESCRIPTOR).build_v1() {
         router = router.add_service(v1);
     }
-    let stop = async move { _ = stopped.wait_for(|stop| *stop).await };
-    let served = router.serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop).await;
-    if let Err(error) = served {
-        log::error!("controller: {error}");
-    }
+    router
 }

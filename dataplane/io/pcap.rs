@@ -12,6 +12,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
 use super::{Buf, Burst, Port};
+use crate::state::files;
 
 /// The longest packet that is recorded whole.
 const SNAP_LEN: u32 = 65_535;
@@ -264,8 +265,8 @@ pub struct Captured {
 /// # Errors
 /// When the file cannot be read, or is not a whole capture of Ethernet frames.
 pub fn read_packets(path: &Path) -> Result<Vec<Captured>, CaptureError> {
-    let file =
-        File::open(path).map_err(|reason| CaptureError::Open { path: path.to_owned(), reason })?;
+    let file = files::open_regular(path)
+        .map_err(|reason| CaptureError::Open { path: path.to_owned(), reason })?;
     let malformed = |packet, reason| CaptureError::Format { path: path.to_owned(), packet, reason };
     let mut reader =
         PcapReader::new(BufReader::new(file)).map_err(|error| malformed(0, whole_text(&error)))?;

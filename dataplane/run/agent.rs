@@ -18,7 +18,7 @@ use crate::admin::{Requests, reload};
 use crate::assembly::agent;
 use crate::clock::{Adaptive, Clock, ClockError, ClockFile, Node, NodeKind, Watched};
 use crate::config::{AgentConfig, HostConfig, Polling, Sends};
-use crate::control::{Membership, signer};
+use crate::control::signer;
 #[cfg(feature = "control")]
 use crate::controller::NodeId;
 use crate::cpus;
@@ -130,13 +130,9 @@ pub(super) fn start(
     let deaths = Arc::clone(&parts.deaths);
     let attached = (attached, parts.commands.clone());
     let control = agent::control(config, &table, attached, signer.clone());
-    let reader = |now: &Membership, _: Option<&Membership>| {
-        let wanted = AgentConfig::load(&config.path).map_err(|error| error.to_string())?;
-        reload::agent(config, &wanted, now, &agent::membership(&wanted))
-    };
     let tap = TapCommands::default();
     let points = tap_points(vec![tap.clone()], &devices, (clock.as_ref(), &eal), &cpus);
-    let requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let requests = Requests::new(control, Arc::clone(&table), reload::agents_reader(config));
     let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.state.as_deref());
     let outside = Outside::open(&requests, options, reached, &cpus)?;

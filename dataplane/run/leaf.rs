@@ -105,13 +105,9 @@ pub fn run(
     let counters: Vec<_> = (0..config.leaf.cores.len()).map(|core| table.counters(core)).collect();
     let (both, commands) = assembly::cores(&stages, &table);
     let control = Control::of(Arc::clone(&table), membership, ColocatedCores::new(both, agents));
-    let reader = |now: &Membership, of_agent: Option<&Membership>| {
-        let wanted = Config::load(&config.path).map_err(|error| error.to_string())?;
-        reload::leaf(config, &wanted, now, of_agent)
-    };
     let taps: Vec<_> = commands.iter().map(|_| TapCommands::default()).collect();
     let points = tap_points(taps.clone(), &devices, (clock.as_ref(), &eal), &cpus);
-    let requests = Requests::new(control, Arc::clone(&table), Box::new(reader));
+    let requests = Requests::new(control, Arc::clone(&table), reload::leafs_reader(config));
     let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.leaf.state.as_deref());
     let outside = Outside::open(&requests, options, reached, &cpus)?;

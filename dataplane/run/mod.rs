@@ -250,7 +250,7 @@ struct Outside {
 impl Outside {
     /// By lines, signals, and as configured, beside the state file; on these CPUs.
     fn open<C: Cores>(
-        requests: &Requests<'_, C>,
+        requests: &Requests<C>,
         options: &Options,
         (config, state): (&ControlConfig, Option<&Path>),
         cpus: &[usize],

@@ -810,7 +810,8 @@ impl Network {
     }
 
     /// The address of the server that tasks for a pool's member go to; none of a place that nobody has.
-    pub(super) fn member_address(&self, pool: usize, member: Member) -> Option<IpAddr> {
+    #[must_use]
+    pub fn member_address(&self, pool: usize, member: Member) -> Option<IpAddr> {
         if let Some(v6) = self.v6().filter(|v6| v6.has_pool(pool)) {
             return v6.member(pool, member).map(|ip| Ipv6Addr::from_bits(ip).into());
         }

@@ -32,6 +32,43 @@ pub fn advice(error: &io::Error) -> &'static str {
     }
 }
 
+/// Most bytes of a file that is read whole.
+pub const FILE_MAX: u64 = 16 << 20;
+
+/// Opens a regular file for reading, through symbolic links. Waits for no writer of a FIFO and opens no device.
+///
+/// # Errors
+/// When there is something else, or those of the system.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    regular(path)?.open(false)
+}
+
+/// Reads a regular file of at most [`FILE_MAX`] bytes, through symbolic links.
+///
+/// # Errors
+/// When there is something else, when it is longer, or those of the system.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    regular(path)?.read(FILE_MAX)
+}
+
+/// The same, of a text in UTF-8.
+///
+/// # Errors
+/// The same, and when it is no UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let text = String::from_utf8(read(path)?);
+    text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text in UTF-8"))
+}
+
+fn regular(path: &Path) -> io::Result<Found> {
+    let found = Found::behind(path)?.ok_or(Errno::NOENT)?;
+    if found.is_file() {
+        return Ok(found);
+    }
+    let text = format!("it is {}, not a regular file", found.describe());
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
 /// What lies at a path. It is not opened for reading or writing yet.
 #[derive(Debug)]
 pub struct Found {
@@ -160,6 +197,26 @@ impl Found {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         own_path(&self.place)
+    }
+
+    /// Its access mode.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        self.stat.st_mode & 0o7777
+    }
+
+    /// Reads at most `most` bytes of it, which must be a regular file.
+    ///
+    /// # Errors
+    /// When it has more, or those of the system.
+    pub fn read(&self, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(false)?.take(most + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 <= most {
+            return Ok(bytes);
+        }
+        let text = format!("it has more than {most} bytes");
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
     }
 
     /// Opens it for reading, and for writing if wanted, without waiting for anybody.

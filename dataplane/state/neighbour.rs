@@ -229,6 +229,22 @@ impl Neighbours {
         self.key_at(at) == key && self.v6(Slot(at as u32)) == Some(address)
     }
 
+    /// The pinned entry of `address` behind `port`. Returns `None` for a port that the table does not have.
+    #[must_use]
+    pub fn find_pinned_host(&self, port: usize, address: IpAddr) -> Option<Slot> {
+        if port >= self.ports {
+            return None;
+        }
+        match address {
+            IpAddr::V4(address) => self.find_pinned(key(port, address.to_bits())),
+            IpAddr::V6(address) => {
+                let address = address.to_bits();
+                let at = self.find_pinned_v6(self.key_v6(port, address), address)?;
+                Some(Slot(at as u32))
+            }
+        }
+    }
+
     /// As [`Neighbours::pin`], of an IPv6 host.
     pub fn pin_v6(&self, port: usize, address: u128) -> Option<Slot> {
         let key = self.key_v6(port, address);

@@ -78,6 +78,22 @@ fn mark(number: u64, words: impl Iterator<Item = u64>) -> u64 {
     words.fold(step(0xcbf2_9ce4_8422_2325, number), step)
 }
 
+/// Changes words of the newest copy in a state file's bytes, and makes its mark right again.
+#[cfg(test)]
+pub fn change_words(file: &mut [u8], change: impl FnOnce(&mut [u64])) {
+    let head = |at: usize| word_of(&file[8 * at..8 * at + 8]);
+    let (len, number) = (head(word::LEN), head(word::NUMBER));
+    let at = place(number, len) as usize;
+    let copy = at..at + len as usize;
+    let mut words: Vec<u64> = file[copy.clone()].chunks(8).map(word_of).collect();
+    change(&mut words);
+    for (bytes, word) in file[copy].chunks_exact_mut(8).zip(&words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    let mark = mark(number, words.into_iter());
+    file[8 * word::MARK..][..8].copy_from_slice(&mark.to_le_bytes());
+}
+
 fn word_of(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);

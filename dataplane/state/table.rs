@@ -734,6 +734,9 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
         count.filter(|&count| count <= max).ok_or_else(impossible)
     };
     let (cores, pools) = (within(word::CORES, CORES_MAX)?, within(word::POOLS, POOLS_MAX)?);
+    if cores == 0 {
+        return Err(impossible());
+    }
     let servers = within(word::SERVERS, MEMBERS_MAX)?;
     let ports = within(word::PORTS, PORTS_MAX)?;
     let pinned = within(word::PINNED, MEMBERS_MAX + PORTS_MAX)?;

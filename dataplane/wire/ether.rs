@@ -41,6 +41,12 @@ impl Mac {
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 == 1
     }
+
+    /// A host's address: neither a group's nor all zeros.
+    #[must_use]
+    pub fn is_host(self) -> bool {
+        !self.is_group() && self != Self::default()
+    }
 }
 
 impl fmt::Display for Mac {

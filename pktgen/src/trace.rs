@@ -20,7 +20,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -32,6 +31,7 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
 use wedjat::reason::DropReason;
+use wedjat::state::files;
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Datagram};
 use wedjat::wire::{ether, vlan};
@@ -161,7 +161,7 @@ impl Trace {
 
 fn read(path: &Path, tasks: &mut Collected) -> Result<(), Problem> {
     let unreadable = |error: std::io::Error| (Place::Whole, error.to_string());
-    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let mut file = BufReader::new(files::open_regular(path).map_err(unreadable)?);
     let first = file.fill_buf().map_err(unreadable)?;
     let magic = first.first_chunk().map(|magic| u32::from_be_bytes(*magic));
     match magic {

@@ -8,6 +8,8 @@ mod account;
 #[cfg(feature = "dpdk")]
 mod changes;
 #[cfg(feature = "dpdk")]
+mod control;
+#[cfg(feature = "dpdk")]
 mod files;
 mod forgeries;
 #[cfg(feature = "dpdk")]
@@ -121,8 +123,14 @@ pub fn attacks() -> Vec<&'static Attack> {
         library::ATTACKS,
     ];
     #[cfg(feature = "dpdk")]
-    let on_processes =
-        [kills::ATTACKS, changes::ATTACKS, files::ATTACKS, peers::ATTACKS, replays::ATTACKS];
+    let on_processes = [
+        kills::ATTACKS,
+        changes::ATTACKS,
+        control::ATTACKS,
+        files::ATTACKS,
+        peers::ATTACKS,
+        replays::ATTACKS,
+    ];
     #[cfg(not(feature = "dpdk"))]
     let on_processes: [&[Attack]; 0] = [];
     #[cfg(all(feature = "control", feature = "dpdk"))]

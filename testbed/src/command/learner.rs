@@ -29,8 +29,8 @@ pub struct Arguments {
 /// Compares; false when they differ by more than rounding.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let path = arguments.trace.display();
-    let text =
-        std::fs::read_to_string(&arguments.trace).map_err(|error| format!("{path}: {error}"))?;
+    let text = wedjat::state::files::read_text(&arguments.trace)
+        .map_err(|error| format!("{path}: {error}"))?;
     let differences = trace::compare(&text).map_err(|error| format!("{path}: {error}"))?;
     match arguments.format {
         Format::Json => println!("{}", serde_json::to_string(&differences)?),

@@ -171,7 +171,8 @@ impl SimArgs {
     pub fn complete(self) -> Result<Self, String> {
         let Some(path) = &self.scenario else { return Ok(self) };
         let name = path.display();
-        let text = std::fs::read_to_string(path).map_err(|e| format!("scenario {name}: {e}"))?;
+        let text =
+            wedjat::state::files::read_text(path).map_err(|e| format!("scenario {name}: {e}"))?;
         let file: toml::Table = text.parse().map_err(|e| format!("scenario {name}: {e}"))?;
         let mut keys = toml::Table::try_from(&self).map_err(|e| e.to_string())?;
         for (key, value) in file {

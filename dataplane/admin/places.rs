@@ -1,0 +1,271 @@
+//! Places for connections: bounded in all and by source. A newcomer takes the place of an idle connection where none is free, so
+//! connections that do nothing shut nobody out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Peer of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Peer over TCP. All addresses of an IPv6 network of prefix 64 are one source.
+    Host(IpAddr),
+    /// Process of this machine.
+    Process(Option<i32>),
+}
+
+impl Source {
+    /// Source of a peer with this address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        Self::Host(match address.to_canonical() {
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+            address => address,
+        })
+    }
+}
+
+/// Connections of one listener.
+#[derive(Debug)]
+pub struct Places {
+    most: usize,
+    /// Most connections of one source that have not made a request.
+    most_silent: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// Connections in the order of their arrival.
+    connections: BTreeMap<u64, Connection>,
+    /// Connections of each source, and those of them that have made no request.
+    sources: HashMap<Source, Count>,
+    /// Number of the newest event.
+    clock: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    all: usize,
+    silent: usize,
+}
+
+#[derive(Debug)]
+struct Connection {
+    source: Source,
+    /// It has made a request, so its handshake is over and its certificate was accepted.
+    has_asked: bool,
+    /// Requests that are being answered.
+    calls: usize,
+    /// Number of the event that used it last.
+    used: u64,
+    /// Ends it when dropped.
+    _end: oneshot::Sender<()>,
+}
+
+impl Taken {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn count(&self, source: Source) -> Count {
+        self.sources.get(&source).copied().unwrap_or_default()
+    }
+
+    fn remove(&mut self, number: u64) {
+        let Some(connection) = self.connections.remove(&number) else { return };
+        if let Some(count) = self.sources.get_mut(&connection.source) {
+            count.all -= 1;
+            count.silent -= usize::from(!connection.has_asked);
+            if count.all == 0 {
+                self.sources.remove(&connection.source);
+            }
+        }
+    }
+
+    /// Ends an idle connection: of the source with most connections, one without a request first, then the one unused for longest.
+    /// False when all of them are being answered.
+    fn evict(&mut self, may_go: impl Fn(&Connection) -> bool) -> bool {
+        let idle = self.connections.iter().filter(|(_, one)| one.calls == 0 && may_go(one));
+        let rank =
+            |one: &Connection| (usize::MAX - self.count(one.source).all, one.has_asked, one.used);
+        let victim = idle.min_by_key(|(_, one)| rank(one)).map(|(number, _)| *number);
+        victim.map(|number| self.remove(number)).is_some()
+    }
+}
+
+impl Places {
+    /// For so many connections, and at most `most_silent` of one source that have not made a request.
+    #[must_use]
+    pub fn new(most: usize, most_silent: usize) -> Arc<Self> {
+        Arc::new(Self { most, most_silent, taken: Mutex::default() })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a connection of this source a place. None when all places are taken by connections that are being answered.
+    #[must_use]
+    pub fn admit(self: &Arc<Self>, source: Source) -> Option<Place> {
+        let mut taken = self.taken();
+        let of_source = |one: &Connection| one.source == source && !one.has_asked;
+        if taken.count(source).silent >= self.most_silent && !taken.evict(of_source) {
+            return None;
+        }
+        if taken.connections.len() >= self.most && !taken.evict(|_| true) {
+            return None;
+        }
+        let (number, (end, ended)) = (taken.tick(), oneshot::channel());
+        let (has_asked, calls, used) = (false, 0, number);
+        let connection = Connection { source, has_asked, calls, used, _end: end };
+        taken.connections.insert(number, connection);
+        let count = taken.sources.entry(source).or_default();
+        (count.all, count.silent) = (count.all + 1, count.silent + 1);
+        let seat = Seat { places: Arc::clone(self), number };
+        Some(Place { seat, ended })
+    }
+
+    /// Ends one idle connection, for its file descriptor.
+    pub fn evict(&self) -> bool {
+        self.taken().evict(|_| true)
+    }
+
+    fn end_call(&self, number: u64) {
+        let mut taken = self.taken();
+        let used = taken.tick();
+        if let Some(connection) = taken.connections.get_mut(&number) {
+            (connection.calls, connection.used) = (connection.calls - 1, used);
+        }
+    }
+}
+
+/// A connection's place, free again when this is dropped.
+#[derive(Debug)]
+pub struct Place {
+    seat: Seat,
+    /// Resolves when the connection must end.
+    pub ended: oneshot::Receiver<()>,
+}
+
+impl Place {
+    /// Name of the place, for the connection's requests.
+    #[must_use]
+    pub fn seat(&self) -> Seat {
+        self.seat.clone()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.seat.places.taken().remove(self.seat.number);
+    }
+}
+
+/// Name of a place.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    places: Arc<Places>,
+    number: u64,
+}
+
+impl Seat {
+    /// Notes a request; it is being answered until the result is dropped.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        let mut taken = self.places.taken();
+        let used = taken.tick();
+        if let Some(connection) = taken.connections.get_mut(&self.number) {
+            (connection.calls, connection.used) = (connection.calls + 1, used);
+            let (source, was_silent) = (connection.source, !connection.has_asked);
+            connection.has_asked = true;
+            if let Some(count) = taken.sources.get_mut(&source) {
+                count.silent -= usize::from(was_silent);
+            }
+        }
+        drop(taken);
+        Call(self.clone())
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub struct Call(Seat);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.places.end_call(self.0.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(last: u8) -> Source {
+        Source::of([10, 0, 0, last].into())
+    }
+
+    fn is_over(place: &mut Place) -> bool {
+        place.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    }
+
+    #[test]
+    fn silent_source_loses_its_oldest_connection() {
+        let places = Places::new(8, 2);
+        let mut silent: Vec<_> = (0..3).map(|_| places.admit(host(1)).unwrap()).collect();
+        let over: Vec<_> = silent.iter_mut().map(is_over).collect();
+        assert_eq!(over, [true, false, false]);
+        let mut other = places.admit(host(2)).unwrap();
+        assert!(!is_over(&mut other), "another source has places of its own");
+    }
+
+    #[test]
+    fn full_listener_admits_newcomers() {
+        let places = Places::new(4, 4);
+        let mut operator = places.admit(host(9)).unwrap();
+        drop(operator.seat().call());
+        let mut idle: Vec<_> = (0..3).map(|_| places.admit(host(1)).unwrap()).collect();
+        // A source with many connections gives its own before another's.
+        for _ in 0..20 {
+            idle.push(places.admit(host(1)).unwrap());
+        }
+        assert!(!is_over(&mut operator));
+        assert_eq!(idle.iter_mut().filter_map(|one| (!is_over(one)).then_some(())).count(), 3);
+        assert!(places.admit(host(2)).is_some());
+    }
+
+    #[test]
+    fn answered_connection_stays() {
+        let places = Places::new(2, 2);
+        let mut busy: Vec<_> = (0..2).map(|_| places.admit(host(1)).unwrap()).collect();
+        let calls: Vec<_> = busy.iter().map(|one| one.seat().call()).collect();
+        assert!(places.admit(host(2)).is_none() && !places.evict());
+        assert!(busy.iter_mut().all(|one| !is_over(one)));
+        drop(calls);
+        assert!(places.admit(host(2)).is_some());
+        assert!(is_over(&mut busy[0]) && !is_over(&mut busy[1]), "the one unused for longest");
+    }
+
+    #[test]
+    fn place_is_free_after_its_connection() {
+        let places = Places::new(1, 1);
+        for last in 0..9 {
+            let mut place = places.admit(host(last)).unwrap();
+            let _call = place.seat().call();
+            assert!(!is_over(&mut place));
+        }
+        assert!(places.taken().connections.is_empty() && places.taken().sources.is_empty());
+    }
+
+    #[test]
+    fn addresses_of_an_ipv6_network_are_one_source() {
+        let of = |text: &str| Source::of(text.parse().unwrap());
+        assert_eq!(of("fd00:1::1"), of("fd00:1::ffff:2"));
+        assert_ne!(of("fd00:1::1"), of("fd00:2::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    }
+}

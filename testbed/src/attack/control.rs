@@ -1,0 +1,199 @@
+//! Attacks on a node's control: configurations that are no files or have many faults, and connections that do nothing.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::rigs::processes::{Job, PATIENCE, Site, check_alive, check_driven, how};
+use super::{Account, Attack, Budget, Failure, RunsOn};
+use crate::demo::leaf::LeafProcess;
+
+/// Connections that do nothing, to each listener: more than it has places.
+const IDLE: usize = 200;
+/// Entries with faults.
+const FAULTY: usize = 20_000;
+
+/// The attacks of this file.
+pub static ATTACKS: &[Attack] = &[
+    Attack {
+        name: "configuration-is-no-file",
+        summary: "a FIFO, an endless device, a folder or an endless file takes the place of a leaf's configuration, which it then reads again",
+        runs_on: RunsOn::Processes,
+        run: no_file,
+    },
+    Attack {
+        name: "configuration-of-faults",
+        summary: "a leaf reads its configuration again, which has 20,000 entries with faults",
+        runs_on: RunsOn::Processes,
+        run: faults,
+    },
+    Attack {
+        name: "idle-connections",
+        summary: "200 connections that say nothing to each listener of a leaf's control, again and again",
+        runs_on: RunsOn::Processes,
+        run: idle,
+    },
+];
+
+/// Something that takes the configuration's place.
+type Substitute = (&'static str, fn(&Path) -> std::io::Result<()>);
+
+const SUBSTITUTES: [Substitute; 4] = [
+    ("a FIFO", |path| Command::new("mkfifo").arg(path).status().map(|_| ())),
+    ("an endless device", |path| symlink("/dev/zero", path)),
+    ("a folder", |path| fs::create_dir(path)),
+    ("an endless file", |path| fs::File::create(path)?.set_len(1 << 40)),
+];
+
+fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
+    for (name, make) in SUBSTITUTES {
+        let site = Site::new()?;
+        let mut leaf = site.leaf()?;
+        let config = site.path("leaf.toml");
+        fs::remove_file(&config)?;
+        make(&config)?;
+        let checked = finish(&site, "check", &[Path::new("check"), &config])?;
+        account.check(
+            format!("{name}: `wedjat check` refuses it"),
+            checked.0 == Some(1) && checked.1.contains("can't be read"),
+            format!("{:?}: {}", checked.0, checked.1.trim()),
+        );
+        hang_up(&leaf)?;
+        account.tried("reloads", 1);
+        site.until("a refused reload", || Ok(leaf.said().contains("reload refused")))?;
+        check_control(account, name, &site)?;
+        check_driven(account, &format!("{name}: all tasks are answered"), site.drive(0.2));
+        check_alive(account, &format!("{name}: the leaf lives"), &mut leaf);
+        check_term(account, name, leaf)?;
+    }
+    Ok(())
+}
+
+fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut leaf = site.leaf()?;
+    let config = site.path("leaf.toml");
+    let mut text = fs::read_to_string(&config)?;
+    for at in 0..FAULTY {
+        let [_, a, b, c] = (at as u32).to_be_bytes();
+        write!(text, "[[server]]\nip = '11.{a}.{b}.{c}'\npool = 9\nworkers = '0-3000'\n")?;
+    }
+    fs::write(&config, text)?;
+    account.tried("entries with faults", FAULTY as u64);
+    hang_up(&leaf)?;
+    check_control(account, "while it is read", &site)?;
+    let checked = finish(&site, "check", &[Path::new("check"), &config])?;
+    account.check(
+        "`wedjat check` prints 100 faults and counts the rest",
+        checked.0 == Some(1) && checked.1.contains("more faults are not printed"),
+        format!("{:?}, {} lines", checked.0, checked.1.lines().count()),
+    );
+    site.until("a refused reload", || Ok(leaf.said().contains("reload refused")))?;
+    check_alive(account, "the leaf lives", &mut leaf);
+    check_term(account, "after the reload", leaf)
+}
+
+fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let (listen, metrics) = (free()?, free()?);
+    let config = site.leaf_config(&site.state())?;
+    let config = format!("{config}\n[control]\nlisten = '{listen}'\nmetrics = '{metrics}'\n");
+    let mut leaf = site.start(Command::new(site.binary()), "leaf", &config)?;
+    let socket = control_socket(&site);
+    site.until("the leaf's control", || Ok(leaf.check().map(|()| socket.exists())?))?;
+    let rounds = (budget.seconds as usize).clamp(1, 20);
+    for round in 1..=rounds {
+        let mut tcp = Vec::new();
+        for address in [listen, metrics] {
+            tcp.extend((0..IDLE).filter_map(|_| TcpStream::connect(address).ok()));
+        }
+        let local = (0..IDLE).filter_map(|_| UnixStream::connect(&socket).ok());
+        let local: Vec<_> = local.collect();
+        account.tried("idle connections", (tcp.len() + local.len()) as u64);
+        let name = format!("round {round}");
+        check_control(account, &name, &site)?;
+        let url = format!("http://{listen}");
+        let shown = finish(&site, "ctl", &["ctl", "--connect", &url, "show"].map(Path::new))?;
+        account.check(
+            format!("{name}: an operator over TCP is answered"),
+            shown.0 == Some(0),
+            format!("{:?}: {}", shown.0, shown.1.trim()),
+        );
+        let read = scrape(metrics);
+        account.check(
+            format!("{name}: Prometheus is answered"),
+            read.as_ref().is_ok_and(|text| text.contains("wedjat_")),
+            read.map_or_else(|error| error.to_string(), |text| format!("{} bytes", text.len())),
+        );
+    }
+    check_alive(account, "the leaf lives", &mut leaf);
+    check_term(account, "at the end", leaf)
+}
+
+/// A loopback address with a free port.
+fn free() -> Result<SocketAddr, Failure> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+fn scrape(metrics: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(metrics)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn control_socket(site: &Site) -> PathBuf {
+    wedjat::admin::socket_path(&site.state())
+}
+
+fn hang_up(leaf: &LeafProcess) -> Result<(), Failure> {
+    signal(leaf, Signal::HUP)
+}
+
+fn signal(leaf: &LeafProcess, signal: Signal) -> Result<(), Failure> {
+    let pid = Pid::from_raw(i32::try_from(leaf.id())?).ok_or("no process")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+/// Runs `wedjat` with these arguments: its exit status, and what it printed.
+fn finish(site: &Site, name: &str, arguments: &[&Path]) -> Result<(Option<i32>, String), Failure> {
+    let mut command = Command::new(site.binary());
+    let job = Job::start(command.args(arguments), &site.path(name))?;
+    let (status, output, errors) = job.finish()?;
+    Ok((status.code(), output + &errors))
+}
+
+/// Checks that the local socket answers.
+fn check_control(account: &mut Account, name: &str, site: &Site) -> Result<(), Failure> {
+    let state = site.state();
+    let arguments = [Path::new("ctl"), Path::new("--node"), &state, Path::new("show")];
+    let shown = finish(site, "ctl", &arguments)?;
+    account.check(
+        format!("{name}: the local socket answers"),
+        shown.0 == Some(0),
+        format!("{:?}: {}", shown.0, shown.1.trim()),
+    );
+    Ok(())
+}
+
+/// Checks that one SIGTERM ends the leaf in order.
+fn check_term(account: &mut Account, name: &str, mut leaf: LeafProcess) -> Result<(), Failure> {
+    signal(&leaf, Signal::TERM)?;
+    let ended = leaf.ended_within(Duration::from_secs(20));
+    account.check(
+        format!("{name}: one SIGTERM ends the leaf in order"),
+        ended.is_some_and(|status| status.success()),
+        ended.map_or_else(|| "it runs".to_owned(), how),
+    );
+    Ok(())
+}
