@@ -42,10 +42,8 @@ const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 /// Leaf, server and client: 10.77.2.1, 10.77.2.11 and 10.77.1.5.
 const V4: [u32; 3] = [0x0A4D_0201, 0x0A4D_020B, 0x0A4D_0105];
 /// fd00:77:2::1, fd00:77:2::b and fd00:77:1::5.
-const V6: [u128; 3] = {
-    let network = |of: u128| 0xFD00_0077 << 96 | of << 80;
-    [network(2) | 1, network(2) | 0xB, network(1) | 5]
-};
+const V6: [u128; 3] =
+    [0xFD00_0077_0002 << 80 | 1, 0xFD00_0077_0002 << 80 | 0xB, 0xFD00_0077_0001 << 80 | 5];
 /// Offsets of the IP header, and of the UDP header without options.
 const IP: usize = 14;
 const UDP: usize = 34;
