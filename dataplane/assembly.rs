@@ -19,7 +19,9 @@ use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
 use crate::stage::fabric::{Fabric, Shared};
 use crate::stage::network::{Base, NetworkError};
-use crate::stage::{AffinityTable, Network, Newcomer, PortAddress, PortV6, Side, Stages};
+use crate::stage::{
+    AffinityTable, IpOptions, Network, Newcomer, PortAddress, PortV6, Side, Stages,
+};
 use crate::state::table::{Entries, Role, Spec};
 use crate::state::{StateError, Table};
 use crate::wire::ether::Mac;
@@ -73,6 +75,7 @@ const TOLD_PORTS: [PortAddress; 2] = {
         prefix: 0,
         side: Side::Both,
         gateway: None,
+        ip_options: IpOptions::Refuse,
         v6: None,
     };
     [v4, PortAddress { v6: Some(PortV6 { ip: 0, prefix: 0, gateway: None }), ..v4 }]
@@ -96,6 +99,7 @@ pub fn network(
         prefix: colocated::PREFIX,
         side: Side::Workers,
         gateway: None,
+        ip_options: IpOptions::Refuse,
         v6: None,
     });
     let is_told = config.ports.is_empty();

@@ -80,7 +80,7 @@ reasons! {
     SourceUnreachable => "source_unreachable", "`port.ip`, `port.gateway`; an intruder";
     /// A task from the workers' side, or a reply or registration from the clients'.
     WrongSide => "wrong_side", "`port.side`";
-    /// Time to live used up.
+    /// Time to live used up, or too short for a task whose server is behind routers or other leaves.
     TtlExpired => "ttl_expired", "a routing loop";
     /// No pool of that id.
     UnknownPool => "unknown_pool", "`[[pool]]`, `[[server]]`";
@@ -178,6 +178,10 @@ reasons! {
     NdOther => "nd_other", "usually harmless";
     /// Waited for a next hop behind a port that has no link, until it was given up or too many waited.
     PortDown => "port_down", "the port's cable; of a memif device, whether the process at its other end runs";
+    /// A task with source port 0, which no socket can answer.
+    UdpSourcePort => "udp_source_port", "the client; an intruder";
+    /// A task with IPv4 options that `port.ip_options` does not allow: servers may drop it or send it elsewhere.
+    Ipv4Options => "ipv4_options", "the client, `port.ip_options`; an intruder";
 }
 
 impl DropReason {

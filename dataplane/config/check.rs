@@ -18,8 +18,8 @@ use crate::limits::{
 };
 use crate::policy::{Overflow, PolicySpec, Reports};
 use crate::role::agent::TIMEOUT_KEPT_MS;
-use crate::stage::Side;
 use crate::stage::fabric::SILENT_NS;
+use crate::stage::{IpOptions, Side};
 use crate::state::table::{Limits, Role};
 use crate::wire::task::UDP_PORT;
 
@@ -256,7 +256,13 @@ fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfi
         }
         address
     });
-    PortConfig { side: *raw.side.get_ref(), gateway, ..port }
+    let ip_options = raw.ip_options.as_ref();
+    if let Some(at) = ip_options.filter(|_| ip.is_ipv6()) {
+        let allowed = "no such key: `port.ip` is an IPv6 address";
+        faults.note(at, "port.ip_options", "IPv4 options on an IPv6 port", allowed);
+    }
+    let ip_options = ip_options.map_or(IpOptions::default(), |at| *at.get_ref());
+    PortConfig { side: *raw.side.get_ref(), gateway, ip_options, ..port }
 }
 
 /// What a pool's entry is checked against.

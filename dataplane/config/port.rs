@@ -9,7 +9,7 @@ use super::faults::{Faults, Once, quoted};
 use super::raw_agent::Checksums;
 use crate::io::vdev;
 use crate::limits::PORTS_MAX;
-use crate::stage::{PortAddress, PortV6, Side};
+use crate::stage::{IpOptions, PortAddress, PortV6, Side};
 use crate::wire::ether::Mac;
 use crate::wire::vlan;
 
@@ -37,6 +37,8 @@ pub struct PortConfig {
     pub vlan: Option<u16>,
     /// Checksums that the device has not verified are taken for right.
     pub trust_checksums: bool,
+    /// IPv4 options that tasks may have.
+    pub ip_options: IpOptions,
 }
 
 impl PortConfig {
@@ -55,6 +57,7 @@ impl PortConfig {
             prefix,
             side: self.side,
             gateway: self.gateway.and_then(v4_bits),
+            ip_options: self.ip_options,
             v6: of_v6(self.ip).map(v6),
         }
     }
@@ -110,6 +113,7 @@ impl Keys<'_> {
             gateway: None,
             vlan: self.vlan.map(|at| faults.number(Some(at), "port.vlan", 1, (1, vlan::ID_MAX))),
             trust_checksums: self.checksums == Some(Checksums::Trust),
+            ip_options: IpOptions::default(),
             queue_slots: faults.number(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
         }
     }

@@ -7,7 +7,7 @@ use super::faults::{Fault, line_of};
 use super::{raw_agent, raw_control, raw_controller};
 use crate::nearest::did_you_mean;
 use crate::policy::{Overflow, Reports};
-use crate::stage::Side;
+use crate::stage::{IpOptions, Side};
 use crate::state::table::Role;
 
 /// A leaf's file, or what a spine's is as one.
@@ -102,6 +102,7 @@ pub struct Node {
 #[serde(deny_unknown_fields)]
 pub struct Port {
     pub checksums: Option<raw_agent::Checksums>,
+    pub ip_options: Option<Spanned<IpOptions>>,
     pub device: Spanned<String>,
     pub side: Spanned<Side>,
     pub ip: Spanned<String>,

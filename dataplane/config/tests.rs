@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::*;
 use crate::policy::signals::Protocol;
 use crate::policy::{Overflow, Reports};
-use crate::stage::Side;
 use crate::stage::network::SpineLink;
+use crate::stage::{IpOptions, Side};
 use crate::wire::ether::Mac;
 
 const GOOD: &str = r#"
@@ -320,6 +320,17 @@ fn what_is_not_known_is_told_with_what_was_probably_meant() {
     let text = GOOD.replacen("net_memif1", "net_af_packet1,iface=veth0,fancout=2", 1);
     let warnings = parse(&text).unwrap().warnings();
     assert!(warnings.len() == 1 && warnings[0].contains("`fancout`"), "{warnings:?}");
+}
+
+#[test]
+fn port_permits_ip_options_if_configured() {
+    let with = |line: &str| parse(&GOOD.replacen("side = \"clients\"", line, 1));
+    assert_eq!(parse(GOOD).unwrap().ports[0].ip_options, IpOptions::Refuse);
+    let permits = with("side = \"clients\"\nip_options = \"harmless\"").unwrap();
+    let options = [permits.ports[0].ip_options, permits.ports[1].ip_options];
+    assert_eq!(options, [IpOptions::Harmless, IpOptions::Refuse]);
+    let line = "\"clients\"\nip_options = \"harmles\"";
+    faulty("\"clients\"", line, &["port.ip_options", "did you mean `harmless`", "refuse"]);
 }
 
 #[test]

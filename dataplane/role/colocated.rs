@@ -14,7 +14,7 @@ use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::ring::Place;
 use crate::stage::network::Worker;
-use crate::stage::{PortAddress, Side};
+use crate::stage::{IpOptions, PortAddress, Side};
 use crate::state::{Counter, Load, Member, Report};
 use crate::wire::ether::Mac;
 
@@ -68,7 +68,8 @@ where
     pub fn new(leaf: Leaf<Either<P>, A>, parts: Parts<P::Buf, A>, end: End<P::Buf>) -> Self {
         let (_, workers) = parts.room;
         let (mac, ip, prefix) = (AGENT_MAC, AGENT_IP, PREFIX);
-        let address = PortAddress { mac, ip, prefix, side: Side::Both, gateway: None, v6: None };
+        let (side, ip_options) = (Side::Both, IpOptions::Refuse);
+        let address = PortAddress { mac, ip, prefix, side, gateway: None, ip_options, v6: None };
         let agent = Agent::new(parts, vec![(end, address)]);
         let (locals, attach_stats) = (Vec::with_capacity(workers), AttachStats::default());
         let mut both = Self { leaf, agent, locals, epochs: (0, 0), attach_stats };

@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub use affinity::AffinityTable;
 pub use decide::{Rewrite, RewriteV6};
 pub use liveness::{Liveness, NeighbourProbe};
-pub use network::{Network, PortAddress, Server, Side};
+pub use network::{IpOptions, Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
 pub use told::Choice;
 pub use update::{Capacity, NewPool, Setting, Step, Update};

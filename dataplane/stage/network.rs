@@ -45,6 +45,25 @@ impl Side {
     }
 }
 
+/// IPv4 options that a port permits in tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IpOptions {
+    /// None.
+    #[default]
+    Refuse,
+    /// Padding and router alert.
+    Harmless,
+}
+
+impl IpOptions {
+    /// The port permits these options.
+    #[must_use]
+    pub fn permit(self, options: &[u8]) -> bool {
+        options.is_empty() || self == Self::Harmless && ipv4::are_harmless(options)
+    }
+}
+
 /// A port's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAddress {
@@ -58,6 +77,8 @@ pub struct PortAddress {
     pub side: Side,
     /// The router to all other networks, if there is one.
     pub gateway: Option<u32>,
+    /// IPv4 options that tasks may have.
+    pub ip_options: IpOptions,
     /// Its IPv6 address, in place of these.
     pub v6: Option<PortV6>,
 }
@@ -88,6 +109,8 @@ pub struct Server {
     pub slot: Slot,
     /// Its workers register themselves.
     pub registers: bool,
+    /// The next hop is a router.
+    pub is_routed: bool,
 }
 
 /// A spine over a leaf.
@@ -291,8 +314,17 @@ const NO_POOL: u16 = u16::MAX;
 const NO_WORKER: Worker = Worker { ip: 0, pool: NO_POOL, member: Member(0), server: 0 };
 /// The port of a server's place that is free.
 const NO_PORT: u8 = u8::MAX;
-const NO_SERVER: Server =
-    Server { ip: 0, port: NO_PORT, next_hop: 0, slot: Slot::NONE, registers: false };
+const NO_SERVER: Server = Server {
+    ip: 0,
+    port: NO_PORT,
+    next_hop: 0,
+    slot: Slot::NONE,
+    registers: false,
+    is_routed: false,
+};
+/// Least time to live of a task that passes routers, or another leaf, on its way to a worker. Hosts start at 64 and more, and the way
+/// through a datacenter has fewer hops than this.
+const ROUTED_TTL_MIN: u8 = 16;
 
 /// Addresses that no reply of the node's would reach, so that they are no clients'. In any byte order, if that is the addresses'
 /// that it is compared with.
@@ -321,14 +353,48 @@ pub(super) const NO_HOSTS: [UnreachableSource; 3] = [
     UnreachableSource { network: 0xE000_0000, mask: 0xE000_0000 },
 ];
 
-/// The node's own addresses, and the networks behind ports where there are workers alone: they answer hosts there
-/// without the node.
+/// The node's own addresses, the first and last address of each network of clients, and the networks behind ports where there are workers
+/// alone: they answer hosts there without the node.
+///
+/// The last address is the network's broadcast address. The first one was that once, and Linux takes it for one up to 5.13.
 fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
     let of = |port: &PortAddress| match port.side.has_clients() {
         true => UnreachableSource { network: port.ip, mask: u32::MAX },
         false => UnreachableSource { network: port.ip & port.mask(), mask: port.mask() },
     };
-    NO_HOSTS.into_iter().chain(ports.iter().map(of)).collect()
+    let has_edges =
+        |port: &&PortAddress| port.side.has_clients() && port.v6.is_none() && port.prefix < 31;
+    let edges = |port: &PortAddress| {
+        let (first, last) = (port.ip & port.mask(), port.ip | !port.mask());
+        [first, last].map(|ip| UnreachableSource { network: ip, mask: u32::MAX })
+    };
+    let edges = ports.iter().filter(has_edges).flat_map(edges);
+    let mut all: UnreachableSources = NO_HOSTS.into_iter().chain(ports.iter().map(of)).collect();
+    for edge in edges {
+        if !all.iter().any(|one| one.is(edge.network)) {
+            all.push(edge);
+        }
+    }
+    all
+}
+
+/// Merges pairs of networks (address and mask) that make up one network, so that a source needs fewer comparisons.
+pub(super) fn merge(networks: &mut Vec<(u128, u128)>) {
+    let pair = |networks: &[(u128, u128)]| {
+        networks.iter().enumerate().find_map(|(at, &(network, mask))| {
+            let is_other = |&(other, other_mask): &(u128, u128)| {
+                mask == other_mask && (network ^ other).is_power_of_two()
+            };
+            let other = networks[at + 1..].iter().position(is_other)?;
+            Some((at, at + 1 + other))
+        })
+    };
+    while let Some((one, other)) = pair(networks) {
+        let (network, mask) = networks[one];
+        let bit = network ^ networks[other].0;
+        networks[one] = (network & !bit, mask & !bit);
+        networks.remove(other);
+    }
 }
 
 /// Ports, servers, workers and pools, in tables that need no search.
@@ -356,6 +422,8 @@ pub struct Network {
     pool_ids: Vec<Option<u16>>,
     /// Each pool's members: worker id and server.
     members: Vec<Vec<Target>>,
+    /// Least time to live of each pool's tasks.
+    least_ttls: Vec<u8>,
     /// Each pool's, where it has a key; empty when no pool has one.
     authenticators: Vec<Option<Arc<ReplyAuthenticator>>>,
     /// The port to workers inside this process, of whom no proof is asked.
@@ -406,6 +474,7 @@ impl Network {
             moved: Vec::new(),
             workers: vec![NO_WORKER; usize::from(WORKER_ID_MAX) + 1],
             members: Vec::with_capacity(pools.len()),
+            least_ttls: Vec::with_capacity(pools.len()),
             pool_index: Box::new([NO_POOL; 1 << 16]),
             pool_ids: pools.iter().map(|pool| pool.id).collect(),
             authenticators: Vec::new(),
@@ -442,6 +511,9 @@ impl Network {
             network.service_ips = pools.iter().filter_map(|pool| pool.service).collect();
             network.service_ips.sort_unstable();
             network.service_ips.dedup();
+            let services = network.service_ips.iter().filter_map(|&ip| v4_bits(ip));
+            let own = services.map(|network| UnreachableSource { network, mask: u32::MAX });
+            network.unreachable.extend(own);
         }
         if pools.iter().any(|pool| pool.authenticator.is_some()) {
             network.authenticators = pools.iter().map(|pool| pool.authenticator.clone()).collect();
@@ -451,7 +523,8 @@ impl Network {
             network.gateway = Some((port, slot, address));
         }
         if let Some(v6) = &mut network.v6 {
-            v6.settle(&network.ports, (pools, is_spine), network.udp_port, neighbours)?;
+            let of_pools = (pools, &network.least_ttls[..], is_spine);
+            v6.settle(&network.ports, of_pools, network.udp_port, neighbours)?;
             network.gateway = network.gateway.or(v6.gateway());
         }
         Ok(network)
@@ -469,6 +542,10 @@ impl Network {
         let index = self.servers.len();
         let hop = self.pin_hop(ip, Side::has_workers, neighbours);
         let (port, next_hop, slot) = hop.ok_or(NetworkError::Unreachable(ip))?;
+        let is_routed = match ip {
+            IpAddr::V4(ip) => ip.to_bits() != next_hop,
+            IpAddr::V6(ip) => !self.ports[port].v6.is_some_and(|port| port.reaches(ip.to_bits())),
+        };
         let ip = v4_bits(ip).unwrap_or_else(|| v6::number_of_server(index));
         let slot = slot.ok_or(NetworkError::TooManyNeighbours)?;
         if let Some(mac) = mac.or(self.is_told.then_some(Mac([0; 6]))) {
@@ -482,7 +559,7 @@ impl Network {
             IpAddr::V4(was) => (index as u16, was.to_bits()),
             IpAddr::V6(_) => (index as u16, v6::number_of_old(index)),
         }));
-        self.servers.push(Server { ip, port: port as u8, next_hop, slot, registers });
+        self.servers.push(Server { ip, port: port as u8, next_hop, slot, registers, is_routed });
         Ok(())
     }
 
@@ -560,6 +637,9 @@ impl Network {
         });
         let targets = targets.collect();
         self.members.push(targets);
+        let is_routed = |&(_, server): &(u16, u16)| self.servers[usize::from(server)].is_routed;
+        let is_routed = self.is_spine || places.members.iter().flatten().any(is_routed);
+        self.least_ttls.push(if is_routed { ROUTED_TTL_MIN } else { ipv4::TTL_MIN });
         Ok(())
     }
 
@@ -689,6 +769,12 @@ impl Network {
             && self.to_clients.find(address).is_some()
     }
 
+    /// Least time to live, or hop limit, of a task for a pool (by index) that arrives here, so that it lasts to every worker.
+    #[must_use]
+    pub fn least_ttl(&self, pool: usize) -> u8 {
+        self.least_ttls.get(pool).copied().unwrap_or(ipv4::TTL_MIN)
+    }
+
     /// What sources of tasks are to be compared with, at the port at `index`: one network that all clients are in, where
     /// there is no router to others, and what must not be among them (in memory order, as sources stand in packets).
     pub(super) fn sources(&self, index: usize) -> (Option<(u32, u32)>, UnreachableSources) {
@@ -700,14 +786,20 @@ impl Network {
                 unreachable.push(UnreachableSource { network: ip, mask: u32::MAX });
             }
         }
-        if self.to_clients.gateway.is_some() {
-            return (None, unreachable.into_iter().map(UnreachableSource::to_be).collect());
+        let near = self.to_clients.gateway.is_none().then(|| {
+            let port = &self.ports[index];
+            (port.ip & port.mask(), port.mask())
+        });
+        if let Some((network, mask)) = near {
+            unreachable.retain(|one| (one.network ^ network) & one.mask & mask == 0);
         }
-        let (network, mask) =
-            (self.ports[index].ip & self.ports[index].mask(), self.ports[index].mask());
-        let touches = |one: &UnreachableSource| (one.network ^ network) & one.mask & mask == 0;
-        unreachable.retain(|one| touches(one));
-        (Some((network, mask)), unreachable.into_iter().map(UnreachableSource::to_be).collect())
+        let bits = |one: UnreachableSource| (u128::from(one.network), u128::from(one.mask));
+        let mut networks = unreachable.into_iter().map(bits).collect();
+        merge(&mut networks);
+        let source = |(network, mask): (u128, u128)| {
+            UnreachableSource { network: network as u32, mask: mask as u32 }.to_be()
+        };
+        (near, networks.into_iter().map(source).collect())
     }
 
     /// A host may have this MAC address: it is neither zero nor a group's nor one of the node's own.
@@ -869,7 +961,9 @@ mod tests {
     }
 
     fn port(ip: u32, prefix: u8, side: Side, gateway: Option<u32>) -> PortAddress {
-        PortAddress { mac: Mac([2, 0, 0, 0, 0, 1]), ip, prefix, side, gateway, v6: None }
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        let ip_options = IpOptions::Refuse;
+        PortAddress { mac, ip, prefix, side, gateway, ip_options, v6: None }
     }
 
     /// With one server.
@@ -924,6 +1018,23 @@ mod tests {
         assert_eq!(network.client_route(0x0A00_0105), Some((0, 0x0A00_0105)));
         assert_eq!(network.client_route(0x0808_0808), Some((0, 0x0A00_01FE)));
         assert_eq!(Routes::new(network.ports(), Side::has_workers).find(0x0808_0808), None);
+    }
+
+    #[test]
+    fn routed_servers_need_a_longer_time_to_live() {
+        let pool = NetworkPool { id: Some(7), members: vec![Some((0, 0))], ..Default::default() };
+        let least = |ip: u32| {
+            let ports = vec![port(0x0A00_0201, 24, Side::Both, Some(0x0A00_02FE))];
+            network(ports, ip, std::slice::from_ref(&pool)).unwrap().least_ttl(0)
+        };
+        assert_eq!((least(0x0A00_020B), least(0x0A00_090B)), (ipv4::TTL_MIN, ROUTED_TTL_MIN));
+    }
+
+    #[test]
+    fn networks_merge_where_they_make_up_one() {
+        let mut networks = vec![(4, !0), (9, !0), (7, !0), (5, !0), (6, !0)];
+        merge(&mut networks);
+        assert_eq!(networks, [(4, !3), (9, !0)]);
     }
 
     #[test]

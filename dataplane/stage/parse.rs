@@ -171,14 +171,36 @@ pub fn one(
     if !network.takes_v4(network.pool_index(header.pool)) && !kind.is_of_fabric() {
         return Err(DropReason::AddressFamily);
     }
-    if header.code.is_task() && !network.is_client(datagram.src) {
-        return Err(DropReason::SourceUnreachable);
+    if header.code.is_task() {
+        let options = &frame[ether::LEN + ipv4::LEN..usize::from(datagram.at)];
+        if !address.ip_options.permit(options) {
+            return Err(DropReason::Ipv4Options);
+        }
+        can_be_answered(datagram.src_port, network.is_client(datagram.src))?;
     }
-    if ipv4::ttl(&frame[ether::LEN..]) < 2 {
+    if ipv4::ttl(&frame[ether::LEN..]) < least_ttl(network, &header) {
         return Err(DropReason::TtlExpired);
     }
     parsed.is_v6 = false;
     Ok(parsed.take(kind, &header, datagram.at))
+}
+
+/// A worker can answer a task from this source port, and the answer reaches the client.
+#[inline]
+fn can_be_answered(src_port: u16, is_client: bool) -> Result<(), DropReason> {
+    if src_port == 0 {
+        return Err(DropReason::UdpSourcePort);
+    }
+    if is_client { Ok(()) } else { Err(DropReason::SourceUnreachable) }
+}
+
+/// Least time to live of a packet of this header.
+#[inline]
+fn least_ttl(network: &Network, header: &Header) -> u8 {
+    match header.code.is_task() {
+        true => network.least_ttl(network.pool_index(header.pool)),
+        false => ipv4::TTL_MIN,
+    }
 }
 
 /// What a header says to the node at this port, or that it may not come there. `from_spine` says whether one of its spines sent it.
@@ -285,10 +307,10 @@ fn one_v6(
     if !v6.takes(network.pool_index(header.pool)) && !kind.is_of_fabric() {
         return Err(DropReason::AddressFamily);
     }
-    if header.code.is_task() && !v6.is_client(datagram.src) {
-        return Err(DropReason::SourceUnreachable);
+    if header.code.is_task() {
+        can_be_answered(datagram.src_port, v6.is_client(datagram.src))?;
     }
-    if ipv6::hop_limit(&frame[ether::LEN..]) < 2 {
+    if ipv6::hop_limit(&frame[ether::LEN..]) < least_ttl(network, &header) {
         return Err(DropReason::TtlExpired);
     }
     parsed.is_v6 = true;

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use arrayvec::ArrayVec;
 
 use super::fast::template_v6::{CommonPackets, TemplateV6};
-use super::network::{NetworkError, NetworkPool, PortAddress, Side};
+use super::network::{NetworkError, NetworkPool, PortAddress, Side, merge};
 use crate::limits::PORTS_MAX;
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
@@ -150,6 +150,8 @@ pub struct Network6 {
     ports: ArrayVec<PortAddress, PORTS_MAX>,
     /// The node's addresses.
     own: ArrayVec<u128, PORTS_MAX>,
+    /// The first address of each network of clients, which every router there has (RFC 4291, 2.6.1).
+    anycast: ArrayVec<u128, PORTS_MAX>,
     /// The networks of ports to clients: address, mask and port.
     client_networks: ArrayVec<(u128, u128, usize), PORTS_MAX>,
     /// The port with the router to clients on other networks, and the router's address.
@@ -225,7 +227,7 @@ impl Network6 {
     pub(super) fn settle(
         &mut self,
         ports: &[PortAddress],
-        (pools, is_spine): (&[NetworkPool], bool),
+        (pools, least_ttls, is_spine): (&[NetworkPool], &[u8], bool),
         udp_port: u16,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
@@ -236,6 +238,9 @@ impl Network6 {
         let of_clients = of_clients.filter_map(|(index, port)| Some((index, port.v6?)));
         self.client_networks =
             of_clients.clone().map(|(index, port)| (port.ip, port.mask(), index)).collect();
+        let has_anycast = |(_, port): &(usize, PortV6)| port.prefix < 127;
+        let anycast = of_clients.clone().filter(has_anycast);
+        self.anycast = anycast.map(|(_, port)| port.ip & port.mask()).collect();
         self.client_gateway = { of_clients }.find_map(|(index, port)| Some((index, port.gateway?)));
         // Two servers with one address are told apart by their workers' ids, as long as their number is one.
         self.numbers.sort_unstable();
@@ -247,6 +252,7 @@ impl Network6 {
                 udp_port,
                 task_address: self.task_address(port, index),
                 clients: self.sources[port].near,
+                least_hops: least_ttls[index],
                 replies: (!is_spine).then_some(pool.authenticator.is_some()),
             };
             TemplateV6::new(&ports[port], &common)
@@ -271,7 +277,9 @@ impl Network6 {
         let mut unreachable: Vec<_> = no_hosts().into_iter().collect();
         unreachable.extend(self.ports.iter().filter_map(of_port));
         let is_listed = |list: &[UnreachableV6], address| list.iter().any(|one| one.is(address));
-        for &(address, _) in &self.numbers {
+        let services = self.services.iter().flatten().filter(|_| self.is_spine);
+        let servers = self.numbers.iter().map(|(address, _)| address);
+        for &address in self.anycast.iter().chain(services).chain(servers) {
             if !is_listed(&unreachable, address) {
                 unreachable.push(UnreachableV6::new(address, 128));
             }
@@ -280,8 +288,11 @@ impl Network6 {
         if let Some((network, mask)) = near {
             unreachable.retain(|one| (one.network ^ network) & one.mask & mask == 0);
         }
-        let fits = unreachable.len() <= UNREACHABLE_MAX;
-        let unreachable = unreachable.into_iter().map(UnreachableV6::to_be).collect();
+        let mut networks = unreachable.iter().map(|one| (one.network, one.mask)).collect();
+        merge(&mut networks);
+        let fits = networks.len() <= UNREACHABLE_MAX;
+        let source = |(network, mask)| UnreachableV6 { network, mask }.to_be();
+        let unreachable = networks.into_iter().map(source).collect();
         SourcesV6 { near, unreachable: fits.then_some(unreachable) }
     }
 
@@ -389,6 +400,8 @@ impl Network6 {
         };
         ipv6::is_unicast(address)
             && !self.is_own(address)
+            && !self.anycast.contains(&address)
+            && !(self.is_spine && self.services.contains(&Some(address)))
             && self.number(address, None) == NOBODY
             && !self.ports.iter().any(answered_without_us)
             && self.client_route(address).is_some()
@@ -399,7 +412,7 @@ impl Network6 {
 mod tests {
     use super::*;
     use crate::stage::Network;
-    use crate::stage::network::{Base, Host};
+    use crate::stage::network::{Base, Host, IpOptions};
     use crate::wire::ether::Mac;
     use std::net::Ipv6Addr;
 
@@ -410,7 +423,8 @@ mod tests {
     fn port(ip: &str, side: Side, gateway: Option<&str>) -> PortAddress {
         let v6 = PortV6 { ip: address(ip), prefix: 64, gateway: gateway.map(address) };
         let mac = Mac([2, 0, 0, 0, 0, 1]);
-        PortAddress { mac, ip: 0, prefix: 0, side, gateway: None, v6: Some(v6) }
+        let ip_options = IpOptions::Refuse;
+        PortAddress { mac, ip: 0, prefix: 0, side, gateway: None, ip_options, v6: Some(v6) }
     }
 
     fn network(servers: &[&str]) -> Result<Network, NetworkError> {
@@ -443,6 +457,7 @@ mod tests {
             ("fd00:1::5", true),
             ("2001:db8::5", true),
             ("fd00:1::1", false),
+            ("fd00:1::", false),
             ("fd00:2::b", false),
             ("fd00:2::c", false),
             ("fe80::5", false),

@@ -13,8 +13,19 @@ pub const NO_OPTIONS: u8 = 0x45;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
 
+/// Least time to live of a packet that a hop passes on.
+pub const TTL_MIN: u8 = 2;
+
 /// Time to live of a packet that starts its way.
 const TTL: u8 = 64;
+/// End of the options list (RFC 791).
+const END_OF_OPTIONS: u8 = 0;
+/// Padding between options (RFC 791).
+const NO_OPERATION: u8 = 1;
+/// Router alert (RFC 2113).
+const ROUTER_ALERT: u8 = 148;
+/// Bytes of a router alert.
+const ROUTER_ALERT_LEN: u8 = 4;
 
 /// An IPv4 address as a number; none of an IPv6 address.
 #[must_use]
@@ -75,6 +86,18 @@ pub fn parse(packet: &[u8], verified: bool) -> Result<Header, DropReason> {
 #[must_use]
 pub fn is_fragment(packet: &[u8]) -> bool {
     u16_at(packet, 6) & 0x3FFF != 0
+}
+
+/// Options hold only padding and router alerts, which change nothing for the receiver. Hosts ignore bytes behind the end of the list.
+#[must_use]
+pub fn are_harmless(mut options: &[u8]) -> bool {
+    loop {
+        options = match options {
+            [] | [END_OF_OPTIONS, ..] => return true,
+            [NO_OPERATION, rest @ ..] | [ROUTER_ALERT, ROUTER_ALERT_LEN, _, _, rest @ ..] => rest,
+            _ => return false,
+        };
+    }
 }
 
 /// The source address of a checked header.
@@ -219,6 +242,33 @@ mod tests {
         bad[11] ^= 1;
         assert_eq!(parse(&bad, false), Err(DropReason::Ipv4Checksum));
         assert!(parse(&bad, true).is_ok());
+    }
+
+    #[test]
+    fn only_padding_and_router_alerts_are_harmless() {
+        let harmless: [&[u8]; 5] = [
+            &[],
+            &[1, 1, 1, 1],
+            &[0, 0, 0, 0],
+            &[148, 4, 0, 0, 1, 0, 7, 7],
+            &[1, 148, 4, 0, 0, 0, 0, 0],
+        ];
+        for options in harmless {
+            assert!(are_harmless(options), "{options:?}");
+        }
+        let harmful: [&[u8]; 8] = [
+            &[7, 7, 4, 0, 0, 0, 0, 0],
+            &[68, 8, 5, 0, 0, 0, 0, 0],
+            &[131, 7, 4, 10, 0, 0, 9, 0],
+            &[137, 7, 4, 10, 0, 0, 9, 0],
+            &[148, 3, 0, 0],
+            &[148, 4, 0],
+            &[1, 1, 1, 148],
+            &[1, 1, 1, 30],
+        ];
+        for options in harmful {
+            assert!(!are_harmless(options), "{options:?}");
+        }
     }
 
     #[test]

@@ -455,6 +455,15 @@ pub(super) mod tests {
     /// With that side behind the port at which packets come, and workers behind another; and a key, if there is one, for
     /// sequences from 0 on.
     fn stages_with(side: Side, key: Option<Key>) -> Stages {
+        stages_of_text(side, key, "")
+    }
+
+    /// The same with both sides behind the port, and this line in its configuration.
+    fn stages_on(line: &str) -> Stages {
+        stages_of_text(Side::Both, None, line)
+    }
+
+    fn stages_of_text(side: Side, key: Option<Key>, line: &str) -> Stages {
         let (behind, server) = match side {
             Side::Clients => ("clients", "10.0.4.11"),
             Side::Workers => ("workers", "10.0.1.11"),
@@ -462,7 +471,7 @@ pub(super) mod tests {
         };
         let text = format!(
             "[leaf]\nid = 0\ncores = [0]\nseed = 7\nworker_timeout_ms = 0\nconnection_timeout_ms = 1\n\
-             [[port]]\ndevice = 'here'\nside = '{behind}'\nip = '10.0.1.1/24'\nmac = '{LEAF_MAC}'\n\
+             [[port]]\ndevice = 'here'\nside = '{behind}'\nip = '10.0.1.1/24'\nmac = '{LEAF_MAC}'\n{line}\n\
              [[port]]\ndevice = 'there'\nside = 'both'\nip = '10.0.4.1/24'\n\
              [[pool]]\nid = 263\npolicy = 'horus'\n\
              [[server]]\nip = '{server}'\nmac = '{SERVER_MAC}'\nworkers = '0-7'\npool = 263\n"
@@ -665,7 +674,9 @@ pub(super) mod tests {
     }
 
     /// Sources that are no clients of a leaf with these networks, and two that are.
-    const UNREACHABLE: [u32; 12] = [
+    const UNREACHABLE: [u32; 14] = [
+        0x0A00_0100,
+        0x0A00_01FF,
         LEAF,
         LEAF | 0x300,
         SERVER,
@@ -695,7 +706,8 @@ pub(super) mod tests {
     #[test]
     fn vectors_compare_sources_as_scalars_do() {
         let unreachable = stages().unreachable[0].clone();
-        assert_eq!(unreachable.len(), 2, "the node itself, and the server");
+        // The network's first address and the node's own are one network of two addresses.
+        assert_eq!(unreachable.len(), 3, "first and own, last, and the server");
         let addresses: [u32; BURST] =
             std::array::from_fn(|at| UNREACHABLE.get(at).map_or(at as u32, |one| one.to_be()));
         let expected = match_unreachable_scalar(&addresses, &unreachable);
@@ -712,7 +724,7 @@ pub(super) mod tests {
         for side in [Side::Both, Side::Clients] {
             for (at, &source) in UNREACHABLE.iter().enumerate() {
                 // What the server answers without the leaf is known where the server is in the clients' network.
-                let is_client = at >= 10 || (at == 2 && side == Side::Clients);
+                let is_client = at >= 12 || (at == 4 && side == Side::Clients);
                 let mut stages = stages_of(side);
                 let mut frame = frame(task(at as u16, false), &[1; 8]);
                 readdress(&mut frame, source);
@@ -791,6 +803,93 @@ pub(super) mod tests {
             assert_eq!(stages.counters.dropped(DropReason::UdpPort), 1);
             assert_eq!(stages.counters.read(Counter::Replies), 0);
         }
+    }
+
+    /// A task with these bytes changed, whose checksums are right.
+    fn task_with(changes: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut frame = frame(task(1, false), &[1; 9]);
+        for &(at, bytes) in changes {
+            let end = at + bytes.len();
+            let (even, odd) = (at & !1, end.next_multiple_of(2));
+            let words = |frame: &[u8]| {
+                let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+                (even..odd).step_by(2).map(word).collect::<Vec<_>>()
+            };
+            let old = words(&frame);
+            frame[at..end].copy_from_slice(bytes);
+            let delta = old
+                .iter()
+                .zip(words(&frame))
+                .fold(ChecksumDelta::default(), |delta, (&old, new)| delta.word(old, new));
+            if at < UDP {
+                let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
+                frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
+            } else {
+                udp::update_checksum(&mut frame[UDP..], delta);
+            }
+        }
+        frame
+    }
+
+    /// Words with a tolerance: on either side of their bounds, vectors, scalars and stages decide alike.
+    #[test]
+    fn bounds_hold_in_each_path() {
+        let pool = FramePool::new(4, 256);
+        let ttls = [0, 1, 2, 3, 64, 254, 255].map(|ttl| (IP + 8, vec![ttl], ttl >= 2));
+        let protocols = [0, 16, 18, 255].map(|protocol| (IP + 9, vec![protocol], false));
+        let ports = [0, 1, 0xFF, 0x100, 0xFF00, 0xFFFE, 0xFFFF];
+        let ports = ports.map(|port: u16| (UDP, port.to_be_bytes().to_vec(), port > 0));
+        let flags = [0, 0x40, 0x80].map(|flags| (IP + 6, vec![flags], true));
+        let cases = ttls.into_iter().chain(protocols).chain(ports).chain(flags);
+        for (at, bytes, passes) in cases {
+            let frame = task_with(&[(at, &bytes)]);
+            let burst = [pool.frame(&frame).unwrap()];
+            let template = *stages().template(0, 0);
+            let recognised = recognise_scalar(&template, &burst, &mut Fields::new()).len;
+            assert_eq!(recognised == 1, passes, "{at}: {bytes:?}");
+            #[cfg(target_arch = "x86_64")]
+            if let Some(run) = vector::recognise(&template, &burst, &mut Fields::new()) {
+                assert_eq!(run.len, recognised, "{at}: {bytes:?}");
+            }
+            drop(burst);
+            decide_alike(&mut stages(), &mut stages(), &pool, &frame).unwrap();
+        }
+    }
+
+    /// Every packet in this burst would keep a worker's place until the leaf writes its task off.
+    #[test]
+    fn tasks_that_no_socket_answers_are_refused() {
+        let pool = FramePool::new(4, 256);
+        let with_options = |options: &[u8]| {
+            let words = (options.len() / 4) as u8;
+            let total = (frame(task(1, false), &[1; 9]).len() - IP + options.len()) as u16;
+            let head = [0x45 + words, 0];
+            let mut frame = task_with(&[(IP, &head), (IP + 2, &total.to_be_bytes())]);
+            frame.splice(UDP..UDP, options.iter().copied());
+            frame[IP + 10..IP + 12].fill(0);
+            let header = IP..UDP + options.len();
+            let sum = crate::wire::checksum::Sum::default().bytes(&frame[header]).checksum();
+            frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+            frame
+        };
+        let harmless = with_options(&[1, 1, 148, 4, 0, 0, 0, 0]);
+        for (frame, reason) in [
+            (task_with(&[(UDP, &[0, 0])]), DropReason::UdpSourcePort),
+            (with_options(&[131, 7, 4, 10, 0, 0, 1, 0]), DropReason::Ipv4Options),
+            (with_options(&[0x44, 2, 0, 0]), DropReason::Ipv4Options),
+            (harmless.clone(), DropReason::Ipv4Options),
+        ] {
+            let mut stages = stages();
+            let mut verdicts = [Verdict::Consumed];
+            stages.process(0, 1, &mut [pool.frame(&frame).unwrap()], &mut verdicts[..]);
+            assert_eq!(verdicts[0], Verdict::Drop(reason));
+            assert_eq!(stages.counters.read(Counter::Scheduled), 0);
+            assert_eq!(stages.counters.dropped(reason), 1);
+        }
+        let mut stages = stages_on("ip_options = 'harmless'");
+        let mut verdicts = [Verdict::Consumed];
+        stages.process(0, 1, &mut [pool.frame(&harmless).unwrap()], &mut verdicts[..]);
+        assert!(matches!(verdicts[0], Verdict::Forward { .. }), "{verdicts:?}");
     }
 
     #[test]

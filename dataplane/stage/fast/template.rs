@@ -1,5 +1,5 @@
 //! What packets of the fast path look like: the common task and the common reply, whole in one packet, without IP
-//! options and with nothing to object to. Recognised at fixed offsets, mostly by comparing whole words under a mask.
+//! options and with nothing to object to. Recognised at fixed offsets, by comparing words under a mask.
 
 use crate::stage::network::{Network, PortAddress};
 use crate::wire::checksum::Sum;
@@ -52,34 +52,67 @@ impl CodeByte {
     }
 }
 
-/// What the first bytes of a frame must be, where the mask has ones.
+/// Bytes and bounds that the first bytes of a frame must match, where the mask has ones.
+///
+/// Bounds cost a vector one instruction for all of them: a word may differ from the expected one by at most its tolerance. A word of
+/// tolerance 0 must be equal. A word that must not be 0 is expected to have all ones, and may differ from that by anything less.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))] // a power of two, so that one of two is found by a shift
+#[repr(align(64))] // 128 bytes: a shift finds one of two
 pub struct Pattern {
     pub expected: [u8; Self::LEN],
     pub mask: [u8; Self::LEN],
-    /// The length of the datagram at least, but for its extension.
-    pub least_udp_len: usize,
+    /// Greatest permitted difference of each word from the IPv4 header on.
+    pub tolerance: [u16; TOLERANCES],
+    /// Least length of the datagram, without its extension.
+    pub least_udp_len: u16,
+}
+const _: () = assert!(size_of::<Pattern>() == 128);
+
+/// Words of a vector.
+pub const TOLERANCES: usize = 16;
+/// Tolerance of a word that is expected to have all ones and must not be 0.
+pub const NOT_ZERO: u16 = 0xFFFE;
+
+/// Tolerance of a byte that is expected to be 0xFF and must be at least `least`, and is followed by a byte that must be equal.
+pub const fn at_least(least: u8) -> u16 {
+    (u8::MAX - least) as u16
+}
+
+/// Bits of the word at `at` that differ from the expected ones, as a little-endian number.
+#[inline(always)]
+pub fn differing(head: &[u8], expected: &[u8], mask: &[u8], at: usize) -> u16 {
+    let word = |bytes: &[u8]| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    (word(head) & word(mask)) ^ word(expected)
 }
 
 impl Pattern {
-    /// Bytes at a packet's start that hold all that must be as expected: whole words.
-    pub const LEN: usize = 48;
+    /// Bytes at a packet's start that hold everything to compare: the Ethernet header, and one vector.
+    pub const LEN: usize = IP + 2 * TOLERANCES;
 
     /// An IPv4 packet for this port, in one piece, with a UDP datagram in it.
     fn datagram(address: &PortAddress) -> Self {
-        let least_udp_len = udp::LEN + task::LEN;
+        let least_udp_len = (udp::LEN + task::LEN) as u16;
         let mut pattern = Self { expected: [0; Self::LEN], least_udp_len, ..Self::NOTHING };
         pattern.require(0, &address.mac.0, &[0xFF; 6]);
         pattern.require(12, &[0x08, 0x00, ipv4::NO_OPTIONS], &[0xFF; 3]);
         pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
         pattern.require(IP + 9, &[ipv4::UDP], &[0xFF]);
+        pattern.require_ttl(ipv4::TTL_MIN);
         pattern
     }
 
-    /// A whole task to this address, at this port, from this network if all clients are there.
-    fn task(address: &PortAddress, to: u32, udp_port: u16, near: Option<(u32, u32)>) -> Self {
+    /// A whole task to this address, at this port, from this network if all clients are there. Its worker can answer it: the source port
+    /// is not 0, and the time to live lasts.
+    fn task(
+        address: &PortAddress,
+        (to, udp_port): (u32, u16),
+        near: Option<(u32, u32)>,
+        least_ttl: u8,
+    ) -> Self {
         let mut pattern = Self::datagram(address);
+        pattern.require_ttl(least_ttl);
+        pattern.require(UDP, &[0xFF; 2], &[0xFF; 2]);
+        pattern.tolerance[(UDP - IP) / 2] = NOT_ZERO;
         pattern.require(IP + 16, &to.to_be_bytes(), &[0xFF; 4]);
         pattern.require(UDP + 2, &udp_port.to_be_bytes(), &[0xFF; 2]);
         pattern.require(TASK, &[Code::NewTask as u8], &[!task::EXTENSION_BIT]);
@@ -98,12 +131,21 @@ impl Pattern {
     }
 
     /// Nothing: a bit that the mask never lets through.
-    const NOTHING: Self =
-        Self { expected: [1; Self::LEN], mask: [0; Self::LEN], least_udp_len: usize::MAX / 2 };
+    const NOTHING: Self = Self {
+        expected: [1; Self::LEN],
+        mask: [0; Self::LEN],
+        tolerance: [0; TOLERANCES],
+        least_udp_len: u16::MAX,
+    };
 
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
         self.expected[at..at + bytes.len()].copy_from_slice(bytes);
         self.mask[at..at + mask.len()].copy_from_slice(mask);
+    }
+
+    fn require_ttl(&mut self, least: u8) {
+        self.require(IP + 8, &[0xFF], &[0xFF]);
+        self.tolerance[8 / 2] = at_least(least);
     }
 
     fn of_pool(mut self, pool: [u8; 2]) -> Self {
@@ -114,15 +156,19 @@ impl Pattern {
     /// The same with sequence and tag behind the header.
     fn authenticated(mut self) -> Self {
         self.expected[TASK] |= task::AUTHENTICATION_BIT;
-        self.least_udp_len += auth::LEN;
+        self.least_udp_len += auth::LEN as u16;
         self
     }
 
     #[inline(always)]
     fn fits(&self, head: &[u8; HEAD]) -> bool {
+        let differing = |at| differing(head, &self.expected, &self.mask, at);
         let mut differs = 0;
-        for at in (0..Self::LEN).step_by(8) {
-            differs |= (word(head, at) & word(&self.mask, at)) ^ word(&self.expected, at);
+        for at in (0..IP).step_by(2) {
+            differs |= differing(at);
+        }
+        for (word, &tolerance) in self.tolerance.iter().enumerate() {
+            differs |= differing(IP + 2 * word).saturating_sub(tolerance);
         }
         differs == 0
     }
@@ -139,6 +185,7 @@ impl Template {
         let (address, to) = (network.port(index), network.task_address(index, pool));
         let authenticated = network.authenticator(index, pool).is_some();
         let is_v4 = address.v6.is_none() && network.takes_v4(pool);
+        let least_ttl = network.least_ttl(pool);
         let pool = network.pool_id(pool).unwrap_or_default().to_be_bytes();
         let on = |side: bool, pattern: Pattern| match side {
             true => pattern.of_pool(pool),
@@ -150,7 +197,7 @@ impl Template {
         Self([
             on(
                 is_v4 && address.side.has_clients(),
-                Pattern::task(address, to, network.udp_port, near),
+                Pattern::task(address, (to, network.udp_port), near, least_ttl),
             ),
             on(is_v4 && address.side.has_workers() && !network.is_spine(), reply),
         ])
@@ -169,9 +216,8 @@ impl Template {
         let head = frame.first_chunk::<HEAD>()?;
         let code = CodeByte::of(head);
         let pattern = self.pattern(code);
-        let fits = pattern.fits(head)
-            & (head[IP + 8] >= 2)
-            & lengths_fit(frame, head, pattern.least_udp_len + code.extension_len());
+        let least = usize::from(pattern.least_udp_len) + code.extension_len();
+        let fits = pattern.fits(head) & lengths_fit(frame, head, least);
         if !fits {
             return None;
         }

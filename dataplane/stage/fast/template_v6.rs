@@ -1,10 +1,10 @@
 //! What packets of the fast path look like over IPv6: the common task and the common reply, whole in one packet and with nothing to
 //! object to, recognised by their first bytes under a mask.
 
-use super::template::CodeByte;
+use super::template::{CodeByte, NOT_ZERO, TOLERANCES, at_least, differing};
 use crate::stage::network::PortAddress;
 use crate::wire::task::{self, Code};
-use crate::wire::{auth, ether, ipv6, udp};
+use crate::wire::{auth, ether, ipv4, ipv6, udp};
 
 /// Bytes that a packet of the fast path has at least.
 pub const HEAD: usize = udp::PAYLOAD_V6 + task::LEN;
@@ -18,22 +18,34 @@ pub const TASK: usize = udp::PAYLOAD_V6;
 /// The length of a datagram at least, but for extension and proof.
 pub const LEAST: usize = udp::LEN + task::LEN;
 
-/// Bytes at a packet's start that hold all that must be as expected: whole words.
+/// Bytes at a packet's start that hold everything to compare.
 pub const PATTERN: usize = 72;
 const _: () = assert!(PATTERN <= HEAD && PATTERN >= TASK + 3);
+/// Offsets of the two vectors whose words have tolerances. The hop limit stands at an odd offset, and is the first byte of a word only if
+/// the first vector does so, too.
+pub const VECTORS: [usize; 2] = [IP - 1, PATTERN - 2 * TOLERANCES];
+const _: () = assert!(VECTORS[1] <= VECTORS[0] + 2 * TOLERANCES);
 
-/// What the first bytes of a frame must be, where the mask has ones.
+/// Bytes and bounds that the first bytes of a frame must match, where the mask has ones; see
+/// [`template::Pattern`](super::template::Pattern).
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     pub expected: [u8; PATTERN],
     pub mask: [u8; PATTERN],
+    /// Greatest permitted difference of each word of the [`VECTORS`].
+    pub tolerance: [[u16; TOLERANCES]; 2],
     /// The length of a datagram at least, but for its extension.
     pub least: usize,
 }
 
 impl Pattern {
     /// Nothing: a bit that the mask never lets through.
-    const NOTHING: Self = Self { expected: [1; PATTERN], mask: [0; PATTERN], least: LEAST };
+    const NOTHING: Self = Self {
+        expected: [1; PATTERN],
+        mask: [0; PATTERN],
+        tolerance: [[0; TOLERANCES]; 2],
+        least: LEAST,
+    };
 
     /// A datagram of this pool for this port, whose first byte of the task header is `code` where `code_mask` has ones.
     fn datagram(address: &PortAddress, pool: u16, code: u8, code_mask: u8) -> Self {
@@ -44,7 +56,21 @@ impl Pattern {
         pattern.require(IP + 6, &[ipv6::UDP], &[0xFF]);
         pattern.require(TASK, &[code], &[code_mask]);
         pattern.require(TASK + 1, &pool.to_be_bytes(), &[0xFF; 2]);
+        pattern.require_hops(ipv4::TTL_MIN);
+        pattern.require_not_zero(UDP + 6);
         pattern
+    }
+
+    fn require_hops(&mut self, least: u8) {
+        const AT: usize = IP + 7;
+        self.require(AT, &[0xFF], &[0xFF]);
+        self.tolerance[0][(AT - VECTORS[0]) / 2] = at_least(least);
+    }
+
+    /// Of a word in the second vector.
+    fn require_not_zero(&mut self, at: usize) {
+        self.require(at, &[0xFF; 2], &[0xFF; 2]);
+        self.tolerance[1][(at - VECTORS[1]) / 2] = NOT_ZERO;
     }
 
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
@@ -54,14 +80,15 @@ impl Pattern {
 
     #[inline(always)]
     fn fits(&self, head: &[u8; HEAD]) -> bool {
-        let word = |bytes: &[u8], at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_ne_bytes(word)
-        };
+        let differing = |at| differing(head, &self.expected, &self.mask, at);
         let mut differs = 0;
-        for at in (0..PATTERN).step_by(8) {
-            differs |= (word(head, at) & word(&self.mask, at)) ^ word(&self.expected, at);
+        for at in (0..IP).step_by(2) {
+            differs |= differing(at);
+        }
+        for (start, tolerance) in VECTORS.into_iter().zip(&self.tolerance) {
+            for (word, &tolerance) in tolerance.iter().enumerate() {
+                differs |= differing(start + 2 * word).saturating_sub(tolerance);
+            }
         }
         differs == 0
     }
@@ -78,6 +105,8 @@ pub struct CommonPackets {
     pub task_address: u128,
     /// One network that tasks come from, and its mask, if all clients are there.
     pub clients: Option<(u128, u128)>,
+    /// Least hop limit of tasks.
+    pub least_hops: u8,
     /// Whether all replies are authenticated or none of them; none where replies do not come.
     pub replies: Option<bool>,
 }
@@ -93,11 +122,13 @@ impl TemplateV6 {
         if address.v6.is_none() {
             return Self([Pattern::NOTHING; 2]);
         }
-        let &CommonPackets { pool, udp_port, task_address, clients, replies } = common;
+        let &CommonPackets { pool, udp_port, task_address, clients, least_hops, replies } = common;
         let (udp_port, mask) = (udp_port.to_be_bytes(), [0xFF; 2]);
         let mut task = Pattern::datagram(address, pool, Code::NewTask as u8, !task::EXTENSION_BIT);
         task.require(IP + 24, &task_address.to_be_bytes(), &[0xFF; 16]);
         task.require(UDP + 2, &udp_port, &mask);
+        task.require_not_zero(UDP);
+        task.require_hops(least_hops);
         if let Some((network, mask)) = clients {
             task.require(IP + 8, &network.to_be_bytes(), &mask.to_be_bytes());
         }
@@ -127,11 +158,9 @@ impl TemplateV6 {
         let (payload_len, udp_len) = (number(IP + 4), number(UDP + 4));
         let pattern = self.pattern(code);
         let fits = pattern.fits(head)
-            & (head[IP + 7] >= 2)
             & (payload_len <= frame.len() - UDP)
             & (udp_len <= payload_len)
-            & (udp_len >= pattern.least + code.extension_len())
-            & (number(UDP + 6) != 0);
+            & (udp_len >= pattern.least + code.extension_len());
         let valid = fits && (verified || udp::checksum_is_valid_v6(head, frame, udp_len));
         valid.then_some(code)
     }

@@ -381,7 +381,8 @@ mod tests {
     }
 
     /// Sources that are clients of a leaf with these networks, and such as are not.
-    const SOURCES: [u128; 12] = [
+    const SOURCES: [u128; 13] = [
+        LEAF - 1,
         0,
         1,
         0x0A00_0001,
@@ -413,6 +414,38 @@ mod tests {
                     "{source:#x} at {side}, {more}"
                 );
             }
+        }
+    }
+
+    /// Words with a tolerance: on either side of their bounds, vectors, scalars and stages decide alike.
+    #[test]
+    fn bounds_hold_in_each_path() {
+        let pool = FramePool::new(4, 256);
+        let hops = [0, 1, 2, 3, 64, 254, 255].map(|hops| (IP + 7, vec![hops], hops >= 2));
+        let next = [0, 16, 18, 255].map(|next| (IP + 6, vec![next], false));
+        let ports = [0, 1, 0xFF, 0x100, 0xFF00, 0xFFFE, 0xFFFF];
+        let ports = ports.map(|port: u16| (UDP, port.to_be_bytes().to_vec(), port > 0));
+        let sums = [(UDP + 6, vec![0, 0], false)];
+        let cases = hops.into_iter().chain(next).chain(ports).chain(sums);
+        for (at, bytes, passes) in cases {
+            let mut frame = frame(task(1), Some(CLIENT), &[1; 9], 0);
+            frame[at..at + bytes.len()].copy_from_slice(&bytes);
+            if at != UDP + 6 {
+                udp::renew_checksum_v6(&mut frame);
+            }
+            let burst = [pool.frame(&frame).unwrap()];
+            let stages = || stages("both", None);
+            let recognising = stages();
+            let v6 = recognising.network.v6().unwrap();
+            let template = v6.template(0, 0).unwrap();
+            let recognised = recognise_scalar(v6, template, &burst, &mut Fields::new()).len;
+            assert_eq!(recognised == 1, passes, "{at}: {bytes:?}");
+            #[cfg(target_arch = "x86_64")]
+            if let Some(run) = vector_v6::recognise(template, &[], &burst, &mut Fields::new()) {
+                assert_eq!(run.len, recognised, "{at}: {bytes:?}");
+            }
+            drop(burst);
+            decide_alike(&mut stages(), &mut stages(), &pool, &frame).unwrap();
         }
     }
 

@@ -1,6 +1,6 @@
 //! Recognises packets as [`Template::recognise`] does, with vectors of 32 bytes where the machine has them.
 //!
-//! Two vectors hold all that must be as expected, and one of them all that the IPv4 checksum covers and the start
+//! A vector and a half hold everything to compare, and the whole one all that the IPv4 checksum covers and the start
 //! of what the UDP checksum covers; whether the sums are right is asked once a burst, of all of them together.
 //!
 //! Words are summed in memory order, in one's complement (see [`Sum`](crate::wire::checksum::Sum)). The
@@ -13,7 +13,7 @@
 
 use std::arch::x86_64::*;
 
-use super::template::{CodeByte, HEAD, IP, Pattern, Template, UDP};
+use super::template::{CodeByte, HEAD, IP, Pattern, TOLERANCES, Template, UDP};
 use super::{Fields, LeadingRun};
 use crate::io::Buf;
 use crate::limits::BURST;
@@ -123,13 +123,15 @@ fn recognise_avx2<B: Buf>(
 #[target_feature(enable = "avx2")]
 #[inline]
 fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Option<usize> {
-    let differs = _mm256_or_si256(differs(pattern, head, 0), differs(pattern, head, IP));
+    let link = _mm256_zextsi128_si256(differing_half(&pattern.expected, &pattern.mask, head));
+    let network = differing(&pattern.expected, &pattern.mask, head, IP);
+    let beyond = _mm256_subs_epu16(network, load_tolerance(&pattern.tolerance));
+    let differs = _mm256_or_si256(link, beyond);
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
-        && byte(head, IP + 8) >= 2
         && total_len == ipv4::LEN + udp_len // where it is longer, the stages are slower, and right, too
-        && udp_len >= pattern.least_udp_len + code.extension_len()
+        && udp_len >= usize::from(pattern.least_udp_len) + code.extension_len()
         && end <= len;
     fits.then_some(end)
 }
@@ -149,18 +151,18 @@ pub fn number<const LEN: usize>(head: &[u8; LEN], at: usize) -> usize {
     usize::from(u16::from_be(number.0))
 }
 
-/// The byte at an offset; see [`number`].
-#[inline(always)]
-pub fn byte<const LEN: usize>(head: &[u8; LEN], at: usize) -> u8 {
-    // SAFETY: as in `number`.
-    unsafe { std::ptr::from_ref(&head[at]).read_volatile() }
-}
-
+/// The bits of the first half of a vector, at a packet's start, that differ from the expected ones.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn differs(pattern: &Pattern, head: &[u8; HEAD], at: usize) -> __m256i {
-    let masked = _mm256_and_si256(load(head, at), load(&pattern.mask, at));
-    _mm256_xor_si256(masked, load(&pattern.expected, at))
+pub fn differing_half(expected: &[u8], mask: &[u8], head: &[u8]) -> __m128i {
+    _mm_xor_si128(_mm_and_si128(load_half(head), load_half(mask)), load_half(expected))
+}
+
+/// The bits of the vector at an offset that differ from the expected ones.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub fn differing(expected: &[u8], mask: &[u8], head: &[u8], at: usize) -> __m256i {
+    _mm256_xor_si256(_mm256_and_si256(load(head, at), load(mask, at)), load(expected, at))
 }
 
 /// The source address, in memory order.
@@ -275,6 +277,22 @@ pub fn load(bytes: &[u8], at: usize) -> __m256i {
     let bytes = &bytes[at..at + VECTOR];
     // SAFETY: the bytes are as many as are loaded, and need no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// As [`load`], the first half of a vector at the start.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn load_half(bytes: &[u8]) -> __m128i {
+    let bytes = &bytes[..VECTOR / 2];
+    // SAFETY: the bytes are as many as are loaded, and need no alignment.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub fn load_tolerance(tolerance: &[u16; TOLERANCES]) -> __m256i {
+    // SAFETY: the numbers are as many bytes as are loaded, and need no alignment.
+    unsafe { _mm256_loadu_si256(tolerance.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2")]

@@ -1,7 +1,7 @@
 //! Recognises packets over IPv6 as [`TemplateV6::recognise`] does, with vectors of 32 bytes where the machine has them; see
 //! [`super::vector`], which has the same for IPv4.
 //!
-//! Three vectors hold all that must be as expected; two of them, all that the checksum covers in every packet.
+//! Two vectors and a half hold everything to compare. Two hold everything that the checksum covers in every packet.
 #![allow(
     unsafe_code,
     reason = "vectors are loaded, and instructions used that not every machine has"
@@ -10,9 +10,10 @@
 use std::arch::x86_64::*;
 
 use super::template::CodeByte;
-use super::template_v6::{HEAD, IP, LEAST, PATTERN, Pattern, TASK, TemplateV6, UDP};
+use super::template_v6::{HEAD, IP, LEAST, PATTERN, Pattern, TASK, TemplateV6, UDP, VECTORS};
 use super::vector::{
-    LAST, VECTOR, add_rest, byte, fold, inverted, load, load_words, number, weight,
+    LAST, VECTOR, add_rest, differing, differing_half, fold, inverted, load, load_tolerance,
+    load_words, number, weight,
 };
 use super::{Fields, LeadingRun};
 use crate::io::Buf;
@@ -21,8 +22,8 @@ use crate::stage::parse::PREFETCH_AHEAD;
 use crate::stage::v6::UnreachableV6;
 use crate::wire::{ipv6, udp};
 
-/// Where the third vector begins: it ends with the pattern.
-const THIRD: usize = PATTERN - VECTOR;
+/// Where the last vector begins: it ends with the pattern.
+const THIRD: usize = VECTORS[1];
 const _: () = assert!(THIRD <= IP + VECTOR && PATTERN <= HEAD && THIRD.is_multiple_of(2));
 
 /// What each word of the second vector counts in the sum of the datagram and its pseudo header (RFC 8200, 8.1): the length, which is that
@@ -98,19 +99,19 @@ fn recognise_avx2<B: Buf>(
 #[target_feature(enable = "avx2")]
 #[inline]
 fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Option<usize> {
-    let differs = [0, IP, THIRD].map(|at| {
-        let masked = _mm256_and_si256(load(head, at), load(&pattern.mask, at));
-        _mm256_xor_si256(masked, load(&pattern.expected, at))
-    });
-    let differs = _mm256_or_si256(_mm256_or_si256(differs[0], differs[1]), differs[2]);
+    let (expected, mask) = (&pattern.expected, &pattern.mask);
+    let link = _mm256_zextsi128_si256(differing_half(expected, mask, head));
+    let beyond = |vector: usize| {
+        let differs = differing(expected, mask, head, VECTORS[vector]);
+        _mm256_subs_epu16(differs, load_tolerance(&pattern.tolerance[vector]))
+    };
+    let differs = _mm256_or_si256(_mm256_or_si256(link, beyond(0)), beyond(1));
     let (payload_len, udp_len) = (number(head, IP + 4), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
-        && byte(head, IP + 7) >= 2
         && payload_len == udp_len // where it is longer, the stages are slower, and right, too
         && udp_len >= pattern.least + code.extension_len()
-        && end <= len
-        && number(head, UDP + 6) != 0;
+        && end <= len;
     fits.then_some(end)
 }
 

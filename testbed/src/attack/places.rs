@@ -10,6 +10,8 @@ use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// The attacker's packets a second.
 const RATE: f64 = 10_000.0;
+/// A host of the clients' network.
+const CLIENT: u32 = 0x0A01_0066;
 /// The honest client's p99 may become so many times as long.
 const P99_RATIO: f64 = 2.0;
 
@@ -20,6 +22,12 @@ pub static ATTACKS: &[Attack] = &[
         summary: "10,000 tasks a second whose replies can reach nobody, beside an honest client, under every policy",
         runs_on: RunsOn::Memory,
         run: |budget, account| beside_honest(budget, account, "tasks", unreachable),
+    },
+    Attack {
+        name: "unanswerable-tasks",
+        summary: "10,000 tasks a second that a server's kernel drops or can't answer, beside an honest client, under every policy",
+        runs_on: RunsOn::Memory,
+        run: |budget, account| beside_honest(budget, account, "tasks", unanswerable),
     },
     Attack {
         name: "unfinished-one-source",
@@ -66,8 +74,31 @@ fn unreachable(number: u64) -> Vec<u8> {
     packets::task(src, &header, 7, 500_000)
 }
 
+/// IPv4 options: loose and strict source routes, malformed timestamps and record routes, an option of length 0, one beyond the header,
+/// and a router alert of three bytes.
+const OPTIONS: [&[u8]; 8] = [
+    &[131, 7, 4, 10, 0, 2, 1, 0],
+    &[137, 7, 4, 10, 0, 2, 1, 0],
+    &[0x44, 2, 0, 0],
+    &[0x44, 4, 5, 0xF0],
+    &[7, 7, 2, 0, 0, 0, 0, 0],
+    &[99, 0, 0, 0],
+    &[99, 40, 0, 0],
+    &[148, 3, 0, 0],
+];
+
+/// Source port 0, or one of the [`OPTIONS`].
+fn unanswerable(number: u64) -> Vec<u8> {
+    let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
+    let task = |port| packets::task_from((CLIENT, port), &header, 7, 500_000);
+    match number as usize % (OPTIONS.len() + 1) {
+        0 => task(0),
+        kind => packets::with_options(task(packets::CLIENT_PORT), OPTIONS[kind - 1]),
+    }
+}
+
 fn unfinished(number: u64) -> Vec<u8> {
-    packets::first_of_several(0x0A01_0066, number as u16, (number >> 16) as u32)
+    packets::first_of_several(CLIENT, number as u16, (number >> 16) as u32)
 }
 
 fn unfinished_of_many(number: u64) -> Vec<u8> {

@@ -162,9 +162,13 @@ pub fn config(setup: &Setup<'_>) -> Result<Config, Failure> {
     Ok(Config::parse(Path::new("attacked.toml"), &text)?)
 }
 
-/// A server's system sends to the leaf what is neither for its own network nor for an address that is no host's.
+/// A server's system sends to the leaf what is neither for its own network nor for an address that is no host's. It answers no task with
+/// source port 0 or IPv4 options.
 fn leaves_server(frame: &mut [u8]) -> bool {
     let Ok(datagram) = udp::parse(frame, true) else { return true };
+    if datagram.dst_port == 0 || datagram.payload() != udp::PAYLOAD {
+        return false;
+    }
     let to = Ipv4Addr::from_bits(datagram.dst);
     let own_network = datagram.dst >> 8 == LEAF_IPS[WORKERS] >> 8;
     let first = to.octets()[0];

@@ -1,9 +1,10 @@
 //! Packets as clients, servers and attackers send them to the leaf of [`super::memory`].
 
-use wedjat::wire::arp;
-use wedjat::wire::ether::Mac;
+use wedjat::wire::checksum::Sum;
+use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
+use wedjat::wire::{arp, ipv4};
 use wedjat_pktgen::payload::Work;
 
 use super::memory::{CLIENTS, LEAF_IPS, LEAF_MACS, POOL, SERVERS, WORKERS, server_of};
@@ -18,15 +19,41 @@ pub const CLIENT_PORT: u16 = 40_000;
 /// A task of `src` with this header, which asks for `service_ns` of work.
 #[must_use]
 pub fn task(src: u32, header: &Header, app: u32, service_ns: u32) -> Vec<u8> {
+    task_from((src, CLIENT_PORT), header, app, service_ns)
+}
+
+/// The same from this address and port.
+#[must_use]
+pub fn task_from(
+    (src, src_port): (u32, u16),
+    header: &Header,
+    app: u32,
+    service_ns: u32,
+) -> Vec<u8> {
     let flow = Flow {
         src_mac: ATTACKER_MAC,
         dst_mac: LEAF_MACS[CLIENTS],
         src,
         dst: LEAF_IPS[CLIENTS],
-        src_port: CLIENT_PORT,
+        src_port,
         dst_port: wedjat::wire::task::UDP_PORT,
     };
     datagram(&flow, header, app, &Work { service_ns, operation: 1, seed: 0 }.bytes())
+}
+
+/// Inserts IPv4 options, whose length is a multiple of four, into a frame that has none.
+#[must_use]
+pub fn with_options(mut frame: Vec<u8>, options: &[u8]) -> Vec<u8> {
+    let header = ether::LEN..ether::LEN + ipv4::LEN + options.len();
+    frame.splice(ether::LEN + ipv4::LEN..ether::LEN + ipv4::LEN, options.iter().copied());
+    let packet = &mut frame[header];
+    let total = u16::from_be_bytes([packet[2], packet[3]]) + options.len() as u16;
+    packet[0] += (options.len() / 4) as u8;
+    packet[2..4].copy_from_slice(&total.to_be_bytes());
+    packet[10..12].fill(0);
+    let sum = Sum::default().bytes(packet).checksum();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame
 }
 
 /// The first of a task's packets; the others never come.
