@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -18,6 +18,8 @@ use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use super::socket::SocketError;
 use crate::config::{TlsConfig, private_bytes};
+use crate::outage::Outage;
+use crate::state::files::advice;
 
 /// Who connects has so long to say how it begins.
 const BEGIN_MAX: Duration = Duration::from_secs(5);
@@ -143,17 +145,28 @@ pub fn accept<L: Listener>(
             Err(error) => return log::error!("control: {error}"),
         };
         let places = Arc::new(Semaphore::new(places));
+        let mut outage = Outage::default();
         while let Ok(place) = Arc::clone(&places).acquire_owned().await {
             match std::future::poll_fn(|context| listener.poll_next(context)).await {
                 Ok(None) => log::warn!("control: another user's process was turned away"),
                 Ok(Some(stream)) => {
+                    if let Some(count) = outage.works(Instant::now()) {
+                        log::info!(
+                            "control: connections are accepted again, after {count} failures"
+                        );
+                    }
                     if clients.send(Ok(Client::new(stream, place))).await.is_err() {
                         return;
                     }
                 }
                 Err(error) => {
                     // Descriptors may be there again later.
-                    log::warn!("control: a connection was not taken: {error}");
+                    if outage.fails(Instant::now()) {
+                        log::warn!(
+                            "control: cannot accept connections: {error}{}; retried",
+                            advice(&error)
+                        );
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
