@@ -178,6 +178,8 @@ reasons! {
     NdOther => "nd_other", "usually harmless";
     /// Waited for a next hop behind a port that has no link, until it was given up or too many waited.
     PortDown => "port_down", "the port's cable; of a memif device, whether the process at its other end runs";
+    /// Several datagrams in one packet: the sender's kernel left the segmentation to its device (UDP_SEGMENT, GSO), which passed it on.
+    SegmentationOffload => "segmentation_offload", "the sender's interface: `ethtool -K IFACE tx-udp-segmentation off gso off`; docs/limits.md";
 }
 
 impl DropReason {
@@ -193,6 +195,12 @@ impl DropReason {
                 | Self::ArpOther
                 | Self::NdOther
         )
+    }
+
+    /// One such packet is a fault of the configuration, whatever else the port receives.
+    #[must_use]
+    pub const fn is_of_setup(self) -> bool {
+        matches!(self, Self::SegmentationOffload)
     }
 
     /// How many there are.
