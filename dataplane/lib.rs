@@ -19,6 +19,7 @@ pub mod io;
 pub mod limits;
 pub mod nearest;
 pub mod node;
+mod outage;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod policy;

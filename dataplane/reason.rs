@@ -182,6 +182,8 @@ reasons! {
     UdpSourcePort => "udp_source_port", "the client; an intruder";
     /// A task with IPv4 options that `port.ip_options` does not allow: servers may drop it or send it elsewhere.
     Ipv4Options => "ipv4_options", "the client, `port.ip_options`; an intruder";
+    /// Several datagrams in one packet: the sender's kernel left the segmentation to its device (UDP_SEGMENT, GSO), which passed it on.
+    SegmentationOffload => "segmentation_offload", "the sender's interface: `ethtool -K IFACE tx-udp-segmentation off gso off`; docs/limits.md";
 }
 
 impl DropReason {
@@ -197,6 +199,12 @@ impl DropReason {
                 | Self::ArpOther
                 | Self::NdOther
         )
+    }
+
+    /// One such packet is a fault of the configuration, whatever else the port receives.
+    #[must_use]
+    pub const fn is_of_setup(self) -> bool {
+        matches!(self, Self::SegmentationOffload)
     }
 
     /// How many there are.

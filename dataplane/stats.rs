@@ -35,6 +35,8 @@ pub struct PortStats {
     pub peers_refused: u64,
     /// Connections with memif peers that have ended.
     pub peers_left: u64,
+    /// Interfaces that the kernel has removed under the device: 1 if its own is gone.
+    pub interfaces_removed: u64,
     /// What its driver counts besides, by DPDK's names; empty in an account.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub xstats: BTreeMap<String, u64>,

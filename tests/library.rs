@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
+mod hugepages;
 mod patience;
 
 use std::fs;
@@ -19,6 +20,7 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header};
 
 use frames::*;
+use hugepages::Hugepages;
 use patience::*;
 
 const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
@@ -535,48 +537,15 @@ fn applications_decide_as_the_leaf_does() {
     }
 }
 
-/// Hugepages of its own: what DPDK shares between processes lies in them. Given back when dropped.
-struct Hugepages {
-    folder: tempfile::TempDir,
-    before: u64,
-}
-
-const RESERVED: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
-/// 2 MiB each.
+/// Of 2 MiB each.
 const PAGES: u64 = 24;
-
-fn number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-impl Hugepages {
-    /// None where the system gives none: only root may ask.
-    fn reserve() -> Option<Self> {
-        let before = number(RESERVED)?;
-        let wanted = before + PAGES.saturating_sub(number(FREE)?);
-        fs::write(RESERVED, wanted.to_string()).ok()?;
-        let pages = Self { folder: tempfile::tempdir().ok()?, before };
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M", "none"]).arg(pages.folder.path());
-        let mounted = mount.status().is_ok_and(|status| status.success());
-        (mounted && number(FREE)? >= PAGES).then_some(pages)
-    }
-}
-
-impl Drop for Hugepages {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.folder.path()).stderr(Stdio::null()).status();
-        let _ = fs::write(RESERVED, self.before.to_string());
-    }
-}
 
 #[test]
 fn a_secondary_process_schedules_with_the_library() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("secondary");
     cc("tests/c/secondary.c", &program, &["wedjat", "libdpdk"], &[]);
-    let Some(pages) = Hugepages::reserve() else {
+    let Some(pages) = Hugepages::reserve(PAGES) else {
         // Straight to standard error: what a passing test prints is not shown.
         let _ = writeln!(
             io::stderr(),
@@ -586,9 +555,7 @@ fn a_secondary_process_schedules_with_the_library() {
     };
     let process = |kind: &str| {
         let mut command = with_library(&program);
-        command
-            .args(["-l", "0", "--no-pci", "--no-telemetry", "--huge-dir"])
-            .arg(pages.folder.path());
+        command.args(["-l", "0", "--no-pci", "--no-telemetry", "--huge-dir"]).arg(pages.folder());
         command.arg(format!("--file-prefix=wedjat-secondary-{}", std::process::id()));
         command.arg(format!("--proc-type={kind}"));
         command

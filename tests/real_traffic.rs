@@ -4,6 +4,7 @@
 //! The test starts itself again inside the namespaces, as client and as server of workers; there it uses nothing but
 //! the standard library's sockets and writes the task header by hand. So it has a `main` of its own.
 #![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(unsafe_code, reason = "a socket option that the standard library does not have")]
 
 mod patience;
 
@@ -15,6 +16,7 @@ fn main() {
         ["client", leaf, kind, tasks] => {
             peer::ask(leaf, kind == "connected", tasks.parse().unwrap())
         }
+        ["burst", leaf, tasks] => peer::burst(leaf, tasks.parse().unwrap()),
         ["--list", ..] => println!("real_traffic: test"),
         _ => run(),
     }
@@ -48,6 +50,9 @@ mod peer {
     const TASK_DONE: u8 = 2;
     const TASK_DONE_IDLE: u8 = 3;
     const EXTENSION: u8 = 0x20;
+    /// Bytes of a task without payload.
+    #[cfg(target_os = "linux")]
+    const HEADER: usize = 27;
     const POOL: u16 = 5;
     const WINDOW: u16 = 32;
 
@@ -78,6 +83,36 @@ mod peer {
             socket.send_to(&packet[..length], client).unwrap();
         }
     }
+
+    /// `UDP_SEGMENT` of Linux: the kernel splits what one call sends into datagrams of so many bytes.
+    #[cfg(target_os = "linux")]
+    fn segment(socket: &UdpSocket, len: usize) {
+        use std::os::fd::AsRawFd;
+        let len = libc::c_int::try_from(len).unwrap();
+        let (value, size) = ((&raw const len).cast(), size_of::<libc::c_int>() as u32);
+        // SAFETY: the value lives through the call, which reads as many bytes as its length says.
+        let set = unsafe {
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, size)
+        };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Sends tasks by one call, and prints how many are answered until none is for a second.
+    #[cfg(target_os = "linux")]
+    pub fn burst(leaf: &str, tasks: u16) {
+        let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));
+        let anywhere = if leaf.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = UdpSocket::bind(anywhere).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        segment(&socket, HEADER);
+        let all: Vec<u8> = (0..tasks).flat_map(|seq| task(true, seq)[..HEADER].to_vec()).collect();
+        assert_eq!(socket.send_to(&all, leaf).unwrap(), all.len());
+        let answers = std::iter::from_fn(|| socket.recv_from(&mut [0; 2048]).ok());
+        println!("{}", answers.take(tasks.into()).count());
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn burst(_: &str, _: u16) {}
 
     /// Sends tasks, a window of them at a time, expects each answered once, from the leaf's address, with its
     /// payload, and prints how many each worker answered.
@@ -181,6 +216,8 @@ mod traffic {
     const LEAF_MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
     const WORKERS_MAC: &str = "02:00:00:00:02:0b";
     const TASKS: u16 = 600;
+    /// Tasks of a burst: together they are shorter than the MTU, so that no length tells of them.
+    const BURST: u16 = 40;
     const WORKERS: usize = 8;
 
     /// Namespaces of clients, leaf and workers, removed with all that is in them when dropped.
@@ -330,10 +367,29 @@ mod traffic {
         macs_known: bool,
         poll: &'static str,
         family: &'static Family,
+        /// The leaf has a third port, whose interface is removed while it runs.
+        loses_port: bool,
+    }
+
+    /// Sends a burst that the client's kernel does not segment, which the leaf refuses by name, and one that it does. Returns how many
+    /// tasks were answered.
+    fn send_bursts(net: &Net, scenario: &Scenario) -> u64 {
+        let burst = || {
+            let words = ["burst", scenario.family.leaf[0], &BURST.to_string()];
+            output(&mut net.ourselves("c", &words)).trim().parse::<u64>().unwrap()
+        };
+        assert_eq!(burst(), 0, "one packet with {BURST} tasks");
+        if Command::new("ethtool").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("SKIPPED: there is no ethtool, which turns the offload off");
+            return 0;
+        }
+        net.within("c", &["ethtool", "-K", "c0", "tx-udp-segmentation", "off"]);
+        assert_eq!(burst(), u64::from(BURST), "its kernel segments");
+        u64::from(BURST)
     }
 
     fn carry(number: usize, scenario: &Scenario) {
-        let Scenario { driver, policy, macs_known, poll, family } = scenario;
+        let Scenario { driver, policy, macs_known, poll, family, loses_port } = scenario;
         println!(
             "{}, {driver}, {policy}, {poll}, MAC addresses {}",
             family.name,
@@ -347,6 +403,11 @@ mod traffic {
         );
         std::fs::write(&config, config_text(scenario, &state)).unwrap();
         let net = Net::new(number, family);
+        if *loses_port {
+            net.within("l", &["ip", "link", "add", "lx", "type", "veth", "peer", "name", "x0"]);
+            net.within("l", &["ip", "link", "set", "lx", "up"]);
+            net.within("l", &["ip", "link", "set", "x0", "up"]);
+        }
         let _servers = family.servers.map(|address| net.server(address));
         let (config, stats_file) = (config.to_str().unwrap(), stats.to_str().unwrap());
         let leaf =
@@ -361,6 +422,12 @@ mod traffic {
             let hosts = snapshot(&state)?["neighbours"].as_array()?.clone();
             (hosts.iter().filter(|host| known(host)).count() >= family.servers.len()).then_some(())
         });
+        if *loses_port {
+            net.within("l", &["ip", "link", "del", "lx"]);
+            wait_for("the state has the port without a link", || {
+                (snapshot(&state)?["ports_without_link"] == serde_json::json!([2])).then_some(())
+            });
+        }
         let began = Instant::now();
         let mut clients = Vec::new();
         for kind in ["connected", "unconnected"] {
@@ -377,10 +444,14 @@ mod traffic {
                     count.parse::<u64>().unwrap();
             }
         }
-        let tasks = 2 * u64::from(TASKS);
+        let mut tasks = 2 * u64::from(TASKS);
         assert_eq!(workers.values().sum::<u64>(), tasks);
         assert_eq!(workers.len(), WORKERS, "all workers were used: {workers:?}");
 
+        let is_af_packet = *driver == "net_af_packet";
+        if is_af_packet {
+            tasks += send_bursts(&net, scenario);
+        }
         for (place, gateway, mac) in
             [("c", family.leaf[0], LEAF_MACS[0]), ("w", family.leaf[1], LEAF_MACS[1])]
         {
@@ -397,7 +468,11 @@ mod traffic {
         call(&["kill", "-TERM", &leaf.0.id().to_string()]);
         assert!(leaf.0.wait().unwrap().success(), "the leaf ends in order");
         let account: Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
-        check_account(&account, tasks, *driver == "net_af_xdp");
+        check_account(&account, tasks, is_af_packet);
+        let removed = account["ports"].as_array().unwrap().iter();
+        let removed: Vec<_> = removed.map(|port| port["interfaces_removed"] != 0).collect();
+        let expected: &[bool] = if *loses_port { &[false, false, true] } else { &[false, false] };
+        assert_eq!(removed, expected, "{account}");
         assert_eq!(
             account["sleeps"] != 0 && account["wakes"] != 0,
             *poll == "adaptive",
@@ -428,7 +503,7 @@ mod traffic {
         });
     }
 
-    fn check_account(account: &Value, tasks: u64, keeps_mbufs: bool) {
+    fn check_account(account: &Value, tasks: u64, is_af_packet: bool) {
         assert_eq!(account["balanced"], true, "{account}");
         assert_eq!(account["scheduled"], tasks, "{account}");
         assert_eq!(account["replies"], tasks, "{account}");
@@ -440,8 +515,10 @@ mod traffic {
         for others in ["nd_other", "ipv6_extension", "not_udp"] {
             drops.remove(others);
         }
+        let of_bursts = drops.remove("segmentation_offload").map(|count| count.as_u64().unwrap());
+        assert_eq!(of_bursts, is_af_packet.then_some(1), "{account}");
         assert!(drops.is_empty(), "{account}");
-        for port in account["ports"].as_array().unwrap() {
+        for port in account["ports"].as_array().unwrap().iter().take(2) {
             for count in ["rx_missed", "rx_no_mbuf", "rx_errors", "tx_errors"] {
                 assert_eq!(port[count], 0, "{port}");
             }
@@ -449,7 +526,7 @@ mod traffic {
             assert_eq!(port["rx_partial"], tasks, "{port}");
         }
         // The AF_XDP driver keeps what is in its fill queue (documentation of `io::dpdk`).
-        if !keeps_mbufs {
+        if is_af_packet {
             assert_eq!(account["mbufs_leaked"], 0, "{account}");
         }
     }
@@ -460,14 +537,20 @@ mod traffic {
     }
 
     fn config_text(scenario: &Scenario, state: &Path) -> String {
-        let Scenario { driver, policy, macs_known, poll, family } = scenario;
+        let Scenario { driver, policy, macs_known, poll, family, loses_port } = scenario;
+        let third = match loses_port {
+            true => format!(
+                "[[port]]\ndevice = '{driver}2,iface=lx'\nside = 'clients'\nip = '10.66.3.1/24'\n"
+            ),
+            false => String::new(),
+        };
         let Family { leaf, prefix, .. } = family;
         let mac = if *macs_known { format!("mac = '{WORKERS_MAC}'") } else { String::new() };
         let [first, second] = family.servers;
         format!(
             "[leaf]\nid = 1\ncores = [0]\nseed = 7\npoll = '{poll}'\nstate = '{}'\n\
              [[port]]\ndevice = '{driver}0,iface=lc'\nside = 'clients'\nip = '{}/{prefix}'\n\
-             [[port]]\ndevice = '{driver}1,iface=lw'\nside = 'workers'\nip = '{}/{prefix}'\n\
+             [[port]]\ndevice = '{driver}1,iface=lw'\nside = 'workers'\nip = '{}/{prefix}'\n{third}\
              [[pool]]\nid = 5\npolicy = '{policy}'\n\
              [[server]]\nip = '{first}'\nworkers = '0-3'\npool = 5\n{mac}\n\
              [[server]]\nip = '{second}'\nworkers = '4-7'\npool = 5\n{mac}\n",
@@ -480,12 +563,12 @@ mod traffic {
     pub fn run() {
         let scenario = |driver, policy, macs_known, poll| {
             let family = &V4;
-            Scenario { driver, policy, macs_known, poll, family }
+            Scenario { driver, policy, macs_known, poll, family, loses_port: false }
         };
         let mut scenarios = vec![
             Scenario { family: &V6, ..scenario("net_af_packet", "horus", false, "busy") },
             scenario("net_af_packet", "horus", false, "adaptive"),
-            scenario("net_af_packet", "random", true, "busy"),
+            Scenario { loses_port: true, ..scenario("net_af_packet", "random", true, "busy") },
         ];
         if std::fs::read_to_string("/proc/net/protocols").unwrap().contains("XDP") {
             scenarios.push(scenario("net_af_xdp", "horus", false, "adaptive"));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -25,6 +25,7 @@ use tower::layer::util::{Identity as Plain, Stack};
 use super::places::{Place, Places, Seat, Source};
 use super::socket::SocketError;
 use crate::config::{TlsConfig, private_bytes};
+use crate::outage::Outage;
 use crate::state::files;
 
 /// Who connects has so long to say how it begins.
@@ -157,12 +158,17 @@ pub fn accept<L: Listener>(
             Err(error) => return log::error!("control: {error}"),
         };
         // Logged when it begins, not for each connection.
-        let (mut is_refused, mut is_full) = (false, false);
+        let mut is_full = false;
+        let mut outage = Outage::default();
         loop {
             match std::future::poll_fn(|context| listener.poll_next(context)).await {
                 Ok(None) => log::warn!("control: another user's process was turned away"),
                 Ok(Some((stream, source))) => {
-                    is_refused = false;
+                    if let Some(count) = outage.works(Instant::now()) {
+                        log::info!(
+                            "control: connections are accepted again, after {count} failures"
+                        );
+                    }
                     let place = places.admit(source);
                     if place.is_none() && !is_full {
                         log::warn!("control: connections are refused: all places are in use");
@@ -174,13 +180,14 @@ pub fn accept<L: Listener>(
                     }
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut is_refused, true) {
-                        log::warn!("control: a connection was not taken: {error}");
+                    if outage.fails(Instant::now()) {
+                        log::warn!(
+                            "control: cannot accept connections: {error}{}; retried",
+                            files::advice(&error)
+                        );
                     }
                     // Descriptors may be there again later; an idle connection gives one at once.
-                    let is_short =
-                        matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-                    if is_short {
+                    if files::has_no_descriptor(&error) {
                         places.evict();
                     }
                     tokio::time::sleep(RETRY).await;

@@ -194,7 +194,7 @@ const PEER_ROWS: [Row; 5] = [
         "Moving mean of the squared error of the critic, where one learns.",
     ),
 ];
-const PORT_ROWS: [Row; 8] = [
+const PORT_ROWS: [Row; 9] = [
     (
         "wedjat_port_rx_missed_packets",
         Counter,
@@ -220,6 +220,13 @@ const PORT_ROWS: [Row; 8] = [
         "packets",
         PORT,
         "Were not of the port's VLAN: untagged ones, and those of others.",
+    ),
+    (
+        "wedjat_port_interfaces_removed",
+        Counter,
+        "",
+        PORT,
+        "Interfaces that the kernel removed under the device: 1 if its own is gone.",
     ),
 ];
 
@@ -430,7 +437,8 @@ fn ports(text: &mut Text, seen: &Seen) {
                 4 => port.peers_refused,
                 5 => port.peers_left,
                 6 => port.rx_partial,
-                _ => port.rx_other_vlan,
+                7 => port.rx_other_vlan,
+                _ => port.interfaces_removed,
             };
             let labels = [
                 ("port", &index as &dyn Display),

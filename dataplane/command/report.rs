@@ -4,11 +4,13 @@ use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 
+use wedjat::state::files::ReportFile;
+
 use super::{Outcome, print};
 
 /// Where a run's lines and its account go.
 pub struct Report<'a> {
-    file: Option<&'a Path>,
+    file: Option<ReportFile<'a>>,
     to_stdout: bool,
 }
 
@@ -16,10 +18,9 @@ impl<'a> Report<'a> {
     /// To this file, `-` for standard output, or nowhere.
     pub fn to(file: Option<&'a Path>) -> Result<Self, Box<dyn Error>> {
         let to_stdout = file == Some(Path::new("-"));
-        if let Some(path) = file.filter(|_| !to_stdout) {
-            // Better refused now than after the run.
-            write_file(path, b"")?;
-        }
+        let file = file.filter(|_| !to_stdout);
+        // Better refused now than after the run.
+        let file = file.map(|path| ReportFile::new("--stats", path)).transpose()?;
         Ok(Self { file, to_stdout })
     }
 
@@ -36,16 +37,10 @@ impl<'a> Report<'a> {
     pub fn end(&self, account: &impl serde::Serialize, balanced: bool) -> Outcome {
         let json = serde_json::to_string_pretty(account)?;
         match self.file {
-            Some(_) if self.to_stdout => drop(print(&format!("{json}\n"))?),
-            Some(path) => write_file(path, json.as_bytes())?,
+            Some(file) => file.write(json)?,
+            None if self.to_stdout => drop(print(&format!("{json}\n"))?),
             None => {}
         }
         Ok(if balanced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
-}
-
-fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
-    std::fs::write(path, bytes).map_err(|error| {
-        format!("--stats {}: {error}; name a file that can be written", path.display()).into()
-    })
 }

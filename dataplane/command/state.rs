@@ -60,6 +60,15 @@ fn text(snapshot: &Snapshot) -> String {
     for (index, core) in snapshot.cores.iter().enumerate() {
         core_text(&mut out, index, core);
     }
+    for core in snapshot.idle_cores() {
+        let _ = writeln!(
+            out,
+            "core {core} receives nothing: its devices do not spread packets over their queues"
+        );
+    }
+    for port in &snapshot.ports_without_link {
+        let _ = writeln!(out, "port {port} has no link");
+    }
     for host in &snapshot.neighbours {
         let mac = host.mac.as_deref().unwrap_or("not resolved");
         let _ = writeln!(out, "neighbour {} on port {}: {mac}", host.address, host.port);

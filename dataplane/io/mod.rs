@@ -41,6 +41,11 @@ pub trait Buf: Sized {
         false
     }
 
+    /// The device has verified the UDP checksum. An IPv6 packet has no other.
+    fn udp_checksum_verified(&self) -> bool {
+        self.checksums_verified()
+    }
+
     /// When the packet was received, by the device's own clock or the kernel's, if that is said in this field.
     #[inline]
     fn stamp(&self, _field: StampField) -> Option<u64> {

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::Mode;
@@ -27,6 +27,7 @@ use rustix::net::{
 
 use super::layout::{CHANNELS_MAX, RegionShape};
 use super::region::Place;
+use crate::outage::Outage;
 use crate::state::files::{self, Found, open_again};
 
 /// "WEDJATwk": a region of workers, of a little-endian machine.
@@ -283,7 +284,7 @@ impl Drop for AttachServer {
 }
 
 fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) {
-    let mut is_failing = false;
+    let mut outage = Outage::default();
     loop {
         let mut both = [PollFd::new(stop, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
         match poll(&mut both, None) {
@@ -293,18 +294,23 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
         }
         match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(peer) => {
-                is_failing = false;
+                if let Some(count) = outage.works(Instant::now()) {
+                    log::info!("workers can attach again, after {count} failures");
+                }
                 let offer = locked(offer).to_bytes();
-                if let Err(error) = hand_over(&peer, memory, &offer) {
-                    log::warn!("a worker could not be given the region: {error}");
+                match hand_over(&peer, memory, &offer) {
+                    Err(error)
+                        if files::has_no_descriptor(&error) && !outage.fails(Instant::now()) => {}
+                    Err(error) => log::warn!("a worker could not be given the region: {error}"),
+                    Ok(()) => {}
                 }
             }
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(error) => {
-                if !is_failing {
-                    log::warn!("no worker can attach: {}; tried again", io::Error::from(error));
+                if outage.fails(Instant::now()) {
+                    let error = io::Error::from(error);
+                    log::warn!("no worker can attach: {error}{}; retried", files::advice(&error));
                 }
-                is_failing = true;
                 let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
             }
         }

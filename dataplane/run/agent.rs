@@ -144,7 +144,7 @@ pub(super) fn start(
         super::follow(config.controller.as_ref(), node, &outside.handle, None, &cpus)?
     };
     let refusals = Refusals::default();
-    let mut causes = Causes::of(vec![refusals.clone()]);
+    let mut causes = Causes::of(vec![refusals.clone()], Vec::new());
     let shared = Shared { load: hired.load, counters: hired.counters, signer, tap, refusals };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use crate::io::dpdk::Device;
 use crate::node::refusals::Refusals;
 use crate::reason::DropReason;
+use crate::state::counters::idle_cores;
+use crate::state::{Counter, Counters};
 
 /// So many packets must have been refused for a reason before it is told.
 const ENOUGH: u64 = 20;
@@ -17,13 +19,16 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Causes {
     next: Instant,
     cores: Vec<Refusals>,
+    counters: Vec<Counters>,
     told: BTreeSet<(usize, &'static str)>,
+    idle_told: BTreeSet<usize>,
 }
 
 impl Causes {
     /// Of the node whose cores have these counts.
-    pub fn of(cores: Vec<Refusals>) -> Self {
-        Self { next: Instant::now(), cores, told: BTreeSet::new() }
+    pub fn of(cores: Vec<Refusals>, counters: Vec<Counters>) -> Self {
+        let (told, idle_told) = (BTreeSet::new(), BTreeSet::new());
+        Self { next: Instant::now(), cores, counters, told, idle_told }
     }
 
     /// Looks at all ports once a second, and logs what has not been told.
@@ -32,12 +37,28 @@ impl Causes {
             return;
         }
         self.next = Instant::now() + LOOK;
+        for core in self.new_idle_cores() {
+            let names: Vec<_> = devices.iter().map(Device::name).collect();
+            log::warn!(
+                "core {core} receives nothing: {} do not spread packets over their queues; use one core, or a device with RSS for UDP (with \
+                 few clients, also check that they differ in what the device spreads by)",
+                names.join(" and ")
+            );
+        }
         for (port, device) in devices.iter().enumerate() {
             let received = device.stats().rx_packets;
             if let Some(cause) = self.find(port, device.name(), received) {
                 log::warn!("{cause}");
             }
         }
+    }
+
+    /// Idle cores that the log does not have yet.
+    fn new_idle_cores(&mut self) -> Vec<usize> {
+        let received = self.counters.iter().map(|core| core.read(Counter::RxPackets));
+        let mut idle = idle_cores(received);
+        idle.retain(|&core| self.idle_told.insert(core));
+        idle
     }
 
     /// The reason for which nine in ten of the packets of a port were refused, of those that are meant for somebody like us.
@@ -51,6 +72,14 @@ impl Causes {
             .map(|reason| (refused(reason), reason))
             .max_by_key(|(count, _)| *count)?;
         let is_nearly_all = count >= ENOUGH && count * 10 >= meant_for_us * 9;
+        let is_told = |reason: DropReason| self.told.contains(&(port, reason.name()));
+        let of_setup = DropReason::ALL
+            .into_iter()
+            .find(|&reason| reason.is_of_setup() && refused(reason) > 0 && !is_told(reason));
+        let (count, reason, is_nearly_all) = match of_setup {
+            Some(reason) => (refused(reason), reason, true),
+            None => (count, reason, is_nearly_all),
+        };
         if !is_nearly_all || !self.told.insert((port, reason.name())) {
             return None;
         }
@@ -68,7 +97,7 @@ mod tests {
     #[test]
     fn nearly_all_for_one_reason_is_told_once_for_each_port() {
         let cores = vec![Refusals::default(), Refusals::default()];
-        let mut causes = Causes::of(cores.clone());
+        let mut causes = Causes::of(cores.clone(), Vec::new());
         let refuse = |core: usize, port, reason, count| {
             (0..count).for_each(|_| cores[core].note(port, reason));
         };
@@ -89,5 +118,27 @@ mod tests {
         assert!(causes.find(1, "net_x1", 20).unwrap().contains("`unknown_pool`"));
         refuse(0, 2, DropReason::ArpOther, 1000);
         assert_eq!(causes.find(2, "net_x2", 1000), None, "what is for others is no cause");
+    }
+
+    #[test]
+    fn one_packet_with_segmentation_offload_is_reported() {
+        let cores = vec![Refusals::default()];
+        let mut causes = Causes::of(cores.clone(), Vec::new());
+        cores[0].note(0, DropReason::SegmentationOffload);
+        let told = causes.find(0, "net_x0", 100_000).unwrap();
+        assert!(told.contains("`segmentation_offload`") && told.contains("ethtool -K"), "{told}");
+        assert_eq!(causes.find(0, "net_x0", 100_000), None, "once");
+    }
+
+    #[test]
+    fn a_core_without_packets_is_reported_once() {
+        let counters: Vec<_> = (0..3).map(|_| Counters::heap()).collect();
+        let mut causes = Causes::of(Vec::new(), counters.clone());
+        assert_eq!(causes.new_idle_cores(), [0_usize; 0]);
+        counters[0].add(Counter::RxPackets, 9_999);
+        assert_eq!(causes.new_idle_cores(), [0_usize; 0], "too few to tell");
+        counters[2].add(Counter::RxPackets, 1);
+        assert_eq!(causes.new_idle_cores(), [1]);
+        assert_eq!(causes.new_idle_cores(), [0_usize; 0], "once");
     }
 }

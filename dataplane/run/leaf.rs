@@ -132,7 +132,7 @@ pub fn run(
         neighbours.set_link(port, false);
     }
     let refusals: Vec<_> = counters.iter().map(|_| Refusals::default()).collect();
-    let mut causes = Causes::of(refusals.clone());
+    let mut causes = Causes::of(refusals.clone(), counters.clone());
     let mut cores = Vec::new();
     let kind = if config.role == Role::Spine { NodeKind::Spine } else { NodeKind::Leaf };
     let started = Instant::now();

@@ -196,6 +196,13 @@ fn tap_points(
 /// then both are told of, first that it is down. That may be told twice of one peer: its link is down a moment before the
 /// peer counts as gone. Called by the watching thread.
 fn link_changed(port: usize, device: &Device, is_up: bool) {
+    if device.is_removed() {
+        return log::error!(
+            "port {port}, {}: its interface was removed; the port stays down, and the other ports go on; make the interface again and \
+             restart the node",
+            device.name()
+        );
+    }
     log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
 }
 
@@ -414,6 +421,7 @@ fn port_stats(device: &Device) -> PortStats {
         tx_errors: counted.tx_errors,
         peers_refused: counted.peers_refused,
         peers_left: device.disconnects(),
+        interfaces_removed: u64::from(device.is_removed()),
         xstats: BTreeMap::new(),
     }
 }

@@ -272,6 +272,20 @@ pub struct Pause {
     pub to: u64,
 }
 
+/// Packets after which a core that has received none counts as idle. An emulated or idle network has fewer.
+const SPREAD_AFTER: u64 = 10_000;
+
+/// Cores that have received nothing while the others of their node received thousands of packets: the devices do not spread packets over
+/// their queues. `received` has one figure for each core.
+pub fn idle_cores(received: impl Iterator<Item = u64> + Clone) -> Vec<usize> {
+    match received.clone().sum::<u64>() {
+        SPREAD_AFTER.. => {
+            received.enumerate().filter(|(_, count)| *count == 0).map(|(core, _)| core).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// One core's counters. That core writes, anybody may read.
 #[derive(Clone, Debug)]
 pub struct Counters(Slice<AtomicU64>);

@@ -8,7 +8,7 @@
 
 use std::ffi::CString;
 use std::fs::{File, TryLockError};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -28,6 +28,7 @@ pub fn advice(error: &io::Error) -> &'static str {
         }
         io::ErrorKind::StorageFull => "; make room there, or name another file",
         io::ErrorKind::FileTooLarge => "; raise the limit on file sizes (`ulimit -f`)",
+        _ if has_no_descriptor(error) => "; raise the limit on file descriptors (`ulimit -n`)",
         _ => "",
     }
 }
@@ -67,6 +68,12 @@ fn regular(path: &Path) -> io::Result<Found> {
     }
     let text = format!("it is {}, not a regular file", found.describe());
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+/// The process or the system has no file descriptor left.
+#[must_use]
+pub fn has_no_descriptor(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// What lies at a path. It is not opened for reading or writing yet.
@@ -311,18 +318,23 @@ impl Scratch<File> {
     /// # Errors
     /// Those of the system.
     pub fn file(path: &Path, group: Option<u32>) -> io::Result<Self> {
+        let scratch = Self::create(path, OWNERS)?;
+        let mut mode = OWNERS;
+        if let Some(group) = group {
+            rustix::fs::fchown(&scratch.item, None, Some(Gid::from_raw(group)))?;
+            mode |= Mode::RGRP;
+        }
+        rustix::fs::fchmod(&scratch.item, mode)?; // the umask may have taken something
+        check(&rustix::fs::fstat(&scratch.item)?, FileType::RegularFile, mode)?;
+        Ok(scratch)
+    }
+
+    fn create(path: &Path, mode: Mode) -> io::Result<Self> {
         let mut entry = Entry::beside(path)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let item = rustix::fs::openat(&entry.folder, &entry.name, flags, OWNERS)?;
+        let item = rustix::fs::openat(&entry.folder, &entry.name, flags, mode)?;
         entry.is_kept = false;
-        let mut mode = OWNERS;
-        if let Some(group) = group {
-            rustix::fs::fchown(&item, None, Some(Gid::from_raw(group)))?;
-            mode |= Mode::RGRP;
-        }
-        rustix::fs::fchmod(&item, mode)?; // the umask may have taken something
-        check(&rustix::fs::fstat(&item)?, FileType::RegularFile, mode)?;
         Ok(Self { item: item.into(), entry })
     }
 }
@@ -420,6 +432,74 @@ impl Scratch<File> {
         let folder = rustix::fs::openat(&self.entry.folder, ".", flags, Mode::empty())?;
         self.put_at(path, replace)?;
         Ok(rustix::fs::fsync(&folder)?)
+    }
+}
+
+/// Mode of a new report, less the umask.
+const REPORT: Mode = OWNERS.union(Mode::RGRP).union(Mode::WGRP).union(Mode::ROTH).union(Mode::WOTH);
+
+/// A file that a command writes once, at its end, for its user: an account, a report, a figure.
+///
+/// The path shows the previous file until the new one is complete. A full disk therefore leaves the previous file whole.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportFile<'a> {
+    option: &'a str,
+    path: &'a Path,
+}
+
+impl<'a> ReportFile<'a> {
+    /// Checks that the file can be written, and changes nothing. `option` is the command's option that names it; errors begin with it.
+    ///
+    /// # Errors
+    /// When the path holds anything but a regular file, or its folder takes no new file.
+    pub fn new(option: &'a str, path: &'a Path) -> Result<Self, String> {
+        let file = Self { option, path };
+        file.try_new().map_err(|error| file.explain(&error))?;
+        Ok(file)
+    }
+
+    fn try_new(self) -> io::Result<()> {
+        self.former()?;
+        Scratch::create(self.path, REPORT).map(drop)
+    }
+
+    /// The file that lies there. A link is refused, not followed: its target may be another user's choice.
+    fn former(self) -> io::Result<Option<Found>> {
+        match Found::at(self.path)? {
+            Some(found) if !found.is_file() => {
+                let text = format!("{} lies there", found.describe());
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+            }
+            former => Ok(former),
+        }
+    }
+
+    /// Writes the file under another name and renames it. It has the mode of the file that it replaces.
+    ///
+    /// # Errors
+    /// Those of the system. The previous file is then unchanged.
+    pub fn write(self, bytes: impl AsRef<[u8]>) -> Result<(), String> {
+        within_limits(|| self.try_write(bytes.as_ref())).map_err(|error| self.explain(&error))
+    }
+
+    fn try_write(self, bytes: &[u8]) -> io::Result<()> {
+        let former = self.former()?;
+        let mut scratch = Scratch::create(self.path, REPORT)?;
+        if let Some(former) = former {
+            rustix::fs::fchmod(scratch.item(), Mode::from_raw_mode(former.stat.st_mode))?;
+        }
+        scratch.item_mut().write_all(bytes)?;
+        scratch.item().sync_all()?; // some file systems report a full disk only now
+        scratch.put_at(self.path, true).map(drop)
+    }
+
+    fn explain(self, error: &io::Error) -> String {
+        let Self { option, path } = self;
+        let advice = match advice(error) {
+            "" => "; name a regular file in a folder that you can write to",
+            advice => advice,
+        };
+        format!("{option} {}: {error}{advice}", path.display())
     }
 }
 

@@ -508,6 +508,11 @@ impl Neighbours {
         &self.words[self.words.len() - self.ports..]
     }
 
+    /// Ports whose link is down.
+    pub fn without_link(&self) -> impl Iterator<Item = usize> {
+        (0..self.ports).filter(|&port| !self.is_link_up(port))
+    }
+
     /// The link of a port is up, for all that has been told.
     #[must_use]
     pub fn is_link_up(&self, port: usize) -> bool {

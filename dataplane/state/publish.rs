@@ -18,13 +18,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::files::{self, NameLock, Scratch};
 use super::region::Region;
+use crate::outage::Outage;
 
 /// "WEDJAT" and the sign that the writer was little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
@@ -187,7 +188,7 @@ struct Copies {
     number: u64,
     /// What the last copy became in the file.
     written: Vec<u8>,
-    is_failing: bool,
+    outage: Outage,
 }
 
 impl Publisher {
@@ -205,7 +206,7 @@ impl Publisher {
         let scratch = Scratch::file(path, group)?;
         let file = scratch.item().try_clone()?;
         let written = vec![0; region.len()];
-        let mut copies = Copies { file, number: 0, written, is_failing: false };
+        let mut copies = Copies { file, number: 0, written, outage: Outage::default() };
         files::within_limits(|| {
             let len = file_len(region.len() as u64);
             match rustix::fs::fallocate(scratch.item(), FallocateFlags::empty(), 0, len) {
@@ -259,14 +260,17 @@ impl Shared {
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let written = files::within_limits(|| copies.write(&self.region));
         let path = self.path.display();
-        match (&written, copies.is_failing) {
-            (Err(error), false) => {
+        match written {
+            Err(error) if copies.outage.fails(Instant::now()) => {
                 log::warn!("state file {path}: {error}; it shows what was, and is tried again");
             }
-            (Ok(()), true) => log::info!("state file {path}: written again"),
-            _ => {}
+            Err(_) => {}
+            Ok(()) => {
+                if let Some(count) = copies.outage.works(Instant::now()) {
+                    log::info!("state file {path}: written again, after {count} failures");
+                }
+            }
         }
-        copies.is_failing = written.is_err();
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use serde::Serialize;
 
-use super::counters::{self, Counters, Pause};
+use super::counters::{self, Counter, Counters, Pause};
 use super::exchange::Exchange;
 use super::files::{Found, NameError, NameLock, advice};
 use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
@@ -560,6 +560,8 @@ pub struct Snapshot {
     pub cores: Vec<CoreSnapshot>,
     /// Hosts on its networks.
     pub neighbours: Vec<NeighbourSnapshot>,
+    /// Indices of its ports without a link; the interface of such a port may be removed.
+    pub ports_without_link: Vec<usize>,
     /// The rack without a leaf that an agent is a node of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersSnapshot>,
@@ -660,6 +662,13 @@ impl Snapshot {
         Ok(Self::read(&region, &layout))
     }
 
+    /// Cores that have received nothing, see [`super::counters::idle_cores`].
+    #[must_use]
+    pub fn idle_cores(&self) -> Vec<usize> {
+        let received = |core: &CoreSnapshot| core.counters.get(Counter::RxPackets.name()).copied();
+        super::counters::idle_cores(self.cores.iter().map(|core| received(core).unwrap_or(0)))
+    }
+
     fn read(region: &Arc<Region>, layout: &Layout) -> Self {
         let header = region.slice::<AtomicU64>(0, HEADER_WORDS);
         let value = |at: usize| header[at].load(Relaxed);
@@ -685,6 +694,7 @@ impl Snapshot {
                     mac: mac.map(|mac| mac.to_string()),
                 })
                 .collect(),
+            ports_without_link: neighbours.without_link().collect(),
             peers: nodes_of(region, layout, &header).map(|nodes| nodes.snapshot()),
             agent: None,
         }

@@ -12,6 +12,11 @@ pub const PAYLOAD: usize = ether::LEN + ipv4::LEN + LEN;
 /// Bytes before the payload over IPv6.
 pub const PAYLOAD_V6: usize = ether::LEN + ipv6::LEN + LEN;
 
+/// Bytes that the kernel leaves of a frame with several datagrams in it, where the leaf asks for that: Ethernet's header and IPv4's.
+pub const OFFLOADED: usize = ether::LEN + ipv4::LEN;
+/// Bytes of the longest frame without jumbo frames.
+const LONGEST: usize = ether::LEN + 1500;
+
 /// A checked datagram's addresses (IPv4's unless named) and place in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<A = u32> {
@@ -70,7 +75,7 @@ fn parse_without_options(
     const AT: usize = ether::LEN + ipv4::LEN;
     let total_len = usize::from(u16_at(head, ether::LEN + 2));
     if total_len < ipv4::LEN || total_len > frame.len() - ether::LEN {
-        return Err(DropReason::Ipv4Header);
+        return Err(offloaded_or(DropReason::Ipv4Header, frame));
     }
     let Some(header) = head[ether::LEN..].first_chunk::<{ ipv4::LEN }>() else {
         return Err(DropReason::Runt);
@@ -105,6 +110,32 @@ fn parse_without_options(
     })
 }
 
+/// The reason for which a frame with a faulty IP header is dropped: [`DropReason::SegmentationOffload`] if its packet is longer than the
+/// frame and the kernel has cut it, else `reason`.
+#[cold]
+fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
+    let is_cut = frame.len() == OFFLOADED || frame.len() > LONGEST;
+    let packet = &frame[ether::LEN..];
+    let len = match ether::ether_type(frame) {
+        _ if !is_cut => return reason,
+        ether::IPV4 if packet[0] >> 4 == 4 => usize::from(u16_at(packet, 2)),
+        ether::IPV6 if packet[0] >> 4 == 6 => ipv6::LEN + usize::from(u16_at(packet, 4)),
+        _ => return reason,
+    };
+    if len > packet.len() { DropReason::SegmentationOffload } else { reason }
+}
+
+/// The IP header needs no check, or its checksum is right. False for a frame that holds no IP packet.
+#[must_use]
+pub fn ip_header_is_valid(frame: &[u8]) -> bool {
+    let Some(packet) = frame.get(ether::LEN..) else { return false };
+    match ether::ether_type(frame) {
+        ether::IPV4 => ipv4::parse(packet, false).is_ok(),
+        ether::IPV6 => packet.len() >= ipv6::LEN,
+        _ => false,
+    }
+}
+
 /// The sum of the pseudo header (RFC 768): both addresses, the protocol, the length.
 #[inline]
 fn pseudo_header(ip_header: &[u8], udp_len: u16) -> Sum {
@@ -114,7 +145,7 @@ fn pseudo_header(ip_header: &[u8], udp_len: u16) -> Sum {
 #[cold]
 fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
-    let ip = ipv4::parse(packet, verified)?;
+    let ip = ipv4::parse(packet, verified).map_err(|reason| offloaded_or(reason, frame))?;
     if ip.protocol != ipv4::UDP {
         return Err(DropReason::NotUdp);
     }
@@ -155,7 +186,8 @@ pub fn parse_v6_at(
 ) -> Result<Option<Datagram<u128>>, DropReason> {
     let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
     let is_to_us = ether::is_to(frame, mac);
-    if ipv6::parse(packet)?.next == ipv6::ICMP {
+    let ip = ipv6::parse(packet).map_err(|reason| offloaded_or(reason, frame))?;
+    if ip.next == ipv6::ICMP {
         return match ndp::is_one(&packet[ipv6::LEN..]) {
             _ if !is_to_us && !ether::dst(frame).is_group() => Err(DropReason::OtherMac),
             true => Ok(None),
@@ -176,7 +208,7 @@ pub fn parse_v6_at(
 pub fn parse_v6(frame: &[u8], verified: bool) -> Result<Datagram<u128>, DropReason> {
     const AT: usize = ether::LEN + ipv6::LEN;
     let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
-    let ip = ipv6::parse(packet)?;
+    let ip = ipv6::parse(packet).map_err(|reason| offloaded_or(reason, frame))?;
     if ip.next != ipv6::UDP {
         return Err(DropReason::NotUdp);
     }
@@ -420,6 +452,22 @@ mod tests {
             let mut after = frame.clone();
             assert!(!finish_checksum(&mut after) && after == frame, "{frame:02x?}");
         }
+    }
+
+    #[test]
+    fn a_cut_packet_has_a_reason_of_its_own() {
+        let v4 = frame(&[7; 640]);
+        let cut = |frame: &[u8]| frame[..OFFLOADED].to_vec();
+        assert_eq!(parse(&cut(&v4), false), Err(DropReason::SegmentationOffload));
+        assert_eq!(parse(&v4[..OFFLOADED + 8], false), Err(DropReason::Ipv4Header), "not our cut");
+        // Without the filter the device's buffer cuts the packet.
+        let long = frame(&[7; 4000]);
+        assert_eq!(parse(&long[..1966], false), Err(DropReason::SegmentationOffload));
+        let v6 = frame_v6(&[7; 640]);
+        assert_eq!(parse_v6(&cut(&v6), false), Err(DropReason::SegmentationOffload));
+        let mac = ether::dst(&v6);
+        assert_eq!(parse_v6_at(mac, &cut(&v6), false), Err(DropReason::SegmentationOffload));
+        assert_eq!(parse_v6(&v6[..OFFLOADED - 1], false), Err(DropReason::Runt));
     }
 
     #[test]

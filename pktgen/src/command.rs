@@ -1,14 +1,13 @@
 //! What each subcommand does, whatever carries the packets.
 
 use std::error::Error;
-use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
 use std::sync::Arc;
 
 use clap::CommandFactory;
 use rand::seq::SliceRandom;
 use serde::Serialize;
+use wedjat::state::files::ReportFile;
 use wedjat_pktgen::latency::Micros;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
@@ -230,20 +229,18 @@ fn floor(args: &FloorArgs) -> Result<bool, Failure> {
     Ok(ledger.adherence() >= report::ADHERENCE_MIN)
 }
 
-/// Found out before the run, not after.
+/// Refuses a file that cannot be written before the run.
 fn try_to_write(output: &OutputArgs) -> Result<(), Failure> {
-    let Some(path) = &output.out else { return Ok(()) };
-    let opened = OpenOptions::new().create(true).append(true).open(path);
-    opened.map(drop).map_err(|error| cannot_write(path, &error))
+    Ok(report_file(output)?.map_or((), drop))
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    format!("cannot write --out {}: {error}", path.display()).into()
+fn report_file(output: &OutputArgs) -> Result<Option<ReportFile<'_>>, Failure> {
+    Ok(output.out.as_deref().map(|path| ReportFile::new("--out", path)).transpose()?)
 }
 
 fn write(output: &OutputArgs, text: &str) -> Result<(), Failure> {
-    match &output.out {
-        Some(path) => std::fs::write(path, text).map_err(|error| cannot_write(path, &error)),
+    match report_file(output)? {
+        Some(file) => Ok(file.write(text)?),
         None => Ok(std::io::stdout().write_all(text.as_bytes())?),
     }
 }

@@ -14,6 +14,7 @@ mod winners;
 
 use clap::Args;
 use plotters::prelude::*;
+use wedjat::state::files::ReportFile;
 
 use crate::sim::{Row, SimArgs, rows};
 
@@ -153,7 +154,7 @@ fn command(keys: &[(&str, &str)]) -> String {
 
 fn write(out: &Path, name: &str, ending: &str, text: &str) -> Result<(), String> {
     let path = out.join(format!("{name}.{ending}"));
-    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    ReportFile::new("--out", &path)?.write(text)
 }
 
 /// Those of one series.

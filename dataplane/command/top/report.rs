@@ -179,6 +179,10 @@ impl Change<'_> {
             .enumerate()
             .map(|(at, core)| self.core(&at.to_string(), core, 1))
             .collect();
+        for core in self.now.snapshot.idle_cores() {
+            rows[core].cells[0] += " no packets";
+            rows[core].is_bad = true;
+        }
         if cores.len() > 1 {
             let all = cores.iter().fold(Core::default(), Core::and);
             rows.push(self.core("all", &all, cores.len()));

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use wedjat_sys as sys;
 
@@ -42,6 +42,7 @@ impl Drop for Running {
         turns::end();
         // SAFETY: made only after a successful rte_eal_init; pools and devices hold an `Eal`, so none is left.
         unsafe { sys::rte_eal_cleanup() };
+        Pages::remove();
         // EAL leaves its folder behind, and its telemetry socket until the process exits; ours has a name of our own.
         if folder.ends_with(&eal_prefix(std::process::id())) {
             let _ = fs::remove_dir_all(folder);
@@ -138,6 +139,11 @@ impl Eal {
         argv.push(std::ptr::null_mut());
         let log = LogCapture::start();
         let watch = log.as_ref().and_then(|log| ExitWatch::start(log, arguments));
+        Pages::remove_at_exit();
+        // Another process may have the user's prefix; ours is unique.
+        if Pages::prefix(arguments) == Some(eal_prefix(std::process::id())) {
+            Pages::are_of(arguments);
+        }
         // SAFETY: argv is NULL-terminated and its strings are never freed; the array itself is leaked below.
         let parsed =
             unsafe { sys::rte_eal_init(argc, argv.leak().as_mut_ptr().cast::<*mut c_char>()) };
@@ -145,8 +151,10 @@ impl Eal {
         drop(watch);
         let said = log.map(LogCapture::finish).unwrap_or_default();
         if parsed < 0 {
+            Pages::remove();
             return Err(refusal(errno, &said, arguments));
         }
+        Pages::are_of(arguments);
         dpdk_log::note(&said);
         // SAFETY: EAL is running, so the TSC has been calibrated.
         let ticks_hz = unsafe { sys::rte_get_tsc_hz() };
@@ -426,6 +434,54 @@ impl LogCapture {
         let read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text));
         read.map(|_| text).unwrap_or_default()
     }
+}
+
+/// Files on huge pages of this process, which EAL does not remove.
+struct Pages;
+
+/// Their prefix, and the process that has made them.
+static PAGES: Mutex<Option<(String, u32)>> = Mutex::new(None);
+
+impl Pages {
+    /// EAL's file prefix; none where the files may be another process's.
+    fn prefix(arguments: &[String]) -> Option<String> {
+        let mut arguments = arguments.iter();
+        let is_secondary = |text: &String| is_option(text, "--proc-type");
+        if arguments.clone().any(is_secondary) {
+            return None;
+        }
+        let given = arguments.find(|text| is_option(text, "--file-prefix"))?;
+        given
+            .strip_prefix("--file-prefix=")
+            .or(arguments.next().map(String::as_str))
+            .map(str::to_owned)
+    }
+
+    fn are_of(arguments: &[String]) {
+        let prefix = Self::prefix(arguments).map(|prefix| (prefix, std::process::id()));
+        *PAGES.lock().unwrap_or_else(PoisonError::into_inner) = prefix;
+    }
+
+    /// Removes them. A forked child leaves its parent's files alone.
+    fn remove() {
+        let pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((prefix, _)) = pages.filter(|(_, process)| *process == std::process::id()) {
+            folders::remove_pages(&prefix);
+        }
+    }
+
+    /// A process may end while EAL runs, as after an error on one of several threads.
+    fn remove_at_exit() {
+        static REGISTERED: Once = Once::new();
+        REGISTERED.call_once(|| {
+            // SAFETY: the handler takes nothing and stays as long as the process. Without it the next start removes the files.
+            unsafe { libc::atexit(remove_pages) };
+        });
+    }
+}
+
+extern "C" fn remove_pages() {
+    Pages::remove();
 }
 
 /// While EAL starts: that of newer releases (seen with DPDK 26.07) ends the process when it does not know an option, with what it says in

@@ -116,13 +116,29 @@ pub(super) fn clean() {
             clean_folders(&folder, prefix);
         }
     }
+    page_folders().iter().for_each(|folder| clean_pages(folder));
+}
+
+/// Where hugetlbfs is mounted.
+fn page_folders() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    for mount in mounts.lines() {
-        let mut words = mount.split(' ');
-        if let (Some(_), Some(folder), Some("hugetlbfs")) =
-            (words.next(), words.next(), words.next())
-        {
-            clean_pages(Path::new(folder));
+    let folder = |mount: &str| {
+        let mut words = mount.split(' ').skip(1);
+        let folder = words.next()?;
+        (words.next() == Some("hugetlbfs")).then(|| PathBuf::from(folder))
+    };
+    mounts.lines().filter_map(folder).collect()
+}
+
+/// Removes the files on huge pages that EAL has made with this file prefix. EAL's cleanup leaves them, and with them the pages.
+pub(super) fn remove_pages(prefix: &str) {
+    for entry in page_folders().iter().flat_map(fs::read_dir).flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_prefix("map_"));
+        let is_of_eal =
+            number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_of_eal && is_own(&entry.path(), fs::Metadata::is_file) {
+            let _ = fs::remove_file(entry.path());
         }
     }
 }

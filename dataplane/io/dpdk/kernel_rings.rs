@@ -5,10 +5,13 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+
+use super::offloads;
 
 /// The sockets of a device, which its driver keeps open for as long as the device is.
 #[derive(Debug, Default)]
@@ -17,23 +20,43 @@ pub(super) struct KernelRings {
     sockets: Vec<RawFd>,
     /// What they have told: asking sets the kernel's count back.
     dropped: AtomicU64,
+    /// Index of the interface; 0 if it is not known.
+    interface: u32,
 }
 
 impl KernelRings {
     /// Of the AF_PACKET device on this interface: the packet sockets of this process that are bound to it.
     pub(super) fn of(interface: &str) -> Self {
-        let Ok(name) = CString::new(interface) else { return Self::default() };
-        // SAFETY: the name ends with a NUL byte.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        let index = index_of(interface);
         let open = descriptors().into_iter();
-        let sockets = open.filter(|&socket| index != 0 && is_bound(socket, index)).collect();
-        Self { sockets, dropped: AtomicU64::new(0) }
+        let sockets: Vec<_> =
+            open.filter(|&socket| index != 0 && is_bound(socket, index)).collect();
+        if let Err(error) = offloads::cut(&sockets) {
+            log::info!(
+                "{interface}: the kernel takes no filter for packets that hold several datagrams: {error}; give the leaf CAP_BPF, or \
+                 see that its clients do not use UDP_SEGMENT"
+            );
+        }
+        Self { sockets, dropped: AtomicU64::new(0), interface: index }
     }
 
     /// Of the AF_XDP device whose queues were set up since this process had the sockets `before`.
-    pub(super) fn xdp_since(before: &BTreeSet<RawFd>) -> Self {
+    pub(super) fn xdp_since(before: &BTreeSet<RawFd>, interface: Option<&str>) -> Self {
         let sockets = xdp_sockets().difference(before).copied().collect();
-        Self { sockets, dropped: AtomicU64::new(0) }
+        Self { sockets, dropped: AtomicU64::new(0), interface: interface.map_or(0, index_of) }
+    }
+
+    /// The kernel has removed the interface, or moved it to another network namespace.
+    pub(super) fn is_removed(&self) -> bool {
+        match self.sockets.first().copied().map(|socket| (socket, domain(socket))) {
+            _ if self.interface == 0 => false,
+            // The kernel unbinds a packet socket for good.
+            Some((_, Some(libc::AF_PACKET))) => {
+                !self.sockets.iter().any(|&socket| is_bound(socket, self.interface))
+            }
+            Some(_) => is_absent(self.interface),
+            None => false,
+        }
     }
 
     /// Those of one of so many queues; all of them where it is not known which belongs to it.
@@ -49,6 +72,21 @@ impl KernelRings {
         let new: u64 = self.sockets.iter().map(|&socket| since_last(socket)).sum();
         self.dropped.fetch_add(new, Relaxed) + new
     }
+}
+
+/// Index of an interface; 0 without one of this name.
+fn index_of(interface: &str) -> u32 {
+    let Ok(name) = CString::new(interface) else { return 0 };
+    // SAFETY: the name ends with a NUL byte.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
+}
+
+/// No interface has this index. Other failures, such as a lack of descriptors, prove nothing.
+fn is_absent(index: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that the function documents.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    found.is_null() && io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO)
 }
 
 /// What this process has open.

@@ -47,6 +47,18 @@ impl Mbuf {
         self.set_field(sys::WEDJAT_MBUF_OL_FLAGS, verified);
     }
 
+    /// The device has verified the checksum of the IPv4 header.
+    pub(super) fn ip_checksum_verified(&self) -> bool {
+        let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
+        flags & sys::WEDJAT_RX_IP_CKSUM_MASK == sys::WEDJAT_RX_IP_CKSUM_GOOD
+    }
+
+    /// The sender's kernel has left the UDP checksum to a device, and the packet never passed one.
+    pub(super) fn udp_checksum_is_missing(&self) -> bool {
+        let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
+        flags & sys::WEDJAT_RX_L4_CKSUM_MASK == sys::WEDJAT_RX_L4_CKSUM_NONE
+    }
+
     /// Takes `len` bytes off the packet's start; false, and nothing has changed, when its first segment is shorter.
     pub(super) fn shorten_front(&mut self, len: u16) -> bool {
         let (off, there): (u16, u16) =
@@ -143,6 +155,12 @@ impl Buf for Mbuf {
     fn checksums_verified(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
         flags & sys::WEDJAT_RX_CKSUM_MASK == sys::WEDJAT_RX_CKSUM_GOOD
+    }
+
+    #[inline]
+    fn udp_checksum_verified(&self) -> bool {
+        let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
+        flags & sys::WEDJAT_RX_L4_CKSUM_MASK == sys::WEDJAT_RX_L4_CKSUM_GOOD
     }
 
     #[inline]

@@ -39,6 +39,8 @@ use crate::io::memif_control::{
     ServerSays, Step,
 };
 use crate::io::vdev::{self, UnknownArgument};
+use crate::outage::Outage;
+use crate::state::files::advice;
 
 /// The socket of a device whose arguments name none.
 const DEFAULT_SOCKET: &str = "memif";
@@ -758,6 +760,8 @@ struct Carrier {
     takes: bool,
     /// But not before.
     takes_from: Option<Instant>,
+    /// Failures to accept a peer.
+    outage: Outage,
     channels: Vec<Channel>,
     /// The ids of devices that have peers.
     connected: BTreeSet<u32>,
@@ -802,7 +806,8 @@ struct Ready {
 impl Carrier {
     fn new(relay: &Arc<Relay>, takes: bool) -> Self {
         let (relay, channels) = (Arc::clone(relay), Vec::new());
-        Self { relay, takes, takes_from: None, channels, connected: BTreeSet::new() }
+        let (outage, connected) = (Outage::default(), BTreeSet::new());
+        Self { relay, takes, takes_from: None, outage, channels, connected }
     }
 
     fn add(&mut self, peer: OwnedFd, stage: Stage) {
@@ -878,11 +883,24 @@ impl Carrier {
             }
             Err(Errno::CONNABORTED | Errno::AGAIN) => return,
             Err(error) => {
-                log::warn!("memif socket {}: cannot take a peer: {error}", relay.outer);
+                if self.outage.fails(Instant::now()) {
+                    let error = std::io::Error::from(error);
+                    log::warn!(
+                        "memif socket {}: cannot accept a peer: {error}{}; retried",
+                        relay.outer,
+                        advice(&error)
+                    );
+                }
                 self.takes_from = Some(Instant::now() + REST);
                 return;
             }
         };
+        if let Some(count) = self.outage.works(Instant::now()) {
+            log::info!(
+                "memif socket {}: peers are accepted again, after {count} failures",
+                relay.outer
+            );
+        }
         if let Err(why) = relay.admit(&peer) {
             return relay.refuse(&peer, &why);
         }

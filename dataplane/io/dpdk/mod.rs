@@ -69,6 +69,7 @@ mod kernel_rings;
 mod log;
 mod mbuf;
 mod memif;
+mod offloads;
 mod pages;
 mod pool;
 mod port;

@@ -49,10 +49,29 @@ const IN_SOFTWARE: [&str; 5] =
 /// What is done about checksums that the device has not verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Checksums {
-    /// Those that were left to a device are finished.
+    /// Those that were left to a device are finished, although the driver does not mark them.
     finishes: bool,
+    /// The device verifies one of the two. Such a driver (virtio) may also mark packets whose checksum is missing.
+    verifies_one: bool,
     /// All are taken for right.
     trusts: bool,
+}
+
+impl Checksums {
+    /// Finishes or verifies what the device has left open. Returns whether it has finished a checksum.
+    fn settle(self, packet: &mut Mbuf) -> bool {
+        let may_be_partial = self.finishes || packet.udp_checksum_is_missing();
+        let is_finished =
+            may_be_partial && !packet.is_segmented() && udp::finish_checksum(packet.bytes_mut());
+        let is_verified = is_finished
+            || self.trusts
+            || packet.udp_checksum_verified()
+                && (packet.ip_checksum_verified() || udp::ip_header_is_valid(packet.bytes()));
+        if is_verified {
+            packet.set_checksums_verified();
+        }
+        is_finished
+    }
 }
 
 /// How to set a device up.
@@ -214,6 +233,8 @@ struct Opened {
     kernel_rings: KernelRings,
     /// Its receive queues have interrupts.
     interrupts: bool,
+    /// It verifies either the IPv4 or the UDP checksum, not both.
+    verifies_one: bool,
     /// Where its packets have the time at which they were received.
     stamps: Result<Stamping, NoStamps>,
     /// Packets whose checksums were finished here.
@@ -299,6 +320,7 @@ impl Device {
             let pass = device.relay.as_ref().map(|memif| memif.relay.gate().pass());
             let checksums = Checksums {
                 finishes: IN_SOFTWARE.contains(&device.driver.as_str()),
+                verifies_one: device.verifies_one,
                 trusts: options.trust_checksums,
             };
             let vlan = options.vlan;
@@ -413,9 +435,15 @@ impl Device {
         if error == 0 { RssFields::of(conf.rss_hf) } else { None }
     }
 
-    /// State of the link, without waiting.
+    /// State of the link, without waiting. It is down for good once the interface is removed.
     pub fn link(&self) -> Link {
-        self.0.link()
+        let link = self.0.link();
+        Link { up: link.up && !self.is_removed(), ..link }
+    }
+
+    /// The kernel has removed the interface that an AF_PACKET or AF_XDP device is on. The device never receives or sends again.
+    pub fn is_removed(&self) -> bool {
+        self.0.kernel_rings.is_removed()
     }
 
     /// How many connections with memif peers have ended since it was opened; always 0 for other devices. A peer that left and
@@ -623,15 +651,9 @@ impl QueuePort {
         if let Some(id) = self.vlan {
             vlan::untag(id, before, burst, &self.device.other_vlans);
         }
-        let Checksums { finishes, trusts } = self.checksums;
         let mut partial = 0;
         for packet in burst[before..].iter_mut().filter(|packet| !packet.checksums_verified()) {
-            let is_finished =
-                finishes && !packet.is_segmented() && udp::finish_checksum(packet.bytes_mut());
-            if is_finished || trusts {
-                packet.set_checksums_verified();
-            }
-            partial += u64::from(is_finished);
+            partial += u64::from(self.checksums.settle(packet));
         }
         if partial > 0 {
             self.device.partial.fetch_add(partial, Relaxed);
@@ -754,17 +776,19 @@ impl Setup<'_> {
         let is_physical = is_pci_address(self.name.split(',').next().unwrap_or_default());
         self.interrupts = self.options.interrupts && is_physical;
         self.configure(&info)?;
+        let interface = self.interface(eal);
         // From here on a failure closes the device.
         let mut opened = Opened {
             id: self.id,
             name: self.name.to_owned(),
             relay,
             serving: None,
-            kernel_rings: match (driver.as_str(), vdev::argument(self.name, "iface")) {
+            kernel_rings: match (driver.as_str(), interface.as_deref()) {
                 ("net_af_packet", Some(interface)) => KernelRings::of(interface),
                 _ => KernelRings::default(),
             },
             interrupts: self.interrupts,
+            verifies_one: self.checksum_offloads(&info).count_ones() == 1,
             stamps: self.stamps(&info, &driver),
             partial: AtomicU64::new(0),
             other_vlans: AtomicU64::new(0),
@@ -777,7 +801,7 @@ impl Setup<'_> {
         let before = kernel_rings::xdp_sockets();
         self.queues()?;
         if opened.driver == "net_af_xdp" {
-            opened.kernel_rings = KernelRings::xdp_since(&before);
+            opened.kernel_rings = KernelRings::xdp_since(&before, interface.as_deref());
         }
         // SAFETY: the port is configured.
         let all_groups = || unsafe { sys::rte_eth_allmulticast_enable(self.id) } == 0;
@@ -803,6 +827,15 @@ impl Setup<'_> {
         let rings = memif::rings(Role::Server, self.rx, self.tx);
         opened.serving = served.map(|memif| memif.relay.serve(memif.id, rings));
         Ok(opened)
+    }
+
+    /// The kernel's interface that the device is on: `iface=` of its own arguments or of EAL's `--vdev`.
+    fn interface(&self, eal: &Eal) -> Option<String> {
+        let name = self.name.split(',').next().unwrap_or_default();
+        let is_of_us = |text: &&str| text.split(',').next() == Some(name);
+        let given = eal.arguments().iter().map(|text| text.strip_prefix("--vdev=").unwrap_or(text));
+        let mut texts = std::iter::once(self.name).chain(given).filter(is_of_us);
+        texts.find_map(|text| vdev::argument(text, "iface")).map(str::to_owned)
     }
 
     fn info(&self) -> Result<sys::rte_eth_dev_info, DeviceError> {
@@ -864,9 +897,7 @@ impl Setup<'_> {
         if self.interrupts {
             conf.intr_conf.set_rxq(1);
         }
-        if self.options.checksums {
-            conf.rxmode.offloads = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_CKSUM;
-        }
+        conf.rxmode.offloads = self.checksum_offloads(info);
         if self.options.stamps {
             conf.rxmode.offloads |= info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP;
         }
@@ -882,6 +913,12 @@ impl Setup<'_> {
         // SAFETY: the port is valid and not started, and `conf` is copied, with the key that it points to.
         let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
         self.accept("configure it", error)
+    }
+
+    /// The checksums that the device verifies.
+    fn checksum_offloads(&self, info: &sys::rte_eth_dev_info) -> u64 {
+        let wanted = if self.options.checksums { sys::WEDJAT_RX_OFFLOAD_CKSUM } else { 0 };
+        info.rx_offload_capa & wanted
     }
 
     /// Where its packets will have the time at which they were received.
@@ -983,4 +1020,115 @@ fn present() -> String {
     };
     let names: Vec<String> = (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(named).collect();
     if names.is_empty() { "no device at all".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::ManuallyDrop;
+    use std::net::Ipv4Addr;
+    use std::ptr::NonNull;
+
+    use super::*;
+    use crate::wire::ether::Mac;
+    use crate::wire::udp::{Flow, PAYLOAD};
+    use crate::wire::{ether, ipv4};
+
+    /// An mbuf outside any pool, as a driver fills it in.
+    struct Received {
+        fields: Vec<u64>,
+        bytes: Vec<u8>,
+    }
+
+    impl Received {
+        fn new(bytes: Vec<u8>, flags: u64) -> Self {
+            let mut one = Self { fields: vec![0; sys::WEDJAT_MBUF_SIZE as usize / 8], bytes };
+            let (start, len) = (one.bytes.as_mut_ptr(), one.bytes.len());
+            one.set(sys::WEDJAT_MBUF_BUF_ADDR, start);
+            one.set(sys::WEDJAT_MBUF_BUF_LEN, len as u16);
+            one.set(sys::WEDJAT_MBUF_DATA_LEN, len as u16);
+            one.set(sys::WEDJAT_MBUF_PKT_LEN, len as u32);
+            one.set(sys::WEDJAT_MBUF_NB_SEGS, 1_u16);
+            one.set(sys::WEDJAT_MBUF_OL_FLAGS, flags);
+            one
+        }
+
+        fn set<T>(&mut self, offset: u32, value: T) {
+            // SAFETY: offset and type are those of a field, which lies within the memory.
+            unsafe {
+                self.fields.as_mut_ptr().byte_add(offset as usize).cast::<T>().write(value);
+            }
+        }
+
+        /// Settles its checksums. Returns whether one was finished, and whether both are verified then.
+        fn settle(&mut self, checksums: Checksums) -> (bool, bool) {
+            let mbuf = NonNull::new(self.fields.as_mut_ptr()).unwrap().cast();
+            // SAFETY: the memory is laid out as an mbuf, lives on, and is never given to a pool.
+            let mut mbuf = ManuallyDrop::new(unsafe { Mbuf::from_raw(mbuf) });
+            (checksums.settle(&mut mbuf), mbuf.checksums_verified())
+        }
+    }
+
+    const UDP_CHECKSUM: usize = ether::LEN + ipv4::LEN + 6;
+
+    /// A datagram with a right checksum.
+    fn whole() -> Vec<u8> {
+        let mut frame = vec![0; PAYLOAD + 32];
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 0, 1]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+            src: Ipv4Addr::new(10, 0, 1, 2).to_bits(),
+            dst: Ipv4Addr::new(10, 0, 1, 1).to_bits(),
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        flow.emit(&mut frame, 32);
+        assert!(udp::parse(&frame, false).is_ok());
+        frame
+    }
+
+    /// The same as a kernel socket leaves it for a device: the field holds the sum of the pseudo header.
+    fn partial() -> Vec<u8> {
+        let mut frame = whole();
+        let words = [0x0A00_u32, 0x0102, 0x0A00, 0x0101, 17, 40];
+        let sum: u32 = words.iter().sum();
+        let sum = (sum & 0xFFFF) + (sum >> 16);
+        frame[UDP_CHECKSUM..UDP_CHECKSUM + 2].copy_from_slice(&(sum as u16).to_be_bytes());
+        frame
+    }
+
+    /// A driver with the checksum offload of UDP alone, as virtio.
+    const VIRTIO: Checksums = Checksums { finishes: false, verifies_one: true, trusts: false };
+
+    #[test]
+    fn a_missing_udp_checksum_is_finished() {
+        for trusts in [false, true] {
+            let checksums = Checksums { trusts, ..VIRTIO };
+            let mut packet = Received::new(partial(), sys::WEDJAT_RX_L4_CKSUM_NONE);
+            assert_eq!(packet.settle(checksums), (true, true));
+            assert_eq!(packet.bytes, whole(), "trusts: {trusts}");
+        }
+        // Without the mark nothing says that the data is right.
+        let mut unmarked = Received::new(partial(), 0);
+        assert_eq!(unmarked.settle(VIRTIO), (false, false));
+        assert_eq!(unmarked.bytes, partial());
+        // The mark does not make a damaged packet right.
+        let mut damaged = partial();
+        damaged[UDP_CHECKSUM] ^= 0x55;
+        let mut damaged = Received::new(damaged, sys::WEDJAT_RX_L4_CKSUM_NONE);
+        assert_eq!(damaged.settle(VIRTIO), (false, false));
+    }
+
+    #[test]
+    fn each_checksum_is_verified_by_itself() {
+        let good = sys::WEDJAT_RX_L4_CKSUM_GOOD;
+        let mut damaged = whole();
+        damaged[PAYLOAD] ^= 1;
+        let mut packet = Received::new(damaged, good);
+        assert_eq!(packet.settle(VIRTIO), (false, true), "the device verified the UDP checksum");
+        let mut wrong_header = whole();
+        wrong_header[ether::LEN + 8] ^= 1; // the time to live
+        assert_eq!(Received::new(wrong_header, good).settle(VIRTIO), (false, false));
+        let ip_only = sys::WEDJAT_RX_IP_CKSUM_GOOD;
+        assert_eq!(Received::new(whole(), ip_only).settle(VIRTIO), (false, false));
+    }
 }

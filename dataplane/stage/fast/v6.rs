@@ -96,7 +96,7 @@ pub fn recognise_scalar<B: Buf>(
             break;
         }
         let frame = packet.bytes();
-        let Some(code) = template.recognise(frame, packet.checksums_verified()) else { break };
+        let Some(code) = template.recognise(frame, packet.udp_checksum_verified()) else { break };
         if !code.is_reply() && !v6.is_client(ipv6::src(&frame[IP..])) {
             break;
         }

@@ -87,7 +87,7 @@ fn recognise_avx2<B: Buf>(
         if !code.is_reply() && is_listed(head, unreachable) {
             break;
         }
-        if !packet.checksums_verified() {
+        if !packet.udp_checksum_verified() {
             sums[at] = sum(head, &frame[..end]);
         }
         run.push_v6(at, code, frame, fields);

@@ -195,10 +195,44 @@ fn beyond_a_limit() {
     let file = Scratch::file(Path::new(&path), None).unwrap();
     let limit = rustix::process::Rlimit { current: Some(100), maximum: Some(100) };
     rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+    let report = Path::new(&path).with_extension("report");
+    fs::write(&report, "the previous report").unwrap();
+    let refused = ReportFile::new("--stats", &report).unwrap().write([1; 200]).unwrap_err();
+    assert!(refused.contains("File too large") && refused.contains("ulimit"), "{refused}");
+    assert_eq!(fs::read(&report).unwrap(), b"the previous report");
     let written = within_limits(|| file.item().write_all_at(&[1; 200], 0));
     let again = within_limits(|| file.item().set_len(200));
     assert!(again.is_err());
     println!("refused with {}", written.unwrap_err());
+}
+
+#[test]
+fn a_report_replaces_a_regular_file_only() {
+    let (folder, path) = folder();
+    fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let report = ReportFile::new("--stats", &path).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"old", "the start changes nothing");
+    report.write("new").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(names(&folder).len(), 1, "{:?}", names(&folder));
+
+    let link = folder.path().join("link");
+    symlink(&path, &link).unwrap();
+    let fault = ReportFile::new("--stats", &link).unwrap_err();
+    assert!(fault.starts_with("--stats ") && fault.contains("a symbolic link of user"), "{fault}");
+    assert!(fault.contains("name a regular file"), "{fault}");
+    // A link that appears during the run is not followed either.
+    fs::remove_file(&link).unwrap();
+    let report = ReportFile::new("--stats", &link).unwrap();
+    symlink(&path, &link).unwrap();
+    assert!(report.write("other").is_err());
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    for place in [Path::new("/dev/null"), Path::new("/"), folder.path(), Path::new("/nowhere/x")] {
+        assert!(ReportFile::new("--stats", place).is_err(), "{}", place.display());
+    }
+    assert_eq!(names(&folder).len(), 2, "{:?}", names(&folder));
 }
 
 #[test]

@@ -58,10 +58,13 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use wedjat::role::agent::Request;
     use wedjat::run::Options;
     use wedjat::run::threads::{Threads, run_with};
+    use wedjat::state::files::ReportFile;
     use wedjat_pktgen::report::say;
     use wedjat_testbed::app::App;
 
     let config = AgentConfig::load(&arguments.config)?;
+    let stats = arguments.stats.as_deref().filter(|path| *path != "-");
+    let stats = stats.map(|path| ReportFile::new("--stats", path)).transpose()?;
     let stop = super::signals::stop_on_signals()?;
     let (app, _folder) = worker::app(&arguments.run)?;
     let work = |_| {
@@ -76,14 +79,13 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let options = Options { duration, patience, eal, changes, ..Options::default() };
     let account = run_with(&config, &options, threads, &stop, |line| log::info!("{line}"))?;
     let json = serde_json::to_string_pretty(&account)?;
-    match arguments.stats.as_deref() {
-        Some(path) if path != "-" => {
-            std::fs::write(path, json)
-                .map_err(|error| format!("--stats {}: {error}", path.display()))?;
+    match stats {
+        None if arguments.stats.is_some() => say(json)?,
+        None => say(account.to_string().trim_end())?,
+        Some(file) => {
+            file.write(json)?;
             say(account.to_string().trim_end())?;
         }
-        Some(_) => say(json)?,
-        None => say(account.to_string().trim_end())?,
     }
     Ok(account.ledger.is_balanced())
 }

@@ -133,6 +133,7 @@ mod show {
 
     use indicatif::{ProgressBar, ProgressStyle};
     use wedjat::policy::PolicySpec;
+    use wedjat::state::files::ReportFile;
     use wedjat_pktgen::address::Addresses;
     use wedjat_pktgen::load::Load;
     use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, page, row};
@@ -339,7 +340,7 @@ mod show {
             ("index.html", page::page(rows, &summary, &manifest)?),
         ] {
             let file = arguments.out.join(name);
-            fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+            ReportFile::new("--out", &file)?.write(text)?;
             written.push_str(&format!("wrote {}\n", file.display()));
         }
         Ok(written)
@@ -390,6 +391,7 @@ mod emulated {
     use std::time::Duration;
 
     use serde_json::{Value, json};
+    use wedjat::state::files::ReportFile;
     use wedjat_testbed::demo::emulated::{Real, headline, page, table};
     use wedjat_testbed::demo::machine::Pauses;
     use wedjat_testbed::sim::model::{Cell, Model};
@@ -522,7 +524,7 @@ mod emulated {
             ("index.html", page.into_bytes()),
         ] {
             let file = arguments.out.join(name);
-            fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+            ReportFile::new("--out", &file)?.write(text)?;
             written.push_str(&format!("wrote {}\n", file.display()));
         }
         Ok(written)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use wedjat::policy::PolicySpec;
+use wedjat::state::files::ReportFile;
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
 use wedjat_testbed::demo::fabric::{self, Real, Report, Setting, page};
 use wedjat_testbed::demo::leaf;
@@ -135,7 +136,7 @@ fn write(folder: &Path, report: &Report) -> Result<String, Failure> {
         [("fabric.json", as_json(report)? + "\n"), ("index.html", page::page(report)?)]
     {
         let file = folder.join(name);
-        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        ReportFile::new("--report", &file)?.write(text)?;
         written += &format!("wrote {}\n", file.display());
     }
     Ok(written)

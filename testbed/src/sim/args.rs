@@ -206,6 +206,27 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
+    fn a_scenario_of_too_many_points_is_refused() {
+        let list = |from: usize, len: usize| {
+            let all: Vec<_> = (from..from + len).map(|number| number.to_string()).collect();
+            format!("[{}]", all.join(","))
+        };
+        let mut path = std::env::temp_dir();
+        path.push(format!("wedjat-points-{}.toml", std::process::id()));
+        let text = |len| {
+            let (tasks, delays) = (list(1_000, len), list(1, len));
+            format!(
+                "policy = \"horus\"\nload = 0.5\ntasks = {tasks}\nexchange = {delays}\nhop = {delays}\n"
+            )
+        };
+        std::fs::write(&path, text(1_000)).unwrap();
+        let args = SimArgs { scenario: Some(path.clone()), ..SimArgs::default() };
+        let fault = crate::sim::rows(&args.complete().unwrap()).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(fault.contains("1000000000 points; at most 100000"), "{fault}");
+    }
+
+    #[test]
     fn flags_override_the_scenario() {
         let mut path = std::env::temp_dir();
         path.push(format!("wedjat-scenario-{}.toml", std::process::id()));

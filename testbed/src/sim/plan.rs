@@ -26,6 +26,9 @@ const LONGEST_DELAYS: f64 = 1e5;
 /// The longest delay of a hop, or between a dispatcher and a server.
 const LONGEST_DELAY_NS: f64 = 1e10;
 
+/// Points of a sweep. Each takes some kilobytes before the first run starts.
+const POINTS_MAX: u64 = 100_000;
+
 /// Every combination that the flags ask for.
 ///
 /// # Errors
@@ -37,6 +40,15 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
     let loads = list("load", args.load.as_deref().unwrap_or("0.5,0.7,0.9"))?;
     let loads = loads.into_iter().map(load).collect::<Result<Vec<_>, _>>()?;
     check_flags(args, model)?;
+    let points = (policies.len() as u64)
+        .saturating_mul(loads.len() as u64)
+        .saturating_mul(sweep::count(args)?);
+    if points > POINTS_MAX {
+        return Err(format!(
+            "the flags and the scenario ask for {points} points; at most {POINTS_MAX} are allowed; shorten the lists, or split the \
+             sweep into several runs"
+        ));
+    }
     let variants = sweep::variants(args)?;
     let mut cells = Vec::new();
     for policy in &policies {

@@ -46,6 +46,18 @@ pub struct Variant {
     pub swept: Vec<(&'static str, String)>,
 }
 
+/// Number of combinations of the lists' values. Makes none of them.
+///
+/// # Errors
+/// When a list is empty.
+pub fn count(args: &SimArgs) -> Result<u64, String> {
+    let given = toml::Table::try_from(args).map_err(|error| error.to_string())?;
+    let texts = LISTS.iter().filter_map(|&flag| Some((flag, given.get(flag)?.as_str()?)));
+    texts
+        .into_iter()
+        .try_fold(1_u64, |all, (flag, text)| Ok(all.saturating_mul(list(flag, text)?.len() as u64)))
+}
+
 /// Every combination of what the lists hold, the last of `LISTS` varying fastest.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
+use wedjat::state::files::ReportFile;
 
 use super::block::{Learner, STEP_SHARE, Setting, Step, Window, percentile_us};
 use super::plan::{Arm, Cell, Choice, Load, Purpose, WorkerKind};
@@ -380,12 +381,11 @@ impl Report {
     pub fn write(&self, out: &Path) -> Result<(), Failure> {
         let path = out.join("cosched.json");
         let text = serde_json::to_vec_pretty(self)?;
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        ReportFile::new("--out", &path)?.write(text)?;
         write_csv(&out.join("cosched.csv"), &self.rows)?;
         write_csv(&out.join("cosched-windows.csv"), &self.all)?;
         for (name, plot) in self.plots()? {
-            std::fs::write(out.join(format!("{name}.svg")), plot)
-                .map_err(|error| format!("{name}.svg: {error}"))?;
+            ReportFile::new("--out", &out.join(format!("{name}.svg")))?.write(plot)?;
         }
         Ok(())
     }
@@ -480,7 +480,7 @@ fn risks(learner: &Learner) -> Lines {
 /// Writes a line for each, with the names of what is in it above.
 fn write_csv(path: &Path, lines: &[impl Serialize]) -> Result<(), Failure> {
     let named = |error: csv::Error| format!("{}: {error}", path.display());
-    let mut writer = csv::Writer::from_path(path).map_err(named)?;
+    let mut writer = csv::Writer::from_writer(Vec::new());
     for (at, line) in lines.iter().enumerate() {
         let line = serde_json::to_value(line)?;
         let fields = line.as_object().ok_or("a line without names")?;
@@ -494,7 +494,8 @@ fn write_csv(path: &Path, lines: &[impl Serialize]) -> Result<(), Failure> {
         });
         writer.write_record(texts).map_err(named)?;
     }
-    Ok(writer.flush()?)
+    let bytes = writer.into_inner().map_err(|error| error.to_string())?;
+    Ok(ReportFile::new("--out", path)?.write(bytes)?)
 }
 
 impl fmt::Display for Report {

@@ -1,0 +1,53 @@
+//! Log limit for a failure that repeats.
+
+use std::time::{Duration, Instant};
+
+/// Time without a failure after which an outage is over.
+const CALM: Duration = Duration::from_secs(10);
+
+/// A failure that is retried, such as `accept` without file descriptors. The log gets one line at its start and one at its end.
+#[derive(Debug, Default)]
+pub struct Outage {
+    failures: u64,
+    last: Option<Instant>,
+}
+
+impl Outage {
+    /// Records a failure at `now`. True if it is the first of an outage: only then the caller logs it.
+    pub fn fails(&mut self, now: Instant) -> bool {
+        self.failures += 1;
+        self.last = Some(now);
+        self.failures == 1
+    }
+
+    /// Records a success at `now`. Returns the number of failures once the outage is over.
+    ///
+    /// A success right after a failure does not end an outage, so a source that fails and works by turns logs one line.
+    pub fn works(&mut self, now: Instant) -> Option<u64> {
+        let last = self.last?;
+        if now.saturating_duration_since(last) < CALM {
+            return None;
+        }
+        self.last = None;
+        Some(std::mem::take(&mut self.failures))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_logged_once() {
+        let (mut outage, start) = (Outage::default(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(outage.works(at(0)), None);
+        let logged = (0..600).filter(|&turn| outage.fails(at(100 * turn))).count();
+        assert_eq!(logged, 1, "one line for a minute of failures");
+        assert_eq!(outage.works(at(60_000)), None, "it may fail again at once");
+        assert!(!outage.fails(at(60_100)));
+        assert_eq!(outage.works(at(60_100 + CALM.as_millis() as u64)), Some(601));
+        assert_eq!(outage.works(at(100_000)), None);
+        assert!(outage.fails(at(100_000)), "the next outage has a line of its own");
+    }
+}

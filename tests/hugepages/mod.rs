@@ -1,0 +1,46 @@
+//! Hugepages for a test.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Pages of 2 MiB in a hugetlbfs folder of their own. Given back when dropped.
+pub struct Hugepages {
+    folder: tempfile::TempDir,
+    before: u64,
+}
+
+const RESERVED: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+impl Hugepages {
+    /// None where the system gives none: only root may ask.
+    pub fn reserve(count: u64) -> Option<Self> {
+        let before = number(RESERVED)?;
+        let wanted = before + count.saturating_sub(number(FREE)?);
+        fs::write(RESERVED, wanted.to_string()).ok()?;
+        let pages = Self { folder: tempfile::tempdir().ok()?, before };
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M", "none"]).arg(pages.folder.path());
+        let mounted = mount.status().is_ok_and(|status| status.success());
+        (mounted && number(FREE)? >= count).then_some(pages)
+    }
+}
+
+impl Hugepages {
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for Hugepages {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.folder.path()).stderr(Stdio::null()).status();
+        let _ = fs::write(RESERVED, self.before.to_string());
+    }
+}

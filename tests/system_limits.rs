@@ -1,0 +1,170 @@
+//! Resources that the system refuses or that a run must give back: file descriptors, disk space, hugepages.
+#![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod frames;
+mod hugepages;
+mod patience;
+mod process;
+mod running;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::Value;
+
+use hugepages::Hugepages;
+use patience::wait_until;
+use process::Running;
+use running::{Home, WEDJAT};
+
+/// The lowest number that no descriptor of a process has.
+fn next_descriptor(process: u32) -> u64 {
+    let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let numbers: BTreeSet<u64> =
+        open.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    (0..).find(|number| !numbers.contains(number)).unwrap()
+}
+
+#[test]
+fn a_leaf_without_descriptors_logs_one_line() {
+    let home = Home::new();
+    let leaf = home.start(home.leaf(&[]));
+    let own = getrlimit(Resource::Nofile);
+    let limit = |current| {
+        let limit = Rlimit { current, ..own.clone() };
+        prlimit(Pid::from_raw(leaf.id() as i32), Resource::Nofile, limit).unwrap();
+    };
+    limit(Some(next_descriptor(leaf.id())));
+    let mut socket = home.state().into_os_string();
+    socket.push(".ctl");
+    let _client = UnixStream::connect(&socket).unwrap();
+    let lines = || home.said()[1].matches("cannot accept connections").count();
+    wait_until("the log has it", || lines() > 0);
+    assert!(home.said()[1].contains("ulimit -n"), "{}", home.said()[1]);
+    // Some ten retries.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(lines(), 1, "{}", home.said()[1]);
+    limit(own.current);
+    let mut show = Command::new(WEDJAT);
+    show.args(["ctl", "--node"]).arg(home.state()).arg("show").stdout(Stdio::null());
+    wait_until("it can be reached again", || show.status().unwrap().success());
+    leaf.ended_by("-TERM");
+}
+
+#[test]
+fn a_report_appears_whole_at_the_end() {
+    let home = Home::new();
+    let stats = home.path("stats.json");
+    fs::write(&stats, "the previous account").unwrap();
+    let mut command = home.leaf(&["--stats"]);
+    command.arg(&stats);
+    let leaf = home.start(command);
+    assert_eq!(fs::read_to_string(&stats).unwrap(), "the previous account");
+    leaf.ended_by("-TERM");
+    let account: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+    assert_eq!(account["balanced"], true);
+
+    let link = home.path("link");
+    symlink(&stats, &link).unwrap();
+    let before = fs::read(&stats).unwrap();
+    let mut command = home.leaf(&["--stats"]);
+    let refused = command.arg(&link).stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("a symbolic link"), "{text}");
+    assert_eq!(fs::read(&stats).unwrap(), before);
+}
+
+/// A file system of some pages, unmounted when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// None for others than root.
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k", "none"]).arg(folder.path());
+        let mounted = mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+        mounted.then_some(Self(folder))
+    }
+
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.path().join("filler")).unwrap();
+        while file.write_all(&[1; 512]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_previous_report() {
+    let Some(disk) = SmallDisk::mount() else {
+        println!("SKIPPED: only root may mount a small disk");
+        return;
+    };
+    let home = Home::new();
+    let stats = disk.0.path().join("stats.json");
+    fs::write(&stats, "the previous account").unwrap();
+    let mut command = home.leaf(&["--stats"]);
+    command.arg(&stats);
+    let leaf = home.start(command);
+    disk.fill();
+    let ended = leaf.end("-TERM");
+    assert!(!ended.status.success(), "it must not hide that there is no account");
+    let text = &home.said()[1];
+    assert!(text.contains("--stats") && text.contains("make room"), "{text}");
+    assert_eq!(fs::read_to_string(&stats).unwrap(), "the previous account");
+    let left: Vec<_> = fs::read_dir(disk.0.path()).unwrap().collect();
+    assert_eq!(left.len(), 2, "the report and the filler: {left:?}");
+}
+
+#[test]
+fn an_exit_leaves_no_hugepage_file() {
+    let Some(pages) = Hugepages::reserve(48) else {
+        println!("SKIPPED: this system gives no hugepages");
+        return;
+    };
+    let files = || fs::read_dir(pages.folder()).unwrap().count();
+    let with_pages = |command: &mut Command, folder: &Path| {
+        command.args(["--", "--no-pci", "-m", "64", "--huge-dir"]).arg(folder);
+    };
+    let home = Home::new();
+    for more in [&[][..], &["--file-prefix", "wedjat-of-a-test"]] {
+        let mut command = home.leaf(&[]);
+        with_pages(&mut command, pages.folder());
+        let leaf = home.start({
+            command.args(more);
+            command
+        });
+        assert!(files() > 0, "EAL has no hugepage: {}", home.said()[1]);
+        leaf.ended_by("-TERM");
+        assert_eq!(files(), 0, "{more:?}");
+        fs::remove_file(home.state()).unwrap();
+    }
+    // An error after EAL has started, and one of EAL itself.
+    let text = fs::read_to_string(home.path("leaf.toml")).unwrap();
+    fs::write(home.path("leaf.toml"), text.replace("net_pcap0,", "net_pcap0,rx_pcap=/nowhere,"))
+        .unwrap();
+    let fails = |more: &[&str]| {
+        let mut command = home.leaf(&[]);
+        with_pages(&mut command, pages.folder());
+        assert!(!Running::start(command.args(more)).output().status.success());
+        assert_eq!(files(), 0, "{more:?}: {}", home.said()[1]);
+    };
+    fails(&[]);
+    fs::write(home.path("leaf.toml"), text.replace("net_pcap0,", "net_nothing0,")).unwrap();
+    fails(&[]);
+    fs::write(home.path("leaf.toml"), text).unwrap();
+    fails(&["--vdev", "net_nothing0"]);
+}
