@@ -9,17 +9,20 @@
 //! task at a time a member idles for a round trip R after each task of mean service S, and each more hides
 //! some of that. When R is next to nothing, k = 1 spares every task the wait behind a running one.
 //!
-//! A task that is lost holds its member's place, and with k = 1 the member. So what a member has is written
-//! off when it is silent for much longer than tasks take, and for twice that if the next is not answered
-//! either: a member that merely stalls is not to collect tasks meanwhile. Where no task can be lost on its way, as in an
-//! agent, silence means nothing unless a time is given for it.
+//! A lost task holds its member's place, and with k = 1 the member. So a member's tasks are written off when it is silent for
+//! much longer than tasks take, or when its own report does not count them ([`super::silence`]). The patience doubles with each
+//! write-off that loss does not explain: a stalled member must not collect tasks. Where no task can be lost on its way, as in
+//! an agent, silence means nothing unless a time is given for it.
 
 use rand::Rng as _;
 
-use super::measured::{Measured, Notes, SILENCE_MOST_NS};
+use super::measured::{Measured, Notes};
+use super::silence::{Counts, Patience, Silences, Watched};
 use super::slots::{self, Slots};
 use super::structure::{Found, Front, Losses, Rank, Ranks};
-use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task};
+use super::{
+    AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Reports, Rng, Runs, Task,
+};
 use crate::state::{Member, Report, Sharing, View, Words};
 
 /// `jbsq`.
@@ -66,8 +69,6 @@ const START: usize = 2;
 const SAMPLE: u32 = 64;
 /// Between two looks for silent members there is no more than this.
 const CHECK_MOST_NS: u64 = 1_000_000;
-/// Times that a member's silence may be waited for twice as long as before.
-const DOUBLINGS_MOST: u32 = 20;
 
 /// A run of choices.
 type Run = <Ranks as Rank>::Front;
@@ -75,12 +76,15 @@ type Run = <Ranks as Rank>::Front;
 /// A bound on each member's tasks.
 #[derive(Clone, Debug)]
 pub struct Bounded {
-    /// Tasks at a member that is silent for so long are lost; none: for so long as [`Measured`] says.
+    /// Tasks at a member that is silent for so long are lost; `None`: for as long as [`Silences`] says.
     silence_ns: Option<u64>,
     /// No task is lost on its way: whoever holds one is slow, or its end will be told.
     lossless: bool,
+    /// Replies carry the member's queue.
+    replies_report: bool,
     next_check_ns: u64,
     watched: Vec<Watched>,
+    silences: Silences,
     room: Room,
     /// Members' places, where cores share them; the room is looked at otherwise.
     slots: Slots,
@@ -324,15 +328,6 @@ impl Room {
     }
 }
 
-/// What was last seen of a member that may be silent.
-#[derive(Clone, Copy, Debug, Default)]
-struct Watched {
-    reports: u32,
-    outstanding: u32,
-    /// Times that its tasks were written off since it last reported.
-    losses: u32,
-}
-
 impl Bounded {
     /// At most `bound` tasks at a member; those at a member that is silent for `silence_ns` are lost, or for
     /// longer than services suggest.
@@ -354,8 +349,10 @@ impl Bounded {
         Self {
             silence_ns,
             lossless: false,
+            replies_report: true,
             next_check_ns: 0,
             watched: Vec::new(),
+            silences: Silences::default(),
             room,
             slots: Slots::default(),
             shared: None,
@@ -482,31 +479,46 @@ impl Bounded {
         parts.surplus
     }
 
-    /// Writes off what a member has if it has been silent for too long, at one of the cores.
-    fn watch(&mut self, member: Member, silence_ns: u64, view: &mut View) {
-        let reports = view.reports(member);
-        let outstanding = view.outstanding_now(member).max(0).cast_unsigned();
+    /// Limits for the next check; `None` where no task is lost.
+    fn patience(&self) -> Option<Patience> {
+        let (measured, silences) = (&self.heard.bound.measured, &self.silences);
+        let cores = self.room.core.count;
+        let learned = || (!self.lossless).then(|| silences.patience_ns(measured, cores));
+        let silence_ns = self.silence_ns.or_else(learned)?;
+        let reports = self.replies_report && !self.lossless;
+        let trip_ns = reports.then(|| silences.trip_ns(measured, cores));
+        let (explained, denials) = (silences.explained(), self.shared_bound() as u32);
+        Some(Patience { silence_ns, trip_ns, explained, denials, cores })
+    }
+
+    /// Writes off a member's lost tasks, at one of the cores; true if there were any.
+    fn watch(&mut self, member: Member, patience: Patience, view: &mut View) -> bool {
+        let (now_ns, reports) = (view.now_ns(), view.reports(member));
+        let outstanding = view.outstanding_now(member);
         let touched = &mut self.heard.touched[member.index()];
         let watched = &mut self.watched[member.index()];
-        if watched.reports != reports {
-            watched.losses = 0;
+        let mut counts = Counts {
+            now_ns,
+            reports,
+            own_reports: view.of(member).reports(),
+            outstanding: outstanding.max(0).cast_unsigned(),
+            is_surplus: outstanding < 0,
+            touched_ns: touched.at_ns(),
+        };
+        if self.room.core.count > 1 && !watched.is_quiet(&counts) {
+            // By another core, as far as this one knows.
+            *touched = Touched::new(now_ns, touched.is_alone());
+            counts.touched_ns = now_ns;
         }
-        let quiet = (watched.reports, watched.outstanding) == (reports, outstanding);
-        (watched.reports, watched.outstanding) = (reports, outstanding);
-        if self.room.core.count > 1 && !quiet {
-            *touched = Touched::new(view.now_ns(), touched.is_alone()); // by another core for all that is known
+        let believed =
+            (view.reported_most(member).whole_tasks(), view.believed_most(member).whole_tasks());
+        let silences = (&mut self.silences, view.members());
+        let is_ours = self.room.core.looks_after(member);
+        let lost = watched.check(counts, believed, patience, silences, is_ours);
+        if lost > 0 {
+            view.write_off(member, lost);
         }
-        let patience = silence_ns.saturating_mul(1 << watched.losses);
-        let patience = patience.min(SILENCE_MOST_NS.max(silence_ns));
-        let silent = view.now_ns().saturating_sub(touched.at_ns()) > patience;
-        if outstanding > 0
-            && silent
-            && member.index() % self.room.core.count == self.room.core.index
-        {
-            view.write_off(member, outstanding);
-            watched.outstanding = 0;
-            watched.losses = (watched.losses + 1).min(DOUBLINGS_MOST);
-        }
+        lost > 0
     }
 }
 
@@ -545,14 +557,19 @@ impl Policy for Bounded {
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let left = self.losses.take(report, view);
-        let adapts = self.heard.bound.adapts;
-        let mut hearing = self.heard.listen(view.now_ns(), view.members(), adapts);
-        hearing.answered(report);
-        hearing.end();
+        if report.service_ns > 0 {
+            let adapts = self.heard.bound.adapts;
+            let mut hearing = self.heard.listen(view.now_ns(), view.members(), adapts);
+            hearing.answered(report);
+            hearing.end();
+        }
         self.room.ranks.set(report.member, left);
+        // A keep-alive ends no silence: the worker may live and its task be lost.
+        self.watched[report.member.index()].reported();
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
+        self.watched[member.index()].recounted();
         self.room.ranks.set(member, view.outstanding(member));
         self.slots.settle(member, self.shared_bound(), true, self.room.core, view);
     }
@@ -560,6 +577,7 @@ impl Policy for Bounded {
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.room.core = caller.core;
         self.lossless = caller.lossless;
+        self.replies_report = caller.reports == Reports::Replies;
         self.losses.resize(view.members());
         self.watched.resize(view.members(), Watched::default());
         self.heard.touched.resize(view.members(), Touched::new(view.now_ns(), false));
@@ -581,18 +599,15 @@ impl Policy for Bounded {
             return;
         }
         // A member whose bound is filled by lost tasks would never be heard of again.
-        let judged = || (!self.lossless).then(|| self.heard.bound.measured.silence_ns());
-        let silence_ns = self.silence_ns.or_else(judged);
-        self.next_check_ns =
-            now_ns.saturating_add(silence_ns.map_or(CHECK_MOST_NS, |ns| CHECK_MOST_NS.min(ns / 4)));
+        let patience = self.patience();
+        let pause_ns = patience.map_or(CHECK_MOST_NS, |patience| patience.silence_ns / 4);
+        self.next_check_ns = now_ns.saturating_add(pause_ns.min(CHECK_MOST_NS));
         self.agree(view);
         for place in 0..view.active().len() {
             let member = view.active()[place];
-            if let Some(silence_ns) = silence_ns {
-                self.watch(member, silence_ns, view);
-            }
+            let lost = patience.is_some_and(|patience| self.watch(member, patience, view));
             self.room.ranks.set(member, view.outstanding(member));
-            self.slots.settle(member, self.shared_bound(), false, self.room.core, view);
+            self.slots.settle(member, self.shared_bound(), lost, self.room.core, view);
         }
     }
 }

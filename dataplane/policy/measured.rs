@@ -21,7 +21,7 @@ const OUTLIER: f64 = 4.0;
 /// What is left of the longest service after each window, unless there is a longer one.
 const LONGEST_KEPT: f64 = 0.98;
 /// A member's silence means nothing below this: hosts stall for so long.
-const SILENCE_LEAST_NS: f64 = 1e6;
+pub(super) const SILENCE_LEAST_NS: f64 = 1e6;
 /// Silence beyond which tasks are lost in any case, and as long as nothing is known.
 pub(super) const SILENCE_MOST_NS: u64 = 1_000_000_000;
 
@@ -82,13 +82,20 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    fn longest_ns(&self) -> f64 {
+    /// The longest service of late.
+    pub(super) fn longest_ns(&self) -> f64 {
         self.longest_ns.max(self.notes.longest_ns.into())
     }
 
     /// What a task takes beside its service.
     pub(super) fn round_trip_ns(&self) -> f64 {
         self.notes.round_trip_ns
+    }
+
+    /// Mean service time; `None` until a reply told one.
+    pub(super) fn service_ns(&self) -> Option<f64> {
+        let service_ns = self.notes.service_ns;
+        (service_ns > 0.0).then_some(service_ns)
     }
 
     /// After so many replies of `members` members by one of so many cores it is time for another look.

@@ -27,6 +27,7 @@ mod round_robin;
 mod sample;
 mod shortest;
 pub mod signals;
+mod silence;
 mod slots;
 mod spec;
 mod structure;

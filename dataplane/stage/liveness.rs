@@ -134,10 +134,9 @@ const NO_HOP: u16 = u16::MAX;
 /// What is thought of the reports of a member that contradicted itself.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
-    pool: usize,
-    member: Member,
+    /// 0 if it was never doubted.
     until_ns: u64,
-    /// How long the next one lasts.
+    /// Duration of the next one.
     next_ns: u64,
     /// Tasks that the member itself reported last, while it is doubted.
     said: Option<u32>,
@@ -145,6 +144,11 @@ struct Doubt {
     looks: u8,
     /// Least number of tasks seen then of which it knows nothing.
     least_unknown: u32,
+}
+
+impl Doubt {
+    const NONE: Self =
+        Self { until_ns: 0, next_ns: DOUBT_NS.0, said: None, looks: 0, least_unknown: u32::MAX };
 }
 
 /// The next hop to some servers.
@@ -199,8 +203,10 @@ pub struct Liveness {
     gateways: usize,
     /// Watches of members that are taken out: they are looked at more often.
     out: Vec<usize>,
-    /// Members that are doubted, or were: few, and none where all tell the truth.
+    /// Doubt of each watch's member, so that a reply finds its own at once.
     doubts: Vec<Doubt>,
+    /// No member is doubted from this time on.
+    doubted_until_ns: u64,
     /// By pool: other schedulers send to these workers, too.
     shared: Vec<bool>,
     /// Members are leaves.
@@ -233,6 +239,7 @@ impl Liveness {
             hops: gateway.into_iter().collect(),
             out: Vec::new(),
             doubts: Vec::new(),
+            doubted_until_ns: 0,
             shared: Vec::new(),
             is_spine: network.is_spine(),
             watches: Vec::new(),
@@ -268,6 +275,7 @@ impl Liveness {
         self.shared.push(false);
         for member in (0..dispatcher.view().members() as u16).map(Member) {
             self.watches.push(Watch::absent(pool, member, dispatcher.core()));
+            self.doubts.push(Doubt::NONE);
             self.watch_worker(pool, member, network, dispatcher);
         }
     }
@@ -321,7 +329,7 @@ impl Liveness {
         let Watch { pool, member, hop, is_ours, .. } = self.watches[at];
         self.watches[at] = Watch { is_ours, ..Watch::absent(pool.into(), member, Core::ONLY) };
         self.out.retain(|&out| out != at);
-        self.doubts.retain(|doubt| (doubt.pool, doubt.member) != (usize::from(pool), member));
+        self.doubts[at] = Doubt::NONE;
         self.leave_hop(hop);
     }
 
@@ -551,9 +559,9 @@ impl Liveness {
             watch.news += 1;
         }
         let unheard_ns = now_ns.saturating_sub(watch.heard_ns.max(self.heard_before_ns));
-        let unknown = match self.doubts.is_empty() {
-            true => 0,
-            false => self.unknown(at, answered > 0, outstanding, now_ns, dispatcher),
+        let unknown = match self.doubts[at].until_ns {
+            0 => 0,
+            _ => self.unknown(at, answered > 0, outstanding, now_ns, dispatcher),
         };
         let watch = &mut self.watches[at];
         let lost = if unknown > 0 {
@@ -579,7 +587,7 @@ impl Liveness {
             watch.contradictions += 1;
             if watch.contradictions == CONTRADICTIONS {
                 watch.contradictions = 0;
-                self.doubt(pool, member, now_ns);
+                self.doubt(at, now_ns);
             }
         } else if answered > 0 {
             watch.contradictions = 0;
@@ -602,9 +610,7 @@ impl Liveness {
         now_ns: u64,
         dispatcher: &Dispatcher,
     ) -> u32 {
-        let Watch { pool, member, .. } = self.watches[at];
-        let own = |doubt: &&mut Doubt| (doubt.pool, doubt.member) == (usize::from(pool), member);
-        let Some(doubt) = self.doubts.iter_mut().find(own) else { return 0 };
+        let (member, doubt) = (self.watches[at].member, &mut self.doubts[at]);
         if let Some(said) = doubt.said.filter(|_| news) {
             let drift = dispatcher.view().load_and_drift(member).1.whole_tasks();
             let unknown = outstanding.saturating_sub(said + drift);
@@ -618,22 +624,13 @@ impl Liveness {
         std::mem::replace(&mut doubt.least_unknown, u32::MAX).min(outstanding)
     }
 
-    fn doubt(&mut self, pool: usize, member: Member, now_ns: u64) {
-        let (first_ns, most_ns) = DOUBT_NS;
-        let known = self.doubts.iter_mut().find(|one| (one.pool, one.member) == (pool, member));
-        match known {
-            Some(doubt) if now_ns >= doubt.until_ns => {
-                doubt.until_ns = now_ns.saturating_add(doubt.next_ns);
-                doubt.next_ns = (2 * doubt.next_ns).min(most_ns);
-                (doubt.said, doubt.looks, doubt.least_unknown) = (None, 0, u32::MAX);
-            }
-            Some(_) => {}
-            None => {
-                let (until_ns, next_ns) = (now_ns.saturating_add(first_ns), 2 * first_ns);
-                let (said, looks, least_unknown) = (None, 0, u32::MAX);
-                let doubt = Doubt { pool, member, until_ns, next_ns, said, looks, least_unknown };
-                self.doubts.push(doubt);
-            }
+    fn doubt(&mut self, at: usize, now_ns: u64) {
+        let doubt = &mut self.doubts[at];
+        if now_ns >= doubt.until_ns {
+            let until_ns = now_ns.saturating_add(doubt.next_ns);
+            let next_ns = (2 * doubt.next_ns).min(DOUBT_NS.1);
+            *doubt = Doubt { until_ns, next_ns, ..Doubt::NONE };
+            self.doubted_until_ns = self.doubted_until_ns.max(until_ns);
         }
     }
 
@@ -641,7 +638,7 @@ impl Liveness {
     #[inline(always)]
     pub(super) fn bound(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
         let most = reports.iter().fold(0, |all, report| all | report.load.0);
-        if most >= IMPLAUSIBLE.0 || !self.doubts.is_empty() {
+        if most >= IMPLAUSIBLE.0 || self.lap_started_ns < self.doubted_until_ns {
             self.bound_each(pool, dispatcher, reports);
         }
     }
@@ -652,6 +649,7 @@ impl Liveness {
         if self.shared[pool] {
             return;
         }
+        let doubts = &mut self.doubts[self.first[pool]..];
         for report in reports {
             let member = report.member;
             // Those of this run that stand before it are few, and not counted as answered yet.
@@ -661,11 +659,8 @@ impl Liveness {
             if report.load >= IMPLAUSIBLE {
                 report.load = report.load.min(left);
             }
-            let lap_started_ns = self.lap_started_ns;
-            let doubted = |doubt: &&mut Doubt| {
-                (doubt.pool, doubt.member) == (pool, member) && lap_started_ns < doubt.until_ns
-            };
-            if let Some(doubt) = self.doubts.iter_mut().find(doubted) {
+            let doubt = &mut doubts[member.index()];
+            if self.lap_started_ns < doubt.until_ns {
                 doubt.said = Some(report.load.whole_tasks());
                 report.load = report.load.max(left);
             }

@@ -386,6 +386,14 @@ impl View {
         Load(drift.saturating_add(load))
     }
 
+    /// The longest queue that `member` last reported to any core. Reads the other cores' words: not for each packet.
+    #[must_use]
+    pub fn reported_most(&self, member: Member) -> Load {
+        let others = self.others.iter();
+        let theirs = others.map(|other| Load(other.reported[member.index()].load(Relaxed) as u32));
+        theirs.fold(self.load(member), Load::max)
+    }
+
     /// Notes `by` more load sent to `member`, saturating: [`Load::ONE`] to a worker, its share to a leaf.
     #[inline]
     pub fn add_drift(&mut self, member: Member, by: Load) {

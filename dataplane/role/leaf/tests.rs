@@ -20,6 +20,7 @@ use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
 use crate::wire::{ipv4, ipv6};
 
+mod blackhole;
 mod central;
 mod family;
 mod forged;
