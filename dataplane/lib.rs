@@ -22,6 +22,7 @@ pub mod node;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod policy;
+mod quantity;
 pub mod reason;
 pub mod ring;
 pub mod role;
@@ -32,6 +33,8 @@ pub mod state;
 pub mod stats;
 pub mod wire;
 pub mod worker;
+
+pub use quantity::quantity;
 
 // Unit tests share a rig with those in tests/, which name the crate.
 #[cfg(test)]

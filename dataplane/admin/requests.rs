@@ -438,7 +438,7 @@ impl<'a, C: Cores> Requests<'a, C> {
             return Ok(Reloaded { version: self.control.membership().epoch, changes });
         }
         let version = self.change(&changes, None)?;
-        log::info!("reloaded: {} changes, version {version}", changes.len());
+        log::info!("reloaded: {}, version {version}", crate::quantity(changes.len(), "change"));
         Ok(Reloaded { version, changes })
     }
 }

@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::address::UNSPECIFIED;
 use super::ids;
 use crate::limits::WORKER_ID_MAX;
-use crate::policy::{CATALOGUE, Entry, PolicySpec, Runs};
+use crate::policy::{CATALOGUE, PolicySpec, Runs};
 use crate::state::files;
 use crate::wire::ether::Mac;
 
@@ -178,11 +178,8 @@ impl<'a> Faults<'a> {
     /// A policy whose members are leaves.
     pub fn policy_over_racks(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
-        let is_over_racks = |policy: &PolicySpec| {
-            policy.entry().over_racks.is_some_and(|over| over.policy == policy.entry().name)
-        };
         let found = match policy {
-            Ok(policy) if is_over_racks(&policy) => return Some(policy),
+            Ok(policy) if policy.entry().runs_on_spine() => return Some(policy),
             Ok(_) => format!("{}, whose members are workers", quoted(at)),
             Err(error) => error.to_string(),
         };
@@ -254,9 +251,7 @@ impl<'a> Faults<'a> {
 
 /// The policies whose members are racks.
 fn over_racks() -> Vec<&'static str> {
-    let over_racks =
-        |entry: &&Entry| entry.over_racks.is_some_and(|over| over.policy == entry.name);
-    CATALOGUE.iter().filter(over_racks).map(|entry| entry.name).collect()
+    CATALOGUE.iter().filter(|entry| entry.runs_on_spine()).map(|entry| entry.name).collect()
 }
 
 /// As messages have it.
