@@ -6,8 +6,8 @@
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
 ALL := --workspace --features wedjat-testbed/rocksdb
-# Without the DPDK ports and without RocksDB; wedjat-sys and wedjat-rocksdb are nothing but bindings.
-PORTABLE := --workspace --exclude wedjat-sys --exclude wedjat-rocksdb --no-default-features --features wedjat/cli
+# Without the DPDK ports and without RocksDB; wedjat-sys is nothing but bindings, and wedjat-rocksdb is empty then.
+PORTABLE := --workspace --exclude wedjat-sys --no-default-features --features wedjat/cli
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -49,7 +49,7 @@ lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are err
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps --document-private-items
 
 doc: deps ## the API's documentation, target/doc/wedjat/index.html
-	$(CARGO) doc --locked --workspace --exclude wedjat-rocksdb --no-deps
+	$(CARGO) doc --locked --workspace --no-deps
 
 attack: deps ## attack leaf, agent and library for a few minutes; exit status 1 if anything fell
 	$(CARGO) build --locked --release

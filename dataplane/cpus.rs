@@ -1,5 +1,9 @@
 //! The CPUs that this process may use.
 
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// All of them, as the system says: those of its affinity, which a cpuset narrows. None where it does not tell.
@@ -26,9 +30,82 @@ pub fn beside(cores: &[usize]) -> Vec<usize> {
     usable().into_iter().filter(|cpu| !cores.contains(cpu)).collect()
 }
 
+/// Kinds of nodes' polling threads.
+const POLLING: [&str; 2] = ["dispatch", "agent"];
+
+/// Name of a node's thread. One that polls without sleep has its CPU in its name, by which [`pollers`] finds it.
+#[must_use]
+pub fn thread_name(kind: &str, cpu: usize, always_polls: bool) -> String {
+    if always_polls { format!("{kind}-{cpu}") } else { kind.to_owned() }
+}
+
+/// A thread of another node that polls without sleep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Poller {
+    /// Its CPU.
+    pub cpu: usize,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl fmt::Display for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CPU {}: the node with pid {} polls it, too", self.cpu, self.pid)
+    }
+}
+
+/// How to have each node poll a CPU of its own.
+pub const SHARED_CPU_FIX: &str = "give one of the nodes another CPU (`leaf.cores`, `agent.core`), or have both sleep while nothing comes: \
+                                  poll = \"adaptive\"";
+
+/// Polling threads of other processes on these CPUs; `proc` is the folder of the system's processes.
+#[must_use]
+pub fn pollers(proc: &Path, cpus: &[usize]) -> Vec<Poller> {
+    let numbers = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .collect::<Vec<_>>()
+    };
+    let mut found = Vec::new();
+    for pid in numbers(proc).into_iter().filter(|&pid| pid != std::process::id()) {
+        let tasks = proc.join(format!("{pid}/task"));
+        for task in numbers(&tasks) {
+            let name = fs::read_to_string(tasks.join(format!("{task}/comm"))).unwrap_or_default();
+            let polled =
+                name.trim_end().rsplit_once('-').filter(|(kind, _)| POLLING.contains(kind));
+            let cpu = polled.and_then(|(_, cpu)| cpu.parse().ok()).filter(|cpu| cpus.contains(cpu));
+            found.extend(cpu.map(|cpu| Poller { cpu, pid }));
+        }
+    }
+    found.sort_unstable_by_key(|poller| (poller.cpu, poller.pid));
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn polling_threads_of_other_processes_are_found() {
+        let proc = tempfile::tempdir().unwrap();
+        let thread = |pid: u32, task: u32, name: &str| {
+            let folder = proc.path().join(format!("{pid}/task/{task}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("comm"), format!("{name}\n")).unwrap();
+        };
+        thread(1 << 30, 1, "wedjat");
+        thread(1 << 30, 2, &thread_name("dispatch", 2, true));
+        thread(1 << 30, 3, &thread_name("dispatch", 3, true));
+        thread(1 << 29, 4, &thread_name("agent", 2, true));
+        thread(1 << 28, 5, &thread_name("agent", 2, false));
+        thread(1 << 28, 6, "kworker-2");
+        thread(std::process::id(), 7, &thread_name("dispatch", 2, true));
+        fs::write(proc.path().join("cpuinfo"), "").unwrap();
+        let found = pollers(proc.path(), &[1, 2]);
+        assert_eq!(found, [1 << 29, 1 << 30].map(|pid| Poller { cpu: 2, pid }));
+        assert_eq!(found[0].to_string(), "CPU 2: the node with pid 536870912 polls it, too");
+    }
 
     #[test]
     fn those_beside_are_the_others() {

@@ -157,6 +157,7 @@ pub fn run(request: &Request) -> Vec<Finding> {
     findings.push(hugepages(&machine, &devices));
     findings.extend(permissions(&machine, &devices));
     findings.extend(cores(&machine, &request.cores));
+    findings.extend(shared_cpus(&machine, &request.cores));
     findings.push(governor(&machine, &request.cores));
     findings.push(tsc(&machine));
     findings.extend(devices.iter().map(|device| presence(&machine, device)));
@@ -312,9 +313,9 @@ fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     let folder = driver_folder();
     let files = machine.names(folder);
     let mut findings = vec![Finding::ok("libdpdk", format!("{version}, drivers in {folder}"))];
-    let has =
-        |driver: &str| files.iter().any(|file| file.starts_with(&format!("librte_{driver}.so")));
-    findings.extend(drivers(&has, devices, folder));
+    let installed = files.iter().filter_map(|file| file.strip_prefix("librte_")?.split_once(".so"));
+    let installed: BTreeSet<&str> = installed.map(|(driver, _)| driver).collect();
+    findings.extend(drivers(&installed, devices, folder));
     findings
 }
 
@@ -327,7 +328,8 @@ fn library(_: &Machine, devices: &[Device]) -> Vec<Finding> {
 }
 
 #[cfg(feature = "dpdk")]
-fn drivers(has: &dyn Fn(&str) -> bool, devices: &[Device], folder: &str) -> Vec<Finding> {
+fn drivers(installed: &BTreeSet<&str>, devices: &[Device], folder: &str) -> Vec<Finding> {
+    let has = |driver: &&str| installed.contains(driver);
     let needed: BTreeSet<&str> =
         devices.iter().filter_map(|device| device.driver.as_deref()).collect();
     let missing = needed.iter().filter(|driver| !has(driver)).map(|driver| {
@@ -335,11 +337,12 @@ fn drivers(has: &dyn Fn(&str) -> bool, devices: &[Device], folder: &str) -> Vec<
         let fix = format!(
             "correct the device's name, or install the driver (Debian, Ubuntu: apt-get install 'librte-{package}*')"
         );
-        Finding::fail("driver", format!("no {driver} in {folder}"), fix)
+        let known = VIRTUAL_DRIVERS.into_iter().chain(installed.iter().copied());
+        let meant = crate::nearest::did_you_mean(driver, known);
+        Finding::fail("driver", format!("no {driver} in {folder}{meant}"), fix)
     });
     let mut findings: Vec<Finding> = missing.collect();
-    let (there, absent): (Vec<&str>, Vec<&str>) =
-        VIRTUAL_DRIVERS.into_iter().partition(|driver| has(driver));
+    let (there, absent): (Vec<&str>, Vec<&str>) = VIRTUAL_DRIVERS.into_iter().partition(has);
     let mut found = if there.is_empty() { "none".to_owned() } else { there.join(" ") };
     if !absent.is_empty() {
         let _ = write!(found, " (not installed: {})", absent.join(" "));
@@ -660,6 +663,15 @@ fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
+/// Cores on which another node polls already.
+fn shared_cpus(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
+    let pollers = cpus::pollers(&machine.path("proc"), wanted);
+    let finding = |poller: &cpus::Poller| {
+        Finding::warn("shared CPU", poller.to_string(), cpus::SHARED_CPU_FIX)
+    };
+    pollers.iter().map(finding).collect()
+}
+
 /// A NIC is best polled by a core of its own NUMA node.
 fn nodes(machine: &Machine, device: &Device, wanted: &[usize]) -> Option<Finding> {
     let node = machine
@@ -896,6 +908,17 @@ mod tests {
         assert_eq!(worst(&findings), Status::Ok, "{}", render(&findings));
         assert!(!would_fail(&findings));
         assert!(findings.iter().all(|finding| finding.fix.is_empty() && !finding.found.is_empty()));
+    }
+
+    #[test]
+    fn core_that_another_node_polls_is_found() {
+        let fake = Fake::new();
+        fake.write("proc/1073741824/task/1073741825/comm", "dispatch-2\n");
+        assert_eq!(shared_cpus(&fake.machine(), &[0, 1]), []);
+        let findings = shared_cpus(&fake.machine(), &[1, 2]);
+        assert_eq!(findings.len(), 1);
+        let expected = "CPU 2: the node with pid 1073741824 polls it, too";
+        assert_eq!((findings[0].status, &findings[0].found[..]), (Status::Warn, expected));
     }
 
     #[test]
@@ -1154,6 +1177,26 @@ mod tests {
             "ok    a     fine\nFAIL  long  broken\n            fix: mend it\n"
         );
         assert!(would_fail(&findings));
+    }
+
+    #[cfg(feature = "dpdk")]
+    #[test]
+    fn misspelt_driver_is_told_the_nearest() {
+        let misspelt = |device: &str| {
+            let devices = [Device::new(device, &[])];
+            let installed = ["net_af_packet", "net_memif", "net_ixgbe"].into();
+            drivers(&installed, &devices, "/drivers").remove(0)
+        };
+        for (device, meant) in [
+            ("net_afpacket0,iface=eth0", " (did you mean `net_af_packet`?)"),
+            ("net_memfi0", " (did you mean `net_memif`?)"),
+            ("net_af_xpd0", " (did you mean `net_af_xdp`?)"), // although it is not installed
+            ("net_unlike_any0", ""),
+        ] {
+            let finding = misspelt(device);
+            assert_eq!(finding.status, Status::Fail);
+            assert!(finding.found.ends_with(&format!(" in /drivers{meant}")), "{finding:?}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod outage;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod policy;
+mod quantity;
 pub mod reason;
 pub mod ring;
 pub mod role;
@@ -33,6 +34,8 @@ pub mod state;
 pub mod stats;
 pub mod wire;
 pub mod worker;
+
+pub use quantity::quantity;
 
 // Unit tests share a rig with those in tests/, which name the crate.
 #[cfg(test)]

@@ -111,7 +111,7 @@ reasons! {
     /// A reply, registration or acknowledgement with a sequence that was seen, or is too old.
     AuthReplay => "auth_replay", "the clocks of leaf and server (docs/protocol.md); an intruder";
     /// A task for a pool in which no worker may have it now.
-    NoMember => "no_member", "whether all its workers were taken out";
+    NoMember => "no_member", "whether all its workers were taken out, or have not registered yet";
     /// A continuation of a task that is not known (any more).
     UnknownConnection => "unknown_connection", "`leaf.connection_timeout_ms`; the first packet's loss";
     /// A multi-packet task for which the connection table has no room.

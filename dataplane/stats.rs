@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::quantity;
 use crate::role::agent::AttachStats;
 use crate::state::{Counter, Gauge, Totals};
 
@@ -184,12 +185,12 @@ impl fmt::Display for LeafStats {
         }
         writeln!(
             f,
-            "tasks: {} scheduled ({} idle, {} of two), {} refused, {} replies; {:.0} ns a packet",
+            "tasks: {} scheduled ({} idle, {} of two), {} refused, {}; {:.0} ns a packet",
             count(Counter::Scheduled),
             count(Counter::IdlePicks),
             count(Counter::Po2Picks),
             count(Counter::Refused),
-            count(Counter::Replies),
+            quantity(count(Counter::Replies), "reply"),
             self.ns_per_packet
         )?;
         let (registrations, keep_alives) =
@@ -197,9 +198,11 @@ impl fmt::Display for LeafStats {
         if registrations + keep_alives > 0 {
             writeln!(
                 f,
-                "workers: {registrations} registrations, {keep_alives} keep-alives, {} times silent, {} times back",
-                count(Counter::WorkersLost),
-                count(Counter::WorkersBack)
+                "workers: {}, {}, {} silent, {} back",
+                quantity(registrations, "registration"),
+                quantity(keep_alives, "keep-alive"),
+                quantity(count(Counter::WorkersLost), "time"),
+                quantity(count(Counter::WorkersBack), "time")
             )?;
         }
         if count(Counter::Stalls) > 0 {
@@ -208,18 +211,26 @@ impl fmt::Display for LeafStats {
             let times = count(Counter::Stalls);
             writeln!(
                 f,
-                "cores: {times} times not polled for a millisecond or longer, {ms:.0} ms in all"
+                "cores: {} not polled for a millisecond or longer, {ms:.0} ms in all",
+                quantity(times, "time")
             )?;
+        }
+        let never = self.totals.count(Gauge::StallTicks) as f64;
+        if never > 0.0 {
+            let seconds = never / self.manifest.ticks_hz.max(1) as f64;
+            writeln!(f, "cores: at least one never polled, {seconds:.1} s in all")?;
         }
         for port in self.ports.iter().filter(|port| port.rx_missed + port.rx_no_mbuf > 0) {
             writeln!(
                 f,
-                "before the leaf, {} lost {} packets (queue full) and {} (no buffer)",
-                port.device, port.rx_missed, port.rx_no_mbuf
+                "before the leaf, {} lost {} (queue full) and {} (no buffer)",
+                port.device,
+                quantity(port.rx_missed, "packet"),
+                port.rx_no_mbuf
             )?;
         }
         if self.mbufs_leaked > 0 {
-            writeln!(f, "{} packet buffers were not returned", self.mbufs_leaked)?;
+            writeln!(f, "leaked: {}", quantity(self.mbufs_leaked, "packet buffer"))?;
         }
         if let Some(agent) = &self.agent {
             write!(f, "agent {}, {agent}", agent.name)?;
@@ -237,8 +248,8 @@ pub struct CoreTime {
     pub ticks_hz: u64,
 }
 
-/// One line about the time since the last one, `interval` seconds. Of the cores' time it tells how much went into polls that brought
-/// packets, and in how much they did not poll at all: what is left they had nothing to do.
+/// Status line of the last `interval` seconds. Of the cores' time, `busy` is the share of polls that brought packets and `stalled` the
+/// share without any poll, stalls that still last included. The cores were idle for the rest.
 #[must_use]
 pub fn line(
     seconds: f64,
@@ -252,7 +263,7 @@ pub fn line(
     let since = |counter| now.count(counter) - before.count(counter);
     let of = |counter: Counter| rate(now.count(counter), before.count(counter));
     let all = interval * cores.max(1) as f64 * ticks_hz.max(1) as f64;
-    let share = |counter| (100.0 * since(counter) as f64 / all.max(1.0)).min(100.0);
+    let share = |ticks: u64| (100.0 * ticks as f64 / all.max(1.0)).min(100.0);
     format!(
         "{seconds:7.1} s  rx {:9.1} k/s  tx {:9.1} k/s  tasks {:9.1} k/s  replies {:9.1} k/s  held {}  dropped {}  \
          {:.0} cycles a packet  busy {:.1}%  stalled {:.1}%",
@@ -263,8 +274,8 @@ pub fn line(
         now.count(Gauge::Held),
         now.dropped(),
         ratio(since(Counter::BusyTicks), since(Counter::RxPackets)),
-        share(Counter::BusyTicks),
-        share(Counter::StalledTicks),
+        share(since(Counter::BusyTicks)),
+        share(now.stalled_since(before)),
     )
 }
 
@@ -278,12 +289,13 @@ pub fn starvation(
     CoreTime { cores, ticks_hz }: CoreTime,
 ) -> Option<String> {
     let since = |counter| now.count(counter) - before.count(counter);
-    let (times, stalled) = (since(Counter::Stalls), since(Counter::StalledTicks) as f64);
+    let (times, stalled) = (since(Counter::Stalls), now.stalled_since(before) as f64);
     let hz = ticks_hz.max(1) as f64;
     (stalled >= 0.1 * interval * hz * cores.max(1) as f64 && times > 0).then(|| {
         format!(
-            "the dispatcher cores did not poll {times} times for a millisecond or longer, {:.0} ms in all of the last {interval:.1} s: \
+            "the dispatcher cores did not poll {} for a millisecond or longer, {:.0} ms in all of the last {interval:.1} s: \
              something else runs on their CPUs, or the machine has stood still",
+            quantity(times, "time"),
             1e3 * stalled / hz
         )
     })
@@ -336,10 +348,20 @@ mod tests {
         cores[1].add(Counter::StalledTicks, 150_000);
         let told = starvation(&before, &Totals::read(&cores), 1.0, time).unwrap();
         assert!(told.contains("did not poll 2 times") && told.contains("250 ms in all"), "{told}");
+        cores[0].set(Gauge::StallTicks, 1_500_000);
+        let lasting = Totals::read(&cores);
+        let said = line(1.0, &now, &lasting, 1.0, time);
+        assert!(said.ends_with("stalled 75.0%"), "counted ones fell out of the interval: {said}");
+        cores[0].set(Gauge::StallTicks, 2_500_000);
+        let said = line(1.0, &lasting, &Totals::read(&cores), 1.0, time);
+        assert!(said.ends_with("stalled 50.0%"), "of this second only: {said}");
+        cores[0].set(Gauge::StallTicks, 0);
         let idle = line(1.0, &now, &now, 1.0, time);
         assert!(idle.ends_with("busy 0.0%  stalled 0.0%"), "{idle}");
-        let account =
-            LeafStats::of(now, 1.0, Manifest { ticks_hz: 1_000_000, ..Manifest::default() });
+        let manifest = || Manifest { ticks_hz: 1_000_000, ..Manifest::default() };
+        let account = LeafStats::of(lasting, 1.0, manifest());
+        assert!(account.to_string().contains("cores: at least one never polled, 1.5 s in all"));
+        let account = LeafStats::of(now, 1.0, manifest());
         assert!(
             account
                 .to_string()

@@ -1,48 +1,58 @@
-//! Finds librocksdb and generates bindings of the functions that `src/database.rs` calls.
-use std::env;
-use std::path::PathBuf;
-use std::process::exit;
-
-/// The release in Debian 12; the functions below are in older ones as well.
-const MINIMUM: &str = "7.0";
-
-const FUNCTIONS: &[&str] = &[
-    "rocksdb_(open|open_for_read_only|close|put|flush|get_pinned|create_iterator|free)",
-    "rocksdb_options_(create|destroy|set_(create_if_missing|error_if_exists|compression))",
-    "rocksdb_options_set_block_based_table_factory",
-    "rocksdb_block_based_options_(create|destroy|set_block_cache)",
-    "rocksdb_cache_(create_lru|destroy)",
-    "rocksdb_(read|write|flush)options_(create|destroy)",
-    "rocksdb_writeoptions_disable_WAL",
-    "rocksdb_pinnableslice_(value|destroy)",
-    "rocksdb_iter_(destroy|seek_to_first|valid|next|key|value|get_error)",
-];
+//! Finds librocksdb and generates bindings of the functions that `src/database.rs` calls, with the feature `library`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    let library = pkg_config::Config::new().atleast_version(MINIMUM).probe("rocksdb").unwrap_or_else(|_| {
-        stop("pkg-config finds no rocksdb (>= 7.0): install librocksdb-dev (Debian, Ubuntu) or rocksdb-devel (Fedora), \
-              or build without the feature `rocksdb`")
-    });
-    let includes = library.include_paths.iter().map(|path| format!("-I{}", path.display()));
-    let mut builder = bindgen::Builder::default()
-        .header_contents("wrapper.h", "#include <rocksdb/c.h>")
-        .clang_args(includes)
-        .layout_tests(false)
-        .generate_comments(false);
-    for pattern in FUNCTIONS {
-        builder = builder.allowlist_function(pattern);
-    }
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    builder
-        .generate()
-        .unwrap_or_else(|error| stop(&format!("bindgen cannot read rocksdb/c.h: {error}")))
-        .write_to_file(out.join("bindings.rs"))
-        .unwrap_or_else(|error| stop(&format!("cannot write bindings.rs: {error}")));
+    #[cfg(feature = "library")]
+    library::bind();
 }
 
-fn stop(message: &str) -> ! {
-    // Cargo stops on this line by itself; a status other than 0 would bury it under the script's whole output.
-    println!("cargo::error={message}");
-    exit(0)
+#[cfg(feature = "library")]
+mod library {
+    use std::env;
+    use std::path::PathBuf;
+    use std::process::exit;
+
+    /// The release in Debian 12; the functions below are in older ones as well.
+    const MINIMUM: &str = "7.0";
+
+    const FUNCTIONS: &[&str] = &[
+        "rocksdb_(open|open_for_read_only|close|put|flush|get_pinned|create_iterator|free)",
+        "rocksdb_options_(create|destroy|set_(create_if_missing|error_if_exists|compression))",
+        "rocksdb_options_set_block_based_table_factory",
+        "rocksdb_block_based_options_(create|destroy|set_block_cache)",
+        "rocksdb_cache_(create_lru|destroy)",
+        "rocksdb_(read|write|flush)options_(create|destroy)",
+        "rocksdb_writeoptions_disable_WAL",
+        "rocksdb_pinnableslice_(value|destroy)",
+        "rocksdb_iter_(destroy|seek_to_first|valid|next|key|value|get_error)",
+    ];
+
+    /// Generates the bindings.
+    pub fn bind() {
+        let library = pkg_config::Config::new().atleast_version(MINIMUM).probe("rocksdb").unwrap_or_else(|_| {
+            stop("pkg-config finds no rocksdb (>= 7.0): install librocksdb-dev (Debian, Ubuntu) or rocksdb-devel (Fedora), \
+                  or build without the feature `rocksdb`")
+        });
+        let includes = library.include_paths.iter().map(|path| format!("-I{}", path.display()));
+        let mut builder = bindgen::Builder::default()
+            .header_contents("wrapper.h", "#include <rocksdb/c.h>")
+            .clang_args(includes)
+            .layout_tests(false)
+            .generate_comments(false);
+        for pattern in FUNCTIONS {
+            builder = builder.allowlist_function(pattern);
+        }
+        let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+        builder
+            .generate()
+            .unwrap_or_else(|error| stop(&format!("bindgen cannot read rocksdb/c.h: {error}")))
+            .write_to_file(out.join("bindings.rs"))
+            .unwrap_or_else(|error| stop(&format!("cannot write bindings.rs: {error}")));
+    }
+
+    fn stop(message: &str) -> ! {
+        // Cargo stops on this line by itself; a status other than 0 would bury it under the script's whole output.
+        println!("cargo::error={message}");
+        exit(0)
+    }
 }

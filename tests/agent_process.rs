@@ -550,7 +550,7 @@ mod processes {
             "[leaf]\nid = 1\ncores = [{first}]\nseed = 7\nworker_timeout_ms = 0\nstate = '{}'\n\
              [[port]]\ndevice = 'net_pcap0,rx_pcap={},tx_pcap={}'\nside = 'clients'\nip = 'fd00:1::1/64'\nmac = '{LEAF}'\n\
              [[port]]\ndevice = 'net_memif0,role=client,id=0,socket={}'\nside = 'workers'\nip = 'fd00:2::1/64'\n\
-             [[pool]]\nid = 1\npolicy = 'jsq'\n{key}\
+             [[pool]]\nid = 1\npolicy = 'jbsq(k=2)'\nqueue = 256\n{key}\
              [[server]]\nip = 'fd00:2::b'\npool = 1\nworkers = '20-22'\nregisters = true\n",
             home.path("leaf").display(),
             home.path("in.pcap").display(),

@@ -10,6 +10,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use wedjat::state::Table;
+use wedjat::state::table::Spec;
 
 use patience::LIFETIME;
 
@@ -74,6 +76,9 @@ fn the_page_does_what_it_says() {
             .into_iter()
             .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
     );
+    // An earlier run has left its state file.
+    let old = Spec { node: 1, cores: 1, ports: 2, ..Spec::default() };
+    drop(Table::create(Path::new("/dev/shm/wedjat-first"), &old).unwrap());
     let _cleanup = Cleanup;
     let mut shell = Command::new("timeout");
     shell.args([LIFETIME, "bash", "-euc", &commands(&page)]);

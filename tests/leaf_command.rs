@@ -719,7 +719,7 @@ fn check_doctor_and_policies_answer() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/leaf.toml");
     let check = wedjat(&["check", "--config", example.to_str().unwrap()]);
     assert!(check.status.success(), "{}", text(&check.stderr));
-    assert!(text(&check.stdout).contains("2 ports, 1 pools, 2 servers, 32 workers"));
+    assert!(text(&check.stdout).contains("2 ports, 1 pool, 2 servers, 32 workers on 1 core"));
 
     // What is only doubtful is told, and no reason to refuse.
     let folder = tempfile::tempdir().unwrap();

@@ -304,7 +304,7 @@ fn a_debian_package_has_what_is_installed_runs_and_is_removed_without_a_rest() {
     for command in ["wedjat", "wedjat-pktgen", "wedjat-testbed"] {
         run(Command::new(usr.join("bin").join(command)).arg("--version"));
     }
-    for example in ["leaf.toml", "agent.toml"] {
+    for example in ["leaf.toml", "agent.toml", "agent-leaf.toml"] {
         let example = usr.join("share/doc/wedjat/examples").join(example);
         run(Command::new(usr.join("bin/wedjat")).args(["check", "--config"]).arg(example));
     }

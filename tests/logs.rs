@@ -50,7 +50,7 @@ fn a_log_as_json_has_all_that_is_said() {
     assert!(
         messages(&records, "wedjat::run::leaf")
             .iter()
-            .any(|text| text.contains("leaf 1 runs on 1 cores"))
+            .any(|text| text.contains("leaf 1 runs on 1 core "))
     );
     assert!(messages(&records, "rates").iter().all(|text| text.contains("k/s")));
     assert!(!messages(&records, "rates").is_empty());

@@ -681,7 +681,8 @@ fn the_examples_are_right_configurations() {
     let path = root().join("examples/leaf.toml");
     let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.servers.iter().map(|server| server.workers.len()).sum::<usize>(), 32);
-    for (file, workers) in [("examples/spine.toml", 48.0), ("examples/rack.toml", 2.0)] {
+    let racks = [("examples/spine.toml", 48.0), ("examples/rack.toml", 2.0)];
+    for (file, workers) in racks.into_iter().chain([("examples/agent-leaf.toml", 1.0)]) {
         let path = root().join(file);
         let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(

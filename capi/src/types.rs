@@ -217,6 +217,8 @@ pub const WEDJAT_WORKER_REGISTERED: u8 = 1;
 pub const WEDJAT_WORKER_SILENT: u8 = 2;
 /// The worker's server, or the next hop to it, does not answer ARP: it gets no tasks.
 pub const WEDJAT_WORKER_UNREACHABLE: u8 = 3;
+/// The worker's server registers its workers, and the worker never registered: it gets no tasks.
+pub const WEDJAT_WORKER_UNREGISTERED: u8 = 5;
 
 /// What wedjat_worker_attach() takes.
 #[repr(C)]
@@ -432,6 +434,7 @@ mod tests {
             presence.map(|presence| presence as u8)
         );
         assert_eq!(WEDJAT_WORKER_UNREACHABLE, Presence::Unreachable as u8);
+        assert_eq!(WEDJAT_WORKER_UNREGISTERED, Presence::Unregistered as u8);
         let rewrite =
             (offset_of!(Rewrite, src), offset_of!(Rewrite, dst), offset_of!(Rewrite, udp_offset));
         assert_eq!((rewrite, offset_of!(Rewrite, task)), ((12, 16, 20), 24));

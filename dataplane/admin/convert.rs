@@ -416,6 +416,7 @@ fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::
             presence: member.map_or("", |member| member.presence.name()).to_owned(),
             load: member.map_or(0.0, |member| member.load),
             outstanding: member.map_or(0, |member| member.outstanding),
+            lost: member.map_or(0, |member| member.lost.into()),
             sent: seen.tally.worker(pool.id, worker.id).sent,
             answered: seen.tally.worker(pool.id, worker.id).answered,
             held: here.map_or(0, |here| here.held),

@@ -96,6 +96,9 @@ pub struct Worker {
     /// Tasks that it has in hand, whoever they were sent to, where it is behind a leaf's own core.
     #[prost(uint64, tag = "11")]
     pub held: u64,
+    /// Tasks written off as lost: nobody will answer them.
+    #[prost(uint64, tag = "12")]
+    pub lost: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -64,4 +64,4 @@ pub use server::Server;
 #[cfg(feature = "control")]
 pub use socket::{OwnersSocket, SocketError, socket_path};
 pub use tally::{Tally, Tasks};
-pub use tap::{TapError, TapPoints, TapSpec, TapStats};
+pub use tap::{TapError, TapPoints, TapSpec, TapStats, packets};

@@ -523,7 +523,7 @@ impl<C: Cores> Requests<C> {
             return Ok(Reloaded { version: self.control.membership().epoch, changes });
         }
         let version = self.change(&changes, None)?;
-        log::info!("reloaded: {} changes, version {version}", changes.len());
+        log::info!("reloaded: {}, version {version}", crate::quantity(changes.len(), "change"));
         Ok(Reloaded { version, changes })
     }
 }

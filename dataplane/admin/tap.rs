@@ -106,7 +106,7 @@ pub enum TapError {
         reason: String,
     },
     /// The file is not whole.
-    #[error("{reason} It has {written} packets")]
+    #[error("{reason} It has {}", crate::quantity(*written, "packet"))]
     Incomplete {
         /// Why.
         reason: String,
@@ -407,7 +407,7 @@ impl Taps {
         let ended = running.join();
         match &ended {
             Ok(TapStats { file, written, lost, .. }) => {
-                log::info!("tap: {} has {written} packets; {lost} were lost", file.display());
+                log::info!("tap: {} has {}; {lost} lost", file.display(), packets(*written));
             }
             Err(error) => log::error!("tap: {error}"),
         }
@@ -627,6 +627,14 @@ impl Writer {
             self.shared.written.store(written, Relaxed);
         }
         Ok(written == self.packets)
+    }
+}
+
+/// A recording's size for people; an empty one is named so.
+pub fn packets(written: u64) -> String {
+    match written {
+        0 => "no packets: none came while it recorded".to_owned(),
+        _ => crate::quantity(written, "packet"),
     }
 }
 

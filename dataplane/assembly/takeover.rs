@@ -203,7 +203,9 @@ mod tests {
         }
         let neighbours = node.table.neighbours();
         neighbours.learn(neighbours.find(0, 0x0A00_020B).unwrap(), MAC, 1);
-        node.stages[0].dispatchers[0].view().set_presence(Member(1), Presence::Registered);
+        for member in [0, 1, 3].map(Member) {
+            node.stages[0].dispatchers[0].view().set_presence(member, Presence::Registered);
+        }
         node.end();
     }
 
@@ -221,7 +223,11 @@ mod tests {
             assert_eq!(neighbours.mac(slot), Some(MAC));
             let view = node.stages[0].dispatchers[0].view();
             assert_eq!(view.presence(Member(1)), Presence::Registered, "worker 1");
-            assert_eq!(view.presence(Member(0)), Presence::Configured);
+            assert_eq!(view.presence(Member(0)), Presence::Unregistered, "worker 2");
+            for core in &node.stages {
+                let view = core.dispatchers[0].view();
+                assert!(view.is_active(Member(1)) && !view.is_active(Member(0)), "{policy}");
+            }
             assert_eq!(node.table.outstanding(0, Member(0)), 9, "{policy}");
             // Only worker 8 was idle: under Horus the core that has it sends it the first task, under others any core.
             if policy == "horus" {

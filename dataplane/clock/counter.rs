@@ -44,6 +44,15 @@ impl Watched {
         self.last = if now.saturating_sub(until) < self.stall { now } else { until };
     }
 
+    /// The node was told to stop. Counts a stall that lasted until then.
+    #[cold]
+    fn end(&mut self) {
+        let now = self.now();
+        if now.saturating_sub(self.last) > self.limit {
+            self.note_pause(now);
+        }
+    }
+
     /// It did not poll since the last time.
     #[cold]
     fn note_pause(&self, now: u64) {
@@ -63,7 +72,10 @@ impl Clock for Watched {
 
     #[inline(always)]
     fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
-        let now = self.eal.next(stop)?;
+        let Some(now) = self.eal.next(stop) else {
+            self.end();
+            return None;
+        };
         if now.saturating_sub(self.last) > self.limit {
             self.note_pause(now);
         }

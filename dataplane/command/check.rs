@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wedjat::config::{AgentConfig, Config, ControllerConfig, StoreConfig};
+use wedjat::quantity;
 use wedjat::state::table::Role;
 
 use super::{Outcome, print};
@@ -39,16 +40,18 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
     let here = config.agent.as_ref().map_or_else(String::new, |agent| {
-        format!(", and agent {} with {} workers", agent.name, agent.places().len())
+        let workers = quantity(agent.places().len(), "worker");
+        format!(", and agent {} with {workers}", agent.name)
     });
     print(&format!(
-        "{}: right: leaf {} with {} ports, {} pools, {} servers, {workers} workers on {} cores{here}\n",
+        "{}: right: leaf {} with {}, {}, {}, {} on {}{here}\n",
         arguments.config.display(),
         config.leaf.id,
-        config.ports.len(),
-        config.pools.len(),
-        config.servers.len(),
-        config.leaf.cores.len(),
+        quantity(config.ports.len(), "port"),
+        quantity(config.pools.len(), "pool"),
+        quantity(config.servers.len(), "server"),
+        quantity(workers, "worker"),
+        quantity(config.leaf.cores.len(), "core"),
     ))
 }
 
@@ -56,13 +59,14 @@ fn check_spine(config: &Config) -> Outcome {
     let leaves: BTreeSet<_> = config.servers.iter().map(|leaf| leaf.ip).collect();
     let workers: f64 = config.servers.iter().map(|leaf| leaf.speed).sum();
     print(&format!(
-        "{}: right: spine {} with {} ports, {} pools, {} leaves, {workers} workers on {} cores\n",
+        "{}: right: spine {} with {}, {}, {}, {} on {}\n",
         config.path.display(),
         config.leaf.id,
-        config.ports.len(),
-        config.pools.len(),
-        leaves.len(),
-        config.leaf.cores.len(),
+        quantity(config.ports.len(), "port"),
+        quantity(config.pools.len(), "pool"),
+        if leaves.len() == 1 { "1 leaf".to_owned() } else { format!("{} leaves", leaves.len()) },
+        quantity(workers, "worker"),
+        quantity(config.leaf.cores.len(), "core"),
     ))
 }
 
@@ -90,11 +94,12 @@ fn check_agent(path: &Path) -> Outcome {
         )
     });
     print(&format!(
-        "{}: right: agent {} with {} ports, {} pools, {workers} workers on CPU {}{peers}\n",
+        "{}: right: agent {} with {}, {}, {} on CPU {}{peers}\n",
         path.display(),
         config.host.name,
-        config.ports.len(),
-        config.host.pools.len(),
+        quantity(config.ports.len(), "port"),
+        quantity(config.host.pools.len(), "pool"),
+        quantity(workers, "worker"),
         config.core,
     ))
 }

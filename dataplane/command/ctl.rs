@@ -2,6 +2,7 @@
 
 mod fabric;
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,8 +10,10 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wedjat::admin::generated::{Pool, ShowReply, StartTapRequest, Tap, Worker};
+use wedjat::admin::packets;
 use wedjat::admin::{Access, Connection};
 use wedjat::control::Change;
+use wedjat::quantity;
 
 use super::node::state_file;
 use super::{Outcome, print};
@@ -59,8 +62,9 @@ pub struct Arguments {
     /// Change nothing unless this is the node's version
     #[arg(long, global = true, value_name = "VERSION")]
     if_version: Option<u64>,
+    /// What to do; `show` without it
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -337,13 +341,19 @@ enum PoolCommand {
     },
 }
 
+impl Arguments {
+    fn command(&self) -> &Command {
+        self.command.as_ref().unwrap_or(&Command::Show)
+    }
+}
+
 /// Does it.
 pub fn run(arguments: &Arguments) -> Outcome {
-    if let Some(asked) = fabric::asked(&arguments.command, arguments.controller.is_some()) {
+    if let Some(asked) = fabric::asked(arguments.command(), arguments.controller.is_some()) {
         return fabric::run(arguments, asked?);
     }
     // What is no change is told before anybody is asked.
-    let mut change = change(&arguments.command)?;
+    let mut change = change(arguments.command())?;
     if let (Some(key_file), Some(path)) =
         (change.as_mut().and_then(key_file_of), own_key(arguments))
     {
@@ -352,7 +362,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let mut node = Connection::open(&access(arguments)?)?;
     if let Some(change) = change {
         let version = node.change(std::slice::from_ref(&change), arguments.if_version)?;
-        return match &arguments.command {
+        return match arguments.command() {
             Command::Drain { wait: true, timeout, .. } => {
                 drained(arguments, &mut node, &change, version, *timeout)
             }
@@ -363,7 +373,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             ),
         };
     }
-    match &arguments.command {
+    match arguments.command() {
         Command::Log { level } => {
             let level = node.log(level.as_deref().unwrap_or_default())?;
             tell(
@@ -517,7 +527,7 @@ fn key_file_of(change: &mut Change) -> Option<&mut Option<PathBuf>> {
 }
 
 fn own_key(arguments: &Arguments) -> Option<&Path> {
-    match &arguments.command {
+    match arguments.command() {
         Command::Pool { command: PoolCommand::Create { key_file, .. }, .. } => key_file.as_deref(),
         _ => None,
     }
@@ -537,7 +547,7 @@ fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Ou
         TapCommand::Stop => {
             let tap = node.stop_tap()?;
             let ended = if tap.ended { "; it had ended by itself" } else { "" };
-            let text = format!("{}: {} packets, {} lost{ended}", tap.file, tap.written, tap.lost);
+            let text = format!("{}: {}, {} lost{ended}", tap.file, packets(tap.written), tap.lost);
             (tap, text)
         }
     };
@@ -554,26 +564,80 @@ fn drained(
 ) -> Outcome {
     let Change::Drain { workers } = change else { return Err("no drain".into()) };
     let began = Instant::now();
+    let mut before = None;
     loop {
         let reply = node.show()?;
-        let all = reply.pools.iter().flat_map(|pool| &pool.workers);
+        let all = reply.pools.into_iter().flat_map(|pool| pool.workers);
         let asked: Vec<_> =
             all.filter(|one| workers.iter().any(|&id| u32::from(id) == one.id)).collect();
-        let tasks: u64 =
-            asked.iter().map(|one| one.held.max(one.outstanding.max(0).cast_unsigned())).sum();
+        let before = before.get_or_insert_with(|| asked.clone());
+        let remains = Remains::of(before, &asked);
         let seconds = began.elapsed().as_secs_f64();
-        if tasks == 0 && asked.iter().all(|one| one.drained) {
-            let text = format!("version {version}: {change}; empty after {seconds:.3} s");
-            return tell(arguments, &text, &json!({ "version": version, "seconds": seconds }));
+        if remains.unanswered().next().is_none() && asked.iter().all(|one| one.drained) {
+            let text = format!("version {version}: {change}; empty after {seconds:.3} s{remains}");
+            let lost: BTreeMap<_, _> = remains.0.iter().map(|one| (one.worker, one.lost)).collect();
+            let reply = json!({ "version": version, "seconds": seconds, "lost": lost });
+            return tell(arguments, &text, &reply);
         }
         if began.elapsed() > timeout {
+            let tasks: u64 = remains.unanswered().map(|one| one.reported + one.unreported).sum();
             let text = match tasks {
                 0 => format!("they may get tasks still after {seconds:.1} s"),
-                _ => format!("{tasks} tasks are not answered after {seconds:.1} s"),
+                _ => format!("{} unanswered after {seconds:.1} s", quantity(tasks, "task")),
             };
+            let text = format!("{text}{remains}");
             return Err(format!("{text}; the workers stay drained, version {version}").into());
         }
         std::thread::sleep(LOOK);
+    }
+}
+
+/// Tasks of a drained worker that it has not answered.
+#[derive(Debug, PartialEq, Eq)]
+struct Remain {
+    worker: u32,
+    /// Written off since the drain began.
+    lost: u64,
+    /// In the worker's queue by its last report: it is slow.
+    reported: u64,
+    /// Not in its last report: lost, or sent after that report.
+    unreported: u64,
+}
+
+/// Those of all drained workers that have any.
+struct Remains(Vec<Remain>);
+
+impl Remains {
+    fn of(before: &[Worker], now: &[Worker]) -> Self {
+        let remain = |now: &Worker| {
+            let before = before.iter().find(|before| before.id == now.id)?;
+            let tasks = now.held.max(now.outstanding.max(0).cast_unsigned());
+            let reported = tasks.min(now.held.max(now.load.max(0.0).ceil() as u64));
+            let (lost, unreported) = (now.lost.saturating_sub(before.lost), tasks - reported);
+            Some(Remain { worker: now.id, lost, reported, unreported })
+        };
+        let all = now.iter().filter_map(remain);
+        Self(all.filter(|one| one.lost + one.reported + one.unreported > 0).collect())
+    }
+
+    fn unanswered(&self) -> impl Iterator<Item = &Remain> {
+        self.0.iter().filter(|one| one.reported + one.unreported > 0)
+    }
+}
+
+impl Display for Remains {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for &Remain { worker, lost, reported, unreported } in &self.0 {
+            let kinds = [
+                (lost, "lost (written off)"),
+                (reported, "slow (in its queue by its last report)"),
+                (unreported, "lost, or sent after its last report"),
+            ];
+            let kinds = kinds.iter().filter(|(tasks, _)| *tasks > 0);
+            let kinds: Vec<_> = kinds.map(|(tasks, kind)| format!("{tasks} {kind}")).collect();
+            write!(f, "; worker {worker}: {}", kinds.join(", "))?;
+        }
+        Ok(())
     }
 }
 
@@ -587,13 +651,13 @@ fn show(reply: &ShowReply) -> String {
         let active = pool.workers.iter().filter(|one| !one.drained && !one.leaving).count();
         let _ = write!(
             out,
-            "\npool {}  policy {}  queue {} ({})  {} wait  {active} of {} workers active{}",
+            "\npool {}  policy {}  queue {} ({})  {} wait  {active} of {} active{}",
             pool.id,
             pool.policy,
             pool.queue,
             pool.overflow,
             pool.waiting,
-            pool.workers.len(),
+            quantity(pool.workers.len(), "worker"),
             leaving(pool.leaving),
         );
     }
@@ -619,7 +683,11 @@ fn show(reply: &ShowReply) -> String {
     }
     if let Some(Tap { file, ports, written, lost, .. }) = &reply.tap {
         let ports = ports.join(", ");
-        let _ = write!(out, "\ntap  {file}  records {ports}  {written} packets, {lost} lost");
+        let _ = write!(
+            out,
+            "\ntap  {file}  records {ports}  {}, {lost} lost",
+            quantity(*written, "packet")
+        );
     }
     out
 }
@@ -630,7 +698,8 @@ const fn leaving(is_leaving: bool) -> &'static str {
 
 fn workers(reply: &ShowReply) -> String {
     let mut out =
-        "worker   pool  server           speed  load  outstanding  presence      state".to_owned();
+        "worker   pool  server           speed  load  outstanding  lost  presence      state"
+            .to_owned();
     let row = |pool: &Pool, one: &Worker| {
         let state = match one {
             Worker { leaving: true, .. } => "leaving",
@@ -638,12 +707,55 @@ fn workers(reply: &ShowReply) -> String {
             _ => "active",
         };
         format!(
-            "\n{:6}  {:5}  {:15}  {:5}  {:4}  {:11}  {:12}  {state}",
-            one.id, pool.id, one.server, one.speed, one.load, one.outstanding, one.presence
+            "\n{:6}  {:5}  {:15}  {:5}  {:4}  {:11}  {:4}  {:12}  {state}",
+            one.id,
+            pool.id,
+            one.server,
+            one.speed,
+            one.load,
+            one.outstanding,
+            one.lost,
+            one.presence
         )
     };
     for pool in &reply.pools {
         pool.workers.iter().for_each(|one| out.push_str(&row(pool, one)));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drain_tells_lost_tasks_from_slow_ones() {
+        let worker = |id, outstanding, load, lost| Worker {
+            id,
+            outstanding,
+            load,
+            lost,
+            drained: true,
+            ..Worker::default()
+        };
+        let before = [worker(1, 4, 4.0, 7), worker(2, 3, 0.0, 0), worker(3, 2, 2.0, 0)];
+        // Two of the first are written off, and one is still in its queue; the second never reported three; the third is done.
+        let now = [worker(1, 1, 1.0, 9), worker(2, 3, 0.0, 0), worker(3, 0, 0.0, 0)];
+        let remains = Remains::of(&before, &now);
+        let expected = [
+            Remain { worker: 1, lost: 2, reported: 1, unreported: 0 },
+            Remain { worker: 2, lost: 0, reported: 0, unreported: 3 },
+        ];
+        assert_eq!(remains.0, expected);
+        assert_eq!(
+            remains.to_string(),
+            "; worker 1: 2 lost (written off), 1 slow (in its queue by its last report); \
+             worker 2: 3 lost, or sent after its last report"
+        );
+        // Tasks that a worker of this host has in hand are slow, whatever it reported.
+        let here = [Worker { held: 2, ..worker(2, 0, 0.0, 0) }];
+        assert_eq!(Remains::of(&before, &here).0[0].reported, 2);
+        let empty = Remains::of(&before, &[worker(1, 0, 0.0, 8)]);
+        assert_eq!((empty.unanswered().count(), empty.0[0].lost), (0, 1));
+    }
 }

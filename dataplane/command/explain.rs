@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use wedjat::admin::generated::{ExplainRequest, Explanation};
 use wedjat::admin::{Connection, Offline, OfflineError};
 use wedjat::config::{AgentConfig, Config, ControllerConfig};
+use wedjat::quantity;
 
 use super::Outcome;
 use super::ctl::access_to;
@@ -104,9 +105,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(error) = told.failed {
         return Err(error);
     }
-    let lost =
-        if told.lost > 0 { format!(", {} more were lost", told.lost) } else { String::new() };
-    eprintln!("{} packets explained{lost}", told.packets);
+    let lost = if told.lost > 0 { format!(", {} more lost", told.lost) } else { String::new() };
+    eprintln!("{} explained{lost}", quantity(told.packets, "packet"));
     Ok(std::process::ExitCode::SUCCESS)
 }
 
@@ -148,7 +148,10 @@ impl Told {
     /// Tells of one more; false when nobody reads it, or that can't be told.
     fn tell(&mut self, one: &Explanation) -> bool {
         if one.lost > self.lost {
-            eprintln!("{} packets that were to be explained here are lost", one.lost - self.lost);
+            eprintln!(
+                "lost: {} that were to be explained here",
+                quantity(one.lost - self.lost, "packet")
+            );
             self.lost = one.lost;
         }
         let line = match self.format {

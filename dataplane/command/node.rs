@@ -53,10 +53,19 @@ fn only_one(mut running: Vec<PathBuf>) -> Result<PathBuf, String> {
         }
         1 => Ok(running.remove(0)),
         count => {
-            let names: Vec<_> = running.iter().map(|path| path.display().to_string()).collect();
-            Err(format!("{count} nodes are running, {}: {how}", names.join(" and ")))
+            let nodes: String = running.iter().map(|path| described(path)).collect();
+            Err(format!("{count} nodes are running: {how}{nodes}"))
         }
     }
+}
+
+/// A node as a line of a list: its state file as an option, and who it is.
+fn described(path: &Path) -> String {
+    let about = Snapshot::open(path).map_or_else(
+        |error| error.to_string(),
+        |node| format!("{} {}, pid {}", node.role.name(), node.node, node.pid),
+    );
+    format!("\n  --node {}  # {about}", path.display())
 }
 
 /// State files of nodes that are running, in order; an agent on a leaf's core is read with the leaf.
@@ -103,8 +112,16 @@ mod tests {
         assert_eq!(found().unwrap(), at("leaf"));
         let _other = node(&at("agent"), Role::Agent);
         let error = found().unwrap_err();
-        let names = format!("{} and {}", at("agent").display(), at("leaf").display());
-        assert!(error.contains(&names) && error.contains("2 nodes"), "{error}");
+        let lines: Vec<_> = error.lines().collect();
+        assert!(lines[0].contains("2 nodes are running") && lines[0].contains("--node"), "{error}");
+        let own = std::process::id();
+        for (line, (name, node)) in
+            lines[1..].iter().zip([("agent", "agent 0"), ("leaf", "leaf 0")])
+        {
+            let expected = format!("  --node {}  # {node}, pid {own}", at(name).display());
+            assert_eq!(**line, expected);
+        }
+        assert_eq!(lines.len(), 3);
         drop(leaf);
         assert!(found().is_err(), "the agents of both files are there still");
     }

@@ -8,8 +8,12 @@ use super::{Outcome, print};
 pub const EXAMPLE: &str = "Example:
   wedjat policies";
 
-/// Does it.
+/// Prints them.
 pub fn run() -> Outcome {
+    print(&text())
+}
+
+fn text() -> String {
     let mut text = String::new();
     for entry in CATALOGUE {
         let parameters: Vec<_> = entry
@@ -24,26 +28,28 @@ pub fn run() -> Outcome {
         let (summary, source) = (entry.summary, entry.source);
         text.push_str(&format!("{name:28} {summary}  [{source}]; {}\n", where_it_runs(entry)));
     }
-    for (name, _, _, summary, source) in PAIRS {
-        let runs =
-            "runs: simulator (rack, fabric); it is for a leaf and its spine, and there is no spine";
+    for (name, leaf, spine, summary, source) in PAIRS {
+        let runs = format!(
+            "runs: simulator (rack, fabric); for real as `{leaf}` on leaves and `{spine}` on their spine"
+        );
         text.push_str(&format!("{name:28} {summary}  [{source}]; {runs}\n"));
     }
-    print(&text)
+    text
 }
 
 /// Where a policy runs, why not elsewhere, and what is different there.
 fn where_it_runs(entry: &Entry) -> String {
-    let runs = match entry.runs {
-        Runs::Leaf => "runs: simulator, leaf, agent",
-        Runs::LeafHolding => {
-            "runs: simulator, leaf, agent; tasks wait there, `queue` of the pool bounds them"
-        }
-        Runs::Spine => {
-            "runs: simulator (rack, fabric); its members are racks, and there is no spine"
-        }
-    };
-    let mut runs = runs.to_owned();
+    let mut runs = match entry.runs {
+        Runs::Leaf | Runs::LeafHolding => "runs: simulator, leaf, agent",
+        Runs::Spine => "runs: simulator (rack, fabric)",
+    }
+    .to_owned();
+    if entry.runs_on_spine() {
+        runs.push_str(", spine; its members there are leaves");
+    }
+    if entry.runs == Runs::LeafHolding {
+        runs.push_str("; tasks wait there, `queue` of the pool bounds them");
+    }
     if entry.by_rate {
         runs.push_str("; rates there are the configuration's `speed` and `speeds`");
     }
@@ -60,4 +66,28 @@ fn where_it_runs(entry: &Entry) -> String {
         runs.push_str("; with `reports = \"messages\"` it asks members as in the simulator");
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_name_the_nodes_that_take_them() {
+        let text = text();
+        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        for entry in CATALOGUE {
+            let runs = line(
+                &format!(
+                    "{} ",
+                    entry.name.to_owned() + if entry.parameters.is_empty() { "" } else { "(" }
+                )
+                .trim_end(),
+            );
+            assert_eq!(runs.contains(", spine; its members"), entry.runs_on_spine(), "{runs}");
+            assert_eq!(runs.contains("leaf, agent"), entry.runs != Runs::Spine, "{runs}");
+        }
+        assert!(line("rs-lb").contains("`racksched` on leaves and `random` on their spine"));
+        assert!(!text.contains("there is no spine"));
+    }
 }

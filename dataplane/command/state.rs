@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use wedjat::policy::Entry;
-use wedjat::state::Snapshot;
+use wedjat::quantity;
 use wedjat::state::nodes::PeersSnapshot;
 use wedjat::state::table::{CoreSnapshot, PoolSnapshot};
+use wedjat::state::{Counter, Gauge, Snapshot};
 
 use super::Outcome;
 use super::node::{Node, is_gone};
@@ -44,12 +45,12 @@ fn text(snapshot: &Snapshot) -> String {
     };
     let _ = writeln!(
         out,
-        "{} {}  pid {}{ended}  seed {}  {} cores",
+        "{} {}  pid {}{ended}  seed {}  {}",
         snapshot.role.name(),
         snapshot.node,
         snapshot.pid,
         snapshot.seed,
-        snapshot.cores.len()
+        quantity(snapshot.cores.len(), "core")
     );
     for pool in &snapshot.pools {
         pool_text(&mut out, pool);
@@ -58,7 +59,7 @@ fn text(snapshot: &Snapshot) -> String {
         peers_text(&mut out, peers);
     }
     for (index, core) in snapshot.cores.iter().enumerate() {
-        core_text(&mut out, index, core);
+        core_text(&mut out, index, core, snapshot.ticks_hz);
     }
     for core in snapshot.idle_cores() {
         let _ = writeln!(
@@ -77,8 +78,13 @@ fn text(snapshot: &Snapshot) -> String {
 }
 
 fn pool_text(out: &mut String, pool: &PoolSnapshot) {
-    let _ =
-        writeln!(out, "pool {}  policy {}  {} workers", pool.id, pool.policy, pool.members.len());
+    let _ = writeln!(
+        out,
+        "pool {}  policy {}  {}",
+        pool.id,
+        pool.policy,
+        quantity(pool.members.len(), "worker")
+    );
     if holds(&pool.policy) || pool.queued.iter().any(|&tasks| tasks > 0) {
         let queued: Vec<_> = pool.queued.iter().map(u64::to_string).collect();
         let _ = writeln!(out, "  tasks that wait, by core: {}", queued.join(" "));
@@ -141,8 +147,17 @@ fn holds(policy: &str) -> bool {
     Entry::named(policy).is_some_and(Entry::holds)
 }
 
-fn core_text(out: &mut String, index: usize, core: &CoreSnapshot) {
-    let _ = writeln!(out, "core {index}");
+fn core_text(out: &mut String, index: usize, core: &CoreSnapshot, ticks_hz: u64) {
+    let count = |name: &str| core.counters.get(name).copied().unwrap_or(0);
+    let polls = count(Counter::BusyPolls.name()) + count(Counter::EmptyPolls.name());
+    let seconds = count(Gauge::StallTicks.name()) as f64 / ticks_hz.max(1) as f64;
+    let stall = match (polls, seconds) {
+        (0, 0.0) => "  has not polled yet".to_owned(),
+        (_, 0.0) => String::new(),
+        (0, seconds) => format!("  has never polled, for {seconds:.2} s"),
+        (_, seconds) => format!("  stalled: no poll for {seconds:.2} s"),
+    };
+    let _ = writeln!(out, "core {index}{stall}");
     for (name, count) in &core.counters {
         let _ = writeln!(out, "  {name:20} {count}");
     }

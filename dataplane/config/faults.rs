@@ -11,7 +11,7 @@ use toml::Spanned;
 use super::address::UNSPECIFIED;
 use super::ids;
 use crate::limits::WORKER_ID_MAX;
-use crate::policy::{CATALOGUE, Entry, PolicySpec, Runs};
+use crate::policy::{CATALOGUE, PolicySpec, Runs};
 use crate::state::files;
 use crate::wire::ether::Mac;
 
@@ -238,11 +238,8 @@ impl Faults {
     /// A policy whose members are leaves.
     pub fn policy_over_racks(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
-        let is_over_racks = |policy: &PolicySpec| {
-            policy.entry().over_racks.is_some_and(|over| over.policy == policy.entry().name)
-        };
         let found = match policy {
-            Ok(policy) if is_over_racks(&policy) => return Some(policy),
+            Ok(policy) if policy.entry().runs_on_spine() => return Some(policy),
             Ok(_) => format!("{}, whose members are workers", quoted(at)),
             Err(error) => error.to_string(),
         };
@@ -314,9 +311,7 @@ impl Faults {
 
 /// The policies whose members are racks.
 fn over_racks() -> Vec<&'static str> {
-    let over_racks =
-        |entry: &&Entry| entry.over_racks.is_some_and(|over| over.policy == entry.name);
-    CATALOGUE.iter().filter(over_racks).map(|entry| entry.name).collect()
+    CATALOGUE.iter().filter(|entry| entry.runs_on_spine()).map(|entry| entry.name).collect()
 }
 
 /// As messages have it.

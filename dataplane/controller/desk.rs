@@ -380,7 +380,10 @@ pub(super) fn notes(fabric: &Fabric) -> Vec<String> {
     for (&id, pool) in &fabric.pools {
         let (has, wanted) = (fabric.members(id), pool.settings.workers);
         if has < wanted {
-            notes.push(format!("pool {id} has {has} of {wanted} workers; add servers"));
+            notes.push(format!(
+                "pool {id} has {has} of {}; add servers",
+                crate::quantity(wanted, "worker")
+            ));
         }
         if pool.settings.spines > up {
             notes

@@ -318,7 +318,7 @@ fn presences(seen: &Seen) -> proto::Seen {
         match member.presence {
             Presence::Registered => found.registered.push(member.worker.into()),
             Presence::Silent | Presence::Unreachable => found.silent.push(member.worker.into()),
-            Presence::Configured | Presence::Absent => {}
+            Presence::Configured | Presence::Absent | Presence::Unregistered => {}
         }
     }
     found

@@ -319,6 +319,7 @@ impl<T> Node<T> {
         let mut ports = (0..).zip(network.ports());
         ports.all(|(at, port)| port.side != Side::Workers || neighbours.is_link_up(at))
             && network.servers().all(|server| neighbours.mac(server.slot).is_some())
+            && !self.stages.awaits_registrations()
     }
 
     /// The next word to a leaf, a spine or a worker, with the MAC addresses of its next hop and of the port; where that is not known, it

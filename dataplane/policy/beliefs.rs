@@ -119,7 +119,9 @@ impl Beliefs {
                 Presence::Absent => {}
                 Presence::Silent => out[0] += 1,
                 Presence::Unreachable => out[1] += 1,
-                Presence::Configured | Presence::Registered => out[2] += 1,
+                Presence::Configured | Presence::Registered | Presence::Unregistered => {
+                    out[2] += 1;
+                }
             }
         }
         let mut candidates = ArrayVec::new();

@@ -119,6 +119,12 @@ pub enum Runs {
 }
 
 impl Entry {
+    /// A spine takes it: its members may be racks.
+    #[must_use]
+    pub fn runs_on_spine(&self) -> bool {
+        self.over_racks.is_some_and(|over| over.policy == self.name)
+    }
+
     /// A leaf's policy that decides by its own sends and by what replies report, and has no parameters.
     pub(super) const fn new(
         name: &'static str,

@@ -128,6 +128,9 @@ where
             }
             local.present = present;
             let stages = self.leaf.stages_mut();
+            if present {
+                stages.note_attached(local.pool, local.member);
+            }
             stages.set_active(local.pool, local.member, present);
             if let Some(dispatcher) = stages.dispatcher_mut(local.pool) {
                 match present {

@@ -153,7 +153,8 @@ pub(super) fn start(
     let clock = clock.map(|clock| clock.join(node)).transpose()?;
     let told = Arc::clone(stop);
     let (counter, polling) = (eal.clone(), config.poll);
-    let core = spawn("agent", config.core, eal.clone(), move || {
+    let place = (config.core, clock.is_none() && polling == Polling::Busy);
+    let core = spawn("agent", place, eal.clone(), move || {
         let counters = parts.counters.clone();
         let watched = |counters| Watched::new(counter, counters);
         let (ended, time) = match (clock, polling) {
@@ -179,7 +180,10 @@ pub(super) fn start(
         links.look(&devices, link_changed);
     };
     let (duration, counted) = (options.duration, &counters[..]);
-    let watch = Watch { duration, stop, counters: counted, ticks_hz: hz, interval: WATCH, started };
+    let (interval, cpu) = (WATCH, [config.core]);
+    let polling = if options.clock.is_none() { &cpu[..] } else { &[] };
+    let watch =
+        Watch { duration, stop, counters: counted, cpus: polling, ticks_hz: hz, interval, started };
     watch.until_ended(&[&core], look, report);
     let (attach_stats, registered) = join(config.core, core)?;
     join_workers(hired.threads);

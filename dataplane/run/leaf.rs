@@ -29,6 +29,7 @@ use crate::io::pcap::Tap;
 use crate::node::refusals::Refusals;
 use crate::node::tap::TapCommands;
 use crate::node::{Commands, Timing};
+use crate::quantity;
 use crate::role::agent::AttachStats;
 use crate::role::{Colocated, Leaf};
 use crate::stage::{Side, Stages};
@@ -90,16 +91,18 @@ pub fn run(
         let TakenOver { members, hosts } = left.take_over(&mut stages, &table, now_ms as u32);
         let age = left.age().as_millis();
         log::info!(
-            "took over loads of {members} members and MAC addresses of {hosts} hosts, which were written {age} ms ago"
+            "took over loads of {} and MAC addresses of {}, which were written {age} ms ago",
+            quantity(members, "member"),
+            quantity(hosts, "host")
         );
     }
     // Whose workers nobody knows is told to a controller.
     let newcomers = config.controller.as_ref().map(|_| assembly::watch_newcomers(&mut stages));
     log::info!(
-        "{} {} runs on {} cores with seed {seed}",
+        "{} {} runs on {} with seed {seed}",
         config.role.name(),
         config.leaf.id,
-        config.leaf.cores.len()
+        quantity(config.leaf.cores.len(), "core")
     );
 
     let counters: Vec<_> = (0..config.leaf.cores.len()).map(|core| table.counters(core)).collect();
@@ -158,7 +161,8 @@ pub fn run(
             clock: clock.as_ref().map(|clock| clock.join(node)).transpose()?,
             mbufs: config.leaf.mbufs as usize,
         };
-        let thread = spawn("dispatch", cpu, eal.clone(), move || dispatch(setup))?;
+        let place = (cpu, clock.is_none() && config.leaf.poll == Polling::Busy);
+        let thread = spawn("dispatch", place, eal.clone(), move || dispatch(setup))?;
         cores.push((cpu, thread));
     }
     drop(queues);
@@ -176,7 +180,9 @@ pub fn run(
     };
     let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };
     let (duration, counted) = (options.duration, &counters[..]);
-    let watch = Watch { duration, stop, counters: counted, ticks_hz: hz, interval, started };
+    let polling = if options.clock.is_none() { &config.leaf.cores[..] } else { &[] };
+    let watch =
+        Watch { duration, stop, counters: counted, cpus: polling, ticks_hz: hz, interval, started };
     watch.until_ended(&cores.iter().map(|(_, core)| core).collect::<Vec<_>>(), look, report);
     let ended = join_all(cores)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -289,7 +295,10 @@ fn dispatch(mut setup: CoreSetup) -> Result<Option<Ended>, String> {
         Tap::new(queue, &PathBuf::from(name), since_epoch).map_err(|error| error.to_string())
     });
     let (tapped, ended, clock) = poll(setup, tapped.collect::<Result<Vec<_>, _>>()?);
-    for tap in tapped {
+    for (port, tap) in tapped.into_iter().enumerate() {
+        if tap.recorded() == 0 {
+            log::info!("--pcap: no packet passed port {port} on core {index}: its file is empty");
+        }
         tap.finish().map_err(|error| error.to_string())?;
     }
     clock.map(|()| ended).map_err(|error| error.to_string())

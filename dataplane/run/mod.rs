@@ -6,6 +6,7 @@ mod attach_log;
 mod causes;
 mod colocated;
 pub mod leaf;
+mod stalls;
 mod supervisor;
 mod telemetry;
 pub mod threads;
@@ -18,6 +19,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use self::stalls::StallWatch;
 use self::supervisor::Supervisor;
 #[cfg(feature = "control")]
 use crossbeam_queue::ArrayQueue;
@@ -119,9 +121,10 @@ pub enum LaunchError {
     /// Batch jobs beside workers that nobody can watch.
     #[cfg(feature = "admin")]
     #[error(
-        "{}: `[cosched]` has {jobs} batch jobs, and workers that are threads of the agent's own process can't be watched from another one, so \
+        "{}: `[cosched]` has {}, and workers that are threads of the agent's own process can't be watched from another one, so \
          none would run beside them; take `[cosched]` out, or have `wedjat agent` run this file and workers attach to it",
-        path.display()
+        path.display(),
+        crate::quantity(*jobs, "batch job")
     )]
     JobsBesideThreads {
         /// The configuration.
@@ -319,7 +322,7 @@ type CoreThread<T> = JoinHandle<Result<T, String>>;
 /// Starts a core's thread, which ends with what `work` gives, or with why it failed.
 fn spawn<T: Send + 'static>(
     name: &str,
-    cpu: usize,
+    (cpu, always_polls): (usize, bool),
     eal: Eal,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<CoreThread<T>, LaunchError> {
@@ -331,7 +334,7 @@ fn spawn<T: Send + 'static>(
         work()
     };
     std::thread::Builder::new()
-        .name(format!("{name}-{cpu}"))
+        .name(cpus::thread_name(name, cpu, always_polls))
         .spawn(pinned)
         .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
 }
@@ -353,6 +356,8 @@ struct Watch<'a> {
     duration: Option<Duration>,
     stop: &'a AtomicBool,
     counters: &'a [Counters],
+    /// CPUs of the cores; none when a conductor decides when they poll.
+    cpus: &'a [usize],
     /// Of the cores' clock.
     ticks_hz: u64,
     interval: Duration,
@@ -369,6 +374,13 @@ impl Watch<'_> {
     ) {
         let (mut before, mut reported) = (Totals::default(), self.started);
         let mut supervisor = Supervisor::of_the_environment();
+        for poller in cpus::pollers(Path::new("/proc"), self.cpus) {
+            log::warn!(
+                "{poller}: both stall for the other's time slices; {}",
+                cpus::SHARED_CPU_FIX
+            );
+        }
+        let mut stalls = StallWatch::new(self.cpus, self.ticks_hz, self.started);
         while !cores.iter().any(|core| core.is_finished()) {
             let running = self.started.elapsed();
             let left = self.duration.map_or(self.interval, |all| all.saturating_sub(running));
@@ -376,6 +388,9 @@ impl Watch<'_> {
                 self.stop.store(true, Release);
             }
             supervisor.look(self.counters, Instant::now());
+            for line in stalls.look(self.counters, Instant::now()) {
+                log::warn!("{line}");
+            }
             if self.stop.load(Acquire) {
                 supervisor.stopping();
             }
@@ -399,6 +414,7 @@ impl Watch<'_> {
         while !cores.iter().all(|core| core.is_finished()) {
             look(self.interval);
         }
+        stalls.end(self.counters, Instant::now());
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-use crate::state::{Counter, Counters};
+use crate::state::Counters;
 
 /// Names the manager's socket: a path, or with `@` an abstract one.
 const SOCKET: &str = "NOTIFY_SOCKET";
@@ -57,9 +57,7 @@ impl Supervisor {
         if self.socket.is_none() {
             return;
         }
-        let polls = || {
-            cores.iter().map(|core| core.read(Counter::BusyPolls) + core.read(Counter::EmptyPolls))
-        };
+        let polls = || cores.iter().map(Counters::polls);
         if !self.is_ready && polls().all(|polls| polls > 0) {
             self.is_ready = self.tell("READY=1");
         }
@@ -105,6 +103,7 @@ fn socket(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::Counter;
 
     const MS: Duration = Duration::from_millis(1);
 

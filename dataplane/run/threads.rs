@@ -267,7 +267,7 @@ mod tests {
             run_with(config, &Options::default(), Threads::new(work), &Arc::default(), |_| {})
         };
         let error = run(&config).unwrap_err().to_string();
-        let begins = "threads.toml: `[cosched]` has 1 batch jobs, and workers that are threads";
+        let begins = "threads.toml: `[cosched]` has 1 batch job, and workers that are threads";
         assert!(error.starts_with(begins) && error.contains("`wedjat agent`"), "{error}");
     }
 }

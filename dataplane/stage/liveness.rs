@@ -2,6 +2,7 @@
 //!
 //! Each core looks at all members within a lap of some milliseconds, a part of them at each tick.
 //!
+//! - A worker of a server that registers its workers gets no tasks until it has registered.
 //! - A worker that registered and falls silent is taken out (Horus, NSDI 2024, A.3: a fixed timeout on what servers say of
 //!   themselves), and comes back when it is heard of again.
 //! - A server whose tasks go unanswered, or that nothing was heard of for long, is asked by ARP whether it is there; one
@@ -64,6 +65,8 @@ struct Watch {
     member: Member,
     /// Index of its server's next hop.
     hop: u16,
+    /// Its server registers its workers.
+    registers: bool,
     /// It is taken out of this core's choice, because it is silent or out of reach.
     out: bool,
     /// The agent on this core, or whoever embeds the library, says that it takes no tasks.
@@ -100,6 +103,7 @@ impl Watch {
             pool: pool as u16,
             member,
             hop: NO_HOP,
+            registers: false,
             out: false,
             away: false,
             drained: false,
@@ -220,7 +224,7 @@ pub struct Liveness {
 impl Liveness {
     /// Registered workers of these pools are silent after `timeout_ns` without a word; never, when that is 0.
     #[must_use]
-    pub fn new(timeout_ns: u64, network: &Network, dispatchers: &[Dispatcher]) -> Self {
+    pub fn new(timeout_ns: u64, network: &Network, dispatchers: &mut [Dispatcher]) -> Self {
         // Nobody is behind it, but it is asked as the others are.
         let gateway = network.gateway();
         let gateway = gateway.map(|(port, slot, address)| Hop::new(port as u8, slot, address));
@@ -269,7 +273,7 @@ impl Liveness {
     }
 
     /// Watches the members of one more pool.
-    pub(super) fn add_pool(&mut self, network: &Network, dispatcher: &Dispatcher) {
+    pub(super) fn add_pool(&mut self, network: &Network, dispatcher: &mut Dispatcher) {
         let pool = self.first.len();
         self.first.push(self.watches.len());
         self.shared.push(false);
@@ -278,16 +282,19 @@ impl Liveness {
             self.doubts.push(Doubt::NONE);
             self.watch_worker(pool, member, network, dispatcher);
         }
+        if dispatcher.view().active().len() < dispatcher.view().members() {
+            dispatcher.review_members();
+        }
     }
 
     /// Watches whoever has a member's place in this network, if anybody has; what was known of the place is forgotten, unless
-    /// its worker is the one that was there.
+    /// its worker is the one that was there. A review of the pool's members is to follow.
     pub(super) fn watch_worker(
         &mut self,
         pool: usize,
         member: Member,
         network: &Network,
-        dispatcher: &Dispatcher,
+        dispatcher: &mut Dispatcher,
     ) {
         let at = self.first[pool] + member.index();
         let target = network.members(pool).get(member.index()).filter(|target| target.is_there());
@@ -316,6 +323,24 @@ impl Liveness {
         });
         let was = std::mem::replace(&mut self.watches[at].hop, hop as u16);
         self.leave_hop(was);
+        let worker = network.worker(target.worker);
+        let registers = worker.is_some_and(|worker| network.server(worker.server).registers);
+        self.watches[at].registers = registers;
+        if registers {
+            self.await_registration(at, dispatcher);
+        }
+    }
+
+    /// Takes a worker that never registered out of this core's choice.
+    fn await_registration(&mut self, at: usize, dispatcher: &mut Dispatcher) {
+        let member = self.watches[at].member;
+        let (from, to) = (Presence::Configured, Presence::Unregistered);
+        dispatcher.view().change_presence(member, from, to);
+        if dispatcher.view().presence(member) == to && !self.watches[at].out {
+            self.watches[at].out = true;
+            self.out.push(at);
+            dispatcher.view_mut().set_active(member, false);
+        }
     }
 
     /// Index of the next hop to servers that is at this place among the neighbours.
@@ -500,22 +525,39 @@ impl Liveness {
                     dispatcher.write_off(member, u32::MAX);
                 }
             }
-            Presence::Silent | Presence::Unreachable | Presence::Absent => {}
+            Presence::Silent
+            | Presence::Unreachable
+            | Presence::Absent
+            | Presence::Unregistered => {}
         }
         self.take_out(at, dispatcher);
     }
 
-    /// Takes a member out of this core's choice.
-    /// A member was silent before the node began.
-    pub(super) fn take_out_silent(
+    /// Takes over from an earlier run whether a worker had registered and was silent.
+    pub(super) fn take_over(
         &mut self,
         pool: usize,
         member: Member,
+        presence: Presence,
         dispatcher: &mut Dispatcher,
     ) {
-        self.take_out(self.first[pool] + member.index(), dispatcher);
+        let at = self.first[pool] + member.index();
+        match presence {
+            // The configuration may have changed meanwhile.
+            _ if !self.watches[at].registers => {}
+            Presence::Registered => {
+                dispatcher.view().set_presence(member, presence);
+                self.readmit(at, dispatcher);
+            }
+            Presence::Silent => {
+                dispatcher.view().set_presence(member, presence);
+                self.take_out(at, dispatcher);
+            }
+            _ => {}
+        }
     }
 
+    /// Takes a member out of this core's choice.
     fn take_out(&mut self, at: usize, dispatcher: &mut Dispatcher) {
         let watch = &mut self.watches[at];
         if !watch.out {
@@ -728,8 +770,14 @@ impl Liveness {
                     note_return(member, from, to, dispatcher, counters);
                 }
                 Presence::Unreachable if neighbours.mac(hop.slot).is_some() => {
-                    let (from, to) = (Presence::Unreachable, Presence::Configured);
-                    note_return(member, from, to, dispatcher, counters);
+                    let from = Presence::Unreachable;
+                    if watch.registers {
+                        // Its host is back; whether the worker is, its next report shows.
+                        watch.reports = reports;
+                        dispatcher.view().change_presence(member, from, Presence::Silent);
+                    } else {
+                        note_return(member, from, Presence::Configured, dispatcher, counters);
+                    }
                 }
                 _ => {}
             }

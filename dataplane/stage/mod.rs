@@ -44,7 +44,7 @@ use crate::limits::BURST;
 use crate::policy::{self, Dispatcher, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
-use crate::state::{Counter, Counters, Exchange, Member, Neighbours};
+use crate::state::{Counter, Counters, Exchange, Member, Neighbours, Presence};
 use crate::wire::task::{Extension, Header};
 
 /// A core to which no more packets come at once keeps up with what comes.
@@ -196,14 +196,14 @@ impl Stages {
     pub fn new(
         network: Arc<Network>,
         neighbours: Neighbours,
-        dispatchers: Vec<Dispatcher>,
+        mut dispatchers: Vec<Dispatcher>,
         affinity: AffinityTable,
         counters: Counters,
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
         let Recognition { network, templates, unreachable } = Recognition::new(network);
         Self {
-            liveness: Liveness::new(0, &network, &dispatchers),
+            liveness: Liveness::new(0, &network, &mut dispatchers),
             learning: learn::Learning::default(),
             unreachable,
             templates,
@@ -430,7 +430,7 @@ impl Stages {
 
     /// Says after how many nanoseconds a registered worker is silent, 0 for never; before the first packet.
     pub fn set_worker_timeout(&mut self, timeout_ns: u64) {
-        self.liveness = Liveness::new(timeout_ns, &self.network, &self.dispatchers);
+        self.liveness = Liveness::new(timeout_ns, &self.network, &mut self.dispatchers);
     }
 
     /// Says that other schedulers send tasks to a pool's workers, too: their reports are then believed as they are; after
@@ -462,6 +462,22 @@ impl Stages {
         if member.index() < dispatcher.view().members() {
             let active = self.liveness.note_away(pool, member, !active);
             dispatcher.set_active(member, active);
+        }
+    }
+
+    /// A pool has no worker that may be chosen, and some that have not registered yet.
+    #[must_use]
+    pub fn awaits_registrations(&self) -> bool {
+        self.dispatchers.iter().map(Dispatcher::view).any(|view| {
+            let is_awaited = |member| view.presence(Member(member)) == Presence::Unregistered;
+            view.active().is_empty() && (0..view.members() as u16).any(is_awaited)
+        })
+    }
+
+    /// A worker on the node's own core has come: nobody waits for its registration on the wire.
+    pub fn note_attached(&mut self, pool: usize, member: Member) {
+        if let Some(dispatcher) = self.dispatchers.get_mut(pool) {
+            self.liveness.registered(pool, member, dispatcher, &self.counters);
         }
     }
 

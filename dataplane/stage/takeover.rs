@@ -20,18 +20,13 @@ impl Stages {
         let dispatcher = &mut self.dispatchers[pool];
         for &(member, Belief { load, outstanding, presence }) in beliefs {
             if dispatcher.core().index == 0 {
-                if matches!(presence, Presence::Registered | Presence::Silent) {
-                    dispatcher.view().set_presence(member, presence);
-                }
                 dispatcher.view_mut().set_outstanding(member, outstanding);
             }
             if load != Load::default() {
                 dispatcher.view_mut().idle_mut().remove(member);
                 dispatcher.refresh(&Report::new(member, load, 0));
             }
-            if presence == Presence::Silent {
-                self.liveness.take_out_silent(pool, member, dispatcher);
-            }
+            self.liveness.take_over(pool, member, presence, dispatcher);
         }
         dispatcher.review_members();
     }

@@ -173,7 +173,8 @@ impl Stages {
         match step {
             Step::Begin { new, pool } => self.begin(*pool, new),
             &mut Step::Meet { pool, member } => {
-                self.liveness.watch_worker(pool, member, &self.network, &self.dispatchers[pool]);
+                let dispatcher = &mut self.dispatchers[pool];
+                self.liveness.watch_worker(pool, member, &self.network, dispatcher);
             }
             &mut Step::Choose { pool, member, active } => {
                 let active = self.liveness.note_drained(pool, member, !active);
@@ -243,7 +244,7 @@ impl Stages {
             *place = Some(new);
             return;
         }
-        self.liveness.add_pool(&self.network, &new.dispatcher);
+        self.liveness.add_pool(&self.network, &mut new.dispatcher);
         self.liveness.set_shared(pool, new.shared_workers);
         self.dispatchers.push(new.dispatcher);
         self.affinity.add_pool(new.unfinished);

@@ -199,6 +199,8 @@ metrics! {
         PeersLive => "peers_live", "peers";
         /// At an agent with peers, its load: how long what waits there takes each slot of its workers.
         PeerLoadTicks => "peer_load_ticks", "ticks";
+        /// How long a core has not polled, of a stall of 50 ms or longer that lasts; `stalled_ticks` has it once it is over.
+        StallTicks => "stall_ticks", "ticks";
     }
 }
 
@@ -431,6 +433,14 @@ impl Totals {
         words.filter(|(_, (now, before))| now < before).map(|(metric, _)| metric)
     }
 
+    /// Ticks since `before` in which cores did not poll: of stalls that are over, and of those that last.
+    #[must_use]
+    pub fn stalled_since(&self, before: &Self) -> u64 {
+        let all =
+            |totals: &Self| totals.count(Counter::StalledTicks) + totals.count(Gauge::StallTicks);
+        all(self).saturating_sub(all(before))
+    }
+
     /// Counters and gauges, by name.
     #[must_use]
     pub fn named(&self) -> BTreeMap<&'static str, u64> {
@@ -525,7 +535,8 @@ mod tests {
                 help.ends_with('.') && !help.starts_with(' ') && !unit.is_empty(),
                 "{name}: {help}"
             );
-            let gauges = ["held", "queued", "spines_silent", "peers_live", "peer_load_ticks"];
+            let gauges =
+                ["held", "queued", "spines_silent", "peers_live", "peer_load_ticks", "stall_ticks"];
             assert_eq!(kind == CounterKind::Gauge, gauges.contains(&name), "{name}");
         }
     }

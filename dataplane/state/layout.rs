@@ -11,6 +11,7 @@
 //! | tokens | per pool, bits, see [`super::tokens`]; none where there is one core | any core |
 //! | oldest | per pool, u64 per core: since when its first task waits, 0 when none does; each core reads all | that core |
 //! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
+//! | lost | per pool, u32 per member: tasks written off | any core |
 //! | per core: reported | per member: u64: reports that it took, and the load believed | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: elsewhere | as own, of which outstanding counts: what the other cores told; none where there is one core | that core |
@@ -69,6 +70,8 @@ pub struct PoolLayout {
     pub oldest: usize,
     /// Offset of its members' presence.
     pub presence: usize,
+    /// Offset of the numbers of its members' tasks that were written off.
+    pub lost: usize,
 }
 
 /// An idle list's place.
@@ -159,7 +162,8 @@ impl Layout {
             let presence = cursor.take(4 * members);
             let tokens = cursor.take(if shared { 8 * Tokens::words(members) } else { 0 });
             let oldest = cursor.take(8 * shape.cores);
-            pools.push(PoolLayout { first_member, members, tokens, oldest, presence });
+            let lost = cursor.take(4 * members);
+            pools.push(PoolLayout { first_member, members, tokens, oldest, presence, lost });
             first_member += members;
         }
         let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members, shared));
@@ -182,7 +186,7 @@ impl Layout {
         ];
         for pool in &self.pools {
             starts.extend([("presence", pool.presence), ("tokens", pool.tokens)]);
-            starts.push(("oldest", pool.oldest));
+            starts.extend([("oldest", pool.oldest), ("lost", pool.lost)]);
         }
         for core in &self.cores {
             starts.extend([("reported", core.reported), ("own", core.own)]);
@@ -267,6 +271,7 @@ mod tests {
         for pool in layout.pools.iter().filter(|pool| pool.members > 0) {
             sections.push((pool.tokens, 8 * Tokens::words(pool.members)));
             sections.push((pool.presence, 4 * pool.members));
+            sections.push((pool.lost, 4 * pool.members));
         }
         sections.extend(layout.pools.iter().map(|pool| (pool.oldest, 8 * 2)));
         for core in &layout.cores {
@@ -317,6 +322,7 @@ mod tests {
             (layout.pools[1].tokens, "tokens"),
             (core.ring, "ring"),
             (layout.pools[1].presence, "presence"),
+            (layout.pools[1].lost, "lost"),
             (core.own + 16 * 703 - 1, "own"),
             (core.idle[1].places + 2 * 700 - 1, "idle lists"),
             (core.queued, "queued"),

@@ -65,6 +65,8 @@ pub enum Presence {
     Unreachable = 3,
     /// Nobody has this place.
     Absent = 4,
+    /// Its server registers its workers, and it never did: it gets no tasks.
+    Unregistered = 5,
 }
 
 impl Presence {
@@ -76,6 +78,7 @@ impl Presence {
             1 => Self::Registered,
             3 => Self::Unreachable,
             4 => Self::Absent,
+            5 => Self::Unregistered,
             _ => Self::Silent,
         }
     }
@@ -89,6 +92,7 @@ impl Presence {
             Self::Silent => "silent",
             Self::Unreachable => "unreachable",
             Self::Absent => "absent",
+            Self::Unregistered => "unregistered",
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::outage::Outage;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
 /// Version of the file's layout; any change of [`super::layout`] or of the head raises its upper half, and one of the counters
 /// changes the lower.
-pub const VERSION: u64 = 11 << 32 | super::counters::TABLE as u64;
+pub const VERSION: u64 = 12 << 32 | super::counters::TABLE as u64;
 /// Bytes before the first copy.
 pub const HEAD: usize = 4096;
 /// What a copy's place is a multiple of.

@@ -604,6 +604,8 @@ pub struct MemberSnapshot {
     pub drift: Vec<f64>,
     /// Tasks sent and not answered, over all cores.
     pub outstanding: i64,
+    /// Tasks written off as lost, modulo 2^32.
+    pub lost: u32,
     /// Reports taken, modulo 2^32.
     pub reports: u32,
 }
@@ -844,6 +846,7 @@ fn read_member(
     let best = cores.clone().max_by_key(|&core| reports(core)).unwrap_or(0);
     let presence = layout.pools[pool].presence + 4 * member;
     let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
+    let lost = region.slice::<AtomicU32>(layout.pools[pool].lost + 4 * member, 1);
     Some(MemberSnapshot {
         member: member as u16,
         worker: worker.id,
@@ -852,6 +855,7 @@ fn read_member(
         load: Load(reported(best) as u32).as_f64(),
         drift: cores.clone().map(drift).collect(),
         outstanding: outstanding(region, layout, at),
+        lost: lost[0].load(Relaxed),
         reports: cores.map(reports).fold(0, u32::wrapping_add),
     })
 }

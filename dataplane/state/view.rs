@@ -38,6 +38,8 @@ pub struct Picks {
 pub struct View {
     reported: Slice<AtomicU64>,
     presence: Slice<AtomicU32>,
+    /// Tasks of each member that were written off; shared by all cores.
+    lost: Slice<AtomicU32>,
     /// Tasks that wait on this core, for readers.
     queued: Slice<AtomicU64>,
     own: Slice<Own>,
@@ -131,6 +133,7 @@ impl View {
         let mut view = Self {
             reported,
             presence: region.slice(layout.pools[pool].presence, members),
+            lost: region.slice(layout.pools[pool].lost, members),
             queued: region.slice(layout.cores[core].queued + 8 * pool, 1),
             own: words,
             elsewhere: peers.iter().map(|peers| peers.elsewhere()).collect(),
@@ -163,6 +166,7 @@ impl View {
         own.drift.store(0, Relaxed);
         own.outstanding.store(0, Relaxed);
         self.presence[member.index()].fetch_and(RackWord::PRESENCE, Relaxed);
+        self.lost[member.index()].store(0, Relaxed);
         self.rates[member.index()] = 1.0;
         self.touch(member);
     }
@@ -506,7 +510,9 @@ impl View {
     /// Takes `lost` tasks off the count of those outstanding at `member`.
     pub fn write_off(&mut self, member: Member, lost: u32) {
         let most = self.outstanding_now(member).max(0).cast_unsigned();
-        self.of(member).take_off(lost.min(most).min(i32::MAX as u32));
+        let lost = lost.min(most).min(i32::MAX as u32);
+        self.of(member).take_off(lost);
+        self.lost[member.index()].fetch_add(lost, Relaxed);
         self.touch(member);
     }
 

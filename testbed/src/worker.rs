@@ -66,8 +66,12 @@ impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "worker {} of pool {}: {} tasks answered, {:.1} us each; {}",
-            self.worker, self.pool, self.tasks, self.service_mean_us, self.ended
+            "worker {} of pool {}: {} answered, {:.1} us each; {}",
+            self.worker,
+            self.pool,
+            wedjat::quantity(self.tasks, "task"),
+            self.service_mean_us,
+            self.ended
         )
     }
 }

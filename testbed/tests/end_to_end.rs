@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::Value;
 use wedjat::ring::WorkerRegion;
+use wedjat::state::{Presence, Snapshot};
 
 use processes::*;
 
@@ -57,6 +58,12 @@ impl Stand {
         let mut stand = Self { folder, leaf, agent, workers: Vec::new(), name };
         stand.workers = (0..WORKERS).map(|_| stand.worker()).collect();
         stand.wait_for_workers();
+        let registered = || {
+            let snapshot = Snapshot::open(&stand.at("leaf.state")).unwrap();
+            let members = snapshot.pools.iter().flat_map(|pool| &pool.members);
+            members.filter(|one| one.presence == Presence::Registered).count()
+        };
+        wait("registrations", || registered() == WORKERS);
         stand
     }
 

@@ -42,13 +42,14 @@ fn emulated_workers_tell_a_leaf_of_their_queues_in_messages() {
 
 /// A leaf under this policy serves a load; what it and the rack have done.
 fn serve(policy: &str, reports: &str) -> (Leaf<RingPort, FramePool>, Report) {
+    let registers = reports == "messages"; // the rack registers its workers then
     let text = format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\n\
                 [[port]]\ndevice = 'net_ring0'\nside = 'clients'\nip = 'fd00:1::1/64'\n\
                 [[port]]\ndevice = 'net_ring1'\nside = 'workers'\nip = 'fd00:2::1/64'\n\
                 [[pool]]\nid = 1\npolicy = '{policy}'\nreports = '{reports}'\n\
-                [[server]]\nip = 'fd00:2::b'\nworkers = '0-3'\npool = 1\nregisters = true\n\
-                [[server]]\nip = 'fd00:2::c'\nworkers = '4-7'\npool = 1\nregisters = true\n"
+                [[server]]\nip = 'fd00:2::b'\nworkers = '0-3'\npool = 1\nregisters = {registers}\n\
+                [[server]]\nip = 'fd00:2::c'\nworkers = '4-7'\npool = 1\nregisters = {registers}\n"
     );
     let text = text.as_str();
     let sizes = rig::Sizes { depth: 1 << 12, frames: 1 << 14, bytes: 160 };

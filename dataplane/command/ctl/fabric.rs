@@ -8,6 +8,7 @@ use serde_json::json;
 use wedjat::config::ControllerAddress;
 use wedjat::controller::generated::{Node, TopologyReply};
 use wedjat::controller::{Command as Asked, Operator};
+use wedjat::quantity;
 
 use super::{Arguments, Command, PoolCommand, tell, with};
 use crate::command::Outcome;
@@ -187,7 +188,7 @@ fn node(node: Option<&Node>, version: u64) -> String {
         format!("refuses: {}", node.refuses.replace('\n', "; "))
     };
     if !node.silent.is_empty() {
-        let _ = write!(text, ", {} workers silent", node.silent.len());
+        let _ = write!(text, ", {} silent", quantity(node.silent.len(), "worker"));
     }
     text
 }
@@ -218,17 +219,18 @@ fn topology(reply: &TopologyReply) -> String {
         let Some(of) = &pool.pool else { continue };
         let _ = write!(
             out,
-            "\npool {}  policy {}  {} of {} workers  {}  {} racks",
+            "\npool {}  policy {}  {} of {}  {}  {}",
             of.id,
             of.policy,
             pool.members,
-            of.workers,
+            quantity(of.workers, "worker"),
             of.placement,
-            pool.racks.len()
+            quantity(pool.racks.len(), "rack")
         );
         for rack in &pool.racks {
             let spine = rack.spine.map_or_else(String::new, |spine| format!("  spine {spine}"));
-            let _ = write!(out, "\n  leaf {}  {} workers{spine}", rack.leaf, rack.workers);
+            let _ =
+                write!(out, "\n  leaf {}  {}{spine}", rack.leaf, quantity(rack.workers, "worker"));
         }
     }
     reply.notes.iter().for_each(|note| _ = write!(out, "\nnote: {note}"));

@@ -16,6 +16,9 @@ use crate::command::node::is_gone;
 /// A state that was not written for so long is told of: its node stands still, or can't write.
 const STALE: Duration = Duration::from_secs(2);
 
+/// Share of a core's time in stalls from which on its line is marked.
+const STALLED: f64 = 0.1;
+
 /// A line of a table.
 pub struct Row {
     /// One for each column.
@@ -192,16 +195,20 @@ impl Change<'_> {
 
     fn core(&self, name: &str, core: &Core, of: usize) -> Row {
         let rate = |since: u64| self.rate(0, since);
-        let busy_s = core.busy_ticks as f64 / self.now.snapshot.ticks_hz.max(1) as f64 / of as f64;
-        let busy = self.seconds().map_or(0.0, |seconds| (busy_s / seconds).min(1.0));
-        let mut cells = vec![name.to_owned(), format!("{:.1}%", 100.0 * busy)];
+        let share = |ticks: u64| {
+            let of_core = ticks as f64 / self.now.snapshot.ticks_hz.max(1) as f64 / of as f64;
+            self.seconds().map_or(0.0, |seconds| (of_core / seconds).min(1.0))
+        };
+        let shares = [core.busy_ticks, core.stalled_ticks].map(share);
+        let mut cells = vec![name.to_owned()];
+        cells.extend(shares.map(|share| format!("{:.1}%", 100.0 * share)));
         cells.extend(
             [core.received, core.sent, core.scheduled, core.replies, core.refused].map(rate),
         );
         cells.extend(
             [core.dropped, core.held, core.queued, core.pauses].map(|count| count.to_string()),
         );
-        Row { cells, is_bad: core.dropped > 0 }
+        Row { cells, is_bad: core.dropped > 0 || shares[1] >= STALLED }
     }
 
     fn pools(&self) -> Section {
@@ -301,6 +308,7 @@ fn is_away(member: &MemberSnapshot) -> bool {
 #[derive(Default)]
 struct Core {
     busy_ticks: u64,
+    stalled_ticks: u64,
     received: u64,
     sent: u64,
     scheduled: u64,
@@ -316,6 +324,7 @@ impl Core {
     const COLUMNS: &'static [&'static str] = &[
         "core",
         "busy",
+        "stalled",
         "rx/s",
         "tx/s",
         "tasks/s",
@@ -335,6 +344,9 @@ impl Core {
             since(&|core| core.drops.get(DropReason::TxFull.name()).copied().unwrap_or(0));
         Self {
             busy_ticks: counted(Counter::BusyTicks),
+            stalled_ticks: since(&|core| {
+                count(core, Counter::StalledTicks.name()) + count(core, Gauge::StallTicks.name())
+            }),
             received: counted(Counter::RxPackets),
             sent: counted(Counter::Forwarded).saturating_sub(tx_full),
             scheduled: counted(Counter::Scheduled),
@@ -351,6 +363,7 @@ impl Core {
     fn and(self, other: &Self) -> Self {
         Self {
             busy_ticks: self.busy_ticks + other.busy_ticks,
+            stalled_ticks: self.stalled_ticks + other.stalled_ticks,
             received: self.received + other.received,
             sent: self.sent + other.sent,
             scheduled: self.scheduled + other.scheduled,
@@ -409,6 +422,8 @@ pub mod tests {
         table.counters(1).add(Counter::Forwarded, 3000);
         table.counters(1).drop(DropReason::TxFull, 1000);
         table.counters(1).add(Counter::BusyTicks, 500);
+        table.counters(1).add(Counter::StalledTicks, 100);
+        table.counters(0).set(Gauge::StallTicks, 1600);
         table.counters(0).drop(DropReason::Runt, 2);
         let mut view = table.view(1, 0);
         (0..3).for_each(|_| view.sent(Member(1)));
@@ -433,9 +448,9 @@ pub mod tests {
         let [node] = &report.0[..] else { panic!() };
         let [cores, pools, drops, workers] = &node.sections[..] else { panic!() };
         let expected = [
-            "0 0.0% 0 0 0 0 0 2 0 0 0",
-            "1 25.0% 2000 1000 0 0 0 1000 0 0 0",
-            "all 12.5% 2000 1000 0 0 0 1002 0 0 0",
+            "0 0.0% 80.0% 0 0 0 0 0 2 0 0 0",
+            "1 25.0% 5.0% 2000 1000 0 0 0 1000 0 0 0",
+            "all 12.5% 42.5% 2000 1000 0 0 0 1002 0 0 0",
         ];
         assert_eq!(cells(cores), expected);
         assert_eq!(cells(pools), ["7 4 1 0 4 6 0 horus"]);
@@ -456,7 +471,7 @@ pub mod tests {
         let [mut before, now] = readings();
         before.0[0].snapshot.pid += 1;
         let report = Report::between(&before, &now, 3);
-        assert_eq!(cells(&report.0[0].sections[0])[1], "1 0.0% 0 0 0 0 0 0 0 0 0");
+        assert_eq!(cells(&report.0[0].sections[0])[1], "1 0.0% 0.0% 0 0 0 0 0 0 0 0 0");
         let drops = &report.0[0].sections[2];
         assert!(drops.rows.iter().all(|row| row.cells[1] == "0"), "none is new");
     }

@@ -41,14 +41,21 @@ pub(super) fn redirect() {
     unsafe { sys::rte_openlog_stream((stream as *mut libc::FILE).cast()) };
 }
 
-/// Said at every start of EAL, and of no consequence.
-const USUAL: &str = "TELEMETRY: No legacy callbacks";
+/// Warnings of every ordinary start, without consequence: no primary process shares its devices with secondary ones.
+const USUAL: [&str; 2] = [
+    "TELEMETRY: No legacy callbacks",
+    "rte_pmd_memif_probe(): Failed to register mp action callback: Operation not supported",
+];
+
+/// Level of a line that DPDK logs at `level`.
+fn level_of_line(line: &str, level: log::Level) -> log::Level {
+    if USUAL.iter().any(|usual| line.starts_with(usual)) { log::Level::Debug } else { level }
+}
 
 /// Logs what DPDK said while it was listened to. It says nothing below a warning unless it is told to.
 pub(super) fn note(said: &str) {
     for line in said.lines() {
-        let level = if line.starts_with(USUAL) { log::Level::Debug } else { log::Level::Warn };
-        log::log!(target: TARGET, level, "{line}");
+        log::log!(target: TARGET, level_of_line(line, log::Level::Warn), "{line}");
     }
 }
 
@@ -71,7 +78,7 @@ fn take(text: &str, level: log::Level) {
         return;
     }
     let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());
-    lines.for_each(|line| log::log!(target: TARGET, level, "{line}"));
+    lines.for_each(|line| log::log!(target: TARGET, level_of_line(line, level), "{line}"));
 }
 
 /// DPDK's level of a message as one of ours.
@@ -93,5 +100,8 @@ mod tests {
         let levels = [4, 5, 6, 7, 8].map(level);
         use log::Level::{Debug, Error, Info, Warn};
         assert_eq!(levels, [Error, Warn, Info, Info, Debug]);
+        assert_eq!(level_of_line(&format!("{}\r", USUAL[1]), Warn), Debug);
+        let other = "rte_pmd_memif_probe(): Failed to register mp action callback: No space";
+        assert_eq!(level_of_line(other, Warn), Warn);
     }
 }

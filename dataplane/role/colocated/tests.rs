@@ -37,7 +37,7 @@ fn text(policy: &str) -> String {
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1000\nworker_timeout_ms = 100\n\
          [[port]]\ndevice = 'memory'\nside = 'both'\nip = '10.0.1.1/24'\nmac = '{LEAF_PORT_MAC}'\n\
          [[pool]]\nid = {POOL}\npolicy = '{policy}'\n\
-         [[server]]\nip = '10.0.1.11'\nmac = '{SERVER_MAC}'\nworkers = '{remote}'\npool = {POOL}\nregisters = true\n\
+         [[server]]\nip = '10.0.1.11'\nmac = '{SERVER_MAC}'\nworkers = '{remote}'\npool = {POOL}\nregisters = false\n\
          [agent]\nname = 'memory'\nslots = 8\npayload = 64\n\
          [[agent.pool]]\nid = {POOL}\npolicy = 'cfcfs'\nqueue = 64\nworkers = '{local}'\n"
     )

@@ -69,7 +69,12 @@ fn rig(policy: &str) -> Rig {
 
 /// The same over IPv4 or IPv6.
 fn rig_of(family: Family, policy: &str) -> Rig {
-    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    rig_where(family, policy, false)
+}
+
+/// The same, whose servers register their workers or not.
+fn rig_where(family: Family, policy: &str, registers: bool) -> Rig {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers, key: None };
     let text = text_of(&networks, policy, true, 1, (64, Overflow::Drop));
     rigs_of(&family.text(&text), None, true, 256).remove(0)
 }
@@ -93,7 +98,7 @@ fn rigs_with(
     cores: usize,
     (bound, overflow): (usize, Overflow),
 ) -> Vec<Rig> {
-    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
     rigs_on(networks, policy, servers_known, client_known, depth, cores, (bound, overflow))
 }
 

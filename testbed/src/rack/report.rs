@@ -234,8 +234,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "rack of {} workers, mean service time {:.2} us",
-            self.workers, self.service_mean_us
+            "rack of {}, mean service time {:.2} us",
+            wedjat::quantity(self.workers, "worker"),
+            self.service_mean_us
         )?;
         writeln!(
             f,

@@ -37,6 +37,16 @@ pub fn alive(worker: u16, tasks: u16) -> Vec<u8> {
     word_from(server_of(worker), Header::keep_alive(7, worker, tasks, 0x1235))
 }
 
+/// A leaf whose servers register their workers.
+fn registering(policy: &str) -> Rig {
+    registering_cores(policy, 1).remove(0)
+}
+
+fn registering_cores(policy: &str, cores: usize) -> Vec<Rig> {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    rigs_on(networks, policy, true, true, 256, cores, (64, Overflow::Drop))
+}
+
 impl Rig {
     fn say(&mut self, frame: &[u8]) {
         drop(self.through(WORKERS, frame, WORKERS));
@@ -68,7 +78,7 @@ impl Rig {
 
 #[test]
 fn a_registration_is_answered_to_its_sender() {
-    let mut rig = rig("horus");
+    let mut rig = registering("horus");
     for extended in [false, true] {
         let header = Header { extended, ..Header::worker_id(7, 14, 3, 0x1234) };
         let sent = word_from(SERVERS[1], header);
@@ -80,7 +90,10 @@ fn a_registration_is_answered_to_its_sender() {
         let (sent, frame) = (&sent[datagram.payload()..], &frame.bytes()[datagram.payload()..]);
         assert_eq!(sent[11..], frame[11..], "what follows the header comes back as it was");
     }
-    assert_eq!((rig.presence(14), rig.presence(13)), (Presence::Registered, Presence::Configured));
+    assert_eq!(
+        (rig.presence(14), rig.presence(13)),
+        (Presence::Registered, Presence::Unregistered)
+    );
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
     assert_eq!(view.estimate(Member(4)), 3 << 16, "its queue is known");
     assert_eq!((rig.count(Counter::Registrations), rig.count(Counter::Originated)), (2, 2));
@@ -96,7 +109,7 @@ fn a_registration_is_answered_to_its_sender() {
 fn tasks_that_are_lost_at_once_are_written_off_though_they_make_their_workers_doubtful() {
     let workers: Vec<_> = (10..18).collect();
     for entry in CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf) {
-        let mut rig = rig(entry.name);
+        let mut rig = registering(entry.name);
         workers.iter().for_each(|&worker| rig.say(&join(worker, 0)));
         for seq in 0..160 {
             drop(rig.through(CLIENTS, &task(seq), WORKERS)); // none of them arrives
@@ -111,7 +124,7 @@ fn tasks_that_are_lost_at_once_are_written_off_though_they_make_their_workers_do
 
 #[test]
 fn golden_bytes_of_a_registration_on_the_wire() {
-    let mut rig = rig("horus");
+    let mut rig = registering("horus");
     let join = [0x0C, 0, 7, 0, 14, 0x7F, 0xFF, 0, 3, 0x12, 0x34];
     let flow = Flow {
         src_mac: server_mac(1),
@@ -131,7 +144,7 @@ fn golden_bytes_of_a_registration_on_the_wire() {
 
 #[test]
 fn what_is_no_word_of_a_configured_worker_is_counted_and_changes_nothing() {
-    let mut rig = rig("horus");
+    let mut rig = registering("horus");
     let mut on_clients_side = join(10, 0);
     on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
     let mut short = join(10, 0);
@@ -172,14 +185,14 @@ fn what_is_no_word_of_a_configured_worker_is_counted_and_changes_nothing() {
     }
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
     assert!((0..8).all(|member| view.reports(Member(member)) == 0));
-    assert!((10..18).all(|worker| rig.presence(worker) == Presence::Configured));
+    assert!((10..18).all(|worker| rig.presence(worker) == Presence::Unregistered));
     rig.assert_accounted();
 }
 
 #[test]
 fn a_silent_worker_gets_no_tasks_until_it_is_heard_of() {
     for back in [join(12, 0), alive(12, 0), reply(12, 0)] {
-        let mut rig = rig("racksched");
+        let mut rig = registering("racksched");
         rig.say(&join(12, 0));
         rig.say(&join(13, 0));
         rig.live(150_000_000, &[12, 13]);
@@ -195,7 +208,7 @@ fn a_silent_worker_gets_no_tasks_until_it_is_heard_of() {
         assert_eq!(rig.outstanding(2), 0, "what it had is written off");
         let chosen = rig.chosen(200);
         assert!(!chosen.contains(&12), "no task for who is silent");
-        assert!(chosen.contains(&10), "who never registered is there always");
+        assert!(!chosen.contains(&10), "nor for one that never registered");
         drop(rig.through(WORKERS, &back, WORKERS));
         rig.receive(CLIENTS);
         rig.live(10_000_000, &[13]);
@@ -211,7 +224,7 @@ fn a_silent_worker_gets_no_tasks_until_it_is_heard_of() {
 
 #[test]
 fn replies_are_signs_of_life() {
-    let mut rig = rig("horus");
+    let mut rig = registering("horus");
     rig.say(&join(12, 0));
     for _ in 0..40 {
         drop(rig.through(WORKERS, &reply(12, 1), CLIENTS));
@@ -224,7 +237,7 @@ fn replies_are_signs_of_life() {
 
 #[test]
 fn a_leaf_that_was_held_up_blames_nobody() {
-    let mut rig = rig("random");
+    let mut rig = registering("random");
     rig.say(&join(12, 0));
     rig.live(50_000_000, &[12]);
     rig.wait(500_000_000);
@@ -239,7 +252,7 @@ fn a_leaf_that_was_held_up_blames_nobody() {
 #[test]
 fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
-        let mut rig = rig(entry.name);
+        let mut rig = registering(entry.name);
         let answer = |rig: &mut Rig, frames: Vec<Frame>| {
             let mut workers = Vec::new();
             for frame in frames {
@@ -263,13 +276,14 @@ fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
             assert_eq!(workers.len(), 300, "{}: none went lost", entry.name);
             workers
         };
+        let others: Vec<_> = (10..18).filter(|&worker| worker != 15).collect();
+        (10..18).for_each(|worker| rig.say(&join(worker, 0)));
         run(&mut rig);
-        rig.say(&join(15, 0));
-        rig.live(150_000_000, &[]);
+        rig.live(150_000_000, &others);
         assert_eq!(rig.presence(15), Presence::Silent);
         assert!(!run(&mut rig).contains(&15), "{}", entry.name);
         // The others are busy by what they say, so it will be wanted.
-        for worker in (10..18).filter(|&worker| worker != 15) {
+        for worker in others {
             drop(rig.through(WORKERS, &reply(worker, 40), CLIENTS));
         }
         rig.say(&alive(15, 0));
@@ -281,8 +295,7 @@ fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
 
 #[test]
 fn tasks_that_wait_are_not_lost_with_their_workers() {
-    let backlog = (64, Overflow::Drop);
-    let mut rig = rigs_with("jbsq(k=1)", true, true, 256, 1, backlog).remove(0);
+    let mut rig = registering_cores("jbsq(k=1)", 1).remove(0);
     for worker in 10..18 {
         rig.say(&join(worker, 0));
     }
@@ -307,14 +320,17 @@ fn tasks_that_wait_are_not_lost_with_their_workers() {
 
 #[test]
 fn silence_and_return_reach_all_cores() {
-    let mut cores = rigs("random", true, true, 256, 2);
+    let mut cores = registering_cores("random", 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
     second.say(&join(12, 0));
+    second.say(&join(13, 0));
+    first.wait(1_000_000);
     while first.outstanding(2) < 3 {
         first.chosen(1);
         second.chosen(1);
     }
     for _ in 0..15 {
+        second.say(&alive(13, 0));
         first.wait(10_000_000);
         second.wait(10_000_000);
     }
@@ -336,7 +352,7 @@ fn silence_and_return_reach_all_cores() {
 
 #[test]
 fn who_is_taken_out_by_command_stays_out() {
-    let mut rig = rig("random");
+    let mut rig = registering("random");
     rig.say(&join(12, 0));
     rig.live(150_000_000, &[]);
     // Silent, and then told to stay away: being heard of does not help.
@@ -360,7 +376,7 @@ fn who_is_taken_out_by_command_stays_out() {
 
 #[test]
 fn without_a_timeout_nobody_is_silent() {
-    let mut rig = rig("random");
+    let mut rig = registering("random");
     rig.leaf.stages_mut().set_worker_timeout(0);
     let (_, answer, _) = rig.one(WORKERS, &join(12, 0), WORKERS);
     assert_eq!(answer.qlen, 0, "the server is told");
@@ -371,7 +387,7 @@ fn without_a_timeout_nobody_is_silent() {
 
 #[test]
 fn workers_that_nobody_knows_are_told_to_who_wants_to_know_and_no_others() {
-    let mut rig = rig("horus");
+    let mut rig = registering("horus");
     let newcomers = Arc::new(ArrayQueue::new(2));
     let header = Header::worker_id(7, 9, 0, 1);
     rig.through(WORKERS, &word_from(SERVERS[0], header), WORKERS);
@@ -391,5 +407,108 @@ fn workers_that_nobody_knows_are_told_to_who_wants_to_know_and_no_others() {
     let told = [newcomers.pop(), newcomers.pop(), newcomers.pop()];
     let newcomer = |worker| Some(Newcomer { server: 0x0A00_0263, worker, pool: 7 });
     assert_eq!(told, [newcomer(100), newcomer(101), None]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn unregistered_worker_gets_no_task() {
+    for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
+        let mut rig = registering(entry.name);
+        assert!((10..18).all(|worker| rig.presence(worker) == Presence::Unregistered));
+        assert!(rig.through(CLIENTS, &task(0), WORKERS).is_empty(), "{}", entry.name);
+        let waits = rig.count(Gauge::Queued);
+        let dropped = if waits == 0 { vec![("no_member", 1)] } else { Vec::new() };
+        assert_eq!(rig.drops(), dropped, "{}", entry.name);
+        assert_eq!(waits == 1, entry.holds(), "{}: it waits where the policy lets it", entry.name);
+        // Two register, one of them by a keep-alive as after a restart of the leaf.
+        rig.say(&join(12, 0));
+        rig.say(&alive(15, 0));
+        let mut workers = std::collections::BTreeSet::new();
+        for seq in 1..200 {
+            rig.wait(200_000);
+            for frame in rig.through(CLIENTS, &task(seq), WORKERS) {
+                let at = udp::parse(frame.bytes(), false).unwrap().payload();
+                let worker = Header::parse(&frame.bytes()[at..]).unwrap().dst;
+                workers.insert(worker);
+                drop(rig.through(WORKERS, &reply(worker, 0), CLIENTS));
+            }
+        }
+        assert!(
+            workers.iter().all(|worker| [12, 15].contains(worker)),
+            "{} {workers:?}",
+            entry.name
+        );
+        assert!(workers.len() == 2 || workers.len() == 1, "{} {workers:?}", entry.name);
+        assert_eq!(rig.drops(), dropped, "{}", entry.name);
+        rig.assert_accounted();
+    }
+}
+
+#[test]
+fn worker_added_by_a_change_waits_for_its_registration() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    let text = text_of(&networks, "random", true, 1, (64, Overflow::Drop));
+    let (mut rigs, mut control) = controlled(&text, None, true, 256);
+    let rig = &mut rigs[0];
+    rig.say(&join(10, 0));
+    rig.change(&mut control, &["add-workers pool=7 workers=20 server=10.0.2.11"]);
+    assert_eq!((rig.presence(18), rig.is_active(18)), (Presence::Unregistered, false));
+    assert_eq!(rig.chosen(50), [10].into());
+    let join = word_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
+    rig.say(&join);
+    assert_eq!(rig.chosen(50), [10, 20].into());
+    // It leaves, and another worker gets its place.
+    rig.change(&mut control, &["remove-workers workers=20"]);
+    rig.wait(11_000_000_000);
+    control.tend(rig.now);
+    rig.say(&alive(10, 0));
+    rig.change(&mut control, &["add-workers pool=7 workers=21 server=10.0.2.11"]);
+    assert_eq!(rig.chosen(50), [10].into());
+    rig.assert_accounted();
+}
+
+#[test]
+fn registered_worker_of_a_host_that_returned_is_silent_until_its_next_word() {
+    let mut rig = registering("random");
+    rig.leaf.stages_mut().set_worker_timeout(0);
+    let neighbours = rig.leaf.stages().neighbours().clone();
+    (10..18).for_each(|worker| rig.say(&join(worker, 0)));
+    let slot = rig.leaf.stages().network().servers().nth(1).unwrap().slot;
+    rig.leaf.stages_mut().lose_next_hop(slot);
+    assert!((14..18).all(|worker| rig.presence(worker) == Presence::Unreachable));
+    assert!(neighbours.mac(slot).is_some(), "it answers again");
+    rig.wait(10_000_000);
+    assert!((14..18).all(|worker| rig.presence(worker) == Presence::Silent));
+    assert!(rig.chosen(100).iter().all(|&worker| worker < 14));
+    rig.say(&alive(16, 0));
+    assert_eq!((rig.presence(16), rig.presence(17)), (Presence::Registered, Presence::Silent));
+    assert!(rig.chosen(200).contains(&16));
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_wait_in_their_device_for_the_first_registration() {
+    let mut rig = registering("horus");
+    rig.leaf = rig.leaf.with_patience();
+    for seq in 0..20 {
+        rig.send(CLIENTS, &task(seq));
+    }
+    for _ in 0..100 {
+        rig.wait(1_000_000);
+    }
+    assert_eq!(rig.count(Counter::RxPackets), 0);
+    rig.say(&join(12, 0));
+    rig.wait(1_000_000);
+    rig.wait(1_000_000);
+    assert_eq!((rig.receive(WORKERS).len(), rig.drops()), (20, vec![]));
+    rig.assert_accounted();
+    // Without one they are dropped in the end.
+    let mut rig = registering("horus");
+    rig.leaf = rig.leaf.with_patience();
+    rig.send(CLIENTS, &task(0));
+    for _ in 0..300 {
+        rig.wait(1_000_000);
+    }
+    assert_eq!(rig.drops(), [("no_member", 1)]);
     rig.assert_accounted();
 }

@@ -6,7 +6,11 @@ use crate::policy::Reports;
 use crate::state::Presence;
 
 fn told(family: Family, policy: &str) -> Rig {
-    let mut rig = rig_of(family, policy);
+    told_where(family, policy, false)
+}
+
+fn told_where(family: Family, policy: &str, registers: bool) -> Rig {
+    let mut rig = rig_where(family, policy, registers);
     rig.leaf.stages_mut().set_reports(0, Reports::Messages);
     rig
 }
@@ -75,7 +79,7 @@ fn an_older_report_is_passed_over_unless_nothing_was_heard_for_long() {
 #[test]
 fn a_worker_that_registers_is_there_and_tells_nothing_by_that() {
     for family in BOTH {
-        let mut rig = told(family, "hlsq-smart");
+        let mut rig = told_where(family, "hlsq-smart", true);
         let reports =
             |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().reports(Member(4));
         assert_eq!(rig.through(WORKERS, &join(14, 6), WORKERS).len(), 1);

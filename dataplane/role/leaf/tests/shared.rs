@@ -7,8 +7,8 @@ use crate::state::Presence;
 
 const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 
-fn shared(policy: &str, servers_known: bool) -> Rig {
-    let networks = Networks { sides: [Side::Clients, Side::Both], registers: true, key: None };
+fn shared(policy: &str, servers_known: bool, registers: bool) -> Rig {
+    let networks = Networks { sides: [Side::Clients, Side::Both], registers, key: None };
     rigs_on(networks, policy, servers_known, true, 256, 1, (64, Overflow::Drop)).remove(0)
 }
 
@@ -28,7 +28,7 @@ fn on_a_shared_port_a_worker_speaks_from_its_servers_mac_address_only() {
     for (name, word) in words() {
         // By itself, which is the fast path for a reply; and behind a packet that ends it.
         for behind_another in [false, true] {
-            let mut rig = shared("jsq", true);
+            let mut rig = shared("jsq", true, true);
             let forged = sent_by(FORGER_MAC, word.clone());
             if behind_another {
                 let mut question = [0; arp::FRAME_LEN];
@@ -42,7 +42,7 @@ fn on_a_shared_port_a_worker_speaks_from_its_servers_mac_address_only() {
             assert!(rig.receive(CLIENTS).is_empty(), "{name}: nothing goes on");
             let view = rig.leaf.stages().dispatcher(0).unwrap().view();
             assert_eq!(view.estimate(Member(1)), 0, "{name}: its queue is not believed");
-            assert_eq!(view.presence(Member(1)), Presence::Configured, "{name}");
+            assert_eq!(view.presence(Member(1)), Presence::Unregistered, "{name}");
             let heard = [Counter::Replies, Counter::Registrations, Counter::KeepAlives];
             assert!(heard.iter().all(|&counter| rig.count(counter) == 0), "{name}");
             rig.assert_accounted();
@@ -52,7 +52,7 @@ fn on_a_shared_port_a_worker_speaks_from_its_servers_mac_address_only() {
 
 #[test]
 fn on_a_shared_port_the_server_itself_is_heard() {
-    let mut rig = shared("jsq", true);
+    let mut rig = shared("jsq", true, false);
     let (_, header, _) = rig.one(CLIENTS, &task(1), WORKERS);
     let server = usize::from(header.dst - 10) / 4;
     let answer = sent_by(server_mac(server), reply(header.dst, 0));
@@ -63,7 +63,7 @@ fn on_a_shared_port_the_server_itself_is_heard() {
 
 #[test]
 fn on_a_shared_port_a_server_that_was_not_found_yet_is_nobody() {
-    let mut rig = shared("jsq", false);
+    let mut rig = shared("jsq", false, false);
     rig.receive(WORKERS);
     let forged = sent_by(FORGER_MAC, reply(11, 60));
     assert!(rig.through(WORKERS, &forged, CLIENTS).is_empty());

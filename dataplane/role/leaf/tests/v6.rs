@@ -26,8 +26,8 @@ pub(super) fn text(policy: &str, more: &str) -> String {
          [[pool]]\nid = 7\npolicy = '{policy}'\nqueue = 4\noverflow = 'refuse'\n\
          [[port]]\ndevice = 'net_ring0'\nside = 'clients'\nip = '{}/64'\nmac = '{clients}'\ngateway = '{ROUTER}'\n\
          [[port]]\ndevice = 'net_ring1'\nside = 'workers'\nip = '{}/64'\nmac = '{workers}'\n\
-         [[server]]\nip = '{}'\npool = 7\nworkers = '10-13'\nregisters = true\n\
-         [[server]]\nip = '{}'\npool = 7\nworkers = '14-17'\nregisters = true\n{more}",
+         [[server]]\nip = '{}'\npool = 7\nworkers = '10-13'\nregisters = false\n\
+         [[server]]\nip = '{}'\npool = 7\nworkers = '14-17'\nregisters = false\n{more}",
         LEAF[0], LEAF[1], V6_SERVERS[0], V6_SERVERS[1],
     )
 }
@@ -249,7 +249,9 @@ fn packets_of_one_task_go_to_one_worker() {
 
 #[test]
 fn workers_register() {
-    let mut rig = rig6("horus");
+    let text = text("horus", "").replace("registers = false", "registers = true");
+    let mut rig = rigs_of(&text, None, false, 256).remove(0);
+    rig.meet();
     let header = Header { code: Code::WorkerId, src: 14, ..Header::new_task(7, 9) };
     let (datagram, answer, frame) = rig.one6(WORKERS, &of_server(1, LEAF[1], header), WORKERS);
     assert_eq!((datagram.src, datagram.dst), (bits(LEAF[1]), bits(V6_SERVERS[1])));

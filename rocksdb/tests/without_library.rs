@@ -1,0 +1,20 @@
+//! The crate where librocksdb is not installed.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::process::Command;
+
+#[test]
+fn crate_builds_without_librocksdb() {
+    let target = tempfile::tempdir().unwrap();
+    let mut check = Command::new(env!("CARGO"));
+    check.args(["check", "--locked", "--offline", "--manifest-path"]);
+    check
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(target.path());
+    // pkg-config finds no library at all.
+    let output =
+        check.env("PKG_CONFIG_LIBDIR", target.path()).env_remove("PKG_CONFIG_PATH").output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,104 @@
+//! The configurations of examples/ as processes: leaf, agent, a worker and a generator over memif, in any order.
+#![cfg(feature = "dpdk")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod processes;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use wedjat::state::{Presence, Snapshot};
+
+use processes::*;
+
+/// Leaf and agent of the examples, with sockets, files and CPUs of this test.
+struct Pair {
+    folder: tempfile::TempDir,
+    /// Prefix of the abstract sockets.
+    name: String,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let name = format!("wedjat-examples-{}", std::process::id());
+        Self { folder: tempfile::tempdir().unwrap(), name }
+    }
+
+    fn at(&self, file: &str) -> PathBuf {
+        self.folder.path().join(file)
+    }
+
+    /// `wedjat leaf` or `wedjat agent` with an example.
+    fn start(&self, role: &str, example: &str) -> Process {
+        let cpus = core_affinity::get_core_ids().unwrap();
+        let cpu = |at: usize| cpus[at % cpus.len()].id.to_string();
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+        let mut text = std::fs::read_to_string(examples.join(example)).unwrap();
+        let own = |file: &str| self.at(file).display().to_string();
+        for (from, to) in [
+            ("socket=wedjat-", format!("socket=@{}-", self.name)),
+            ("\"/dev/shm/wedjat-leaf1\"", format!("\"{}\"", own("leaf.state"))),
+            ("\"/dev/shm/wedjat-agent1\"", format!("\"{}\"", own("agent.state"))),
+            ("\"host1\"", format!("\"{}\"", own("region"))),
+            ("cores = [0]", format!("cores = [{}]", cpu(0))),
+            ("core = 1", format!("core = {}", cpu(1))),
+            // Silence is not what this test is about, and a busy machine is silent now and then.
+            ("seed = 7\n", "seed = 7\nworker_timeout_ms = 0\n".to_owned()),
+        ] {
+            text = text.replace(from, &to);
+        }
+        let config = self.at(example);
+        std::fs::write(&config, text).unwrap();
+        let mut command = command("wedjat");
+        command.arg(role).arg("--config").arg(config).args(PATIENT);
+        Process::start(command.args(["--stats", "-", "--", "--no-pci"]))
+    }
+
+    /// Workers of this presence, as the leaf shows them.
+    fn workers(&self, presence: Presence) -> usize {
+        let snapshot = Snapshot::open(&self.at("leaf.state")).unwrap();
+        let members = snapshot.pools.iter().flat_map(|pool| &pool.members);
+        members.filter(|member| member.presence == presence).count()
+    }
+
+    fn no_member(&self) -> u64 {
+        let snapshot = Snapshot::open(&self.at("leaf.state")).unwrap();
+        snapshot.cores.iter().filter_map(|core| core.drops.get("no_member")).sum()
+    }
+}
+
+#[test]
+fn every_task_after_registration_is_answered() {
+    let pair = Pair::new();
+    let mut leaf = pair.start("leaf", "agent-leaf.toml");
+    wait("the leaf", || leaf.runs() && Snapshot::open(&pair.at("leaf.state")).is_ok());
+    // Tasks that come before any worker go to nobody.
+    let device = format!("net_memif0,role=client,id=0,socket=@{}-clients", pair.name);
+    let generator = |drain| {
+        let mut command = generator("exp(50us)", "200", "10.0.1.1", drain, &device);
+        Process::start(command.args(["--", "--no-pci"]))
+    };
+    let early = generator("1s");
+    wait("tasks without a worker", || leaf.runs() && pair.no_member() > 20);
+    assert_eq!(pair.workers(Presence::Unregistered), 4);
+    let early = count(&json(&early.end()), "/sent");
+    wait("the rest of them", || pair.no_member() == early);
+
+    let mut agent = pair.start("agent", "agent.toml");
+    wait("the agent", || agent.runs() && pair.at("region").exists());
+    let mut worker = command("wedjat-testbed");
+    worker.args(["worker", "--app", "spin", "--format", "json", "--workers", "2"]).args(PATIENT);
+    let worker = Process::start(worker.arg("--attach").arg(pair.at("region")));
+    wait("registered workers", || agent.runs() && pair.workers(Presence::Registered) == 2);
+    assert_eq!(pair.workers(Presence::Unregistered), 2, "those that no process attached to");
+    let generator = generator("300s");
+    wait("answers", || agent.runs() && counter(&pair.at("agent.state"), "replies") > 200);
+    let report = verified(&generator.end());
+    drop(worker.end());
+    let (agent, leaf): (Value, Value) = (agent.stop(), leaf.stop());
+    let answered = count(&report, "/answered");
+    assert_eq!(answered, count(&report, "/sent"), "{report}\n{leaf}\n{agent}");
+    assert_eq!((count(&leaf, "/scheduled"), count(&leaf, "/replies")), (answered, answered));
+    assert_eq!(count(&leaf, "/drops/no_member"), early, "{leaf}");
+    assert_eq!(count(&agent, "/scheduled"), answered, "{agent}");
+}
