@@ -22,6 +22,7 @@ mod store;
 mod view;
 
 pub use client::Operator;
+pub use convert::{MessageError, delta, hello};
 pub use command::{Command, CommandError, FABRIC_WORKERS_MAX};
 pub use desk::Standing;
 pub use event::{Event, Ids};
