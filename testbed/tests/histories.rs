@@ -96,7 +96,9 @@ fn history_with_stale_read_fails() {
         )
     };
     let add = r#"{"Command":{"text":"add-leaf id=7 ip=10.0.0.1","key":["Leaf",7],"change":{"Add":{"made":"10.0.0.1","set":[["Failed",0]]}},"if_version":null}}"#;
-    let read = |version: u64, state| format!(r#"{{"State":{{"term":1,"version":{version},"state":{state}}}}}"#);
+    let read = |version: u64, state| {
+        format!(r#"{{"State":{{"term":1,"version":{version},"state":{state}}}}}"#)
+    };
     let begin = [
         r#"{"state":[]}"#.to_owned(),
         format!(r#"{{"state":[{entry}]}}"#),
@@ -120,7 +122,10 @@ fn history_with_stale_read_fails() {
 fn faults_of_another_store_are_refused() {
     for (arguments, reason) in [
         (["--store", "file", "--faults", "cut"], "cut is no fault of --store file"),
-        (["--store", "file", "--faults", "flood"], "there is no fault `flood`; choose of kill, pause"),
+        (
+            ["--store", "file", "--faults", "flood"],
+            "there is no fault `flood`; choose of kill, pause",
+        ),
     ] {
         let output = histories(&arguments);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -18,8 +18,7 @@ use wedjat_testbed::histories::{self, Report, Setting};
 use super::{Failure, Format, signals};
 
 /// Shown by `--help`.
-pub const EXAMPLE: &str =
-    "Example:\n  wedjat-testbed histories --store etcd --faults kill,pause,cut --seconds 60 --seed 7";
+pub const EXAMPLE: &str = "Example:\n  wedjat-testbed histories --store etcd --faults kill,pause,cut --seconds 60 --seed 7";
 /// Violations that are printed at most; all are in the history's file.
 const SHOWN_MAX: usize = 8;
 
@@ -71,7 +70,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let faults = faults(arguments)?;
     if arguments.store == Store::Etcd && !has_etcd() {
-        return Err("--store etcd: etcd is not installed; install etcd-server, or take --store file".into());
+        return Err(
+            "--store etcd: etcd is not installed; install etcd-server, or take --store file".into(),
+        );
     }
     if !arguments.in_namespaces {
         let own = std::env::args_os().skip(1).chain(["--in-namespaces".into()]);
@@ -212,7 +213,8 @@ fn write(folder: &Path, report: &Report, logs: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)?;
     let file = folder.join("history.jsonl");
     let failed = |error| format!("{}: {error}", file.display());
-    let written = File::create(&file).and_then(|open| report.history.write(&mut BufWriter::new(open)));
+    let written =
+        File::create(&file).and_then(|open| report.history.write(&mut BufWriter::new(open)));
     written.map_err(failed)?;
     for log in std::fs::read_dir(logs)? {
         let log = log?;

@@ -16,7 +16,7 @@ use super::linear::{self, Interval, Model, Rejection};
 use super::record::{Answer, Change, Entry, History, Key, Operation, Request, Update, value};
 
 /// Lines of a history that a violation prints at most.
-const LINES_MAX: usize = 24;
+const LINES_MAX: usize = 14;
 
 /// Rule that a history breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,8 +160,7 @@ fn calls_on(history: &History, key: Key) -> Calls<'_> {
         let (Some(began), Some(entry)) = (update.asked_ns, value(&update.part, key)) else {
             continue;
         };
-        let interval =
-            Interval { call: Call::Read(Some(entry)), began, ended: Some(update.at_ns) };
+        let interval = Interval { call: Call::Read(Some(entry)), began, ended: Some(update.at_ns) };
         calls.push((interval, Source::Update(update)));
     }
     calls.sort_by_key(|(interval, _)| interval.began);
@@ -182,9 +181,7 @@ fn shrink(mut calls: Calls<'_>) -> Calls<'_> {
         let mut from = 0;
         while from < calls.len() {
             let group = from..(from + size).min(calls.len());
-            let is_left_out = |at: usize| {
-                group.contains(&at) && OneKey::is_pure(&calls[at].0.call)
-            };
+            let is_left_out = |at: usize| group.contains(&at) && OneKey::is_pure(&calls[at].0.call);
             let rest: Calls<'_> = (0..calls.len())
                 .filter(|&at| !is_left_out(at))
                 .map(|at| calls[at].clone())
@@ -314,7 +311,8 @@ fn versions(history: &History) -> Vec<Violation> {
             (&Answer::State { version, .. }, _) => (version, false),
             (&Answer::OtherVersion { found }, _) => (found, false),
             (&Answer::Done { version }, Request::Command { key, change, .. }) => {
-                let may_repeat = matches!(change, Change::Set(..)) && repeated.contains(&(*key, at));
+                let may_repeat =
+                    matches!(change, Change::Set(..)) && repeated.contains(&(*key, at));
                 (version, !may_repeat)
             }
             _ => continue,
@@ -414,7 +412,8 @@ fn states(history: &History) -> Vec<Violation> {
             });
         }
     }
-    let state_of = |version: u64| known.get(&version).map(|(state, by)| (&history.states[*state], by));
+    let state_of =
+        |version: u64| known.get(&version).map(|(state, by)| (&history.states[*state], by));
     for operation in &history.operations {
         let Request::Command { key, change, .. } = &operation.request else { continue };
         let Answer::Done { version } = operation.answer else { continue };
@@ -506,7 +505,12 @@ mod tests {
         Entry { made: "horus".to_owned(), set: vec![(Field::Queue, queue)] }
     }
 
-    fn command(key: Key, change: Change, (began_ns, ended_ns): (u64, u64), answer: Answer) -> Operation {
+    fn command(
+        key: Key,
+        change: Change,
+        (began_ns, ended_ns): (u64, u64),
+        answer: Answer,
+    ) -> Operation {
         let text = format!("{change:?}");
         let request = Request::Command { text, key, change, if_version: None };
         Operation { client: 1, controller: 1, began_ns, ended_ns, request, answer }
@@ -540,7 +544,7 @@ mod tests {
             Self { operations: operations.into_iter().collect(), ..Self::default() }
         }
 
-        fn read(mut self, at_ns: u64, version: u64, state: State) -> Self {
+        fn seen(mut self, at_ns: u64, version: u64, state: State) -> Self {
             let state = self.intern(state);
             let answer = Answer::State { term: 1, version, state };
             let request = Request::Read;
@@ -571,9 +575,9 @@ mod tests {
             unknown(POOL, Change::Set(Field::Queue, 6), 40),
             done(POOL, Change::Set(Field::Queue, 7), 70, 4),
         ])
-        .read(50, 2, both(5))
-        .read(60, 3, both(6))
-        .read(80, 4, both(7))
+        .seen(50, 2, both(5))
+        .seen(60, 3, both(6))
+        .seen(80, 4, both(7))
         .updates([update(1, 15, 1, 5), update(1, 65, 3, 6), update(1, 76, 4, 7)])
     }
 
@@ -586,7 +590,7 @@ mod tests {
     fn lost_acknowledged_change_is_found() {
         let mut history = right();
         history.operations.push(done(LEAF, Change::Remove, 90, 5));
-        let history = history.read(100, 6, vec![(LEAF, leaf(1)), (POOL, pool(7))]);
+        let history = history.seen(100, 6, vec![(LEAF, leaf(1)), (POOL, pool(7))]);
         let found = check(&history);
         let [violation] = &found[..] else { panic!("{found:?}") };
         assert_eq!(violation.rule, Rule::Linearizable);
@@ -598,7 +602,7 @@ mod tests {
 
     #[test]
     fn stale_read_is_found() {
-        let history = right().read(90, 3, vec![(LEAF, leaf(1)), (POOL, pool(6))]);
+        let history = right().seen(90, 3, vec![(LEAF, leaf(1)), (POOL, pool(6))]);
         assert_eq!(rules(&history), [Rule::Linearizable, Rule::Monotonic].into());
     }
 
@@ -638,13 +642,13 @@ mod tests {
         let mut history = right();
         history.operations.push(unknown(LEAF, Change::Remove, 85));
         history.operations.push(done(POOL, Change::Set(Field::Queue, 8), 90, 5));
-        let history = history.read(100, 5, vec![(POOL, pool(7))]);
+        let history = history.seen(100, 5, vec![(POOL, pool(7))]);
         assert_eq!(rules(&history), [Rule::Linearizable, Rule::OneState].into());
     }
 
     #[test]
     fn two_states_of_one_version_are_found() {
-        let history = right().read(79, 4, vec![(POOL, pool(7))]);
+        let history = right().seen(79, 4, vec![(POOL, pool(7))]);
         assert!(rules(&history).contains(&Rule::OneState));
         let history = right().updates([update(2, 90, 4, 9)]);
         assert_eq!(rules(&history), [Rule::OneState].into());

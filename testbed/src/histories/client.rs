@@ -90,7 +90,8 @@ fn refusal(status: &Status) -> Answer {
         Code::InvalidArgument | Code::FailedPrecondition => Answer::Fail { reason },
         // A controller that ends may have begun.
         Code::Unavailable
-            if reason.starts_with("this controller stands by: ") && !reason.ends_with("it ends") =>
+            if reason.starts_with("this controller stands by: ")
+                && !reason.ends_with("it ends") =>
         {
             Answer::Fail { reason }
         }
@@ -101,7 +102,12 @@ fn refusal(status: &Status) -> Answer {
 impl Bench {
     /// Of controllers at these sockets.
     #[must_use]
-    pub fn new(sockets: Vec<PathBuf>, began: Instant, lease: Duration, leader: Arc<AtomicUsize>) -> Self {
+    pub fn new(
+        sockets: Vec<PathBuf>,
+        began: Instant,
+        lease: Duration,
+        leader: Arc<AtomicUsize>,
+    ) -> Self {
         Self {
             sockets,
             began,
@@ -235,8 +241,10 @@ impl Bench {
                 answers[controller] = answer.to_string();
             }
             if began.elapsed() > time {
-                let answers: Vec<_> =
-                    (1..).zip(answers).map(|(id, said)| format!("controller {id}: {said}")).collect();
+                let answers: Vec<_> = (1..)
+                    .zip(answers)
+                    .map(|(id, said)| format!("controller {id}: {said}"))
+                    .collect();
                 return Err(format!("{text} for {time:?}: {}", answers.join("; ")));
             }
             sleep(RETRY).await;
@@ -253,8 +261,10 @@ impl Bench {
             let server = format!("add-server ip=10.201.0.{leaf} leaf={leaf} workers=0-3");
             self.insist(&server, time).await?;
         }
-        let pool =
-            format!("add-pool id={COMMON} workers={} policy=horus queue=1", 2 * u32::from(followers));
+        let pool = format!(
+            "add-pool id={COMMON} workers={} policy=horus queue=1",
+            2 * u32::from(followers)
+        );
         self.insist(&pool, time).await?;
         self.served.set((self.now_ns(), 0));
         Ok(())
@@ -306,11 +316,13 @@ impl Bench {
         let mut connections = vec![None; count];
         let mut known = 0;
         while !self.is_over.get() {
-            // Half of the clients ask any controller, so that those that lead no more are asked, too.
+            // Half of the clients ask any controller, also one that leads no more. Half of those only read, so that they do not wait
+            // behind a command.
             let leader = self.leader.load(Ordering::Relaxed).min(count - 1);
             let follows_leader = number.is_multiple_of(2) && stream.random_bool(0.9);
             let controller = if follows_leader { leader } else { stream.random_range(0..count) };
-            let request = self.draw(&mut stream, known);
+            let request =
+                if number % 4 == 3 { Request::Read } else { self.draw(&mut stream, known) };
             let answer = self.operate(number, &mut connections, controller, request).await;
             match answer {
                 Answer::State { version, .. } | Answer::Done { version } => known = version,
@@ -434,9 +446,11 @@ impl Follower {
         self.known = (term, version);
         let mut hasher = DefaultHasher::new();
         format!("{:?}", self.view).hash(&mut hasher);
-        let pools = self.view.pools.iter().map(|(&id, pool)| {
-            (Key(Kind::Pool, id.into()), record::of_pool(&pool.settings))
-        });
+        let pools = self
+            .view
+            .pools
+            .iter()
+            .map(|(&id, pool)| (Key(Kind::Pool, id.into()), record::of_pool(&pool.settings)));
         Ok(Update {
             node: self.node.to_string(),
             process: self.process,
@@ -479,7 +493,10 @@ mod tests {
         let reads = requests.iter().filter(|request| **request == Request::Read).count();
         assert!((600..800).contains(&reads), "{reads}");
         let sets = requests.iter().filter(|request| {
-            matches!(request, Request::Command { change: record::Change::Set(record::Field::Queue, _), .. })
+            matches!(
+                request,
+                Request::Command { change: record::Change::Set(record::Field::Queue, _), .. }
+            )
         });
         assert!(sets.count() > 300);
     }

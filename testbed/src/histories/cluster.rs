@@ -112,7 +112,8 @@ fn in_namespaces() -> Command {
 /// Reason why this process can't have namespaces of its own; `None` if it can.
 #[must_use]
 pub fn lacks_namespaces() -> Option<String> {
-    let script = "mount -t tmpfs tmpfs /run && mkdir /run/netns && ip netns add n && ip netns exec n true";
+    let script =
+        "mount -t tmpfs tmpfs /run && mkdir /run/netns && ip netns add n && ip netns exec n true";
     let output = in_namespaces().args(["sh", "-c", script]).output();
     let reason = match output {
         Ok(output) if output.status.success() => return None,

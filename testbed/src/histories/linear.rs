@@ -80,8 +80,10 @@ impl<S: Clone + Eq + Hash> Frontier<S> {
 
     fn into_configurations(self) -> Vec<Configuration<S>> {
         let all = self.found.into_iter().flat_map(|((state, known), sets)| {
-            sets.into_iter().map(move |unknown| {
-                Configuration { state: state.clone(), known: known.clone(), unknown }
+            sets.into_iter().map(move |unknown| Configuration {
+                state: state.clone(),
+                known: known.clone(),
+                unknown,
             })
         });
         all.collect()
@@ -180,8 +182,7 @@ pub fn check<M: Model>(initial: M::State, calls: &[Interval<M::Call>]) -> Result
     events.sort_unstable();
     let empty = (BTreeSet::new(), BTreeSet::new());
     let mut pending = Pending::<M> { calls, known: empty.0, unknown: empty.1 };
-    let first =
-        Configuration { state: initial, known: BTreeSet::new(), unknown: BTreeSet::new() };
+    let first = Configuration { state: initial, known: BTreeSet::new(), unknown: BTreeSet::new() };
     let mut configurations = vec![first];
     for (_, is_answer, at) in events {
         if is_answer {
@@ -276,7 +277,12 @@ mod tests {
     fn a_call_without_answer_may_take_effect_late_or_never() {
         assert!(is_linearizable(&[write(1, 0, None), read(0, 5, 6), read(1, 7, 8)]));
         assert!(is_linearizable(&[write(1, 0, None), read(0, 5, 6)]));
-        assert!(!is_linearizable(&[write(1, 0, None), read(1, 5, 6), write(2, 7, 8), read(1, 9, 10)]));
+        assert!(!is_linearizable(&[
+            write(1, 0, None),
+            read(1, 5, 6),
+            write(2, 7, 8),
+            read(1, 9, 10)
+        ]));
         assert!(!is_linearizable(&[read(1, 0, 1), write(1, 2, None)]));
     }
 

@@ -122,8 +122,13 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let until = offset + setting.time;
     let ended = AtomicBool::new(false);
     let (injected, settled) = std::thread::scope(|scope| {
-        let nemesis =
-            Nemesis { cluster: &cluster, store: setting.store, leader: &leader, began, stop: &ended };
+        let nemesis = Nemesis {
+            cluster: &cluster,
+            store: setting.store,
+            leader: &leader,
+            began,
+            stop: &ended,
+        };
         let nemesis = scope.spawn(move || nemesis.run(&plan));
         let settled = tasks.block_on(&runtime, async {
             let clients = (1..=setting.clients).map(|number| {

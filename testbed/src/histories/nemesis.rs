@@ -129,7 +129,9 @@ pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec
         }
         let Some(fault) = left.pop() else { return spells };
         let (least, most) = fault.length();
-        let to = from + lease.mul_f64(stream.random_range(least..most));
+        // Short ones are as likely as long ones: what is in flight at the end of a short one is still fresh.
+        let length = least * (most / least).powf(stream.random());
+        let to = from + lease.mul_f64(length);
         if to > time {
             return spells;
         }

@@ -125,9 +125,9 @@ pub fn of_topology(reply: &TopologyReply) -> State {
         state.extend(servers);
     }
     let pools = reply.pools.iter().filter_map(|one| one.pool.as_ref());
-    state.extend(pools.map(|one| {
-        (Key(Kind::Pool, one.id), pool_entry(&one.policy, one.queue, one.workers))
-    }));
+    state.extend(
+        pools.map(|one| (Key(Kind::Pool, one.id), pool_entry(&one.policy, one.queue, one.workers))),
+    );
     state.sort_by_key(|(key, _)| *key);
     state
 }
@@ -147,9 +147,12 @@ pub fn of_fabric(fabric: &Fabric) -> State {
             (Key(Kind::Server, ip.to_bits()), entry)
         }));
     }
-    state.extend(fabric.pools.iter().map(|(&id, pool)| {
-        (Key(Kind::Pool, id.into()), of_pool(&pool.settings))
-    }));
+    state.extend(
+        fabric
+            .pools
+            .iter()
+            .map(|(&id, pool)| (Key(Kind::Pool, id.into()), of_pool(&pool.settings))),
+    );
     state.sort_by_key(|(key, _)| *key);
     state
 }

@@ -82,7 +82,12 @@ fn free_port() -> Result<u16, String> {
 }
 
 /// Command of a member of etcd: its number, folder, URLs for clients and for peers, and the peers' URLs of all members.
-pub(crate) fn etcd(at: usize, folder: &Path, (clients, peers): (&str, &str), all: &[String]) -> Process {
+pub(crate) fn etcd(
+    at: usize,
+    folder: &Path,
+    (clients, peers): (&str, &str),
+    all: &[String],
+) -> Process {
     let members: Vec<_> = (0..).zip(all).map(|(at, url)| format!("m{at}={url}")).collect();
     let mut command = Process::new("etcd");
     command.args(["--name", &format!("m{at}"), "--unsafe-no-fsync", "--logger", "zap"]);

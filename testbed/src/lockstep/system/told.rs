@@ -21,8 +21,8 @@ use super::Who;
 use super::check::Violation;
 use super::node::{self, InMemory, Inside, Maker, Memory, Node};
 use super::plan::{POOL, Plan, SERVICE, SPINE_IDS};
-use crate::histories::record::{self, Answer, History, Operation, Request, Update};
 use crate::histories;
+use crate::histories::record::{self, History, Operation, Request, Update};
 use crate::lockstep::Local;
 
 /// What a word takes from a node to the controller, or back.
@@ -127,8 +127,8 @@ impl Truth {
         };
         let command = Request::Command { text, key, change, if_version: None };
         self.history.operations.extend([
-            operation(command, Answer::Done { version }),
-            operation(Request::Read, Answer::State { term: TERM, version, state }),
+            operation(command, record::Answer::Done { version }),
+            operation(Request::Read, record::Answer::State { term: TERM, version, state }),
         ]);
         Ok(())
     }
@@ -220,9 +220,7 @@ impl<F: FnMut(&mut Truth, usize, u64) -> Result<(), String>> Maker for Told<F> {
     fn violations(&self) -> Vec<Violation> {
         let found = histories::check::check(self.truth.borrow().history()).into_iter();
         let who = || "controller".to_owned();
-        found
-            .map(|one| Violation { at_ns: one.at_ns, who: who(), what: one.to_string() })
-            .collect()
+        found.map(|one| Violation { at_ns: one.at_ns, who: who(), what: one.to_string() }).collect()
     }
 }
 
