@@ -183,7 +183,9 @@ fn as_text(report: &Report) -> String {
     text += &format!("operations: {}\n", list(report.outcomes()));
     text += &format!("messages to followers: {}\n", report.history.updates.len());
     text += &format!("faults: {}\n", list(report.faults()));
-    text += &format!("longest time without a leader: {:.1} s\n", report.longest_gap.as_secs_f64());
+    let (gap, end) = report.longest_gap;
+    let (gap, end) = (gap.as_secs_f64(), end.as_secs_f64());
+    text += &format!("longest time without a leader: {gap:.1} s, until {end:.1} s\n");
     if let Some(recovered) = report.recovered {
         text += &format!("first change after the faults: {:.1} s\n", recovered.as_secs_f64());
     }
@@ -202,7 +204,7 @@ fn as_json(report: &Report) -> serde_json::Value {
         "updates": report.history.updates.len(),
         "faults": report.faults(),
         "injected": injected.collect::<Vec<_>>(),
-        "longest_without_leader_s": report.longest_gap.as_secs_f64(),
+        "longest_without_leader_s": report.longest_gap.0.as_secs_f64(),
         "recovered_s": report.recovered.map(|time| time.as_secs_f64()),
         "violations": violations.collect::<Vec<_>>(),
     })

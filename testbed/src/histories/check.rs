@@ -541,7 +541,9 @@ mod tests {
 
     impl History {
         fn of(operations: impl IntoIterator<Item = Operation>) -> Self {
-            Self { operations: operations.into_iter().collect(), ..Self::default() }
+            let mut history = Self::default();
+            history.operations.extend(operations);
+            history
         }
 
         fn seen(mut self, at_ns: u64, version: u64, state: State) -> Self {
@@ -617,9 +619,8 @@ mod tests {
 
     #[test]
     fn refusal_against_the_state_is_found() {
-        let refused = command(LEAF, Change::Remove, (90, 95), Answer::Absent);
-        let history = History::of(right().operations.into_iter().chain([refused]));
-        let history = History { states: right().states, ..history };
+        let mut history = right();
+        history.operations.push(command(LEAF, Change::Remove, (90, 95), Answer::Absent));
         assert_eq!(rules(&history), [Rule::Linearizable].into());
     }
 

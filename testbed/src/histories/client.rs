@@ -27,9 +27,12 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 use super::record::{self, Answer, History, Key, Kind, Operation, Request, Update};
 
 /// Clients wait up to so many leases for an answer, longer than a pause.
-const PATIENCE: u32 = 2;
-/// Longest pause of a client between two operations.
-const THINK_MAX: Duration = Duration::from_millis(100);
+const PATIENCE: u32 = 3;
+/// Longest pause of a client between two operations while all are busy, and while all are quiet. A late write from before a fault needs
+/// a quiet leader to do harm.
+const THINK_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
+/// Time after which clients may turn busy or quiet.
+const PHASE: Duration = Duration::from_secs(4);
 /// A client tries another controller after so long.
 const RETRY: Duration = Duration::from_millis(50);
 /// Clients change new keys after so long, so that each key's history stays short.
@@ -57,8 +60,10 @@ pub struct Bench {
     history: RefCell<History>,
     /// Controller that answered last as the leader.
     leader: Arc<AtomicUsize>,
-    /// Last answer of a leader, and the longest interval without one.
-    served: Cell<(u64, u64)>,
+    /// Time of the last answer of a leader.
+    served_ns: Cell<u64>,
+    /// Longest interval without one: its length and its end.
+    longest_gap: Cell<(Duration, Duration)>,
     /// Newest version that a client knows.
     newest: Cell<u64>,
     counter: Cell<u64>,
@@ -114,7 +119,8 @@ impl Bench {
             patience: lease * PATIENCE,
             history: RefCell::default(),
             leader,
-            served: Cell::default(),
+            served_ns: Cell::default(),
+            longest_gap: Cell::default(),
             newest: Cell::default(),
             counter: Cell::new(1),
             is_over: Cell::new(false),
@@ -132,10 +138,10 @@ impl Bench {
         self.history.take()
     }
 
-    /// The longest interval without an answer of a leader.
+    /// Longest interval without an answer of a leader: its length and its end.
     #[must_use]
-    pub fn longest_gap(&self) -> Duration {
-        Duration::from_nanos(self.served.get().1)
+    pub fn longest_gap(&self) -> (Duration, Duration) {
+        self.longest_gap.get()
     }
 
     fn now_ns(&self) -> u64 {
@@ -149,8 +155,9 @@ impl Bench {
 
     fn note_leader(&self, controller: usize, version: u64) {
         self.leader.store(controller, Ordering::Relaxed);
-        let (now, (last, longest)) = (self.now_ns(), self.served.get());
-        self.served.set((now, longest.max(now - last)));
+        let now = self.now_ns();
+        let gap = Duration::from_nanos(now - self.served_ns.replace(now));
+        self.longest_gap.set(self.longest_gap.get().max((gap, Duration::from_nanos(now))));
         self.newest.set(version.max(self.newest.get()));
     }
 
@@ -266,7 +273,8 @@ impl Bench {
             2 * u32::from(followers)
         );
         self.insist(&pool, time).await?;
-        self.served.set((self.now_ns(), 0));
+        self.served_ns.set(self.now_ns());
+        self.longest_gap.take();
         Ok(())
     }
 
@@ -329,7 +337,17 @@ impl Bench {
                 Answer::OtherVersion { found } => known = found,
                 _ => {}
             }
-            sleep(THINK_MAX.mul_f64(stream.random())).await;
+            let phase = self.began.elapsed().as_secs() / PHASE.as_secs();
+            let is_quiet = StreamSeed::derive(seed, "phase", phase as u32).seed % 3 == 0;
+            self.think(THINK_MAX[usize::from(is_quiet)].mul_f64(stream.random())).await;
+        }
+    }
+
+    /// Waits, but not beyond the end.
+    async fn think(&self, time: Duration) {
+        let began = Instant::now();
+        while !self.is_over.get() && began.elapsed() < time {
+            sleep(RETRY.min(time - began.elapsed().min(time))).await;
         }
     }
 

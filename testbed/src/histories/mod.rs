@@ -56,8 +56,8 @@ pub struct Report {
     pub history: History,
     /// Faults that were injected.
     pub injected: Vec<Injection>,
-    /// Longest interval without an answer of a leader.
-    pub longest_gap: Duration,
+    /// Longest interval without an answer of a leader: its length and its end.
+    pub longest_gap: (Duration, Duration),
     /// Time from the end of the faults to the first change that was kept.
     pub recovered: Option<Duration>,
     /// Violations, in the order of time.

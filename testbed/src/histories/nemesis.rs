@@ -81,7 +81,7 @@ impl Fault {
     fn length(self) -> (f64, f64) {
         match self {
             Self::Kill | Self::Member => (0.1, 1.5),
-            Self::Pause => (1.1, 1.8),
+            Self::Pause => (1.1, 2.4),
             Self::Cut | Self::OneWay => (0.3, 2.5),
             Self::Unplug => (0.3, 1.5),
             Self::Restart | Self::Full => (0.1, 0.8),
