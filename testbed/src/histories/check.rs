@@ -261,7 +261,7 @@ fn keys(history: &History) -> Vec<Violation> {
 }
 
 /// Version in an answer or a first message, with its interval.
-struct Versioned<'a> {
+struct Stamp<'a> {
     began_ns: u64,
     ended_ns: u64,
     version: u64,
@@ -270,7 +270,7 @@ struct Versioned<'a> {
     is_change: bool,
 }
 
-impl fmt::Display for Versioned<'_> {
+impl fmt::Display for Stamp<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.source {
             Source::Operation(operation) => operation.fmt(f),
@@ -320,15 +320,15 @@ fn versions(history: &History) -> Vec<Violation> {
         let (began_ns, ended_ns) = (operation.began_ns, operation.ended_ns);
         let source = Source::Operation(operation);
         found.extend(condition(operation, is_change));
-        all.push(Versioned { began_ns, ended_ns, version, source, is_change });
+        all.push(Stamp { began_ns, ended_ns, version, source, is_change });
     }
     let firsts = history.updates.iter().filter_map(|update| {
         let (began_ns, ended_ns, version) = (update.asked_ns?, update.at_ns, update.version);
         let source = Source::Update(update);
-        Some(Versioned { began_ns, ended_ns, version, source, is_change: false })
+        Some(Stamp { began_ns, ended_ns, version, source, is_change: false })
     });
     all.extend(firsts);
-    let mut changes = HashMap::<u64, &Versioned<'_>>::new();
+    let mut changes = HashMap::<u64, &Stamp<'_>>::new();
     for one in all.iter().filter(|one| one.is_change) {
         if let Some(before) = changes.insert(one.version, one) {
             found.push(Violation {
@@ -342,7 +342,7 @@ fn versions(history: &History) -> Vec<Violation> {
     let (mut by_begin, mut by_end): (Vec<_>, Vec<_>) = (all.iter().collect(), all.iter().collect());
     by_begin.sort_by_key(|one| one.began_ns);
     by_end.sort_by_key(|one| one.ended_ns);
-    let (mut ended, mut newest) = (by_end.into_iter().peekable(), None::<&Versioned<'_>>);
+    let (mut ended, mut newest) = (by_end.into_iter().peekable(), None::<&Stamp<'_>>);
     for one in by_begin {
         while let Some(before) = ended.next_if(|before| before.ended_ns < one.began_ns) {
             if newest.is_none_or(|newest| newest.version < before.version) {

@@ -28,8 +28,8 @@ use super::record::{self, Answer, History, Key, Kind, Operation, Request, Update
 
 /// Clients wait up to so many leases for an answer, longer than a pause.
 const PATIENCE: u32 = 3;
-/// Longest pause of a client between two operations while all are busy, and while all are quiet. A late write from before a fault needs
-/// a quiet leader to do harm.
+/// Longest pause of a client between two operations while all are busy, and while those that write are quiet. A late write from before a
+/// fault needs a quiet leader to do harm.
 const THINK_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
 /// Time after which clients may turn busy or quiet.
 const PHASE: Duration = Duration::from_secs(4);
@@ -138,10 +138,12 @@ impl Bench {
         self.history.take()
     }
 
-    /// Longest interval without an answer of a leader: its length and its end.
+    /// Longest interval without an answer of a leader, until now: its length and its end.
     #[must_use]
     pub fn longest_gap(&self) -> (Duration, Duration) {
-        self.longest_gap.get()
+        let now = self.now_ns();
+        let gap = Duration::from_nanos(now - self.served_ns.get());
+        self.longest_gap.get().max((gap, Duration::from_nanos(now)))
     }
 
     fn now_ns(&self) -> u64 {
@@ -155,9 +157,8 @@ impl Bench {
 
     fn note_leader(&self, controller: usize, version: u64) {
         self.leader.store(controller, Ordering::Relaxed);
-        let now = self.now_ns();
-        let gap = Duration::from_nanos(now - self.served_ns.replace(now));
-        self.longest_gap.set(self.longest_gap.get().max((gap, Duration::from_nanos(now))));
+        self.longest_gap.set(self.longest_gap());
+        self.served_ns.set(self.now_ns());
         self.newest.set(version.max(self.newest.get()));
     }
 
@@ -329,8 +330,8 @@ impl Bench {
             let leader = self.leader.load(Ordering::Relaxed).min(count - 1);
             let follows_leader = number.is_multiple_of(2) && stream.random_bool(0.9);
             let controller = if follows_leader { leader } else { stream.random_range(0..count) };
-            let request =
-                if number % 4 == 3 { Request::Read } else { self.draw(&mut stream, known) };
+            let only_reads = number % 4 == 3;
+            let request = if only_reads { Request::Read } else { self.draw(&mut stream, known) };
             let answer = self.operate(number, &mut connections, controller, request).await;
             match answer {
                 Answer::State { version, .. } | Answer::Done { version } => known = version,
@@ -338,7 +339,8 @@ impl Bench {
                 _ => {}
             }
             let phase = self.began.elapsed().as_secs() / PHASE.as_secs();
-            let is_quiet = StreamSeed::derive(seed, "phase", phase as u32).seed % 3 == 0;
+            let is_quiet = !only_reads
+                && StreamSeed::derive(seed, "phase", phase as u32).seed.is_multiple_of(3);
             self.think(THINK_MAX[usize::from(is_quiet)].mul_f64(stream.random())).await;
         }
     }

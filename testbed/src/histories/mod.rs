@@ -121,7 +121,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
         .collect();
     let until = offset + setting.time;
     let ended = AtomicBool::new(false);
-    let (injected, settled) = std::thread::scope(|scope| {
+    let (injected, (settled, longest_gap)) = std::thread::scope(|scope| {
         let nemesis = Nemesis {
             cluster: &cluster,
             store: setting.store,
@@ -146,12 +146,13 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             let settled = bench.settle(setting.followers, SERVED_MAX).await;
+            let longest_gap = bench.longest_gap();
             bench.end();
             for client in clients {
                 let _ = client.await;
             }
             followers.into_iter().for_each(|follower| follower.abort());
-            settled
+            (settled, longest_gap)
         });
         (nemesis.join(), settled)
     });
@@ -174,7 +175,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     Ok(Report {
         history,
         injected,
-        longest_gap: bench.longest_gap(),
+        longest_gap,
         recovered,
         violations,
         checked_in: checked.elapsed(),
