@@ -71,7 +71,7 @@ impl StandingReader {
     }
 
     /// Returns a reader whose first [`Self::changed`] returns at once.
-    pub fn from_now(&self) -> Self {
+    pub fn restarted(&self) -> Self {
         let mut standing = self.standing.clone();
         standing.mark_changed();
         Self { standing, has_ended: false }

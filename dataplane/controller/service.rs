@@ -224,7 +224,7 @@ impl Service {
         replies: mpsc::Sender<Result<proto::FollowReply, Status>>,
         mut replaced: oneshot::Receiver<()>,
     ) {
-        let mut standing = self.standing.from_now();
+        let mut standing = self.standing.restarted();
         let (mut view, mut before) = (View::default(), None::<(u64, Arc<Fabric>)>);
         loop {
             tokio::select! {

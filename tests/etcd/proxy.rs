@@ -120,13 +120,16 @@ impl Proxy {
     }
 }
 
+/// Number of the stream of a request that met a rule.
+type CaughtStream = ([u8; 4], Action);
+
 /// One direction of one connection.
 struct Connection {
     from: TcpStream,
     to: TcpStream,
     shared: Arc<(Mutex<State>, Condvar)>,
     /// Stream of the request that met the rule, on this connection.
-    caught: Arc<Mutex<Option<([u8; 4], Action)>>>,
+    caught: Arc<Mutex<Option<CaughtStream>>>,
 }
 
 impl Connection {

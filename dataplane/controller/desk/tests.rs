@@ -124,7 +124,7 @@ impl Site {
     }
 
     async fn until(&self, met: impl Fn(&Standing) -> bool) {
-        let mut reader = self.reader.from_now();
+        let mut reader = self.reader.restarted();
         while !met(&self.reader.now()) {
             reader.changed().await.unwrap();
         }
@@ -157,7 +157,7 @@ fn lease_ends_all_answers_while_append_hangs() {
         site.store.content().hangs = true;
         let answer = site.ask("add-leaf id=2 ip=10.0.1.2", None);
         site.store.hung.notified().await;
-        let mut follower = site.reader.from_now();
+        let mut follower = site.reader.restarted();
         follower.changed().await.unwrap();
         assert!(site.is_leader());
         NOW.store(LEASE.as_secs(), Ordering::Relaxed);

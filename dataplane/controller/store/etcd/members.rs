@@ -203,7 +203,7 @@ impl Members {
             if count == 1 {
                 return Some(Err(CallError::Unknown(self.reason(what, &attempts.failures))));
             }
-            if attempts.started % count != 0 {
+            if !attempts.started.is_multiple_of(count) {
                 return None;
             }
             next = next.min(Instant::now() + LOOK);
