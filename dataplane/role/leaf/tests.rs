@@ -364,8 +364,12 @@ fn absent_udp_checksums_stay_absent() {
 }
 
 #[test]
-fn ip_options_and_padding_pass() {
-    let mut rig = rig("random");
+fn harmless_options_and_padding_pass_where_permitted() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    let text = text_of(&networks, "random", true, 1, (16, Overflow::Drop));
+    let permitting = "side = 'clients'\nip_options = 'harmless'\n";
+    let text = text.replacen("side = 'clients'\n", permitting, 1);
+    let mut rig = rigs_of(&text, None, true, 256).remove(0);
     let mut with_options = task(1);
     with_options.splice(34..34, [1, 1, 1, 1]); // four "no operation"s
     with_options[14] = 0x46;
