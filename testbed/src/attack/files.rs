@@ -240,7 +240,7 @@ fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
     let mut leaf = site.leaf()?;
     let process = i32::try_from(leaf.id()).ok().and_then(Pid::from_raw);
     let own = getrlimit(Resource::Nofile);
-    let limit = |current| prlimit(process, Resource::Nofile, Rlimit { current, ..own.clone() });
+    let limit = |current| prlimit(process, Resource::Nofile, Rlimit { current, ..own });
     limit(Some(next_descriptor(leaf.id())?))?;
     let mut socket = site.state().into_os_string();
     socket.push(".ctl");
