@@ -39,7 +39,7 @@ fn a_leaf_without_descriptors_logs_one_line() {
     let leaf = home.start(home.leaf(&[]));
     let own = getrlimit(Resource::Nofile);
     let limit = |current| {
-        let limit = Rlimit { current, ..own.clone() };
+        let limit = Rlimit { current, ..own };
         prlimit(Pid::from_raw(leaf.id() as i32), Resource::Nofile, limit).unwrap();
     };
     limit(Some(next_descriptor(leaf.id())));

@@ -231,7 +231,7 @@ fn floor(args: &FloorArgs) -> Result<bool, Failure> {
 
 /// Refuses a file that cannot be written before the run.
 fn try_to_write(output: &OutputArgs) -> Result<(), Failure> {
-    Ok(report_file(output)?.map_or((), drop))
+    report_file(output).map(drop)
 }
 
 fn report_file(output: &OutputArgs) -> Result<Option<ReportFile<'_>>, Failure> {

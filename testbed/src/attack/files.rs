@@ -1,11 +1,15 @@
 //! What other processes of the host may do to the files of a leaf or an agent: before it starts, and while it runs.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::rigs::processes::{Site, check_alive, check_driven, check_end, how};
 use super::{Account, Attack, Budget, Failure, RunsOn};
@@ -40,9 +44,15 @@ pub static ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "special-files",
-        summary: "a FIFO, a device, a folder, a stranger's file, symbolic links or a damaged file lie where state or region shall be",
+        summary: "a FIFO, a device, a folder, a stranger's file, symbolic links or a damaged file lie where state, region or account shall be",
         runs_on: RunsOn::Processes,
         run: |_, account| special(account),
+    },
+    Attack {
+        name: "no-descriptors",
+        summary: "clients connect to a leaf's control while its process may open no further file",
+        runs_on: RunsOn::Processes,
+        run: |_, account| without_descriptors(account),
     },
     Attack {
         name: "temporary-names",
@@ -224,6 +234,37 @@ fn last_words(node: &LeafProcess) -> String {
     node.said().lines().last().unwrap_or_default().trim().to_owned()
 }
 
+/// The log of a node that cannot accept connections gets one line, and the node serves on.
+fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
+    let site = Site::new()?;
+    let mut leaf = site.leaf()?;
+    let process = i32::try_from(leaf.id()).ok().and_then(Pid::from_raw);
+    let own = getrlimit(Resource::Nofile);
+    let limit = |current| prlimit(process, Resource::Nofile, Rlimit { current, ..own });
+    limit(Some(next_descriptor(leaf.id())?))?;
+    let mut socket = site.state().into_os_string();
+    socket.push(".ctl");
+    let clients: Vec<_> = (0..8).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    account.tried("connections", clients.len() as u64);
+    check_driven(account, "all tasks are answered meanwhile", site.drive(2.0));
+    let lines = leaf.said().matches("cannot accept connections").count();
+    account.check("the log says it once", lines == 1, format!("{lines} lines"));
+    limit(own.current)?;
+    if check_alive(account, "the leaf lives", &mut leaf) {
+        check_end(account, "after it had no descriptors", leaf);
+    }
+    Ok(())
+}
+
+/// The lowest number that no descriptor of a process has.
+fn next_descriptor(process: u32) -> Result<u64, Failure> {
+    let mut numbers = BTreeSet::new();
+    for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
+        numbers.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+    }
+    Ok((0..).find(|number| !numbers.contains(number)).unwrap_or_default())
+}
+
 /// Something that lies where a node's file shall be.
 type Obstacle = (&'static str, fn(&Path) -> std::io::Result<()>);
 
@@ -249,10 +290,17 @@ fn made(command: &mut Command) -> std::io::Result<()> {
 }
 
 fn special(account: &mut Account) -> Result<(), Failure> {
-    for (role, file) in [("leaf", "state"), ("agent", "state"), ("agent", "region")] {
-        // The socket of an agent that has ended may be replaced by the next.
-        let obstacles =
-            OBSTACLES.iter().filter(|(what, _)| (file, *what) != ("region", "a socket"));
+    let places =
+        [("leaf", "state"), ("agent", "state"), ("agent", "region"), ("leaf", "leaf.json")];
+    for (role, file) in places {
+        let is_obstacle = |what: &str| match file {
+            // The socket of an agent that has ended may be replaced by the next.
+            "region" => what != "a socket",
+            // The account of `--stats` replaces a regular file.
+            "leaf.json" => !what.starts_with("a stranger's") && what != "eight bytes, locked",
+            _ => true,
+        };
+        let obstacles = OBSTACLES.iter().filter(|(what, _)| is_obstacle(what));
         for &(what, make) in obstacles {
             let site = Site::new()?;
             let path = site.path(file);

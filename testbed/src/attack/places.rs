@@ -1,10 +1,12 @@
 //! Tasks that take a worker's place and never give it back: those whose replies can reach nobody, and those of which only the
 //! first packet comes.
 
+use wedjat::reason::DropReason;
 use wedjat::state::Gauge;
 use wedjat::wire::task::Header;
+use wedjat::wire::udp;
 
-use super::rigs::memory::{LEAF_IPS, POOL, Pace, Rig, SERVERS, Setup, policies};
+use super::rigs::memory::{HONEST, LEAF_IPS, POOL, Pace, Rig, SERVERS, Setup, policies};
 use super::rigs::packets;
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
@@ -41,7 +43,38 @@ pub static ATTACKS: &[Attack] = &[
         runs_on: RunsOn::Memory,
         run: |budget, account| beside_honest(budget, account, "first packets", unfinished_of_many),
     },
+    Attack {
+        name: "offloaded-packets",
+        summary: "10,000 packets a second that hold several tasks each, as the kernel cuts them on AF_PACKET, under every policy",
+        runs_on: RunsOn::Memory,
+        run: offloaded,
+    },
 ];
+
+/// A packet of a client that leaves segmentation to its device: the kernel leaves the headers of it.
+fn cut(number: u64) -> Vec<u8> {
+    let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
+    packet.truncate(udp::OFFLOADED);
+    packet
+}
+
+fn offloaded(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
+    beside_honest(budget, account, "packets", cut)?;
+    let mut rig = Rig::new(&Setup { policy: "horus", seed: budget.seed, ..Setup::default() })?;
+    let (mut pace, mut sent) = (Pace::new(RATE), 0);
+    rig.serve(budget.seconds, |rig| {
+        for _ in 0..pace.due() {
+            sent += u64::from(rig.client_side.send(&cut(sent)));
+        }
+    })?;
+    let counted = rig.counters().dropped(DropReason::SegmentationOffload);
+    account.check(
+        "each is counted as `segmentation_offload`",
+        counted == sent && sent > 0,
+        format!("{counted} of {sent}"),
+    );
+    Ok(())
+}
 
 /// The node's own addresses, the servers', hosts of the workers' network, addresses without a route, martians, broadcast.
 fn unreachable_sources() -> Vec<u32> {
