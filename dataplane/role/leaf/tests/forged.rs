@@ -4,7 +4,7 @@
 use super::*;
 use crate::policy::{CATALOGUE, Runs};
 use crate::state::Presence;
-use crate::state::View;
+use crate::state::{Load, View};
 
 const MS: u64 = 1_000_000;
 /// Number of tasks of other clients, whose answers are not looked at.
@@ -230,4 +230,30 @@ fn tasks_that_are_lost_are_written_off_under_every_policy() {
         assert_eq!(workers.outstanding(), 0, "{policy}");
         workers.rig.assert_accounted();
     }
+}
+
+#[test]
+fn each_of_many_doubted_workers_counts_what_it_was_sent() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+    let text = text_of(&networks, "round-robin", true, 1, (64, Overflow::Drop));
+    let text = text.replace("'10-13'", "'10-521'").replace("'14-17'", "'522-1033'");
+    let mut rig = rigs_of(&text, None, true, 256).remove(0);
+    for at in 0..6 * 1024 {
+        rig.through(CLIENTS, &task(at as u16), WORKERS);
+    }
+    // Each says that it has nothing, look after look, and owes tasks.
+    for _ in 0..5 {
+        for worker in 0..1024_u16 {
+            let server = SERVERS[usize::from(worker / 512)];
+            rig.through(WORKERS, &reply_from(server, done(10 + worker, 0)), CLIENTS);
+        }
+        for _ in 0..12 {
+            rig.wait(MS);
+        }
+    }
+    // After three such looks it is doubted, and the reply after that is not believed.
+    let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+    let bounded = (0..1024).filter(|&at| view.load(Member(at)) == Load::ONE);
+    assert_eq!(bounded.count(), 1024);
+    rig.assert_accounted();
 }
