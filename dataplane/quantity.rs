@@ -11,7 +11,7 @@ pub fn quantity<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> Stri
     match noun.strip_suffix('y') {
         Some(stem) if !stem.ends_with(VOWELS) => format!("{count} {stem}ies"),
         _ if noun.ends_with(['s', 'x']) => format!("{count} {noun}es"),
-        _ => format!("{count} {noun}") + "s",
+        _ => format!("{count} {noun}s"),
     }
 }
 
