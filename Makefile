@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo fabric test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
-.PHONY: bench-cosched bench-sockets test-prefix attack install uninstall deb deps clean
+.PHONY: histories bench-cosched bench-sockets test-prefix attack install uninstall deb deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -22,6 +22,11 @@ demo: deps ## build, run the leaf under three policies and three loads, write de
 fabric: ## a fabric in emulated time, of which parts are killed, cut off, added and drained; write fabric-report/
 	$(CARGO) build --locked --release --no-default-features --features wedjat/cli,wedjat/control,wedjat-testbed/control -p wedjat -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" fabric --report fabric-report $(FABRIC)
+
+histories: ## inject all faults into controllers, SECONDS (300) over etcd and as long with a file; exit status 1 if an answer is not linearizable
+	$(CARGO) build --locked --release --no-default-features --features wedjat/cli,wedjat/control,wedjat-testbed/control -p wedjat -p wedjat-testbed
+	target=$${CARGO_TARGET_DIR:-target}; for store in etcd file; do \
+		"$$target/release/wedjat-testbed" histories --store $$store --seconds $(or $(SECONDS),300) $(HISTORIES) || exit; done
 
 test: test-dpdk test-portable lint ## all tests, with DPDK and without, then the lints
 

@@ -23,6 +23,7 @@ mod view;
 
 pub use client::Operator;
 pub use command::{Command, CommandError, FABRIC_WORKERS_MAX};
+pub use convert::{MessageError, delta, hello};
 pub use desk::Standing;
 pub use event::{Event, Ids};
 pub use fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};

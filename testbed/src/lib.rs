@@ -8,6 +8,8 @@ pub mod bench;
 pub mod demo;
 pub mod drive;
 pub mod figures;
+#[cfg(feature = "control")]
+pub mod histories;
 pub mod learner;
 pub mod lockstep;
 pub mod rack;

@@ -9,6 +9,8 @@ mod devices;
 mod drive;
 #[cfg(feature = "control")]
 mod fabric;
+#[cfg(feature = "control")]
+mod histories;
 mod learner;
 #[cfg(feature = "dpdk")]
 mod leaves;
@@ -51,6 +53,10 @@ pub enum Command {
     /// Play a whole fabric in emulated time while parts of it are killed, cut off, added and drained; exits with 1 beyond its bounds
     #[command(after_help = fabric::EXAMPLE)]
     Fabric(fabric::Arguments),
+    #[cfg(feature = "control")]
+    /// Inject faults into controllers and check that their answers are linearizable; exits with 1 on a violation
+    #[command(after_help = histories::EXAMPLE)]
+    Histories(histories::Arguments),
     /// Run leaf processes in emulated time, under the simulator's model of a rack
     #[command(after_help = lockstep::EXAMPLE)]
     Lockstep(Box<lockstep::Arguments>),
@@ -187,6 +193,8 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Drive(arguments) => drive::run(&arguments),
         #[cfg(feature = "control")]
         Command::Fabric(arguments) => fabric::run(&arguments),
+        #[cfg(feature = "control")]
+        Command::Histories(arguments) => histories::run(&arguments),
         Command::Lockstep(arguments) => lockstep::run(&arguments),
         Command::Rack(arguments) => rack::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),

@@ -1,6 +1,7 @@
 //! Controllers as processes, in real time: two over an etcd of three members where it is installed, else one with a file.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
@@ -20,7 +21,30 @@ const RETRY: Duration = Duration::from_millis(20);
 const MEMBERS: usize = 3;
 
 /// A process that ends with this one.
-struct Running(Child);
+#[derive(Debug)]
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts a process. Its messages go to `log`, or nowhere.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn start(mut command: Process, log: Option<File>) -> Result<Self, String> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let log = log.map_or_else(Stdio::null, Stdio::from);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        child.map(Self).map_err(|error| format!("{program}: {error}"))
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), String> {
+        let pid = Pid::from_child(&self.0);
+        kill_process(pid, signal).map_err(|error| format!("process {}: {error}", self.0.id()))
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -57,10 +81,21 @@ fn free_port() -> Result<u16, String> {
     port.map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
 }
 
-fn spawn(mut command: Process) -> Result<Running, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    child.map(Running).map_err(|error| format!("{program}: {error}"))
+/// Command of a member of etcd: its number, folder, URLs for clients and for peers, and the peers' URLs of all members.
+pub(crate) fn etcd(
+    at: usize,
+    folder: &Path,
+    (clients, peers): (&str, &str),
+    all: &[String],
+) -> Process {
+    let members: Vec<_> = (0..).zip(all).map(|(at, url)| format!("m{at}={url}")).collect();
+    let mut command = Process::new("etcd");
+    command.args(["--name", &format!("m{at}"), "--unsafe-no-fsync", "--logger", "zap"]);
+    command.arg("--data-dir").arg(folder.join(format!("m{at}")));
+    command.args(["--listen-client-urls", clients, "--advertise-client-urls", clients]);
+    command.args(["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]);
+    command.args(["--initial-cluster", &members.join(",")]);
+    command
 }
 
 impl Controllers {
@@ -80,7 +115,7 @@ impl Controllers {
             std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
             let mut command = Process::new(wedjat);
             command.arg("controller").arg("--config").arg(&file);
-            all.controllers.push(Some(spawn(command)?));
+            all.controllers.push(Some(Running::start(command, None)?));
         }
         let began = Instant::now();
         while all.leader().is_none() {
@@ -97,16 +132,10 @@ impl Controllers {
     fn start_etcd(&mut self) -> Result<String, String> {
         let ports = (0..2 * MEMBERS).map(|_| free_port()).collect::<Result<Vec<_>, _>>()?;
         let url = |port: usize| format!("http://127.0.0.1:{}", ports[port]);
-        let all: Vec<_> = (0..MEMBERS).map(|at| format!("m{at}={}", url(MEMBERS + at))).collect();
+        let all: Vec<_> = (0..MEMBERS).map(|at| url(MEMBERS + at)).collect();
         for at in 0..MEMBERS {
-            let mut command = Process::new("etcd");
-            command.args(["--name", &format!("m{at}"), "--unsafe-no-fsync", "--logger", "zap"]);
-            command.arg("--data-dir").arg(self.folder.path().join(format!("m{at}")));
-            let (clients, peers) = (url(at), url(MEMBERS + at));
-            command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
-            command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-            command.args(["--initial-cluster", &all.join(",")]);
-            self.members.push(Some(spawn(command)?));
+            let command = etcd(at, self.folder.path(), (&url(at), &all[at]), &all);
+            self.members.push(Some(Running::start(command, None)?));
         }
         let urls: Vec<_> = (0..MEMBERS).map(|at| format!("'{}'", url(at))).collect();
         Ok(format!("etcd = [{}]\nlease_s = {}\n", urls.join(", "), LEASE.as_secs()))
@@ -172,9 +201,8 @@ impl Controllers {
     ) -> Result<(), String> {
         let (id, _) = self.leader().ok_or("no controller leads")?;
         let signal = |signal| {
-            let pid = self.controllers[id - 1].as_ref().map_or(0, |one| one.0.id());
-            let pid = Pid::from_raw(pid as i32).ok_or("no process")?;
-            kill_process(pid, signal).map_err(|error| format!("controller {id}: {error}"))
+            let controller = self.controllers[id - 1].as_ref().ok_or("no process")?;
+            controller.signal(signal).map_err(|error| format!("controller {id}: {error}"))
         };
         signal(Signal::STOP)?;
         self.still.set(id);

@@ -1,0 +1,684 @@
+//! Check of a history. One module serves the histories of real controllers and those of a soak in emulated time.
+//!
+//! - Each key is linearizable: additions, removals, settings, refusals and reads have an order that agrees with time.
+//! - Versions order all changes: an answer never has a lower version than one that ended before its request, and no two changes have
+//!   one version.
+//! - A command with `--if-version` takes effect at that version only.
+//! - A version has one state: all clients and followers that see it see the same, and it contains its acknowledged change.
+//! - A follower never goes back to a lower version.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use super::linear::{self, Interval, Model, Rejection};
+use super::record::{Answer, Change, Entry, History, Key, Operation, Request, Update, value};
+
+/// Lines of a history that a violation prints at most.
+const LINES_MAX: usize = 14;
+
+/// Rule that a history breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// Linearizability of a key.
+    Linearizable,
+    /// Versions that grow with time.
+    Monotonic,
+    /// One change a version.
+    Unique,
+    /// A condition of a command.
+    Condition,
+    /// One state a version.
+    OneState,
+    /// Followers that never go back.
+    Follower,
+    /// Service after the faults.
+    Served,
+}
+
+/// Violation of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Rule.
+    pub rule: Rule,
+    /// Time at which it showed, in nanoseconds.
+    pub at_ns: u64,
+    /// Plain sentence.
+    pub what: String,
+    /// Part of the history that shows it.
+    pub lines: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.what)?;
+        self.lines.iter().try_for_each(|line| write!(f, "\n    {line}"))
+    }
+}
+
+/// Finds what a history violates.
+#[must_use]
+pub fn check(history: &History) -> Vec<Violation> {
+    let mut found = keys(history);
+    found.extend(versions(history));
+    found.extend(states(history));
+    found.extend(followers(history));
+    found
+}
+
+/// One key of a fabric.
+struct OneKey<'a>(PhantomData<&'a ()>);
+
+/// Operation on one key, with its answer.
+#[derive(Clone, Copy, PartialEq)]
+enum Call<'a> {
+    Read(Option<&'a Entry>),
+    Done(&'a Change),
+    Absent,
+    Present,
+    /// No answer.
+    Unknown(&'a Change),
+}
+
+impl<'a> Model for OneKey<'a> {
+    type State = Option<Rc<Entry>>;
+    type Call = Call<'a>;
+
+    fn step(state: &Self::State, call: &Call<'a>) -> Option<Self::State> {
+        match *call {
+            Call::Read(entry) => (state.as_deref() == entry).then(|| state.clone()),
+            Call::Absent => state.is_none().then(|| state.clone()),
+            Call::Present => state.is_some().then(|| state.clone()),
+            Call::Done(change) | Call::Unknown(change) => apply(state, change),
+        }
+    }
+
+    fn is_pure(call: &Call<'a>) -> bool {
+        matches!(call, Call::Read(_) | Call::Absent | Call::Present)
+    }
+}
+
+/// State of a key after a change; `None` if the change can't be made.
+fn apply(state: &Option<Rc<Entry>>, change: &Change) -> Option<Option<Rc<Entry>>> {
+    match (state, change) {
+        (None, Change::Add(entry)) => Some(Some(Rc::new(entry.clone()))),
+        (Some(entry), &Change::Set(field, value)) => {
+            let at = entry.set.iter().position(|(of, _)| *of == field)?;
+            if entry.set[at].1 == value {
+                return Some(state.clone());
+            }
+            let mut entry = Entry::clone(entry);
+            entry.set[at].1 = value;
+            Some(Some(Rc::new(entry)))
+        }
+        (Some(_), Change::Remove) => Some(None),
+        (Some(_), Change::Add(_)) | (None, _) => None,
+    }
+}
+
+/// Record that a call on a key comes from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Operation(&'a Operation),
+    Update(&'a Update),
+}
+
+impl Source<'_> {
+    fn ended_ns(self) -> u64 {
+        match self {
+            Self::Operation(operation) => operation.ended_ns,
+            Self::Update(update) => update.at_ns,
+        }
+    }
+}
+
+type Calls<'a> = Vec<(Interval<Call<'a>>, Source<'a>)>;
+
+/// Calls on one key, of all operations, and of followers' first messages that contain it.
+fn calls_on(history: &History, key: Key) -> Calls<'_> {
+    let mut calls = Vec::new();
+    for operation in &history.operations {
+        let call = match (&operation.request, &operation.answer) {
+            (Request::Read, &Answer::State { state, .. }) => {
+                Call::Read(value(&history.states[state], key))
+            }
+            (Request::Command { key: of, change, .. }, answer) if *of == key => match answer {
+                Answer::Done { .. } => Call::Done(change),
+                Answer::Absent => Call::Absent,
+                Answer::Present => Call::Present,
+                Answer::Unknown { .. } => Call::Unknown(change),
+                _ => continue,
+            },
+            _ => continue,
+        };
+        let ended = (!matches!(call, Call::Unknown(_))).then_some(operation.ended_ns);
+        let interval = Interval { call, began: operation.began_ns, ended };
+        calls.push((interval, Source::Operation(operation)));
+    }
+    for update in &history.updates {
+        let (Some(began), Some(entry)) = (update.asked_ns, value(&update.part, key)) else {
+            continue;
+        };
+        let interval = Interval { call: Call::Read(Some(entry)), began, ended: Some(update.at_ns) };
+        calls.push((interval, Source::Update(update)));
+    }
+    calls.sort_by_key(|(interval, _)| interval.began);
+    calls
+}
+
+/// Rejection of the calls alone.
+fn judge(calls: &[(Interval<Call<'_>>, Source<'_>)]) -> Result<(), Rejection> {
+    let intervals: Vec<_> = calls.iter().map(|(interval, _)| interval.clone()).collect();
+    linear::check::<OneKey<'_>>(None, &intervals)
+}
+
+/// Leaves out reads and refusals as long as the rest is still rejected, in ever smaller groups. A history stays right without them, so
+/// what is left shows the violation by itself.
+fn shrink(mut calls: Calls<'_>) -> Calls<'_> {
+    let mut size = calls.len();
+    while size > 0 {
+        let mut from = 0;
+        while from < calls.len() {
+            let group = from..(from + size).min(calls.len());
+            let is_left_out = |at: usize| group.contains(&at) && OneKey::is_pure(&calls[at].0.call);
+            let rest: Calls<'_> = (0..calls.len())
+                .filter(|&at| !is_left_out(at))
+                .map(|at| calls[at].clone())
+                .collect();
+            if rest.len() < calls.len() && judge(&rest).is_err() {
+                calls = rest;
+            } else {
+                from += size;
+            }
+        }
+        size /= 2;
+    }
+    calls
+}
+
+/// Line of a call on a key, with what it read.
+fn line((interval, source): &(Interval<Call<'_>>, Source<'_>), key: Key) -> String {
+    let line = match source {
+        Source::Operation(operation) => operation.to_string(),
+        Source::Update(update) => update.to_string(),
+    };
+    match interval.call {
+        Call::Read(None) => format!("{line}, without {key}"),
+        Call::Read(Some(entry)) => format!("{line}, with {key} = {entry}"),
+        _ => line,
+    }
+}
+
+/// Violations of linearizability, by key.
+fn keys(history: &History) -> Vec<Violation> {
+    let read = history.states.iter().flatten().map(|(key, _)| *key);
+    let commands = history.operations.iter().filter_map(|operation| match operation.request {
+        Request::Command { key, .. } => Some(key),
+        Request::Read => None,
+    });
+    let parts = history.updates.iter().flat_map(|update| &update.part).map(|(key, _)| *key);
+    let all: BTreeSet<Key> = read.chain(commands).chain(parts).collect();
+    let judged = all.into_iter().filter_map(|key| {
+        let calls = calls_on(history, key);
+        let (at, what) = match judge(&calls) {
+            Ok(()) => return None,
+            Err(Rejection::TooMany) => {
+                let what = format!(
+                    "{key}: too many operations without an answer to judge its history; run fewer clients or shorter faults"
+                );
+                return Some(Violation {
+                    rule: Rule::Linearizable,
+                    at_ns: 0,
+                    what,
+                    lines: Vec::new(),
+                });
+            }
+            Err(Rejection::Unexplained(at)) => {
+                (at, format!("{key} is not linearizable: no order of these operations explains the last answer"))
+            }
+        };
+        let at_ns = calls[at].1.ended_ns();
+        let until: Calls<'_> = calls
+            .into_iter()
+            .filter(|(interval, _)| interval.began <= at_ns)
+            .map(|(interval, source)| {
+                let ended = interval.ended.filter(|ended| *ended <= at_ns);
+                (Interval { ended, ..interval }, source)
+            })
+            .filter(|(interval, _)| interval.ended.is_some() || !OneKey::is_pure(&interval.call))
+            .collect();
+        let mut shown = shrink(until);
+        shown.sort_by_key(|(interval, source)| (interval.ended.unwrap_or(interval.began), source.ended_ns()));
+        let left_out = shown.len().saturating_sub(LINES_MAX);
+        let mut lines: Vec<_> = shown[left_out..].iter().map(|call| line(call, key)).collect();
+        if left_out > 0 {
+            lines.insert(0, format!("({left_out} earlier operations on {key})"));
+        }
+        Some(Violation { rule: Rule::Linearizable, at_ns, what, lines })
+    });
+    judged.collect()
+}
+
+/// Version in an answer or a first message, with its interval.
+struct Stamp<'a> {
+    began_ns: u64,
+    ended_ns: u64,
+    version: u64,
+    source: Source<'a>,
+    /// Change that made this version.
+    is_change: bool,
+}
+
+impl fmt::Display for Stamp<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.source {
+            Source::Operation(operation) => operation.fmt(f),
+            Source::Update(update) => update.fmt(f),
+        }
+    }
+}
+
+/// Settings that more than one command or addition gives a key, so that a command may change nothing.
+fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
+    let mut first = HashMap::<_, usize>::new();
+    let mut found = BTreeSet::new();
+    let commands = history.operations.iter().enumerate();
+    for (at, operation) in commands {
+        let Request::Command { key, change, .. } = &operation.request else { continue };
+        let settings = match change {
+            Change::Add(entry) => entry.set.clone(),
+            &Change::Set(field, value) => vec![(field, value)],
+            Change::Remove => continue,
+        };
+        for setting in settings {
+            match first.get(&(*key, setting)) {
+                Some(&before) => found.extend([(*key, before), (*key, at)]),
+                None => _ = first.insert((*key, setting), at),
+            }
+        }
+    }
+    found
+}
+
+/// Violations of the order of versions.
+fn versions(history: &History) -> Vec<Violation> {
+    let repeated = repeated(history);
+    let mut all = Vec::new();
+    let mut found = Vec::new();
+    for (at, operation) in history.operations.iter().enumerate() {
+        let (version, is_change) = match (&operation.answer, &operation.request) {
+            (&Answer::State { version, .. }, _) => (version, false),
+            (&Answer::OtherVersion { found }, _) => (found, false),
+            (&Answer::Done { version }, Request::Command { key, change, .. }) => {
+                let may_repeat =
+                    matches!(change, Change::Set(..)) && repeated.contains(&(*key, at));
+                (version, !may_repeat)
+            }
+            _ => continue,
+        };
+        let (began_ns, ended_ns) = (operation.began_ns, operation.ended_ns);
+        let source = Source::Operation(operation);
+        found.extend(condition(operation, is_change));
+        all.push(Stamp { began_ns, ended_ns, version, source, is_change });
+    }
+    let firsts = history.updates.iter().filter_map(|update| {
+        let (began_ns, ended_ns, version) = (update.asked_ns?, update.at_ns, update.version);
+        let source = Source::Update(update);
+        Some(Stamp { began_ns, ended_ns, version, source, is_change: false })
+    });
+    all.extend(firsts);
+    let mut changes = HashMap::<u64, &Stamp<'_>>::new();
+    for one in all.iter().filter(|one| one.is_change) {
+        if let Some(before) = changes.insert(one.version, one) {
+            found.push(Violation {
+                rule: Rule::Unique,
+                at_ns: one.ended_ns,
+                what: format!("two changes are acknowledged as version {}", one.version),
+                lines: vec![before.to_string(), one.to_string()],
+            });
+        }
+    }
+    let (mut by_begin, mut by_end): (Vec<_>, Vec<_>) = (all.iter().collect(), all.iter().collect());
+    by_begin.sort_by_key(|one| one.began_ns);
+    by_end.sort_by_key(|one| one.ended_ns);
+    let (mut ended, mut newest) = (by_end.into_iter().peekable(), None::<&Stamp<'_>>);
+    for one in by_begin {
+        while let Some(before) = ended.next_if(|before| before.ended_ns < one.began_ns) {
+            if newest.is_none_or(|newest| newest.version < before.version) {
+                newest = Some(before);
+            }
+        }
+        let Some(newest) = newest else { continue };
+        if one.version < newest.version || one.is_change && one.version == newest.version {
+            found.push(Violation {
+                rule: Rule::Monotonic,
+                at_ns: one.ended_ns,
+                what: format!(
+                    "version {} is given to a request that began after version {} was given out",
+                    one.version, newest.version
+                ),
+                lines: vec![newest.to_string(), one.to_string()],
+            });
+        }
+    }
+    found
+}
+
+/// Violation of a command's condition.
+fn condition(operation: &Operation, is_change: bool) -> Option<Violation> {
+    let Request::Command { if_version: Some(wanted), .. } = operation.request else { return None };
+    let is_right = match operation.answer {
+        Answer::Done { version } => version == wanted + 1 || !is_change && version == wanted,
+        Answer::OtherVersion { found } => found != wanted,
+        _ => true,
+    };
+    (!is_right).then(|| Violation {
+        rule: Rule::Condition,
+        at_ns: operation.ended_ns,
+        what: format!("a command for version {wanted} alone is not answered by that version"),
+        lines: vec![operation.to_string()],
+    })
+}
+
+fn shown(entry: Option<&Entry>) -> String {
+    entry.map_or("absent".to_owned(), ToString::to_string)
+}
+
+/// Violations of the rule that a version has one state.
+fn states(history: &History) -> Vec<Violation> {
+    let mut known = BTreeMap::<u64, (usize, &Operation)>::new();
+    let mut found = Vec::new();
+    for operation in &history.operations {
+        let Answer::State { version, state, .. } = operation.answer else { continue };
+        let &mut (before, first) = known.entry(version).or_insert((state, operation));
+        if before != state {
+            let (one, other) = (&history.states[before], &history.states[state]);
+            let keys: BTreeSet<Key> = one.iter().chain(other).map(|(key, _)| *key).collect();
+            let differ = keys.into_iter().filter(|&key| value(one, key) != value(other, key));
+            let differ: Vec<String> = differ
+                .map(|key| {
+                    let (one, other) = (shown(value(one, key)), shown(value(other, key)));
+                    format!("{key}: first {one}, then {other}")
+                })
+                .collect();
+            let mut lines = vec![first.to_string(), operation.to_string()];
+            lines.extend(differ);
+            found.push(Violation {
+                rule: Rule::OneState,
+                at_ns: operation.ended_ns,
+                what: format!("version {version} has two states"),
+                lines,
+            });
+        }
+    }
+    let state_of =
+        |version: u64| known.get(&version).map(|(state, by)| (&history.states[*state], by));
+    for operation in &history.operations {
+        let Request::Command { key, change, .. } = &operation.request else { continue };
+        let Answer::Done { version } = operation.answer else { continue };
+        let Some((state, by)) = state_of(version) else { continue };
+        let there = value(state, *key);
+        let is_there = match change {
+            Change::Add(entry) => there == Some(entry),
+            Change::Set(field, value) => there.is_some_and(|of| of.set.contains(&(*field, *value))),
+            Change::Remove => there.is_none(),
+        };
+        if !is_there {
+            found.push(Violation {
+                rule: Rule::OneState,
+                at_ns: operation.ended_ns.max(by.ended_ns),
+                what: format!(
+                    "version {version} lacks the change that was acknowledged with it: {key} is {}",
+                    shown(there)
+                ),
+                lines: vec![operation.to_string(), by.to_string()],
+            });
+        }
+    }
+    let mut views = HashMap::<_, &Update>::new();
+    for update in &history.updates {
+        let before = *views.entry((&update.node, update.version)).or_insert(update);
+        if before.view != update.view {
+            found.push(Violation {
+                rule: Rule::OneState,
+                at_ns: update.at_ns,
+                what: format!("{} has two views of version {}", update.node, update.version),
+                lines: vec![before.to_string(), update.to_string()],
+            });
+        }
+        let Some((state, by)) = state_of(update.version) else { continue };
+        let differs = update.part.iter().find(|(key, entry)| value(state, *key) != Some(entry));
+        if let Some((key, entry)) = differs {
+            found.push(Violation {
+                rule: Rule::OneState,
+                at_ns: update.at_ns.max(by.ended_ns),
+                what: format!(
+                    "{} and a client see two states of version {}: {key} is {entry}, and {}",
+                    update.node,
+                    update.version,
+                    shown(value(state, *key))
+                ),
+                lines: vec![update.to_string(), by.to_string()],
+            });
+        }
+    }
+    found
+}
+
+/// Violations of the rule that followers never go back.
+fn followers(history: &History) -> Vec<Violation> {
+    let mut newest = HashMap::<_, &Update>::new();
+    let mut found = Vec::new();
+    for update in &history.updates {
+        let before = *newest.entry((&update.node, update.process)).or_insert(update);
+        if update.version < before.version {
+            found.push(Violation {
+                rule: Rule::Follower,
+                at_ns: update.at_ns,
+                what: format!(
+                    "{} goes back from version {} to {}",
+                    update.node, before.version, update.version
+                ),
+                lines: vec![before.to_string(), update.to_string()],
+            });
+        } else {
+            newest.insert((&update.node, update.process), update);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Field, Kind, State};
+    use super::*;
+
+    const LEAF: Key = Key(Kind::Leaf, 7);
+    const POOL: Key = Key(Kind::Pool, 1);
+
+    fn leaf(ip: u8) -> Entry {
+        Entry { made: format!("10.0.0.{ip}"), set: vec![(Field::Failed, 0)] }
+    }
+
+    fn pool(queue: u64) -> Entry {
+        Entry { made: "horus".to_owned(), set: vec![(Field::Queue, queue)] }
+    }
+
+    fn command(
+        key: Key,
+        change: Change,
+        (began_ns, ended_ns): (u64, u64),
+        answer: Answer,
+    ) -> Operation {
+        let text = format!("{change:?}");
+        let request = Request::Command { text, key, change, if_version: None };
+        Operation { client: 1, controller: 1, began_ns, ended_ns, request, answer }
+    }
+
+    fn done(key: Key, change: Change, at_ns: u64, version: u64) -> Operation {
+        command(key, change, (at_ns, at_ns + 5), Answer::Done { version })
+    }
+
+    fn unknown(key: Key, change: Change, at_ns: u64) -> Operation {
+        let answer = Answer::Unknown { reason: "timeout".to_owned() };
+        command(key, change, (at_ns, at_ns + 5), answer)
+    }
+
+    fn update(process: u64, at_ns: u64, version: u64, queue: u64) -> Update {
+        Update {
+            node: "leaf 1".to_owned(),
+            process,
+            controller: 1,
+            asked_ns: None,
+            at_ns,
+            term: 1,
+            version,
+            view: queue,
+            part: vec![(POOL, pool(queue))],
+        }
+    }
+
+    impl History {
+        fn of(operations: impl IntoIterator<Item = Operation>) -> Self {
+            let mut history = Self::default();
+            history.operations.extend(operations);
+            history
+        }
+
+        fn seen(mut self, at_ns: u64, version: u64, state: State) -> Self {
+            let state = self.intern(state);
+            let answer = Answer::State { term: 1, version, state };
+            let request = Request::Read;
+            let (began_ns, ended_ns) = (at_ns, at_ns + 5);
+            let operation =
+                Operation { client: 2, controller: 2, began_ns, ended_ns, request, answer };
+            self.operations.push(operation);
+            self
+        }
+
+        fn updates(mut self, updates: impl IntoIterator<Item = Update>) -> Self {
+            self.updates.extend(updates);
+            self
+        }
+    }
+
+    fn rules(history: &History) -> BTreeSet<Rule> {
+        check(history).into_iter().map(|violation| violation.rule).collect()
+    }
+
+    /// Two changes of a leaf and a pool, and what everybody sees of them.
+    fn right() -> History {
+        let both = |queue| vec![(LEAF, leaf(1)), (POOL, pool(queue))];
+        History::of([
+            done(POOL, Change::Add(pool(5)), 10, 1),
+            done(LEAF, Change::Add(leaf(1)), 20, 2),
+            command(LEAF, Change::Add(leaf(2)), (30, 35), Answer::Present),
+            unknown(POOL, Change::Set(Field::Queue, 6), 40),
+            done(POOL, Change::Set(Field::Queue, 7), 70, 4),
+        ])
+        .seen(50, 2, both(5))
+        .seen(60, 3, both(6))
+        .seen(80, 4, both(7))
+        .updates([update(1, 15, 1, 5), update(1, 65, 3, 6), update(1, 76, 4, 7)])
+    }
+
+    #[test]
+    fn right_history_passes() {
+        assert_eq!(check(&right()), []);
+    }
+
+    #[test]
+    fn lost_acknowledged_change_is_found() {
+        let mut history = right();
+        history.operations.push(done(LEAF, Change::Remove, 90, 5));
+        let history = history.seen(100, 6, vec![(LEAF, leaf(1)), (POOL, pool(7))]);
+        let found = check(&history);
+        let [violation] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(violation.rule, Rule::Linearizable);
+        assert!(violation.what.contains("leaf 7 is not linearizable"), "{violation}");
+        // Without the other keys' operations, and without reads that say nothing here.
+        assert_eq!(violation.lines.len(), 3, "{violation}");
+        assert!(violation.lines[2].ends_with("with leaf 7 = 10.0.0.1 failed=0"), "{violation}");
+    }
+
+    #[test]
+    fn stale_read_is_found() {
+        let history = right().seen(90, 3, vec![(LEAF, leaf(1)), (POOL, pool(6))]);
+        assert_eq!(rules(&history), [Rule::Linearizable, Rule::Monotonic].into());
+    }
+
+    #[test]
+    fn stale_snapshot_for_new_follower_is_found() {
+        let first = Update { asked_ns: Some(90), ..update(2, 95, 3, 6) };
+        let history = right().updates([first]);
+        assert_eq!(rules(&history), [Rule::Linearizable, Rule::Monotonic].into());
+        // An update that was sent before may come late.
+        assert_eq!(check(&right().updates([update(2, 95, 3, 6)])), []);
+    }
+
+    #[test]
+    fn refusal_against_the_state_is_found() {
+        let mut history = right();
+        history.operations.push(command(LEAF, Change::Remove, (90, 95), Answer::Absent));
+        assert_eq!(rules(&history), [Rule::Linearizable].into());
+    }
+
+    #[test]
+    fn two_changes_of_one_version_are_found() {
+        let mut history = right();
+        let concurrent = command(LEAF, Change::Remove, (70, 75), Answer::Done { version: 4 });
+        history.operations.push(concurrent);
+        let found = rules(&history);
+        assert!(found.contains(&Rule::Unique), "{found:?}");
+        // A command that changes nothing has the version of another one.
+        let mut history = right();
+        history.operations.push(done(POOL, Change::Set(Field::Queue, 7), 90, 4));
+        assert_eq!(check(&history), []);
+    }
+
+    #[test]
+    fn acknowledged_version_with_another_state_is_found() {
+        // As when the change of an unknown request is kept in place of the acknowledged one.
+        let mut history = right();
+        history.operations.push(unknown(LEAF, Change::Remove, 85));
+        history.operations.push(done(POOL, Change::Set(Field::Queue, 8), 90, 5));
+        let history = history.seen(100, 5, vec![(POOL, pool(7))]);
+        assert_eq!(rules(&history), [Rule::Linearizable, Rule::OneState].into());
+    }
+
+    #[test]
+    fn two_states_of_one_version_are_found() {
+        let history = right().seen(79, 4, vec![(POOL, pool(7))]);
+        assert!(rules(&history).contains(&Rule::OneState));
+        let history = right().updates([update(2, 90, 4, 9)]);
+        assert_eq!(rules(&history), [Rule::OneState].into());
+    }
+
+    #[test]
+    fn follower_that_goes_back_is_found() {
+        let history = right().updates([update(1, 90, 3, 6)]);
+        assert_eq!(rules(&history), [Rule::Follower].into());
+        assert_eq!(check(&right().updates([update(2, 90, 3, 6)])), []);
+    }
+
+    #[test]
+    fn command_at_another_version_is_found() {
+        let mut history = right();
+        let mut operation = done(LEAF, Change::Remove, 90, 5);
+        let Request::Command { if_version, .. } = &mut operation.request else { panic!() };
+        *if_version = Some(3);
+        history.operations.push(operation);
+        assert_eq!(rules(&history), [Rule::Condition].into());
+    }
+
+    #[test]
+    fn history_is_read_as_it_was_written() {
+        let mut file = Vec::new();
+        right().write(&mut file).unwrap();
+        let read = History::read(&file[..]).unwrap();
+        assert_eq!((&read.states, &read.operations), (&right().states, &right().operations));
+        assert_eq!((read.updates.len(), check(&read)), (3, Vec::new()));
+        assert!(History::read(&b"{\"operation\": 1}\n"[..]).is_err());
+    }
+}

@@ -1,0 +1,523 @@
+//! Clients that issue commands and reads, followers that take what controllers send, and the history that both record.
+
+use std::cell::{Cell, RefCell};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::RngExt as _;
+use rand::seq::SliceRandom as _;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use wedjat::controller::generated::fabric_client::FabricClient;
+use wedjat::controller::generated::follow_request::Message;
+use wedjat::controller::generated::{
+    Acknowledge, CommandRequest, FollowReply, FollowRequest, TopologyRequest,
+};
+use wedjat::controller::{NodeId, View, delta, hello};
+use wedjat_pktgen::seed::{Stream, StreamSeed};
+
+use super::record::{self, Answer, History, Key, Kind, Operation, Request, Update};
+
+/// Clients wait up to so many leases for an answer, longer than a pause.
+const PATIENCE: u32 = 3;
+/// Longest pause of a client between two operations while all are busy, and while those that write are quiet. A late write from before a
+/// fault needs a quiet leader to do harm.
+const THINK_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
+/// Time after which clients may turn busy or quiet.
+const PHASE: Duration = Duration::from_secs(4);
+/// A client tries another controller after so long.
+const RETRY: Duration = Duration::from_millis(50);
+/// Clients change new keys after so long, so that each key's history stays short.
+const GENERATION: Duration = Duration::from_secs(8);
+/// Leaves, spines and pools of a generation.
+const PER_GENERATION: [(Kind, u64, u64); 3] =
+    [(Kind::Leaf, 1000, 3), (Kind::Spine, 100, 2), (Kind::Pool, 10, 2)];
+/// Connections of a follower end after up to so long.
+const SESSION_MAX: Duration = Duration::from_secs(6);
+/// The pool that all followers have workers of.
+const COMMON: u16 = 1;
+/// Largest queue limit that is drawn.
+const QUEUE_MAX: u64 = 60_000;
+
+type Client = FabricClient<Channel>;
+
+/// Controllers, and the history of what they answer.
+#[derive(Debug)]
+pub struct Bench {
+    /// Sockets of the controllers.
+    sockets: Vec<PathBuf>,
+    /// Start of the run.
+    began: Instant,
+    patience: Duration,
+    history: RefCell<History>,
+    /// Controller that answered last as the leader.
+    leader: Arc<AtomicUsize>,
+    /// Time of the last answer of a leader.
+    served_ns: Cell<u64>,
+    /// Longest interval without one: its length and its end.
+    longest_gap: Cell<(Duration, Duration)>,
+    /// Newest version that a client knows.
+    newest: Cell<u64>,
+    counter: Cell<u64>,
+    is_over: Cell<bool>,
+}
+
+async fn connect(socket: &Path) -> Result<Client, String> {
+    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()));
+    let channel = endpoint.map_err(|error| error.to_string())?.connect().await;
+    let channel = channel.map_err(|error| format!("no connection: {error}"))?;
+    Ok(FabricClient::new(channel).max_decoding_message_size(64 << 20))
+}
+
+/// Answer to a command that was not carried out, or may have been.
+fn refusal(status: &Status) -> Answer {
+    let (code, reason) = (status.code(), status.message().to_owned());
+    let version = || {
+        let digits = reason.split_once("version is ")?.1;
+        let end = digits.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(digits.len());
+        digits[..end].parse().ok()
+    };
+    match code {
+        Code::NotFound => Answer::Absent,
+        Code::AlreadyExists => Answer::Present,
+        Code::Aborted => match version() {
+            Some(found) => Answer::OtherVersion { found },
+            None => Answer::Fail { reason },
+        },
+        Code::InvalidArgument | Code::FailedPrecondition => Answer::Fail { reason },
+        // A controller that ends may have begun.
+        Code::Unavailable
+            if reason.starts_with("this controller stands by: ")
+                && !reason.ends_with("it ends") =>
+        {
+            Answer::Fail { reason }
+        }
+        _ => Answer::Unknown { reason: format!("{code:?}: {reason}") },
+    }
+}
+
+impl Bench {
+    /// Of controllers at these sockets.
+    #[must_use]
+    pub fn new(
+        sockets: Vec<PathBuf>,
+        began: Instant,
+        lease: Duration,
+        leader: Arc<AtomicUsize>,
+    ) -> Self {
+        Self {
+            sockets,
+            began,
+            patience: lease * PATIENCE,
+            history: RefCell::default(),
+            leader,
+            served_ns: Cell::default(),
+            longest_gap: Cell::default(),
+            newest: Cell::default(),
+            counter: Cell::new(1),
+            is_over: Cell::new(false),
+        }
+    }
+
+    /// Tells clients and followers to end.
+    pub fn end(&self) {
+        self.is_over.set(true);
+    }
+
+    /// The history so far, which is empty then.
+    #[must_use]
+    pub fn take(&self) -> History {
+        self.history.take()
+    }
+
+    /// Longest interval without an answer of a leader, until now: its length and its end.
+    #[must_use]
+    pub fn longest_gap(&self) -> (Duration, Duration) {
+        let now = self.now_ns();
+        let gap = Duration::from_nanos(now - self.served_ns.get());
+        self.longest_gap.get().max((gap, Duration::from_nanos(now)))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Number that no other call returns.
+    fn number(&self) -> u64 {
+        self.counter.replace(self.counter.get() + 1)
+    }
+
+    fn note_leader(&self, controller: usize, version: u64) {
+        self.leader.store(controller, Ordering::Relaxed);
+        self.longest_gap.set(self.longest_gap());
+        self.served_ns.set(self.now_ns());
+        self.newest.set(version.max(self.newest.get()));
+    }
+
+    /// Makes an operation and records it; returns its answer.
+    async fn operate(
+        &self,
+        number: u32,
+        connections: &mut [Option<Client>],
+        controller: usize,
+        request: Request,
+    ) -> Answer {
+        let began_ns = self.now_ns();
+        let asked = self.ask(connections, controller, &request);
+        let answer = timeout(self.patience, asked).await;
+        let late = || Answer::Unknown { reason: format!("no answer for {:?}", self.patience) };
+        let mut answer = answer.unwrap_or_else(|_| late());
+        if let (Request::Read, Answer::Unknown { reason }) = (&request, &answer) {
+            answer = Answer::Fail { reason: reason.clone() };
+        }
+        match answer {
+            Answer::State { version, .. } | Answer::Done { version } => {
+                self.note_leader(controller, version);
+            }
+            _ => {}
+        }
+        let operation = Operation {
+            client: number,
+            controller: controller as u32 + 1,
+            began_ns,
+            ended_ns: self.now_ns(),
+            request,
+            answer: answer.clone(),
+        };
+        self.history.borrow_mut().operations.push(operation);
+        answer
+    }
+
+    async fn ask(
+        &self,
+        connections: &mut [Option<Client>],
+        controller: usize,
+        request: &Request,
+    ) -> Answer {
+        let place = &mut connections[controller];
+        let mut client = match place.take() {
+            Some(client) => client,
+            None => match connect(&self.sockets[controller]).await {
+                Ok(client) => client,
+                // Nothing was asked.
+                Err(reason) => return Answer::Fail { reason },
+            },
+        };
+        let answer = match request {
+            Request::Read => match client.topology(TopologyRequest {}).await {
+                Ok(reply) => {
+                    let reply = reply.into_inner();
+                    let state = record::of_topology(&reply);
+                    let state = self.history.borrow_mut().intern(state);
+                    Answer::State { term: reply.term, version: reply.version, state }
+                }
+                Err(status) => Answer::Fail { reason: status.message().to_owned() },
+            },
+            Request::Command { text, if_version, .. } => {
+                let asked = CommandRequest { command: text.clone(), if_version: *if_version };
+                match client.command(asked).await {
+                    Ok(reply) => Answer::Done { version: reply.into_inner().version },
+                    Err(status) => refusal(&status),
+                }
+            }
+        };
+        if !matches!(answer, Answer::Unknown { .. }) {
+            *place = Some(client);
+        }
+        answer
+    }
+
+    /// Makes an operation at one controller after the other until it is carried out, or refused as already so; fails after `time`.
+    async fn insist(&self, text: &str, time: Duration) -> Result<usize, String> {
+        let request = command(text, None)?;
+        let (began, mut connections) = (Instant::now(), vec![None; self.sockets.len()]);
+        let mut answers = vec![String::new(); self.sockets.len()];
+        loop {
+            for (controller, last) in answers.iter_mut().enumerate() {
+                let answer = self.operate(0, &mut connections, controller, request.clone()).await;
+                if matches!(answer, Answer::Done { .. } | Answer::Present) {
+                    return Ok(controller);
+                }
+                *last = answer.to_string();
+            }
+            if began.elapsed() > time {
+                let answers: Vec<_> = (1..)
+                    .zip(answers)
+                    .map(|(id, said)| format!("controller {id}: {said}"))
+                    .collect();
+                return Err(format!("{text} for {time:?}: {}", answers.join("; ")));
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    /// Waits for a leader, and makes what followers need: leaves with workers of one pool.
+    ///
+    /// # Errors
+    /// When none leads in time.
+    pub async fn prepare(&self, followers: u16, time: Duration) -> Result<(), String> {
+        for leaf in 1..=followers {
+            self.insist(&format!("add-leaf id={leaf} ip=10.200.0.{leaf}"), time).await?;
+            let server = format!("add-server ip=10.201.0.{leaf} leaf={leaf} workers=0-3");
+            self.insist(&server, time).await?;
+        }
+        let pool = format!(
+            "add-pool id={COMMON} workers={} policy=horus queue=1",
+            2 * u32::from(followers)
+        );
+        self.insist(&pool, time).await?;
+        self.served_ns.set(self.now_ns());
+        self.longest_gap.take();
+        Ok(())
+    }
+
+    /// After all faults: has a change kept and read, and waits until all followers have it.
+    ///
+    /// # Errors
+    /// When one of them does not happen in time.
+    pub async fn settle(&self, followers: u16, time: Duration) -> Result<Duration, String> {
+        let began = Instant::now();
+        let text = format!("set-queue pool={COMMON} queue={}", self.number() % QUEUE_MAX + 1);
+        let leader = self.insist(&text, time).await?;
+        let took = began.elapsed();
+        let version = self.newest.get();
+        let mut connections = vec![None; self.sockets.len()];
+        for number in 0..3 {
+            let read = self.operate(number, &mut connections, leader, Request::Read).await;
+            if !matches!(read, Answer::State { .. }) {
+                return Err(format!("the leader does not answer a read after the faults: {read}"));
+            }
+        }
+        while began.elapsed() < time {
+            let behind = self.behind(followers, version);
+            if behind.is_empty() {
+                return Ok(took);
+            }
+            sleep(RETRY).await;
+        }
+        let behind = self.behind(followers, version).join(", ");
+        Err(format!("version {version} has not come to {behind} {time:?} after the faults"))
+    }
+
+    /// Followers that have not had a version.
+    fn behind(&self, followers: u16, version: u64) -> Vec<String> {
+        let history = self.history.borrow();
+        let nodes = (1..=followers).map(|id| NodeId::Leaf(id).to_string());
+        let is_behind = |node: &String| {
+            let newest = history.updates.iter().rev().find(|update| update.node == *node);
+            newest.is_none_or(|update| update.version < version)
+        };
+        nodes.filter(is_behind).collect()
+    }
+
+    /// A client that works until the end.
+    pub async fn work(self: Rc<Self>, number: u32, seed: u64) {
+        let mut stream = StreamSeed::derive(seed, "client", number).stream();
+        let count = self.sockets.len();
+        let mut connections = vec![None; count];
+        let mut known = 0;
+        while !self.is_over.get() {
+            // Half of the clients ask any controller, also one that leads no more. Half of those only read, so that they do not wait
+            // behind a command.
+            let leader = self.leader.load(Ordering::Relaxed).min(count - 1);
+            let follows_leader = number.is_multiple_of(2) && stream.random_bool(0.9);
+            let controller = if follows_leader { leader } else { stream.random_range(0..count) };
+            let only_reads = number % 4 == 3;
+            let request = if only_reads { Request::Read } else { self.draw(&mut stream, known) };
+            let answer = self.operate(number, &mut connections, controller, request).await;
+            match answer {
+                Answer::State { version, .. } | Answer::Done { version } => known = version,
+                Answer::OtherVersion { found } => known = found,
+                _ => {}
+            }
+            let phase = self.began.elapsed().as_secs() / PHASE.as_secs();
+            let is_quiet = !only_reads
+                && StreamSeed::derive(seed, "phase", phase as u32).seed.is_multiple_of(3);
+            self.think(THINK_MAX[usize::from(is_quiet)].mul_f64(stream.random())).await;
+        }
+    }
+
+    /// Waits, but not beyond the end.
+    async fn think(&self, time: Duration) {
+        let began = Instant::now();
+        while !self.is_over.get() && began.elapsed() < time {
+            sleep(RETRY.min(time - began.elapsed().min(time))).await;
+        }
+    }
+
+    /// Draws what a client asks next.
+    fn draw(&self, stream: &mut Stream, known: u64) -> Request {
+        if stream.random_bool(0.35) {
+            return Request::Read;
+        }
+        let generation = self.began.elapsed().as_secs() / GENERATION.as_secs();
+        let (kind, first, count) = PER_GENERATION[stream.random_range(0..PER_GENERATION.len())];
+        let id = first + (generation * count + stream.random_range(0..count)) % 8000;
+        let unique = self.number();
+        let ip = std::net::Ipv4Addr::from_bits(
+            (11 << 24) + ((unique / 250) << 8) as u32 + (unique % 250) as u32 + 1,
+        );
+        let queue = match stream.random_bool(0.3) {
+            true => stream.random_range(1..4),
+            false => 4 + unique % (QUEUE_MAX - 4),
+        };
+        let is_common = stream.random_bool(0.25);
+        let text = match (kind, stream.random_range(0..10)) {
+            _ if is_common => format!("set-queue pool={COMMON} queue={queue}"),
+            (Kind::Leaf, 0..4) => format!("add-leaf id={id} ip={ip}"),
+            (Kind::Leaf, 4..6) => format!("fail-leaf id={id}"),
+            (Kind::Leaf, 6..8) => format!("restore-leaf id={id}"),
+            (Kind::Leaf, _) => format!("remove-leaf id={id}"),
+            (Kind::Spine, 0..4) => format!("add-spine id={id} ip={ip}"),
+            (Kind::Spine, 4..6) => format!("fail-spine id={id}"),
+            (Kind::Spine, 6..8) => format!("restore-spine id={id}"),
+            (Kind::Spine, _) => format!("remove-spine id={id}"),
+            (_, 0..4) => format!("add-pool id={id} workers=0 policy=horus queue={queue}"),
+            (_, 4..8) => format!("set-queue pool={id} queue={queue}"),
+            (_, _) => format!("remove-pool id={id}"),
+        };
+        let if_version = stream.random_bool(0.25).then_some(known.max(1));
+        command(&text, if_version).unwrap_or(Request::Read)
+    }
+
+    /// A leaf that follows until the end, at one controller after the other, and starts anew now and then.
+    pub async fn follow(self: Rc<Self>, leaf: u16, seed: u64) {
+        let mut stream = StreamSeed::derive(seed, "follower", leaf.into()).stream();
+        let mut follower = Follower::new(leaf, self.number());
+        let mut order: Vec<usize> = (0..self.sockets.len()).collect();
+        while !self.is_over.get() {
+            order.shuffle(&mut stream);
+            for &controller in &order {
+                let session = SESSION_MAX.mul_f64(stream.random_range(0.2..1.0));
+                let _ = timeout(session, self.session(&mut follower, controller)).await;
+                if self.is_over.get() {
+                    return;
+                }
+            }
+            if stream.random_bool(0.3) {
+                follower = Follower::new(leaf, self.number());
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn session(&self, follower: &mut Follower, controller: usize) -> Result<(), String> {
+        let asked_ns = self.now_ns();
+        let mut client = connect(&self.sockets[controller]).await?;
+        let (to, messages) = mpsc::channel(4);
+        let first = Message::Hello(hello(follower.node, follower.process, follower.known));
+        let send = |message| to.send(FollowRequest { message: Some(message) });
+        send(first).await.map_err(|error| error.to_string())?;
+        let called = client.follow(ReceiverStream::new(messages)).await;
+        let mut from = called.map_err(|status| status.message().to_owned())?.into_inner();
+        let mut asked = Some(asked_ns);
+        while let Some(message) = from.message().await.map_err(|status| status.to_string())? {
+            let version = message.version;
+            let mut update = follower.take(message)?;
+            (update.asked_ns, update.at_ns) = (asked.take(), self.now_ns());
+            update.controller = controller as u32 + 1;
+            self.history.borrow_mut().updates.push(update);
+            let acknowledge = Message::Acknowledge(Acknowledge { version });
+            send(acknowledge).await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Request of a command's text.
+fn command(text: &str, if_version: Option<u64>) -> Result<Request, String> {
+    let parsed = text.parse().map_err(|error| format!("{text}: {error}"))?;
+    let (key, change) = record::of_command(&parsed).ok_or(format!("{text}: of no one key"))?;
+    Ok(Request::Command { text: text.to_owned(), key, change, if_version })
+}
+
+/// Process of a node that follows.
+struct Follower {
+    node: NodeId,
+    process: u64,
+    view: View,
+    /// Newest term and version.
+    known: (u64, u64),
+}
+
+impl Follower {
+    fn new(leaf: u16, process: u64) -> Self {
+        Self { node: NodeId::Leaf(leaf), process, view: View::default(), known: (0, 0) }
+    }
+
+    /// Applies a message as a node does, unless its sender was deposed.
+    fn take(&mut self, message: FollowReply) -> Result<Update, String> {
+        let (term, version, is_snapshot) = (message.term, message.version, message.snapshot);
+        if (term, version) < self.known {
+            return Err("it does not lead any more".to_owned());
+        }
+        if is_snapshot {
+            self.view = View::default();
+        }
+        self.view.take(delta(message).map_err(|error| error.to_string())?);
+        self.known = (term, version);
+        let mut hasher = DefaultHasher::new();
+        format!("{:?}", self.view).hash(&mut hasher);
+        let pools = self
+            .view
+            .pools
+            .iter()
+            .map(|(&id, pool)| (Key(Kind::Pool, id.into()), record::of_pool(&pool.settings)));
+        Ok(Update {
+            node: self.node.to_string(),
+            process: self.process,
+            controller: 0,
+            asked_ns: None,
+            at_ns: 0,
+            term,
+            version,
+            view: hasher.finish(),
+            part: pools.collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_controllers_are_told_apart() {
+        let unknown = |status: &Status| matches!(refusal(status), Answer::Unknown { .. });
+        assert_eq!(refusal(&Status::not_found("leaf 3: there is none")), Answer::Absent);
+        assert_eq!(refusal(&Status::already_exists("id 3")), Answer::Present);
+        let other = Status::aborted("the fabric's version is 17, not 9: look at what has changed");
+        assert_eq!(refusal(&other), Answer::OtherVersion { found: 17 });
+        let stands_by = Status::unavailable("this controller stands by: controller 2 leads");
+        assert!(matches!(refusal(&stands_by), Answer::Fail { .. }));
+        assert!(unknown(&Status::unavailable("this controller stands by: it ends")));
+        assert!(unknown(&Status::unavailable("whether the command is kept is not known")));
+        assert!(unknown(&Status::unknown("h2 protocol error")));
+        assert!(unknown(&Status::deadline_exceeded("late")));
+    }
+
+    #[test]
+    fn every_drawn_command_changes_one_key() {
+        let leader = Arc::default();
+        let bench = Bench::new(Vec::new(), Instant::now(), Duration::from_secs(3), leader);
+        let mut stream = StreamSeed::derive(1, "client", 1).stream();
+        let requests: Vec<_> = (0..2000).map(|_| bench.draw(&mut stream, 5)).collect();
+        let reads = requests.iter().filter(|request| **request == Request::Read).count();
+        assert!((600..800).contains(&reads), "{reads}");
+        let sets = requests.iter().filter(|request| {
+            matches!(
+                request,
+                Request::Command { change: record::Change::Set(record::Field::Queue, _), .. }
+            )
+        });
+        assert!(sets.count() > 300);
+    }
+}

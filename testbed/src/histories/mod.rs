@@ -1,0 +1,196 @@
+//! Histories of controllers under faults: clients issue commands and reads to `wedjat controller` processes, followers take what those
+//! send, a nemesis injects faults, and afterwards [`check`] looks whether one fabric with versions explains all that was seen.
+//!
+//! The soak in emulated time records its histories in the same form, and they pass the same check.
+
+pub mod check;
+mod client;
+pub mod cluster;
+pub mod linear;
+pub mod nemesis;
+pub mod record;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use check::{Rule, Violation};
+use client::Bench;
+use cluster::{Cluster, Store};
+use nemesis::{Fault, Injection, Nemesis};
+use record::{Answer, History, Request};
+
+/// The first leader leads within so long, and after the last fault a leader serves and all followers have its version.
+const SERVED_MAX: Duration = Duration::from_secs(90);
+
+/// Setting of a run.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Store.
+    pub store: Store,
+    /// Kinds of faults.
+    pub faults: Vec<Fault>,
+    /// Length.
+    pub time: Duration,
+    /// Seed of faults and clients.
+    pub seed: u64,
+    /// Lease of a leader.
+    pub lease: Duration,
+    /// Clients.
+    pub clients: u32,
+    /// Leaves that follow.
+    pub followers: u16,
+    /// The command `wedjat`.
+    pub wedjat: PathBuf,
+    /// Folder for the controllers' logs.
+    pub logs: Option<PathBuf>,
+}
+
+/// Result of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// History.
+    pub history: History,
+    /// Faults that were injected.
+    pub injected: Vec<Injection>,
+    /// Longest interval without an answer of a leader: its length and its end.
+    pub longest_gap: (Duration, Duration),
+    /// Time from the end of the faults to the first change that was kept.
+    pub recovered: Option<Duration>,
+    /// Violations, in the order of time.
+    pub violations: Vec<Violation>,
+    /// Time that the check took.
+    pub checked_in: Duration,
+}
+
+impl Report {
+    /// Numbers of operations, by what was asked and answered.
+    #[must_use]
+    pub fn outcomes(&self) -> BTreeMap<&'static str, usize> {
+        let mut found = BTreeMap::new();
+        for operation in &self.history.operations {
+            let name = match (&operation.request, &operation.answer) {
+                (Request::Read, Answer::State { .. }) => "reads",
+                (Request::Read, _) => "reads not answered",
+                (_, Answer::Done { .. }) => "changes acknowledged",
+                (_, Answer::Absent | Answer::Present | Answer::OtherVersion { .. }) => {
+                    "changes refused"
+                }
+                (_, Answer::Unknown { .. }) => "changes unknown",
+                (_, _) => "changes not made",
+            };
+            *found.entry(name).or_default() += 1;
+        }
+        found
+    }
+
+    /// Numbers of faults, by kind.
+    #[must_use]
+    pub fn faults(&self) -> BTreeMap<&'static str, usize> {
+        let mut found = BTreeMap::new();
+        for one in &self.injected {
+            *found.entry(one.spell.fault.name()).or_default() += 1;
+        }
+        found
+    }
+}
+
+/// Makes a history and checks it. It ends early when `stop` is set. Needs namespaces of its own ([`cluster::enter_namespaces`]).
+///
+/// # Errors
+/// When it can't be made. Violations stand in the report.
+pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
+    let cluster = Cluster::start(setting.store, &setting.wedjat, setting.lease)?;
+    let sockets = (0..cluster.controllers()).map(|at| cluster.socket(at)).collect();
+    let (cluster, leader) = (Mutex::new(cluster), Arc::new(AtomicUsize::new(usize::MAX)));
+    let began = Instant::now();
+    let bench = Rc::new(Bench::new(sockets, began, setting.lease, Arc::clone(&leader)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let tasks = tokio::task::LocalSet::new();
+    let prepared = bench.prepare(setting.followers, SERVED_MAX);
+    tasks.block_on(&runtime, prepared).map_err(|reason| format!("no history: {reason}"))?;
+    let offset = began.elapsed();
+    let plan = nemesis::plan(&setting.faults, setting.seed, setting.time, setting.lease);
+    let plan: Vec<_> = plan
+        .into_iter()
+        .map(|spell| nemesis::Spell { from: spell.from + offset, to: spell.to + offset, ..spell })
+        .collect();
+    let until = offset + setting.time;
+    let ended = AtomicBool::new(false);
+    let (injected, (settled, longest_gap)) = std::thread::scope(|scope| {
+        let nemesis = Nemesis {
+            cluster: &cluster,
+            store: setting.store,
+            leader: &leader,
+            began,
+            stop: &ended,
+        };
+        let nemesis = scope.spawn(move || nemesis.run(&plan));
+        let settled = tasks.block_on(&runtime, async {
+            let clients = (1..=setting.clients).map(|number| {
+                tokio::task::spawn_local(Rc::clone(&bench).work(number, setting.seed))
+            });
+            let clients: Vec<_> = clients.collect();
+            let followers = (1..=setting.followers)
+                .map(|leaf| tokio::task::spawn_local(Rc::clone(&bench).follow(leaf, setting.seed)));
+            let followers: Vec<_> = followers.collect();
+            while began.elapsed() < until && !stop.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            ended.store(true, Ordering::Relaxed);
+            while !nemesis.is_finished() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let settled = bench.settle(setting.followers, SERVED_MAX).await;
+            let longest_gap = bench.longest_gap();
+            bench.end();
+            for client in clients {
+                let _ = client.await;
+            }
+            followers.into_iter().for_each(|follower| follower.abort());
+            (settled, longest_gap)
+        });
+        (nemesis.join(), settled)
+    });
+    let injected = injected.map_err(|_| "the nemesis has panicked")??;
+    let cluster = cluster.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(logs) = &setting.logs {
+        keep_logs(&cluster, logs)?;
+    }
+    drop(cluster);
+    let (history, checked) = (bench.take(), Instant::now());
+    let mut violations = check::check(&history);
+    let recovered = settled.as_ref().ok().copied();
+    violations.extend(settled.err().map(|what| Violation {
+        rule: Rule::Served,
+        at_ns: began.elapsed().as_nanos() as u64,
+        what,
+        lines: Vec::new(),
+    }));
+    violations.sort_by_key(|violation| violation.at_ns);
+    Ok(Report {
+        history,
+        injected,
+        longest_gap,
+        recovered,
+        violations,
+        checked_in: checked.elapsed(),
+    })
+}
+
+/// Copies the logs of all processes.
+fn keep_logs(cluster: &Cluster, to: &std::path::Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", to.display());
+    std::fs::create_dir_all(to).map_err(failed)?;
+    for file in std::fs::read_dir(cluster.folder()).map_err(failed)? {
+        let file = file.map_err(failed)?;
+        if file.path().extension().is_some_and(|ending| ending == "log") {
+            std::fs::copy(file.path(), to.join(file.file_name())).map_err(failed)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,326 @@
+//! Faults of a run: what is injected, when, and where. The plan follows from the seed; which controller leads at the time of a fault
+//! does not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::RngExt as _;
+use rand::seq::SliceRandom as _;
+use wedjat_pktgen::seed::StreamSeed;
+
+use super::cluster::{Cluster, Host, MEMBERS, Store};
+
+/// Time of the first fault.
+const BEGIN: Duration = Duration::from_secs(1);
+/// Interval at which the nemesis looks whether the run has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Kind of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// A controller is killed and started again.
+    Kill,
+    /// A controller is stopped for longer than its lease and goes on.
+    Pause,
+    /// Packets of one host to and from members of etcd are dropped.
+    Cut,
+    /// The same in one direction.
+    OneWay,
+    /// The link of one host goes down.
+    Unplug,
+    /// A member of etcd is killed and started again.
+    Member,
+    /// All processes are killed and started again.
+    Restart,
+    /// The file system of the store is full.
+    Full,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Kill,
+        Self::Pause,
+        Self::Cut,
+        Self::OneWay,
+        Self::Unplug,
+        Self::Member,
+        Self::Restart,
+        Self::Full,
+    ];
+
+    /// As on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Pause => "pause",
+            Self::Cut => "cut",
+            Self::OneWay => "one-way",
+            Self::Unplug => "unplug",
+            Self::Member => "member",
+            Self::Restart => "restart",
+            Self::Full => "full",
+        }
+    }
+
+    /// A store can have it.
+    #[must_use]
+    pub fn fits(self, store: Store) -> bool {
+        match store {
+            Store::Etcd => self != Self::Full,
+            Store::File => matches!(self, Self::Kill | Self::Pause | Self::Restart | Self::Full),
+        }
+    }
+
+    /// Least and greatest length, in leases.
+    fn length(self) -> (f64, f64) {
+        match self {
+            Self::Kill | Self::Member => (0.1, 1.5),
+            Self::Pause => (1.1, 2.4),
+            Self::Cut | Self::OneWay => (0.3, 2.5),
+            Self::Unplug => (0.3, 1.5),
+            Self::Restart | Self::Full => (0.1, 0.8),
+        }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|fault| fault.name() == text);
+        named.ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|fault| fault.name()).collect();
+            format!("there is no fault `{text}`; choose of {}, or all, or none", names.join(", "))
+        })
+    }
+}
+
+/// Fault of a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spell {
+    /// Kind.
+    pub fault: Fault,
+    /// Begin, from the start of the run on.
+    pub from: Duration,
+    /// End.
+    pub to: Duration,
+    /// Number that draws its target.
+    pub draw: u64,
+}
+
+/// Draws a plan of these faults, all of which end within `time`. Each kind comes once before one comes again.
+#[must_use]
+pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec<Spell> {
+    let mut stream = StreamSeed::derive(seed, "faults", 0).stream();
+    let (mut spells, mut from, mut left) = (Vec::<Spell>::new(), BEGIN, Vec::new());
+    if faults.is_empty() {
+        return spells;
+    }
+    loop {
+        if left.is_empty() {
+            left = faults.to_vec();
+            left.shuffle(&mut stream);
+        }
+        let Some(fault) = left.pop() else { return spells };
+        let (least, most) = fault.length();
+        // Short ones are as likely as long ones: what is in flight at the end of a short one is still fresh.
+        let length = least * (most / least).powf(stream.random());
+        let to = from + lease.mul_f64(length);
+        if to > time {
+            return spells;
+        }
+        spells.push(Spell { fault, from, to, draw: stream.random() });
+        let gap = lease.mul_f64(stream.random_range(0.2..1.0));
+        // Some faults overlap.
+        from = if stream.random_bool(0.2) { from + (to - from) / 2 } else { to + gap };
+    }
+}
+
+/// Fault as it was injected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Injection {
+    /// Fault.
+    pub spell: Spell,
+    /// Target, in words.
+    pub target: String,
+}
+
+impl fmt::Display for Injection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Spell { fault, from, to, .. } = self.spell;
+        let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
+        write!(f, "{from:7.3} s to {to:7.3} s: {} {}", fault.name(), self.target)
+    }
+}
+
+/// Undoes a fault.
+enum Undo {
+    Run(Vec<Host>),
+    Continue(Host),
+    Join(Vec<(Host, Host)>),
+    Plug(Host),
+    Free,
+}
+
+/// Injects faults into a cluster.
+#[derive(Debug)]
+pub struct Nemesis<'a> {
+    /// Cluster.
+    pub cluster: &'a Mutex<Cluster>,
+    /// Store of the cluster.
+    pub store: Store,
+    /// Controller that answered last as the leader, from 0 on.
+    pub leader: &'a AtomicUsize,
+    /// Start of the run.
+    pub began: Instant,
+    /// Ends the plan early.
+    pub stop: &'a AtomicBool,
+}
+
+impl Nemesis<'_> {
+    fn cluster(&self) -> std::sync::MutexGuard<'_, Cluster> {
+        self.cluster.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Carries out a plan, and undoes all of it at the end.
+    ///
+    /// # Errors
+    /// When the system refuses a fault.
+    pub fn run(&self, plan: &[Spell]) -> Result<Vec<Injection>, String> {
+        let (mut injected, mut active) = (Vec::new(), BTreeMap::<(Duration, usize), Undo>::new());
+        let mut next = plan.iter().enumerate().peekable();
+        loop {
+            let begin = next.peek().map(|(_, spell)| spell.from);
+            let end = active.first_key_value().map(|((end, _), _)| *end);
+            let Some(due) = begin.into_iter().chain(end).min() else { return Ok(injected) };
+            while self.began.elapsed() < due && !self.stop.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK.min(due.saturating_sub(self.began.elapsed())));
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                active.into_values().try_for_each(|undo| self.undo(undo))?;
+                return Ok(injected);
+            }
+            if end == Some(due) {
+                let Some((_, undo)) = active.pop_first() else { continue };
+                self.undo(undo)?;
+            } else if let Some((number, spell)) = next.next() {
+                let (target, undo) = self.inject(spell)?;
+                active.insert((spell.to, number), undo);
+                injected.push(Injection { spell: *spell, target });
+            }
+        }
+    }
+
+    /// The controller that leads, or by lot another one.
+    fn controller(&self, draw: u64, cluster: &Cluster) -> Host {
+        let leader = self.leader.load(Ordering::Relaxed);
+        let count = cluster.controllers();
+        let is_leader = draw % 100 < 60 && leader < count;
+        Host::Controller(if is_leader { leader } else { (draw / 100) as usize % count })
+    }
+
+    /// A controller, or by lot a member of etcd.
+    fn host(&self, draw: u64, cluster: &Cluster) -> Host {
+        match (draw >> 32) % 4 {
+            0 => Host::Member((draw / 100) as usize % MEMBERS),
+            _ => self.controller(draw, cluster),
+        }
+    }
+
+    fn inject(&self, spell: &Spell) -> Result<(String, Undo), String> {
+        let (mut cluster, draw) = (self.cluster(), spell.draw);
+        Ok(match spell.fault {
+            Fault::Kill => {
+                let host = self.controller(draw, &cluster);
+                cluster.kill(host);
+                (host.to_string(), Undo::Run(vec![host]))
+            }
+            Fault::Pause => {
+                let host = self.controller(draw, &cluster);
+                cluster.pause(host, true);
+                (host.to_string(), Undo::Continue(host))
+            }
+            Fault::Member => {
+                let host = Host::Member((draw / 100) as usize % MEMBERS);
+                cluster.kill(host);
+                (host.to_string(), Undo::Run(vec![host]))
+            }
+            Fault::Unplug => {
+                let host = self.host(draw, &cluster);
+                cluster.unplug(host, true)?;
+                (host.to_string(), Undo::Plug(host))
+            }
+            Fault::Cut | Fault::OneWay => {
+                let host = self.host(draw, &cluster);
+                let members = (0..MEMBERS).map(Host::Member).filter(|member| *member != host);
+                let mut members: Vec<_> = members.collect();
+                // By lot, one member only.
+                if (draw >> 40) % 4 == 0 {
+                    members = vec![members[(draw >> 48) as usize % members.len()]];
+                }
+                let (out, back) = match spell.fault {
+                    Fault::Cut => (true, true),
+                    _ => ((draw >> 56) % 2 == 0, (draw >> 56) % 2 == 1),
+                };
+                let from = members.iter().filter(|_| out).map(|&member| (host, member));
+                let to = members.iter().filter(|_| back).map(|&member| (member, host));
+                let pairs: Vec<_> = from.chain(to).collect();
+                pairs.iter().try_for_each(|&(from, to)| cluster.cut(from, to, true))?;
+                let target = pairs.iter().map(|(from, to)| format!("{from} > {to}"));
+                (target.collect::<Vec<_>>().join(", "), Undo::Join(pairs))
+            }
+            Fault::Restart => {
+                let members = (0..MEMBERS).filter(|_| self.store == Store::Etcd).map(Host::Member);
+                let controllers = (0..cluster.controllers()).map(Host::Controller);
+                let hosts: Vec<_> = members.chain(controllers).collect();
+                hosts.iter().for_each(|&host| cluster.kill(host));
+                ("of all".to_owned(), Undo::Run(hosts))
+            }
+            Fault::Full => {
+                cluster.fill(true)?;
+                ("store".to_owned(), Undo::Free)
+            }
+        })
+    }
+
+    fn undo(&self, undo: Undo) -> Result<(), String> {
+        let mut cluster = self.cluster();
+        match undo {
+            Undo::Run(hosts) => hosts.into_iter().try_for_each(|host| cluster.run(host)),
+            Undo::Continue(host) => {
+                cluster.pause(host, false);
+                Ok(())
+            }
+            Undo::Join(pairs) => {
+                pairs.into_iter().try_for_each(|(from, to)| cluster.cut(from, to, false))
+            }
+            Undo::Plug(host) => cluster.unplug(host, false),
+            Undo::Free => cluster.fill(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plan_follows_from_its_seed_and_has_every_fault() {
+        let lease = Duration::from_secs(3);
+        let draw = |seed| plan(&Fault::ALL, seed, Duration::from_secs(120), lease);
+        assert_eq!(draw(5), draw(5));
+        assert_ne!(draw(5), draw(6));
+        let spells = draw(5);
+        for fault in Fault::ALL {
+            assert!(spells.iter().any(|spell| spell.fault == fault), "{fault:?}");
+        }
+        assert!(spells.iter().all(|spell| spell.from < spell.to && spell.to.as_secs() <= 120));
+        assert_eq!(plan(&[], 5, Duration::from_secs(120), lease), []);
+    }
+}

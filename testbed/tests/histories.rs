@@ -1,0 +1,136 @@
+//! Controllers as processes under faults: what they answered is linearizable. Skipped where etcd or the right to make namespaces is
+//! missing.
+#![cfg(feature = "control")]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod processes;
+
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+use wedjat_testbed::demo::fabric::controllers::has_etcd;
+use wedjat_testbed::histories::cluster::lacks_namespaces;
+
+fn histories(arguments: &[&str]) -> Output {
+    let mut command = processes::command("wedjat-testbed");
+    command.arg("histories").args(arguments).output().unwrap()
+}
+
+/// A run of three controllers over etcd, or of one with a file; `None` where it can't be made.
+fn run(store: &str, faults: &str, seconds: &str) -> Option<Value> {
+    if let Some(reason) = lacks_namespaces() {
+        eprintln!("SKIPPED: {reason}");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report");
+    let wedjat = processes::command("wedjat").get_program().to_owned();
+    let output = histories(&[
+        "--store",
+        store,
+        "--faults",
+        faults,
+        "--seconds",
+        seconds,
+        "--lease",
+        "3",
+        "--seed",
+        "3",
+        "--format",
+        "json",
+        "--report",
+        report.to_str().unwrap(),
+        "--wedjat",
+        wedjat.to_str().unwrap(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    let shown = serde_json::to_string_pretty(&value).unwrap();
+    assert_eq!(value["violations"], Value::Array(Vec::new()), "{shown}\n{said}");
+    assert!(output.status.success(), "{shown}\n{said}");
+    // The file holds what was checked.
+    let again = check(&report.join("history.jsonl"));
+    assert!(again.status.success(), "{again:?}");
+    Some(value)
+}
+
+fn check(file: &Path) -> Output {
+    histories(&["--check", file.to_str().unwrap()])
+}
+
+fn assert_has(value: &Value, faults: &[&str]) {
+    for fault in faults {
+        assert!(value["faults"][fault].as_u64() > Some(0), "{fault}: {value}");
+    }
+    for outcome in ["reads", "changes acknowledged"] {
+        assert!(value["operations"][outcome].as_u64() > Some(0), "{outcome}: {value}");
+    }
+    assert!(value["updates"].as_u64() > Some(0), "{value}");
+}
+
+#[test]
+fn controllers_over_etcd_are_linearizable_under_faults() {
+    if !has_etcd() {
+        eprintln!("SKIPPED: etcd is not installed; scripts/deps.sh test installs it where it can");
+        return;
+    }
+    let Some(value) = run("etcd", "kill,pause,cut", "18") else { return };
+    assert_has(&value, &["kill", "pause", "cut"]);
+}
+
+#[test]
+fn controller_with_file_is_linearizable_under_faults() {
+    let Some(value) = run("file", "kill,pause,full", "9") else { return };
+    assert_has(&value, &["kill", "full"]);
+}
+
+#[test]
+fn history_with_stale_read_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("history.jsonl");
+    let operation = |(began, ended), request: &str, answer: &str| {
+        format!(
+            r#"{{"operation":{{"client":1,"controller":2,"began_ns":{began},"ended_ns":{ended},"request":{request},"answer":{answer}}}}}"#
+        )
+    };
+    let leaf = r#"{"made":"10.0.0.1","set":[["Failed",0]]}"#;
+    let change = format!(r#""key":["Leaf",7],"change":{{"Add":{leaf}}},"if_version":null"#);
+    let add = format!(r#"{{"Command":{{"text":"add-leaf id=7 ip=10.0.0.1",{change}}}}}"#);
+    let read = |version: u64, state| {
+        format!(r#"{{"State":{{"term":1,"version":{version},"state":{state}}}}}"#)
+    };
+    let begin = [
+        r#"{"state":[]}"#.to_owned(),
+        format!(r#"{{"state":[[["Leaf",7],{leaf}]]}}"#),
+        operation((10, 20), &add, r#"{"Done":{"version":1}}"#),
+        operation((30, 40), r#""Read""#, &read(1, 1)),
+    ];
+    let write = |lines: &[String]| std::fs::write(&file, lines.join("\n")).unwrap();
+    write(&begin);
+    let output = check(&file);
+    assert!(output.status.success(), "{output:?}");
+    let stale = operation((50, 60), r#""Read""#, &read(0, 0));
+    write(&[&begin[..], &[stale]].concat());
+    let output = check(&file);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("VIOLATED: leaf 7 is not linearizable"), "{said}");
+    assert!(said.contains("version 0 is given to a request that began after version 1"), "{said}");
+}
+
+#[test]
+fn faults_of_another_store_are_refused() {
+    for (arguments, reason) in [
+        (["--store", "file", "--faults", "cut"], "cut is no fault of --store file"),
+        (
+            ["--store", "file", "--faults", "flood"],
+            "there is no fault `flood`; choose of kill, pause",
+        ),
+    ] {
+        let output = histories(&arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(reason), "{said}");
+    }
+}
