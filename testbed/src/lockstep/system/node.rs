@@ -11,6 +11,7 @@ use wedjat::policy::Dispatcher;
 use wedjat::ring::WorkerRegion;
 use wedjat::state::{Counters, Gauge};
 
+use super::check::Violation;
 use super::faults::Who;
 use super::plan::Plan;
 use crate::lockstep::local::{Controlled, LocalAgent, Spread};
@@ -88,6 +89,11 @@ pub trait Maker {
     /// Why it can't be done.
     fn act(&mut self, _number: usize, _now_ns: u64) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Violations that the maker has recorded, asked for at the end.
+    fn violations(&self) -> Vec<Violation> {
+        Vec::new()
     }
 }
 

@@ -214,7 +214,9 @@ pub fn run(
     let mut system = System::new(plan, maker)?;
     system.start()?;
     system.play(stop)?;
-    Ok(system.finish())
+    let mut outcome = system.finish();
+    outcome.violations.extend(maker.violations());
+    Ok(outcome)
 }
 
 impl<'a> System<'a> {

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,8 +18,11 @@ use wedjat::ring::WorkerRegion;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::Who;
+use super::check::Violation;
 use super::node::{self, InMemory, Inside, Maker, Memory, Node};
 use super::plan::{POOL, Plan, SERVICE, SPINE_IDS};
+use crate::histories;
+use crate::histories::record::{self, History, Operation, Request, Update};
 use crate::lockstep::Local;
 
 /// What a word takes from a node to the controller, or back.
@@ -28,6 +32,8 @@ const AGAIN_NS: u64 = 50_000_000;
 /// A leaf looks so often whether its spines are silent, as `wedjat` does.
 const LOOK_NS: u64 = 50_000_000;
 
+/// Term of the only controller.
+const TERM: u64 = 1;
 /// It sees to what leaves so often.
 const TEND_NS: u64 = 1_000_000;
 
@@ -44,6 +50,10 @@ pub struct Truth {
     follow: BTreeSet<NodeId>,
     /// Spines of which a leaf hears nothing.
     silent: BTreeMap<u16, Vec<u16>>,
+    /// Commands, reads after them, and versions that nodes applied.
+    history: History,
+    /// Number of processes that have followed.
+    processes: u64,
 }
 
 impl fmt::Debug for Truth {
@@ -62,7 +72,15 @@ impl Truth {
             keep,
             follow: BTreeSet::new(),
             silent: BTreeMap::new(),
+            history: History::default(),
+            processes: 0,
         }
+    }
+
+    /// History of the run so far.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// What there is to be.
@@ -76,15 +94,42 @@ impl Truth {
     /// # Errors
     /// Why it can't be, or is not kept.
     pub fn command(&mut self, command: &Command, now_ns: u64) -> Result<(), String> {
+        self.change(command, now_ns, now_ns)
+    }
+
+    /// Carries out a command, which the controller receives at `now_ns`, for nodes to hear of from `kept_ns` on.
+    fn change(&mut self, command: &Command, now_ns: u64, kept_ns: u64) -> Result<(), String> {
         let decided = self.fabric.decide(command);
         let (events, next) = decided.map_err(|error| format!("{command}: {error}"))?;
-        if events.is_empty() {
-            return Ok(());
+        if !events.is_empty() {
+            if let Some(keep) = &mut self.keep {
+                keep(command, next.version)?;
+            }
+            (self.fabric, self.told_ns) = (Arc::new(next), kept_ns + WORD_NS);
         }
-        if let Some(keep) = &mut self.keep {
-            keep(command, next.version)?;
-        }
-        (self.fabric, self.told_ns) = (Arc::new(next), now_ns + WORD_NS);
+        self.record(command, now_ns)
+    }
+
+    /// Records a command, and what an operator reads after it.
+    fn record(&mut self, command: &Command, now_ns: u64) -> Result<(), String> {
+        let text = command.to_string();
+        let of = record::of_command(command);
+        let (key, change) = of.ok_or_else(|| format!("{text}: a history has no place for it"))?;
+        let version = self.fabric.version;
+        let state = self.history.intern(record::of_fabric(&self.fabric));
+        let operation = |request, answer| Operation {
+            client: 1,
+            controller: 1,
+            began_ns: now_ns,
+            ended_ns: now_ns,
+            request,
+            answer,
+        };
+        let command = Request::Command { text, key, change, if_version: None };
+        self.history.operations.extend([
+            operation(command, record::Answer::Done { version }),
+            operation(Request::Read, record::Answer::State { term: TERM, version, state }),
+        ]);
         Ok(())
     }
 
@@ -98,7 +143,7 @@ impl Truth {
     /// Takes a spine to be down as `wedjat controller` does.
     fn judge(&mut self, spine: u16, now_ns: u64) -> Result<(), String> {
         match self.is_down(spine) {
-            true => self.command(&Command::FailSpine { id: spine }, now_ns + WORD_NS),
+            true => self.change(&Command::FailSpine { id: spine }, now_ns, now_ns + WORD_NS),
             false => Ok(()),
         }
     }
@@ -143,13 +188,19 @@ impl<F: FnMut(&mut Truth, usize, u64) -> Result<(), String>> Maker for Told<F> {
         let reader = Box::new(|_: &_, _: Option<&_>| Err("it has no file".to_owned()));
         let requests = Requests::new(control, table, reader);
         let truth = Rc::clone(&self.truth);
-        truth.borrow_mut().follow.insert(id);
+        let process = {
+            let mut truth = truth.borrow_mut();
+            truth.follow.insert(id);
+            truth.processes += 1;
+            truth.processes
+        };
         let handle = requests.handle();
         Ok(Box::new(Follower {
             inner,
             requests,
             handle,
             id,
+            process,
             truth,
             taken: None,
             due_ns: 0,
@@ -164,6 +215,12 @@ impl<F: FnMut(&mut Truth, usize, u64) -> Result<(), String>> Maker for Told<F> {
 
     fn act(&mut self, number: usize, now_ns: u64) -> Result<(), String> {
         (self.act)(&mut self.truth.borrow_mut(), number, now_ns)
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        let found = histories::check::check(self.truth.borrow().history()).into_iter();
+        let who = || "controller".to_owned();
+        found.map(|one| Violation { at_ns: one.at_ns, who: who(), what: one.to_string() }).collect()
     }
 }
 
@@ -276,6 +333,7 @@ struct Follower {
     requests: Requests<'static, LeafCores>,
     handle: Handle,
     id: NodeId,
+    process: u64,
     truth: SharedTruth,
     /// The version that it has all of.
     taken: Option<u64>,
@@ -324,10 +382,28 @@ impl Follower {
         match answer {
             Some((version, Ok(Followed { is_complete: true, .. }))) => {
                 (self.taken, self.refused, self.due_ns) = (Some(version), None, now_ns);
+                self.record(version, now_ns);
             }
             Some((_, Err(error))) => self.refused = Some(error.to_string()),
             Some((_, Ok(_))) | None => {}
         }
+    }
+
+    /// Records a version that the node has applied.
+    fn record(&self, version: u64, now_ns: u64) {
+        let mut hasher = DefaultHasher::new();
+        self.members().hash(&mut hasher);
+        self.truth.borrow_mut().history.updates.push(Update {
+            node: self.id.to_string(),
+            process: self.process,
+            controller: 1,
+            asked_ns: None,
+            at_ns: now_ns,
+            term: TERM,
+            version,
+            view: hasher.finish(),
+            part: Vec::new(),
+        });
     }
 
     /// A leaf looks at its spines.
@@ -427,6 +503,12 @@ impl Follower {
             ));
         }
         let told = members_of(&truth.fabric.view(self.id));
+        let has = self.members();
+        (has != told).then(|| format!("its members are {has:?}, and the controller's {told:?}"))
+    }
+
+    /// Members that the node schedules for, as [`members_of`] has them.
+    fn members(&self) -> BTreeSet<(u16, u16, bool)> {
         let pools = self.requests.control().membership().pools.iter().flatten();
         let members = |pool: &Pool| {
             let id = pool.id;
@@ -434,7 +516,29 @@ impl Follower {
                 pool.members.iter().flatten().map(|one| (id, one.id, one.is_drained)).collect();
             members
         };
-        let has: BTreeSet<_> = pools.flat_map(members).collect();
-        (has != told).then(|| format!("its members are {has:?}, and the controller's {told:?}"))
+        pools.flat_map(members).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controller_that_loses_a_change_is_found() {
+        let mut truth = Truth::new(None);
+        let add = |truth: &mut Truth, id: u16, now_ns| {
+            let text = format!("add-spine id={id} ip=10.0.0.{id}");
+            truth.command(&command(&text).unwrap(), now_ns).unwrap();
+        };
+        add(&mut truth, 1, 10);
+        let before = Arc::clone(&truth.fabric);
+        add(&mut truth, 2, 20);
+        assert_eq!(histories::check::check(truth.history()), []);
+        truth.fabric = before;
+        add(&mut truth, 3, 30);
+        let found = histories::check::check(truth.history());
+        let lost = "spine 2 is not linearizable";
+        assert!(found.iter().any(|violation| violation.what.contains(lost)), "{found:?}");
     }
 }
