@@ -143,8 +143,7 @@ impl Service {
     /// Has the desk do a command, unless a node has a newer version than the store.
     async fn ask(&self, command: Command, if_version: Option<u64>) -> Result<Done, AskError> {
         let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some((has, node)), Standing::Leads { fabric, .. }) =
-            (newest, &*self.standing.borrow())
+        if let (Some((has, node)), Standing::Leads { fabric, .. }) = (newest, self.standing.now())
             && has > fabric.version
         {
             return Err(AskError::Behind { node, has, found: fabric.version });

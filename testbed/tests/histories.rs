@@ -89,20 +89,21 @@ fn controller_with_file_is_linearizable_under_faults() {
 fn history_with_stale_read_fails() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("history.jsonl");
-    let entry = r#"[["Leaf",7],{"made":"10.0.0.1","set":[["Failed",0]]}]"#;
     let operation = |(began, ended), request: &str, answer: &str| {
         format!(
             r#"{{"operation":{{"client":1,"controller":2,"began_ns":{began},"ended_ns":{ended},"request":{request},"answer":{answer}}}}}"#
         )
     };
-    let add = r#"{"Command":{"text":"add-leaf id=7 ip=10.0.0.1","key":["Leaf",7],"change":{"Add":{"made":"10.0.0.1","set":[["Failed",0]]}},"if_version":null}}"#;
+    let leaf = r#"{"made":"10.0.0.1","set":[["Failed",0]]}"#;
+    let change = format!(r#""key":["Leaf",7],"change":{{"Add":{leaf}}},"if_version":null"#);
+    let add = format!(r#"{{"Command":{{"text":"add-leaf id=7 ip=10.0.0.1",{change}}}}}"#);
     let read = |version: u64, state| {
         format!(r#"{{"State":{{"term":1,"version":{version},"state":{state}}}}}"#)
     };
     let begin = [
         r#"{"state":[]}"#.to_owned(),
-        format!(r#"{{"state":[{entry}]}}"#),
-        operation((10, 20), add, r#"{"Done":{"version":1}}"#),
+        format!(r#"{{"state":[[["Leaf",7],{leaf}]]}}"#),
+        operation((10, 20), &add, r#"{"Done":{"version":1}}"#),
         operation((30, 40), r#""Read""#, &read(1, 1)),
     ];
     let write = |lines: &[String]| std::fs::write(&file, lines.join("\n")).unwrap();

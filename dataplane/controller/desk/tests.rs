@@ -132,8 +132,8 @@ impl Site {
 
     fn ask(&self, command: &str, if_version: Option<u64>) -> Answer {
         let (answer, answered) = oneshot::channel();
-        let command = command.parse().unwrap();
-        self.asks.try_send(Ask { command, if_version, answer }).unwrap();
+        let request = Request::Command(command.parse().unwrap());
+        self.asks.try_send(Ask { request, if_version, answer }).unwrap();
         answered
     }
 

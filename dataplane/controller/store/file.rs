@@ -38,6 +38,8 @@ pub struct FileStore {
     database: Option<Database>,
     /// Term that this process leads with.
     term: Option<u64>,
+    /// Version before which the log has nothing.
+    base: u64,
     /// Delay before the next attempt to open the file.
     backoff: Duration,
     _name: NameLock,
@@ -112,7 +114,7 @@ impl FileStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let name = NameLock::take(path).map_err(|error| (path.to_owned(), error))?;
         let (path, backoff) = (path.to_owned(), Duration::ZERO);
-        let mut store = Self { path, database: None, term: None, backoff, _name: name };
+        let mut store = Self { path, database: None, term: None, base: 0, backoff, _name: name };
         match store.find()? {
             Some(found) if found.size() > 0 => {}
             empty => store.create(empty.is_some())?,
@@ -217,7 +219,9 @@ impl FileStore {
             let reason = "it has a fabric already; name a new file".to_owned();
             return Err(StoreError::File { path: self.path.clone(), reason });
         }
-        self.call(|database| replace(database, fabric))
+        self.call(|database| replace(database, fabric))?;
+        self.base = fabric.version;
+        Ok(())
     }
 }
 
@@ -275,7 +279,9 @@ impl Store for FileStore {
     }
 
     async fn load(&mut self) -> Result<Fabric, StoreError> {
-        self.call(read)
+        let (base, fabric) = self.call(|database| Ok((number(database, "base")?, read(database)?)))?;
+        self.base = base;
+        Ok(fabric)
     }
 
     async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
@@ -288,15 +294,13 @@ impl Store for FileStore {
     }
 
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
-        self.call(|database| replace(database, fabric))
+        self.call(|database| replace(database, fabric))?;
+        self.base = fabric.version;
+        Ok(())
     }
 
     fn base(&self) -> u64 {
-        let base = || {
-            let numbers = self.database.begin_read()?.open_table(NUMBERS)?;
-            Ok::<_, redb::Error>(numbers.get("base")?.map_or(0, |base| base.value()))
-        };
-        base().unwrap_or(0)
+        self.base
     }
 }
 

@@ -241,12 +241,12 @@ impl Bench {
         let (began, mut connections) = (Instant::now(), vec![None; self.sockets.len()]);
         let mut answers = vec![String::new(); self.sockets.len()];
         loop {
-            for controller in 0..self.sockets.len() {
+            for (controller, last) in answers.iter_mut().enumerate() {
                 let answer = self.operate(0, &mut connections, controller, request.clone()).await;
                 if matches!(answer, Answer::Done { .. } | Answer::Present) {
                     return Ok(controller);
                 }
-                answers[controller] = answer.to_string();
+                *last = answer.to_string();
             }
             if began.elapsed() > time {
                 let answers: Vec<_> = (1..)

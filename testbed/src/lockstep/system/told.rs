@@ -185,7 +185,7 @@ impl<F: FnMut(&mut Truth, usize, u64) -> Result<(), String>> Maker for Told<F> {
         servers.clear();
         spines.clear();
         let (inner, (control, table)) = node::controlled(&config)?;
-        let reader = Arc::new(|| Err("it has no file".to_owned()));
+        let reader = Box::new(|_: &_, _: Option<&_>| Err("it has no file".to_owned()));
         let requests = Requests::new(control, table, reader);
         let truth = Rc::clone(&self.truth);
         let process = {
@@ -330,7 +330,7 @@ type Answer = Arc<Mutex<Option<(u64, Result<Followed, RequestError>)>>>;
 /// A spine or leaf that follows.
 struct Follower {
     inner: Memory<Local>,
-    requests: Requests<LeafCores>,
+    requests: Requests<'static, LeafCores>,
     handle: Handle,
     id: NodeId,
     process: u64,
@@ -517,5 +517,28 @@ impl Follower {
             members
         };
         pools.flat_map(members).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controller_that_loses_a_change_is_found() {
+        let mut truth = Truth::new(None);
+        let add = |truth: &mut Truth, id: u16, now_ns| {
+            let text = format!("add-spine id={id} ip=10.0.0.{id}");
+            truth.command(&command(&text).unwrap(), now_ns).unwrap();
+        };
+        add(&mut truth, 1, 10);
+        let before = Arc::clone(&truth.fabric);
+        add(&mut truth, 2, 20);
+        assert_eq!(histories::check::check(truth.history()), []);
+        truth.fabric = before;
+        add(&mut truth, 3, 30);
+        let found = histories::check::check(truth.history());
+        let lost = "spine 2 is not linearizable";
+        assert!(found.iter().any(|violation| violation.what.contains(lost)), "{found:?}");
     }
 }
