@@ -466,6 +466,8 @@ fn stopped_leader_answers_nothing_that_waited() {
         (ask, operator)
     });
     first.signal("-STOP");
+    // One thread takes the signal and stops the others once it runs.
+    wait_until("all threads are stopped", || first.is_stopped());
     let asked = operators
         .map(|(ask, mut operator)| std::thread::spawn(move || ask(&mut operator, version)));
     wait_until("another leads", || term(&second).is_some());
