@@ -18,6 +18,15 @@ impl Process {
             Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
         assert!(status.success());
     }
+
+    /// Reports whether all threads are stopped by a signal.
+    pub fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        threads.flatten().all(|thread| {
+            let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+            status.contains("State:\tT")
+        })
+    }
 }
 
 impl Drop for Process {
