@@ -467,11 +467,9 @@ fn slow_configuration_delays_no_other_request() {
     let (release, released) = mpsc::channel::<()>();
     let released = std::sync::Mutex::new(released);
     let handle = {
-        let config = Config::load(&node.folder.path().join("leaf.toml")).unwrap();
-        let (cores, table, control) = rig::leaves(
-            rig::stages(&config.text, None),
-            Sizes { depth: 64, frames: 256, bytes: 256 },
-        );
+        let other = text(&node.folder.path().join("other"), "");
+        let (cores, table, control) =
+            rig::leaves(rig::stages(&other, None), Sizes { depth: 64, frames: 256, bytes: 256 });
         let (made, handle) = mpsc::channel();
         let stop = Arc::clone(&node.stop);
         std::thread::spawn(move || {

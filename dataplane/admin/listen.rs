@@ -283,18 +283,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Client<S> {
 pub struct Calls;
 
 impl<S> Layer<S> for Calls {
-    type Service = Counting<S>;
+    type Service = CallCounter<S>;
 
-    fn layer(&self, inner: S) -> Counting<S> {
-        Counting(inner)
+    fn layer(&self, inner: S) -> CallCounter<S> {
+        CallCounter(inner)
     }
 }
 
 /// See [`Calls`].
 #[derive(Clone, Debug)]
-pub struct Counting<S>(S);
+pub struct CallCounter<S>(S);
 
-impl<S, B> Service<http::Request<Body>> for Counting<S>
+impl<S, B> Service<http::Request<Body>> for CallCounter<S>
 where
     S: Service<http::Request<Body>, Response = http::Response<B>>,
     S::Future: Send + 'static,

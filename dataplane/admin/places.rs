@@ -33,11 +33,11 @@ pub struct Places {
     most: usize,
     /// Most connections of one source that have not made a request.
     most_silent: usize,
-    taken: Mutex<Taken>,
+    registry: Mutex<Registry>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct Registry {
     /// Connections in the order of their arrival.
     connections: BTreeMap<u64, Connection>,
     /// Connections of each source, and those of them that have made no request.
@@ -65,7 +65,7 @@ struct Connection {
     _end: oneshot::Sender<()>,
 }
 
-impl Taken {
+impl Registry {
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
@@ -101,29 +101,29 @@ impl Places {
     /// For so many connections, and at most `most_silent` of one source that have not made a request.
     #[must_use]
     pub fn new(most: usize, most_silent: usize) -> Arc<Self> {
-        Arc::new(Self { most, most_silent, taken: Mutex::default() })
+        Arc::new(Self { most, most_silent, registry: Mutex::default() })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives a connection of this source a place. None when all places are taken by connections that are being answered.
     #[must_use]
     pub fn admit(self: &Arc<Self>, source: Source) -> Option<Place> {
-        let mut taken = self.taken();
+        let mut registry = self.registry();
         let of_source = |one: &Connection| one.source == source && !one.has_asked;
-        if taken.count(source).silent >= self.most_silent && !taken.evict(of_source) {
+        if registry.count(source).silent >= self.most_silent && !registry.evict(of_source) {
             return None;
         }
-        if taken.connections.len() >= self.most && !taken.evict(|_| true) {
+        if registry.connections.len() >= self.most && !registry.evict(|_| true) {
             return None;
         }
-        let (number, (end, ended)) = (taken.tick(), oneshot::channel());
+        let (number, (end, ended)) = (registry.tick(), oneshot::channel());
         let (has_asked, calls, used) = (false, 0, number);
         let connection = Connection { source, has_asked, calls, used, _end: end };
-        taken.connections.insert(number, connection);
-        let count = taken.sources.entry(source).or_default();
+        registry.connections.insert(number, connection);
+        let count = registry.sources.entry(source).or_default();
         (count.all, count.silent) = (count.all + 1, count.silent + 1);
         let seat = Seat { places: Arc::clone(self), number };
         Some(Place { seat, ended })
@@ -131,13 +131,13 @@ impl Places {
 
     /// Ends one idle connection, for its file descriptor.
     pub fn evict(&self) -> bool {
-        self.taken().evict(|_| true)
+        self.registry().evict(|_| true)
     }
 
     fn end_call(&self, number: u64) {
-        let mut taken = self.taken();
-        let used = taken.tick();
-        if let Some(connection) = taken.connections.get_mut(&number) {
+        let mut registry = self.registry();
+        let used = registry.tick();
+        if let Some(connection) = registry.connections.get_mut(&number) {
             (connection.calls, connection.used) = (connection.calls - 1, used);
         }
     }
@@ -161,7 +161,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.seat.places.taken().remove(self.seat.number);
+        self.seat.places.registry().remove(self.seat.number);
     }
 }
 
@@ -176,17 +176,17 @@ impl Seat {
     /// Notes a request; it is being answered until the result is dropped.
     #[must_use]
     pub fn call(&self) -> Call {
-        let mut taken = self.places.taken();
-        let used = taken.tick();
-        if let Some(connection) = taken.connections.get_mut(&self.number) {
+        let mut registry = self.places.registry();
+        let used = registry.tick();
+        if let Some(connection) = registry.connections.get_mut(&self.number) {
             (connection.calls, connection.used) = (connection.calls + 1, used);
             let (source, was_silent) = (connection.source, !connection.has_asked);
             connection.has_asked = true;
-            if let Some(count) = taken.sources.get_mut(&source) {
+            if let Some(count) = registry.sources.get_mut(&source) {
                 count.silent -= usize::from(was_silent);
             }
         }
-        drop(taken);
+        drop(registry);
         Call(self.clone())
     }
 }
@@ -258,7 +258,7 @@ mod tests {
             let _call = place.seat().call();
             assert!(!is_over(&mut place));
         }
-        assert!(places.taken().connections.is_empty() && places.taken().sources.is_empty());
+        assert!(places.registry().connections.is_empty() && places.registry().sources.is_empty());
     }
 
     #[test]

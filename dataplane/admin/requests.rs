@@ -220,13 +220,13 @@ impl Handle {
 }
 
 /// A reader's thread, and the reload that waits for it until its time is over.
-struct Reading {
+struct ReadJob {
     began: Instant,
     result: Receiver<Result<Delta, String>>,
     reload: Option<Reload>,
 }
 
-impl Reading {
+impl ReadJob {
     fn start(reader: &Reader, reload: Reload) -> Result<Self, (String, Reload)> {
         let (reader, (to, result)) = (Arc::clone(reader), mpsc::channel());
         let read = move || _ = to.send(reader());
@@ -255,7 +255,7 @@ pub struct Requests<C: Cores> {
     next: VecDeque<Request>,
     waiting: Vec<Waiting>,
     reader: Reader,
-    reading: Option<Reading>,
+    reading: Option<ReadJob>,
     /// Reloads that wait for the reader's thread.
     reloads: VecDeque<Reload>,
     taps: Taps,
@@ -326,7 +326,9 @@ impl<C: Cores> Requests<C> {
                 return;
             }
             let is_pending = !self.waiting.is_empty() || !self.next.is_empty();
-            let is_pending = is_pending || self.taps.is_pending() || self.reading.is_some();
+            let is_pending = is_pending
+                || self.taps.is_pending()
+                || self.reading.as_ref().is_some_and(|job| job.reload.is_some());
             let time = if is_pending { left.min(LOOK) } else { left };
             match self.asked.recv_timeout(time) {
                 Ok(request) => self.next.push_back(request),
@@ -508,7 +510,7 @@ impl<C: Cores> Requests<C> {
         if self.reading.is_none()
             && let Some(reload) = self.reloads.pop_front()
         {
-            match Reading::start(&self.reader, reload) {
+            match ReadJob::start(&self.reader, reload) {
                 Ok(reading) => self.reading = Some(reading),
                 Err((error, reload)) => reload.refuse(RequestError::Reload(error)),
             }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::service::service_fn;
@@ -171,14 +171,9 @@ async fn run_metrics(mut accepted: Accepted<tokio::net::TcpStream>, handle: Hand
                 let call = seat.call();
                 let answered = answer(request, &handle);
                 async move {
-                    let answer = answered.await?;
-                    // The call lasts as long as the body.
-                    Ok::<_, Infallible>(answer.map(|body| {
-                        body.map_frame(move |frame| {
-                            let _call = &call;
-                            frame
-                        })
-                    }))
+                    let answer = answered.await;
+                    drop(call);
+                    answer
                 }
             });
             let served = hyper::server::conn::http1::Builder::new()

@@ -11,7 +11,7 @@ use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 #[cfg(feature = "admin")]
 use super::cosched;
-use super::faults::{self, ConfigError, Fault, Faults, Once, quoted, state_group};
+use super::faults::{self, ConfigError, Fault, Faults, UniqueKeys, quoted, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::{Polling, Sends};
@@ -386,7 +386,7 @@ fn leaves(faults: &mut Faults, raw: &raw_agent::File, ports: &[PortConfig]) -> V
     let only = entry.leaf.iter().map(|ip| (ip, &entry.leaf_mac, ["agent.leaf", "agent.leaf_mac"]));
     let several = raw.leaf.iter().map(|leaf| (&leaf.ip, &leaf.mac, ["leaf.ip", "leaf.mac"]));
     let mut leaves = Vec::<LeafAddress>::new();
-    let mut addresses = Once::new();
+    let mut addresses = UniqueKeys::new();
     for (at, mac, keys) in only.chain(several) {
         let mac = faults.mac(mac.as_ref(), keys[1]);
         let Some(leaf) = leaf(faults, (at, keys[0]), mac, ports) else { continue };
@@ -569,7 +569,7 @@ fn pools_together(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, sha
     if pools.is_empty() {
         faults.whole(key, &format!("no [[{key}]]"), "at least one");
     }
-    let (mut seen, mut lists) = (Once::new(), ids::Lists::default());
+    let (mut seen, mut lists) = (UniqueKeys::new(), ids::Lists::default());
     faults.pool_ids(pools.iter().map(|pool| &pool.id), &id_key);
     for pool in pools {
         let ids = lists.parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();

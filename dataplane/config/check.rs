@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
 use super::agent::HostConfig;
-use super::faults::{Fault, Faults, HOST, Once, quoted, state_group};
+use super::faults::{Fault, Faults, HOST, UniqueKeys, quoted, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::{control, controller, local, port, racks, raw};
@@ -505,7 +505,7 @@ fn servers_together(
     families(faults, raw, ports, servers);
     let pools = racks::PoolIds::of(raw);
     let mut owners: HashMap<u16, IpAddr> = HashMap::new();
-    let mut addresses = Once::new();
+    let mut addresses = UniqueKeys::new();
     for (entry, server) in raw.server.iter().zip(servers) {
         pools.check(faults, &entry.pool, "server.pool");
         // One address, two pools: a reply's worker id tells them apart.

@@ -123,9 +123,9 @@ impl Lines {
 }
 
 /// Keys that a file may have once each.
-pub struct Once<T>(HashSet<T>);
+pub struct UniqueKeys<T>(HashSet<T>);
 
-impl<T: Eq + Hash> Once<T> {
+impl<T: Eq + Hash> UniqueKeys<T> {
     pub fn new() -> Self {
         Self(HashSet::new())
     }
@@ -264,7 +264,7 @@ impl Faults {
 
     /// Ids of pools, each of which may be there once.
     pub fn pool_ids<'b>(&mut self, ids: impl Iterator<Item = &'b Spanned<u16>>, key: &str) {
-        let mut seen = Once::new();
+        let mut seen = UniqueKeys::new();
         for id in ids {
             if seen.is_again(*id.get_ref()) {
                 self.note(id, key, format!("{} again", id.get_ref()), "each id once");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::address::{is_edge, is_unicast, reaches};
-use super::faults::{Faults, Once, quoted};
+use super::faults::{Faults, UniqueKeys, quoted};
 use super::port::PortConfig;
 use super::raw_agent::{self, Sends};
 use crate::peers::{BEAT_NS, NODES_MAX, PeerPolicy};
@@ -75,7 +75,7 @@ fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) ->
         let found = format!("{} nodes", listed.len());
         faults.note(&entry.nodes, key, found, &format!("1 to {NODES_MAX}"));
     }
-    let (mut nodes, mut seen) = (Vec::new(), Once::new());
+    let (mut nodes, mut seen) = (Vec::new(), UniqueKeys::new());
     for at in listed {
         let fits = |address: IpAddr| address.is_ipv4() && is_unicast(address);
         let ip = faults.host(at, key, fits, "a host's IPv4 address such as 10.0.2.11");

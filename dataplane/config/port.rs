@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use toml::Spanned;
 
 use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, reaches, v4_bits};
-use super::faults::{Faults, Once, quoted};
+use super::faults::{Faults, UniqueKeys, quoted};
 use super::raw_agent::Checksums;
 use crate::io::vdev;
 use crate::limits::PORTS_MAX;
@@ -125,7 +125,7 @@ pub fn together(faults: &mut Faults, ports: &[Keys<'_>]) {
         let allowed = format!("at most {PORTS_MAX}");
         faults.note(beyond.device, "port", format!("{} ports", ports.len()), &allowed);
     }
-    let (mut names, mut addresses) = (Once::new(), Once::new());
+    let (mut names, mut addresses) = (UniqueKeys::new(), UniqueKeys::new());
     for port in ports {
         // Arguments create a device, its name tells which it is.
         if names.is_again(vdev::name(port.device.get_ref())) {

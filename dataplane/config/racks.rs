@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use toml::Spanned;
 
 use super::address::is_unicast;
-use super::faults::{Faults, HOST, Once, quoted, some_ids};
+use super::faults::{Faults, HOST, UniqueKeys, quoted, some_ids};
 use super::leaf::{PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::raw;
@@ -63,7 +63,8 @@ pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
 /// A leaf has one address, is in each pool once, and in pools that there are.
 pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerConfig]) {
     let pools = PoolIds::of(raw);
-    let (mut addresses, mut leaves, mut places) = (HashMap::new(), HashMap::new(), Once::new());
+    let (mut addresses, mut leaves, mut places) =
+        (HashMap::new(), HashMap::new(), UniqueKeys::new());
     for (entry, rack) in raw.rack.iter().zip(racks) {
         pools.check(faults, &entry.pool, "leaf.pool");
         let leaf = rack.workers[0];
@@ -93,7 +94,7 @@ pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
         let found = format!("{} spines", raw.spine.len());
         faults.note(&raw.spine[SPINES_MAX].id, "spine", found, &format!("at most {SPINES_MAX}"));
     }
-    let (mut ids, mut addresses) = (Once::new(), Once::new());
+    let (mut ids, mut addresses) = (UniqueKeys::new(), UniqueKeys::new());
     for entry in &raw.spine {
         let id = faults.number(Some(&entry.id), "spine.id", 0, (0, WORKER_ID_MAX));
         let ip = faults.host(&entry.ip, "spine.ip", is_unicast, HOST);

@@ -251,7 +251,7 @@ fn every_fault_names_its_place_and_what_is_allowed() {
     faulty("cores = [1]", "cores = []", &["leaf.toml:5", "leaf.cores", "0 cores", "1 to 64"]);
     faulty("cores = [1]", "cores = [1, 1]", &["leaf.cores", "1 twice", "each CPU once"]);
     faulty("cores = [1]", "cores = \"1\"", &["leaf.toml:5", "leaf.cores", "found \"1\"", "a list"]);
-    faulty("cores = [1]\n", "", &["cores", "missing"]);
+    faulty("cores = [1]\n", "", &["cores", "no key"]);
     faulty("\"clients\"", "\"client\"", &["leaf.toml:11", "port.side", "client", "workers"]);
     faulty("10.0.1.1/24", "10.0.1.1", &["leaf.toml:12", "port.ip", "10.0.1.1/24"]);
     faulty(
@@ -811,7 +811,8 @@ fn wrong_types_are_told_as_wrong_values() {
             messages.insert(message.split_once("found").unwrap().1.to_owned());
             let (line, key) = (at + 1, format!("{table}.{key}"));
             let is_named = error.faults.iter().any(|fault| fault.line == line && fault.key == key);
-            assert!(is_named || table == "leaf", "{changed}: {message}");
+            // 5 is an id of the right type, which other entries do not name.
+            assert!(is_named || table == "leaf" || value == "5", "{changed}: {message}");
             for word in READERS_WORDS {
                 assert!(!message.contains(word), "{word} in {message}");
             }

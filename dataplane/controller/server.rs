@@ -153,10 +153,10 @@ fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Places of one listener. Half of the descriptors are for all else: the other listener, the store, and files.
+/// Places of one listener. The other half of the descriptors is for the other listener, the store and files.
 fn places() -> Arc<Places> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let most = usize::try_from(limit / 4).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
+    let most = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
     Places::new(most, (most / 4).max(1))
 }
 

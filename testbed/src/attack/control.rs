@@ -60,7 +60,8 @@ fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
         let config = site.path("leaf.toml");
         fs::remove_file(&config)?;
         make(&config)?;
-        let checked = finish(&site, "check", &[Path::new("check"), &config])?;
+        let checked =
+            finish(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
         account.check(
             format!("{name}: `wedjat check` refuses it"),
             checked.0 == Some(1) && checked.1.contains("can't be read"),
@@ -90,7 +91,7 @@ fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     account.tried("entries with faults", FAULTY as u64);
     hang_up(&leaf)?;
     check_control(account, "while it is read", &site)?;
-    let checked = finish(&site, "check", &[Path::new("check"), &config])?;
+    let checked = finish(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
     account.check(
         "`wedjat check` prints 100 faults and counts the rest",
         checked.0 == Some(1) && checked.1.contains("more faults are not printed"),
