@@ -351,7 +351,7 @@ mod tests {
         cores[0].set(Gauge::StallTicks, 1_500_000);
         let lasting = Totals::read(&cores);
         let said = line(1.0, &now, &lasting, 1.0, time);
-        assert!(said.ends_with("stalled 75.0%"), "counted ones fell out of the interval: {said}");
+        assert!(said.ends_with("stalled 82.5%"), "one that is over and one that lasts: {said}");
         cores[0].set(Gauge::StallTicks, 2_500_000);
         let said = line(1.0, &lasting, &Totals::read(&cores), 1.0, time);
         assert!(said.ends_with("stalled 50.0%"), "of this second only: {said}");

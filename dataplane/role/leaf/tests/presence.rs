@@ -473,6 +473,7 @@ fn registered_worker_of_a_host_that_returned_is_silent_until_its_next_word() {
     rig.leaf.stages_mut().set_worker_timeout(0);
     let neighbours = rig.leaf.stages().neighbours().clone();
     (10..18).for_each(|worker| rig.say(&join(worker, 0)));
+    rig.live(30_000_000, &[]); // a lap, after which the servers are known
     let slot = rig.leaf.stages().network().servers().nth(1).unwrap().slot;
     rig.leaf.stages_mut().lose_next_hop(slot);
     assert!((14..18).all(|worker| rig.presence(worker) == Presence::Unreachable));

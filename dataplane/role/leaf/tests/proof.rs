@@ -344,7 +344,8 @@ fn what_was_altered_or_moved_is_not_believed() {
 
 #[test]
 fn what_was_altered_or_moved_over_ipv6_is_not_believed() {
-    let mut rig = Family::V6.leaf(Some(key(1)), 1).remove(0);
+    let mut rig = rigs_of(&v6::text("horus", ""), Some(key(1)), false, 256).remove(0);
+    rig.meet();
     // The first task tells the leaf where the client is.
     assert_eq!(rig.through(CLIENTS, &Family::V6.task(Header::new_task(7, 1)), WORKERS).len(), 1);
     let header = Header { authenticated: true, ..done(10, 3) };
