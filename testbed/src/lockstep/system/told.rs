@@ -185,7 +185,7 @@ impl<F: FnMut(&mut Truth, usize, u64) -> Result<(), String>> Maker for Told<F> {
         servers.clear();
         spines.clear();
         let (inner, (control, table)) = node::controlled(&config)?;
-        let reader = Box::new(|_: &_, _: Option<&_>| Err("it has no file".to_owned()));
+        let reader = Arc::new(|| Err("it has no file".to_owned()));
         let requests = Requests::new(control, table, reader);
         let truth = Rc::clone(&self.truth);
         let process = {
@@ -330,7 +330,7 @@ type Answer = Arc<Mutex<Option<(u64, Result<Followed, RequestError>)>>>;
 /// A spine or leaf that follows.
 struct Follower {
     inner: Memory<Local>,
-    requests: Requests<'static, LeafCores>,
+    requests: Requests<LeafCores>,
     handle: Handle,
     id: NodeId,
     process: u64,
