@@ -181,7 +181,10 @@ impl Parts {
         let (listeners, ended) = (self.listeners, stopped.clone());
         let run = move || {
             let desk = Desk { store, asked, standing, known: (0, 0) };
-            let served = async { Ok(serve(listeners, service, stopped).await) };
+            let served = async {
+                serve(listeners, service, stopped).await;
+                Ok(())
+            };
             // Nobody is served any more once the desk has failed.
             let done = runtime.block_on(async { tokio::try_join!(desk.run(ended), served) });
             runtime.shutdown_background();

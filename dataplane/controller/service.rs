@@ -84,12 +84,7 @@ fn status(error: &AskError) -> Status {
 
 impl Service {
     /// Of the controller with this id, whose truth is asked and seen there.
-    pub fn new(
-        id: u16,
-        restores: bool,
-        asks: mpsc::Sender<Ask>,
-        standing: StandingReader,
-    ) -> Self {
+    pub fn new(id: u16, restores: bool, asks: mpsc::Sender<Ask>, standing: StandingReader) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
         let (followers, met, newest) = (Arc::default(), Arc::default(), Arc::default());
         Self { id, asks, standing, followers, met, changed, restores, newest }

@@ -398,10 +398,11 @@ impl Network6 {
         let answered_without_us = |port: &PortAddress| {
             !port.side.has_clients() && port.v6.is_some_and(|port| port.reaches(address))
         };
+        let is_service = self.is_spine && self.services.contains(&Some(address));
         ipv6::is_unicast(address)
             && !self.is_own(address)
             && !self.anycast.contains(&address)
-            && !(self.is_spine && self.services.contains(&Some(address)))
+            && !is_service
             && self.number(address, None) == NOBODY
             && !self.ports.iter().any(answered_without_us)
             && self.client_route(address).is_some()

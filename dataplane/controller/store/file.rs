@@ -279,7 +279,8 @@ impl Store for FileStore {
     }
 
     async fn load(&mut self) -> Result<Fabric, StoreError> {
-        let (base, fabric) = self.call(|database| Ok((number(database, "base")?, read(database)?)))?;
+        let (base, fabric) =
+            self.call(|database| Ok((number(database, "base")?, read(database)?)))?;
         self.base = base;
         Ok(fabric)
     }
@@ -308,6 +309,9 @@ impl Drop for FileStore {
     fn drop(&mut self) {
         // Closing the database writes.
         let database = self.database.take();
-        let _ = guard(&self.path, || Ok(drop(database)));
+        let _ = guard(&self.path, || {
+            drop(database);
+            Ok(())
+        });
     }
 }
