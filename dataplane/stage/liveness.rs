@@ -267,14 +267,15 @@ impl Liveness {
 
     /// Watches the members of one more pool.
     pub(super) fn add_pool(&mut self, network: &Network, dispatcher: &mut Dispatcher) {
-        let pool = self.first.len();
+        let (pool, out) = (self.first.len(), self.out.len());
         self.first.push(self.watches.len());
         self.shared.push(false);
         for member in (0..dispatcher.view().members() as u16).map(Member) {
             self.watches.push(Watch::absent(pool, member, dispatcher.core()));
             self.watch_worker(pool, member, network, dispatcher);
         }
-        if dispatcher.view().active().len() < dispatcher.view().members() {
+        // A policy's review may draw random numbers: only where members were taken out.
+        if self.out.len() > out {
             dispatcher.review_members();
         }
     }
