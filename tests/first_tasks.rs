@@ -79,10 +79,17 @@ fn the_page_does_what_it_says() {
     // An earlier run has left its state file.
     let old = Spec { node: 1, cores: 1, ports: 2, ..Spec::default() };
     drop(Table::create(Path::new("/dev/shm/wedjat-first"), &old).unwrap());
+    // The page does not take it for the leaf's.
+    let waits = page.lines().find_map(|line| line.strip_prefix("until wedjat state")).unwrap();
+    let condition = format!("wedjat state{}", waits.split("; do").next().unwrap());
+    let mut shell = Command::new("bash");
+    shell.args(["-uc", &condition]).current_dir(folder.path()).env("leaf", "1");
+    let is_met = shell.env("PATH", path.as_ref().unwrap()).status().unwrap();
+    assert!(!is_met.success(), "{condition} is met by an old state file");
     let _cleanup = Cleanup;
     let mut shell = Command::new("timeout");
     shell.args([LIFETIME, "bash", "-euc", &commands(&page)]);
-    shell.current_dir(folder.path()).env("PATH", path.unwrap());
+    shell.current_dir(folder.path()).env("PATH", path.as_ref().unwrap());
     let output = shell.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let all = format!("{said}\n{}", String::from_utf8_lossy(&output.stderr));

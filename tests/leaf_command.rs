@@ -729,7 +729,7 @@ fn check_doctor_and_policies_answer() {
     fs::write(&doubtful, both).unwrap();
     for command in ["check", "doctor"] {
         let told = text(&wedjat(&[command, "--config", doubtful.to_str().unwrap()]).stdout);
-        assert!(told.contains("leaf.toml:15: `port.side`: found \"both\""), "{told}");
+        assert!(told.contains("leaf.toml:16: `port.side`: found \"both\""), "{told}");
     }
     assert!(wedjat(&["check", "--config", doubtful.to_str().unwrap()]).status.success());
 

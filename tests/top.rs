@@ -43,9 +43,9 @@ fn a_running_leaf_is_shown_once_and_on_a_terminal() {
         text = said(&once().arg(&state).output().unwrap());
         let numbers = numbers(&text);
         numbers[1] > 0.0
-            && numbers[2] > numbers[3]
-            && numbers[4] > 0.0
-            && numbers[7] > 0.0
+            && numbers[3] > numbers[4]
+            && numbers[5] > 0.0
+            && numbers[8] > 0.0
             && text.lines().skip_while(|line| !line.starts_with("dropped")).skip(1).any(new)
     });
     assert!(numbers(&text)[1] <= 100.0, "busy: {text}");

@@ -75,15 +75,14 @@ mod tests {
     #[test]
     fn policies_name_the_nodes_that_take_them() {
         let text = text();
-        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        let line = |name: &str| {
+            let is_its = |line: &&str| {
+                line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '(']))
+            };
+            text.lines().find(is_its).unwrap()
+        };
         for entry in CATALOGUE {
-            let runs = line(
-                &format!(
-                    "{} ",
-                    entry.name.to_owned() + if entry.parameters.is_empty() { "" } else { "(" }
-                )
-                .trim_end(),
-            );
+            let runs = line(entry.name);
             assert_eq!(runs.contains(", spine; its members"), entry.runs_on_spine(), "{runs}");
             assert_eq!(runs.contains("leaf, agent"), entry.runs != Runs::Spine, "{runs}");
         }

@@ -274,7 +274,7 @@ impl Liveness {
 
     /// Watches the members of one more pool.
     pub(super) fn add_pool(&mut self, network: &Network, dispatcher: &mut Dispatcher) {
-        let pool = self.first.len();
+        let (pool, out) = (self.first.len(), self.out.len());
         self.first.push(self.watches.len());
         self.shared.push(false);
         for member in (0..dispatcher.view().members() as u16).map(Member) {
@@ -282,7 +282,8 @@ impl Liveness {
             self.doubts.push(Doubt::NONE);
             self.watch_worker(pool, member, network, dispatcher);
         }
-        if dispatcher.view().active().len() < dispatcher.view().members() {
+        // A policy's review may draw random numbers: only where members were taken out.
+        if self.out.len() > out {
             dispatcher.review_members();
         }
     }
@@ -326,7 +327,10 @@ impl Liveness {
         let worker = network.worker(target.worker);
         let registers = worker.is_some_and(|worker| network.server(worker.server).registers);
         self.watches[at].registers = registers;
-        if registers {
+        // A leaf that joins others gets tasks once it has told its workers. At a spine's start none has told.
+        let tells = |member| dispatcher.view().workers_of(Member(member)).is_some();
+        let joins = || (0..dispatcher.view().members() as u16).any(tells);
+        if registers || (self.is_spine && joins()) {
             self.await_registration(at, dispatcher);
         }
     }
@@ -769,6 +773,9 @@ impl Liveness {
                     let (from, to) = (Presence::Silent, Presence::Registered);
                     note_return(member, from, to, dispatcher, counters);
                 }
+                Presence::Unregistered if self.is_spine && heard => {
+                    dispatcher.view().set_presence(member, Presence::Registered);
+                }
                 Presence::Unreachable if neighbours.mac(hop.slot).is_some() => {
                     let from = Presence::Unreachable;
                     if watch.registers {
@@ -792,8 +799,12 @@ impl Liveness {
 
     /// Takes a worker that was out into this core's choice again.
     fn readmit(&mut self, at: usize, dispatcher: &mut Dispatcher) {
-        let watch = &mut self.watches[at];
-        if watch.out {
+        if self.watches[at].out {
+            if self.is_spine {
+                // A leaf that was started anew may have no workers yet.
+                self.weigh(at, dispatcher);
+            }
+            let watch = &mut self.watches[at];
             watch.out = false;
             self.out.retain(|&out| out != at);
             dispatcher.set_active(watch.member, watch.may_be_chosen());

@@ -487,10 +487,10 @@ fn text(policy: &str) -> String {
     let [first, second, third] = POOLS;
     let servers = [
         (0, first, "10-11", "registers = true\nmac = '02:00:00:00:02:0b'"),
-        (1, first, "12-13", "registers = true"), // it is left to ARP
+        (1, first, "12-13", ""), // it is left to ARP
         (2, second, "20-21", "mac = '02:00:00:00:02:0d'"),
         (3, third, "30-31", "registers = true\nmac = '02:00:00:00:03:0b'"),
-        (4, third, "32", "registers = true"), // it is left to neighbour discovery
+        (4, third, "32", ""), // it is left to neighbour discovery
     ];
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 8\nconnection_timeout_ms = 1\n\

@@ -24,6 +24,8 @@ pub const INTERVAL_LEAST_MS: u64 = TIMEOUT_KEPT_MS / WITHIN_TIMEOUT;
 /// Milliseconds between two words of one worker, at most, and before the leaf has told its timeout. A longer timeout
 /// does not make them rarer: 10 small packets a second are no load, and a leaf that comes back soon hears who is there.
 const INTERVAL_MOST_MS: u64 = 100;
+/// Milliseconds until a WORKER_ID is repeated, since its worker gets no tasks before: at first, doubled by each repetition, and at most.
+const RETRY_MS: (u64, u64) = (10, 40);
 /// Words of all workers together: what keeps 100 of them alive at the default timeout of 100 ms.
 pub const WORDS_A_SECOND: u64 = 5000;
 
@@ -37,13 +39,16 @@ struct Entry {
     asked: bool,
     /// The leaf has answered since the worker came.
     acknowledged: bool,
+    /// Milliseconds until the next repetition of the WORKER_ID.
+    retry_ms: u64,
     /// Ticks when to speak next.
     due: u64,
 }
 
 impl Entry {
     fn new(place: Place) -> Self {
-        Self { place, seq: 0, asked: false, acknowledged: false, due: 0 }
+        let retry_ms = RETRY_MS.0;
+        Self { place, seq: 0, asked: false, acknowledged: false, retry_ms, due: 0 }
     }
 }
 
@@ -178,11 +183,16 @@ impl Registrar {
                 (entry.asked, entry.acknowledged) = (false, false);
                 continue;
             };
-            entry.due = now + self.interval;
+            let mut wait = self.interval;
             if !entry.asked {
                 entry.seq = entry.seq.wrapping_add(1);
-                entry.asked = !entry.acknowledged;
+                (entry.asked, entry.retry_ms) = (!entry.acknowledged, RETRY_MS.0);
             }
+            if !entry.acknowledged {
+                wait = wait.min((entry.retry_ms * self.ticks_hz / 1000).max(1));
+                entry.retry_ms = (2 * entry.retry_ms).min(RETRY_MS.1);
+            }
+            entry.due = now + wait;
             self.first = (self.first + at + 1) % count;
             self.next_word = now + (self.ticks_hz / WORDS_A_SECOND).max(1);
             let header = match entry.acknowledged {
@@ -271,6 +281,14 @@ mod tests {
             let turns = words.iter().filter(|word| word.src == id).count();
             assert!((11..=14).contains(&turns), "worker {id}: {turns} of 12.5");
         }
+    }
+
+    #[test]
+    fn unanswered_registration_is_repeated_soon_and_then_less_often() {
+        let mut registrar = registrar(1);
+        let asked = |now: &u64| registrar.due(now * HZ / 1000, |_| Some(0)).is_some();
+        let times: Vec<_> = (0..500_u64).filter(asked).collect();
+        assert_eq!(times[..8], [0, 10, 30, 70, 110, 150, 190, 230]);
     }
 
     #[test]

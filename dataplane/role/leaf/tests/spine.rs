@@ -435,7 +435,10 @@ fn racks_and_service_addresses_change_while_the_spine_runs() {
                 "set-speed pool=7 workers=40 speed=9",
             ],
         );
+        rig.wait(MS);
+        assert!(rig.ask(20).iter().all(|(leaf, _)| *leaf == 40), "it has not told its workers");
         rig.hear(&told(1, Code::KeepAlive, 1, 2, Load::default()));
+        rig.wait(MS);
         let leaves = rig.ask(60);
         assert!(leaves.iter().any(|(leaf, _)| *leaf == 41) && leaves.len() == 60);
         // The other pool gets an address of its own, and the first loses its.

@@ -25,7 +25,7 @@ pub const SPINE_IDS: u16 = 200;
 /// The same of agents: all nodes have ids of their own.
 pub const AGENT_IDS: u16 = 100;
 /// Before so long nobody sends a task and nothing goes wrong: everybody finds everybody.
-pub const START_NS: u64 = 10_000_000;
+pub const START_NS: u64 = 50_000_000;
 /// Milliseconds after which a leaf takes out a registered worker that is silent.
 const WORKER_TIMEOUT_MS: u64 = 100;
 /// Milliseconds after which an agent shuts out a worker that has tasks and is silent.
