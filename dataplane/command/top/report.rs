@@ -448,7 +448,7 @@ pub mod tests {
         let [node] = &report.0[..] else { panic!() };
         let [cores, pools, drops, workers] = &node.sections[..] else { panic!() };
         let expected = [
-            "0 0.0% 80.0% 0 0 0 0 0 2 0 0 0",
+            "0 no packets 0.0% 80.0% 0 0 0 0 0 2 0 0 0",
             "1 25.0% 5.0% 2000 1000 0 0 0 1000 0 0 0",
             "all 12.5% 42.5% 2000 1000 0 0 0 1002 0 0 0",
         ];

@@ -247,7 +247,7 @@ fn a_forked_child_leaves_its_parents_files_alone() {
     use rustix::process::{Pid, WaitOptions, waitpid};
 
     let (folder, path) = folder();
-    let table = Table::create(&path, &Spec::default()).unwrap();
+    let table = Table::create(&path, &Spec { cores: 1, ..Spec::default() }).unwrap();
     // SAFETY: the child only drops what it has, which takes no lock of another thread, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
