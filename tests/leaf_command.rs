@@ -651,7 +651,7 @@ fn a_leaf_ends_by_itself_and_writes_its_account() {
     let account = told(&leaf.stop("-TERM"));
     assert_eq!((&account["rx_packets"], &account["scheduled"]), (&400.into(), &200.into()));
     let nowhere = home.leaf(&["--stats", "/nowhere/stats"]).output().unwrap();
-    refused(&nowhere, &["--stats /nowhere/stats", "name a file that can be written"]);
+    refused(&nowhere, &["--stats /nowhere/stats", "make its folder first, or name another file"]);
 }
 
 #[test]
