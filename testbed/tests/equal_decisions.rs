@@ -80,7 +80,7 @@ fn text(policy: &PolicySpec) -> String {
     let last = FIRST + WORKERS as u16 - 1;
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = {SEED}\nworker_timeout_ms = 0\npools_max = 1\nworkers_max = {WORKERS}\n\
-         [[port]]\ndevice = 'c'\nside = 'clients'\nip = '10.0.1.1/24'\nmac = '{}'\n\
+         [[port]]\ndevice = 'c'\nside = 'clients'\nip_options = 'harmless'\nip = '10.0.1.1/24'\nmac = '{}'\n\
          [[port]]\ndevice = 'w'\nside = 'workers'\nip = '10.0.2.1/24'\nmac = '{}'\n\
          [[pool]]\nid = {POOL}\npolicy = '{policy}'\nqueue = {TASKS}\n\
          [[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '{FIRST}-{last}'\npool = {POOL}\n",
