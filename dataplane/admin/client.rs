@@ -18,6 +18,8 @@ use crate::state::files::{self, Found};
 /// A node has so long to take a connection, and to answer.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const CALL_MAX: Duration = Duration::from_secs(15);
+/// Time between two attempts to connect to a socket whose queue of connections is full.
+const CONNECT_AGAIN: Duration = Duration::from_millis(10);
 /// A whole node may have so many bytes.
 const REPLY_MAX: usize = 64 << 20;
 
@@ -230,8 +232,24 @@ fn tower_connector(
 > + Send {
     tower::service_fn(move |_: Uri| {
         let at = at.clone();
-        async move { Ok(TokioIo::new(tokio::net::UnixStream::connect(at).await?)) }
+        async move { Ok(TokioIo::new(connect(&at).await?)) }
     })
+}
+
+/// Connects to a Unix socket. A full queue of connections is an error there (EAGAIN) and not a wait as over TCP, so it tries again.
+async fn connect(at: &Path) -> io::Result<tokio::net::UnixStream> {
+    let began = tokio::time::Instant::now();
+    loop {
+        match tokio::net::UnixStream::connect(at).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if began.elapsed() > CONNECT_MAX {
+                    return Err(error);
+                }
+                tokio::time::sleep(CONNECT_AGAIN).await;
+            }
+            connected => return connected,
+        }
+    }
 }
 
 async fn over_tcp(url: &str, tls: Option<&[PathBuf; 3]>) -> Result<Channel, ClientError> {
@@ -275,4 +293,40 @@ fn told(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    };
+
+    use super::*;
+
+    #[test]
+    fn connecting_waits_while_the_queue_is_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let flags = SocketFlags::CLOEXEC;
+        let server = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        bind(&server, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&server, 0).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut queued = Vec::new();
+            let full = loop {
+                match tokio::net::UnixStream::connect(&path).await {
+                    Ok(stream) => queued.push(stream),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+            let accepting = async {
+                tokio::time::sleep(5 * CONNECT_AGAIN).await;
+                rustix::net::accept(&server).unwrap()
+            };
+            let (connected, _accepted) = tokio::join!(connect(&path), accepting);
+            connected.unwrap();
+        });
+    }
 }

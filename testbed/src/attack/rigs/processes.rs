@@ -142,7 +142,9 @@ impl Site {
     pub fn leaf(&self) -> Result<LeafProcess, Failure> {
         let mut leaf =
             self.start(Command::new(&self.binary), "leaf", &self.leaf_config(&self.state())?)?;
-        self.until("the leaf's socket", || Ok(leaf.check().map(|()| self.socket().exists())?))?;
+        let control = wedjat::admin::socket_path(&self.state());
+        let there = || self.socket().exists() && control.exists();
+        self.until("the leaf's sockets", || Ok(leaf.check().map(|()| there())?))?;
         Ok(leaf)
     }
 
