@@ -1,4 +1,5 @@
-//! Stamps the binary with what a report's manifest states, revision and compiler, and what `--version` says.
+//! Sets the environment variables for `--version` and for a report's manifest: revision, compiler, release of
+//! DPDK.
 use std::path::Path;
 use std::process::Command;
 
@@ -9,19 +10,21 @@ fn main() {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
     let version = said(&rustc, &["--version"]).unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=WEDJAT_RUSTC={version}");
-    // Of wedjat-sys; there is none without DPDK.
+    // Set by wedjat-sys; missing without DPDK.
     let dpdk = std::env::var("DEP_DPDK_VERSION");
     let dpdk = dpdk.map_or("without DPDK".to_owned(), |version| format!("DPDK {version}"));
     let package = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     println!("cargo::rustc-env=WEDJAT_VERSION={package} (revision {revision}, {dpdk})");
 }
 
-/// None outside a repository of our own: the sources may lie in somebody else's.
+/// Returns the revision; `None` outside a repository of our own. The sources may lie in another project's
+/// repository.
 fn revision() -> Option<String> {
     if !Path::new(".git").exists() {
         return None;
     }
-    // In a work tree beside others they lie elsewhere; a path that is not there would have cargo build every time.
+    // A linked work tree keeps these files elsewhere. A missing path would make cargo run this script in each
+    // build.
     for name in ["HEAD", "refs/heads"] {
         let path = said("git", &["rev-parse", "--git-path", name])?;
         println!("cargo::rerun-if-changed={path}");

@@ -1,10 +1,11 @@
-//! Makes `wedjat.h` and its manual pages from the sources. scripts/link-library.sh makes the shared library.
+//! Generates `wedjat.h` and its manual pages from the sources. scripts/link-library.sh links the shared
+//! library.
 mod manual;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// In the order in which the header shall have them.
+/// Sources in the order of the header.
 const SOURCES: [&str; 9] = [
     "src/code.rs",
     "src/log.rs",
@@ -16,7 +17,7 @@ const SOURCES: [&str; 9] = [
     "src/change.rs",
     "src/worker.rs",
 ];
-/// Its enum is C's as well; it is written there as a table of variants and their keys.
+/// Source of the enum of drop reasons: a table of variants and their keys.
 const REASONS: &str = "../dataplane/reason.rs";
 
 fn main() {
@@ -24,7 +25,7 @@ fn main() {
         println!("cargo::rerun-if-changed={source}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // target/PROFILE/build/PACKAGE/out: what installs and what tests look for both beside the libraries.
+    // target/PROFILE/build/PACKAGE/out. Installation and tests look for both beside the libraries.
     let folder = out.ancestors().nth(3).unwrap_or(&out);
     if let Err(message) = header(folder, &out.join("reason.rs")) {
         println!("cargo::error={message}");
@@ -45,7 +46,7 @@ fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
     manual::write(&text, env!("CARGO_PKG_VERSION"), &folder.join("man3"))
 }
 
-/// The enum that the macro makes of the table in `source`, which the generator of the header does not expand.
+/// Returns the enum that the macro makes of the table in `source`. cbindgen does not expand the macro.
 fn plain_enum(source: &str) -> Option<String> {
     let (_, table) = source.split_once("\nreasons! {\n")?;
     let (table, _) = table.split_once("\n}\n")?;
@@ -62,7 +63,7 @@ fn plain_enum(source: &str) -> Option<String> {
     Some(text + "}\n")
 }
 
-/// The comments as a C header has them: without the marks of another language's documents.
+/// Turns the comments into those of a C header, without Markdown marks.
 fn in_c_words(header: &str) -> String {
     let heads = [
         (" # Return value\n", " Returns:\n"),

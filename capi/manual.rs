@@ -1,8 +1,8 @@
-//! Manual pages of the functions, made from the header: what it says of a function is the page.
+//! Manual pages of the functions, from the comments in the header.
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Writes a page, `NAME.3`, for each function that the header declares.
+/// Writes a page, `NAME.3`, for each function in the header.
 pub fn write(header: &str, version: &str, folder: &Path) -> Result<(), String> {
     let codes = codes(header);
     for (comment, rest) in header.split("/*\n").skip(1).filter_map(|part| part.split_once("*/\n")) {
@@ -16,7 +16,7 @@ pub fn write(header: &str, version: &str, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What the header says of each code that functions return.
+/// Returns the comment of each error code.
 fn codes(header: &str) -> BTreeMap<&str, String> {
     let comments = header.split("/*\n").skip(1).filter_map(|part| part.split_once("*/\n#define "));
     let codes = comments.filter_map(|(comment, rest)| {
@@ -26,7 +26,7 @@ fn codes(header: &str) -> BTreeMap<&str, String> {
     codes.collect()
 }
 
-/// The declaration that a comment stands before, if it is a function's.
+/// Returns the declaration after a comment, if it is a function's.
 fn prototype(rest: &str) -> Option<&str> {
     let end = rest.find(';')? + 1;
     let declared = rest[..end].trim();
@@ -78,7 +78,8 @@ fn page(
     page + ".SH SEE ALSO\n.BR wedjat (1),\n.BR wedjat_error_message (3),\n.BR wedjat_errno (3),\n.BR wedjat.toml (5),\nand the header wedjat.h\n"
 }
 
-/// What a description says of what is returned, apart from the rest: the sentences that say so, or else what the function is.
+/// Splits a description into the rest and the sentences that begin with "Returns". Without such a sentence,
+/// the first one describes the value, too.
 fn apart(described: &str) -> (String, String) {
     let (mut rest, mut returned) = (Vec::new(), Vec::new());
     for paragraph in described.trim().split("\n\n") {
@@ -105,7 +106,8 @@ fn apart(described: &str) -> (String, String) {
     (rest.join("\n\n"), returned.join(" "))
 }
 
-/// The codes that a function may return: those of what it is given, those that its comment names, and those of its own.
+/// Lists the codes that a function may return: those of its arguments' checks, those named in its comment,
+/// and those in its own section.
 fn errors(prototype: &str, comment: &str, own: &str, codes: &BTreeMap<&str, String>) -> String {
     let own: BTreeMap<&str, &str> =
         own.lines().filter_map(|line| line.trim().split_once(": ")).collect();
@@ -149,7 +151,7 @@ fn errors(prototype: &str, comment: &str, own: &str, codes: &BTreeMap<&str, Stri
     listed.map(entry).collect::<Vec<_>>().join("\n")
 }
 
-/// Prose as troff takes it: no line begins with one of its requests.
+/// Escapes prose for troff: no line begins with one of its requests.
 fn text(prose: &str) -> String {
     let lines = prose.trim().lines().map(|line| match line.trim() {
         "" => ".PP".to_owned(),

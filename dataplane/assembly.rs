@@ -1,4 +1,4 @@
-//! From a checked configuration to a node's parts: its state, its network, and each core's stages.
+//! Assembly of a node's parts from a checked configuration: its state, its network, and each core's stages.
 
 pub mod agent;
 #[cfg(feature = "peers")]
@@ -18,15 +18,16 @@ use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
 use crate::stage::fabric::{Fabric, Shared};
-use crate::stage::network::{Base, NetworkError};
+use crate::stage::network::{FixedNetwork, NetworkError};
 use crate::stage::{
-    AffinityTable, IpOptions, Network, Newcomer, PortAddress, PortV6, Side, Stages,
+    AffinityTable, IpOptions, Network, PortAddress, PortV6, Side, Stages, UnknownWorker,
 };
 use crate::state::table::{Entries, Role, Spec};
 use crate::state::{StateError, Table};
 use crate::wire::ether::Mac;
 
-/// The configured seed; one of the moment for those who set none, which their state tells so that the run can be repeated.
+/// Returns the configured seed, or one from the current time. The state shows the seed, so that the run can
+/// be repeated.
 fn seed(configured: Option<u64>) -> u64 {
     configured.unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -34,10 +35,10 @@ fn seed(configured: Option<u64>) -> u64 {
     })
 }
 
-/// The node's state, in the configured file or in memory of this process.
+/// Creates the node's state, in the configured file or in memory of this process.
 ///
 /// # Errors
-/// When the file can't be had.
+/// If the file cannot be created.
 pub fn table(config: &Config, ticks_hz: u64) -> Result<Arc<Table>, StateError> {
     make(config.leaf.state.as_deref(), &spec(config, ticks_hz))
 }
@@ -46,7 +47,7 @@ fn make(path: Option<&Path>, spec: &Spec) -> Result<Arc<Table>, StateError> {
     path.map_or_else(|| Ok(Table::heap(spec)), |path| Table::create(path, spec)).map(Arc::new)
 }
 
-/// What the state file says of the configured node.
+/// Returns the properties of the configured node for its state.
 fn spec(config: &Config, ticks_hz: u64) -> Spec {
     let Entries { servers, pools, .. } = Membership::of(config).entries();
     let ports = if config.ports.is_empty() { TOLD_PORTS.len() } else { config.ports.len() };
@@ -66,8 +67,8 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
     }
 }
 
-/// What stands for the program that tells tasks and reports: a port that leads to all servers with IPv4 addresses, and one to those
-/// with IPv6 addresses.
+/// Ports of a program that passes tasks and reports by calls. One port leads to all servers with IPv4
+/// addresses, one to those with IPv6 addresses.
 const TOLD_PORTS: [PortAddress; 2] = {
     let v4 = PortAddress {
         mac: Mac([0; 6]),
@@ -81,11 +82,12 @@ const TOLD_PORTS: [PortAddress; 2] = {
     [v4, PortAddress { v6: Some(PortV6 { ip: 0, prefix: 0, gateway: None }), ..v4 }]
 };
 
-/// The network around the node at its first membership; `macs` are its devices' addresses, which ports have that are given none.
-/// The wire to the agent is the last port. Without ports tasks and reports are told.
+/// Builds the network around the node at its first membership. `macs` are the addresses of its devices, for
+/// ports without a configured one. The wire to the agent is the last port. Without ports, a program passes
+/// tasks and reports by calls.
 ///
 /// # Errors
-/// When no port leads to a server.
+/// If no port leads to a server.
 pub fn network(
     config: &Config,
     membership: &Membership,
@@ -104,7 +106,7 @@ pub fn network(
     });
     let is_told = config.ports.is_empty();
     let told = TOLD_PORTS.into_iter().filter(|_| is_told);
-    let base = Base {
+    let base = FixedNetwork {
         udp_port: config.leaf.udp_port,
         node: config.leaf.id,
         ports: ports.chain(wire).chain(told).collect(),
@@ -115,20 +117,20 @@ pub fn network(
     membership.network(base, table.limits(), &table.neighbours())
 }
 
-/// Cores that have these stages, as their control drives them; and the commands that each of them takes.
+/// Returns handles for the control thread to the cores with these stages, and the command queue of each core.
 ///
 /// # Panics
-/// When there is no core.
+/// If there is no core.
 #[must_use]
 pub fn cores(stages: &[Stages], table: &Table) -> (LeafCores, Vec<Commands>) {
     let commands: Vec<_> = stages.iter().map(|_| Commands::default()).collect();
     (LeafCores::new(stages, commands.clone(), table.seed()), commands)
 }
 
-/// The stages of all cores, around the [`network`] of the node at its first membership.
+/// Builds the stages of all cores, around the [`network`] of the node at its first membership.
 ///
 /// # Errors
-/// When no port leads to a server.
+/// If no port leads to a server.
 pub fn stages(
     config: &Config,
     membership: &Membership,
@@ -151,17 +153,17 @@ pub fn stages(
     Ok((0..cores).map(core).collect())
 }
 
-/// Newcomers that wait to be told of.
+/// Maximum number of unknown workers that wait to be reported.
 const NEWCOMERS: usize = 1024;
 
-/// Where workers show up from now on that say to these cores that they are there, and that nobody knows.
-pub fn watch_newcomers(stages: &mut [Stages]) -> Arc<ArrayQueue<Newcomer>> {
+/// Returns a queue of workers that register with these cores from now on and are not configured.
+pub fn watch_unknown_workers(stages: &mut [Stages]) -> Arc<ArrayQueue<UnknownWorker>> {
     let newcomers = Arc::new(ArrayQueue::new(NEWCOMERS));
-    stages.iter_mut().for_each(|core| core.set_newcomers(Arc::clone(&newcomers)));
+    stages.iter_mut().for_each(|core| core.set_unknown_workers(Arc::clone(&newcomers)));
     newcomers
 }
 
-/// The stages of the core at `index`.
+/// Builds the stages of the core at `index`.
 #[must_use]
 pub fn stages_of_core(
     config: &Config,
@@ -177,7 +179,7 @@ pub fn stages_of_core(
         let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
             .with_queue(entry.queue, entry.overflow);
         let places = dispatcher.view().members();
-        // How many workers leaves have counts though all have as many.
+        // A spine needs the leaves' numbers of workers even if all are equal.
         let speeds = match config.role {
             Role::Spine => Some(entry.speeds_of_all(places)),
             _ => entry.speeds(places),

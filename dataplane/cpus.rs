@@ -1,4 +1,4 @@
-//! The CPUs that this process may use.
+//! CPUs of this process.
 
 use std::fmt;
 use std::fs;
@@ -6,14 +6,15 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// All of them, as the system says: those of its affinity, which a cpuset narrows. None where it does not tell.
+/// Returns the CPUs in the process's affinity, which a cpuset narrows. Empty if the system does not report
+/// them.
 #[must_use]
 pub fn usable() -> Vec<usize> {
     let Ok(usable) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).collect()
 }
 
-/// Has the calling thread run on this CPU alone; false when the system refuses.
+/// Pins the calling thread to one CPU. Returns false if the system refuses.
 #[must_use]
 pub fn pin(cpu: usize) -> bool {
     if cpu >= CpuSet::MAX_CPU {
@@ -24,16 +25,17 @@ pub fn pin(cpu: usize) -> bool {
     sched_setaffinity(None, &only).is_ok()
 }
 
-/// Those that are not among `cores`.
+/// Returns the usable CPUs without `cores`.
 #[must_use]
-pub fn beside(cores: &[usize]) -> Vec<usize> {
+pub fn except(cores: &[usize]) -> Vec<usize> {
     usable().into_iter().filter(|cpu| !cores.contains(cpu)).collect()
 }
 
-/// Kinds of nodes' polling threads.
+/// Kinds of threads that poll, by the first part of their names.
 const POLLING: [&str; 2] = ["dispatch", "agent"];
 
-/// Name of a node's thread. One that polls without sleep has its CPU in its name, by which [`pollers`] finds it.
+/// Returns the name of a node's thread. The name of a thread that polls without sleep contains its CPU, for
+/// [`pollers`].
 #[must_use]
 pub fn thread_name(kind: &str, cpu: usize, always_polls: bool) -> String {
     if always_polls { format!("{kind}-{cpu}") } else { kind.to_owned() }
@@ -42,9 +44,9 @@ pub fn thread_name(kind: &str, cpu: usize, always_polls: bool) -> String {
 /// A thread of another node that polls without sleep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Poller {
-    /// Its CPU.
+    /// CPU of the thread.
     pub cpu: usize,
-    /// Its process.
+    /// Process id of the node.
     pub pid: u32,
 }
 
@@ -54,11 +56,12 @@ impl fmt::Display for Poller {
     }
 }
 
-/// How to have each node poll a CPU of its own.
+/// Advice for two nodes that poll the same CPU.
 pub const SHARED_CPU_FIX: &str = "give one of the nodes another CPU (`leaf.cores`, `agent.core`), or have both sleep while nothing comes: \
                                   poll = \"adaptive\"";
 
-/// Polling threads of other processes on these CPUs; `proc` is the folder of the system's processes.
+/// Returns the polling threads of other processes on these CPUs. `proc` is the folder of the process file
+/// system.
 #[must_use]
 pub fn pollers(proc: &Path, cpus: &[usize]) -> Vec<Poller> {
     let numbers = |folder: &Path| {
@@ -108,10 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn those_beside_are_the_others() {
+    fn remaining_cpus_exclude_the_given() {
         let all = usable();
-        assert!(!all.is_empty() && beside(&all).is_empty() && beside(&[]) == all);
-        assert_eq!(beside(&all[..1]), all[1..]);
+        assert!(!all.is_empty() && except(&all).is_empty() && except(&[]) == all);
+        assert_eq!(except(&all[..1]), all[1..]);
         let last = all[all.len() - 1];
         let alone = std::thread::spawn(move || (pin(last), usable(), pin(usize::MAX)));
         assert_eq!(alone.join().unwrap(), (true, vec![last], false));

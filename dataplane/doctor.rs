@@ -1,7 +1,8 @@
-//! Checks everything a start needs, before it, and names the fix of whatever is missing.
+//! Checks the needs of a start before it, and names the fix of each problem.
 //!
-//! Every check reads files below [`Request::root`] and starts nothing, so it can be tested with made-up machines, and
-//! run while a leaf is running. The state file's folder is the one place where something is written, and removed.
+//! Every check reads files below [`Request::root`] and starts nothing. So tests can use made-up machines, and
+//! users can run it beside a running leaf. Only the state file's folder is written to: the file there is
+//! removed again.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -13,40 +14,40 @@ use std::path::{Path, PathBuf};
 use wedjat_cosched::mechanism::{Class, Controller, Hierarchies, Place, System};
 
 use crate::config::{AgentConfig, Config, ControlConfig, PortConfig};
-use crate::cosched::{CoschedError, Job, Policy, Watching};
+use crate::cosched::{AgentMonitor, CoschedError, Job, Policy};
 use crate::cpus;
 use crate::io::vdev;
 use crate::ring::region;
 use crate::state::files::{Scratch, within_limits};
 use crate::state::table;
 
-/// What is to be started.
+/// Planned start.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// `/`, or the folder of a made-up machine.
     pub root: PathBuf,
     /// CPUs of the dispatchers.
     pub cores: Vec<usize>,
-    /// Devices of the ports: PCI addresses or virtual devices, with or without their arguments.
+    /// Devices of the ports: PCI addresses or virtual devices, with or without arguments.
     pub devices: Vec<String>,
-    /// EAL's arguments.
+    /// Arguments for EAL.
     pub eal: Vec<String>,
-    /// The shared state file.
+    /// Shared state file.
     pub state: Option<PathBuf>,
-    /// What the configuration's check warns of: [`crate::config::Config::warnings`].
+    /// Warnings of the configuration: [`crate::config::Config::warnings`].
     pub warnings: Vec<String>,
-    /// The group that may read it.
+    /// Group that may read the state file.
     pub state_group: Option<u32>,
-    /// What an agent's workers attach to.
+    /// Region that an agent's workers attach to.
     pub region: Option<PathBuf>,
-    /// Where it is to be reached over TCP.
+    /// Addresses for TCP.
     pub control: ControlConfig,
     /// Batch jobs beside an agent's workers.
     pub jobs: Vec<Job>,
 }
 
 impl Request {
-    /// What a leaf or spine of this configuration needs, with these arguments for EAL.
+    /// Returns the needs of a leaf or spine with this configuration and these arguments for EAL.
     #[must_use]
     pub fn of(config: &Config, eal: &[String]) -> Self {
         Self {
@@ -58,7 +59,7 @@ impl Request {
         }
     }
 
-    /// The same of an agent.
+    /// Returns the needs of an agent with this configuration and these arguments for EAL.
     #[must_use]
     pub fn of_agent(config: &AgentConfig, eal: &[String]) -> Self {
         Self {
@@ -96,12 +97,12 @@ impl Default for Request {
     }
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// A start works, but slower or less predictably than it could.
+    /// A start works, but is slower or less predictable than possible.
     Warn,
     /// A start would fail.
     Fail,
@@ -117,16 +118,16 @@ impl fmt::Display for Status {
     }
 }
 
-/// One thing looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the checked item.
     pub name: String,
-    /// How bad it is.
+    /// Severity.
     pub status: Status,
-    /// What was found.
+    /// Observed condition.
     pub found: String,
-    /// What to do; empty when all is well, or when `found` says it.
+    /// Remedy; empty if there is no problem, or if `found` names the remedy.
     pub fix: String,
 }
 
@@ -148,7 +149,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 pub fn run(request: &Request) -> Vec<Finding> {
     let machine = Machine { root: &request.root };
     let devices: Vec<Device> =
@@ -173,12 +174,12 @@ pub fn run(request: &Request) -> Vec<Finding> {
     findings
 }
 
-/// Whether a start would fail.
+/// Returns true if a start would fail.
 pub fn would_fail(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.status == Status::Fail)
 }
 
-/// The findings as a table, each fix on the line below.
+/// Formats the findings as a table, with each fix on the line below.
 pub fn render(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -192,7 +193,7 @@ pub fn render(findings: &[Finding]) -> String {
     text
 }
 
-/// The files of a machine.
+/// Files of a machine.
 struct Machine<'a> {
     root: &'a Path,
 }
@@ -206,7 +207,7 @@ impl Machine<'_> {
         self.path(path).exists()
     }
 
-    /// A file's text without white space around it; empty when it cannot be read.
+    /// Returns the text of a file without surrounding white space; empty if the file cannot be read.
     fn text(&self, path: &str) -> String {
         fs::read_to_string(self.path(path)).map(|text| text.trim().to_owned()).unwrap_or_default()
     }
@@ -223,7 +224,7 @@ impl Machine<'_> {
         names
     }
 
-    /// The value of a `Name:  value` line of /proc/self/status.
+    /// Returns the value of a `Name:  value` line of /proc/self/status.
     fn own_status(&self, name: &str) -> String {
         let text = self.text("proc/self/status");
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -234,18 +235,18 @@ impl Machine<'_> {
         self.own_status("Uid").split_whitespace().nth(1) == Some("0")
     }
 
-    /// Whether this process has the capability of that number (capabilities(7)).
+    /// Returns true if this process has the capability with this number (capabilities(7)).
     fn has_capability(&self, number: u32) -> bool {
         u64::from_str_radix(&self.own_status("CapEff"), 16).is_ok_and(|set| set >> number & 1 == 1)
     }
 }
 
-/// A device as the config or EAL's arguments describe it.
+/// Device as the configuration or EAL's arguments describe it.
 struct Device {
     name: String,
-    /// `net_memif` of `net_memif0`; none for a PCI address.
+    /// Driver, for example `net_memif` of `net_memif0`; `None` for a PCI address.
     driver: Option<String>,
-    /// Its name and what follows it; the name alone when EAL is not told to create it.
+    /// Name with arguments; only the name if EAL's arguments do not create it.
     text: String,
 }
 
@@ -254,7 +255,7 @@ impl Device {
         let name = vdev::name(device);
         let told = eal.iter().find_map(|word| {
             let text = word.strip_prefix("--vdev=").unwrap_or(word);
-            // Also what stands there without arguments is created.
+            // EAL also creates a device without arguments.
             (vdev::name(text) == name).then(|| format!("{},{}", name, &text[name.len()..]))
         });
         let text = if device.contains(',') { None } else { told };
@@ -273,7 +274,7 @@ impl Device {
         self.driver.as_deref() == Some(driver)
     }
 
-    /// Something says how it is to be created.
+    /// Returns true if arguments describe its creation.
     fn has_arguments(&self) -> bool {
         self.text.contains(',')
     }
@@ -283,13 +284,13 @@ impl Device {
     }
 }
 
-/// `03:00.0` lies in domain 0.
+/// Completes a PCI address: `03:00.0` is in domain 0.
 fn full_address(name: &str) -> String {
     let short = vdev::is_pci_address(name) && name.matches(':').count() == 1;
     if short { format!("0000:{name}") } else { name.to_owned() }
 }
 
-/// The drivers that make wedjat run without a NIC.
+/// Drivers with which wedjat runs without a NIC.
 #[cfg(feature = "dpdk")]
 const VIRTUAL_DRIVERS: [&str; 6] =
     ["net_memif", "net_af_packet", "net_af_xdp", "net_pcap", "net_null", "net_ring"];
@@ -413,7 +414,7 @@ fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     findings
 }
 
-/// VFIO locks all of a process's memory that a device may reach.
+/// VFIO locks all memory of a process that a device may access.
 fn memory_lock(machine: &Machine) -> Finding {
     const CAP_IPC_LOCK: u32 = 14;
     let limits = machine.text("proc/self/limits");
@@ -478,7 +479,7 @@ fn cores(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
     findings
 }
 
-/// What else runs where a dispatcher is to poll.
+/// Finds other load on the CPU of a dispatcher.
 fn disturbance(machine: &Machine, name: &str, core: usize, wanted: &[usize]) -> Finding {
     let siblings =
         machine.text(&format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"));
@@ -513,7 +514,7 @@ fn governor(machine: &Machine, wanted: &[usize]) -> Finding {
     }
 }
 
-/// Time stamps are ticks of the TSC, so it must run at one rate in every power state.
+/// Checks the TSC. Time stamps are its ticks, so it must run at one rate in every power state.
 fn tsc(machine: &Machine) -> Finding {
     let cpuinfo = machine.text("proc/cpuinfo");
     let flags: Vec<&str> = cpuinfo
@@ -533,7 +534,7 @@ fn tsc(machine: &Machine) -> Finding {
     Finding::warn("clock", format!("the TSC is not invariant; the kernel uses {source}"), fix)
 }
 
-/// Whether a port's device is there, or can be made.
+/// Checks that a port's device exists, or can be created.
 fn presence(machine: &Machine, device: &Device) -> Finding {
     let name = format!("device {}", device.name);
     if device.is_pci() {
@@ -566,7 +567,7 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
 }
 
 fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
-    /// Drivers of the kernel beside which DPDK's work (mlx4, mlx5 and MANA guides: bifurcated).
+    /// Kernel drivers that work beside DPDK's drivers (mlx4, mlx5 and MANA guides: bifurcated).
     const BIFURCATED: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
     const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
     let folder = format!("sys/bus/pci/devices/{}", device.name);
@@ -626,25 +627,25 @@ fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
-/// Whether a memif server's socket is free, and whether a client finds a server.
+/// Checks that the socket of a memif server is free, or that a client finds its server.
 #[cfg(feature = "dpdk")]
 fn meeting_point(device: &Device, name: &str) -> Finding {
-    use crate::io::dpdk::{MeetingPoint, SocketError, meeting_point};
+    use crate::io::dpdk::{ServerAddress, SocketError, meeting_point};
     match meeting_point(&device.text) {
         Err(error) => Finding::fail(name, error.to_string(), ""),
-        Ok(MeetingPoint { socket, is_server: true, is_served: true }) => Finding::fail(
+        Ok(ServerAddress { socket, is_server: true, is_served: true }) => Finding::fail(
             name,
             SocketError::Served(socket).to_string(),
             "stop the process that serves it, or give this device a socket= of its own",
         ),
-        Ok(MeetingPoint { socket, is_server: false, is_served: false }) => Finding::warn(
+        Ok(ServerAddress { socket, is_server: false, is_served: false }) => Finding::warn(
             name,
             format!(
                 "a memif client, and nobody serves {socket} yet: a start waits for it, 10 s or as --patience says"
             ),
             "start the side with role=server first, as the same user, with the same socket= and id=",
         ),
-        Ok(MeetingPoint { socket, is_server, .. }) => {
+        Ok(ServerAddress { socket, is_server, .. }) => {
             let what = if is_server { "serves" } else { "connects to" };
             Finding::ok(name, format!("EAL makes it with net_memif; it {what} {socket}"))
         }
@@ -663,7 +664,7 @@ fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
-/// Cores on which another node polls already.
+/// Warns of cores on which another node already polls.
 fn shared_cpus(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
     let pollers = cpus::pollers(&machine.path("proc"), wanted);
     let finding = |poller: &cpus::Poller| {
@@ -672,7 +673,8 @@ fn shared_cpus(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
     pollers.iter().map(finding).collect()
 }
 
-/// A NIC is best polled by a core of its own NUMA node.
+/// Warns of dispatcher cores that are not on the NUMA node of the NIC. A NIC is best polled by a core of its
+/// own node.
 fn nodes(machine: &Machine, device: &Device, wanted: &[usize]) -> Option<Finding> {
     let node = machine
         .number(&format!("sys/bus/pci/devices/{}/numa_node", device.name))
@@ -688,7 +690,7 @@ fn nodes(machine: &Machine, device: &Device, wanted: &[usize]) -> Option<Finding
     })
 }
 
-/// Looks at what lies there, and writes a file of a mebibyte beside it, for rights and space.
+/// Checks the state file's path. Writes a file of 1 MiB beside it to test rights and space.
 fn state(path: &Path, group: Option<u32>) -> Finding {
     if let Err(error) = table::check_free(path) {
         return Finding::fail("state file", error.to_string(), "");
@@ -709,7 +711,7 @@ fn state(path: &Path, group: Option<u32>) -> Finding {
     }
 }
 
-/// Whether an agent could have its workers' region there.
+/// Checks that an agent can create its workers' region at this path.
 fn workers(path: &Path) -> Finding {
     match region::check_free(path) {
         Ok(()) => Finding::ok("worker region", format!("{} is free", path.display())),
@@ -717,14 +719,14 @@ fn workers(path: &Path) -> Finding {
     }
 }
 
-/// Whether batch jobs like this one have cores: those of the workers, where the agent runs and they are there.
+/// Checks that batch jobs like this one have cores: those of the workers, if the agent runs and has workers.
 fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
     const NAME: &str = "cores of batch jobs";
-    if cpus::beside(dispatchers).is_empty() {
+    if cpus::except(dispatchers).is_empty() {
         let found = "there is no CPU beside the dispatcher's, which is never idle";
         return Finding::fail(NAME, found, "take [cosched] out, or give this process another CPU");
     }
-    let Ok(watching) = Watching::open(&job.agent, job.objective) else {
+    let Ok(watching) = AgentMonitor::open(&job.agent, job.objective) else {
         return Finding::ok(NAME, "those that the agent's workers will be pinned to");
     };
     match watching.cpus(job.cpus.as_ref()) {
@@ -732,13 +734,13 @@ fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
             let list: Vec<_> = cpus.iter().map(usize::to_string).collect();
             Finding::ok(NAME, format!("{}, where the agent's workers are", list.join(", ")))
         }
-        // They may be on their way.
+        // Workers may still be starting.
         Err(error @ CoschedError::NoWorkers(_)) => Finding::warn(NAME, error.to_string(), ""),
         Err(error) => Finding::fail(NAME, error.to_string(), ""),
     }
 }
 
-/// Whether batch jobs like this one could be held.
+/// Checks that the cgroups can hold batch jobs like this one.
 fn cgroups(machine: &Machine, job: &Job) -> Finding {
     const NAME: &str = "cgroups";
     let hierarchies = Hierarchies::below(machine.root, System::REAL);
@@ -768,7 +770,7 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
             "leave out cosched.class, or have the workers ask for real time",
         );
     }
-    // CPU time is told without cpuacct where there is version 2, and else only missed in figures.
+    // Version 2 reports CPU time without cpuacct. Otherwise only the figures lack it.
     let missing: Vec<_> = hierarchies.missing().map(Controller::name).collect();
     match missing[..] {
         [] => Finding::ok(NAME, "all controllers that hold batch jobs"),
@@ -780,7 +782,7 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
     }
 }
 
-/// Whether nobody listens there yet, and the address is one of this machine's.
+/// Checks that the address belongs to this machine and is free.
 fn listening(key: &str, address: SocketAddr) -> Finding {
     match TcpListener::bind(address) {
         Ok(_) => Finding::ok(key, format!("{address} is free")),
@@ -791,7 +793,7 @@ fn listening(key: &str, address: SocketAddr) -> Finding {
     }
 }
 
-/// The kernel's way to write sets of CPUs: `0-3,8`.
+/// Parses a set of CPUs in the kernel's form: `0-3,8`.
 fn cpu_list(text: &str) -> BTreeSet<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -811,7 +813,8 @@ mod tests {
     use tempfile::TempDir;
     use wedjat_cosched::Setup;
 
-    /// A machine as it should be: four CPUs, 1 and 2 isolated, one NIC bound to vfio-pci, an interface that is up.
+    /// Machine without problems: four CPUs, 1 and 2 isolated, one NIC bound to vfio-pci, and an interface
+    /// that is up.
     struct Fake(TempDir);
 
     impl Fake {
@@ -922,7 +925,7 @@ mod tests {
     }
 
     #[test]
-    fn what_batch_jobs_are_held_by_is_looked_for() {
+    fn batch_job_requirements_are_checked() {
         let fake = Fake::new();
         let setting = |policy| Setting {
             agent: "host1".to_owned(),
@@ -962,7 +965,7 @@ mod tests {
         };
         let found = |cores: &[usize]| batch_cores(&Job::new(setting.clone()), cores);
         assert_eq!(found(&cpus::usable()).status, Status::Fail);
-        // None of the agent's workers is there before it runs.
+        // No worker of the agent exists before the agent runs.
         assert!(found(&[]).status == Status::Ok && found(&[]).found.contains("will be"));
     }
 
@@ -1007,7 +1010,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_rights_fail_for_the_devices_that_need_them() {
+    fn missing_rights_fail_for_affected_devices() {
         let fake = Fake::new();
         fake.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n");
         fake.write("proc/self/limits", "Max locked memory    8388608   8388608   bytes\n");
@@ -1062,7 +1065,7 @@ mod tests {
     }
 
     #[test]
-    fn far_nics_unsteady_clocks_and_governors_are_warned_about() {
+    fn remote_nics_clocks_and_governors_are_warned_about() {
         let fake = Fake::new();
         let far = nodes(&fake.machine(), &devices(&["03:00.0"])[0], &[1, 3]).unwrap();
         assert_eq!(
@@ -1076,7 +1079,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_file_needs_a_folder_that_can_be_written() {
+    fn state_file_needs_a_writable_folder() {
         let folder = tempfile::tempdir().unwrap();
         let own = Some(rustix::process::getegid().as_raw());
         assert_eq!(state(&folder.path().join("leaf1"), own).status, Status::Ok);
@@ -1097,7 +1100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_node_has_fails() {
+    fn resources_of_another_node_fail() {
         use crate::ring::{Place, WorkerRegion};
         use crate::state::table::{Spec, Table};
         let folder = tempfile::tempdir().unwrap();
@@ -1131,7 +1134,7 @@ mod tests {
 
     #[cfg(feature = "dpdk")]
     #[test]
-    fn a_memif_socket_that_is_served_fails_for_a_server_and_is_needed_by_a_client() {
+    fn served_memif_socket_fails_servers_and_suits_clients() {
         use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
         let fake = Fake::new();
         let folder = tempfile::tempdir().unwrap();
@@ -1190,7 +1193,7 @@ mod tests {
         for (device, meant) in [
             ("net_afpacket0,iface=eth0", " (did you mean `net_af_packet`?)"),
             ("net_memfi0", " (did you mean `net_memif`?)"),
-            ("net_af_xpd0", " (did you mean `net_af_xdp`?)"), // although it is not installed
+            ("net_af_xpd0", " (did you mean `net_af_xdp`?)"), // although the driver is not installed
             ("net_unlike_any0", ""),
         ] {
             let finding = misspelt(device);

@@ -37,7 +37,7 @@ pub mod worker;
 
 pub use quantity::quantity;
 
-// Unit tests share a rig with those in tests/, which name the crate.
+// Unit tests share a rig with those in tests/, which use the crate's name.
 #[cfg(test)]
 extern crate self as wedjat;
 #[cfg(all(test, feature = "control"))]
@@ -50,13 +50,14 @@ mod patience;
 #[path = "../tests/rig/mod.rs"]
 mod rig;
 
-/// Tests wait so long for what must come, whatever else the machine does: it ends only those that fail.
+/// Time for which a test waits for an event. It is long because other work may slow the machine; only failing
+/// tests reach it.
 #[cfg(test)]
 pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// The revision of the sources, as git describes it; `unknown` outside a repository.
+/// Revision of the sources, as git describes it; `unknown` outside a repository.
 pub const REVISION: &str = env!("WEDJAT_REVISION");
-/// Version, revision, and the release of DPDK that it was built against: what `--version` says.
+/// Output of `--version`: version, revision, and the release of DPDK at build time.
 pub const VERSION: &str = env!("WEDJAT_VERSION");
-/// The compiler.
+/// Version of the compiler.
 pub const RUSTC: &str = env!("WEDJAT_RUSTC");

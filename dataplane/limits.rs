@@ -1,61 +1,62 @@
-//! Every bound of the dataplane in one place, and the relations between them.
+//! Every limit of the dataplane in one place, with the relations between the limits.
 
-/// Packets taken from or given to a port at once.
+/// Maximum number of packets received or sent by one call.
 pub const BURST: usize = 32;
 
-/// Dispatcher cores of one leaf.
+/// Maximum number of dispatcher cores of a leaf.
 pub const CORES_MAX: usize = 64;
 
-/// Ports of one leaf.
+/// Maximum number of ports of a leaf.
 pub const PORTS_MAX: usize = 8;
 
-/// Spines of one leaf.
+/// Maximum number of spines of a leaf.
 pub const SPINES_MAX: usize = 64;
 
-/// Pools of one leaf.
+/// Maximum number of pools of a leaf.
 pub const POOLS_MAX: usize = 1024;
 
-/// Worker ids are 0 ..= `WORKER_ID_MAX`; the next one means no worker in packets.
+/// Largest worker id; the smallest is 0. The id above it means "no worker" in packets.
 pub const WORKER_ID_MAX: u16 = 0x7FFE;
 
-/// Members of one pool: workers under a leaf, leaves under a spine.
+/// Maximum number of members of a pool: workers at a leaf, leaves at a spine.
 pub const MEMBERS_MAX: usize = 0x7FFF;
 
-/// Places for members in all pools of one leaf, those that are free included.
+/// Maximum number of places for members in all pools of a leaf, including free places.
 pub const PLACES_MAX: usize = 8 * MEMBERS_MAX;
 
-/// Bytes of each packet that a live tap keeps at most; no device has longer packets.
+/// Maximum number of bytes that a live tap keeps of a packet. No device has longer packets.
 pub const SNAPLEN_MAX: usize = 16_000;
 
-/// Packets a core holds while it waits for a neighbour's MAC address.
+/// Maximum number of packets that a core holds while it waits for neighbours' MAC addresses.
 pub const UNRESOLVED_HELD_MAX: usize = 256;
 
-/// Tasks that may wait in one central queue unless configured.
+/// Default bound of a central queue, in tasks.
 pub const QUEUE: usize = 4096;
 
-/// The most that may be configured.
+/// Largest configurable bound of a central queue.
 pub const QUEUE_MAX: usize = 1 << 16;
 
-/// Tasks that may wait in all pools together on each core of a leaf that a controller tells of its pools.
+/// Maximum number of waiting tasks on each core, in all pools together, at a leaf that receives its pools
+/// from a controller.
 pub const QUEUES_TOLD: usize = 4 * QUEUE;
 
-/// A task waits so long for members to answer what their queues are: many round trips in a rack.
+/// Maximum time that a task waits for probe answers: many round trips in a rack.
 pub const PROBE_PATIENCE_NS: u64 = 2_000_000;
 
-/// Packet buffers unless configured: some MiB, enough for deep queues on a few ports.
+/// Default number of packet buffers: some MiB, enough for deep queues on a few ports.
 pub const MBUFS: u32 = 16_383;
 
-/// Leaves that one agent registers its workers with.
+/// Maximum number of leaves with which one agent registers its workers.
 pub const AGENT_LEAVES_MAX: usize = 16;
 
-/// Speeds of workers, relative to each other: the least and the most.
+/// Smallest and largest speed of a worker, relative to other workers.
 pub const SPEEDS: (f64, f64) = (0.001, 1000.0);
 
-/// Multi-packet tasks a core tracks at once, a power of two.
+/// Number of multi-packet tasks that a core tracks at once; a power of two.
 pub const CONNECTIONS: usize = 1 << 16;
 
-/// Multi-packet tasks that one source address may have under way on each core unless configured: many for one client,
-/// few enough that 256 sources are needed to fill [`CONNECTIONS`].
+/// Default number of incomplete multi-packet tasks of one source address on each core. Many for one client,
+/// and few enough that 256 sources are needed to fill [`CONNECTIONS`].
 pub const MULTI_PACKET_PER_SOURCE: usize = 256;
 
 const _: () = assert!(CONNECTIONS.is_power_of_two());

@@ -1,7 +1,8 @@
-//! Of words that are known, the one that somebody probably meant who wrote another.
+//! Suggestions for misspelt names.
 
-/// The known word that `word` becomes with the fewest letters added, left out, changed or swapped with the next one: one, or one for each
-/// three letters. None when all are further away.
+/// Returns the known word with the smallest distance to `word`: letters added, left out, changed or swapped
+/// with the next one. The distance is at most one, or one for each three letters. Returns `None` if all words
+/// are further away.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
@@ -11,11 +12,12 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     best.filter(|(steps, _)| *steps <= most && !word.is_empty()).map(|(_, word)| word)
 }
 
-/// Letters to be added, left out, changed or swapped with the next one to make one word of the other, each letter once: the optimal
-/// string alignment.
+/// Returns the number of letters to add, leave out, change or swap with the next one to turn `one` into
+/// `other`. Each letter changes once: the optimal string alignment.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<_>, Vec<_>) = (one.chars().collect(), other.chars().collect());
-    // Of the beginnings of `one` to all of `other`'s: those of the last two and of this many letters.
+    // Distances from prefixes of `one` to all prefixes of `other`. The rows are for the last two prefixes and
+    // the current one.
     let (mut before_last, mut last) = (Vec::new(), (0..=other.len()).collect::<Vec<_>>());
     for (row, letter) in one.iter().enumerate() {
         let mut this = vec![row + 1];
@@ -34,7 +36,7 @@ fn distance(one: &str, other: &str) -> usize {
     last[other.len()]
 }
 
-/// The same as the end of a sentence that says that the word is not known; empty when there is none.
+/// Returns a suggestion for the end of an error message about an unknown word; empty without one.
 #[must_use]
 pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
@@ -45,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_alike_is_suggested_and_nothing_else() {
+    fn only_similar_names_are_suggested() {
         let keys = ["cores", "state", "state_group", "mbufs", "udp_port", "worker_timeout_ms"];
         for (word, meant) in [
             ("core", Some("cores")),

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 /// Time without a failure after which an outage is over.
 const CALM: Duration = Duration::from_secs(10);
 
-/// A failure that is retried, such as `accept` without file descriptors. The log gets one line at its start and one at its end.
+/// A retried failure, such as `accept` without file descriptors. The log gets one line at its start and one
+/// at its end.
 #[derive(Debug, Default)]
 pub struct Outage {
     failures: u64,
@@ -13,7 +14,8 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// Records a failure at `now`. True if it is the first of an outage: only then the caller logs it.
+    /// Records a failure at `now`. Returns true if it is the first of an outage; the caller logs only this
+    /// one.
     pub fn fails(&mut self, now: Instant) -> bool {
         self.failures += 1;
         self.last = Some(now);
@@ -22,7 +24,8 @@ impl Outage {
 
     /// Records a success at `now`. Returns the number of failures once the outage is over.
     ///
-    /// A success right after a failure does not end an outage, so a source that fails and works by turns logs one line.
+    /// A success right after a failure does not end an outage, so a source that alternates between both logs
+    /// one line.
     pub fn works(&mut self, now: Instant) -> Option<u64> {
         let last = self.last?;
         if now.saturating_duration_since(last) < CALM {

@@ -1,8 +1,8 @@
-//! Numbers of things in messages for people.
+//! Numbers with nouns for messages.
 
 use std::fmt::Display;
 
-/// A number with its noun in singular or plural: `1 task`, `2 tasks`, `0 entries`.
+/// Formats a number and its noun in singular or plural: `1 task`, `2 tasks`, `0 entries`.
 pub fn quantity<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     if count == N::from(1) {
         return format!("{count} {noun}");

@@ -1,4 +1,4 @@
-//! What a leaf did, as people and programs read it: summed over cores, with the ledger's verdict.
+//! Account of a leaf, readable for people and programs: sums over all cores, and the result of the ledger.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,92 +13,95 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// What a device counted.
+/// Counts of a device.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PortStats {
-    /// EAL's name.
+    /// Name in EAL.
     pub device: String,
-    /// Its driver.
+    /// Driver.
     pub driver: String,
-    /// Packets lost because a receive queue was full, the kernel's before it among them: they never reached the node.
+    /// Packets lost because a receive queue was full, including the kernel's queue before it. They never
+    /// reached the node.
     pub rx_missed: u64,
-    /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
+    /// Packets received with an incomplete checksum, which the kernel had left to a device. The node
+    /// completed it.
     pub rx_partial: u64,
-    /// Packets that were not of the port's VLAN (`vlan`): untagged ones, and those of others. They never reached the node.
+    /// Packets without the port's VLAN (`vlan`): untagged packets, and packets of other VLANs. They never
+    /// reached the node.
     pub rx_other_vlan: u64,
-    /// Packets the device lost for want of a buffer.
+    /// Packets lost by the device for lack of a buffer.
     pub rx_no_mbuf: u64,
     /// Packets that arrived damaged.
     pub rx_errors: u64,
-    /// Packets the device failed to send.
+    /// Packets that the device failed to send.
     pub tx_errors: u64,
-    /// Peers that a memif device's socket has refused: those of other users, and those that said what no peer may.
+    /// Peers refused by the socket of a memif device: peers of other users, and peers with invalid messages.
     pub peers_refused: u64,
-    /// Connections with memif peers that have ended.
+    /// Ended connections with memif peers.
     pub peers_left: u64,
-    /// Interfaces that the kernel has removed under the device: 1 if its own is gone.
+    /// Interfaces that the kernel removed under the device: 1 if its own is gone.
     pub interfaces_removed: u64,
-    /// What its driver counts besides, by DPDK's names; empty in an account.
+    /// Further counts of the driver, by DPDK's names; empty in an account.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub xstats: BTreeMap<String, u64>,
 }
 
-/// A leaf's account at its end.
+/// Account of a leaf at its end.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeafStats {
-    /// A key for each counter and gauge, docs/counters.md, and `drops`.
+    /// One key for each counter and gauge (docs/counters.md), and `drops`.
     #[serde(flatten)]
     pub totals: Totals,
     /// Packets received and sent on.
     pub tx_packets: u64,
-    /// Received equals sent on, used up, dropped and held.
+    /// True if received = sent on + consumed + dropped + held.
     pub balanced: bool,
     /// Seconds from the first poll to the last.
     pub seconds: f64,
-    /// Packets received a second.
+    /// Packets received per second.
     pub rx_pps: f64,
-    /// Packets sent on a second.
+    /// Packets sent on per second.
     pub tx_pps: f64,
-    /// Clock ticks spent per packet received, receive and transmit included, on polls that brought any.
+    /// Clock ticks per received packet, including receive and transmit, in polls that returned packets.
     pub cycles_per_packet: f64,
     /// The same in nanoseconds.
     pub ns_per_packet: f64,
-    /// Share of polls that brought packets.
+    /// Fraction of polls that returned packets.
     pub busy_share: f64,
-    /// The policy, for several pools those of all, joined by commas.
+    /// Policy; with several pools, the policies of all, joined by commas.
     pub policy: String,
-    /// Each pool's policy.
+    /// Policy of each pool.
     pub policies: BTreeMap<u16, String>,
-    /// Workers of all pools.
+    /// Number of workers of all pools.
     pub workers: usize,
     /// Dispatcher cores.
     pub cores: Vec<usize>,
-    /// Seeds: the leaf's, and those of each core's and pool's random stream.
+    /// Seeds: the leaf's, and those of the random streams of each core and pool.
     pub seeds: BTreeMap<String, u64>,
     /// Packet buffers not returned at the end; 0 unless something leaks.
     pub mbufs_leaked: usize,
-    /// What each device counted.
+    /// Counts of each device.
     pub ports: Vec<PortStats>,
-    /// What ran.
+    /// Versions and configuration of this run.
     pub manifest: Manifest,
-    /// The account of an agent on the same core.
+    /// Account of an agent on the same core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Box<AgentStats>>,
 }
 
-/// An agent's account at its end.
+/// Account of an agent at its end.
 #[derive(Clone, Debug, Serialize)]
 pub struct AgentStats {
-    /// Packets, tasks and what ran.
+    /// Packets, tasks and manifest.
     #[serde(flatten)]
     pub ledger: LeafStats,
-    /// The name that workers attached to.
+    /// Name to which workers attach.
     pub name: String,
-    /// Workers that came and went, over all pools.
+    /// Workers that attached and left, over all pools.
     pub attach: AttachStats,
-    /// Workers that the leaf had acknowledged at the end.
+    /// Number of workers that the leaf had acknowledged at the end.
     pub registered: usize,
-    /// Workers that are threads and sent their replies themselves.
+    /// Number of workers that are threads and sent their replies themselves.
     pub senders: usize,
 }
 
@@ -115,25 +118,25 @@ impl fmt::Display for AgentStats {
     }
 }
 
-/// What ran, where.
+/// Versions and configuration of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Manifest {
     /// Revision of the sources.
     pub revision: String,
-    /// The compiler.
+    /// Version of the compiler.
     pub rustc: String,
-    /// DPDK's release.
+    /// Release of DPDK.
     pub dpdk: String,
-    /// EAL's arguments.
+    /// Arguments of EAL.
     pub eal: Vec<String>,
-    /// Ticks a second.
+    /// Clock ticks per second.
     pub ticks_hz: u64,
-    /// The configuration's text.
+    /// Text of the configuration.
     pub config: String,
 }
 
 impl LeafStats {
-    /// The numbers that follow from the counters; the caller fills in the rest.
+    /// Derives an account from the counters. The caller fills in the remaining fields.
     #[must_use]
     pub fn of(totals: Totals, seconds: f64, manifest: Manifest) -> Self {
         let (received, sent) = (totals.count(Counter::RxPackets), totals.sent());
@@ -161,7 +164,7 @@ impl LeafStats {
         }
     }
 
-    /// Every ledger balances.
+    /// Returns true if every ledger balances.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.balanced && self.agent.as_ref().is_none_or(|agent| agent.ledger.is_balanced())
@@ -239,17 +242,18 @@ impl fmt::Display for LeafStats {
     }
 }
 
-/// Ticks that all cores of a node had within some time.
+/// Ticks that all cores of a node have within some time.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreTime {
-    /// Cores.
+    /// Number of cores.
     pub cores: usize,
-    /// Ticks of each in a second.
+    /// Ticks of each core per second.
     pub ticks_hz: u64,
 }
 
-/// Status line of the last `interval` seconds. Of the cores' time, `busy` is the share of polls that brought packets and `stalled` the
-/// share without any poll, stalls that still last included. The cores were idle for the rest.
+/// Formats the status line of the last `interval` seconds. `busy` is the fraction of the cores' time in polls
+/// that returned packets. `stalled` is the fraction without any poll, including stalls that still last. The
+/// cores were idle for the rest.
 #[must_use]
 pub fn line(
     seconds: f64,
@@ -279,8 +283,8 @@ pub fn line(
     )
 }
 
-/// Of a second in which the cores did not poll for a tenth of their time or longer: how often and how long. Both numbers of ticks are of
-/// all cores.
+/// Returns a warning if the cores did not poll for at least a tenth of their time in the last `interval`
+/// seconds: number and duration of the stalls. Both numbers of ticks are sums over all cores.
 #[must_use]
 pub fn starvation(
     before: &Totals,
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_starvation_from_idleness() {
+    fn line_distinguishes_starvation_from_idleness() {
         let cores = [Counters::heap(), Counters::heap()];
         let time = CoreTime { cores: 2, ticks_hz: 1_000_000 };
         let before = Totals::read(&cores);

@@ -1,8 +1,8 @@
-//! A worker core's way to its tasks: attach to an agent by name, take tasks, answer them.
+//! A worker's interface to its agent: attach by name, take tasks, answer them.
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use wedjat::worker::{Gone, Options, Worker};
+//! use wedjat::worker::{Detached, Options, Worker};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = Options { cpu: Some(3), ..Options::default() };
@@ -13,21 +13,21 @@
 //!             reply[..request.len()].copy_from_slice(request);
 //!             request.len()
 //!         }),
-//!         Ok(None) => {}                        // nothing came in a second
-//!         Err(Gone::Stopped) => return Ok(()),  // the agent has ended in order
-//!         Err(gone) => return Err(gone.into()), // attach again, or end
+//!         Ok(None) => {}                            // no task for a second
+//!         Err(Detached::Stopped) => return Ok(()),  // the agent has ended in order
+//!         Err(reason) => return Err(reason.into()), // attach again, or end
 //!     }
 //! }
 //! # }
 //! ```
 //!
-//! A worker has one task at a time, and tasks are answered in the order in which they came. A task that is
-//! dropped without an answer counts as completed without one: its client hears nothing. [`Worker::poll`]
-//! never waits; [`Worker::recv`] waits, first spinning, then asleep. The agent makes no system call to
-//! give a task unless the worker sleeps.
+//! A worker has one task at a time and answers tasks in order. A task that is dropped without an answer
+//! counts as completed without one: its client receives nothing. [`Worker::poll`] never waits.
+//! [`Worker::recv`] waits, first spinning, then asleep. The agent makes a system call for a task only if the
+//! worker sleeps.
 //!
-//! A worker belongs to one thread at a time and may be moved to another. A process that attaches and then forks
-//! keeps its place for as long as either process has it.
+//! A worker belongs to one thread at a time and may move to another. A process that attaches and then forks
+//! keeps its place as long as either process has it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,32 +35,32 @@ use std::time::{Duration, Instant};
 use crate::cpus;
 use crate::ring::region::path_of;
 use crate::ring::{RegionError, WorkerEnd, WorkerRegion, attach};
-use crate::state::files::come_before_others;
+use crate::state::files::raise_priority;
 
 pub use crate::ring::TaskIds;
 
-/// How long a sleeping worker may not notice that its agent died.
+/// Longest time in which a sleeping worker may miss that its agent died.
 const NAP: Duration = Duration::from_millis(50);
-/// Between two looks for the agent's grant.
+/// Interval of checks for the agent's grant.
 const GRANT_LOOK: Duration = Duration::from_micros(100);
 
-/// How to attach.
+/// Options for attaching.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The worker to be, by its global id; any that is free when none.
+    /// Global id of the worker to be; any free one if `None`.
     pub worker: Option<u16>,
-    /// The pool to serve; any when none.
+    /// Pool to serve; any if `None`.
     pub pool: Option<u16>,
-    /// Pin the calling thread to this CPU.
+    /// CPU to pin the calling thread to.
     pub cpu: Option<usize>,
-    /// How long to wait for the agent to let the worker in; before that it has as long to answer at all, and 5 s at least.
+    /// Longest wait for the agent's grant. The agent also gets this long to answer at all, and at least 5 s.
     pub patience: Duration,
-    /// How long [`Worker::recv`] spins before it sleeps.
+    /// Time that [`Worker::recv`] spins before it sleeps.
     pub spin: Duration,
-    /// Whether that becomes shorter while tasks come seldom, down to a sixteenth, and longer again when they come soon: so a core
-    /// is left to others that its tasks do not need.
+    /// True to shorten the spinning, down to a sixteenth, while tasks are rare, and to lengthen it again when
+    /// they are frequent. Leaves the core to other threads when its tasks do not need it.
     pub adaptive_spin: bool,
-    /// Whether the calling thread is to come before all that are not of real time (`SCHED_FIFO`).
+    /// True to put the calling thread into the real-time class `SCHED_FIFO`.
     pub real_time: bool,
 }
 
@@ -78,10 +78,10 @@ impl Default for Options {
     }
 }
 
-/// Why a worker can't attach.
+/// Reason why a worker cannot attach.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// There is no such region, or it can't be used.
+    /// The region does not exist or cannot be used.
     #[error(transparent)]
     Region(#[from] RegionError),
     /// The region's agent no longer runs.
@@ -90,11 +90,11 @@ pub enum AttachError {
     /// The agent has no such worker.
     #[error("agent `{name}` has no worker {wanted}; it has {known:?}")]
     NoSuchWorker {
-        /// The agent.
+        /// Agent.
         name: String,
-        /// What was asked for.
+        /// Requested worker.
         wanted: String,
-        /// Its workers' ids.
+        /// Ids of its workers.
         known: Vec<u16>,
     },
     /// All places are taken.
@@ -102,27 +102,27 @@ pub enum AttachError {
         "agent `{0}` has a process at every worker asked for; end one, or configure more `workers`"
     )]
     Taken(String),
-    /// The agent did not let the worker in.
+    /// The agent did not grant the place.
     #[error(
         "agent `{name}` did not let worker {id} in within {patience:?}; is it stopped or overloaded?"
     )]
     NotGranted {
-        /// The agent.
+        /// Agent.
         name: String,
-        /// The worker.
+        /// Worker.
         id: u16,
-        /// How long it was waited for.
+        /// Time waited.
         patience: Duration,
     },
-    /// The thread can't be pinned.
+    /// The thread cannot be pinned.
     #[error("can't pin the worker to CPU {cpu}; this process may use {usable:?}")]
     Cpu {
-        /// The CPU asked for.
+        /// Requested CPU.
         cpu: usize,
-        /// Those there are.
+        /// Usable CPUs.
         usable: Vec<usize>,
     },
-    /// The thread can't be of real time.
+    /// The thread cannot enter the real-time class.
     #[error(
         "the worker can't be of real time: {0}; start it as root, give it CAP_SYS_NICE, or raise its limit (ulimit -r 1)"
     )]
@@ -130,34 +130,35 @@ pub enum AttachError {
     /// The system refused.
     #[error("agent `{name}`: {error}")]
     Io {
-        /// The agent.
+        /// Agent.
         name: String,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
 }
 
-/// Why there will be no more tasks.
+/// Reason why no more tasks will come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Gone {
-    /// The agent ends in order, or has no place for this worker any more, and all tasks are done.
+pub enum Detached {
+    /// The agent ends in order, or has removed this worker, and all tasks are done.
     #[error("the agent has stopped, or let go of this worker")]
     Stopped,
-    /// The agent has given this worker up: it was silent for too long, or answered what it was not asked.
+    /// The agent has excluded this worker: it was silent for too long, or answered a task that it did not
+    /// get.
     #[error("the agent has shut this worker out; attach again")]
     ShutOut,
-    /// The agent's process has ended otherwise.
+    /// The agent's process has ended unexpectedly.
     #[error("the agent has died; attach again once it runs")]
     AgentDied,
-    /// A task's place lies beyond the region.
+    /// A task's position is outside the region.
     #[error("the agent gave a task that can't be; is its region damaged?")]
     BadNotice,
 }
 
-/// What the dispatcher and the queue would like of a worker that is in the middle of a task.
+/// Request to a worker in the middle of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Nothing: go on.
+pub enum WorkerRequest {
+    /// No request: continue.
     Nothing,
     /// Another task waits behind this one.
     TaskWaits,
@@ -165,28 +166,28 @@ pub enum Wish {
     Stop,
 }
 
-/// A worker core at its agent.
+/// A worker attached to its agent.
 #[derive(Debug)]
 pub struct Worker {
     end: WorkerEnd,
     region: Arc<WorkerRegion>,
     spin: Spin,
-    /// When the current task was taken.
+    /// Time at which the current task was taken.
     began: Instant,
     bad_notice: bool,
 }
 
 impl Worker {
-    /// Attaches to the agent of this name (`name` in its configuration; a path when it holds a slash).
+    /// Attaches to the agent with this name (`name` in its configuration; a path if it contains a slash).
     ///
     /// # Errors
-    /// When the agent does not run, is of another version, has no free place, or does not answer.
+    /// If the agent does not run, is of another version, has no free place, or does not answer.
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
         let patience = options.patience.max(attach::PATIENCE);
         let open = || WorkerRegion::open_within(&path_of(name), patience).map(Arc::new);
         let joined = Self::join(name, &open()?, options);
         if matches!(joined, Err(AttachError::NotGranted { .. })) {
-            // Its place may have gone since it was told of it.
+            // Its place may have disappeared since the agent's offer.
             let region = open()?;
             wanted(name, &region, options)?;
         }
@@ -196,7 +197,7 @@ impl Worker {
     /// Becomes a worker of an agent in the same process.
     ///
     /// # Errors
-    /// As [`Worker::attach`].
+    /// As for [`Worker::attach`].
     pub fn join(
         name: &str,
         region: &Arc<WorkerRegion>,
@@ -219,35 +220,35 @@ impl Worker {
             pin(cpu)?;
         }
         if options.real_time {
-            come_before_others().map_err(AttachError::RealTime)?;
+            raise_priority().map_err(AttachError::RealTime)?;
         }
         let region = Arc::clone(region);
         let spin = Spin::new(options.spin, options.adaptive_spin);
         Ok(Self { end, region, spin, began, bad_notice: false })
     }
 
-    /// Its global id.
+    /// Returns its global id.
     #[must_use]
     pub fn id(&self) -> u16 {
         self.end.place().id
     }
 
-    /// The pool it serves.
+    /// Returns its pool.
     #[must_use]
     pub fn pool(&self) -> u16 {
         self.end.place().pool
     }
 
-    /// Bytes that a task or a reply may have.
+    /// Returns the maximum bytes of a task or a reply.
     #[must_use]
     pub fn payload_max(&self) -> usize {
         self.region.shape().payload
     }
 
-    /// The next task, if one is there. Never waits and makes no system call. A task that was forgotten
-    /// (`mem::forget`) and not answered counts as dropped.
+    /// Returns the next task, if one is available. Never waits and makes no system call. A task that was
+    /// forgotten (`mem::forget`) and not answered counts as dropped.
     ///
-    /// Nobody may ever come again: ask [`Worker::check`] now and then.
+    /// Does not detect the end of the agent: call [`Worker::check`] now and then.
     #[inline]
     pub fn poll(&mut self) -> Option<Task<'_>> {
         self.forgotten();
@@ -274,43 +275,47 @@ impl Worker {
         }
     }
 
-    /// The next task, waiting for it for at most `timeout`: spinning first, then asleep.
+    /// Returns the next task, waiting for at most `timeout`: first spinning, then asleep.
     ///
     /// # Errors
-    /// When there will be no more tasks.
-    pub fn recv(&mut self, timeout: Duration) -> Result<Option<Task<'_>>, Gone> {
+    /// If no more tasks will come.
+    pub fn recv(&mut self, timeout: Duration) -> Result<Option<Task<'_>>, Detached> {
         self.forgotten();
         Ok(if self.wait(timeout)? { self.poll() } else { None })
     }
 
-    /// The task that was taken and then forgotten (`mem::forget`), to be answered now: what an interface
-    /// that can't keep a borrow between two calls needs.
+    /// Returns the task that was taken and then forgotten (`mem::forget`), to be answered now. For interfaces
+    /// that cannot keep a borrow between two calls.
     #[inline]
     pub fn resume(&mut self) -> Option<Task<'_>> {
         self.end.has_task().then_some(Task { worker: self })
     }
 
-    /// Whether tasks may still come.
+    /// Checks whether tasks may still come.
     ///
     /// # Errors
-    /// Why they will not.
-    pub fn check(&self) -> Result<(), Gone> {
+    /// Reason why no more tasks will come.
+    pub fn check(&self) -> Result<(), Detached> {
         let receiver = self.end.receiver();
         if self.bad_notice {
-            return Err(Gone::BadNotice);
+            return Err(Detached::BadNotice);
         }
-        // In this order: tasks given before the word to stop are seen by whoever sees that word.
+        // In this order: a worker that sees the stop request sees the tasks given before it.
         if receiver.is_stopped() && !receiver.is_ready() {
-            return Err(Gone::Stopped);
+            return Err(Detached::Stopped);
         }
         if !receiver.is_granted() {
-            return Err(if self.region.has_agent() { Gone::ShutOut } else { Gone::AgentDied });
+            return Err(if self.region.has_agent() {
+                Detached::ShutOut
+            } else {
+                Detached::AgentDied
+            });
         }
-        if self.region.has_agent() { Ok(()) } else { Err(Gone::AgentDied) }
+        if self.region.has_agent() { Ok(()) } else { Err(Detached::AgentDied) }
     }
 
-    /// Waits until a task is there (true) or the time is over (false).
-    fn wait(&mut self, timeout: Duration) -> Result<bool, Gone> {
+    /// Waits for a task (true) or the timeout (false).
+    fn wait(&mut self, timeout: Duration) -> Result<bool, Detached> {
         if self.end.receiver().is_ready() && !self.bad_notice {
             return Ok(true);
         }
@@ -320,7 +325,7 @@ impl Worker {
         waited
     }
 
-    fn wait_since(&self, began: Instant, timeout: Duration) -> Result<bool, Gone> {
+    fn wait_since(&self, began: Instant, timeout: Duration) -> Result<bool, Detached> {
         let receiver = self.end.receiver();
         while began.elapsed() < self.spin.now.min(timeout) {
             if receiver.is_ready() {
@@ -342,7 +347,7 @@ impl Worker {
     }
 }
 
-/// How long a worker spins before it sleeps.
+/// Spin time of a worker before it sleeps.
 #[derive(Clone, Copy, Debug)]
 struct Spin {
     now: Duration,
@@ -350,7 +355,7 @@ struct Spin {
     is_adaptive: bool,
 }
 
-/// The longest spin is at most so many times the shortest.
+/// Ratio of the longest to the shortest spin time.
 const SPIN_RANGE: u32 = 16;
 
 impl Spin {
@@ -358,7 +363,8 @@ impl Spin {
         Self { now: longest, longest, is_adaptive }
     }
 
-    /// A wait took so long: spinning would have met what came within the longest spin, and would have been in vain otherwise.
+    /// Adapts to a wait: spinning would have met a task within the longest spin time, and been useless
+    /// otherwise.
     fn learn(&mut self, waited: Duration) {
         if self.is_adaptive {
             self.now = match waited <= self.longest {
@@ -373,7 +379,7 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// The channels of those workers that one is asked to be.
+/// Returns the channels of the requested workers.
 fn wanted(name: &str, region: &WorkerRegion, options: &Options) -> Result<Vec<usize>, AttachError> {
     let channels = 0..region.shape().channels;
     let places = channels.filter_map(|channel| Some((channel, region.place(channel)?)));
@@ -397,7 +403,7 @@ fn wanted(name: &str, region: &WorkerRegion, options: &Options) -> Result<Vec<us
     Ok(wanted)
 }
 
-/// A place for the worker that was asked for.
+/// Claims a place for the requested worker.
 fn claim(
     name: &str,
     region: &Arc<WorkerRegion>,
@@ -426,71 +432,71 @@ fn pin(cpu: usize) -> Result<(), AttachError> {
     Err(AttachError::Cpu { cpu, usable })
 }
 
-/// A task in the worker's hands.
+/// A task held by the worker.
 #[derive(Debug)]
 pub struct Task<'a> {
     worker: &'a mut Worker,
 }
 
 impl Task<'_> {
-    /// What the client sent behind the task header.
+    /// Returns the client's bytes after the task header.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.worker.end.payload()
     }
 
-    /// Its ids and type.
+    /// Returns its ids and class.
     #[inline]
     #[must_use]
     pub fn ids(&self) -> TaskIds {
         self.worker.end.ids()
     }
 
-    /// Task type, 0 when unknown.
+    /// Returns its class; 0 if unknown.
     #[inline]
     #[must_use]
     pub fn class(&self) -> u16 {
         self.ids().class
     }
 
-    /// When it was taken.
+    /// Returns the time at which it was taken.
     #[must_use]
     pub fn began(&self) -> Instant {
         self.worker.began
     }
 
-    /// Bytes that a reply may have.
+    /// Returns the maximum bytes of a reply.
     #[inline]
     #[must_use]
     pub fn reply_max(&self) -> usize {
         self.worker.payload_max()
     }
 
-    /// What is wished of the worker meanwhile. Long tasks ask now and then, and may answer early, give up, or
-    /// do their housekeeping later.
+    /// Returns the current request to the worker. Long tasks check it now and then, and may answer early,
+    /// give up, or postpone housekeeping.
     #[inline]
     #[must_use]
-    pub fn yield_point(&self) -> Wish {
+    pub fn yield_point(&self) -> WorkerRequest {
         let receiver = self.worker.end.receiver();
         if receiver.is_stopped() || !receiver.is_granted() {
-            Wish::Stop
+            WorkerRequest::Stop
         } else if receiver.is_ready() {
-            Wish::TaskWaits
+            WorkerRequest::TaskWaits
         } else {
-            Wish::Nothing
+            WorkerRequest::Nothing
         }
     }
 
     /// Answers with these bytes.
     ///
     /// # Errors
-    /// When they are more than a reply may have: the task is completed without an answer then.
+    /// If they exceed the maximum reply. The task is then completed without an answer.
     #[inline]
-    pub fn reply(self, answer: &[u8]) -> Result<(), TooLong> {
+    pub fn reply(self, answer: &[u8]) -> Result<(), ReplyTooLong> {
         let most = self.reply_max();
         if answer.len() > most {
-            return Err(TooLong { len: answer.len(), most });
+            return Err(ReplyTooLong { len: answer.len(), most });
         }
         self.reply_with(|_, reply| {
             reply[..answer.len()].copy_from_slice(answer);
@@ -499,11 +505,11 @@ impl Task<'_> {
         Ok(())
     }
 
-    /// Answers with what `write` puts into its second argument, given the task's bytes as its first; it returns
-    /// how many bytes the answer has.
+    /// Answers with the bytes that `write` puts into its second argument, given the task's bytes as its
+    /// first; `write` returns the answer's length.
     ///
     /// # Panics
-    /// When it returns more than it was given room for.
+    /// If it returns more than the buffer's length.
     #[inline]
     pub fn reply_with(self, write: impl FnOnce(&[u8], &mut [u8]) -> usize) {
         let began = self.worker.began;
@@ -514,7 +520,7 @@ impl Task<'_> {
 impl Drop for Task<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Answered already unless it is given up.
+        // Already answered, unless it is given up.
         self.worker.forgotten();
     }
 }
@@ -522,10 +528,10 @@ impl Drop for Task<'_> {
 /// A reply that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a reply of {len} bytes, where at most {most} fit; the agent's `payload` sets that")]
-pub struct TooLong {
+pub struct ReplyTooLong {
     /// Its bytes.
     pub len: usize,
-    /// Bytes that fit.
+    /// Maximum bytes.
     pub most: usize,
 }
 

@@ -1,8 +1,11 @@
-//! A program with a header and sockets of its own, whose tasks wedjat gives workers.
+//! A program with its own header and sockets. wedjat assigns its tasks to workers.
 //!
-//! `cargo run --example own_header -- CONFIGURATION ADDRESS`: serves there for ever. The configuration has no ports, one core, and a
-//! pool 1. Every packet begins with eight bytes: `h` a worker is there, `t` a task, or `r` its reply; how many tasks the worker has
-//! left; the worker's id in two bytes, and in four a ticket, which a worker copies from the task into its reply.
+//! `cargo run --example own_header -- CONFIGURATION ADDRESS` serves at the address without end. The
+//! configuration has no ports, one core, and a pool 1.
+//!
+//! Every packet begins with eight bytes. The first is `h` for a worker's registration, `t` for a task, or `r`
+//! for its reply. The second is the number of tasks that the worker has left. The next two are the worker's
+//! id. The last four are a ticket, which a worker copies from the task into its reply.
 use std::collections::HashMap;
 use std::error::Error;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,10 +16,10 @@ use wedjat::embed::{Choice, Options, Scheduler, TaskDescription, WorkerReport};
 const HEADER: usize = 8;
 const POOL: u16 = 1;
 
-/// Tasks that are not answered, by ticket: whose they are, and their bytes.
+/// Unanswered tasks by ticket, each with its client and bytes.
 type Tasks = HashMap<u64, (SocketAddr, Vec<u8>)>;
 
-/// Serves until it is over.
+/// Serves until `is_over` returns true.
 pub fn serve(
     text: &str,
     socket: &UdpSocket,
@@ -50,7 +53,7 @@ pub fn serve(
                     picker.pick(POOL, now, &[task], &mut choices)?;
                     match choices[0] {
                         Choice::Worker { worker, .. } => goes.push((last_ticket, worker)),
-                        Choice::Held => {} // until it is released
+                        Choice::Held => {} // kept until its release
                         Choice::Refused | Choice::Dropped(_) => drop(tasks.remove(&last_ticket)),
                     }
                 }
@@ -60,7 +63,7 @@ pub fn serve(
                         let _ = socket.send_to(&bytes[..length], client);
                     }
                 }
-                _ => {} // somebody else's
+                _ => {} // unknown packet
             }
         }
         while let Some(released) = picker.release(now) {

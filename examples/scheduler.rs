@@ -1,6 +1,6 @@
-//! A DPDK program that schedules tasks with wedjat as a library: ports and loop of its own.
+//! A DPDK program that schedules tasks with wedjat as a library, with its own ports and loop.
 //!
-//! `cargo run --example scheduler -- leaf.toml [SECONDS]`: ends when nothing came for so long, or never.
+//! `cargo run --example scheduler -- leaf.toml [SECONDS]` ends after this time without packets, or never.
 use wedjat::config::Config;
 use wedjat::embed::{BURST, Options, Scheduler, Verdict};
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let promiscuous = DeviceOptions { promiscuous: true, ..DeviceOptions::default() };
         let (device, mut queues) = Device::open(&eal, name, &packets, &promiscuous)?;
         macs.push(Mac(device.mac()));
-        ports.append(&mut queues); // which keep the device open
+        ports.append(&mut queues); // the queues keep the device open
     }
     let options = Options { ticks_hz: eal.ticks_hz(), macs: &macs };
     let mut scheduler = Scheduler::new(&config, &options)?;
@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut pool, mut last) = (packets.handle(), eal.now());
     let mut held: Vec<_> = (0..context.places()).map(|_| None).collect();
     let mut passing: Vec<Vec<_>> = ports.iter().map(|_| vec![]).collect();
-    // Over when a poll finds nothing so long after the last packet, however long this program itself stood still.
+    // Ends at a poll without packets, this long after the last packet. A stall of the program itself does not
+    // end it early: a poll follows before the next check.
     let mut now = last;
     while seconds.is_none_or(|seconds| now - last < seconds * eal.ticks_hz()) {
         now = eal.now();
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     Verdict::Forward { port, .. } => passing[port as usize].push(packet),
                     Verdict::Hold { place, .. } => held[place as usize] = Some(packet),
                     Verdict::Answer { port } => context.send_own(&mut ports[port as usize], packet),
-                    Verdict::Consumed | Verdict::Drop(_) => {} // freed
+                    Verdict::Consumed | Verdict::Drop(_) => {} // freed on drop
                 }
             }
         }

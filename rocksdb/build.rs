@@ -1,4 +1,5 @@
-//! Finds librocksdb and generates bindings of the functions that `src/database.rs` calls, with the feature `library`.
+//! With the feature `library`, finds librocksdb and generates bindings of the functions that
+//! `src/database.rs` calls.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -12,7 +13,7 @@ mod library {
     use std::path::PathBuf;
     use std::process::exit;
 
-    /// The release in Debian 12; the functions below are in older ones as well.
+    /// Release in Debian 12. Older ones have the functions below, too.
     const MINIMUM: &str = "7.0";
 
     const FUNCTIONS: &[&str] = &[
@@ -51,7 +52,7 @@ mod library {
     }
 
     fn stop(message: &str) -> ! {
-        // Cargo stops on this line by itself; a status other than 0 would bury it under the script's whole output.
+        // This line makes cargo stop. An exit status other than 0 would bury it under the script's output.
         println!("cargo::error={message}");
         exit(0)
     }

@@ -1,5 +1,6 @@
-//! Finds libdpdk, generates its bindings, and makes what they call: a shared object, which the crate holds and loads, with wrappers of
-//! inline functions and a table of all that is called; or, for static linking, those wrappers and what to link.
+//! Finds libdpdk and generates its bindings and the C code behind them. By default this is a shared object
+//! with wrappers of inline functions and a table of all called functions; the crate holds it as bytes and
+//! loads it. For static linking it is the wrappers and the list of archives.
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
@@ -8,7 +9,7 @@ use std::process::{Command, exit};
 
 const MINIMUM: &str = "21.11";
 
-/// Functions, inline or not, that wedjat calls.
+/// Functions that wedjat calls, inline or not.
 const FUNCTIONS: &[&str] = &[
     "rte_eal_(init|cleanup|get_runtime_dir|has_hugepages)",
     "rte_(get_tsc_hz|get_tsc_cycles|lcore_id|strerror|version|openlog_stream|log_cur_msg_loglevel|thread_(un)?register)",
@@ -30,7 +31,7 @@ const FUNCTIONS: &[&str] = &[
     "wedjat_(rings|distributor)_.*",
 ];
 
-/// Constants, beyond the types that the functions bring along.
+/// Constants, besides the types that the functions need.
 const CONSTANTS: &[&str] = &[
     "WEDJAT_.*",
     "RTE_MAX_LCORE",
@@ -48,7 +49,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
 
     let library = find(link_static);
-    // Packages that depend on this one read it as DEP_DPDK_VERSION.
+    // Dependent packages read it as DEP_DPDK_VERSION.
     println!("cargo::metadata=version={}", library.version);
     let flags = cflags();
     generate(&out, &flags);
@@ -76,7 +77,7 @@ fn find(link_static: bool) -> pkg_config::Library {
         .unwrap_or_else(|error| refuse(&error))
 }
 
-/// One line for people; the details of pkg-config's search follow only where it found a library it cannot use.
+/// Stops with a one-line message: pkg-config or libdpdk is missing, or the installed libdpdk is unusable.
 fn refuse(error: &pkg_config::Error) -> ! {
     let found = Command::new("pkg-config")
         .args(["--modversion", "libdpdk"])
@@ -98,12 +99,12 @@ fn refuse(error: &pkg_config::Error) -> ! {
 }
 
 fn stop(message: &str) -> ! {
-    // Cargo stops on this line by itself; a status other than 0 would bury it under the script's whole output.
+    // This line makes cargo stop. An exit status other than 0 would bury it under the script's output.
     println!("cargo::error={message}");
     exit(0)
 }
 
-/// DPDK's own compiler flags, in order: its `-include` takes an argument that the crate pkg-config would drop.
+/// Returns DPDK's own compiler flags, in order. The pkg-config crate would drop the argument of `-include`.
 fn cflags() -> Vec<String> {
     let program = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".to_owned());
     let output = Command::new(program)
@@ -135,7 +136,7 @@ fn generate(out: &Path, flags: &[String]) {
     for pattern in CONSTANTS {
         builder = builder.allowlist_var(pattern);
     }
-    // bindgen reports a missing libclang by panicking.
+    // bindgen panics if libclang is missing.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()))
         .unwrap_or_else(|_| stop("libclang is missing: install libclang-dev (Debian, Ubuntu) or clang-devel (Fedora)"))
         .unwrap_or_else(|error| {
@@ -145,7 +146,7 @@ fn generate(out: &Path, flags: &[String]) {
         .unwrap_or_else(|error| stop(&format!("cannot write bindings.rs: {error}")));
 }
 
-/// The wrappers stand on the packet path, so they are optimised in every profile.
+/// Returns the build of the wrappers. These are on the packet path, so they are optimized in every profile.
 fn wrappers(out: &Path, flags: &[String]) -> cc::Build {
     let mut build = cc::Build::new();
     build
@@ -158,8 +159,8 @@ fn wrappers(out: &Path, flags: &[String]) -> cc::Build {
     build
 }
 
-/// Makes functions of the bindings' declarations, each of which calls what stands in its place of the table `FUNCTIONS`. Returns the
-/// names of what belongs into those places.
+/// Replaces the declarations in the bindings by functions that call the entries of the table `FUNCTIONS`.
+/// Returns the names of the functions for the table, in order.
 fn call_by_table(out: &Path) -> Vec<String> {
     let path = out.join("bindings.rs");
     let text = fs::read_to_string(&path).expect("it was just written");
@@ -186,7 +187,7 @@ fn call_by_table(out: &Path) -> Vec<String> {
     names
 }
 
-/// What a declared function is called in the object: bindgen renames wrappers of inline functions.
+/// Returns the name of a declared function in the object. bindgen renames wrappers of inline functions.
 fn symbol(declared: &syn::ForeignItemFn) -> String {
     let renamed = declared.attrs.iter().find_map(|attribute| match &attribute.meta {
         syn::Meta::NameValue(pair) if pair.path.is_ident("link_name") => match &pair.value {
@@ -195,14 +196,14 @@ fn symbol(declared: &syn::ForeignItemFn) -> String {
         },
         _ => None,
     });
-    // A leading \u{1} tells LLVM to leave the name as it is.
+    // A leading \u{1} makes LLVM keep the name unchanged.
     renamed.map_or_else(
         || declared.sig.ident.to_string(),
         |name| name.trim_start_matches('\u{1}').to_owned(),
     )
 }
 
-/// A function that calls what stands at `place` of the table.
+/// Returns a function that calls the entry `place` of the table.
 fn function(declared: &syn::ForeignItemFn, place: usize) -> syn::Item {
     let syn::Signature { ident, inputs, output, .. } = &declared.sig;
     let (mut names, mut types) = (Vec::new(), Vec::new());
@@ -223,8 +224,8 @@ fn function(declared: &syn::ForeignItemFn, place: usize) -> syn::Item {
     }
 }
 
-/// Links the wrappers and a table of all functions with libdpdk. The program has the object as bytes, so it starts without libdpdk,
-/// and the system finds and names its parts when the object is loaded.
+/// Links the wrappers and a table of all functions with libdpdk. The program holds the object as bytes, so it
+/// starts without libdpdk. When the object is loaded, the system finds the libraries and names missing ones.
 fn link_shared_object(
     out: &Path,
     flags: &[String],
@@ -255,11 +256,11 @@ fn link_shared_object(
     }
 }
 
-/// Every DPDK archive whole, as libdpdk.pc asks for; what DPDK itself needs is linked shared.
+/// Links every DPDK archive whole, as libdpdk.pc requires; DPDK's own dependencies are linked shared.
 ///
-/// `-bundle` keeps the archives out of this crate's rlib, so that they reach the final link once and whole.
-/// The `.pc` file also names the static dependencies of those shared libraries, which are not needed and often not
-/// installed, so only what the compiler finds is passed on.
+/// `-bundle` keeps the archives out of this crate's rlib, so that the final link gets them once and whole.
+/// The `.pc` file also names the static dependencies of those shared libraries. These are not needed and
+/// often not installed, so only libraries that the compiler finds are passed on.
 fn link_archives(library: &pkg_config::Library) {
     let folders = &library.link_paths;
     let archives: BTreeSet<String> = library
@@ -279,7 +280,7 @@ fn link_archives(library: &pkg_config::Library) {
     }
 }
 
-/// `:librte_eal.a` and `rte_eal` are both the archive `rte_eal`.
+/// Returns the name of an archive: `rte_eal` for `:librte_eal.a` and `rte_eal`.
 fn archive_name(name: &str) -> Option<String> {
     let name = name.trim_start_matches("-l").trim_start_matches(":lib").trim_end_matches(".a");
     name.starts_with("rte_").then(|| name.to_owned())

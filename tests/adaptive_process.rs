@@ -1,5 +1,6 @@
-//! A leaf and an agent with four workers as processes over memif, both of which sleep while nothing comes. This test is the client, and
-//! the workers attach from its threads. Nothing is asserted of time: every task is answered, and accounted for in both books.
+//! Processes of a leaf and of an agent with four workers over memif. Both sleep while idle. The test is the
+//! client, and its threads are the workers. Nothing is asserted about time: every task is answered and
+//! accounted for in both ledgers.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -20,12 +21,12 @@ use wedjat::wire::arp::{self, Operation};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::Header;
 use wedjat::wire::udp::{self, Flow};
-use wedjat::worker::{Gone, Options, Worker};
+use wedjat::worker::{Detached, Options, Worker};
 
 use echo::echo;
 use frames::arp_answer;
 use patience::*;
-use process::Running;
+use process::ChildProcess;
 use wires::Wires;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
@@ -58,7 +59,7 @@ impl Home {
             home.path("leaf").display(),
         );
         fs::write(home.path("leaf.toml"), leaf).unwrap();
-        // A machine that stands still for some time makes no worker silent.
+        // Timeouts are off, so that a stalled machine makes no worker silent.
         let agent = format!(
             "[agent]\nid = 2\nname = '{}'\ncore = {}\nseed = 7\npoll = 'adaptive'\nworker_timeout_ms = 0\nstate = '{}'\n\
              [[port]]\ndevice = 'net_memif0,role=client,id=0,socket=@{name}-workers'\nip = '10.0.2.11/24'\n\
@@ -75,13 +76,13 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    fn start(&self, role: &str) -> Running {
+    fn start(&self, role: &str) -> ChildProcess {
         let mut command = Command::new(WEDJAT);
         command.args([role, "--config"]).arg(self.path(&format!("{role}.toml")));
         command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
         let log = self.path(&format!("{role}.log"));
         command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
-        let mut running = Running::start(&mut command);
+        let mut running = ChildProcess::start(&mut command);
         wait_until(&format!("the {role} runs"), || {
             assert!(!running.has_ended(), "{}", fs::read_to_string(&log).unwrap());
             self.path(role).exists()
@@ -96,7 +97,7 @@ impl Home {
         state["cores"][0]["counters"][name].as_u64().unwrap_or(0)
     }
 
-    /// Both nodes sleep, again and again.
+    /// Waits until both nodes have slept several times.
     fn wait_for_sleep(&self) {
         let sleeps = || ["leaf", "agent"].map(|role| self.counter(role, "sleeps"));
         let before = sleeps();
@@ -111,12 +112,12 @@ impl Home {
             let options = Options { patience: PATIENCE, ..Options::default() };
             let mut worker =
                 Worker::attach(&name, &options).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(echo(&mut worker), Some(Gone::Stopped));
+            assert_eq!(echo(&mut worker), Some(Detached::Stopped));
         })
     }
 }
 
-/// The client, and by whom each of its tasks was answered.
+/// Client that records the worker of each answer.
 struct Client {
     wires: Wires,
     answered: BTreeMap<u16, u16>,
@@ -159,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Asks for these tasks, so many at a time, until all are answered.
+    /// Sends these tasks, with at most `window` outstanding, until all are answered.
     fn ask(&mut self, tasks: std::ops::Range<u16>, window: usize) {
         let (start, before) = (Instant::now(), self.answered.len());
         let all = tasks.len();
@@ -176,7 +177,7 @@ impl Client {
 }
 
 #[test]
-fn nodes_that_sleep_are_woken_by_tasks_and_by_workers() {
+fn tasks_and_workers_wake_sleeping_nodes() {
     let home = Home::new();
     let leaf = home.start("leaf");
     let agent = home.start("agent");
@@ -185,7 +186,7 @@ fn nodes_that_sleep_are_woken_by_tasks_and_by_workers() {
     let mut client = Client { wires, answered: BTreeMap::new() };
     for round in 0..5 {
         home.wait_for_sleep();
-        // One that wakes all, then many.
+        // One task that wakes all parts, then many.
         let first = round * 200;
         client.ask(first..first + 1, 1);
         client.ask(first + 1..first + 200, WINDOW);

@@ -1,4 +1,5 @@
-//! An agent that changes while tasks pass: workers and pools come and go between bursts, and nothing is lost uncounted.
+//! Membership changes of an agent under traffic: workers and pools come and go between bursts, and every lost
+//! task is counted.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -21,11 +22,11 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
-use changing::{Changing, Driven, random_change};
-use rig::{AgentHandles, BuiltAgent, Workers};
+use changing::{ChangeRig, TrafficRig, random_change};
+use rig::{AgentHandles, AgentRig, Workers};
 
 const HZ: u64 = 1_000_000_000;
-/// Between two polls of the core.
+/// Time between two polls of the core.
 const POLL_NS: u64 = 20_000;
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
@@ -33,7 +34,7 @@ const LEAF: u32 = 0x0A00_0201;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const CLIENT: u32 = 0x0A00_0102;
 
-/// `key` is a line of the pool's, or none.
+/// Returns the agent's configuration. `key` is a line of the pool, or empty.
 fn text(state: &Path, key: &str) -> String {
     format!(
         r#"
@@ -64,25 +65,25 @@ workers = "10-13"
     )
 }
 
-/// An agent with its control, its workers, and what is around it.
+/// An agent with its control, its workers, and the far end of its wire.
 struct Rig {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
-    /// A file with a key.
+    /// Path of a key file.
     key: String,
     handles: AgentHandles,
-    changing: Changing<AgentCores<Frame>>,
+    changing: ChangeRig<AgentCores<Frame>>,
     now: u64,
     workers: Workers,
-    /// Tasks that were sent and not answered.
+    /// Tasks sent and not yet answered.
     open: BTreeSet<u16>,
     answered: u64,
-    /// Acknowledgements that were sent.
+    /// Number of acknowledgements sent.
     acknowledged: u64,
-    /// Workers that the leaf has heard of since it was last asked.
+    /// Workers that registered or sent keep-alives since this set was last cleared.
     heard: BTreeSet<u16>,
-    /// Those in whose names something was signed.
+    /// Workers whose messages were signed.
     signed: BTreeSet<u16>,
     next: u16,
 }
@@ -97,7 +98,7 @@ impl Rig {
         let text = text(&path, if has_key { &line } else { "" });
         let frames = FramePool::new(1024, 256);
         let (near, wire) = pair(256, &frames);
-        let BuiltAgent { agent, handles, table, control } =
+        let AgentRig { agent, handles, table, control } =
             rig::agent(&text, HZ, (vec![near], &frames), None);
         Self {
             agent,
@@ -105,7 +106,7 @@ impl Rig {
             frames,
             key: key.display().to_string(),
             handles,
-            changing: Changing::new(control, table, path, folder),
+            changing: ChangeRig::new(control, table, path, folder),
             now: 0,
             workers: Workers::default(),
             open: BTreeSet::new(),
@@ -117,7 +118,7 @@ impl Rig {
         }
     }
 
-    /// With the workers of its configuration.
+    /// Creates a rig with the configured workers attached.
     fn with_workers() -> Self {
         let mut rig = Self::new(false);
         (10..14).for_each(|id| assert!(rig.attach(id)));
@@ -125,12 +126,12 @@ impl Rig {
         rig
     }
 
-    /// A worker comes; false when there is no place for it.
+    /// Attaches a worker. Returns false if it has no place.
     fn attach(&mut self, id: u16) -> bool {
         self.workers.attach(&self.handles, id)
     }
 
-    /// A client's task for a pool, by the name of a worker if one is given.
+    /// Sends a client's task to a pool, with the id of a worker if one is given.
     fn send(&mut self, pool: u16, worker: Option<u16>) {
         self.next = self.next.wrapping_add(1);
         let header = Header::new_task(pool, self.next);
@@ -140,7 +141,8 @@ impl Rig {
         }
     }
 
-    /// One poll of the core, in which it takes and frees no memory; then workers do what they have, each with this chance.
+    /// Polls the core once and checks that it allocates and frees no memory. Each worker then serves its
+    /// tasks with probability `chance`.
     fn poll(&mut self, chance: impl FnMut() -> bool) {
         self.now += POLL_NS;
         let before = counting::calls();
@@ -148,12 +150,12 @@ impl Rig {
         assert_eq!(counting::calls() - before, 0, "a polling core takes and frees no memory");
         self.workers.work(chance);
         while let Some(packet) = self.wire.receive() {
-            self.meet(packet.bytes());
+            self.answer_arp(packet.bytes());
         }
     }
 
-    /// What the agent says to its leaf or a client.
-    fn meet(&mut self, bytes: &[u8]) {
+    /// Handles a packet of the agent to its leaf or a client.
+    fn answer_arp(&mut self, bytes: &[u8]) {
         if ether::ether_type(bytes) == ether::ARP {
             return;
         }
@@ -176,13 +178,13 @@ impl Rig {
         }
     }
 
-    /// Tasks that were dropped, and counted: acknowledgements that came too late are not among them.
+    /// Returns the number of dropped tasks. Late acknowledgements are not among them.
     fn dropped(&self) -> u64 {
         let counters = self.agent.counters();
         counters.dropped_total() - (self.acknowledged - counters.read(Counter::Consumed))
     }
 
-    /// Which workers do some of so many tasks of a pool.
+    /// Returns the workers that serve `tasks` tasks of a pool.
     fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
         self.workers.done.clear();
         for _ in 0..tasks.div_ceil(20) {
@@ -193,7 +195,7 @@ impl Rig {
         self.workers.done.keys().copied().collect()
     }
 
-    /// Workers that the leaf hears of now.
+    /// Returns the workers that now register or send keep-alives.
     fn registered(&mut self) -> BTreeSet<u16> {
         self.now += HZ;
         self.polls(20);
@@ -205,7 +207,7 @@ impl Rig {
         self.heard.clone()
     }
 
-    /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
+    /// Checks the end of a test: every task is answered or counted as dropped, and no packet is left.
     fn assert_accounted(&mut self) {
         for _ in 0..100 {
             self.polls(20);
@@ -223,12 +225,12 @@ impl Rig {
     }
 }
 
-impl Driven for Rig {
+impl TrafficRig for Rig {
     type Cores = AgentCores<Frame>;
 
     const SOON: usize = 20;
 
-    fn changing(&mut self) -> &mut Changing<AgentCores<Frame>> {
+    fn changing(&mut self) -> &mut ChangeRig<AgentCores<Frame>> {
         &mut self.changing
     }
 
@@ -255,7 +257,7 @@ fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
 }
 
 #[test]
-fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
+fn membership_changes_keep_other_indices() {
     let mut rig = Rig::with_workers();
     assert_eq!(rig.workers_of(7, 200), range(10..=13));
     assert_eq!(rig.registered(), range(10..=13));
@@ -268,7 +270,7 @@ fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
     let now: BTreeSet<_> = [10, 11, 12, 13, 20, 22].into();
     assert_eq!(rig.workers_of(7, 400), now);
     assert_eq!(rig.registered(), now);
-    // Those who leave are told to end, and nobody attaches in their places.
+    // Leaving workers get the signal to stop, and no worker can attach in their places.
     rig.change("remove-workers workers=10-11,22");
     assert!(!rig.attach(10));
     rig.polls(20);
@@ -283,7 +285,7 @@ fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
     rig.send(7, Some(10));
     rig.polls(20);
     assert_eq!(rig.agent.counters().dropped(DropReason::UnknownWorker), 1);
-    // Newcomers have the indices and the places that are free.
+    // New workers get free indices and places.
     rig.change("add-workers server=10.0.2.11 pool=7 workers=30-34 speed=2");
     assert!((30..35).all(|id| rig.attach(id)));
     rig.settle();
@@ -295,7 +297,7 @@ fn workers_come_and_go_and_those_who_stay_keep_their_indices() {
 }
 
 #[test]
-fn drained_workers_get_no_tasks_until_that_ends_whoever_attaches() {
+fn drained_workers_get_no_tasks_until_undrained() {
     let mut rig = Rig::with_workers();
     rig.change("drain workers=10-11");
     rig.settle();
@@ -336,13 +338,13 @@ fn a_pool_comes_with_its_workers_at_once() {
 }
 
 #[test]
-fn what_is_said_in_the_name_of_a_worker_that_comes_is_signed_with_its_pools_key() {
+fn new_worker_signs_with_its_pools_key() {
     let mut rig = Rig::new(true);
     assert!((10..12).all(|id| rig.attach(id)));
     rig.change("add-pool id=9 policy=jsq");
     rig.change("add-workers pool=7 workers=20");
     rig.change("add-workers pool=9 workers=30");
-    // A pool that comes has the key that it is given, or none.
+    // A new pool has its given key, or none.
     rig.change(&format!("add-pool id=11 policy=jsq key-file={}", rig.key));
     rig.change("add-workers pool=11 workers=40");
     assert!([20, 30, 40].into_iter().all(|id| rig.attach(id)));
@@ -357,13 +359,13 @@ fn what_is_said_in_the_name_of_a_worker_that_comes_is_signed_with_its_pools_key(
     rig.signed.clear();
     rig.workers_of(7, 60);
     assert_eq!(rig.signed, [20].into());
-    // Acknowledgements come with tags of nobody here, and are believed as little as ever.
+    // The acknowledgements carry no valid tags and are rejected.
     assert!(rig.agent.counters().dropped(DropReason::AuthTag) > 0);
     rig.assert_accounted();
 }
 
 #[test]
-fn a_worker_that_never_answers_is_let_go_of_and_its_place_is_used_when_it_has_ended() {
+fn unresponsive_worker_is_removed_and_its_place_reused() {
     let mut rig = Rig::with_workers();
     rig.workers.stuck.insert(10);
     (0..8).for_each(|_| rig.send(7, None));
@@ -372,13 +374,13 @@ fn a_worker_that_never_answers_is_let_go_of_and_its_place_is_used_when_it_has_en
     rig.change("remove-workers workers=10");
     rig.now += LEAVING_NS / 2;
     rig.polls(20);
-    rig.tend();
-    rig.tend();
+    rig.poll_control();
+    rig.poll_control();
     assert!(!rig.changing.control.is_settled());
     rig.settle();
     assert_eq!(rig.agent.counters().dropped(DropReason::WorkerLost), 2);
     assert!(rig.workers.there[&10].0.receiver().is_stopped(), "it is told to end");
-    // All places but that one.
+    // All places except that one.
     rig.change("add-workers pool=7 workers=20-25");
     rig.polls(20);
     let error = rig.refused("add-workers pool=7 workers=26");
@@ -406,7 +408,7 @@ fn pools_come_and_go_under_their_own_policies() {
     assert_eq!(rig.workers_of(9, 40), range(40..=41));
     assert_eq!(rig.workers_of(7, 200), range(10..=13));
     assert!(rig.registered().contains(&40));
-    // What waits when the pool is told to leave is done.
+    // A leaving pool still serves its queued tasks.
     (0..20).for_each(|_| rig.send(9, None));
     rig.poll(|| false);
     rig.change("remove-pool id=9");
@@ -415,7 +417,7 @@ fn pools_come_and_go_under_their_own_policies() {
     assert!(rig.changing.control.membership().pool(9).is_none());
     assert_eq!(rig.workers.ids(), range(10..=13));
     assert_eq!(rig.agent.attach_stats().map(|stats| stats.left).sum::<u64>(), 2);
-    // Another one in its place.
+    // A new pool takes the free place.
     rig.change("add-pool id=11 policy=round-robin");
     rig.change("add-workers pool=11 workers=40-42");
     assert!((40..43).all(|id| rig.attach(id)));
@@ -423,7 +425,7 @@ fn pools_come_and_go_under_their_own_policies() {
     assert_eq!(rig.changing.control.membership().pool(11).unwrap().0, 1);
     assert_eq!(rig.workers_of(11, 40), range(40..=42));
     assert_eq!(rig.agent.attach_stats().map(|stats| stats.joined).sum::<u64>(), 4 + 2 + 3);
-    // Tasks that wait for workers who never come are given up with their pool.
+    // Tasks that wait for a stuck worker are dropped with their pool.
     rig.change("add-pool id=12 policy=cfcfs");
     rig.change("add-workers pool=12 workers=50");
     assert!(rig.attach(50));
@@ -442,7 +444,7 @@ fn pools_come_and_go_under_their_own_policies() {
 #[test]
 fn policies_speeds_and_queues_change() {
     let mut rig = Rig::with_workers();
-    // More wait than one queue holds, and all of them wait on in the others.
+    // More tasks wait than the new queue can hold. All of them keep waiting.
     (0..60).for_each(|_| rig.send(7, None));
     rig.poll(|| false);
     rig.poll(|| false);
@@ -458,7 +460,7 @@ fn policies_speeds_and_queues_change() {
     assert!(rig.agent.waiting() >= 60 - 16, "as many as there were slots for have gone");
     rig.settle();
     assert_eq!((rig.open.len(), rig.dropped()), (1, 1), "all others are done");
-    // A policy by speeds.
+    // A policy that uses speeds.
     rig.change("set-policy pool=7 policy=weighted-random");
     rig.change("set-speed workers=10 speed=100");
     rig.settle();
@@ -468,7 +470,7 @@ fn policies_speeds_and_queues_change() {
         rig.polls(2);
     }
     assert!(rig.workers.done[&10] > 450, "{:?}", rig.workers.done);
-    // One that lets tasks wait again.
+    // A policy that queues tasks again.
     rig.change("set-policy pool=7 policy=jbsq(k=1)");
     rig.settle();
     (0..120).for_each(|_| rig.send(7, None));
@@ -481,13 +483,13 @@ fn policies_speeds_and_queues_change() {
 }
 
 #[test]
-fn what_waits_under_a_policy_that_lets_nothing_wait_is_given_up_when_no_worker_is_there() {
+fn unqueued_tasks_are_dropped_without_workers() {
     let mut rig = Rig::with_workers();
     (0..60).for_each(|_| rig.send(7, None));
     rig.poll(|| false);
     rig.poll(|| false);
     rig.change("set-policy pool=7 policy=random");
-    // They leave before their rings have room for all, and before anything more can be given to them.
+    // The workers leave while tasks still wait and before the agent can give them more.
     rig.workers.there.clear();
     rig.polls(20);
     assert_eq!((rig.agent.waiting(), rig.agent.held()), (0, 0));
@@ -498,7 +500,7 @@ fn what_waits_under_a_policy_that_lets_nothing_wait_is_given_up_when_no_worker_i
 }
 
 #[test]
-fn what_can_not_be_is_refused_and_changes_nothing() {
+fn invalid_change_is_refused() {
     let mut rig = Rig::with_workers();
     for (change, says) in [
         ("add-server ip=10.0.2.12", "server 10.0.2.12: an agent's workers are on its own host"),
@@ -555,7 +557,7 @@ fn random_changes_under_load_lose_nothing() {
             rig.poll(|| rng.random_bool(0.7));
         });
         rig.settle();
-        // Pool 7 never leaves, but all of its workers may have, and some who are there never come.
+        // Pool 7 never leaves, but all of its workers may have left, and some of its members never attached.
         if rig.changing.control.membership().pool(7).unwrap().1.members.iter().flatten().count()
             == 0
         {

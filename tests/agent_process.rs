@@ -1,6 +1,7 @@
-//! `wedjat agent` and worker processes: under load, with one of them killed, and stopped in order.
+//! `wedjat agent` with worker processes: under load, with a killed worker, and stopped in order.
 //!
-//! Starts itself again as workers. The agent replays a capture, so the load needs no third process.
+//! The test starts itself again as workers. The agent replays a capture, so that the load needs no third
+//! process.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[cfg(not(all(feature = "dpdk", target_os = "linux")))]
@@ -55,15 +56,15 @@ mod processes {
     use wedjat::wire::ether::Mac;
     use wedjat::wire::task::Header;
     use wedjat::wire::udp::{self, Flow};
-    use wedjat::worker::{Gone, Options, Worker};
+    use wedjat::worker::{Detached, Options, Worker};
 
     use super::echo::echo;
     use super::patience::*;
-    use super::process::{Running, account};
+    use super::process::{ChildProcess, account};
 
-    /// Names the agent to a worker process.
+    /// Name of the agent, for a worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
-    /// Tells it which worker to be; any when it is not there.
+    /// Id of the worker to become, for a worker process; any if unset.
     const WORKER: &str = "WEDJAT_TEST_WORKER";
     const WORKERS: usize = 3;
     const NODE: Node = Node { kind: NodeKind::Agent, id: 6, core: 0 };
@@ -77,13 +78,13 @@ mod processes {
         Options { patience: PATIENCE, ..Options::default() }
     }
 
-    /// A worker process: echoes until the agent ends.
+    /// Runs a worker process: echoes until the agent ends.
     pub fn work(name: &str) {
         let worker = std::env::var(WORKER).ok().map(|id| id.parse().unwrap());
         let options = Options { worker, ..patient() };
         let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
         match echo(&mut worker) {
-            Some(Gone::Stopped) => {}
+            Some(Detached::Stopped) => {}
             Some(gone) => panic!("{gone}"),
             None => panic!("nothing came for {PATIENCE:?}"),
         }
@@ -109,17 +110,18 @@ mod processes {
     struct Home(tempfile::TempDir);
 
     impl Home {
-        /// An agent that receives these many tasks, once or for ever.
+        /// Creates an agent that receives this number of tasks, once or forever.
         fn new(tasks: u16, device: &str) -> Self {
             let home = Self(tempfile::tempdir().unwrap());
-            // A leaf hears where the client is.
+            // A leaf learns the client's MAC address from this request.
             let mut question = vec![0; arp::FRAME_LEN];
             let client = arp::Packet::request(CLIENT_MAC, CLIENT, ADDRESS);
             client.emit(&mut question, Mac::BROADCAST);
             let frames: Vec<_> = [question].into_iter().chain((0..tasks).map(task)).collect();
             write_frames(&home.path("in.pcap"), &frames).unwrap();
             let cpu = core_affinity::get_core_ids().unwrap()[0].id;
-            // Here no worker is silent, however long the machine lets it wait: that is tried on emulated time.
+            // Silence timeouts are off, because the machine may delay a worker for long. Tests on emulated
+            // time cover them.
             let text = format!(
                 "[agent]\nid = 6\nname = '{}'\ncore = {cpu}\nseed = 7\nworker_timeout_ms = 0\nstate = '{}'\n\
                  [[port]]\ndevice = 'net_pcap0,rx_pcap={}{device}'\nip = '10.0.2.11/24'\nmac = '{AGENT}'\n\
@@ -146,12 +148,12 @@ mod processes {
             self.0.path().join(name)
         }
 
-        /// `wedjat agent`, or `wedjat leaf` with an agent.
+        /// Returns the command of `wedjat agent`, or of `wedjat leaf` with an agent.
         fn command(&self, role: &str) -> Command {
             self.command_with(role, &[])
         }
 
-        /// The same with further arguments.
+        /// Like `command`, with further arguments.
         fn command_with(&self, role: &str, more: &[&str]) -> Command {
             let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
             command.arg(role).arg("--config").arg(self.path(&format!("{role}.toml")));
@@ -160,13 +162,13 @@ mod processes {
             command
         }
 
-        fn worker(&self) -> Running {
-            Running::start(&mut self.worker_command())
+        fn worker(&self) -> ChildProcess {
+            ChildProcess::start(&mut self.worker_command())
         }
 
-        /// This one and no other.
-        fn worker_of_id(&self, id: u16) -> Running {
-            Running::start(self.worker_command().env(WORKER, id.to_string()))
+        /// Starts a worker with this id.
+        fn worker_of_id(&self, id: u16) -> ChildProcess {
+            ChildProcess::start(self.worker_command().env(WORKER, id.to_string()))
         }
 
         fn worker_command(&self) -> Command {
@@ -175,7 +177,7 @@ mod processes {
             command
         }
 
-        /// What `wedjat state` prints.
+        /// Returns the output of `wedjat state`.
         fn state(&self, arguments: &[&str]) -> String {
             let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
             let output = command.arg("state").arg(self.path("state")).args(arguments).output();
@@ -186,7 +188,7 @@ mod processes {
             serde_json::from_str(&self.state(&["--json"])).unwrap_or_default()
         }
 
-        /// A counter of the running agent; drops are counters, too.
+        /// Returns a counter of the running agent. Drop reasons are counters too.
         fn counter(&self, name: &str) -> u64 {
             let state = self.state_json();
             let core = &state["cores"][0];
@@ -194,19 +196,19 @@ mod processes {
             found.unwrap_or(0)
         }
 
-        /// What workers attach to, once it is there.
+        /// Opens the agent's region for workers as soon as it exists.
         fn region(&self) -> WorkerRegion {
             wait_until("the region is there", || self.path("region").exists());
             WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap()
         }
     }
 
-    /// Places that the agent has given to workers.
+    /// Returns the number of places granted to workers.
     fn given(region: &WorkerRegion) -> usize {
         (0..region.shape().channels).filter(|&at| region.granted(at) != 0).count()
     }
 
-    /// Until so many workers are in; more where one has died and the agent has not seen it yet.
+    /// Waits until `count` workers are granted. A dead worker counts until the agent has seen its end.
     fn wait_for_workers(region: &WorkerRegion, count: usize) {
         let is_in = |at: &usize| region.granted(*at) != 0 && region.has_worker(*at);
         let channels = || 0..region.shape().channels;
@@ -219,13 +221,13 @@ mod processes {
 
     pub fn a_killed_worker_loses_its_own_tasks_only() {
         let home = Home::new(64, ",infinite_rx=1");
-        let agent = Running::start(&mut home.command("agent"));
+        let agent = ChildProcess::start(&mut home.command("agent"));
         let region = home.region();
         let mut workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
         wait_for_workers(&region, WORKERS);
         wait_until("replies come", || home.counter("replies") > 1000);
 
-        // More come than three workers do, so there are some that wait.
+        // The load exceeds the capacity of three workers, so that some tasks wait.
         wait_until("there is a queue", || home.state_json()["pools"][0]["queued"][0] != 0);
         let text = home.state(&[]);
         assert!(
@@ -238,7 +240,7 @@ mod processes {
         let before = home.counter("replies");
         wait_until("replies resume", || home.counter("replies") > before + 1000);
         println!("replies resumed within {:?} of SIGKILL", killed.elapsed());
-        // One comes in its place; the agent ends in the middle of the load.
+        // A new worker takes the free place. The agent ends in the middle of the load.
         workers.push(home.worker());
         wait_for_workers(&region, WORKERS);
         let before = home.counter("replies");
@@ -246,7 +248,7 @@ mod processes {
         agent.signal("-TERM");
         let output = agent.output();
         let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
-        workers.into_iter().for_each(Running::ended);
+        workers.into_iter().for_each(ChildProcess::ended);
 
         let attach = &account["attach"];
         assert_eq!((attach["died"].as_u64(), attach["at_fault"].as_u64()), (Some(1), Some(0)));
@@ -264,10 +266,10 @@ mod processes {
     pub fn workers_and_pools_come_and_go_under_load() {
         let home = Home::new(64, ",infinite_rx=1");
         let mut command = home.command_with("agent", &["--changes", "-"]);
-        let mut agent = Running::start(command.stdin(Stdio::piped()));
+        let mut agent = ChildProcess::start(command.stdin(Stdio::piped()));
         let mut lines = agent.stdin();
         let region = home.region();
-        let mut workers: BTreeMap<u16, Running> =
+        let mut workers: BTreeMap<u16, ChildProcess> =
             (20..23).map(|id| (id, home.worker_of_id(id))).collect();
         wait_for_workers(&region, WORKERS);
         let more_replies = |home: &Home| {
@@ -275,7 +277,7 @@ mod processes {
             wait_until("more replies come", || home.counter("replies") > before + 1000);
         };
         more_replies(&home);
-        // By pool, the workers that the state names.
+        // Returns the workers of each pool, as the state file shows them.
         let named = |home: &Home| -> Vec<(u64, Vec<u64>)> {
             let state = home.state_json();
             let ids = |of: &Value, key: &str| of[key].as_u64().unwrap_or_default();
@@ -289,7 +291,8 @@ mod processes {
         workers.extend((30..32).map(|id| (id, home.worker_of_id(id))));
         wait_for_workers(&region, WORKERS + 2);
         more_replies(&home);
-        // Two leave, one of them an old one; their processes end in order, and nobody gets their places any more.
+        // Two workers leave, one of the initial ones among them. Their processes end in order, and no worker
+        // can take their places.
         writeln!(lines, "remove-workers workers=20,30").unwrap();
         wait_until("they have gone", || named(&home) == [(1, vec![21, 22, 31])]);
         [20, 30].into_iter().for_each(|id| workers.remove(&id).unwrap().ended());
@@ -298,7 +301,7 @@ mod processes {
         let refused = Worker::attach(name.to_str().unwrap(), &gone).unwrap_err();
         assert!(refused.to_string().contains("has no worker with id 20"), "{refused}");
         more_replies(&home);
-        // Another pool beside, under another policy; workers of both go on while the policy changes.
+        // A second pool with another policy. Workers of both pools go on while the policy changes.
         let changes = "add-pool id=2 policy=jsq\nadd-workers pool=2 workers=40\n\
                        set-policy pool=1 policy=random\nset-queue pool=1 queue=64";
         writeln!(lines, "{changes}").unwrap();
@@ -310,10 +313,10 @@ mod processes {
         writeln!(lines, "remove-pool id=2\nset-policy pool=1 policy=cfcfs").unwrap();
         wait_until("one has gone", || named(&home) == [(1, vec![21, 22, 31])]);
         workers.remove(&40).unwrap().ended();
-        // All leave and one comes instead, in a place that had another.
+        // All workers leave, and one new worker takes a place that was in use.
         writeln!(lines, "remove-workers workers=21-22,31\nadd-workers pool=1 workers=50").unwrap();
         wait_until("there is one", || named(&home) == [(1, vec![50])]);
-        std::mem::take(&mut workers).into_values().for_each(Running::ended);
+        std::mem::take(&mut workers).into_values().for_each(ChildProcess::ended);
         let last = home.worker_of_id(50);
         wait_for_workers(&region, 1);
         more_replies(&home);
@@ -343,13 +346,13 @@ mod processes {
         assert!(account["workers"] == 1 && policy.starts_with("cfcfs"), "{account}");
     }
 
-    /// On emulated time, so that the tasks come when the worker is there.
+    /// Runs on emulated time, so that the worker is there before the tasks.
     pub fn every_task_is_done_before_the_end() {
         let home = Home::new(500, ",tx_pcap=/dev/null");
         let clock = home.path("clock");
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let clock = ["--clock", clock.to_str().unwrap()];
-        let agent = Running::start(&mut home.command_with("agent", &clock));
+        let agent = ChildProcess::start(&mut home.command_with("agent", &clock));
         let region = home.region();
         let mut node = None;
         wait_until("the agent waits for its first turn", || {
@@ -359,7 +362,8 @@ mod processes {
         let worker = home.worker();
         let is_there = || (0..WORKERS).any(|at| region.channel(at).sender().claim() != 0);
         wait_until("a worker asks to be let in", is_there);
-        // The first burst comes before the worker is let in; all others it does, each turn some.
+        // The first burst arrives before the worker is granted. The worker serves all later ones, some at
+        // each turn.
         let mut now_ns = 0;
         wait_until("all tasks are done", || {
             now_ns += 100_000;
@@ -380,14 +384,15 @@ mod processes {
         let home = Home::new(1, ",infinite_rx=1");
         let missing = Worker::attach("no-such-agent-of-this-test", &Options::default());
         assert!(missing.unwrap_err().to_string().contains("start the agent first"));
-        let agent = Running::start(&mut home.command("agent"));
+        let agent = ChildProcess::start(&mut home.command("agent"));
         drop(home.region());
         let second = home.command("agent").output().unwrap();
         let said = String::from_utf8_lossy(&second.stderr);
         assert_eq!(second.status.code(), Some(1), "{said}");
         assert!(said.contains("in use by a running agent"), "{said}");
 
-        // A region of an earlier release was a file; other versions of the socket's offer are tried in the library's tests.
+        // Regions of earlier releases were files. Tests of the library cover other versions of the socket's
+        // offer.
         let name = home.path("region");
         let other = home.path("other");
         fs::write(&other, b"WEDJATwk").unwrap();
@@ -401,8 +406,8 @@ mod processes {
         let _ = agent.output();
         let dead = Worker::attach(name.to_str().unwrap(), &patient()).unwrap_err();
         assert!(dead.to_string().contains("does not run any more"), "{dead}");
-        // What it left is no obstacle.
-        let agent = Running::start(&mut home.command("agent"));
+        // The files of the killed agent are no obstacle.
+        let agent = ChildProcess::start(&mut home.command("agent"));
         wait_until("a worker of the new agent is let in", || {
             Worker::attach(name.to_str().unwrap(), &patient()).is_ok()
         });
@@ -413,7 +418,7 @@ mod processes {
     pub fn leaf_and_agent_share_a_process_and_a_core() {
         let home = Home::new(64, ",infinite_rx=1");
         let mut command = home.command_with("leaf", &["--changes", "-"]);
-        let mut node = Running::start(command.stdin(Stdio::piped()));
+        let mut node = ChildProcess::start(command.stdin(Stdio::piped()));
         let mut lines = node.stdin();
         let region = home.region();
         let mut workers: Vec<_> = (0..2).map(|_| home.worker()).collect();
@@ -430,7 +435,7 @@ mod processes {
         wait_until("its place is taken away", || given(&region) == 1);
         let before = home.counter("replies");
         wait_until("replies go on", || home.counter("replies") > before + 1000);
-        // One comes in its place, which has work to do at once, and leaves.
+        // A new worker takes the free place, gets a task at once, and leaves.
         let name = home.path("region");
         let mut third = Worker::attach(name.to_str().unwrap(), &patient()).unwrap();
         let task = third.recv(PATIENCE).unwrap().expect("a task comes");
@@ -439,7 +444,7 @@ mod processes {
             request.len()
         });
         drop(third);
-        // One comes by a change, gets tasks, and is let go of.
+        // A change adds a worker. It gets tasks, and a second change removes it.
         writeln!(lines, "add-workers pool=1 workers=30\nagent set-policy pool=1 policy=cfcfs")
             .unwrap();
         wait_until("the agent has a place for it", || {
@@ -456,7 +461,7 @@ mod processes {
         node.signal("-TERM");
         let output = node.output();
         let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
-        workers.into_iter().for_each(Running::ended);
+        workers.into_iter().for_each(ChildProcess::ended);
         for told in ["change 3: agent set-policy", "worker 30 of pool 1 is there", "let go of"] {
             assert!(said.contains(told), "{told}: {said}");
         }
@@ -473,20 +478,21 @@ mod processes {
         assert_eq!(count(&account, "/originated_unsent") + count(agent, "/originated_unsent"), 0);
     }
 
-    /// Though nothing wakes it: the capture has ended, and its device wakes nobody.
+    /// No event wakes the node: the capture has ended, and its device has no interrupts.
     pub fn who_sleeps_lets_workers_in_and_ends_in_order() {
         for role in ["agent", "leaf"] {
             let home = Home::new(3, "");
             let path = home.path(&format!("{role}.toml"));
             let text = fs::read_to_string(&path).unwrap();
             fs::write(&path, text.replace("seed = 7", "seed = 7\npoll = 'adaptive'")).unwrap();
-            let node = Running::start(&mut home.command(role));
+            let node = ChildProcess::start(&mut home.command(role));
             wait_until("it sleeps", || home.counter("sleeps") > 0);
             let region = home.region();
             let workers = [home.worker(), home.worker()];
             wait_for_workers(&region, 2);
             let look = || (home.counter("sleeps"), home.counter("empty_polls"));
-            // The two are read one after the other. A core that polls on would poll a thousand times as often.
+            // The two counters are read at slightly different times. A core that went on polling would poll a
+            // thousand times as often.
             let mut before = look();
             wait_until("it sleeps on and hardly polls", || {
                 let now = look();
@@ -499,11 +505,11 @@ mod processes {
             });
             node.signal("-TERM");
             account(&node.output());
-            workers.into_iter().for_each(Running::ended);
+            workers.into_iter().for_each(ChildProcess::ended);
         }
     }
 
-    /// A client's task over IPv6.
+    /// Returns the frame of a client's task over IPv6.
     fn task_v6(seq: u16) -> Vec<u8> {
         let header = Header::new_task(1, seq);
         let mut frame = vec![0; udp::PAYLOAD_V6 + header.len() + 20];
@@ -522,10 +528,11 @@ mod processes {
         frame
     }
 
-    /// A leaf replays a capture of tasks and passes them to an agent over memif, whose worker processes do them: the leaf finds the
-    /// agent, and the agent the leaf, its workers register, and every task is answered. With a key if the pool is to have one.
+    /// A leaf replays a capture of tasks and passes them over memif to an agent with worker processes. Leaf
+    /// and agent find each other, the workers register, and every task is answered. `has_key` gives the pool
+    /// a key.
     pub fn leaf_agent_and_workers_speak_ipv6(has_key: bool) {
-        const TASKS: u16 = 200; // as many as may wait for a next hop
+        const TASKS: u16 = 200; // the maximum that waits for a next hop
         let home = Home(tempfile::tempdir().unwrap());
         let tasks: Vec<_> = (0..TASKS).map(task_v6).collect();
         write_frames(&home.path("in.pcap"), &tasks).unwrap();
@@ -559,12 +566,12 @@ mod processes {
         );
         fs::write(home.path("leaf.toml"), text).unwrap();
 
-        let agent = Running::start(&mut home.command("agent"));
+        let agent = ChildProcess::start(&mut home.command("agent"));
         let region = home.region();
         let workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
         wait_for_workers(&region, WORKERS);
         let mut command = home.command_with("leaf", &["--patience", "300s"]);
-        let leaf = Running::start(&mut command);
+        let leaf = ChildProcess::start(&mut command);
         let state = || Snapshot::open(&home.path("leaf")).ok();
         let count = |name: &str| {
             let counters = state().map(|state| state.cores[0].counters[name]);
@@ -574,7 +581,7 @@ mod processes {
         wait_until("workers are registered", || count("keep_alives") >= WORKERS as u64);
         let account_of_leaf = leaf.account();
         let account_of_agent = agent.account();
-        workers.into_iter().for_each(Running::ended);
+        workers.into_iter().for_each(ChildProcess::ended);
 
         assert_eq!(self::count(&account_of_leaf, "/registrations"), WORKERS as u64);
         for (account, name) in [(&account_of_leaf, "leaf"), (&account_of_agent, "agent")] {

@@ -1,6 +1,6 @@
-//! An agent whose workers come and go in real time, as threads of their own, while it is changed over gRPC and a client sends it
-//! tasks: each call is answered, and each task is answered or counted. All threads stand still now and then, as machines do.
-//! WEDJAT_SECONDS says for how long, 3 unless it is set.
+//! Membership changes in real time. The agent's workers are threads that come and go, gRPC calls change the
+//! agent, and a client sends tasks. Each call is answered, and each task is answered or counted. All threads
+//! stall now and then, as on real machines. WEDJAT_SECONDS sets the length, 3 if unset.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -32,13 +32,13 @@ use wedjat::wire::udp::{self, Flow};
 use wedjat::worker::{Options, Worker};
 
 use patience::wait_until;
-use rig::BuiltAgent;
+use rig::AgentRig;
 
-/// Those that there may be.
+/// Ids of possible workers.
 const WORKERS: std::ops::Range<u16> = 10..18;
-/// Tasks that a client has under way.
+/// Maximum number of the client's outstanding tasks.
 const OPEN_MAX: usize = 100;
-/// A pause of the machine.
+/// Length of an artificial stall.
 const PAUSE: Duration = Duration::from_millis(50);
 const TEXT: &str = "[agent]\nname = 'real'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\nworker_timeout_ms = 0\n\
                     pools_max = 3\nworkers_max = 8\n\
@@ -47,28 +47,29 @@ const TEXT: &str = "[agent]\nname = 'real'\ncore = 1\nseed = 7\nslots = 4\npaylo
 
 type Rng = Xoshiro256PlusPlus;
 
-/// Stands still now and then.
+/// Stalls the thread with probability `chance`.
 fn pause(rng: &mut Rng, chance: f64) {
     if rng.random_bool(chance) {
         std::thread::sleep(PAUSE);
     }
 }
 
-/// What threads tell each other.
+/// State shared between threads.
 #[derive(Default)]
 struct Shared {
-    /// The client sends.
+    /// True while the client sends.
     sends: AtomicBool,
-    /// The core ends, and whoever watches it.
+    /// True when the core and the watching thread should end.
     ends: AtomicBool,
-    /// Workers end.
+    /// True when workers should end.
     leave: AtomicBool,
     answered: AtomicU64,
-    /// Packets at the agent, and tasks that the client has sent and that are neither answered nor counted as dropped.
+    /// Number of packets at the agent, plus the client's tasks that are neither answered nor counted as
+    /// dropped.
     left: AtomicU64,
 }
 
-/// The core, and the client at the other end of its wire.
+/// The core, with the client at the far end of its wire.
 struct Core {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
@@ -78,7 +79,7 @@ struct Core {
 
 impl Core {
     fn send(&mut self) {
-        // Those that were dropped stay open.
+        // Dropped tasks stay open.
         self.next = self.next.wrapping_add(1);
         while self.open.contains(&self.next) {
             self.next = self.next.wrapping_add(1);
@@ -134,12 +135,13 @@ impl Core {
     }
 }
 
-/// A worker that comes whenever there is a place for it, does tasks for a while and goes; returns how often it came.
+/// Runs a worker that attaches whenever it has a place, serves tasks for a while and leaves. Returns the
+/// number of times it attached.
 fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
     let mut rng = Rng::seed_from_u64(id.into());
     let options = Options {
         worker: Some(id),
-        patience: Duration::from_secs(2), // its place may be taken away before it is let in
+        patience: Duration::from_secs(2), // the agent may withdraw its place before granting it
         spin: Duration::ZERO,
         ..Options::default()
     };
@@ -160,7 +162,7 @@ fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
             match worker.recv(Duration::from_millis(5)) {
                 Ok(Some(task)) => task.reply(&[]).unwrap(),
                 Ok(None) => {}
-                Err(_) => break, // it was told to end
+                Err(_) => break, // the agent stopped the worker
             }
             pause(&mut rng, 0.001);
         }
@@ -168,7 +170,7 @@ fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
     came
 }
 
-/// Serves what is asked of the node's control.
+/// Serves requests to the node's control.
 fn watch(
     (control, table): (Control<AgentCores<Frame>>, Arc<Table>),
     handle: &mpsc::Sender<Handle>,
@@ -184,7 +186,7 @@ fn watch(
     }
 }
 
-/// Some change. Workers 10 and 11 stay, so that all tasks are done in the end.
+/// Returns a random change. Workers 10 and 11 stay, so that all tasks are served in the end.
 fn any(rng: &mut Rng) -> Change {
     let worker = rng.random_range(WORKERS.start + 2..WORKERS.end);
     let policies = ["jbsq(k=2)", "cfcfs", "horus", "random", "round-robin", "jsq"];
@@ -200,7 +202,8 @@ fn any(rng: &mut Rng) -> Change {
     text.parse().unwrap()
 }
 
-/// Makes changes, one after the other, each of which is answered; returns how many were made, and why others were not.
+/// Makes changes in sequence and checks that each is answered. Returns the number of accepted changes, and
+/// the reasons of rejected ones.
 fn change(state: &Path, time: Duration, shared: &Shared) -> (u64, BTreeMap<String, u64>) {
     let mut connection = Connection::open(&Access::State(state.to_owned())).unwrap();
     let mut rng = Rng::seed_from_u64(3);
@@ -233,14 +236,14 @@ fn change(state: &Path, time: Duration, shared: &Shared) -> (u64, BTreeMap<Strin
 }
 
 #[test]
-fn workers_come_and_go_under_changes_and_nothing_is_lost() {
+fn membership_changes_lose_no_task() {
     let seconds = std::env::var("WEDJAT_SECONDS").ok().and_then(|text| text.parse().ok());
     let time = Duration::from_secs(seconds.unwrap_or(3));
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     let frames = FramePool::new(1024, 256);
     let (near, wire) = pair(256, &frames);
-    let BuiltAgent { agent, handles, table, control } =
+    let AgentRig { agent, handles, table, control } =
         rig::agent(TEXT, rig::TICKS_HZ, (vec![near], &frames), None);
     let (began, shared) = (Instant::now(), Arc::<Shared>::default());
     shared.sends.store(true, Release);

@@ -1,5 +1,5 @@
-//! Thousands of changes on emulated time, in a rack whose workers are busy for four fifths of it: nothing is lost, every change has
-//! its answer, and all cores have it within a millisecond.
+//! Thousands of changes on emulated time, in a rack at a load of 80%. No task is lost, every change is
+//! answered, and all cores apply it within a millisecond.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod changing;
@@ -24,19 +24,19 @@ use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
-use changing::Changing;
+use changing::ChangeRig;
 use frames::{CLIENT, CLIENT_MAC, LEAF_MACS, arp_answer, mac_of};
-use rig::{Built, Sizes};
+use rig::{CoreRig, Sizes};
 
 const CORES: usize = 2;
 const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
-/// Between two polls of a core.
+/// Time between two polls of a core.
 const POLL_NS: u64 = 2_000;
-/// Mean time that a task takes.
+/// Mean service time.
 const SERVICE_NS: f64 = 50_000.0;
 const LOAD: f64 = 0.8;
-/// All cores have a change after so long.
+/// Time within which all cores apply a change.
 const TAKEN_NS: u64 = 1_000_000;
 
 fn text(state: &Path) -> String {
@@ -56,7 +56,7 @@ fn text(state: &Path) -> String {
     )
 }
 
-/// A task that a worker has.
+/// A task at a worker.
 struct Work {
     done: u64,
     core: usize,
@@ -67,20 +67,20 @@ struct Work {
 struct Rack {
     cores: Vec<Leaf<RingPort, FramePool>>,
     far: Vec<Vec<RingPort>>,
-    changing: Changing<LeafCores>,
+    changing: ChangeRig<LeafCores>,
     now: u64,
     rng: Xoshiro256PlusPlus,
-    /// When the next task comes.
+    /// Time of the next task.
     due: u64,
-    /// What each worker has, in order.
+    /// Tasks of each worker, in order.
     work: BTreeMap<u16, VecDeque<Work>>,
-    /// When tasks were sent, by sequence number.
+    /// Send times of open tasks, by sequence number.
     open: HashMap<u16, u64>,
-    /// Response times since they were last taken.
+    /// Response times since the last evaluation.
     responses: Vec<u64>,
     sent: u64,
     next: u16,
-    /// Changes that not all cores have yet, and since when.
+    /// Changes that some core has not yet applied, and their times.
     pending: VecDeque<(u64, u64)>,
 }
 
@@ -90,11 +90,11 @@ impl Rack {
         let path = folder.path().join("state");
         let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
         let (built, table, control) = rig::leaves(rig::stages(&text(&path), None), sizes);
-        let (cores, far) = built.into_iter().map(|Built { leaf, far, .. }| (leaf, far)).unzip();
+        let (cores, far) = built.into_iter().map(|CoreRig { leaf, far, .. }| (leaf, far)).unzip();
         let mut rack = Self {
             cores,
             far,
-            changing: Changing::new(control, table, path, folder),
+            changing: ChangeRig::new(control, table, path, folder),
             now: 0,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             due: u64::MAX,
@@ -114,7 +114,7 @@ impl Rack {
         self.changing.control.membership()
     }
 
-    /// Pools whose tasks are taken, by cores that have all changes, with how many workers may have them.
+    /// Returns the pools that take tasks, with their numbers of active workers.
     fn pools(&self) -> Vec<(u16, usize)> {
         let pools = self.membership().pools.iter().flatten().filter(|pool| !pool.is_leaving);
         let active = |members: &[Option<wedjat::control::Worker>]| {
@@ -129,7 +129,7 @@ impl Rack {
         (-mean * (1.0 - uniform).ln()) as u64
     }
 
-    /// Tasks that are due by now; each goes to a worker's pool as often as that has workers.
+    /// Sends the tasks that are due. The probability of a pool is proportional to its workers.
     fn arrive(&mut self) {
         while self.due <= self.now {
             let pools = self.pools();
@@ -140,7 +140,7 @@ impl Rack {
                 at = at.saturating_sub(active);
                 is_here
             });
-            // Not all cores may know of a new pool, or of its workers.
+            // Some core may not yet know a new pool, or its workers.
             if !self.pending.is_empty() {
                 chosen = pools.iter().find(|&&(id, _)| id == 7);
             }
@@ -173,7 +173,7 @@ impl Rack {
                 self.serve(core, frame.bytes());
             }
             while let Some(frame) = self.far[core][CLIENTS].receive() {
-                self.meet_client(core, frame.bytes());
+                self.resolve_client(core, frame.bytes());
             }
         }
         let acknowledged = self.changing.control.acknowledged();
@@ -193,7 +193,7 @@ impl Rack {
         }
     }
 
-    /// Workers answer what is done by now.
+    /// Sends the replies that are due.
     fn complete(&mut self) {
         for (&worker, work) in &mut self.work {
             while work.front().is_some_and(|one| one.done <= self.now) {
@@ -233,7 +233,7 @@ impl Rack {
         work.push_back(Work { done: begins + service, core, server, header });
     }
 
-    fn meet_client(&mut self, core: usize, frame: &[u8]) {
+    fn resolve_client(&mut self, core: usize, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
             return;
@@ -244,7 +244,7 @@ impl Rack {
         self.responses.push(self.now - sent);
     }
 
-    /// Tasks of this pool wait at a core.
+    /// Returns true if tasks of this pool wait at a core.
     fn waits(&self, id: u16) -> bool {
         let Some((at, _)) = self.membership().pool(id) else { return false };
         let here = self.cores.iter().filter_map(|core| core.stages().dispatcher(at));
@@ -260,7 +260,7 @@ impl Rack {
         answer
     }
 
-    fn tend(&mut self) {
+    fn poll_control(&mut self) {
         let before = self.membership().epoch;
         self.changing.control.tend(self.now);
         let after = self.membership().epoch;
@@ -270,7 +270,7 @@ impl Rack {
         self.changing.expect();
     }
 
-    /// What the cores hold and have dropped, and the most that a worker has.
+    /// Describes held and dropped packets of the cores, and the longest queue of a worker.
     fn held(&self) -> String {
         let counters = self.cores.iter().map(|core| core.stages().counters());
         let held = counters.map(|counters| (counters.read(Gauge::Held), dropped(counters)));
@@ -278,14 +278,14 @@ impl Rack {
         format!("held and dropped {:?}, at a worker {most:?}", held.collect::<Vec<_>>())
     }
 
-    /// The 99th percentile of response times since the last time, in microseconds.
+    /// Returns the 99th percentile of response times since the last call, in microseconds.
     fn p99_us(&mut self) -> f64 {
         let mut responses = std::mem::take(&mut self.responses);
         responses.sort_unstable();
         responses[responses.len() * 99 / 100] as f64 / 1000.0
     }
 
-    /// At the end: everything is answered, and nothing is anywhere.
+    /// Checks the end of a test: every task is answered, and no packet is left.
     fn assert_nothing_is_lost(&mut self) {
         self.due = u64::MAX;
         self.run(20_000_000);
@@ -295,29 +295,29 @@ impl Rack {
             assert_eq!((counters.read(Gauge::Held), counters.dropped_total()), (0, 0));
         }
         assert_eq!(self.open.len(), 0, "of {} tasks", self.sent);
-        self.now += LEAVING_NS; // what had moved may move again
-        self.tend();
+        self.now += LEAVING_NS; // moved servers may move again
+        self.poll_control();
         self.run(1_000_000);
-        self.tend();
+        self.poll_control();
         self.run(1_000_000);
         assert!(self.changing.control.is_settled());
         self.changing.assert_shown();
     }
 }
 
-/// What was dropped, by reason.
+/// Returns the number of drops by reason.
 fn dropped(counters: &Counters) -> Vec<(&'static str, u64)> {
     let each = DropReason::ALL.iter().map(|&reason| (reason.name(), counters.dropped(reason)));
     each.filter(|&(_, count)| count > 0).collect()
 }
 
-/// Policies that a leaf runs.
+/// Returns the policies that run on a leaf.
 fn policies() -> Vec<&'static str> {
     let on_leaf = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
     on_leaf.map(|entry| entry.name).collect()
 }
 
-/// Some change, that may be one or not. Pool 7 keeps some workers of which none is drained or removed.
+/// Returns a random change, valid or invalid. It never drains or removes some of pool 7's workers.
 fn random_change(rng: &mut Xoshiro256PlusPlus, policies: &[&str]) -> String {
     let mut pick = |most: u16| rng.random_range(0..most);
     let policy = policies[usize::from(pick(policies.len() as u16))];
@@ -335,20 +335,20 @@ fn random_change(rng: &mut Xoshiro256PlusPlus, policies: &[&str]) -> String {
         12 => format!("add-pool id={pool} policy={policy}"),
         13 => format!("remove-pool id={}", 8 + pick(2)),
         14 => format!("set-policy pool={pool} policy={policy}"),
-        // Near what they are, so that policies that go by it overload nobody.
+        // Speeds stay near the real ones, so that policies that use them overload no worker.
         _ => format!("set-speed workers={first}-{last} speed=1.0{}", pick(10)),
     }
 }
 
 #[test]
-fn ten_thousand_random_changes_lose_nothing_and_each_has_its_answer() {
+fn ten_thousand_random_changes_lose_nothing() {
     let (mut rack, policies) = (Rack::new(15), policies());
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(16);
     let (mut made, mut refused) = (0_u32, 0_u32);
     while made < 10_000 {
         rack.run(60_000);
         let text = random_change(&mut rng, &policies);
-        // What waits in a pool without workers is lost with it, as the rules are.
+        // Removing a pool loses the tasks that wait in it without workers; that is the rule.
         let ends = text.strip_prefix("remove-pool id=").map(|id| id.parse().unwrap());
         if ends.is_some_and(|id| rack.waits(id)) {
             continue;
@@ -367,7 +367,7 @@ fn ten_thousand_random_changes_lose_nothing_and_each_has_its_answer() {
             }
         }
         rack.run(20_000);
-        rack.tend();
+        rack.poll_control();
         if (made + refused) % 50 == 0 {
             let epoch = rack.membership().epoch;
             assert_eq!(rack.changing.look().epoch, epoch);

@@ -1,5 +1,5 @@
-//! A leaf with an agent on its core that change while tasks pass: workers of this host come and go at both, and nothing is lost
-//! uncounted.
+//! Membership changes of a leaf with an agent on its core, under traffic. Workers of the local host come and
+//! go on both sides, and every lost task is counted.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -23,15 +23,15 @@ use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp;
 
-use changing::{Changing, Driven, random_change};
+use changing::{ChangeRig, TrafficRig, random_change};
 use frames::{CLIENT_MAC, LEAF_MACS};
-use rig::{AgentHandles, BuiltColocated, Sizes, Workers};
+use rig::{AgentHandles, ColocatedRig, Sizes, Workers};
 
 const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
-/// Between two polls of the core.
+/// Time between two polls of the core.
 const POLL_NS: u64 = 20_000;
-/// Pool 7's worker at the server elsewhere.
+/// Pool 7's worker at the remote server.
 const ELSEWHERE: u16 = 10;
 
 fn text(state: &Path) -> String {
@@ -76,18 +76,18 @@ workers = "20-22"
     )
 }
 
-/// A core that is leaf and agent, its control, its workers, and what is around it.
+/// A core that is leaf and agent, its control, its workers, and the far ends of its ports.
 struct Rig {
     both: Colocated<RingPort, FramePool>,
     far: Vec<RingPort>,
     frames: FramePool,
     handles: AgentHandles,
-    changing: Changing<ColocatedCores<Frame>>,
+    changing: ChangeRig<ColocatedCores<Frame>>,
     now: u64,
     workers: Workers,
-    /// What the server elsewhere has not answered.
+    /// Frames that the remote server has not answered.
     elsewhere: VecDeque<Vec<u8>>,
-    /// Tasks that were sent and not answered.
+    /// Tasks sent and not yet answered.
     open: BTreeSet<u16>,
     answered: u64,
     next: u16,
@@ -99,8 +99,8 @@ impl Rig {
         let path = folder.path().join("state");
         let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
         let built = rig::colocated(rig::stages(&text(&path), None), sizes);
-        let BuiltColocated { both, far, frames, handles, table, control } = built;
-        let changing = Changing::new(control, table, path, folder);
+        let ColocatedRig { both, far, frames, handles, table, control } = built;
+        let changing = ChangeRig::new(control, table, path, folder);
         let mut rig = Self {
             both,
             far,
@@ -118,7 +118,7 @@ impl Rig {
         rig
     }
 
-    /// With the workers of its configuration.
+    /// Creates a rig with the configured workers attached.
     fn with_workers() -> Self {
         let mut rig = Self::new();
         (20..23).for_each(|id| assert!(rig.attach(id)));
@@ -137,7 +137,8 @@ impl Rig {
         }
     }
 
-    /// One poll of the core, in which it takes and frees no memory; then workers do what they have, each with this chance.
+    /// Polls the core once and checks that it allocates and frees no memory. Each worker then serves its
+    /// tasks with probability `chance`.
     fn poll(&mut self, mut chance: impl FnMut() -> bool) {
         self.now += POLL_NS;
         let before = counting::calls();
@@ -151,11 +152,11 @@ impl Rig {
             std::mem::take(&mut self.elsewhere).iter().for_each(|frame| self.serve(frame));
         }
         while let Some(frame) = self.far[CLIENTS].receive() {
-            self.meet_client(frame.bytes());
+            self.resolve_client(frame.bytes());
         }
     }
 
-    /// The server elsewhere does a task.
+    /// Serves a task at the remote server.
     fn serve(&mut self, frame: &[u8]) {
         let Ok(datagram) = udp::parse(frame, false) else { return };
         let header = Header::parse(&frame[datagram.payload()..]).unwrap();
@@ -165,7 +166,7 @@ impl Rig {
         assert!(self.far[WORKERS].send(&frames::reply_to(reply, LEAF_MACS[WORKERS])));
     }
 
-    fn meet_client(&mut self, frame: &[u8]) {
+    fn resolve_client(&mut self, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             let mut bytes = [0; arp::FRAME_LEN];
             ask.answer(CLIENT_MAC).emit(&mut bytes, ask.sender_mac);
@@ -179,7 +180,7 @@ impl Rig {
         self.answered += 1;
     }
 
-    /// Which workers do some of so many tasks of a pool.
+    /// Returns the workers that serve `tasks` tasks of a pool.
     fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
         self.workers.done.clear();
         for _ in 0..tasks.div_ceil(20) {
@@ -204,12 +205,12 @@ impl Rig {
         self.changing.control.of_agent().unwrap()
     }
 
-    /// Ids of the agent's workers.
+    /// Returns the ids of the agent's workers.
     fn agents_workers(&self) -> BTreeSet<u16> {
         self.agents().workers().map(|(_, worker)| worker.id).collect()
     }
 
-    /// Tasks that the leaf holds, or believes to be at workers.
+    /// Returns the number of tasks that the leaf holds or counts as outstanding.
     fn leaf_has(&self) -> u64 {
         let stages = self.both.leaf().stages();
         let pools = (0..stages.network().pools()).filter_map(|pool| stages.dispatcher(pool));
@@ -220,9 +221,10 @@ impl Rig {
         stages.counters().read(Gauge::Held) + at_workers.sum::<u64>()
     }
 
-    /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
+    /// Checks the end of a test: every task is answered or counted as dropped, and no packet is left.
     fn assert_accounted(&mut self) {
-        // What was dropped at the agent the leaf writes off when it has heard of its worker for long enough.
+        // Tasks dropped at the agent stay outstanding at the leaf, until the worker's reports have covered
+        // enough time.
         for _ in 0..1000 {
             self.polls(20);
             if self.both.held() == 0 && self.leaf_has() == 0 {
@@ -241,12 +243,12 @@ impl Rig {
     }
 }
 
-impl Driven for Rig {
+impl TrafficRig for Rig {
     type Cores = ColocatedCores<Frame>;
 
     const SOON: usize = 20;
 
-    fn changing(&mut self) -> &mut Changing<ColocatedCores<Frame>> {
+    fn changing(&mut self) -> &mut ChangeRig<ColocatedCores<Frame>> {
         &mut self.changing
     }
 
@@ -260,7 +262,7 @@ impl Driven for Rig {
 }
 
 #[test]
-fn workers_of_this_host_come_and_go_at_leaf_and_agent() {
+fn local_workers_change_at_leaf_and_agent() {
     let mut rig = Rig::with_workers();
     assert_eq!(rig.workers_of(7, 200), [10, 20, 21, 22].into());
     let epoch = rig.change("add-workers pool=7 workers=30-31 speed=2");
@@ -269,26 +271,26 @@ fn workers_of_this_host_come_and_go_at_leaf_and_agent() {
     rig.settle();
     assert_eq!(rig.changing.control.acknowledged(), epoch);
     assert_eq!(rig.agents_workers(), [20, 21, 22, 30, 31].into());
-    // One has a place, and nobody is there.
+    // One worker has a place but is not attached.
     assert_eq!(rig.workers_of(7, 400), [10, 20, 21, 22, 30].into());
     assert_eq!(rig.both.agent().registered(), 4);
     assert!(rig.attach(31));
     rig.polls(20);
     assert_eq!(rig.workers_of(7, 400), [10, 20, 21, 22, 30, 31].into());
-    // The leaf stops sending there first, and the agent lets go of them when they have answered.
-    rig.workers.stuck.extend([20, 21, 22, 30, 31]); // any of them may have what the leaf sent to 20
+    // The leaf stops sending to the workers first. The agent releases them after they have answered.
+    rig.workers.stuck.extend([20, 21, 22, 30, 31]); // any worker may have the leaf's tasks for worker 20
     (0..12).for_each(|_| rig.send(7));
     rig.polls(5);
     rig.change("remove-workers workers=20,30");
     rig.polls(20);
-    rig.tend();
+    rig.poll_control();
     assert!(rig.agents().workers().any(|(_, worker)| worker.id == 20 && !worker.is_leaving));
     rig.workers.stuck.clear();
     rig.settle();
     assert_eq!(rig.agents_workers(), [21, 22, 31].into());
     assert_eq!(rig.workers.ids(), [21, 22, 31].into(), "they were told to end");
     assert_eq!(rig.workers_of(7, 400), [10, 21, 22, 31].into());
-    // Newcomers have what is free, at both.
+    // New workers get free places on both sides.
     rig.change("add-workers server=169.254.77.2 pool=7 workers=40-44");
     assert!((40..45).all(|id| rig.attach(id)));
     rig.settle();
@@ -299,7 +301,7 @@ fn workers_of_this_host_come_and_go_at_leaf_and_agent() {
 }
 
 #[test]
-fn all_workers_of_this_host_leave_and_nothing_is_lost() {
+fn removing_all_local_workers_loses_nothing() {
     let mut rig = Rig::with_workers();
     (0..40).for_each(|_| rig.send(7));
     rig.poll(|| false);
@@ -307,7 +309,7 @@ fn all_workers_of_this_host_leave_and_nothing_is_lost() {
     for _ in 0..40 {
         rig.send(7);
         rig.poll(|| false);
-        rig.tend();
+        rig.poll_control();
     }
     rig.settle();
     assert_eq!((rig.agents_workers().len(), rig.workers.there.len()), (0, 0));
@@ -317,14 +319,14 @@ fn all_workers_of_this_host_leave_and_nothing_is_lost() {
 }
 
 #[test]
-fn one_that_comes_back_while_it_leaves_gets_nothing_more() {
+fn returning_worker_gets_nothing_while_leaving() {
     let mut rig = Rig::with_workers();
     rig.workers.stuck.insert(21);
     (0..8).for_each(|_| rig.send(7));
     rig.polls(5);
     rig.change("remove-workers workers=20-21");
     rig.polls(10);
-    // The process of one ends and another takes its place, while tasks are still due from the other.
+    // One worker's process ends and a new one takes its place, while worker 21 still has tasks.
     drop(rig.workers.there.remove(&20));
     rig.polls(10);
     let is_back = rig.attach(20);
@@ -344,10 +346,10 @@ fn one_that_comes_back_while_it_leaves_gets_nothing_more() {
 }
 
 #[test]
-fn drained_workers_of_this_host_do_no_more_than_what_nobody_else_can() {
+fn drained_local_workers_serve_only_their_own_tasks() {
     let mut rig = Rig::with_workers();
     let is_drained = |rig: &Rig, id| rig.changing.control.workers_here()[&id].is_drained;
-    // Others are there for what the agent has: it gives the drained one nothing more.
+    // The remaining workers serve the agent's tasks. The drained worker gets no more.
     (0..40).for_each(|_| rig.send(7));
     rig.poll(|| false);
     rig.change("drain workers=20");
@@ -355,18 +357,19 @@ fn drained_workers_of_this_host_do_no_more_than_what_nobody_else_can() {
     assert!(is_drained(&rig, 20));
     assert_eq!(rig.changing.control.workers_here()[&20].held, 0);
     assert_eq!(rig.workers_of(7, 200), [10, 21, 22].into());
-    // Whoever attaches in its place gets nothing.
+    // A new process in the place of a drained worker gets no task.
     drop(rig.workers.there.remove(&20));
     rig.polls(20);
     assert!(rig.attach(20));
     assert_eq!(rig.workers_of(7, 200), [10, 21, 22].into());
-    // The last that are left do what was sent to them, and what was sent to the others.
+    // The last active workers are drained. They still serve their own tasks and those of workers drained
+    // before.
     rig.workers.stuck.extend([21, 22]);
     (0..20).for_each(|_| rig.send(7));
     rig.polls(5);
     rig.change("drain workers=21-22");
     rig.polls(20);
-    rig.tend();
+    rig.poll_control();
     assert!(!is_drained(&rig, 21) && rig.changing.control.workers_here()[&21].held > 0);
     rig.workers.stuck.clear();
     rig.settle();
@@ -382,15 +385,15 @@ fn drained_workers_of_this_host_do_no_more_than_what_nobody_else_can() {
 }
 
 #[test]
-fn a_drained_worker_of_this_host_does_what_is_left_when_the_others_have_gone() {
+fn drained_local_worker_serves_after_others_left() {
     let mut rig = Rig::with_workers();
     rig.workers.stuck.extend([21, 22]);
     (0..40).for_each(|_| rig.send(7));
     rig.polls(5);
     rig.change("drain workers=20");
     rig.polls(20);
-    rig.tend();
-    // Those that were there for the rest go, and what waits at the agent is nobody else's.
+    rig.poll_control();
+    // The workers that could serve the queued tasks leave. No worker but the drained one remains for these.
     (21..23).for_each(|id| drop(rig.workers.there.remove(&id)));
     rig.workers.stuck.clear();
     rig.polls(20);
@@ -405,7 +408,7 @@ fn a_drained_worker_of_this_host_does_what_is_left_when_the_others_have_gone() {
 }
 
 #[test]
-fn pools_policies_and_queues_change_at_both_or_at_one() {
+fn pools_policies_and_queues_change_on_both_sides() {
     let mut rig = Rig::with_workers();
     rig.change("agent set-policy pool=7 policy=jbsq(k=1)");
     let epoch = rig.change("agent set-queue pool=7 queue=4 overflow=refuse");
@@ -416,7 +419,7 @@ fn pools_policies_and_queues_change_at_both_or_at_one() {
     assert!(pool.policy.to_string().starts_with("jbsq(k=1") && pool.queue == 4);
     assert!(rig.changing.look().pools[0].policy.starts_with("random"));
     rig.change("agent set-queue pool=7 queue=64");
-    // A pool of this host alone.
+    // A pool with local workers only.
     rig.change("add-pool id=9 policy=jsq");
     let error = rig.refused("add-workers pool=9 workers=50");
     assert!(error.contains("`agent add-pool id=9 policy=…` adds it"), "{error}");
@@ -431,7 +434,7 @@ fn pools_policies_and_queues_change_at_both_or_at_one() {
     rig.settle();
     let speed = |of: &Membership| of.workers().find(|(_, one)| one.id == 20).unwrap().1.speed;
     assert_eq!([speed(rig.changing.control.membership()), speed(rig.agents())], [100.0; 2]);
-    // What waits when the pool leaves is done, and the agent's pool goes with the leaf's.
+    // A leaving pool still serves its queued tasks. The agent's pool is removed with the leaf's.
     (0..20).for_each(|_| rig.send(9));
     rig.poll(|| false);
     rig.change("remove-pool id=9");
@@ -439,7 +442,7 @@ fn pools_policies_and_queues_change_at_both_or_at_one() {
     assert!(rig.agents().pool(9).is_none());
     assert_eq!(rig.workers.ids(), [20, 21, 22].into());
     assert_eq!((rig.dropped_total(), rig.open.len()), (0, 0));
-    // Another one with its id, and in its place.
+    // A new pool takes the same id and place.
     rig.change("add-pool id=9 policy=jsq");
     rig.change("agent add-pool id=9 policy=jbsq(k=1)");
     rig.change("add-workers pool=9 workers=50");
@@ -450,7 +453,7 @@ fn pools_policies_and_queues_change_at_both_or_at_one() {
 }
 
 #[test]
-fn one_that_never_answers_is_let_go_of_by_both() {
+fn unresponsive_worker_is_removed_on_both_sides() {
     let mut rig = Rig::with_workers();
     rig.workers.stuck.insert(20);
     (0..8).for_each(|_| rig.send(7));
@@ -458,8 +461,8 @@ fn one_that_never_answers_is_let_go_of_by_both() {
     rig.change("remove-workers workers=20");
     rig.now += LEAVING_NS / 2;
     rig.polls(20);
-    rig.tend();
-    rig.tend();
+    rig.poll_control();
+    rig.poll_control();
     assert!(!rig.changing.control.is_settled());
     rig.settle();
     assert_eq!(rig.agents_workers(), [21, 22].into());
@@ -471,7 +474,7 @@ fn one_that_never_answers_is_let_go_of_by_both() {
 }
 
 #[test]
-fn several_changes_at_once_are_those_of_each_worker_at_the_agent_too() {
+fn combined_changes_reach_the_agent_per_worker() {
     let mut rig = Rig::with_workers();
     rig.change("add-pool id=8 policy=jsq");
     rig.change("agent add-pool id=8 policy=jsq");
@@ -508,7 +511,7 @@ fn several_changes_at_once_are_those_of_each_worker_at_the_agent_too() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_and_changes_nothing() {
+fn invalid_change_is_refused() {
     let mut rig = Rig::with_workers();
     for (change, says) in [
         ("add-workers pool=7 workers=22", "worker 22: it is there already"),
@@ -554,7 +557,7 @@ fn random_changes_under_load_lose_nothing() {
             }
             rig.poll(|| rng.random_bool(0.7));
         });
-        // Tasks may wait in pools that nobody works for.
+        // Tasks may wait in pools without workers.
         (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
         rig.settle();
         let of_leaf = rig.changing.control.membership().workers().map(|(_, worker)| worker.id);

@@ -1,4 +1,5 @@
-//! The code of gRPC is what its .proto says: the control's, the fabric's, and what of etcd's is used.
+//! The checked-in gRPC code matches the .proto files: the control's, the fabric's, and the used part of
+//! etcd's.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -7,7 +8,8 @@ use std::path::Path;
 
 use tonic_prost_build::{Config, configure};
 
-/// Holds a file against what it is to be. With WRITE_GENERATED=1 in the environment it writes it.
+/// Compares a file with its expected content. With WRITE_GENERATED=1 in the environment, writes the file
+/// instead.
 fn assert_generated(path: &Path, wanted: &[u8]) {
     if std::env::var_os("WRITE_GENERATED").is_some() {
         return fs::write(path, wanted).unwrap();
@@ -16,7 +18,7 @@ fn assert_generated(path: &Path, wanted: &[u8]) {
     assert!(fs::read(path).unwrap() == wanted, "{}: {how} makes it as it is to be", path.display());
 }
 
-/// Holds the code of a .proto with this package, and the descriptor of one that a server tells of.
+/// Checks the code of a .proto with this package, and the descriptor that a server publishes, if any.
 fn assert_is_of(proto: &str, package: &str, code: &str, descriptor: Option<&str>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = protox::compile([proto], [root.join("proto")]).unwrap();
@@ -42,7 +44,7 @@ fn assert_is_of(proto: &str, package: &str, code: &str, descriptor: Option<&str>
 }
 
 #[test]
-fn the_generated_code_is_that_of_the_proto_files() {
+fn generated_code_matches_the_proto_files() {
     let (code, descriptor) = ("dataplane/admin/generated.rs", "dataplane/admin/descriptor.bin");
     assert_is_of("wedjat/v1/control.proto", "wedjat.v1", code, Some(descriptor));
     let folder = "dataplane/controller";

@@ -1,4 +1,5 @@
-//! A node's control over gRPC, as clients of all kinds meet it: what each call does, and what bad input does not.
+//! A node's control over gRPC, used by clients of all kinds: the effect of each call, and the rejection of
+//! bad input.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -30,7 +31,7 @@ use wedjat::config::{Config, ControlConfig};
 use wedjat::stats::PortStats;
 
 use patience::{PATIENCE, wait_until};
-use rig::{Built, Sizes};
+use rig::{CoreRig, Sizes};
 
 fn text(state: &Path, more: &str) -> String {
     format!(
@@ -44,11 +45,11 @@ fn text(state: &Path, more: &str) -> String {
     )
 }
 
-/// A leaf that polls in the background, and all that is around it.
+/// A leaf that polls in the background, with its control.
 struct Node {
     folder: tempfile::TempDir,
     stop: Arc<AtomicBool>,
-    /// The core does not poll while this is set.
+    /// True while the core must not poll.
     pause: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     server: Option<Server>,
@@ -59,7 +60,7 @@ impl Node {
         Self::with("")
     }
 
-    /// With more in its configuration.
+    /// Starts a leaf with additional lines in its configuration.
     fn with(more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (state, file) = (folder.path().join("state"), folder.path().join("leaf.toml"));
@@ -76,7 +77,7 @@ impl Node {
     fn run(&mut self, config: Config) -> Handle {
         let sizes = Sizes { depth: 64, frames: 256, bytes: 256 };
         let (mut cores, table, control) = rig::leaves(rig::stages(&config.text, None), sizes);
-        let Built { mut leaf, far, .. } = cores.remove(0);
+        let CoreRig { mut leaf, far, .. } = cores.remove(0);
         let (stop, pause) = (Arc::clone(&self.stop), Arc::clone(&self.pause));
         self.threads.push(std::thread::spawn(move || {
             let (began, _far) = (Instant::now(), far);
@@ -114,7 +115,7 @@ impl Node {
         Connection::open(&Access::State(self.state())).unwrap()
     }
 
-    /// A client that may send what it likes.
+    /// Opens a client that can send any request.
     fn raw(&self) -> Raw {
         Raw::open(Endpoint::from_shared(format!("unix:{}", self.socket().display())).unwrap())
             .unwrap()
@@ -173,7 +174,7 @@ fn set_policy(pool: u32, policy: &str) -> Of {
 }
 
 #[test]
-fn every_change_is_answered_with_the_version_that_all_cores_have() {
+fn every_change_returns_the_applied_version() {
     let node = Node::start();
     let mut connection = node.connect();
     let before = connection.show().unwrap();
@@ -213,7 +214,7 @@ fn every_change_is_answered_with_the_version_that_all_cores_have() {
 }
 
 #[test]
-fn several_changes_are_made_at_once_or_none_of_them() {
+fn several_changes_apply_together_or_not() {
     let node = Node::start();
     let mut connection = node.connect();
     let all = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
@@ -235,7 +236,7 @@ fn several_changes_are_made_at_once_or_none_of_them() {
 }
 
 #[test]
-fn bad_input_to_every_call_is_refused_with_a_status_and_a_sentence_and_changes_nothing() {
+fn bad_input_to_every_call_is_refused() {
     let node = Node::start();
     let mut raw = node.raw();
     let before = raw.show().unwrap();
@@ -320,7 +321,7 @@ fn bad_input_to_every_call_is_refused_with_a_status_and_a_sentence_and_changes_n
         assert_eq!(status.code(), code, "{change:?}: {said}");
         assert!(said.contains(says) && said.len() < 400, "{says}: {said}");
     }
-    // An old version, no change, too many, and one of a kind that is not known.
+    // An old version, no change, too many changes, and a change of unknown kind.
     let old = raw.change(vec![drain(&[10])], Some(9)).unwrap_err();
     assert_eq!(old.code(), Code::Aborted, "{old}");
     assert!(old.message().contains("the node's version is 1, not 9"), "{old}");
@@ -346,7 +347,7 @@ fn bad_input_to_every_call_is_refused_with_a_status_and_a_sentence_and_changes_n
 }
 
 #[test]
-fn a_pool_comes_with_the_key_in_a_file_of_the_nodes_user_alone() {
+fn pool_key_comes_from_a_private_file() {
     let node = Node::start();
     let mut raw = node.raw();
     let key = node.folder.path().join("key");
@@ -370,7 +371,7 @@ fn a_pool_comes_with_the_key_in_a_file_of_the_nodes_user_alone() {
     }
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(raw.change(vec![pool(9, &path)], None).unwrap(), 2);
-    // As `wedjat ctl` says it, from another folder.
+    // The same request by `wedjat ctl`, from another folder.
     let mut ctl = Command::new(env!("CARGO_BIN_EXE_wedjat"));
     ctl.args(["ctl", "pool", "create", "10", "--policy", "sed", "--key-file", "key", "--node"]);
     let output = ctl.arg(node.state()).current_dir(node.folder.path()).output().unwrap();
@@ -379,10 +380,11 @@ fn a_pool_comes_with_the_key_in_a_file_of_the_nodes_user_alone() {
 }
 
 #[test]
-fn half_messages_and_clients_that_hang_keep_nobody_from_the_node() {
+fn hanging_clients_block_no_other_client() {
     let node = Node::start();
     let began = Instant::now();
-    // Who says nothing, half of how a connection begins, something else, and half a frame.
+    // Silence, half of a connection preface, another protocol, complete settings, half of a frame, and
+    // garbage.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let half_a_frame = [0, 0xFF, 0xFF, 1, 4, 0, 0, 0, 1, 0x82];
@@ -402,7 +404,7 @@ fn half_messages_and_clients_that_hang_keep_nobody_from_the_node() {
     let mut connection = node.connect();
     let version = connection.change(&["drain workers=10".parse().unwrap()], None).unwrap();
     assert_eq!(version, 2);
-    // More connections than there are places: those that say nothing lose theirs.
+    // More connections than places: the silent ones are closed.
     let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(node.socket()).unwrap()).collect();
     let waiting = std::thread::spawn({
         let state = node.state();
@@ -416,13 +418,13 @@ fn half_messages_and_clients_that_hang_keep_nobody_from_the_node() {
     assert!(began.elapsed() < PATIENCE);
     for mut stream in silent.into_iter().take(30) {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let _ = stream.read_to_end(&mut Vec::new()); // ended by the node
+        let _ = stream.read_to_end(&mut Vec::new()); // closed by the node
     }
     assert_eq!(connection.show().unwrap().version, 2);
 }
 
 #[test]
-fn idle_connections_shut_nobody_out() {
+fn idle_connections_lock_out_no_client() {
     let files = tempfile::tempdir().unwrap();
     let tls = tls_files(files.path());
     let node =
@@ -440,7 +442,7 @@ fn idle_connections_shut_nobody_out() {
     };
     let mut earlier = Connection::open(&access).unwrap();
     assert_eq!(earlier.show().unwrap().version, 1);
-    // All from one address and one process, without a certificate; none is closed by this side.
+    // All from one address and one process, without a certificate. The clients close none of them.
     let idle = |address: SocketAddr| TcpStream::connect(address).unwrap();
     let strangers: Vec<_> = (0..200).map(|_| [listen, metrics].map(idle)).collect();
     let local: Vec<_> = (0..200).map(|_| UnixStream::connect(node.socket()).unwrap()).collect();
@@ -448,7 +450,7 @@ fn idle_connections_shut_nobody_out() {
     assert!(get(metrics, "GET /metrics HTTP/1.1").contains("wedjat_"));
     assert_eq!(node.connect().show().unwrap().version, 1);
     assert_eq!(earlier.show().unwrap().version, 1, "a proved connection keeps its place");
-    // A stalled reader of metrics, kept alive after its answer, is idle as well.
+    // A stalled reader of metrics, kept alive after its answer, counts as idle too.
     let kept: Vec<_> = (0..70)
         .map(|_| {
             let mut stream = idle(metrics);
@@ -496,7 +498,7 @@ fn slow_configuration_delays_no_other_request() {
         handle.look(move |now| _ = seen.send(now.membership.epoch));
         is_seen.recv_timeout(PATIENCE).unwrap()
     };
-    // Two readings that hang: others are answered, and both are refused in time.
+    // Two stuck readings of the file: other requests are answered, and both fail after the timeout.
     let hung = [reload(), reload()];
     assert_eq!(look(), 1);
     for one in &hung {
@@ -510,7 +512,7 @@ fn slow_configuration_delays_no_other_request() {
 }
 
 #[test]
-fn a_core_that_does_not_poll_is_told_of_and_holds_nobody_up() {
+fn stalled_core_is_reported_and_blocks_nothing() {
     let node = Node::start();
     let mut raw = node.raw();
     assert_eq!(raw.change(vec![drain(&[10])], None).unwrap(), 2);
@@ -530,7 +532,7 @@ fn a_core_that_does_not_poll_is_told_of_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_file_read_again_is_made_so_at_once_or_not_at_all() {
+fn reload_applies_atomically() {
     let node = Node::start();
     let mut connection = node.connect();
     let none = connection.reload(false).unwrap();
@@ -557,7 +559,7 @@ fn a_file_read_again_is_made_so_at_once_or_not_at_all() {
     wait_until("what left has gone", || connection.show().unwrap().pools[0].workers.len() == 8);
     let now = connection.show().unwrap();
     assert_eq!((now.pools[1].workers.len(), now.servers.len()), (2, 3));
-    // What the file does not have goes again, live changes included.
+    // Entries missing in the file are removed, including those from live changes.
     connection.change(&["add-server ip=10.0.2.20".parse().unwrap()], None).unwrap();
     node.configure(|text| text);
     let back = connection.reload(false).unwrap();
@@ -567,7 +569,7 @@ fn a_file_read_again_is_made_so_at_once_or_not_at_all() {
         let now = connection.show().unwrap();
         (now.pools.len(), now.servers.len()) == (1, 2)
     });
-    // Faults, and what can't change, are told; what could change beside them does not.
+    // Errors and unchangeable keys are reported. Valid changes in the same file are not applied.
     let before = connection.show().unwrap();
     for (old, new, says) in [
         ("id = 7", "id = 'x'", "leaf.toml"),
@@ -591,7 +593,7 @@ fn a_file_read_again_is_made_so_at_once_or_not_at_all() {
 }
 
 #[test]
-fn the_socket_is_its_users_alone_and_follows_no_link() {
+fn control_socket_is_private_and_follows_no_link() {
     let node = Node::start();
     let about = fs::symlink_metadata(node.socket()).unwrap();
     assert!(about.file_type().is_socket());
@@ -619,14 +621,14 @@ fn the_socket_is_its_users_alone_and_follows_no_link() {
         assert!(!target.exists(), "{lie}");
         let _ = fs::remove_file(&socket).or_else(|_| fs::remove_dir(&socket));
     }
-    // One that a dead process left is replaced.
+    // The socket of a dead process is replaced.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let server = Server::start(&ControlConfig::default(), Some(&state), handle(), &[]).unwrap();
     assert!(server.is_some() && UnixStream::connect(&socket).is_ok());
 }
 
 #[test]
-fn another_user_is_turned_away_even_if_he_may_connect() {
+fn other_user_is_refused_despite_permissions() {
     use std::os::unix::process::CommandExt;
 
     if !rustix::process::geteuid().is_root() {
@@ -634,7 +636,7 @@ fn another_user_is_turned_away_even_if_he_may_connect() {
         return;
     }
     let node = Node::start();
-    // Where he can run it.
+    // A copy that a different user may run.
     let program = node.folder.path().join("wedjat");
     fs::copy(env!("CARGO_BIN_EXE_wedjat"), &program).unwrap();
     fs::set_permissions(node.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -654,7 +656,7 @@ fn another_user_is_turned_away_even_if_he_may_connect() {
     assert!(show(None).0);
 }
 
-/// Of a node that has ended.
+/// Returns the handle of a node that has ended.
 fn handle() -> Handle {
     let mut node = Node {
         folder: tempfile::tempdir().unwrap(),
@@ -669,7 +671,7 @@ fn handle() -> Handle {
 }
 
 #[test]
-fn a_node_that_has_ended_answers_that() {
+fn ended_node_answers_that_it_ended() {
     let node = Node::start();
     let mut raw = node.raw();
     node.stop.store(true, Release);
@@ -683,7 +685,7 @@ fn tls(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)).unwrap()
 }
 
-/// Files of TLS in a folder, as `[control]` names them.
+/// Writes TLS files into a folder and returns their lines for `[control]`.
 fn tls_files(folder: &Path) -> String {
     for name in ["ca.pem", "node.pem", "node.key"] {
         let path = folder.join(name);
@@ -700,7 +702,7 @@ fn tls_files(folder: &Path) -> String {
 }
 
 #[test]
-fn over_tcp_only_who_has_a_certificate_of_the_authority_is_let_in() {
+fn tcp_requires_a_client_certificate() {
     let files = tempfile::tempdir().unwrap();
     let node =
         Node::with(&format!("[control]\nlisten = '127.0.0.1:0'\n{}", tls_files(files.path())));
@@ -724,7 +726,7 @@ fn over_tcp_only_who_has_a_certificate_of_the_authority_is_let_in() {
     assert!(client("ca.pem", Some("client"), "leaf2").is_err(), "and by name");
     let plain = Endpoint::from_shared(format!("http://{address}")).unwrap();
     assert!(Raw::open(plain).map(|mut raw| raw.show()).is_ok_and(|shown| shown.is_err()));
-    // As `wedjat ctl --connect` does it.
+    // The same connection by `wedjat ctl --connect`.
     let written = |name: &str| {
         let path = files.path().join(name);
         fs::write(&path, tls(name)).unwrap();
@@ -737,7 +739,7 @@ fn over_tcp_only_who_has_a_certificate_of_the_authority_is_let_in() {
 }
 
 #[test]
-fn tcp_without_tls_is_for_loopback_and_wrong_files_are_refused() {
+fn plain_tcp_is_loopback_only() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     let parse = |more: &str| Config::parse(Path::new("leaf.toml"), &text(&state, more));
@@ -812,7 +814,7 @@ fn get(address: SocketAddr, request: &str) -> String {
     answer
 }
 
-/// A node with metrics, and where they are.
+/// Starts a node with metrics and returns the address of these.
 fn with_metrics() -> (Node, SocketAddr) {
     let node = Node::with("[control]\nmetrics = '127.0.0.1:0'\n");
     let address = node.server.as_ref().unwrap().metrics.unwrap();
@@ -820,7 +822,7 @@ fn with_metrics() -> (Node, SocketAddr) {
 }
 
 #[test]
-fn metrics_have_every_family_with_its_help_and_unit() {
+fn metrics_have_help_and_unit() {
     let (node, address) = with_metrics();
     node.connect().change(&["drain workers=10".parse().unwrap()], None).unwrap();
     let open = get(
@@ -839,7 +841,7 @@ fn metrics_have_every_family_with_its_help_and_unit() {
             let mut samples = lines.filter(|line| {
                 line.strip_prefix(&sample).is_some_and(|rest| rest.starts_with(['{', ' ']))
             });
-            // A leaf has no peers, and no batch job runs beside it.
+            // A leaf has no peers, and no batch job runs here.
             let is_of_peers = name.starts_with("wedjat_peer_") && family.labels != "core";
             let has_none = is_of_peers || name.starts_with("wedjat_batch_");
             assert_eq!(samples.next().is_none(), has_none, "samples of {name}");

@@ -1,4 +1,4 @@
-//! The controller of a fabric: as operators ask it, as nodes follow it, and what it refuses.
+//! The controller of a fabric: commands of operators, nodes that follow it, and rejected requests.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -23,11 +23,11 @@ use wedjat::config::{ControllerAddress, ControllerConfig, FollowConfig};
 use wedjat::controller::generated as proto;
 use wedjat::controller::generated::fabric_client::FabricClient;
 use wedjat::controller::generated::follow_request::Message;
-use wedjat::controller::{Controller, Following, NodeId, Operator, Standing};
-use wedjat::stage::Newcomer;
+use wedjat::controller::{Controller, FollowerThread, NodeId, Operator, Standing};
+use wedjat::stage::UnknownWorker;
 
 use patience::wait_until;
-use rig::{Built, Sizes};
+use rig::{CoreRig, Sizes};
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
@@ -60,7 +60,7 @@ impl Home {
         ControllerAddress::Socket(self.path("fabric.ctl"))
     }
 
-    /// Has the controller do these commands.
+    /// Sends these commands to the controller and returns the last version.
     fn ask(&self, commands: &[&str]) -> u64 {
         let mut operator = Operator::open(&self.address(), None).unwrap();
         let mut version = 0;
@@ -81,7 +81,7 @@ impl Home {
         command.arg("ctl").args(arguments).output().unwrap()
     }
 
-    fn told(&self, arguments: &[&str]) -> Value {
+    fn log_of(&self, arguments: &[&str]) -> Value {
         let output = self.ctl(&[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
@@ -135,17 +135,17 @@ const RACKS: [&str; 5] = [
 ];
 
 #[test]
-fn an_operator_makes_a_fabric_and_a_restart_keeps_it() {
+fn restart_keeps_an_operators_fabric() {
     let home = Home::new();
     let controller = Process::controller(&home);
-    assert_eq!(home.told(&["add-spine", "1", "10.0.1.250"])["version"], 1);
-    home.told(&["add-leaf", "1", "10.0.1.1"]);
-    home.told(&["add-leaf", "2", "10.0.1.2"]);
-    home.told(&["add-server", "10.0.2.11", "--leaf", "1", "--workers", "0-31", "--registers"]);
-    home.told(&["add-server", "10.0.3.11", "--leaf", "2", "--workers", "0-31", "--speed", "2"]);
+    assert_eq!(home.log_of(&["add-spine", "1", "10.0.1.250"])["version"], 1);
+    home.log_of(&["add-leaf", "1", "10.0.1.1"]);
+    home.log_of(&["add-leaf", "2", "10.0.1.2"]);
+    home.log_of(&["add-server", "10.0.2.11", "--leaf", "1", "--workers", "0-31", "--registers"]);
+    home.log_of(&["add-server", "10.0.3.11", "--leaf", "2", "--workers", "0-31", "--speed", "2"]);
     let pool =
         ["pool", "create", "--workers", "40", "--policy", "horus", "--pack", "--spines", "1"];
-    let made = home.told(&pool);
+    let made = home.log_of(&pool);
     assert_eq!((&made["version"], &made["pool"]), (&6.into(), &1.into()), "{made}");
     let shown = text(&home.ctl(&["topology"]).stdout);
     for says in [
@@ -171,17 +171,18 @@ fn an_operator_makes_a_fabric_and_a_restart_keeps_it() {
         "http://127.0.0.1:PORT on this host",
     );
     home.refused(&["--controller", "/a", "drain", "5"], "a controller does not do that");
-    let failed = home.told(&["fail-leaf", "1"]);
+    let failed = home.log_of(&["fail-leaf", "1"]);
     assert_eq!(failed["notes"][0], "pool 1 has 32 of 40 workers; add servers", "{failed}");
-    let before = home.told(&["topology"]);
+    let before = home.log_of(&["topology"]);
     controller.kill();
     home.refused(&["topology"], "no controller answers at");
     let _controller = Process::controller(&home);
-    let mut after = home.told(&["topology"]);
+    let mut after = home.log_of(&["topology"]);
     assert_eq!(after["term"], 2, "a controller that leads has a new term");
     after["term"] = before["term"].clone();
     assert_eq!(after, before);
-    // The file, and its socket, are this user's alone; a second controller is refused, whoever starts it.
+    // Only this user can open the file and its socket. A second controller is refused, with the same or with
+    // another socket.
     let mode = std::os::unix::fs::PermissionsExt::mode;
     assert_eq!(mode(&std::fs::metadata(home.path("fabric")).unwrap().permissions()) & 0o777, 0o600);
     let mut second = Command::new(WEDJAT);
@@ -202,7 +203,7 @@ fn an_operator_makes_a_fabric_and_a_restart_keeps_it() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_left_alone() {
+fn foreign_store_file_is_left_alone() {
     let home = Home::new();
     std::fs::write(home.path("fabric"), "my letters").unwrap();
     let error = Controller::start(&home.config()).unwrap_err().to_string();
@@ -214,13 +215,13 @@ fn a_file_that_is_no_store_is_left_alone() {
     assert_eq!(std::fs::read_to_string(home.path("fabric")).unwrap(), "my letters");
 }
 
-/// A leaf that polls in the background, and all that is around it; it has no workers of its own file.
+/// A leaf that polls in the background, with its control. Its configuration file has no workers.
 struct Leaf {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     handle: Handle,
-    newcomers: Arc<ArrayQueue<Newcomer>>,
-    following: Option<Following>,
+    newcomers: Arc<ArrayQueue<UnknownWorker>>,
+    following: Option<FollowerThread>,
 }
 
 impl Leaf {
@@ -228,7 +229,7 @@ impl Leaf {
         Self::with(id, &format!("addresses = ['{}']\n", home.address()))
     }
 
-    /// With this in its `[controller]`.
+    /// Starts a leaf with these lines in its `[controller]` section.
     fn with(id: u16, follow: &str) -> Self {
         let text = format!(
             "[leaf]\nid = {id}\ncores = [1]\nseed = 7\n\
@@ -242,7 +243,7 @@ impl Leaf {
         let staged = rig::stages(&text, None);
         let config = staged.config.controller.clone().unwrap();
         let (mut cores, table, control) = rig::leaves(staged, sizes);
-        let Built { mut leaf, far, .. } = cores.remove(0);
+        let CoreRig { mut leaf, far, .. } = cores.remove(0);
         let stopped = Arc::clone(&stop);
         threads.push(std::thread::spawn(move || {
             let (began, _far) = (Instant::now(), far);
@@ -268,7 +269,7 @@ impl Leaf {
         Self { stop, threads, handle, newcomers, following: Some(following) }
     }
 
-    /// Its workers: id, pool, server, and whether it is drained.
+    /// Returns the leaf's workers: id, pool, server, and true if drained.
     fn workers(&self) -> Vec<(u16, u16, String, bool)> {
         let (answer, answered) = mpsc::channel();
         self.handle.look(move |seen| answer.send(seen).unwrap());
@@ -292,9 +293,9 @@ fn start_to_follow(
     config: FollowConfig,
     node: NodeId,
     handle: &Handle,
-    newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
-) -> Following {
-    Following::start(config, node, handle.clone(), newcomers, &[]).unwrap()
+    newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
+) -> FollowerThread {
+    FollowerThread::start(config, node, handle.clone(), newcomers, &[]).unwrap()
 }
 
 impl Drop for Leaf {
@@ -308,7 +309,7 @@ impl Drop for Leaf {
 }
 
 #[test]
-fn a_leaf_is_what_the_controller_says_and_stays_so_without_it() {
+fn leaf_keeps_its_state_without_the_controller() {
     let home = Home::new();
     let controller = home.start();
     home.ask(&RACKS);
@@ -324,7 +325,7 @@ fn a_leaf_is_what_the_controller_says_and_stays_so_without_it() {
     wait_until("they are drained", || leaf.workers().iter().all(|one| one.3));
     home.ask(&["undrain-server ip=10.0.2.11"]);
     wait_until("they are not", || leaf.workers().iter().all(|one| !one.3));
-    // Workers go to another pool when they have left this one.
+    // Workers join another pool only after they have left this one.
     home.ask(&["remove-pool id=7", "add-pool id=8 workers=8 policy=sed"]);
     wait_until("they are elsewhere", || leaf.ids(8) == [0, 1, 2, 3]);
     drop(controller);
@@ -340,14 +341,14 @@ fn a_leaf_is_what_the_controller_says_and_stays_so_without_it() {
 }
 
 #[test]
-fn old_copy_of_a_store_takes_no_node_back() {
+fn restored_old_store_reverts_no_node() {
     let home = Home::new();
     let controller = home.start();
     home.ask(&RACKS);
     home.ask(&["add-pool id=7 workers=8 policy=horus"]);
     let leaf = Leaf::start(&home, 1);
     wait_until("it has its workers", || leaf.ids(7) == [0, 1, 2, 3]);
-    // The copy is taken while the controller leads: it has that controller's term.
+    // The copy is made while the controller leads, so it has that controller's term.
     let copy = std::fs::read(home.path("fabric")).unwrap();
     let newest = home.ask(&["resize-pool id=7 workers=4"]);
     wait_until("it has fewer", || leaf.ids(7).len() == 2);
@@ -374,12 +375,12 @@ fn old_copy_of_a_store_takes_no_node_back() {
 }
 
 #[test]
-fn what_a_leaf_can_not_be_is_told_to_whoever_asks() {
+fn impossible_leaf_change_is_reported() {
     let home = Home::new();
     let _controller = home.start();
     let leaf = Leaf::start(&home, 1);
     home.ask(&RACKS);
-    // A server that no port of the leaf leads to.
+    // A server that is reachable from no port of the leaf.
     home.ask(&[
         "add-server ip=192.168.7.7 leaf=1 workers=9",
         "add-pool id=7 workers=9 policy=horus",
@@ -396,31 +397,31 @@ fn what_a_leaf_can_not_be_is_told_to_whoever_asks() {
 }
 
 #[test]
-fn workers_that_register_with_a_leaf_join_a_pool_that_admits_them() {
+fn registered_workers_join_an_admitting_pool() {
     let home = Home::new();
     let _controller = home.start();
     home.ask(&RACKS);
     home.ask(&["add-pool id=7 workers=0 policy=horus admits=3"]);
     let leaf = Leaf::start(&home, 1);
     let newcomer =
-        |ip: [u8; 4], worker| Newcomer { server: u32::from_be_bytes(ip), worker, pool: 7 };
+        |ip: [u8; 4], worker| UnknownWorker { server: u32::from_be_bytes(ip), worker, pool: 7 };
     for worker in [20, 21] {
         leaf.newcomers.push(newcomer([10, 0, 2, 77], worker)).unwrap();
     }
-    leaf.newcomers.push(newcomer([10, 0, 3, 11], 22)).unwrap(); // another leaf has that server
+    leaf.newcomers.push(newcomer([10, 0, 3, 11], 22)).unwrap(); // a server of another leaf
     wait_until("they are there", || leaf.ids(7) == [20, 21]);
     let leaves = home.topology().leaves;
     assert_eq!(leaves[0].servers.iter().filter(|one| one.registers).count(), 2);
     assert_eq!((leaves[1].servers.len(), &leaves[1].servers[0].workers[..]), (1, "0-3"));
 }
 
-/// A node that may send what it likes.
+/// A node that can send any message.
 struct Raw {
     runtime: tokio::runtime::Runtime,
     client: FabricClient<tonic::transport::Channel>,
 }
 
-/// What a node is told, and what goes to the controller.
+/// Both directions of a node's stream: requests to the controller, and its replies.
 type Line = (tokio::sync::mpsc::Sender<proto::FollowRequest>, tonic::Streaming<proto::FollowReply>);
 
 impl Raw {
@@ -432,14 +433,14 @@ impl Raw {
         Self { runtime, client: FabricClient::new(channel) }
     }
 
-    fn say(&mut self, first: Option<Message>) -> Result<Line, Status> {
+    fn send(&mut self, first: Option<Message>) -> Result<Line, Status> {
         let (to, messages) = tokio::sync::mpsc::channel(8);
         to.try_send(proto::FollowRequest { message: first }).unwrap();
         let called = self.runtime.block_on(self.client.follow(ReceiverStream::new(messages)));
         called.map(|from| (to, from.into_inner()))
     }
 
-    fn hear(&self, line: &mut Line) -> Result<Option<proto::FollowReply>, Status> {
+    fn receive(&self, line: &mut Line) -> Result<Option<proto::FollowReply>, Status> {
         self.runtime.block_on(line.1.message())
     }
 }
@@ -450,7 +451,7 @@ fn hello(kind: proto::Kind, id: u32, instance: u64) -> proto::Hello {
 }
 
 #[test]
-fn nodes_that_can_not_be_are_refused_with_a_status_and_a_sentence() {
+fn invalid_nodes_are_refused() {
     let home = Home::new();
     let _controller = home.start();
     home.ask(&RACKS);
@@ -496,46 +497,46 @@ fn nodes_that_can_not_be_are_refused_with_a_status_and_a_sentence() {
             "start the controller with `--restore`",
         ),
     ] {
-        let status = raw.say(message.clone()).map(|_| ()).unwrap_err();
+        let status = raw.send(message.clone()).map(|_| ()).unwrap_err();
         let said = status.message();
         assert_eq!(status.code(), code, "{message:?}: {said}");
         assert!(said.contains(says) && said.len() < 400, "{message:?}: {said}");
     }
-    // Whoever comes first has the id, until it goes; the same process may come anew.
-    let mut first = raw.say(Some(Message::Hello(leaf.clone()))).unwrap();
-    let told = raw.hear(&mut first).unwrap().unwrap();
+    // The first process with an id holds it until it leaves. The same process may connect again.
+    let mut first = raw.send(Some(Message::Hello(leaf.clone()))).unwrap();
+    let told = raw.receive(&mut first).unwrap().unwrap();
     assert!(told.snapshot && told.version == 5 && told.term == 1);
     let mut other = Raw::open(&home);
     let status =
-        other.say(Some(Message::Hello(hello(proto::Kind::Leaf, 1, 6)))).map(|_| ()).unwrap_err();
+        other.send(Some(Message::Hello(hello(proto::Kind::Leaf, 1, 6)))).map(|_| ()).unwrap_err();
     assert_eq!(status.code(), Code::AlreadyExists);
     assert!(
         status.message().contains(
             "leaf 1 follows already, as another process: give each node an id of its own"
         )
     );
-    let mut again = other.say(Some(Message::Hello(leaf.clone()))).unwrap();
-    assert!(other.hear(&mut again).unwrap().is_some());
-    assert!(matches!(raw.hear(&mut first), Ok(None) | Err(_)), "the connection before is over");
+    let mut again = other.send(Some(Message::Hello(leaf.clone()))).unwrap();
+    assert!(other.receive(&mut again).unwrap().is_some());
+    assert!(matches!(raw.receive(&mut first), Ok(None) | Err(_)), "the connection before is over");
     drop((again, other, first, raw));
     let mut third = Raw::open(&home);
     wait_until("the id is free", || {
-        third.say(Some(Message::Hello(hello(proto::Kind::Leaf, 1, 6)))).is_ok()
+        third.send(Some(Message::Hello(hello(proto::Kind::Leaf, 1, 6)))).is_ok()
     });
 }
 
 #[test]
-fn nodes_are_told_what_changes_for_them_and_nothing_else() {
+fn nodes_get_only_their_own_changes() {
     let home = Home::new();
     let _controller = home.start();
     home.ask(&RACKS);
     let mut raw = Raw::open(&home);
-    let mut spine = raw.say(Some(Message::Hello(hello(proto::Kind::Spine, 1, 1)))).unwrap();
-    let mut leaf = raw.say(Some(Message::Hello(hello(proto::Kind::Leaf, 2, 2)))).unwrap();
-    assert!(raw.hear(&mut spine).unwrap().unwrap().snapshot);
-    assert!(raw.hear(&mut leaf).unwrap().unwrap().snapshot);
+    let mut spine = raw.send(Some(Message::Hello(hello(proto::Kind::Spine, 1, 1)))).unwrap();
+    let mut leaf = raw.send(Some(Message::Hello(hello(proto::Kind::Leaf, 2, 2)))).unwrap();
+    assert!(raw.receive(&mut spine).unwrap().unwrap().snapshot);
+    assert!(raw.receive(&mut leaf).unwrap().unwrap().snapshot);
     home.ask(&["add-pool id=7 workers=4 policy=horus spines=1 address=10.9.0.1"]);
-    let told = raw.hear(&mut spine).unwrap().unwrap();
+    let told = raw.receive(&mut spine).unwrap().unwrap();
     let racks: Vec<_> =
         told.racks.iter().map(|rack| (rack.pool, rack.leaf, rack.workers)).collect();
     assert_eq!(racks, [(7, 1, 2), (7, 2, 2)]);
@@ -543,25 +544,25 @@ fn nodes_are_told_what_changes_for_them_and_nothing_else() {
         (&told.pools[0].spine_policy[..], &told.pools[0].address[..]),
         ("horus-spine", "10.9.0.1")
     );
-    let told = raw.hear(&mut leaf).unwrap().unwrap();
+    let told = raw.receive(&mut leaf).unwrap().unwrap();
     assert_eq!((told.version, told.snapshot, told.workers[0].ids.len()), (6, false, 2));
     assert_eq!((told.pools[0].spine, &told.pools[0].spine_address[..]), (1, "10.0.1.250"));
-    // What concerns the other leaf alone is not told to this one.
+    // Changes of leaf 1 are not sent to leaf 2.
     let version = home.ask(&[
         "drain-server ip=10.0.2.11",
         "undrain-server ip=10.0.2.11",
         "set-policy pool=7 policy=sed",
     ]);
-    let told = raw.hear(&mut leaf).unwrap().unwrap();
+    let told = raw.receive(&mut leaf).unwrap().unwrap();
     assert_eq!((told.version, told.pools.len(), told.workers.len()), (version, 1, 0));
     home.ask(&["remove-leaf id=2"]);
-    let told = raw.hear(&mut leaf).unwrap().unwrap();
+    let told = raw.receive(&mut leaf).unwrap().unwrap();
     assert_eq!((told.gone_pools.len(), told.gone_workers.len()), (1, 2));
-    assert_eq!(raw.hear(&mut leaf).unwrap_err().code(), Code::NotFound);
+    assert_eq!(raw.receive(&mut leaf).unwrap_err().code(), Code::NotFound);
 }
 
 #[test]
-fn over_tcp_nodes_and_operators_need_a_certificate_of_the_authority() {
+fn tcp_requires_certificates_of_the_authority() {
     let home = Home::new();
     let tls = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
     for name in ["ca", "other-ca", "node", "client", "stranger"] {

@@ -1,4 +1,4 @@
-//! Several controllers with etcd: who leads, who takes over, and who can write nothing any more. Skipped where etcd is not installed.
+//! Several controllers with etcd: leadership, takeover, and writes of deposed leaders. Skipped without etcd.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,14 +22,15 @@ use etcd::{Etcd, Process};
 use patience::wait_until;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
-/// The least that etcd gives.
+/// Shortest lease that etcd grants.
 const LEASE: Duration = Duration::from_secs(2);
 
 /// Controllers over one etcd.
 struct Controllers {
     etcd: Etcd,
     lease: Duration,
-    /// Where controllers reach etcd's members, by their ids; all others reach them without a proxy.
+    /// URLs of etcd's members through proxies, by controller id. Controllers without an entry connect
+    /// directly.
     proxied: HashMap<u16, Vec<String>>,
 }
 
@@ -48,7 +49,7 @@ impl DerefMut for Controllers {
 }
 
 impl Controllers {
-    /// None, and a sentence, where there is no etcd.
+    /// Starts etcd. Prints a note and returns `None` if it is not installed.
     fn start(members: usize, more: &[&'static str]) -> Option<Self> {
         let etcd = Etcd::start(members, more)?;
         Some(Self { etcd, lease: LEASE, proxied: HashMap::new() })
@@ -77,7 +78,7 @@ impl Controllers {
         Controller::start(&ControllerConfig::load(&self.file(id)).unwrap()).unwrap()
     }
 
-    /// A controller as a process of its own.
+    /// Starts a controller as a process.
     fn process(&self, id: u16) -> Process {
         Process(self.command(id).spawn().unwrap())
     }
@@ -88,7 +89,7 @@ impl Controllers {
         command
     }
 
-    /// Has this controller do something.
+    /// Sends a command to this controller.
     fn ask(&self, id: u16, text: &str) -> Result<u64, String> {
         let address = ControllerAddress::Socket(self.socket(id));
         let mut operator = Operator::open(&address, None).map_err(|error| error.to_string())?;
@@ -100,7 +101,7 @@ impl Controllers {
         Some(self.topology(id)?.term)
     }
 
-    /// The leaves that this controller knows, if it leads.
+    /// Returns the leaves in this controller's fabric, if it leads.
     fn leaves(&self, id: u16) -> Option<Vec<u32>> {
         Some(self.topology(id)?.leaves.iter().map(|leaf| leaf.id).collect())
     }
@@ -119,7 +120,7 @@ fn term(of: &Controller) -> Option<u64> {
 }
 
 #[test]
-fn one_leads_and_the_next_has_all_that_was_kept() {
+fn next_leader_has_all_kept_changes() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     etcd.lease = Duration::from_secs(3600);
     let first = etcd.controller(1);
@@ -133,7 +134,7 @@ fn one_leads_and_the_next_has_all_that_was_kept() {
         let refused = etcd.ask(2, "add-leaf id=2 ip=10.0.1.2").unwrap_err();
         refused.contains("this controller stands by: controller 1 at") && refused.ends_with("leads")
     });
-    // One that ends lets the next lead, long before its lease is over.
+    // A controller that ends hands over the lead long before its lease expires.
     let before = term(&first);
     drop(first);
     wait_until("the next leads", || term(&second).is_some());
@@ -144,7 +145,7 @@ fn one_leads_and_the_next_has_all_that_was_kept() {
 }
 
 #[test]
-fn a_leader_that_is_killed_is_replaced() {
+fn killed_leader_is_replaced() {
     let Some(etcd) = Controllers::start(3, &[]) else { return };
     let first = etcd.process(1);
     wait_until("it leads", || etcd.leads(1).is_some());
@@ -158,7 +159,7 @@ fn a_leader_that_is_killed_is_replaced() {
 }
 
 #[test]
-fn a_leader_that_stood_still_can_write_nothing_any_more() {
+fn stopped_leader_can_write_nothing() {
     let Some(mut etcd) = Controllers::start(3, &[]) else { return };
     let first = etcd.process(1);
     wait_until("it leads", || etcd.leads(1).is_some());
@@ -169,7 +170,7 @@ fn a_leader_that_stood_still_can_write_nothing_any_more() {
     wait_until("the other leads", || term(&second).is_some());
     eprintln!("another leads after {:?}, with a lease of {LEASE:?}", began.elapsed());
     assert_eq!(etcd.ask(2, "add-leaf id=2 ip=10.0.1.2"), Ok(2));
-    // What it is asked as soon as it goes on, it refuses, whether or not it knows already that it leads no more.
+    // The resumed controller refuses a request at once, with or without knowledge of its deposition.
     let socket = etcd.socket(1);
     let asked = std::thread::spawn(move || {
         let mut operator = Operator::open(&ControllerAddress::Socket(socket), None).ok()?;
@@ -181,9 +182,10 @@ fn a_leader_that_stood_still_can_write_nothing_any_more() {
     assert!(!matches!(answer, Some(Ok(_))), "{answer:?}");
     let refused = etcd.ask(1, "add-leaf id=8 ip=10.0.1.8").unwrap_err();
     assert!(refused.contains("does not lead") || refused.contains("stands by"), "{refused}");
-    // A member less is none.
+    // Loses one member; the quorum remains.
     etcd.kill(0);
-    // While etcd elects, whether a command was kept may be unknown, and either controller may lead afterwards: so it is asked until it stands there.
+    // During etcd's election, the fate of a command may be unknown, and either controller may lead
+    // afterwards. The command is therefore repeated until it is written.
     wait_until("it is written", || {
         let _ = [1, 2].map(|id| etcd.ask(id, "add-leaf id=3 ip=10.0.1.3"));
         [1, 2].iter().any(|&id| etcd.leaves(id) == Some(vec![1, 2, 3]))
@@ -191,12 +193,12 @@ fn a_leader_that_stood_still_can_write_nothing_any_more() {
 }
 
 #[test]
-fn without_etcd_nobody_leads_and_all_is_there_when_it_is_back() {
+fn etcd_outage_suspends_the_lead_and_keeps_data() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     let controller = etcd.controller(1);
     wait_until("it leads", || term(&controller).is_some());
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
-    // etcd stands still: what is asked is not answered as done, and the lease is over in time.
+    // etcd stalls: a request is not acknowledged, and the lease expires.
     etcd.signal(0, "-STOP");
     let refused = etcd.ask(1, "add-leaf id=2 ip=10.0.1.2").unwrap_err();
     assert!(
@@ -223,21 +225,21 @@ fn without_etcd_nobody_leads_and_all_is_there_when_it_is_back() {
 }
 
 #[test]
-fn a_member_that_dies_costs_nobody_the_lead() {
+fn dead_etcd_member_keeps_the_lead() {
     let Some(mut etcd) = Controllers::start(3, &[]) else { return };
     etcd.lease = Duration::from_secs(20);
     let controller = etcd.controller(1);
     wait_until("it leads", || term(&controller).is_some());
     let before = term(&controller);
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
-    // The one that it talks to. The others may have to elect first.
+    // Kills the member that the controller uses. The remaining members may have to elect a leader first.
     etcd.kill(0);
     assert_eq!(etcd.ask(1, "add-leaf id=2 ip=10.0.1.2"), Ok(2));
     assert_eq!((etcd.leads(1), term(&controller)), (before, before));
     etcd.members[0] = Some(etcd.spawn(0));
 }
 
-/// A library that has the time of day leap a day ahead and back each second.
+/// Compiles a library that makes the time of day jump a day ahead and back each second.
 fn leaping_clock(folder: &Path) -> PathBuf {
     let library = folder.join("clock.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/clock.c");
@@ -252,7 +254,7 @@ fn leaping_clock(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_clock_that_jumps_costs_nobody_the_lead() {
+fn clock_jump_keeps_the_lead() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     etcd.lease = Duration::from_secs(20);
     let clock = leaping_clock(etcd.folder.path());
@@ -268,7 +270,7 @@ fn a_clock_that_jumps_costs_nobody_the_lead() {
 }
 
 #[test]
-fn an_etcd_that_was_restored_from_an_old_copy_takes_nobody_back() {
+fn restored_old_etcd_reverts_no_node() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     let (data, copy) = (etcd.folder.path().join("m0"), etcd.folder.path().join("copy"));
     let duplicate = |from: &Path, to: &Path| {
@@ -295,11 +297,12 @@ fn an_etcd_that_was_restored_from_an_old_copy_takes_nobody_back() {
             && text.contains("was restored from an old copy")
     };
     wait_until("it says what is wrong", || {
-        // Before it knows it may be asked; then the store refuses, for it has another version.
+        // The controller may get the request before it notices. The store then rejects the write because of
+        // its version.
         let refused = etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").expect_err("nothing is written");
         told(&refused)
     });
-    // Who is started takes it as it is; nodes that know better do not.
+    // A fresh controller accepts the old state. Nodes with a newer version do not follow it.
     let second = etcd.controller(2);
     wait_until("the other leads", || term(&second).is_some());
     assert_eq!(etcd.leaves(2), Some(vec![1]));
@@ -311,7 +314,7 @@ fn an_etcd_that_was_restored_from_an_old_copy_takes_nobody_back() {
 }
 
 #[test]
-fn an_etcd_that_is_full_is_told_of() {
+fn full_etcd_is_reported() {
     let Some(etcd) = Controllers::start(1, &["--quota-backend-bytes", "65536"]) else { return };
     let controller = etcd.controller(1);
     let mut leaf = 0;
@@ -329,7 +332,7 @@ fn an_etcd_that_is_full_is_told_of() {
 }
 
 #[test]
-fn late_write_of_a_given_up_attempt_is_refused() {
+fn late_write_of_an_abandoned_attempt_is_refused() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     etcd.lease = Duration::from_secs(3600);
     let proxy = Proxy::start(&etcd.urls()[0]);
@@ -342,7 +345,7 @@ fn late_write_of_a_given_up_attempt_is_refused() {
     assert!(refused.contains("whether the command is kept is not known"), "{refused}");
     assert!(proxy.has_caught());
     wait_until("it leads again, by another key", || term(&first).is_some());
-    // The kernel delivers the first write now.
+    // The kernel now delivers the first write.
     proxy.deliver();
     assert_eq!(etcd.ask(1, "add-leaf id=2 ip=10.0.1.2"), Ok(1));
     assert_eq!(etcd.leaves(1), Some(vec![2]));
@@ -417,7 +420,7 @@ fn deposed_leader_answers_nothing_while_a_write_hangs() {
         done.map_err(|error| error.to_string())
     });
     wait_until("another leads", || term(&second).is_some());
-    // The write of the first still hangs.
+    // The write of the first controller still hangs.
     assert_eq!(etcd.leaves(1), None, "the first still answers");
     let refused = newcomer.follow().unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}");
@@ -445,7 +448,8 @@ fn stopped_leader_answers_nothing_that_waited() {
     });
     let version = etcd.topology(1).unwrap().version;
     let second = etcd.controller(2);
-    // Whether the answer is of the old version. It may be of a later one: the first may lead again if the second loses its lease.
+    // Each request returns true if the answer is of the old version. A later version is possible: the first
+    // controller may lead again if the second loses its lease.
     let asks: [fn(&mut Operator, u64) -> bool; 3] = [
         |operator, version| operator.topology().is_ok_and(|reply| reply.version == version),
         |operator, version| {
@@ -458,7 +462,7 @@ fn stopped_leader_answers_nothing_that_waited() {
             refused.contains(&format!("the fabric's version is {version},"))
         },
     ];
-    // Their connections are open before the process is stopped.
+    // The connections are open before the process is stopped.
     let address = ControllerAddress::Socket(etcd.socket(1));
     let operators = asks.map(|ask| {
         let mut operator = Operator::open(&address, None).unwrap();
@@ -466,7 +470,7 @@ fn stopped_leader_answers_nothing_that_waited() {
         (ask, operator)
     });
     first.signal("-STOP");
-    // One thread takes the signal and stops the others once it runs.
+    // One thread receives the signal and stops all threads once it runs.
     wait_until("all threads are stopped", || first.is_stopped());
     let asked = operators
         .map(|(ask, mut operator)| std::thread::spawn(move || ask(&mut operator, version)));

@@ -1,5 +1,5 @@
-//! Controller, leaf and agent as processes, joined by memif: workers register and join, tasks or not, and all goes on without the
-//! controller.
+//! Controller, leaf and agent as processes, joined by memif. Workers register and join with and without
+//! tasks, and everything continues without the controller.
 #![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -97,7 +97,7 @@ impl Home {
         command.arg("ctl").args(arguments).arg("--json").output().unwrap()
     }
 
-    fn told(&self, arguments: &[&str]) -> Value {
+    fn log_of(&self, arguments: &[&str]) -> Value {
         let output = self.ctl(arguments);
         assert!(
             output.status.success(),
@@ -107,7 +107,7 @@ impl Home {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Workers of a node that are there, by id, with their presence.
+    /// Returns the workers of a node that are not leaving: id and presence.
     fn workers(&self, node: &str) -> Vec<(u64, String)> {
         let state = self.path(node);
         let output = self.ctl(&["--node", state.to_str().unwrap(), "workers"]);
@@ -125,7 +125,7 @@ impl Home {
     }
 }
 
-/// A worker of the agent's, until it is told to end.
+/// Runs a worker of the agent until it is stopped.
 fn work(home: &Home, id: u16, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let (name, stop) = (home.path("region").display().to_string(), Arc::clone(stop));
     std::thread::spawn(move || {
@@ -142,36 +142,36 @@ fn work(home: &Home, id: u16, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle
 }
 
 #[test]
-fn workers_of_an_agent_register_and_join_and_go_on_without_the_controller() {
+fn registered_workers_continue_without_the_controller() {
     let home = Home::new();
     let controller = home.start("controller");
     wait_until("it leads", || home.ctl(&["topology"]).status.success());
-    home.told(&["add-leaf", "1", "10.0.1.1"]);
-    home.told(&["pool", "create", "7", "--workers", "0", "--policy", "horus", "--admits", "8"]);
+    home.log_of(&["add-leaf", "1", "10.0.1.1"]);
+    home.log_of(&["pool", "create", "7", "--workers", "0", "--policy", "horus", "--admits", "8"]);
     let _leaf = home.start("leaf");
     wait_until("the leaf runs", || home.path("leaf").exists());
     let _agent = home.start("agent");
     wait_until("the agent runs", || home.ids("agent").len() == 3);
     let stop = Arc::<AtomicBool>::default();
     let mut threads = vec![work(&home, 20, &stop), work(&home, 21, &stop)];
-    // Nobody wrote into a file of the leaf's or the controller's that they are there.
+    // No file of the leaf or the controller names these workers.
     let registered = |id: u64| (id, "registered".to_owned());
     wait_until("they have registered", || home.workers("leaf") == [registered(20), registered(21)]);
-    let node = || home.told(&["topology"])["leaves"][0].clone();
+    let node = || home.log_of(&["topology"])["leaves"][0].clone();
     wait_until("the controller hears of it", || node()["node"]["registered"] == 2);
     let server = node()["servers"][0].clone();
     assert_eq!((&server["ip"], &server["workers"]), (&"10.0.2.11".into(), &"20-21".into()));
     wait_until("the agent follows", || node()["servers"][0]["agent"]["connected"] == true);
     assert_eq!(home.ids("agent"), [20, 21, 22], "it keeps a worker that may come yet");
-    // The controller dies, a worker comes; the leaf goes on with those that it has.
+    // The controller dies and a worker attaches. The leaf keeps its current workers.
     drop(controller);
     threads.push(work(&home, 22, &stop));
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(home.workers("leaf"), [registered(20), registered(21)]);
     let _controller = home.start("controller");
     wait_until("the third joins", || home.workers("leaf").contains(&registered(22)));
-    // Leaf and agent both let go of a pool that is removed.
-    home.told(&["--controller", home.path("fabric").to_str().unwrap(), "pool", "delete", "7"]);
+    // Leaf and agent both remove a deleted pool.
+    home.log_of(&["--controller", home.path("fabric").to_str().unwrap(), "pool", "delete", "7"]);
     wait_until("they are gone at the leaf", || home.ids("leaf").is_empty());
     wait_until("and at the agent", || home.ids("agent").is_empty());
     stop.store(true, Release);

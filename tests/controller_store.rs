@@ -1,4 +1,4 @@
-//! The file of a controller: short of room, damaged, another user's, and killed while it is made.
+//! The store file of a controller: lack of space, damage, another owner, and a kill during its creation.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -54,7 +54,7 @@ impl Home {
         process
     }
 
-    /// Runs a controller that is to end by itself; returns its last line.
+    /// Runs a controller that must end by itself. Returns the last line of its output.
     fn refusal(&self, what: &str) -> String {
         let output = self.controller().args(["--duration", "60s"]).output().unwrap();
         let said = text(&output.stderr);
@@ -88,7 +88,7 @@ fn text(bytes: &[u8]) -> String {
 /// A process that ends with the test.
 struct Process(Child);
 
-/// Limits the size of the files that a process writes.
+/// Limits the size of files written by a process.
 fn limit(process: &Process, current: Option<u64>) {
     let pid = Pid::from_raw(process.0.id() as i32);
     prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
@@ -101,7 +101,7 @@ impl Drop for Process {
     }
 }
 
-/// A small file system over a folder, unmounted at the end.
+/// A small file system mounted over a folder, unmounted at the end.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -119,7 +119,8 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Takes room from a controller, and gives it back: changes are refused meanwhile with `says`, and kept again afterwards.
+/// Takes space from a controller and gives it back. Meanwhile changes are rejected with `says`; afterwards
+/// they are kept again.
 fn lacks_room(home: &Home, says: &str, take: impl FnOnce(&Process), give: impl FnOnce(&Process)) {
     let process = home.start();
     let mut kept = vec![1];
@@ -161,7 +162,7 @@ fn controller_beyond_its_file_limit_recovers() {
 #[test]
 fn controller_on_a_full_disk_recovers() {
     if !geteuid().is_root() {
-        return; // only root mounts; the limit on file sizes is tested for all
+        return; // only root can mount; the test of file size limits needs no rights
     }
     let home = Home::new();
     let _tmpfs = Tmpfs::over(home.0.path());
@@ -181,7 +182,7 @@ fn damaged_store_ends_the_controller_with_a_sentence() {
     (1..=9).for_each(|leaf| home.add_leaf(leaf).unwrap());
     drop(process);
     let whole = fs::read(home.store()).unwrap();
-    // A newer version is a copy of each older page, so the last copy is the one in use.
+    // Newer pages are copies of older ones, so the last copy is the current one.
     let key = b"\"leaf\"";
     let record = whole.windows(key.len()).rposition(|bytes| bytes == key).unwrap();
     let flipped = |at: usize, bit: u8| {
@@ -208,7 +209,7 @@ fn damaged_store_ends_the_controller_with_a_sentence() {
     fs::write(home.store(), &whole).unwrap();
     let mut process = home.start();
     assert_eq!(home.leaves(), (1..=9).collect::<Vec<_>>());
-    // Damaged while it runs, and opened again after an error.
+    // The file is damaged while the controller runs, and reopened after an error.
     limit(&process, Some(4096));
     wait_until("a change is refused", || home.add_leaf(20).is_err());
     fs::write(home.store(), "my letters").unwrap();
@@ -244,7 +245,7 @@ fn killed_first_start_leaves_nothing_or_a_store() {
         let home = Home::new();
         let process = Process(home.controller().stderr(Stdio::null()).spawn().unwrap());
         let began = std::time::Instant::now();
-        // The lock comes before any other file.
+        // The lock file is the first file created.
         while !home.path("fabric.lock").exists() {
             assert!(began.elapsed() < PATIENCE);
         }

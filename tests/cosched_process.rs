@@ -1,6 +1,7 @@
-//! `wedjat cosched run` beside a real agent and its worker: what a batch gets, what it can't do, and what is left of it.
+//! `wedjat cosched run` beside a real agent and its worker: resources of a batch job, its limits, and its
+//! cleanup.
 //!
-//! Starts itself again as the worker. Needs two CPUs and the right to make cgroups.
+//! The test starts itself again as the worker. It needs two CPUs and the right to create cgroups.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[cfg(not(all(feature = "dpdk", target_os = "linux")))]
@@ -40,14 +41,14 @@ mod batches {
     use wedjat::wire::ether::Mac;
     use wedjat::wire::task::Header;
     use wedjat::wire::udp::{self, Flow};
-    use wedjat::worker::{Gone, Options, Worker};
+    use wedjat::worker::{Detached, Options, Worker};
     use wedjat_cosched::mechanism::{Group, Hierarchies, Limits, Process, Scheduling};
 
     use super::echo::echo;
     use super::patience::*;
-    use super::process::Running;
+    use super::process::ChildProcess;
 
-    /// Names the agent to the worker process.
+    /// Name of the agent, for the worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
@@ -90,7 +91,7 @@ mod batches {
         group.and_then(|group| group.remove(PATIENCE)).map_err(|error| error.to_string())
     }
 
-    /// The worker's process: echoes on its core until the agent ends.
+    /// Runs the worker process: echoes on its core until the agent ends.
     pub fn work(name: &str) {
         let cpu = std::env::var("WEDJAT_TEST_CPU").unwrap().parse().ok();
         let options = Options { cpu, patience: PATIENCE, ..Options::default() };
@@ -98,7 +99,7 @@ mod batches {
         loop {
             match echo(&mut worker) {
                 None => {}
-                Some(Gone::Stopped | Gone::AgentDied) => return,
+                Some(Detached::Stopped | Detached::AgentDied) => return,
                 Some(gone) => panic!("{gone}"),
             }
         }
@@ -123,9 +124,9 @@ mod batches {
 
     struct Home {
         folder: tempfile::TempDir,
-        /// The worker's CPU.
+        /// CPU of the worker.
         cpu: usize,
-        /// The dispatcher's.
+        /// CPU of the dispatcher.
         core: usize,
     }
 
@@ -155,25 +156,25 @@ mod batches {
             command
         }
 
-        fn agent(&self) -> Running {
+        fn agent(&self) -> ChildProcess {
             self.agent_of("agent.toml")
         }
 
-        fn agent_of(&self, config: &str) -> Running {
+        fn agent_of(&self, config: &str) -> ChildProcess {
             let config = self.path(config);
             let mut command = self.wedjat(&["agent", "--config", config.to_str().unwrap()]);
             command.args(["--duration", LIFETIME, "--", "--no-pci"]);
             command.stdout(Stdio::null()).stderr(fs::File::create(self.path("agent.log")).unwrap());
-            let agent = Running::start(&mut command);
+            let agent = ChildProcess::start(&mut command);
             wait_until("the region is there", || self.path("region").exists());
             agent
         }
 
-        /// The worker, once it is in.
-        fn worker(&self) -> Running {
+        /// Starts the worker and waits until it is granted and pinned.
+        fn worker(&self) -> ChildProcess {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.env(ATTACH, self.path("region")).env("WEDJAT_TEST_CPU", self.cpu.to_string());
-            let worker = Running::start(&mut command);
+            let worker = ChildProcess::start(&mut command);
             let region = WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap();
             wait_until("the worker is in", || region.granted(0) != 0);
             let thread = region.worker(0).unwrap().thread;
@@ -182,7 +183,7 @@ mod batches {
             worker
         }
 
-        /// `wedjat cosched run` with these options, and a script for the shell.
+        /// Returns the command `wedjat cosched run` with these options and a shell script.
         fn run(&self, options: &[&str], script: &str) -> Command {
             let region = self.path("region");
             let mut command = self.wedjat(&["cosched", "run", "--agent", region.to_str().unwrap()]);
@@ -195,7 +196,7 @@ mod batches {
             Folder::at(self.path("notes")).unwrap().jobs()
         }
 
-        /// The note of this one, once it runs and its group is there.
+        /// Waits until this job runs in its group. Returns its note.
         fn running(&self, id: u32) -> Note {
             let found = || {
                 let mut notes = self.jobs().into_iter();
@@ -211,7 +212,7 @@ mod batches {
             found().unwrap()
         }
 
-        /// Processes in a job's cgroup.
+        /// Returns the processes in a job's cgroup.
         fn members(&self, note: &Note) -> BTreeSet<u32> {
             let read =
                 |path: &Path| fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
@@ -219,8 +220,8 @@ mod batches {
             texts.iter().flat_map(|text| text.lines()).filter_map(|pid| pid.parse().ok()).collect()
         }
 
-        /// Nothing that was made for it is left.
-        fn assert_gone(&self, note: &Note, members: &BTreeSet<u32>) {
+        /// Checks that the job's groups, processes and note are gone.
+        fn assert_removed(&self, note: &Note, members: &BTreeSet<u32>) {
             for path in note.made.paths() {
                 assert!(!path.exists(), "{} is left", path.display());
             }
@@ -231,7 +232,7 @@ mod batches {
         }
 
         pub fn a_batch_runs_where_the_worker_does_and_leaves_nothing(&self) {
-            // What it says of itself: its cores and whether it may ask for real time.
+            // Prints the job's CPUs, whether it may use real-time scheduling, and its scheduling class.
             let script = "grep Cpus_allowed_list /proc/self/status; chrt -f 1 true 2>/dev/null || echo refused; \
                           taskset -c 0-63 true 2>/dev/null; cut -d' ' -f41 /proc/self/stat; exit 7";
             let output = self.run(&["--policy", "idle"], script).output().unwrap();
@@ -241,13 +242,13 @@ mod batches {
             assert!(said.contains(&format!("Cpus_allowed_list:\t{}\n", self.cpu)), "{said}");
             assert!(said.contains("refused\n") && said.ends_with("5\n"), "{said}");
             assert!(self.jobs().is_empty());
-            // An end by a signal is told as a shell tells it.
+            // An end by a signal gives the exit code of a shell.
             let output = self.run(&[], "kill -9 $$").output().unwrap();
             assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
-            // Its time.
+            // The time limit ends a job.
             let output = self.run(&["--wall", "300ms"], "while :; do :; done").output().unwrap();
             assert_eq!(output.status.code(), Some(124), "{output:?}");
-            // Something that it left running is ended with it.
+            // A background process of the job ends with it.
             let output = self.run(&[], "sleep 1000 & echo $!").output().unwrap();
             let left = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
             assert!(Process::of(left).is_none_or(|process| !process.is_alive()));
@@ -272,7 +273,7 @@ mod batches {
             let script = "for i in 1 2 3; do echo step $i; done; echo other; while [ ! -e \"$HOLD\" ]; do sleep 0.05; done";
             let hold = self.path("release");
             let mut command = self.run(&options, script);
-            let running = Running::start(command.env("HOLD", &hold));
+            let running = ChildProcess::start(command.env("HOLD", &hold));
             let id = running.id();
             self.running(id);
             let figures = || self.jobs().iter().find(|job| job.id() == id).map(|job| job.figures);
@@ -354,10 +355,10 @@ mod batches {
         }
 
         pub fn a_batch_that_will_not_end_is_ended(&self) {
-            // Forks until it is not let, and ignores what asks it to end.
+            // Forks up to the limit and ignores signals to end.
             let script = "trap '' TERM HUP INT; f() { f | f & }; f; while :; do :; done";
             let options = ["--policy", "idle", "--processes", "100", "--grace", "100ms"];
-            let running = Running::start(
+            let running = ChildProcess::start(
                 self.run(&options, script).stdout(Stdio::null()).stderr(Stdio::null()),
             );
             let note = self.running(running.id());
@@ -369,11 +370,11 @@ mod batches {
             assert!(cancelled.status.success(), "{cancelled:?}");
             let output = running.output();
             assert_eq!(output.status.code(), Some(128 + 9), "{output:?}");
-            self.assert_gone(&note, &members);
+            self.assert_removed(&note, &members);
         }
 
         pub fn jobs_wait_for_each_other(&self) {
-            let start = |script| Running::start(&mut self.run(&["--grace", "60s"], script));
+            let start = |script| ChildProcess::start(&mut self.run(&["--grace", "60s"], script));
             let first = start("sleep 1000");
             self.running(first.id());
             let (second, state) = (start("echo second"), |id: u32| {
@@ -392,7 +393,7 @@ mod batches {
         }
 
         pub fn a_killed_co_scheduler_leaves_nothing_behind_the_next_start(&self) {
-            let running = Running::start(
+            let running = ChildProcess::start(
                 &mut self.run(&["--policy", "static(10%)"], "sleep 1000 & (while :; do :; done)"),
             );
             let note = self.running(running.id());
@@ -403,7 +404,7 @@ mod batches {
             let status = self.wedjat(&["cosched", "status"]).output().unwrap();
             assert!(status.status.success() && status.stdout.is_empty(), "{status:?}");
             assert!(String::from_utf8(status.stderr).unwrap().contains("was killed"));
-            self.assert_gone(&note, &members);
+            self.assert_removed(&note, &members);
         }
 
         pub fn jobs_of_the_agents_file_run_one_after_the_other(&self) {
@@ -426,11 +427,11 @@ mod batches {
             let members = self.members(&note);
             agent.signal("-TERM");
             assert!(agent.output().status.success());
-            self.assert_gone(&note, &members);
+            self.assert_removed(&note, &members);
         }
 
-        pub fn a_batch_ends_with_its_agent(&self, agent: Running) {
-            let running = Running::start(&mut self.run(&["--grace", "0s"], "sleep 1000"));
+        pub fn a_batch_ends_with_its_agent(&self, agent: ChildProcess) {
+            let running = ChildProcess::start(&mut self.run(&["--grace", "0s"], "sleep 1000"));
             let note = self.running(running.id());
             let members = self.members(&note);
             agent.signal("-KILL");
@@ -439,7 +440,7 @@ mod batches {
             assert_eq!(output.status.code(), Some(1));
             let error = String::from_utf8(output.stderr).unwrap();
             assert!(error.contains("does not run any more"), "{error}");
-            self.assert_gone(&note, &members);
+            self.assert_removed(&note, &members);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `share/wedjat.lua` in tshark, on captures that the project's own code writes.
+//! `share/wedjat.lua` in tshark, on captures written by the project's own code.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use wedjat::io::pcap::write_frames;
 use wedjat::wire::auth::{self, Key};
 use wedjat::wire::ether::Mac;
-use wedjat::wire::peer::{VIA_LEN, Via};
+use wedjat::wire::peer::{ForwardingTrailer, VIA_LEN};
 use wedjat::wire::task::{Code, EXTENSION_LEN, Extension, Header, LEN};
 use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
 
@@ -48,7 +48,8 @@ fn frame_to(header: &Header, extension: Option<Extension>, port: u16) -> Vec<u8>
     frame
 }
 
-/// The same over IPv6, with an extension: between the leaf or a server and the client with this number.
+/// Builds the same frame over IPv6, with an extension, between the leaf or a server and client number
+/// `client`.
 fn frame_v6(header: &Header, extension: Extension, client: u128) -> Vec<u8> {
     const NETWORK: u128 = 0xFD00 << 112;
     let Flow { src_mac, dst_mac, src, dst, src_port, dst_port } = flow(header, 1234);
@@ -70,17 +71,17 @@ fn frame(header: &Header, extension: Option<Extension>) -> Vec<u8> {
     frame_to(header, extension, 1234)
 }
 
-/// Nothing is tested without it; says so.
+/// Returns true if tshark is installed. Prints a note otherwise, as all tests are then skipped.
 fn has_tshark() -> bool {
     let has = Command::new("tshark").arg("--version").output().is_ok();
     if !has {
-        // Straight to standard error: what a passing test prints is not shown.
+        // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(std::io::stderr(), "SKIPPED: the dissector needs tshark (Debian: tshark)");
     }
     has
 }
 
-/// The fields `wedjat.*` of each frame, as tshark shows them.
+/// Returns the `wedjat.*` fields of each frame, as tshark shows them.
 fn dissected(frames: &[Vec<u8>], more: &[&str]) -> Vec<BTreeMap<String, String>> {
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("capture.pcap");
@@ -101,7 +102,7 @@ fn dissected(frames: &[Vec<u8>], more: &[&str]) -> Vec<BTreeMap<String, String>>
     packets.iter().map(|packet| fields(&packet["_source"]["layers"])).collect()
 }
 
-/// All that is called `wedjat.*`, however deep it lies.
+/// Collects all `wedjat.*` fields at any depth.
 fn fields(layers: &Value) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut open = vec![layers];
@@ -195,7 +196,7 @@ fn every_field_is_shown_as_it_was_written() {
 }
 
 #[test]
-fn what_the_numbers_mean_is_told() {
+fn numbers_are_shown_with_their_meaning() {
     if !has_tshark() {
         return;
     }
@@ -204,7 +205,7 @@ fn what_the_numbers_mean_is_told() {
         task,
         Header { dst: 5, qlen: 1, ..task },
         Header { code: Code::TaskDone, src: 5, dst: 0, qlen: 4, ..task },
-        // Whatever the field says, the code is what counts.
+        // The code decides, not the queue length.
         Header { code: Code::TaskDoneIdle, src: 5, dst: 0, qlen: 4, ..task },
         Header::worker_id(7, 5, 2, 1),
         Header::worker_id(7, 5, 2, 1).acknowledged_by(9, 100),
@@ -212,7 +213,8 @@ fn what_the_numbers_mean_is_told() {
     let mut frames: Vec<_> = headers.iter().map(|header| frame(header, None)).collect();
     frames.push(frame(&Header::of_peers(Code::StealRequest, 7, (3, 4), 0), None));
     let passed = Header { code: Code::PassedTask, ..task };
-    let via = Via { version: 1, hops: 2, by: 3, origin: 4, mac: Mac([2, 0, 0, 0, 0, 9]) };
+    let via =
+        ForwardingTrailer { version: 1, hops: 2, by: 3, origin: 4, mac: Mac([2, 0, 0, 0, 0, 9]) };
     let mut behind = frame(&passed, None);
     let at = behind.len();
     behind.resize(at + VIA_LEN, 0);
@@ -246,7 +248,7 @@ fn a_reply_names_its_task() {
     let done = Header { code: Code::TaskDone, src: 5, dst: 0, ..extended };
     let frames = [
         frame(&extended, ids(1)),
-        frame(&extended, ids(65_537)), // of the same 16 bits
+        frame(&extended, ids(65_537)), // equal lower 16 bits
         frame(&Header::new_task(7, 1), None),
         frame(&done, ids(65_537)),
         frame(&Header { extended: false, ..done }, None),
@@ -259,9 +261,10 @@ fn a_reply_names_its_task() {
     assert!(seen[3].contains_key("wedjat.time"), "{seen:?}");
 }
 
-/// Fields, what numbers mean, and which reply answers which task: clients with one port and one number are told apart.
+/// Fields, meanings of numbers, and matching of replies with tasks. Clients with equal ports and numbers are
+/// distinguished.
 #[test]
-fn tasks_over_ipv6_are_shown_as_those_over_ipv4() {
+fn ipv6_tasks_are_shown_like_ipv4() {
     if !has_tshark() {
         return;
     }
@@ -289,7 +292,7 @@ fn tasks_over_ipv6_are_shown_as_those_over_ipv4() {
 }
 
 #[test]
-fn what_is_wrong_is_told_and_ends_nothing() {
+fn malformed_packets_are_shown_as_such() {
     if !has_tshark() {
         return;
     }
@@ -309,7 +312,7 @@ fn what_is_wrong_is_told_and_ends_nothing() {
     frames.extend([unknown, proof_of_a_task, good]);
     let seen = dissected(&frames, &[]);
     let has = |at: usize, name: &str| seen[at].contains_key(name);
-    // A datagram without payload is no task's.
+    // A datagram without payload is not shown as a task.
     assert!((1..LEN + EXTENSION_LEN).all(|at| has(at, "wedjat.short")), "{seen:?}");
     let last = frames.len() - 3;
     assert!(has(last, "wedjat.unknown") && has(last + 1, "wedjat.proof"), "{seen:?}");

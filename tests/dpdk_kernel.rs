@@ -1,4 +1,4 @@
-//! The kernel's interfaces as devices: AF_PACKET, and AF_XDP where the kernel has it, over pairs of veth interfaces.
+//! Kernel interfaces as devices over veth pairs: AF_PACKET, and AF_XDP if the kernel has it.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -13,11 +13,11 @@ use wedjat::io::{Buf, Burst, Pool, Port};
 
 use patience::PATIENCE;
 
-/// Ethernet's type for local experiments (IEEE 802), to tell our frames from the kernel's own.
+/// EtherType for local experiments (IEEE 802). It distinguishes the test's frames from the kernel's own.
 const OURS: [u8; 2] = [0x88, 0xB5];
 const PACKETS: u8 = 100;
 
-/// Two interfaces of the kernel joined by a wire, deleted when dropped.
+/// A pair of veth interfaces, deleted when dropped.
 struct Veth(String, String);
 
 impl Veth {
@@ -41,7 +41,7 @@ fn ip(arguments: &[&str]) {
     assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
 }
 
-/// Whether the kernel has AF_XDP sockets at all.
+/// Returns true if the kernel has AF_XDP sockets.
 fn has_xdp() -> bool {
     std::fs::read_to_string("/proc/net/protocols").unwrap().contains("XDP")
 }
@@ -77,14 +77,14 @@ fn packets_pass_through_interfaces_of_the_kernel() {
     vlans(&eal, &pool, &names[2..4]);
     assert_eq!(pool.in_use(), 0, "every mbuf is back");
     if let [af_packet, af_xdp] = names[4..] {
-        // The AF_XDP driver keeps what is in its fill queue when it closes (seen with DPDK 22.11), so it has a pool of
-        // its own, and that is not asked for its mbufs.
+        // The AF_XDP driver leaks the mbufs in its fill queue on close (seen with DPDK 22.11). It therefore
+        // has its own pool, which is not checked for leaks.
         let pool = MbufPool::new(&eal, "xdp", 8191).unwrap();
         drop(exchange(&eal, &pool, &[af_packet, af_xdp]));
     }
 }
 
-/// Two devices that have exchanged packets.
+/// Opens two devices and exchanges packets between them.
 fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) -> Vec<(Device, Vec<QueuePort>)> {
     let options = DeviceOptions { promiscuous: true, ..DeviceOptions::default() };
     let open = |name: &&str| Device::open(eal, name, pool, &options).unwrap();
@@ -98,7 +98,7 @@ fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) -> Vec<(Device, Vec<Queu
     opened
 }
 
-/// What the kernel drops since nobody polls is told; what its ring had room for arrives.
+/// Packets that the kernel drops without a poll are counted as missed. Packets in its ring still arrive.
 fn overflow(pool: &MbufPool, mut opened: Vec<(Device, Vec<QueuePort>)>) {
     let [(_, left), (device, right)] = opened.as_mut_slice() else { unreachable!("two names") };
     assert_eq!(device.stats().rx_missed, 0);
@@ -119,7 +119,7 @@ fn overflow(pool: &MbufPool, mut opened: Vec<(Device, Vec<QueuePort>)>) {
     assert!(missed > 0 && device.stats().rx_missed >= missed, "asking again forgets nothing");
 }
 
-/// Every packet sent on one end arrives once on the other, in order.
+/// Sends packets from one port and checks that each arrives once at its peer, in order.
 fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let start = Instant::now();
     let mut out: Burst<Mbuf> = Burst::new();
@@ -142,7 +142,8 @@ fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     }
 }
 
-/// What is sent into a VLAN has its tag on the wire and none on a port of that VLAN; whatever else comes there is counted and freed.
+/// Packets sent on a VLAN port carry its tag on the wire, and lose it on receipt. The port counts and frees
+/// all other packets.
 fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     let options = |vlan| DeviceOptions { promiscuous: true, vlan, ..DeviceOptions::default() };
     let open = |name, vlan| Device::open(eal, name, pool, &options(vlan)).unwrap();
@@ -168,7 +169,8 @@ fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
         outside.rx_burst(&mut burst);
     }
     burst.clear();
-    // Untagged, of another VLAN, of none; two tags; ours at last, with a priority.
+    // Untagged, tag of another VLAN, tag of no VLAN (priority only), two tags, and the own tag with a
+    // priority.
     let others = [packet(pool, 2), tagged(2, &[0x81, 0, 0, 13]), tagged(2, &[0x81, 0, 0xE0, 0])];
     burst.extend(others);
     burst.push(tagged(3, &[0x81, 0, 0, 12, 0x81, 0, 0, 12]));
@@ -186,13 +188,13 @@ fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     assert!(device.stats().rx_other_vlan >= 3, "{:?}", device.stats());
 }
 
-/// A packet wakes whoever sleeps at the other end, who then sleeps on.
+/// A packet wakes a sleeper at the far end, which then sleeps again.
 fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let mut sleeper = Sleeper::new([&*to]).unwrap();
     let start = Instant::now();
     let mut burst: Burst<Mbuf> = Burst::new();
     let mut wakes = 0;
-    // The kernel's own packets wake as well; they are few.
+    // The kernel's own packets wake the sleeper too; there are few.
     while wakes < 20 || sleeper.sleep(Duration::from_millis(20)) {
         assert!(start.elapsed() < PATIENCE, "{wakes} times woken");
         sleeper.arm();

@@ -1,4 +1,5 @@
-//! EAL, pool, mbufs and ports in one process: a ring device that receives what it sends, a null device, no NIC.
+//! EAL, pool, mbufs and ports in one process, without a NIC: a ring device that receives its own packets, a
+//! null device, captures.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +10,7 @@ use wedjat::limits::BURST;
 
 const MBUFS: u32 = 4095;
 
-// EAL starts once in a process, so one test runs every check in turn.
+// EAL starts once per process. One test therefore runs all checks in turn.
 #[test]
 fn mbufs_pass_through_devices_and_all_come_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -47,7 +48,8 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     assert_eq!(pool.in_use(), 0, "every mbuf is back");
 }
 
-/// Not all at the same place of a page, where their first lines would compete for one set of the cache.
+/// Checks that mbufs start at different offsets within a page. Otherwise their first lines would compete for
+/// one cache set.
 fn spread(pool: &MbufPool) {
     let mbufs: Vec<_> = std::iter::from_fn(|| pool.handle().take()).take(32).collect();
     let mut places: Vec<usize> =
@@ -121,7 +123,7 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
     assert_eq!(firsts[1..], (0..20).collect::<Vec<u8>>());
     assert_eq!(burst[20].bytes(), [19; 60]);
 
-    // A ring that is full keeps the rest with the sender, in order.
+    // A full ring leaves the rest with the sender, in order.
     burst.clear();
     let mut sent = 0u32;
     loop {
@@ -157,7 +159,7 @@ fn null(eal: &Eal, pool: &MbufPool) {
     let two = DeviceOptions { queues: 2, promiscuous: true, rss, ..DeviceOptions::default() };
     let (device, mut ports) = Device::open(eal, "net_null0,size=64", pool, &two).unwrap();
     assert_eq!(ports.len(), 2);
-    // It has RSS, but not by one end alone; what it cannot it is not told.
+    // The device supports RSS over the four-tuple only, and is not configured for the source alone.
     assert_eq!(device.rss(), Some(RssFields::FourTuple));
     let mut burst = Burst::new();
     for port in &mut ports {
@@ -177,7 +179,7 @@ fn captured() -> impl Iterator<Item = Vec<u8>> {
     (0..100u8).map(|byte| vec![byte; 60 + usize::from(byte) * 10])
 }
 
-/// What one capture holds goes through and into another.
+/// Passes the packets of one capture into another.
 fn capture(eal: &Eal, pool: &MbufPool) {
     let (device, mut ports) =
         Device::open(eal, "net_pcap0", pool, &DeviceOptions::default()).unwrap();
@@ -190,7 +192,7 @@ fn capture(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// A capture that starts over and over, as benchmarks use it.
+/// A capture in an endless loop, as benchmarks use it.
 fn replay(eal: &Eal, pool: &MbufPool) {
     let (device, mut ports) =
         Device::open(eal, "net_pcap1", pool, &DeviceOptions::default()).unwrap();

@@ -1,6 +1,6 @@
-//! Two DPDK processes joined by memif or vhost, without hugepages: packets cross, and a peer that dies can come back.
+//! Two DPDK processes joined by memif or vhost, without hugepages: packets cross, and a dead peer can return.
 //!
-//! The test starts itself again as its peer, because EAL starts once in a process; so it has a `main` of its own.
+//! EAL starts once per process, so the test starts itself again as its peer. It therefore has its own `main`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[cfg(not(feature = "dpdk"))]
@@ -114,7 +114,7 @@ mod peers {
         let mut wire = Wire { ports, device, pool: pool.clone() };
         wire.wait_for_link(true);
         wire.sleep_between_answers();
-        // The next peer's rings are others.
+        // A new peer has new rings.
         kill(&mut wire, server);
         server = spawn(&theirs("server", 8));
         wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
@@ -191,7 +191,7 @@ mod peers {
         println!("dpdk_peers: ok");
     }
 
-    /// Clients of this server, the last of which leaves in order.
+    /// Visits of clients that die under load. The last client leaves in order.
     fn die_under_load(mut wire: Wire, peer: &str) {
         for _ in 0..8 {
             let peer = visit(&mut wire, peer);
@@ -257,7 +257,7 @@ mod peers {
         command
     }
 
-    /// The folder in which a process has the sockets of its drivers.
+    /// Returns the folder of a process's driver sockets.
     fn sockets_of(process: u32) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
         let home = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
@@ -286,15 +286,17 @@ mod peers {
             }
         }
 
-        /// Waits until `count` connections have ended, and finds that no more have. The driver takes a peer's goodbye in its own
-        /// thread, so that the link may be down before the end of the connection is counted.
+        /// Waits until `count` connections have ended, and checks that no more have. The driver handles a
+        /// peer's disconnect message in its own thread. The link may therefore be down before the connection
+        /// is counted as ended.
         fn wait_for_disconnects(&self, count: u64) {
             let ended = || self.device.disconnects() >= count;
             wait_until(&format!("{count} connections have ended"), ended);
             assert_eq!(self.device.disconnects(), count, "nobody cuts off an honest peer");
         }
 
-        /// Sleeps until the peer's answer, several times. When all has come nothing wakes it any more.
+        /// Sleeps until the peer's answer, several times. After the last answer, nothing may wake the
+        /// sleeper.
         fn sleep_between_answers(&mut self) {
             let mut sleeper = Sleeper::new(&self.ports).unwrap();
             let start = Instant::now();
@@ -307,7 +309,7 @@ mod peers {
                 }
                 let longest = Duration::from_millis(if wakes < 20 { 10_000 } else { 20 });
                 if self.ports[0].rx_burst(&mut burst) > 0 {
-                    // The answer was there before it slept.
+                    // The answer arrived before the sleep.
                 } else if sleeper.sleep(longest) {
                     (wakes, quiet) = (wakes + 1, 0);
                 } else {
@@ -321,7 +323,7 @@ mod peers {
             }
         }
 
-        /// Sends `count` packets at once; returns how many went.
+        /// Sends `count` packets at once. Returns the number accepted.
         fn send(&mut self, count: u32) -> usize {
             let mut burst: Burst<Mbuf> = (0..count).map(|number| self.packet(number)).collect();
             self.ports[0].tx_burst(&mut burst)
@@ -335,7 +337,8 @@ mod peers {
             mbuf
         }
 
-        /// Sends numbered packets a few at a time and expects each back, in order, inverted by the peer.
+        /// Sends numbered packets, a few at a time. Checks that each comes back in order, inverted by the
+        /// peer.
         fn echo(&mut self, count: u32) {
             let start = Instant::now();
             let (mut sent, mut received) = (0, 0);
@@ -372,7 +375,8 @@ mod peer {
 
     use super::patience::PATIENCE;
 
-    /// Two ends, and more of them, in this process: the driver frees what one end had while the other closes.
+    /// Opens and closes several pairs of ends in this process. The driver frees the resources of one end
+    /// while its peer closes.
     pub fn open_and_close_pairs() {
         let end = |at: usize| {
             let role = ["server", "client"][at % 2];
@@ -391,7 +395,7 @@ mod peer {
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
     }
 
-    /// Inverts and returns what arrives until standard input is closed.
+    /// Inverts and returns received packets until standard input is closed.
     pub fn run(device: &str) {
         if let Some(most) =
             std::env::var("WEDJAT_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok())
@@ -425,7 +429,7 @@ mod peer {
     }
 }
 
-/// Clients of a memif server that mean no good.
+/// Hostile clients of a memif server.
 #[cfg(feature = "dpdk")]
 mod siege {
     use std::mem::MaybeUninit;
@@ -443,7 +447,7 @@ mod siege {
     const CONNECTIONS: u64 = 3000;
     const AT_ONCE: usize = 64;
 
-    /// Descriptors and threads of a process.
+    /// Returns the number of descriptors and of threads of a process.
     pub fn counts(process: u32) -> (usize, usize) {
         let count = |what: &str| {
             std::fs::read_dir(format!("/proc/{process}/{what}"))
@@ -452,7 +456,7 @@ mod siege {
         (count("fd"), count("task"))
     }
 
-    /// Until a process has no more than it had.
+    /// Waits until a process has no more descriptors than before.
     pub fn wait_for(process: u32, before: (usize, usize)) {
         let began = Instant::now();
         while counts(process).0 > before.0 {
@@ -462,8 +466,8 @@ mod siege {
         }
     }
 
-    /// Thousands of clients of all bad kinds, up to [`AT_ONCE`] at a time; the most descriptors and threads that the server
-    /// had meanwhile.
+    /// Connects thousands of hostile clients of all kinds, up to [`AT_ONCE`] at a time. Returns the maximum
+    /// of the server's descriptors and threads meanwhile.
     pub fn lay(socket: &str, server: u32) -> (usize, usize) {
         let address = SocketAddrUnix::new_abstract_name(socket.as_bytes()).unwrap();
         let mut most = (0, 0);
@@ -476,7 +480,8 @@ mod siege {
             let now = counts(server);
             most = (now.0.max(most.0), now.1.max(most.1));
             open.push_back(peer);
-            // Most go at once, some stay half open, so that the server's places are taken now and then.
+            // Most clients disconnect at once. Some stay half open, so that the server's places run out now
+            // and then.
             if number % 256 != 0 || open.len() > AT_ONCE {
                 open.pop_front();
             }
@@ -484,7 +489,7 @@ mod siege {
         most
     }
 
-    /// What a client may do wrong, in one of many ways.
+    /// Violates the protocol in one of many ways.
     fn misbehave(peer: &OwnedFd, number: u64) {
         let init = message(3, &[(2, &0x200_u16.to_ne_bytes())]);
         let region = |bytes: u64, index: u16| {
@@ -497,35 +502,39 @@ mod siege {
         let connect = message(6, &[]);
         match number % 8 {
             0 => {}
-            1 => say(peer, &message(4, &[]), Some(&memory)),
-            // The region is longer than what is behind it: the driver would find its rings beyond the end.
+            1 => send_message(peer, &message(4, &[]), Some(&memory)),
+            // The region is longer than its file: the driver would look for its rings beyond the end.
             2 => {
-                say(peer, &init, None);
-                say(peer, &region(1 << 30, 0), Some(&memory));
-                say(peer, &ring(1, (1 << 29) as u32, 10), Some(&memory));
-                say(peer, &ring(0, (1 << 29) as u32, 10), Some(&memory));
-                say(peer, &connect, None);
+                send_message(peer, &init, None);
+                send_message(peer, &region(1 << 30, 0), Some(&memory));
+                send_message(peer, &ring(1, (1 << 29) as u32, 10), Some(&memory));
+                send_message(peer, &ring(0, (1 << 29) as u32, 10), Some(&memory));
+                send_message(peer, &connect, None);
             }
-            // Rings that do not lie in the region.
+            // Rings outside the region.
             3 => {
-                say(peer, &init, None);
-                say(peer, &region(REGION, 0), Some(&memory));
-                say(peer, &ring(1, u32::MAX - 3, 14), Some(&memory));
-                say(peer, &ring(0, 0, 14), Some(&memory));
-                say(peer, &connect, None);
+                send_message(peer, &init, None);
+                send_message(peer, &region(REGION, 0), Some(&memory));
+                send_message(peer, &ring(1, u32::MAX - 3, 14), Some(&memory));
+                send_message(peer, &ring(0, 0, 14), Some(&memory));
+                send_message(peer, &connect, None);
             }
-            // More descriptors than one client may have.
+            // More descriptors than a client may pass.
             4 => {
-                say(peer, &init, None);
-                (0..64).for_each(|index| say(peer, &region(REGION, index), Some(&memory)));
+                send_message(peer, &init, None);
+                (0..64).for_each(|index| send_message(peer, &region(REGION, index), Some(&memory)));
             }
-            // It breaks off in the middle.
+            // The client disconnects halfway.
             5 => {
-                say(peer, &init, None);
-                say(peer, &region(REGION, 0), Some(&memory));
-                say(peer, &ring(1, 0, 4), Some(&memory));
+                send_message(peer, &init, None);
+                send_message(peer, &region(REGION, 0), Some(&memory));
+                send_message(peer, &ring(1, 0, 4), Some(&memory));
             }
-            6 => say(peer, &message(number as u16, &[(2, &number.to_ne_bytes())]), Some(&memory)),
+            6 => send_message(
+                peer,
+                &message(number as u16, &[(2, &number.to_ne_bytes())]),
+                Some(&memory),
+            ),
             _ => {
                 let bytes: Vec<u8> = (0..number % 300).map(|at| (at * number) as u8).collect();
                 send(peer, &bytes, None);
@@ -549,11 +558,11 @@ mod siege {
         bytes
     }
 
-    fn say(peer: &OwnedFd, bytes: &[u8; 128], descriptor: Option<&OwnedFd>) {
+    fn send_message(peer: &OwnedFd, bytes: &[u8; 128], descriptor: Option<&OwnedFd>) {
         send(peer, bytes, descriptor);
     }
 
-    /// The server may have closed its end.
+    /// Errors are ignored: the server may have closed its end.
     fn send(peer: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,4 +1,5 @@
-//! The scheduler in another program: the leaf's decisions and bytes, a ledger that balances, and calls that can't be.
+//! The scheduler as a library in another program: decisions and bytes equal the leaf's, ledgers balance, and
+//! invalid calls fail.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod embed_v6;
@@ -9,14 +10,14 @@ use std::collections::BTreeSet;
 
 use wedjat::embed::{
     Change, Choice, Context, DropReason, Misuse, NO_WORKER, Options, Picker, QUESTION_LEN,
-    Released, ReleasedTask, Rewrite, Scheduler, TaskDescription, Verdict, WorkerReport,
+    ReleasedPacket, ReleasedTask, Rewrite, Scheduler, TaskDescription, Verdict, WorkerReport,
 };
 use wedjat::io::Buf;
 use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::limits::{BURST, QUEUE, UNRESOLVED_HELD_MAX};
 use wedjat::state::{Counter, Gauge, Totals};
 use wedjat::wire::arp::{self, Operation};
-use wedjat::wire::checksum::Sum;
+use wedjat::wire::checksum::PartialChecksum;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::{ipv4, udp};
@@ -26,7 +27,7 @@ use rig::{Sizes, TICKS_HZ};
 
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
-/// Two ports, two servers; the second server's MAC address is left to ARP.
+/// Configuration with two ports and two servers. ARP resolves the second server's MAC address.
 fn text(policy: &str) -> String {
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\n\
@@ -48,7 +49,7 @@ fn context(policy: &str) -> Context {
     scheduler(policy).context(0).unwrap()
 }
 
-/// The library asks for proof as the leaf does, by the same line of the configuration.
+/// Checks that the library requires proofs like the leaf, by the same key of the configuration.
 fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
     use std::os::unix::fs::PermissionsExt;
     use wedjat::wire::auth::sequence_at;
@@ -68,14 +69,15 @@ fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
         verdicts[0]
     };
     assert_eq!(judge(bare), Verdict::Drop(DropReason::AuthMissing));
-    // What is from before the start by more than clocks differ may have been seen by an earlier scheduler.
+    // Packets signed before the start, by more than clocks differ, may be replays of packets that an earlier
+    // scheduler accepted.
     assert_eq!(judge(&signed(now - minutes(6))), Verdict::Drop(DropReason::AuthReplay));
     assert!(matches!(judge(&signed(now)), Verdict::Hold { .. }));
     assert_eq!(judge(&signed(now)), Verdict::Drop(DropReason::AuthReplay));
 }
 
 #[test]
-fn replies_of_a_pool_with_a_key_are_proved() {
+fn replies_of_a_keyed_pool_are_proved() {
     use wedjat::wire::auth::{Key, addresses};
     let bare = reply(10, 2, LEAF_MACS[1]);
     let signed = |sequence| {
@@ -100,7 +102,7 @@ fn replies_of_a_pool_with_a_key_are_proved() {
     check_proof(&text("horus"), &bare, signed);
 }
 
-/// The same numbers every time.
+/// Deterministic random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -117,8 +119,8 @@ fn who_is(target: u32, to: Mac) -> Vec<u8> {
     frame
 }
 
-/// What server 1 says to a question of the leaf's.
-fn here_is_server(server: usize) -> Vec<u8> {
+/// A server's answer to the leaf's ARP request.
+fn server_answer(server: usize) -> Vec<u8> {
     let answer = arp::Packet {
         operation: Operation::Reply,
         sender_mac: Mac([2, 0, 0, 0, 2, 12]),
@@ -131,7 +133,7 @@ fn here_is_server(server: usize) -> Vec<u8> {
     frame
 }
 
-/// A packet of any kind and the port it comes to; a quarter of them damaged.
+/// Returns a packet of any kind and its port. A quarter of the packets are damaged.
 fn any_packet(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     let header = Header {
         extended: dice.below(3) == 0,
@@ -147,7 +149,7 @@ fn any_packet(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     (port, damaged(dice, packet))
 }
 
-/// A packet of which a quarter are damaged.
+/// Damages a quarter of the packets.
 fn damaged(dice: &mut Dice, mut packet: Vec<u8>) -> Vec<u8> {
     match dice.below(12) {
         0 => {
@@ -161,15 +163,15 @@ fn damaged(dice: &mut Dice, mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// Bursts, each with the port that it comes to.
+/// Bursts, each with its port.
 type Bursts = Vec<(usize, Vec<Vec<u8>>)>;
 
 fn bursts(seed: u64, count: usize) -> Bursts {
-    let first = vec![(0, vec![who_is(LEAF_CLIENTS, Mac::BROADCAST)]), (1, vec![here_is_server(1)])];
+    let first = vec![(0, vec![who_is(LEAF_CLIENTS, Mac::BROADCAST)]), (1, vec![server_answer(1)])];
     bursts_of(first, seed, count, any_packet)
 }
 
-/// These bursts, and behind them some of either port.
+/// Returns these bursts, followed by `count` random ones of alternating ports.
 fn bursts_of(
     mut bursts: Bursts,
     seed: u64,
@@ -201,12 +203,12 @@ fn process(context: &mut Context, port: usize, now: u64, burst: &mut [Vec<u8>]) 
     verdicts[..burst.len()].to_vec()
 }
 
-/// An answer may be shorter than its question.
+/// Truncates packets to these lengths: an answer may be shorter than its request.
 fn shorten(burst: &mut [Vec<u8>], lengths: Vec<usize>) {
     burst.iter_mut().zip(lengths).for_each(|(packet, length)| packet.truncate(length));
 }
 
-/// An application: a context, and the packets that it lets wait.
+/// An application: a context and its held packets.
 struct Application {
     context: Context,
     pool: FramePool,
@@ -219,7 +221,7 @@ impl Application {
         Self { context, pool: FramePool::new(16_384, 256), held }
     }
 
-    /// As [`process`]; what is to be held is kept.
+    /// Like [`process`]; also keeps the packets to be held.
     fn process(&mut self, port: usize, now: u64, burst: &mut [Vec<u8>]) -> Vec<Verdict> {
         let verdicts = process(&mut self.context, port, now, burst);
         for (packet, verdict) in burst.iter().zip(&verdicts) {
@@ -232,7 +234,7 @@ impl Application {
         verdicts
     }
 
-    fn release(&mut self, now: u64) -> Option<Released<Frame>> {
+    fn release(&mut self, now: u64) -> Option<ReleasedPacket<Frame>> {
         let released = self.context.release(now, &mut self.held);
         assert!(self.context.counters().balances());
         released
@@ -243,11 +245,11 @@ impl Application {
     }
 }
 
-/// What goes out of each port: what passes in order, then what need not wait any more, then answers.
+/// Returns the outgoing packets of each port: passed packets in order, then released ones, then answers.
 fn sent(
     burst: &[Vec<u8>],
     verdicts: &[Verdict],
-    released: &[Released<Frame>],
+    released: &[ReleasedPacket<Frame>],
 ) -> [Vec<Vec<u8>>; 2] {
     let mut out = [vec![], vec![]];
     let passing = burst.iter().map(Vec::as_slice).zip(verdicts.iter().copied());
@@ -278,14 +280,14 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
     }
 }
 
-/// A context, and a leaf with the same configuration over ports in memory, send the same bytes.
+/// Compares a context with a leaf of the same configuration over ports in memory: both send the same bytes.
 fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
     let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
-    let rig::Built { mut leaf, mut far, .. } = rig::leaf(text, sizes);
+    let rig::CoreRig { mut leaf, mut far, .. } = rig::leaf(text, sizes);
     let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
     let context = Scheduler::from_toml(text, &options).unwrap().context(0).unwrap();
     let mut application = Application::new(context);
-    leaf.poll(1); // asks for the second server
+    leaf.poll(1); // requests the second server's MAC address
     far.iter_mut().for_each(|port| while port.receive().is_some() {});
     assert!(application.release(1).is_none());
     let (mut forwarded, mut waited) = (0, 0);
@@ -294,7 +296,7 @@ fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
         assert!(burst.iter().all(|packet| far[port].send(packet)));
         leaf.poll(now);
         let verdicts = application.process(port, now, &mut burst);
-        // No more at once than the leaf.
+        // At most one burst at a time, like the leaf.
         let released: Vec<_> =
             std::iter::from_fn(|| application.release(now)).take(BURST).collect();
         waited += released.len();
@@ -323,7 +325,7 @@ fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
     assert_eq!(leaf.stages().counters().dropped_total(), ours.dropped_total(), "{policy}");
 }
 
-/// Writes what `decide` says into a packet, checksums anew.
+/// Applies a rewrite of `decide` to a packet and recomputes the checksums.
 fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
     ether::emit_addresses(frame, rewrite.dst_mac, rewrite.src_mac);
     let at = usize::from(rewrite.udp_at);
@@ -333,7 +335,7 @@ fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
     ip[16..20].copy_from_slice(&rewrite.dst.to_be_bytes());
     ip[8] -= 1;
     ip[10..12].fill(0);
-    let sum = Sum::default().bytes(ip).checksum();
+    let sum = PartialChecksum::default().bytes(ip).checksum();
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     if rewrite.task {
         segment[udp::LEN + 5..][..2].copy_from_slice(&rewrite.worker.to_be_bytes());
@@ -342,7 +344,8 @@ fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
     if segment[6..8] != [0, 0] {
         segment[6..8].fill(0);
         let len = u16::from_be_bytes([segment[4], segment[5]]);
-        let pseudo = Sum::default().bytes(&ip[12..20]).number(u16::from(ipv4::UDP)).number(len);
+        let pseudo =
+            PartialChecksum::default().bytes(&ip[12..20]).number(u16::from(ipv4::UDP)).number(len);
         let sum = pseudo.bytes(&segment[..usize::from(len)]).checksum();
         let sum = if sum == 0 { u16::MAX } else { sum };
         segment[6..8].copy_from_slice(&sum.to_be_bytes());
@@ -357,7 +360,8 @@ fn deciding_and_rewriting_agree() {
     }
 }
 
-/// What one context writes into packets, and what `apply` writes into them by the other's decisions, are the same; how many went on.
+/// Compares two contexts: packets rewritten by the first equal those rewritten by `apply` after the second's
+/// decisions. Returns the number of packets that pass.
 fn compare_decisions(
     mut rewriting: Context,
     mut deciding: Context,
@@ -395,10 +399,10 @@ fn compare_decisions(
 }
 
 #[test]
-fn a_packet_is_held_until_its_next_hop_answers() {
+fn packet_is_held_until_its_next_hop_answers() {
     let mut application = Application::new(context("round-robin"));
-    // Besides those that wait, a burst of those that had to make room for others.
-    // And those of tasks that wait, once the pool has a policy that lets them.
+    // Places for packets that wait for a next hop, for a burst of displaced ones, and for queued tasks. The
+    // last are there for a later change to a policy that queues.
     assert_eq!(application.context.places(), UNRESOLVED_HELD_MAX + BURST + QUEUE);
     let mut burst: Vec<_> = (0..8).map(|seq| task(Header::new_task(POOL, seq))).collect();
     let verdicts = application.process(0, 1, &mut burst);
@@ -413,7 +417,7 @@ fn a_packet_is_held_until_its_next_hop_answers() {
     assert_eq!(application.context.question(2, &mut frame), None, "asked once");
     assert_eq!(application.context.counters().read(Gauge::Held), 4);
 
-    assert_eq!(application.process(1, 3, &mut [here_is_server(1)]), [Verdict::Consumed]);
+    assert_eq!(application.process(1, 3, &mut [server_answer(1)]), [Verdict::Consumed]);
     for verdict in verdicts.iter().filter(held) {
         let released = application.release(3).unwrap();
         let Verdict::Hold { place, worker } = *verdict else { unreachable!() };
@@ -436,14 +440,14 @@ fn questions_are_asked_in_buffers_of_a_pool() {
     assert_eq!(arp::Packet::parse(question.bytes()).unwrap().target, SERVERS[1]);
     assert_eq!((port, question.bytes().len()), (1, arp::FRAME_LEN));
     assert!(application.context.ask(1, &mut pool).is_none(), "asked once");
-    // While the pool is empty nothing is asked; later it is asked again.
+    // No request is sent while the pool is empty. It is repeated later.
     assert!(application.context.ask(200_000_001, &mut pool).is_none());
     drop(question);
     assert!(application.context.ask(400_000_001, &mut pool).is_some());
 }
 
 #[test]
-fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
+fn held_packets_expire_and_are_bounded() {
     let mut application = Application::new(context("round-robin"));
     let (mut held, mut refused) = (0, 0);
     for now in 0..20 {
@@ -459,7 +463,8 @@ fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
             }
         }
     }
-    // A newcomer pushes the oldest out, until the owner must take these back first.
+    // A new packet displaces the oldest. After a burst of displaced packets, the owner must take these back
+    // first.
     assert_eq!((held, refused), (UNRESOLVED_HELD_MAX + BURST, 320 - UNRESOLVED_HELD_MAX - BURST));
     application.held[7] = None; // lost by its owner
     let mut frame = [0; QUESTION_LEN];
@@ -476,7 +481,7 @@ fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
         }
         questions += usize::from(application.context.question(now, &mut frame).is_some());
     }
-    // One of those pushed out was lost.
+    // One of the displaced packets was lost.
     assert_eq!((gone, pushed_out), (UNRESOLVED_HELD_MAX, BURST - 1));
     assert!(application.held().is_empty());
     let counters = application.context.counters();
@@ -484,9 +489,9 @@ fn held_packets_are_given_up_in_the_end_and_have_a_bound() {
     assert!(counters.balances());
 }
 
-/// Tasks and replies without order, and at last the end: every packet is somewhere, and counted.
+/// Random tasks and replies, then the shutdown: every packet is accounted for.
 #[test]
-fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() {
+fn queued_tasks_stay_bounded_through_a_storm() {
     for (policy, seed) in [("jbsq(k=1)", 1), ("jbsq(k=3)", 2), ("cfcfs", 3), ("jbsq(k=2)", 4)] {
         let text = text(policy).replace("policy =", "queue = 20\npolicy =");
         let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
@@ -511,7 +516,7 @@ fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() 
             assert!(application.context.counters().read(Gauge::Queued) <= 20);
             for _ in 0..dice.below(40) {
                 let Some(released) = application.release(now) else { break };
-                // Packets behind the first of a task may find that it was dropped.
+                // Later packets of a task are dropped if its first one was.
                 let gone = Verdict::Drop(DropReason::UnknownConnection);
                 let went = matches!(released.verdict, Verdict::Forward { worker: 10..18, .. });
                 assert!(went || released.verdict == gone, "{:?}", released.verdict);
@@ -544,7 +549,7 @@ fn tasks_that_wait_stay_within_bounds_and_the_ledger_balances_through_a_storm() 
 }
 
 #[test]
-fn calls_that_cannot_be_do_nothing() {
+fn impossible_calls_do_nothing() {
     let mut context = context("horus");
     let mut packets = vec![task(Header::new_task(POOL, 1)); BURST + 1];
     let mut slices: Vec<&mut [u8]> = packets.iter_mut().map(|packet| &mut packet[..]).collect();
@@ -579,7 +584,7 @@ fn packets_of_any_length_are_taken() {
 }
 
 #[test]
-fn workers_leave_and_return_and_the_unsent_is_counted() {
+fn workers_leave_and_return_with_unsent_counted() {
     let mut context = context("random");
     for worker in (10..18).filter(|worker| *worker != 12) {
         context.set_active(worker, false).unwrap();
@@ -601,12 +606,12 @@ fn workers_leave_and_return_and_the_unsent_is_counted() {
 }
 
 #[test]
-fn what_a_port_does_not_take_is_freed_and_counted() {
+fn packets_rejected_by_a_port_are_counted() {
     let mut context = context("random");
     (14..18).for_each(|worker| context.set_active(worker, false).unwrap());
     let pool = FramePool::new(64, 256);
     let (mut port, mut wire) = pair(40, &pool);
-    // More than a burst, and more than the port has room for.
+    // More than a burst, and more than the port can take.
     let mut tasks: Vec<_> = (0..50).map(|seq| task(Header::new_task(POOL, seq))).collect();
     tasks.chunks_mut(BURST).for_each(|burst| _ = process(&mut context, 0, 1, burst));
     context.send(&mut port, tasks.iter().map(|packet| pool.frame(packet).unwrap()));
@@ -632,7 +637,7 @@ fn what_a_port_does_not_take_is_freed_and_counted() {
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn missing_parts_are_reported() {
     let create = |text: &str, options| match Scheduler::from_toml(text, &options) {
         Ok(_) => panic!("accepted"),
         Err(error) => error.to_string(),
@@ -651,8 +656,8 @@ fn what_is_missing_is_told() {
     assert!(scheduler.context(0).is_none(), "once");
 }
 
-/// A configuration without ports: what a program has whose header is not ours.
-fn told(policy: &str, more: &str) -> Scheduler {
+/// A configuration without ports, for programs with a task header of their own.
+fn portless_config(policy: &str, more: &str) -> Scheduler {
     let text = format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nworkers_max = 8\n\
          [[pool]]\nid = {POOL}\npolicy = '{policy}'\n{more}\n\
@@ -661,7 +666,7 @@ fn told(policy: &str, more: &str) -> Scheduler {
     Scheduler::from_toml(&text, &Options { ticks_hz: TICKS_HZ, macs: &[] }).unwrap()
 }
 
-/// What becomes of tasks with these numbers.
+/// Returns the choices for tasks with these numbers.
 fn pick(picker: &mut Picker, now: u64, ids: std::ops::Range<u64>) -> Vec<Choice> {
     let tasks: Vec<_> = ids.map(|id| TaskDescription { id, class: 0 }).collect();
     let mut choices = vec![Choice::Refused; tasks.len()];
@@ -674,8 +679,8 @@ fn done(worker: u16, queue: u16) -> WorkerReport {
 }
 
 #[test]
-fn tasks_that_are_told_wait_and_go_in_order() {
-    let mut scheduler = told("jbsq(k=1)", "queue = 3\noverflow = 'refuse'");
+fn reported_tasks_wait_in_order() {
+    let mut scheduler = portless_config("jbsq(k=1)", "queue = 3\noverflow = 'refuse'");
     assert!(scheduler.context(0).is_none() && scheduler.ports() == 0);
     let mut picker = scheduler.picker(0).unwrap();
     assert!(scheduler.picker(0).is_none());
@@ -684,13 +689,13 @@ fn tasks_that_are_told_wait_and_go_in_order() {
     assert_eq!(went.len(), 2, "one task for each worker: {choices:?}");
     assert_eq!(choices[2..], [Choice::Held, Choice::Held, Choice::Held, Choice::Refused]);
     assert_eq!(picker.release(1), None);
-    // Whoever is free gets the first that waits; one that is told to be lost frees a place as well.
+    // The first queued task goes to the worker that becomes free. A task reported as lost frees a place too.
     assert_eq!(picker.report(&[done(11, 0), done(99, 0)]), 1);
     assert_eq!(picker.release(2), Some(ReleasedTask { id: 2, outcome: Ok(11) }));
     assert_eq!(picker.release(2), None);
     picker.lost(10, 1).unwrap();
     assert_eq!(picker.release(3), Some(ReleasedTask { id: 3, outcome: Ok(10) }));
-    // A task that the program sent by itself takes a place.
+    // A task sent by the program itself takes a place.
     assert_eq!(picker.report(&[done(10, 0)]), 1);
     picker.sent(10).unwrap();
     assert_eq!(picker.release(4), None);
@@ -707,8 +712,8 @@ fn tasks_that_are_told_wait_and_go_in_order() {
 }
 
 #[test]
-fn what_is_told_wrongly_is_refused_and_what_is_not_known_is_counted() {
-    let mut scheduler = told("random", "");
+fn wrong_reports_are_refused_unknown_ones_counted() {
+    let mut scheduler = portless_config("random", "");
     let mut picker = scheduler.picker(0).unwrap();
     let tasks = [TaskDescription::default(); BURST + 1];
     let mut choices = [Choice::Held; BURST + 1];
@@ -717,7 +722,7 @@ fn what_is_told_wrongly_is_refused_and_what_is_not_known_is_counted() {
     assert_eq!(choices, [Choice::Held; BURST + 1]);
     picker.pick(POOL + 1, 1, &tasks[..2], &mut choices).unwrap();
     assert_eq!(choices[..2], [Choice::Dropped(DropReason::UnknownPool); 2]);
-    // Reports of more tasks than a worker can have are not believed, as on a leaf.
+    // Reports of more tasks than a worker can have are ignored, as on a leaf.
     assert_eq!(pick(&mut picker, 1, 0..4).len(), 4);
     assert_eq!(picker.report(&[done(10, 60_000)]), 1);
     let worker = scheduler.workers().into_iter().find(|one| one.worker == 10).unwrap();
@@ -733,8 +738,8 @@ fn what_is_told_wrongly_is_refused_and_what_is_not_known_is_counted() {
 }
 
 #[test]
-fn members_and_policies_change_while_tasks_are_told() {
-    let mut scheduler = told("round-robin", "");
+fn members_and_policies_change_during_reported_tasks() {
+    let mut scheduler = portless_config("round-robin", "");
     let mut picker = scheduler.picker(0).unwrap();
     let ms = TICKS_HZ / 1000;
     let mut now = 0;
@@ -745,7 +750,7 @@ fn members_and_policies_change_while_tasks_are_told() {
             assert_eq!(picker.release(now), None);
             assert!(now < 1000 * ms, "the picker takes {change}");
         }
-        scheduler.tend(now);
+        scheduler.collect(now);
         now
     };
     let workers = |choices: Vec<Choice>| -> BTreeSet<u16> {
@@ -783,7 +788,7 @@ mod example;
 mod own_header;
 
 #[test]
-fn the_example_with_a_header_of_its_own_serves() {
+fn own_header_example_serves() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let (address, over) = (socket.local_addr().unwrap(), std::sync::atomic::AtomicBool::new(false));
     let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Packets are explained: what became of each and why, as leaf and agent tell it while they run, and of a capture.
+//! Explanations of packets: their fate and its reason, from running leaves and agents and from captures.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -23,7 +23,7 @@ use wedjat::io::memory::{FramePool, RingPort, pair};
 use wedjat::io::pcap::{Capture, write_frames};
 use wedjat::node::explain::{Explainer, Fate, Filter, Moment, Record, Records};
 use wedjat::node::tap::{TapCommands, TapOrder};
-use wedjat::policy::Basis;
+use wedjat::policy::SelectionBasis;
 use wedjat::reason::DropReason;
 use wedjat::role::Leaf;
 use wedjat::state::{Counter, Load};
@@ -36,7 +36,7 @@ use frames::*;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
-/// Workers 10 to 13 of the first server, whose MAC address is left to ARP if `asks`.
+/// Workers 10 to 13 at the first server. ARP resolves its MAC address if `asks`.
 fn config(policy: &str, asks: bool) -> String {
     let mac = if asks { "" } else { "mac = '02:00:00:00:02:0b'\n" };
     format!(
@@ -49,7 +49,7 @@ fn config(policy: &str, asks: bool) -> String {
     )
 }
 
-/// A leaf that explains its packets, and what is around it.
+/// A leaf that explains its packets, with the far ends of its ports.
 struct Node {
     leaf: Leaf<RingPort, FramePool>,
     far: Vec<RingPort>,
@@ -61,7 +61,7 @@ struct Node {
 impl Node {
     fn new(text: &str, filter: Option<Filter>) -> Self {
         let sizes = rig::Sizes { depth: 64, frames: 1024, bytes: 256 };
-        let rig::Built { leaf, far, .. } = rig::leaf(text, sizes);
+        let rig::CoreRig { leaf, far, .. } = rig::leaf(text, sizes);
         let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
         let leaf = leaf.with_tap(commands.clone());
         let mut node = Self { leaf, far, commands, records, now: 1 };
@@ -82,7 +82,7 @@ impl Node {
         self.leaf.poll(self.now);
     }
 
-    /// What has left both ports since.
+    /// Returns the packets sent by both ports since the last call.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         for port in &mut self.far {
@@ -91,8 +91,8 @@ impl Node {
         sent
     }
 
-    /// These come to a port, at once; what is told of them.
-    fn told(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Record> {
+    /// Sends frames to a port at once. Returns the explanations.
+    fn explain_frames(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Record> {
         assert!(frames.iter().all(|frame| self.far[port].send(frame)));
         self.poll();
         std::iter::from_fn(|| self.records.next()).collect()
@@ -107,13 +107,13 @@ fn tasks(count: u16) -> Vec<Vec<u8>> {
     (0..count).map(|seq| task(Header::new_task(POOL, seq))).collect()
 }
 
-/// Dropped, for each of these reasons.
+/// Packets that are dropped, one for each of these reasons.
 fn refused() -> Vec<(DropReason, Vec<u8>)> {
     let (mut damaged, mut last_hop) = (tasks(1).remove(0), tasks(1).remove(0));
     damaged[50] ^= 1;
     last_hop[ether::LEN + 8] = 1;
     let sum = u16::from_be_bytes([last_hop[24], last_hop[25]]);
-    // 63 less in the upper half of a word: as much more in the sum's complement.
+    // The upper half of a word is reduced by 63: the complement in the checksum grows by the same amount.
     let (sum, carry) = sum.overflowing_add(63 << 8);
     last_hop[24..26].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
     vec![
@@ -126,19 +126,19 @@ fn refused() -> Vec<(DropReason, Vec<u8>)> {
 }
 
 #[test]
-fn each_task_is_told_with_what_it_was_decided_by() {
+fn each_task_is_explained_with_its_decision() {
     let mut node = explained(&config("horus", false));
-    let told = node.told(0, &tasks(6));
+    let told = node.explain_frames(0, &tasks(6));
     assert_eq!(told.len(), 6);
     for (at, one) in told.iter().enumerate() {
         let Fate::Sent { port: 1, worker } = one.fate else { panic!("{one:?}") };
         let beliefs = one.beliefs.as_ref().unwrap();
         assert_eq!((one.port, one.moment, one.worker), (Some(0), Moment::Arrived, Some(worker)));
         assert_eq!((beliefs.beliefs.active, one.follows), (4, false));
-        // The idle ones first; then the better of two, each of which has one.
+        // Idle workers come first. After them, the better of two workers is chosen, each with one task.
         let idle = 4_usize.saturating_sub(at);
         assert_eq!((beliefs.beliefs.idle, one.idle), (idle, idle > 0), "{at}");
-        let basis = if idle > 0 { Basis::Idle } else { Basis::Drawn };
+        let basis = if idle > 0 { SelectionBasis::Idle } else { SelectionBasis::Drawn };
         assert_eq!(beliefs.beliefs.basis, basis, "{at}");
         let chosen = one.chosen.unwrap();
         let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
@@ -148,35 +148,39 @@ fn each_task_is_told_with_what_it_was_decided_by() {
         assert_eq!(chosen.drift.0, before.drift.0 + Load::ONE.0, "{at}");
     }
     assert_eq!(node.sent().len(), 6);
-    // A reply, and what is believed then.
-    let told = node.told(1, &[reply(12, 3, LEAF_MACS[1])]);
+    // A reply, and the estimates after it.
+    let told = node.explain_frames(1, &[reply(12, 3, LEAF_MACS[1])]);
     assert_eq!(told[0].fate, Fate::Sent { port: 0, worker: 12 });
     let mut node = explained(&config("jsq", false));
-    node.told(0, &tasks(1));
+    node.explain_frames(0, &tasks(1));
     let first = node.sent().pop().unwrap();
     let worker = Header::parse(&first[udp::PAYLOAD..]).unwrap().dst;
-    node.told(1, &[reply(worker, 5, LEAF_MACS[1])]);
-    let told = node.told(0, &tasks(1));
+    node.explain_frames(1, &[reply(worker, 5, LEAF_MACS[1])]);
+    let told = node.explain_frames(0, &tasks(1));
     let beliefs = told[0].beliefs.as_ref().unwrap();
     let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
     assert_eq!(beliefs.beliefs.candidates[known].load, Load::tasks(5));
-    assert_eq!(beliefs.beliefs.basis, Basis::Best);
+    assert_eq!(beliefs.beliefs.basis, SelectionBasis::Best);
 }
 
 #[test]
-fn drops_are_told_with_their_reasons_and_filters_hold() {
+fn drops_are_explained_and_filters_apply() {
     let (reasons, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
     let all: Vec<_> = tasks(3).into_iter().chain(frames).collect();
     let fates = |told: &[Record]| told.iter().map(|one| one.fate).collect::<Vec<_>>();
     let dropped: Vec<_> = reasons.iter().map(|&reason| Fate::Dropped(reason)).collect();
     let mut node = explained(&config("random", false));
-    let told = node.told(0, &all);
+    let told = node.explain_frames(0, &all);
     assert_eq!(fates(&told)[3..], dropped);
     assert!(told[..3].iter().all(|one| matches!(one.fate, Fate::Sent { .. })));
     assert!(told[3..].iter().all(|one| one.chosen.is_none()));
     let drops = Filter { drops: true, ..Filter::default() };
-    assert_eq!(fates(&Node::new(&config("random", false), Some(drops)).told(0, &all)), dropped);
-    let counted = |filter| Node::new(&config("random", false), Some(filter)).told(0, &all).len();
+    assert_eq!(
+        fates(&Node::new(&config("random", false), Some(drops)).explain_frames(0, &all)),
+        dropped
+    );
+    let counted =
+        |filter| Node::new(&config("random", false), Some(filter)).explain_frames(0, &all).len();
     let all = Filter::default();
     assert_eq!(counted(Filter { reason: Some(DropReason::Runt), ..all }), 1);
     assert_eq!(counted(Filter { pool: Some(99), ..all }), 1);
@@ -190,9 +194,9 @@ fn drops_are_told_with_their_reasons_and_filters_hold() {
 }
 
 #[test]
-fn what_waits_is_told_when_it_comes_and_when_it_goes() {
+fn waiting_is_explained_at_both_ends() {
     let mut node = explained(&config("jbsq(k=1)", false));
-    let told = node.told(0, &tasks(7));
+    let told = node.explain_frames(0, &tasks(7));
     let fates: Vec<_> = told.iter().map(|one| one.fate).collect();
     assert!(fates[..4].iter().all(|fate| matches!(fate, Fate::Sent { .. })), "{fates:?}");
     let full = Fate::Dropped(DropReason::QueueFull);
@@ -200,19 +204,19 @@ fn what_waits_is_told_when_it_comes_and_when_it_goes() {
     let beliefs = &told[5].beliefs.as_ref().unwrap().beliefs;
     assert_eq!((beliefs.queue, beliefs.bound), ((1, 2), Some(1)));
     assert!(beliefs.candidates.iter().all(|one| one.outstanding == 1));
-    let told = node.told(1, &[reply(12, 0, LEAF_MACS[1])]);
+    let told = node.explain_frames(1, &[reply(12, 0, LEAF_MACS[1])]);
     let waited: Vec<_> = told.iter().filter(|one| one.moment == Moment::Waited).collect();
     assert_eq!(waited.len(), 1, "{told:?}");
     assert_eq!(waited[0].fate, Fate::Sent { port: 1, worker: 12 });
     assert_eq!(waited[0].seen.header().unwrap().seq, 4, "the first that waits");
-    // For a next hop: each is told of when it comes and once it goes.
+    // Packets that wait for a next hop are explained on arrival and on departure.
     let mut node = explained(&config("random", true));
-    let told = node.told(0, &tasks(2));
+    let told = node.explain_frames(0, &tasks(2));
     assert!(told.iter().all(|one| matches!(one.fate, Fate::Held { port: 1, .. })), "{told:?}");
     let question = node.sent().into_iter().find_map(|frame| arp::Packet::parse(&frame).ok());
     let question =
         question.unwrap_or_else(|| arp::Packet::request(LEAF_MACS[1], 0x0A00_0201, SERVERS[0]));
-    let told = node.told(1, &[arp_answer(&question, mac_of(SERVERS[0]))]);
+    let told = node.explain_frames(1, &[arp_answer(&question, mac_of(SERVERS[0]))]);
     let waited = told.iter().filter(|one| one.moment == Moment::Waited).count();
     assert_eq!((told[0].fate, waited), (Fate::Consumed, 2), "{told:?}");
     assert!(told[1..].iter().all(|one| matches!(one.fate, Fate::Sent { port: 1, .. })), "{told:?}");
@@ -224,24 +228,24 @@ fn later_packets_of_a_task_follow_the_first() {
     let first = Header { more: true, ..Header::new_task(POOL, 9) };
     let next = Header { code: Code::TaskContinuation, ..first };
     let last = Header { more: false, ..next };
-    let told = node.told(0, &[first, next, last].map(task));
+    let told = node.explain_frames(0, &[first, next, last].map(task));
     let follows: Vec<_> = told.iter().map(|one| one.follows).collect();
     assert_eq!(follows, [false, true, true]);
     assert!(told.iter().all(|one| one.worker == told[0].worker && one.worker.is_some()));
-    let told = node.told(0, &[task(Header { seq: 10, ..last })]);
+    let told = node.explain_frames(0, &[task(Header { seq: 10, ..last })]);
     assert_eq!(told[0].fate, Fate::Dropped(DropReason::UnknownConnection));
 }
 
 #[test]
-fn explaining_changes_no_decision_and_what_is_not_read_is_counted() {
+fn explaining_changes_no_decision_and_counts_overruns() {
     for policy in ["horus", "jsq", "racksched", "round-robin", "lsq-update"] {
         let mut both =
             [None, Some(Filter::default())].map(|filter| Node::new(&config(policy, false), filter));
         for round in 0..60_u16 {
             let sent = both.each_mut().map(|node| {
-                node.told(0, &tasks(5));
+                node.explain_frames(0, &tasks(5));
                 let report = reply(10 + round % 4, round % 3, LEAF_MACS[1]);
-                node.told(1, &[report]);
+                node.explain_frames(1, &[report]);
                 node.sent()
             });
             assert!(!sent[0].is_empty() && sent[0] == sent[1], "{policy}, {round}");
@@ -258,23 +262,23 @@ fn explaining_changes_no_decision_and_what_is_not_read_is_counted() {
     assert!(read >= 4096 && node.records.lost() > 0, "{read}");
     assert_eq!(read + node.records.lost(), 200 * 32);
     assert_eq!(node.leaf.stages().counters().read(Counter::Scheduled), 200 * 32);
-    // So many, and none after the end.
+    // At most this number of records, and none after the end.
     node.order(3, Some(Filter::default()), 5);
-    assert_eq!(node.told(0, &tasks(8)).len(), 5);
+    assert_eq!(node.explain_frames(0, &tasks(8)).len(), 5);
     node.order(4, Some(Filter::default()), 5);
     node.order(5, None, 0);
-    assert!(node.told(0, &tasks(8)).is_empty());
+    assert!(node.explain_frames(0, &tasks(8)).is_empty());
 }
 
 #[test]
-fn what_a_device_does_not_take_is_told() {
+fn packets_rejected_by_a_device_are_explained() {
     let mut node = explained(&config("random", false));
     for _ in 0..2 {
         assert!(tasks(32).iter().all(|frame| node.far[0].send(frame)));
         node.poll();
     }
     while node.records.next().is_some() {}
-    let told = node.told(0, &tasks(3)); // the ring to the workers is full
+    let told = node.explain_frames(0, &tasks(3)); // the ring to the workers is full
     let unsent: Vec<_> = told.iter().filter(|one| one.moment == Moment::Leaving).collect();
     assert_eq!(unsent.len(), 3, "{told:?}");
     assert!(unsent.iter().all(|one| one.fate == Fate::Dropped(DropReason::TxFull)));
@@ -282,14 +286,14 @@ fn what_a_device_does_not_take_is_told() {
 }
 
 #[test]
-fn an_agent_tells_who_is_given_a_task_and_how_it_ended() {
+fn agent_explains_assignment_and_outcome() {
     let text = "[agent]\nname = 'explained'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\n\
                 [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
                 [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nqueue = 64\nworkers = '10-11'\n";
     let pool = FramePool::new(64, 2048);
     let (near, mut far) = pair(16, &pool);
     let built = rig::agent(text, rig::TICKS_HZ, (vec![near], &pool), None);
-    let rig::BuiltAgent { agent, handles, .. } = built;
+    let rig::AgentRig { agent, handles, .. } = built;
     let (commands, records) = (TapCommands::default(), Arc::<Records>::default());
     let mut agent = agent.with_tap(commands.clone());
     let mut workers = rig::Workers::default();
@@ -302,7 +306,7 @@ fn an_agent_tells_who_is_given_a_task_and_how_it_ended() {
         agent.poll(now);
     };
     poll(&mut agent);
-    workers.work(|| false); // it is let in
+    workers.work(|| false); // the agent grants the worker
     let to_agent = |seq| {
         let flow = udp::Flow {
             src_mac: CLIENT_MAC,
@@ -342,12 +346,12 @@ fn an_agent_tells_who_is_given_a_task_and_how_it_ended() {
     assert_eq!(ended, [answered, answered]);
 }
 
-/// Workers 10 and 11, with one task each.
+/// An agent with workers 10 and 11, one task each.
 const AGENT: &str = "[agent]\nname = 'explained'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\n\
      [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
      [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nqueue = 2\nworkers = '10-11'\n";
 
-/// A task to the agent, and its reply in the name of a worker, if one is given.
+/// A task to the agent, or a worker's reply to it.
 fn at_agent(seq: u16, reply_of: Option<u16>) -> Vec<u8> {
     let (client, agent) = ((CLIENT_MAC, CLIENT, 40_000), (mac_of(SERVERS[0]), SERVERS[0], 1234));
     let (from, to) = if reply_of.is_some() { (agent, client) } else { (client, agent) };
@@ -369,14 +373,15 @@ fn at_agent(seq: u16, reply_of: Option<u16>) -> Vec<u8> {
 }
 
 #[test]
-fn a_capture_of_an_agent_is_explained_without_its_workers() {
-    // Two go to the workers, two wait and one finds the queue full; then the capture has the replies to 2 and 1.
+fn agent_capture_is_explained_without_workers() {
+    // Two tasks go to the workers, two wait, and one finds the queue full. The capture then holds the replies
+    // to 2 and 1.
     let tasks = (1..=5).map(|seq| at_agent(seq, None));
     let all: Vec<_> =
         tasks.chain([(2, 11), (1, 10)].map(|(seq, by)| at_agent(seq, Some(by)))).collect();
     let home = Home::new(AGENT, &all);
     let output = home.explain("in.pcap", &["--format", "json"]);
-    let (_, error) = said(&output);
+    let (_, error) = texts(&output);
     assert!(error.contains("note: all of its 2 workers are taken to be there"), "{error}");
     assert!(error.contains("it has 2 of them"), "{error}");
     let told = json(&output);
@@ -391,19 +396,19 @@ fn a_capture_of_an_agent_is_explained_without_its_workers() {
     assert_eq!(told[2]["beliefs"]["bound"], 1);
     let first: Vec<_> = told[..2].iter().map(|one| one["worker"].as_u64().unwrap()).collect();
     let ended: Vec<_> = told.iter().filter(|one| one["moment"] == "ended").collect();
-    // Whoever has the task ends it, also where another had it when the capture was made.
+    // The worker with the task ends it, even if another had the task in the capture.
     let by: Vec<_> = ended.iter().map(|one| one["worker"].as_u64().unwrap()).collect();
     assert_eq!(by, [first[1], first[0]], "{told:?}");
     assert!(ended.iter().all(|one| one["fate"] == "sent"), "{told:?}");
-    let (out, _) = said(&home.explain("in.pcap", &[]));
+    let (out, _) = texts(&home.explain("in.pcap", &[]));
     assert!(
         out.contains("memory: task 1 of pool 7 from 10.0.1.2:40000 is given to worker 1"),
         "{out}"
     );
     assert!(out.contains("is done by worker 1"), "{out}");
-    // Without replies nobody ends anything.
+    // Without replies no task ends.
     let home = Home::new(AGENT, &all[..3]);
-    let (out, error) = said(&home.explain("in.pcap", &[]));
+    let (out, error) = texts(&home.explain("in.pcap", &[]));
     assert!(error.contains("it has 0 of them") && !out.contains("is done"), "{out}{error}");
 }
 
@@ -422,7 +427,7 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// Explains a capture of this name, with these arguments besides.
+    /// Explains a capture of this name, with additional arguments.
     fn explain(&self, capture: &str, more: &[&str]) -> Output {
         let (capture, config) = (self.path(capture), self.path("node.toml"));
         let (capture, config) = (capture.to_str().unwrap(), config.to_str().unwrap());
@@ -434,14 +439,14 @@ fn wedjat(arguments: &[&str]) -> Output {
     Command::new(WEDJAT).args(arguments).env_remove("WEDJAT_STATE").output().unwrap()
 }
 
-fn said(output: &Output) -> (String, String) {
+fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// It fails, and says all of these words.
+/// Checks that the command failed with a message that contains these words.
 fn fails(output: &Output, words: &[&str]) {
-    let (_, said) = said(output);
+    let (_, said) = texts(output);
     assert!(!output.status.success() && !said.contains("panicked"), "{said}");
     for word in words {
         assert!(said.contains(word), "{word:?} is not in: {said}");
@@ -449,7 +454,7 @@ fn fails(output: &Output, words: &[&str]) {
 }
 
 fn json(output: &Output) -> Vec<Value> {
-    let (out, error) = said(output);
+    let (out, error) = texts(output);
     assert!(output.status.success(), "{error}");
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -458,7 +463,7 @@ fn json(output: &Output) -> Vec<Value> {
 fn a_capture_is_explained_without_a_node() {
     let (reasons, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
     let all: Vec<_> = tasks(2).into_iter().chain(frames).collect();
-    // Without MAC addresses: they are taken from the capture, and ARP is answered.
+    // Without MAC addresses: they are taken from the capture, and ARP requests are answered.
     let text = config("horus", true).replace(&format!("mac = '{}'\n", LEAF_MACS[0]), "");
     let home = Home::new(&text, &all);
     let told = json(&home.explain("in.pcap", &["--format", "json"]));
@@ -479,7 +484,7 @@ fn a_capture_is_explained_without_a_node() {
         assert_eq!((&one["fate"], &one["reason"]), (&"dropped".into(), &reason.name().into()));
         assert_eq!(one["look_at"], reason.look_at());
     }
-    let (out, error) = said(&home.explain("in.pcap", &["--drops", "--count", "3"]));
+    let (out, error) = texts(&home.explain("in.pcap", &["--drops", "--count", "3"]));
     let lines: Vec<_> = out.lines().collect();
     assert!(error.contains("note: port 0 (c) is taken to have 02:00:00:00:00:01"), "{error}");
     assert!(error.ends_with("3 packets explained\n"), "{error}");
@@ -492,7 +497,7 @@ fn a_capture_is_explained_without_a_node() {
     );
     assert!(lines[2].contains("task 3 of pool 99") && lines[2].contains("unknown_pool"), "{out}");
     assert_eq!(lines.len(), 3);
-    let (out, _) = said(&home.explain("in.pcap", &["--count", "1"]));
+    let (out, _) = texts(&home.explain("in.pcap", &["--count", "1"]));
     assert!(
         out.contains("goes to worker 13 (10.0.2.11) by w: horus, it is one of 4 that are believed idle, of 4 workers; 13 reported 0"),
         "{out}"
@@ -500,7 +505,7 @@ fn a_capture_is_explained_without_a_node() {
     assert_eq!(json(&home.explain("in.pcap", &["--pool", "99", "--format", "json"])).len(), 1);
 }
 
-/// The same over IPv6, whose neighbours are asked for by neighbour discovery.
+/// The same over IPv6, with neighbour discovery.
 #[test]
 fn a_capture_of_ipv6_is_explained() {
     let text = config("horus", true).replace("'10.0.1.1/24'", "'fd00:1::1/64'");
@@ -536,7 +541,7 @@ fn a_capture_of_ipv6_is_explained() {
     for (at, reason) in [(2, "udp_checksum"), (3, "ttl_expired"), (4, "ipv6_extension")] {
         assert_eq!(text(&what[at]), dropped(reason));
     }
-    let (out, error) = said(&home.explain("in.pcap", &["--host", "fd00:1::9"]));
+    let (out, error) = texts(&home.explain("in.pcap", &["--host", "fd00:1::9"]));
     let lines: Vec<_> = out.lines().collect();
     assert!(
         lines[0].contains("neighbour solicitation of fd00:1::9, who asks for fd00:1::1"),
@@ -545,7 +550,7 @@ fn a_capture_of_ipv6_is_explained() {
     assert!(lines[1].contains("task 0 of pool 7 from [fd00:1::9]:40000 goes to worker"), "{out}");
     assert!(lines[4].contains("IPv6 from fd00:1::9 to fd00:1::1 of protocol 0"), "{out}");
     assert!(error.ends_with("5 packets explained\n"), "{error}");
-    // Cut off: its checksum is taken for right.
+    // A truncated packet's checksum counts as right.
     let file = fs::File::create(home.path("cut.pcap")).unwrap();
     let mut capture = Capture::into_file(file, &home.path("cut.pcap")).unwrap();
     capture.write(std::time::Duration::ZERO, task.len() as u32, &task[..75]).unwrap();
@@ -554,11 +559,11 @@ fn a_capture_of_ipv6_is_explained() {
 }
 
 #[test]
-fn captures_of_a_node_and_cut_off_ones_are_explained() {
-    // What a leaf received and sent: what it sent itself is left out.
+fn complete_and_truncated_captures_are_explained() {
+    // A capture of both directions: packets sent by the leaf itself are skipped.
     let mut node = Node::new(&config("random", false), None);
     let mut both = tasks(3);
-    node.told(0, &both.clone());
+    node.explain_frames(0, &both.clone());
     let sent = node.sent();
     assert_eq!(sent.len(), 3);
     both.extend(sent);
@@ -574,9 +579,9 @@ fn captures_of_a_node_and_cut_off_ones_are_explained() {
         [("c", "arrived"), ("c", "arrived"), ("c", "arrived"), ("w", "arrived")]
     );
     assert!(told[3]["packet"].as_str().unwrap().contains("reply of worker 10"), "{}", told[3]);
-    // The client is found by ARP, and the reply goes on.
+    // ARP resolves the client, and the reply is sent.
     assert!(told[3]["fate"] == "sent" || told[4]["fate"] == "sent", "{told:?}");
-    // Cut off, as `tap start --snaplen` writes them.
+    // Truncated packets, as `tap start --snaplen` writes them.
     let file = fs::File::create(home.path("cut.pcap")).unwrap();
     let mut capture = Capture::into_file(file, &home.path("cut.pcap")).unwrap();
     for (at, frame) in tasks(4).iter().enumerate() {
@@ -585,12 +590,12 @@ fn captures_of_a_node_and_cut_off_ones_are_explained() {
     }
     capture.finish().unwrap();
     let output = home.explain("cut.pcap", &["--format", "json"]);
-    assert!(said(&output).1.contains("4 packets are cut off"), "{output:?}");
+    assert!(texts(&output).1.contains("4 packets are cut off"), "{output:?}");
     assert!(json(&output).iter().all(|one| one["fate"] == "sent"));
 }
 
 #[test]
-fn what_can_not_be_explained_says_why() {
+fn inexplicable_input_names_the_cause() {
     let home = Home::new(&config("random", false), &tasks(1));
     let absent = home.path("absent");
     let absent = absent.to_str().unwrap();
@@ -655,16 +660,16 @@ fn a_running_leaf_explains_its_packets() {
     }
     let times: Vec<_> = told.iter().map(|one| one["time_ns"].as_u64().unwrap()).collect();
     assert!(times.is_sorted());
-    let (out, error) = said(&explain(&["--reason", "unknown_pool", "--count", "3"]));
+    let (out, error) = texts(&explain(&["--reason", "unknown_pool", "--count", "3"]));
     assert_eq!(out.lines().count(), 3, "{error}");
     let line = "net_pcap0: task 3 of pool 99 from 10.0.1.2:40000 is dropped, unknown_pool: No pool of that id; look at: `[[pool]]`, `[[server]]`";
     assert!(out.lines().all(|one| one.ends_with(line)), "{out}");
-    let (out, error) = said(&explain(&["--host", "10.9.9.9", "--for", "200ms"]));
+    let (out, error) = texts(&explain(&["--host", "10.9.9.9", "--for", "200ms"]));
     assert!(out.is_empty() && error.contains("0 packets explained"), "{out}{error}");
     assert!(explain(&["--port", "net_pcap0", "--count", "1"]).status.success());
     fails(&explain(&["--port", "net_pcap7"]), &["port net_pcap7: there is none", "net_pcap0"]);
     fails(&explain(&["--reason", "rnt"]), &["reason rnt"]);
-    // One at a time, and who goes away is noticed.
+    // Only one client at a time is served, and its end is noticed.
     let mut other = Command::new(WEDJAT)
         .args(["explain", "--node", state, "--count", "0"])
         .stdout(Stdio::piped())

@@ -1,4 +1,5 @@
-//! Two spines and two leaves whose files name nothing, as processes in real time, and the controller that they follow.
+//! Two spines and two leaves without members in their files, as processes in real time, and the controller
+//! that they follow.
 #![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -16,18 +17,18 @@ use std::time::Instant;
 use serde_json::Value;
 
 use patience::*;
-use process::Running;
+use process::ChildProcess;
 use switch::*;
 
 #[test]
-fn a_fabric_that_a_controller_tells_of_itself_loses_a_spine_and_the_controller() {
+fn followed_fabric_survives_spine_and_controller_loss() {
     let home = Home::followed();
     let mut command = Command::new(WEDJAT);
     command
         .args(["controller", "--duration", LIFETIME, "--config"])
         .arg(home.path("controller.toml"));
     let log = fs::File::create(home.path("controller.log")).unwrap();
-    let controller = Running::start(command.stdout(Stdio::null()).stderr(log));
+    let controller = ChildProcess::start(command.stdout(Stdio::null()).stderr(log));
     let ctl = |arguments: &[&str]| {
         let mut command = Command::new(WEDJAT);
         command.env("WEDJAT_CONTROLLER", home.path("fabric"));
@@ -77,7 +78,7 @@ fn a_fabric_that_a_controller_tells_of_itself_loses_a_spine_and_the_controller()
     });
     switch.ask(0..500);
 
-    // The spine dies. The other, which had nothing to do, has the racks and the address, and nobody said so.
+    // One spine dies. The idle standby has the racks and takes over the address without a command.
     drop(spine.end("-KILL"));
     switch.wires.dead.extend([CLIENTS[0], DOWN[0]]);
     let died = Instant::now();
@@ -91,10 +92,10 @@ fn a_fabric_that_a_controller_tells_of_itself_loses_a_spine_and_the_controller()
     });
     switch.ask(500..1000);
 
-    // Without the controller all goes on.
+    // The fabric continues without the controller.
     drop(controller.end("-KILL"));
     switch.ask(1000..1500);
-    let (standby, leaves) = (standby.account(), leaves.map(Running::account));
+    let (standby, leaves) = (standby.account(), leaves.map(ChildProcess::account));
     assert_eq!(standby["scheduled"], 1000, "{standby}");
     let scheduled: u64 = leaves.iter().map(|leaf| leaf["scheduled"].as_u64().unwrap()).sum();
     assert_eq!(scheduled, 1500, "{leaves:?}");

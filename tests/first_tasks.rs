@@ -1,4 +1,5 @@
-//! docs/first-tasks.md as it stands: its commands are run by a shell, in network namespaces, with kernel sockets as client and worker.
+//! Runs the shell commands of docs/first-tasks.md in network namespaces, with kernel sockets as client and
+//! worker.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -15,13 +16,13 @@ use wedjat::state::table::Spec;
 
 use patience::LIFETIME;
 
-/// The page's shell commands, in order.
+/// Returns the page's shell commands, in order.
 fn commands(page: &str) -> String {
     let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     blocks.collect()
 }
 
-/// Why namespaces and raw sockets can't be had here, if they can't.
+/// Returns the reason why namespaces or raw sockets are unavailable, if any.
 fn obstacle() -> Option<String> {
     let name = format!("wedjat-try-{}", std::process::id());
     for tool in ["ip", "ss", "python3"] {
@@ -40,7 +41,7 @@ fn obstacle() -> Option<String> {
     (!pair.status.success()).then(|| format!("no veth interfaces can be made: {}", told(&pair)))
 }
 
-/// Takes away what a page that broke off has left.
+/// Removes the leftovers of an interrupted page.
 struct Cleanup;
 
 impl Drop for Cleanup {
@@ -57,9 +58,9 @@ impl Drop for Cleanup {
 }
 
 #[test]
-fn the_page_does_what_it_says() {
+fn page_commands_work() {
     if let Some(obstacle) = obstacle() {
-        // Straight to standard error: what a passing test prints is not shown.
+        // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(
             std::io::stderr(),
             "SKIPPED: docs/first-tasks.md needs root's rights: {obstacle}"
@@ -76,10 +77,10 @@ fn the_page_does_what_it_says() {
             .into_iter()
             .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
     );
-    // An earlier run has left its state file.
+    // A state file left by an earlier run.
     let old = Spec { node: 1, cores: 1, ports: 2, ..Spec::default() };
     drop(Table::create(Path::new("/dev/shm/wedjat-first"), &old).unwrap());
-    // The page does not take it for the leaf's.
+    // The page's wait condition must reject the old file.
     let waits = page.lines().find_map(|line| line.strip_prefix("until wedjat state")).unwrap();
     let condition = format!("wedjat state{}", waits.split("; do").next().unwrap());
     let mut shell = Command::new("bash");

@@ -1,4 +1,4 @@
-//! Every input that the fuzz targets start from, and every one that once broke something, through the same checks.
+//! Seeds of the fuzz targets, and all inputs that once caused a failure, through the same checks.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod fuzz_bodies;
@@ -6,7 +6,7 @@ mod fuzz_bodies;
 use std::fs;
 use std::path::Path;
 
-/// Feeds what is kept for a target; returns how many inputs there were.
+/// Feeds the stored inputs of a target. Returns their number.
 fn feed(target: &str, mut run: impl FnMut(&[u8])) -> usize {
     let mut fed = 0;
     for home in ["fuzz/seeds", "tests/fuzz_regressions"] {
@@ -14,7 +14,7 @@ fn feed(target: &str, mut run: impl FnMut(&[u8])) -> usize {
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries {
             let path = entry.unwrap().path();
-            println!("{}", path.display()); // shown when it fails
+            println!("{}", path.display()); // names the failing input
             run(&fs::read(&path).unwrap());
             fed += 1;
         }
@@ -79,7 +79,7 @@ fn rings() {
     assert!(answered > 2, "{answered} tasks were answered");
 }
 
-/// A cheap stand-in for the fuzzer, the same inputs every time.
+/// Cheap substitute for the fuzzer, with the same inputs every time.
 #[test]
 fn stages_take_whatever_comes() {
     let mut state = 7_u64;
@@ -96,7 +96,7 @@ fn stages_take_whatever_comes() {
         fuzz_bodies::offer::run(&input);
         fuzz_bodies::rings::run(&input);
         if length % 100 == 0 {
-            fuzz_bodies::state_file::run(&input); // it computes over a whole file
+            fuzz_bodies::state_file::run(&input); // slow: computes a checksum over a whole file
         }
     }
 }

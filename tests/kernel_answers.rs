@@ -1,8 +1,9 @@
 //! The leaf forwards only tasks that a Linux worker answers.
 //!
-//! Each case goes to a kernel socket in a network namespace, as it would arrive behind a leaf, and to the stages of a leaf in memory. The
-//! leaf must refuse every case that the kernel drops. What the leaf forwards goes to the same socket, as the leaf rewrote it, and must be
-//! answered. docs/security.md has the cases in a table.
+//! Each case goes to a kernel socket in a network namespace, as if it came through a leaf, and to the stages
+//! of a leaf in memory. The leaf must refuse every case that the kernel drops. Tasks forwarded by the leaf go
+//! to the same socket, as rewritten by the leaf, and must be answered. docs/security.md lists the cases in a
+//! table.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -30,7 +31,7 @@ use wedjat::io::memory::FramePool;
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::reason::DropReason as Reason;
 use wedjat::stage::{Stages, Verdict};
-use wedjat::wire::checksum::Sum;
+use wedjat::wire::checksum::PartialChecksum;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header, UDP_PORT};
 use wedjat::wire::udp::{self, Flow};
@@ -48,10 +49,11 @@ const V6: [u128; 3] =
 const IP: usize = 14;
 const UDP: usize = 34;
 const UDP_V6: usize = 54;
-/// How long an answer may stay away before the kernel counts as having dropped the task. Only good cases can fail on it.
+/// Time without an answer after which a task counts as dropped by the kernel. Too short a time can fail only
+/// good cases.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// What is done to a good task before its checksums are computed, and afterwards.
+/// Change to a good task, before or after its checksums are computed.
 type Edit = fn(&mut Vec<u8>);
 const NOTHING: Edit = |_| {};
 
@@ -61,7 +63,7 @@ struct Case {
     is_v6: bool,
     edit: Edit,
     spoil: Edit,
-    /// Why the leaf drops it; none if it forwards the task.
+    /// Reason why the leaf drops the task; `None` if it forwards it.
     refused: Option<Reason>,
 }
 
@@ -85,7 +87,7 @@ fn number(frame: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]))
 }
 
-/// Inserts IPv4 options, whose length is a multiple of four.
+/// Inserts IPv4 options. Their length must be a multiple of four.
 fn insert_options(frame: &mut Vec<u8>, options: &[u8]) {
     let total = number(frame, IP + 2) + options.len();
     frame.splice(UDP..UDP, options.iter().copied());
@@ -110,7 +112,7 @@ fn src_v6(frame: &mut [u8], address: &str) {
     set(frame, IP + 8, &address.octets());
 }
 
-/// The cases. docs/security.md has each drop reason among them.
+/// All cases. docs/security.md names each of their drop reasons.
 const CASES: &[Case] = &[
     good("a plain task", false, NOTHING),
     good("TTL 2", false, |frame| frame[IP + 8] = 2),
@@ -509,15 +511,16 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// Computes an IPv4 header's checksum.
+/// Recomputes the checksum of an IPv4 header.
 fn renew_ip(frame: &mut [u8]) {
     let header = IP..UDP.max(IP + 4 * usize::from(frame[IP] & 0xF)).min(frame.len());
     set(frame, IP + 10, &[0; 2]);
-    let sum = Sum::default().bytes(&frame[header]).checksum();
+    let sum = PartialChecksum::default().bytes(&frame[header]).checksum();
     set(frame, IP + 10, &sum.to_be_bytes());
 }
 
-/// Computes both checksums of a task of IPv4, or IPv6's; a UDP checksum of 0 over IPv4 stays.
+/// Recomputes both checksums of an IPv4 task, or the only one of an IPv6 task. An IPv4 UDP checksum of 0
+/// stays.
 fn renew(frame: &mut [u8], is_v6: bool) {
     let addresses = if is_v6 { IP + 8..IP + 40 } else { IP + 12..IP + 20 };
     let mut at = UDP_V6;
@@ -533,7 +536,7 @@ fn renew(frame: &mut [u8], is_v6: bool) {
     }
     let len = number(frame, at + 4);
     set(frame, at + 6, &[0; 2]);
-    let pseudo = Sum::default().bytes(&frame[addresses]).number(17).number(len as u16);
+    let pseudo = PartialChecksum::default().bytes(&frame[addresses]).number(17).number(len as u16);
     let sum = match pseudo.bytes(&frame[at..at + len]).checksum() {
         0 => 0xFFFF,
         sum => sum,
@@ -541,7 +544,7 @@ fn renew(frame: &mut [u8], is_v6: bool) {
     set(frame, at + 6, &sum.to_be_bytes());
 }
 
-/// A good task with this number, to the server itself or to the leaf.
+/// Returns a good task with this number, to the server itself or to the leaf.
 fn task(is_v6: bool, to_server: bool, seq: u16) -> Vec<u8> {
     let to = usize::from(to_server);
     let (dst_mac, src_port) = ([LEAF_MAC, SERVER_MAC][to], 40_000);
@@ -571,11 +574,11 @@ impl Case {
     }
 }
 
-/// A leaf in memory, of one family.
+/// A leaf in memory, for one family.
 struct InMemory {
     stages: Stages,
     frames: FramePool,
-    _staged: rig::Staged,
+    _staged: rig::StagesRig,
 }
 
 impl InMemory {
@@ -595,7 +598,7 @@ impl InMemory {
         Self { stages, frames: FramePool::new(4, 2048), _staged: staged }
     }
 
-    /// What the leaf sends to the server for this frame.
+    /// Returns the packet that the leaf sends to the server for this frame, or the drop reason.
     fn forward(&mut self, frame: &[u8]) -> Result<Vec<u8>, Reason> {
         let mut burst = [self.frames.frame(frame).unwrap()];
         let mut verdicts = [Verdict::Consumed];
@@ -613,9 +616,9 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// A worker on kernel sockets in a network namespace, and the other end of its wire.
+/// A worker on kernel sockets in a network namespace, and the far end of its wire.
 struct Worker {
-    /// Name of the namespace and, with a letter, of the interfaces.
+    /// Name of the namespace. With a letter appended, name of an interface.
     name: String,
     answered: Receiver<(bool, u16)>,
     stop: Arc<AtomicBool>,
@@ -694,11 +697,11 @@ impl Wire<'_> {
         while self.port.tx_burst(&mut burst) == 0 {
             assert!(start.elapsed() < PATIENCE, "the wire takes nothing");
         }
-        // What the kernel says of its own: nobody reads it.
+        // Discards the kernel's own packets.
         self.port.rx_burst(&mut burst);
     }
 
-    /// Waits until these tasks are answered; says which were not.
+    /// Waits until these tasks are answered. Returns the unanswered ones.
     fn unanswered(&mut self, tasks: &BTreeSet<(bool, u16)>, patience: Duration) -> Vec<u16> {
         let start = Instant::now();
         while !tasks.is_subset(&self.answered) && start.elapsed() < patience {
@@ -730,12 +733,12 @@ fn leaf_forwards_only_tasks_that_a_kernel_answers() {
     }
 }
 
-/// The kernel's verdict and the leaf's on each case.
+/// Compares the kernel's verdict with the leaf's in each case.
 fn each_case(wire: &mut Wire<'_>) {
     let mut leaves = [InMemory::new(false, ""), InMemory::new(true, "")];
     let all = || CASES.iter().zip(0_u16..);
     for (case, seq) in all() {
-        // Behind the leaf a packet has one hop less, and is addressed to the server.
+        // Behind a leaf, the packet has one hop less and is addressed to the server.
         let mut frame = case.frame(true, seq);
         if frame.len() > 60 && frame[0..6] == SERVER_MAC.0 {
             frame[6..12].copy_from_slice(&LEAF_MAC.0);
@@ -761,7 +764,7 @@ fn each_case(wire: &mut Wire<'_>) {
     assert!(dropped >= 40, "the kernel drops {dropped} cases only");
 }
 
-/// What a leaf forwards of these frames is answered. Some of them are forwarded, and some are not.
+/// Checks that the kernel answers every frame forwarded by a leaf, and that the leaf refuses some.
 fn answers_all(
     wire: &mut Wire<'_>,
     is_v6: bool,
@@ -780,7 +783,7 @@ fn answers_all(
         wire.send(&forwarded);
         sent.insert(seq, frame);
         wanted.insert((is_v6, seq));
-        // The socket has room for that many.
+        // The socket has room for this many.
         if wanted.len() % 32 == 0 {
             wire.unanswered(&wanted, Duration::from_secs(20));
         }
@@ -813,7 +816,7 @@ fn random_options(wire: &mut Wire<'_>) {
     });
 }
 
-/// One to three bytes of the headers are random, and the checksums are right again, half of the time.
+/// One to three random bytes in the headers. Half of the frames get right checksums again.
 fn random_headers(wire: &mut Wire<'_>, is_v6: bool) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(34);
     let end = if is_v6 { UDP_V6 + 8 } else { UDP + 8 };

@@ -1,4 +1,5 @@
-//! `wedjat` as a user meets it: a leaf of two cores that runs, is looked at, is stopped, and is refused what is wrong.
+//! `wedjat` from a user's view: a leaf of two cores runs, is observed and is stopped, and wrong input is
+//! rejected.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -20,16 +21,17 @@ use patience::*;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
-/// The CPUs of the leaf's cores: two where this process may use so many, else one.
+/// Returns the CPUs of the leaf's cores: two if this process may use two, else one.
 fn cpus() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap().iter().take(2).map(|core| core.id).collect()
 }
 
-/// A folder with captures for two receive queues and a configuration that replays them, each to a core.
+/// A folder with captures for two receive queues, and a configuration that replays each on one core.
 struct Home(tempfile::TempDir);
 
 impl Home {
-    /// Each queue gets its own packets; `how` is added to the device's arguments. With one CPU there is one, which gets all.
+    /// Creates the folder. Each queue gets its own packets; with one CPU, a single queue gets all. `how` is
+    /// appended to the device's arguments.
     fn new(queues: [&[Vec<u8>]; 2], how: &str) -> Self {
         let home = Self(tempfile::tempdir().unwrap());
         let all = [queues.concat()];
@@ -72,7 +74,7 @@ impl Home {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// What each core has counted under this name; empty while the state can't be read.
+    /// Returns this counter of each core. Empty while the state cannot be read.
     fn counted(&self, name: &str) -> Vec<u64> {
         let counted = |core: &Value| core["counters"][name].as_u64().unwrap();
         self.state()
@@ -80,7 +82,7 @@ impl Home {
             .unwrap_or_default()
     }
 
-    /// What the first core of a running leaf has counted under this name.
+    /// Returns this counter of the first core of a running leaf.
     fn first(&self, name: &str) -> u64 {
         let mut counted = Vec::new();
         wait_until("the state can be read", || {
@@ -90,12 +92,12 @@ impl Home {
         counted[0]
     }
 
-    /// Packets that each core has received.
+    /// Returns the number of packets received by each core.
     fn received(&self) -> Vec<u64> {
         self.counted("rx_packets")
     }
 
-    /// Waits until all cores have received more than this; what they have then.
+    /// Waits until every core has received more packets than `before`. Returns the new numbers.
     fn all_receive(&self, before: &[u64]) -> Vec<u64> {
         let mut now = Vec::new();
         wait_until(&format!("all cores receive more than {before:?}"), || {
@@ -105,7 +107,7 @@ impl Home {
         now
     }
 
-    /// Waits until so many packets have come to all cores together.
+    /// Waits until the cores have received this number of packets together.
     fn wait_for_all(&self, packets: u64) {
         wait_until("all has come", || self.received().iter().sum::<u64>() == packets);
     }
@@ -119,7 +121,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The command fails and its message holds all of `words`.
+/// Checks that the command failed with a message that contains all `words`.
 fn refused(output: &Output, words: &[&str]) {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -142,9 +144,9 @@ fn dropped(account: &Value) -> u64 {
 }
 
 /// A leaf in the background, killed when dropped.
-struct Running(Option<Child>);
+struct RunningLeaf(Option<Child>);
 
-impl Running {
+impl RunningLeaf {
     fn start(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(Some(command.spawn().unwrap()))
@@ -158,7 +160,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningLeaf {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
             let _ = child.kill();
@@ -177,7 +179,7 @@ fn traffic() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The same numbers every time.
+/// Deterministic random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -187,7 +189,7 @@ impl Dice {
     }
 }
 
-/// Good packets with some of their bytes changed, cut off, or added.
+/// Good packets with changed, missing or additional bytes.
 fn mutated(seed: u64) -> Vec<Vec<u8>> {
     let good = traffic();
     let mut dice = Dice(seed);
@@ -210,23 +212,23 @@ fn mutated(seed: u64) -> Vec<Vec<u8>> {
 fn two_cpus() -> bool {
     let two = std::thread::available_parallelism().unwrap().get() >= 2;
     if !two {
-        // Straight to standard error: what a passing test prints is not shown.
+        // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(io::stderr(), "SKIPPED: two dispatcher cores need two CPUs");
     }
     two
 }
 
 #[test]
-fn two_cores_run_are_looked_at_and_stop_in_order() {
+fn two_cores_run_and_stop_in_order() {
     if !two_cpus() {
         return;
     }
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     for signal in ["-TERM", "-INT"] {
-        let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+        let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
         let before = home.all_receive(&[0; 2]);
-        home.all_receive(&before); // another process sees both cores' counters rise
+        home.all_receive(&before); // another process sees the counters of both cores rise
         wait_until("it is told to run", || {
             home.state().is_some_and(|state| state["running"] == true)
         });
@@ -255,7 +257,7 @@ fn members_and_policy_change_under_traffic() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     let mut command = home.leaf(&["--duration", LIFETIME, "--stats", "-", "--changes", "-"]);
-    let mut leaf = Running::start({
+    let mut leaf = RunningLeaf::start({
         command.stdin(Stdio::piped());
         command
     });
@@ -298,7 +300,7 @@ fn members_and_policy_change_under_traffic() {
     account(&output);
 }
 
-/// `wedjat ctl` as its arguments say, to the node with this state file.
+/// Runs `wedjat ctl` with these arguments for the node with this state file.
 #[cfg(feature = "control")]
 fn ctl(home: &Home, arguments: &[&str]) -> Output {
     let mut command = Command::new(WEDJAT);
@@ -306,7 +308,7 @@ fn ctl(home: &Home, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// The same as JSON, which it must give.
+/// Like `ctl`, with its output parsed as JSON.
 #[cfg(feature = "control")]
 fn answered(home: &Home, arguments: &[&str]) -> Value {
     let output = ctl(home, &[arguments, &["--json"]].concat());
@@ -314,7 +316,7 @@ fn answered(home: &Home, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// An address that nobody had a moment ago.
+/// Returns an address that was free a moment ago.
 #[cfg(feature = "control")]
 fn free_address() -> std::net::SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
@@ -332,7 +334,7 @@ fn get(address: std::net::SocketAddr, path: &str) -> String {
     answer
 }
 
-/// A Prometheus that scrapes this node sees this metric of it.
+/// Checks that a Prometheus server can scrape this metric from this node.
 #[cfg(feature = "control")]
 fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
     let address = free_address();
@@ -352,7 +354,7 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
         let _ = writeln!(io::stderr(), "SKIPPED: there is no prometheus (Debian: prometheus)");
         return;
     };
-    let _prometheus = Running(Some(prometheus));
+    let _prometheus = RunningLeaf(Some(prometheus));
     wait_until("Prometheus has scraped the node", || {
         let answer = get(address, &format!("/api/v1/query?query={metric}%3E0"));
         answer.contains(&format!("\"__name__\":\"{metric}\""))
@@ -363,7 +365,7 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
 
 #[test]
 #[cfg(feature = "control")]
-fn a_running_leaf_is_changed_and_watched_from_outside() {
+fn running_leaf_is_changed_and_watched() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     let metrics = free_address();
@@ -374,7 +376,7 @@ fn a_running_leaf_is_changed_and_watched_from_outside() {
     // Under nohup the tests ignore SIGHUP, and so would the leaf.
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(leaf.get_program()).args(leaf.get_args());
-    let leaf = Running::start(command);
+    let leaf = RunningLeaf::start(command);
     wait_until("it answers", || ctl(&home, &["show"]).status.success());
     let shown = answered(&home, &["show"]);
     assert_eq!((&shown["version"], &shown["role"]), (&1.into(), &"leaf".into()));
@@ -409,7 +411,7 @@ fn a_running_leaf_is_changed_and_watched_from_outside() {
     }
     assert_eq!(answered(&home, &["log", "debug"])["level"], "debug");
     assert_eq!(answered(&home, &["log"])["level"], "debug");
-    // By the file, asked for over the socket and by a signal; the live changes go.
+    // Reloads the file, on request over the socket and by a signal. The live changes are lost.
     let reloaded = answered(&home, &["reload"]);
     assert_eq!(reloaded["version"], 9);
     assert!(
@@ -431,12 +433,12 @@ fn a_running_leaf_is_changed_and_watched_from_outside() {
     let text_of_metrics = get(metrics, "/metrics");
     assert!(text_of_metrics.contains("wedjat_rx_packets_total{core=\"0\"}"), "{text_of_metrics}");
     assert_scraped(&home, metrics, "wedjat_busy_seconds_total");
-    // What the driver counts by names of its own.
+    // Counters under the driver's own names.
     assert!(text_of_metrics.contains(",name=\"rx_good_packets\"} "), "{text_of_metrics}");
     let shown = answered(&home, &["show"]);
     let good = shown["ports"][0]["xstats"]["rx_good_packets"].as_u64();
     assert!(good > Some(0), "{}", shown["ports"]);
-    // What passes, as it passes, on real devices.
+    // A tap on real devices, during traffic.
     let file = home.path("tap.pcap").display().to_string();
     let tap = answered(&home, &["tap", "start", "--file", &file, "--packets", "1000"]);
     let devices = shown["ports"].as_array().unwrap().iter().map(|port| port["device"].clone());
@@ -446,7 +448,7 @@ fn a_running_leaf_is_changed_and_watched_from_outside() {
     let recorded = read_frames(Path::new(&file)).unwrap();
     assert_eq!(recorded.len(), 1000);
     assert!(recorded.iter().any(|frame| packets.contains(frame)), "of those that came");
-    // Many changes while packets pass, each of them answered.
+    // Many changes during traffic, each of them answered.
     let access = wedjat::admin::Access::State(home.path("state"));
     let mut connection = wedjat::admin::Connection::open(&access).unwrap();
     let (mut dice, mut version) = (Dice(9), 0);
@@ -481,7 +483,7 @@ fn a_running_leaf_is_changed_and_watched_from_outside() {
 
 #[test]
 #[cfg(feature = "control")]
-fn a_running_agent_is_changed_and_watched_from_outside() {
+fn running_agent_is_changed_and_watched() {
     let home = Home::new([&traffic(), &traffic()], "");
     let metrics = free_address();
     let config = format!(
@@ -498,7 +500,7 @@ fn a_running_agent_is_changed_and_watched_from_outside() {
     let mut command = Command::new(WEDJAT);
     command.args(["agent", "--duration", LIFETIME, "--stats", "-", "--config"]);
     command.arg(home.path("agent.toml"));
-    let agent = Running::start(command);
+    let agent = RunningLeaf::start(command);
     wait_until("it answers", || ctl(&home, &["show"]).status.success());
     assert_eq!(answered(&home, &["show"])["role"], "agent");
     assert_eq!(answered(&home, &["add-workers", "8-9", "--pool", "7"])["version"], 2);
@@ -525,10 +527,10 @@ fn a_running_agent_is_changed_and_watched_from_outside() {
     assert_eq!(account["policies"]["9"], "sed", "{account}");
 }
 
-/// What is mapped from a file is gone when somebody shortens it, and who touches it then gets SIGBUS.
+/// Changes of a leaf with an agent on its core, live and by a reload.
 #[test]
 #[cfg(feature = "control")]
-fn a_leaf_with_an_agent_on_its_core_is_changed_from_outside() {
+fn colocated_leaf_and_agent_are_changed() {
     let home = Home::new([&[], &[]], "");
     let config = |more: &str| {
         let pool = "[[agent.pool]]\nid = 7\npolicy = 'jsq'\nworkers = ";
@@ -540,7 +542,7 @@ fn a_leaf_with_an_agent_on_its_core_is_changed_from_outside() {
         fs::write(home.path("leaf.toml"), text).unwrap();
     };
     config("'20-21'\n");
-    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     wait_until("it answers", || ctl(&home, &["show"]).status.success());
     let drained = |id: u16| {
         let shown = answered(&home, &["show"]);
@@ -579,11 +581,11 @@ fn a_leaf_with_an_agent_on_its_core_is_changed_from_outside() {
 }
 
 #[test]
-fn a_leaf_outlives_all_that_others_do_to_its_state_file() {
+fn leaf_survives_tampering_with_its_state_file() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     let state = home.path("state");
-    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     let mut received = home.all_receive(&[0; 2]);
     let shorten = |len| fs::File::options().write(true).open(&state).unwrap().set_len(len).unwrap();
     let deeds: [&dyn Fn(); 4] = [
@@ -594,9 +596,9 @@ fn a_leaf_outlives_all_that_others_do_to_its_state_file() {
     ];
     for deed in deeds {
         deed();
-        received = home.all_receive(&received); // it is published again
+        received = home.all_receive(&received); // published again; a write to a mapped page of the shortened file would raise SIGBUS
     }
-    // In one step: a leaf that finds nothing there would make it anew.
+    // A rename replaces the file in one step. If the leaf found no file, it would create a new one.
     let fifo = home.path("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     fs::rename(&fifo, &state).unwrap();
@@ -612,7 +614,7 @@ fn garbage_is_accounted_for() {
     let tap = home.path("tap");
     let tap = tap.to_str().unwrap();
     let arguments = ["--duration", LIFETIME, "--stats", "-", "--pcap", tap];
-    let leaf = Running::start(home.leaf(&arguments));
+    let leaf = RunningLeaf::start(home.leaf(&arguments));
     home.wait_for_all(6_000);
     let account = account(&leaf.stop("-TERM"));
     let received = account["rx_packets"].as_u64().unwrap();
@@ -628,7 +630,7 @@ fn garbage_is_accounted_for() {
 }
 
 #[test]
-fn a_leaf_ends_by_itself_and_writes_its_account() {
+fn leaf_ends_and_writes_its_account() {
     let home = Home::new([&traffic(), &traffic()], "");
     let stats = home.path("stats.json");
     let arguments = |duration| ["--duration", duration, "--stats", stats.to_str().unwrap()];
@@ -640,13 +642,13 @@ fn a_leaf_ends_by_itself_and_writes_its_account() {
         assert_eq!((&account["balanced"], &account["mbufs_leaked"]), (&true.into(), &0.into()));
         account
     };
-    // Its time is real, and a machine that stands still leaves it none for packets: it ends nevertheless.
+    // The time is real. On a stalled machine no packet may pass, but the leaf ends.
     let account = told(&home.leaf(&arguments("300ms")).output().unwrap());
     assert!(account["rx_packets"].as_u64() <= Some(400), "{account}");
-    // What the next one's state says must not be what this one's did.
+    // Prevents that the next leaf's state is mistaken for this one's.
     fs::remove_file(home.path("state")).unwrap();
-    // One that is told to end when all has come accounts for all.
-    let leaf = Running::start(home.leaf(&arguments(LIFETIME)));
+    // A leaf stopped after the last packet accounts for all packets.
+    let leaf = RunningLeaf::start(home.leaf(&arguments(LIFETIME)));
     home.wait_for_all(400);
     let account = told(&leaf.stop("-TERM"));
     assert_eq!((&account["rx_packets"], &account["scheduled"]), (&400.into(), &200.into()));
@@ -655,7 +657,7 @@ fn a_leaf_ends_by_itself_and_writes_its_account() {
 }
 
 #[test]
-fn state_files_that_are_not_ours_are_refused() {
+fn foreign_state_files_are_refused() {
     let home = Home::new([&traffic(), &traffic()], "");
     let run = || home.leaf(&["--duration", "100ms"]).output().unwrap();
     assert!(run().status.success());
@@ -693,7 +695,7 @@ fn state_files_that_are_not_ours_are_refused() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn failed_start_names_the_cause() {
     let home = Home::new([&traffic(), &traffic()], "");
     home.configure("net_memif7", "");
     refused(&home.leaf(&[]).output().unwrap(), &["net_memif7", "--vdev"]);
@@ -721,7 +723,7 @@ fn check_doctor_and_policies_answer() {
     assert!(check.status.success(), "{}", text(&check.stderr));
     assert!(text(&check.stdout).contains("2 ports, 1 pool, 2 servers, 32 workers on 1 core"));
 
-    // What is only doubtful is told, and no reason to refuse.
+    // Doubtful values are reported but not rejected.
     let folder = tempfile::tempdir().unwrap();
     let doubtful = folder.path().join("leaf.toml");
     let both =
@@ -755,9 +757,10 @@ fn check_doctor_and_policies_answer() {
     refused(&wedjat(&["leaf", "--config", agent.to_str().unwrap()]), &["an agent's file"]);
 }
 
-/// A leaf in front sends its tasks to the leaf under test, as to a server of workers, and is killed in mid-traffic.
+/// A leaf in front sends its tasks to the leaf under test, as to a server of workers, and is killed under
+/// traffic.
 #[test]
-fn a_peer_that_vanishes_may_return() {
+fn vanished_peer_may_return() {
     let home = Home::new([&traffic(), &traffic()], "");
     let socket = home.path("vhost").display().to_string();
     let (first, last) = (cpus()[0], *cpus().last().unwrap());
@@ -774,7 +777,7 @@ fn a_peer_that_vanishes_may_return() {
     };
     let (own, front) = ("02:00:00:00:09:01", LEAF_MACS[0].to_string());
     let vhost = port(&format!("net_vhost0,iface={socket},queues=1"), "both", "10.9.0.1/16", own)
-        + "gateway = '10.9.0.2'\n"; // the front's clients are of another network
+        + "gateway = '10.9.0.2'\n"; // the clients of the leaf in front are on another network
     fs::write(home.path("leaf.toml"), leaf(first, "state", &vhost, "10.9.2.11")).unwrap();
     let replay = format!("net_pcap0,rx_pcap={},infinite_rx=1", home.path("in0.pcap").display());
     let virtio = format!("net_virtio_user0,path={socket},queues=1,queue_size=256");
@@ -782,16 +785,16 @@ fn a_peer_that_vanishes_may_return() {
         + &port(&virtio, "workers", "10.9.0.2/16", "02:00:00:00:09:02");
     fs::write(home.path("front.toml"), leaf(last, "front", &ports, "10.9.0.1")).unwrap();
 
-    let under_test = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let under_test = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     wait_until("the leaf runs without a peer", || home.received() == [0]);
     for _ in 0..4 {
         let before = home.first("rx_packets");
         let mut peer = Command::new(WEDJAT);
         peer.args(["leaf", "--duration", LIFETIME, "--config"]).arg(home.path("front.toml"));
-        let peer = Running::start(peer);
+        let peer = RunningLeaf::start(peer);
         wait_until("tasks come from the peer", || home.first("rx_packets") > before + 1_000);
         drop(peer); // killed
-        // It goes on without: it polls, and nothing comes any more.
+        // The leaf under test keeps polling and receives no more packets.
         wait_until("nothing comes in a thousand polls", || {
             let (before, begun) = (home.first("rx_packets"), home.first("empty_polls"));
             wait_until("it polls", || home.first("empty_polls") > begun + 1_000);
@@ -802,9 +805,10 @@ fn a_peer_that_vanishes_may_return() {
     assert!(account["scheduled"].as_u64() > Some(4_000), "{account}");
 }
 
-/// Told to stop while its memif client waits for a server, a leaf does not wait it out: that would end with a failure.
+/// A leaf that waits for the server of its memif client ends at once when stopped. A wait to the end would
+/// make it fail.
 #[test]
-fn a_stop_ends_the_wait_for_a_peer_with_an_account() {
+fn stop_ends_the_wait_for_a_peer() {
     for signal in ["TERM", "INT"] {
         let home = Home::new([&traffic(), &traffic()], "");
         let socket = home.path("nobody");
@@ -812,7 +816,7 @@ fn a_stop_ends_the_wait_for_a_peer_with_an_account() {
         let account = home.path("account.json");
         let patience = format!("{}s", 2 * PATIENCE.as_secs());
         let arguments = ["--patience", &patience, "--stats", account.to_str().unwrap()];
-        let mut leaf = Running::start(home.leaf(&arguments));
+        let mut leaf = RunningLeaf::start(home.leaf(&arguments));
         wait_until("it has a state file", || {
             assert!(leaf.0.as_mut().unwrap().try_wait().unwrap().is_none(), "it has ended");
             home.path("state").exists()
@@ -828,15 +832,15 @@ fn a_stop_ends_the_wait_for_a_peer_with_an_account() {
 }
 
 #[test]
-fn the_version_tells_release_revision_and_dpdk() {
+fn version_names_release_revision_and_dpdk() {
     let said = text(&wedjat(&["--version"]).stdout);
     assert!(said.starts_with("wedjat 0.1.0 (revision "), "{said}");
     assert!(said.contains(wedjat::REVISION) && said.contains(", DPDK 2"), "{said}");
 }
 
-/// What keeps libdpdk from being loaded: a file of its name that is none, in a folder that is searched first.
+/// Case of a libdpdk that cannot be loaded: a wrong file of its name lies in a folder that is searched first.
 #[test]
-fn without_libdpdk_all_runs_that_needs_none_and_a_leaf_says_what_is_missing() {
+fn missing_libdpdk_is_named() {
     let output = Command::new("pkg-config").args(["--variable=libdir", "libdpdk"]).output();
     let folder = PathBuf::from(text(&output.unwrap().stdout).trim());
     let is_eal = |name: &String| {
@@ -852,7 +856,7 @@ fn without_libdpdk_all_runs_that_needs_none_and_a_leaf_says_what_is_missing() {
     };
     let home = Home::new([&[], &[]], "");
     fs::write(home.path(&eal), "no library").unwrap();
-    // DPDK's other libraries are where they were.
+    // DPDK's other libraries are in their usual folder.
     let folders = [home.path(""), folder];
     let folders = std::env::join_paths(folders).unwrap();
     let without = |command: &str| {
@@ -877,7 +881,7 @@ fn doctor_fails_where_a_start_would() {
         (output.status.code(), text(&output.stdout))
     };
     assert_eq!(doctor().0, Some(0), "{}", doctor().1);
-    let leaf = Running::start(home.leaf(&["--duration", LIFETIME]));
+    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME]));
     home.all_receive(&[]);
     let id = leaf.0.as_ref().unwrap().id();
     let (code, said) = doctor();
@@ -895,14 +899,14 @@ fn doctor_fails_where_a_start_would() {
     );
 }
 
-/// Stops it as it should stop.
-fn account_ends(leaf: Running) {
+/// Stops the leaf in order.
+fn account_ends(leaf: RunningLeaf) {
     let output = leaf.stop("-TERM");
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 #[test]
-fn the_likely_cause_is_named_when_nearly_all_is_refused_and_checksums_may_be_trusted() {
+fn dominant_drop_cause_is_named_and_checksums_trusted() {
     let damaged = |mut frame: Vec<u8>| {
         frame[41] ^= 1; // the UDP checksum
         frame
@@ -912,7 +916,7 @@ fn the_likely_cause_is_named_when_nearly_all_is_refused_and_checksums_may_be_tru
     let mut command = home.leaf(&["--duration", LIFETIME]);
     let log = home.path("log");
     command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
-    let leaf = Running(Some(command.spawn().unwrap()));
+    let leaf = RunningLeaf(Some(command.spawn().unwrap()));
     let said = || fs::read_to_string(&log).unwrap();
     let cause = "packets were refused as `udp_checksum`. UDP checksum present and wrong.";
     wait_until("the cause is named", || said().contains(cause));
@@ -924,7 +928,7 @@ fn the_likely_cause_is_named_when_nearly_all_is_refused_and_checksums_may_be_tru
     fs::write(&path, text.replace("side = 'both'", "side = 'both'\nchecksums = 'trust'")).unwrap();
     let _ = fs::remove_file(home.path("state"));
     let all = tasks.len() as u64 * cpus().len().min(2) as u64;
-    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     home.wait_for_all(all);
     let account = account(&leaf.stop("-TERM"));
     assert!(account["drops"].get("udp_checksum").is_none(), "{account}");
@@ -932,7 +936,7 @@ fn the_likely_cause_is_named_when_nearly_all_is_refused_and_checksums_may_be_tru
 }
 
 #[test]
-fn a_port_in_a_vlan_takes_its_tag_off_and_puts_it_on() {
+fn vlan_port_strips_and_adds_its_tag() {
     let tagged = |frame: &[u8], id| [&frame[..12], &[0x81, 0, 0, id], &frame[12..]].concat();
     let tasks: Vec<_> = (0..90).map(|seq| task(Header::new_task(POOL, seq))).collect();
     let frame = |(at, task): (usize, &Vec<u8>)| match at % 9 {
@@ -951,8 +955,8 @@ fn a_port_in_a_vlan_takes_its_tag_off_and_puts_it_on() {
     let port = format!("{files}'\nside = 'both'\nvlan = 12");
     let text = text.replace("'\nside = 'both'", &port);
     fs::write(&path, text).unwrap();
-    let leaf = Running::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
-    let all = 2 * 90; // with one core it gets what two would
+    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let all = 2 * 90; // with a single core, it gets both queues' packets
     home.wait_for_all(all * 7 / 9);
     let account = account(&leaf.stop("-TERM"));
     assert_eq!(account["scheduled"], all * 6 / 9, "{account}");

@@ -1,4 +1,5 @@
-//! The library as it is installed: pkg-config, a DPDK application in C and in Rust beside `wedjat leaf`, a secondary process.
+//! The installed library: pkg-config, a DPDK application in C and in Rust compared with `wedjat leaf`, and a
+//! secondary process.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -24,9 +25,9 @@ use hugepages::Hugepages;
 use patience::*;
 
 const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
-/// Of runs in real time that may be disturbed.
+/// Number of attempts at a comparison in real time, which stalls may disturb.
 const TRIES: usize = 5;
-/// Ports as files name them.
+/// Names of the ports in file names.
 const SIDES: [&str; 2] = ["clients", "workers"];
 
 fn run(command: &mut Command) -> Output {
@@ -36,7 +37,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Where cargo puts its profiles: this test lies in `PROFILE/deps` there.
+/// Returns cargo's target folder. This test lies in its `PROFILE/deps`.
 fn target() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned()
 }
@@ -44,13 +45,14 @@ fn target() -> PathBuf {
 fn make(arguments: &[&str], prefix: &Path) {
     let mut make = Command::new("make");
     make.current_dir(SOURCE).args(arguments).arg("PROFILE=dev");
-    // As the tests are built, since the commands they start lie at the same place.
+    // The same features as in the test build: the commands started by the tests lie at the same place.
     make.arg("FEATURES=wedjat-testbed/rocksdb");
     make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
     run(as_from_a_shell(make.env_remove("MAKEFLAGS").env_remove("DESTDIR")));
 }
 
-/// Without what cargo tells a test of its package: crates whose build looks at that would be built again each time.
+/// Removes cargo's variables about the test's package. Crates whose build scripts read them would otherwise
+/// be rebuilt each time.
 fn as_from_a_shell(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -62,7 +64,7 @@ fn as_from_a_shell(command: &mut Command) -> &mut Command {
     command
 }
 
-/// The prefix that everything was installed into, once for all tests.
+/// Returns the prefix of the installation, which all tests share.
 fn installed() -> &'static Path {
     static PREFIX: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = PREFIX.get_or_init(|| {
@@ -73,7 +75,7 @@ fn installed() -> &'static Path {
     folder.path()
 }
 
-/// What pkg-config says, as words.
+/// Returns the output of pkg-config, split into words.
 fn pkg_config(arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     let mut path = installed().join("lib/pkgconfig").into_os_string();
@@ -85,7 +87,7 @@ fn pkg_config(arguments: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compiles a C program as a user would; `static` adds `-static`.
+/// Compiles a C program like a user. `linking` holds further arguments, such as `-static`.
 fn cc(source: &str, program: &Path, packages: &[&str], linking: &[&str]) {
     let mut arguments = vec!["--cflags", "--libs"];
     arguments.extend(linking.iter().map(|_| "--static"));
@@ -102,7 +104,7 @@ fn with_library(program: &Path) -> Command {
 }
 
 #[test]
-fn what_is_installed_is_found_used_and_removed() {
+fn installed_files_work_and_are_removed() {
     let prefix = installed();
     let library = prefix.join("lib/libwedjat.so");
     assert_eq!(fs::read_link(&library).unwrap(), Path::new("libwedjat.so.0"));
@@ -131,7 +133,7 @@ fn what_is_installed_is_found_used_and_removed() {
     let needed = run(Command::new("ldd").arg(&library)).stdout;
     let needed = String::from_utf8(needed).unwrap();
     assert!(!needed.contains("librte_"), "the library needs no DPDK: {needed}");
-    // Its own allocator would meet that of a C library linked statically, so another program.
+    // A separate program: its own allocator would conflict with that of a statically linked C library.
     let program = folder.path().join("static");
     cc("tests/c/version.c", &program, &["wedjat"], &["-static"]);
     assert_eq!(String::from_utf8(run(&mut Command::new(&program)).stdout).unwrap(), "0.1.0\n");
@@ -144,7 +146,8 @@ fn what_is_installed_is_found_used_and_removed() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// What bash offers after the first letters of a subcommand or an option; other shells, where they are, can read theirs.
+/// Checks bash's completions of the first letters of a subcommand or option, and that other installed shells
+/// can read theirs.
 fn shells_complete_the_commands(prefix: &Path) {
     let share = prefix.join("share");
     for (command, typed, offered) in [
@@ -175,7 +178,7 @@ fn shells_complete_the_commands(prefix: &Path) {
     }
 }
 
-/// Of every function of the header, with its declaration and what it says of threads.
+/// Checks that every function of the header has a page with its declaration and its rules for threads.
 fn functions_have_their_pages(prefix: &Path) {
     let header = fs::read_to_string(prefix.join("include/wedjat.h")).unwrap();
     let declared = |line: &&str| line.contains(" wedjat_") || line.contains("*wedjat_");
@@ -211,7 +214,7 @@ fn functions_have_their_pages(prefix: &Path) {
     }
 }
 
-/// Pages and documents that pages name are installed, too.
+/// Checks that pages and documents named by pages are installed.
 fn pages_point_to_what_is_installed(prefix: &Path) {
     let (man, documents) = (prefix.join("share/man"), prefix.join("share/doc/wedjat"));
     let (mut pages, mut named) = (0, 0);
@@ -239,7 +242,7 @@ fn pages_point_to_what_is_installed(prefix: &Path) {
     assert!(page.contains(".SH [[POOL]]") && page.contains("\n.B policy\n"), "{page}");
 }
 
-/// Files below a folder, as paths from there.
+/// Returns the files below a folder, with paths relative to it.
 fn below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     remains(folder, &mut files);
@@ -250,7 +253,7 @@ fn below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_debian_package_has_what_is_installed_runs_and_is_removed_without_a_rest() {
+fn debian_package_installs_runs_and_removes() {
     if Command::new("dpkg-deb").arg("--version").output().is_err() {
         let _ =
             writeln!(std::io::stderr(), "SKIPPED: a Debian package needs dpkg-deb (Debian: dpkg)");
@@ -269,7 +272,7 @@ fn a_debian_package_has_what_is_installed_runs_and_is_removed_without_a_rest() {
         assert!(fields.contains("librte-eal"), "{fields}");
     }
 
-    // Into a folder with a database of its own, in which no other package is.
+    // Installs into a folder with its own empty package database.
     let root = folder.path().join("root");
     fs::create_dir_all(root.join("var/lib/dpkg/updates")).unwrap();
     fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
@@ -327,7 +330,7 @@ fn remains(folder: &Path, files: &mut Vec<PathBuf>) {
 /// Frames of each port: [clients, workers].
 type Trace = [Vec<Vec<u8>>; 2];
 
-/// A folder with what goes in, a configuration, and what came out.
+/// A folder with the input, a configuration and the output.
 struct Home {
     folder: tempfile::TempDir,
     policy: &'static str,
@@ -346,7 +349,7 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    /// The device of a side, writing for `program`.
+    /// Returns the device of a side, with an output file for `program`.
     fn device(&self, at: usize, program: &str) -> String {
         let (side, folder) = (SIDES[at], self.folder.path().display());
         format!(
@@ -354,7 +357,7 @@ impl Home {
         )
     }
 
-    /// The configuration for `program`: the same but for where packets go.
+    /// Writes the configuration for `program`. Only the output files differ between programs.
     fn config(&self, program: &str) -> PathBuf {
         let (policy, cpu) = (self.policy, core_affinity::get_core_ids().unwrap()[0].id);
         let port = |at: usize, ip: &str| {
@@ -383,7 +386,7 @@ impl Home {
         SIDES.map(|side| read_frames(&self.path(&format!("{side}-{program}.pcap"))).unwrap())
     }
 
-    /// Ends when it has received all that goes in.
+    /// Runs a leaf until it has received the whole input.
     fn leaf(&self, input: &Trace) -> Trace {
         let mut leaf = Command::new(env!("CARGO_BIN_EXE_wedjat"));
         leaf.args(["leaf", "--duration", LIFETIME, "--config"]).arg(self.config("leaf"));
@@ -430,7 +433,8 @@ impl Home {
     }
 }
 
-/// The client speaks up, so that its MAC address is known; then tasks in, replies in, and what is refused.
+/// Builds the input: an ARP request that reveals the client's MAC address, then tasks, replies and packets to
+/// be refused.
 fn trace(tasks: u16) -> Trace {
     let mut question = vec![0; arp::FRAME_LEN];
     let ask = arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS);
@@ -467,7 +471,7 @@ fn unhex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Frames of `kind`, "in" or "out", in a text with a line for each: kind, side, bytes.
+/// Parses the frames of `kind` ("in" or "out") from a text with lines of kind, side and bytes.
 fn golden(text: &str, kind: &str) -> Trace {
     SIDES.map(|side| {
         let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -478,7 +482,7 @@ fn golden(text: &str, kind: &str) -> Trace {
     })
 }
 
-/// An application sends its ARP when it likes, so that stands behind the rest.
+/// Moves ARP behind all other frames, because an application may send it at any time.
 fn arp_last(trace: &Trace) -> Trace {
     let mut trace = trace.clone();
     trace.iter_mut().for_each(|frames| frames.sort_by_key(|frame| frame[12..14] == [8, 6]));
@@ -489,7 +493,7 @@ fn assert_same(ours: &Trace, expected: &Trace, who: &str) {
     assert_eq!(difference(ours, expected, who), None);
 }
 
-/// The first packet, or number of packets, that is not as expected.
+/// Describes the first unexpected packet, or an unexpected number of packets.
 fn difference(ours: &Trace, expected: &Trace, who: &str) -> Option<String> {
     let (ours, expected) = (arp_last(ours), arp_last(expected));
     SIDES.iter().enumerate().find_map(|(at, side)| {
@@ -520,7 +524,7 @@ fn applications_send_the_golden_packets() {
 
 #[test]
 fn applications_decide_as_the_leaf_does() {
-    // Under the second, tasks wait at the application's until replies make room.
+    // With the second policy, tasks wait at the application until replies make room.
     for policy in ["horus", "jbsq(k=2, silence-ms=1000000)"] {
         let input = trace(3_000);
         let home = Home::new(&input, policy);
@@ -530,14 +534,15 @@ fn applications_decide_as_the_leaf_does() {
             difference(&home.application_in_c(), &expected, "C")
                 .or_else(|| difference(&home.application_in_rust(), &expected, "Rust"))
         };
-        // Time is real in all three, and a program that stands still in the middle takes tasks for lost that it would have had
-        // answers to. That does not happen to one of them each time; programs that decide differently differ each time.
+        // All three programs run in real time. A program that stalls may write off tasks before their replies
+        // arrive. Stalls do not hit every attempt, but programs that decide differently differ in every
+        // attempt.
         let differ: Vec<_> = (0..TRIES).map_while(|_| differ()).collect();
         assert!(differ.len() < TRIES, "{policy}: {differ:?}");
     }
 }
 
-/// Of 2 MiB each.
+/// Number of hugepages, of 2 MiB each.
 const PAGES: u64 = 24;
 
 #[test]
@@ -546,7 +551,7 @@ fn a_secondary_process_schedules_with_the_library() {
     let program = folder.path().join("secondary");
     cc("tests/c/secondary.c", &program, &["wedjat", "libdpdk"], &[]);
     let Some(pages) = Hugepages::reserve(PAGES) else {
-        // Straight to standard error: what a passing test prints is not shown.
+        // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(
             io::stderr(),
             "SKIPPED: a DPDK secondary process needs hugepages, and this system gives none"

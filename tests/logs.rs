@@ -1,4 +1,4 @@
-//! What a leaf says while it runs: its log as text or JSON, what DPDK logs among it, and what is left out.
+//! Output of a running leaf: its log as text or JSON, DPDK's log lines in it, and filtered lines.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use running::*;
 
-/// Runs a leaf for longer than the second after which it says something.
+/// Runs a leaf for longer than its reporting interval of a second.
 fn run(arguments: &[&str], rust_log: Option<&str>) -> (String, String) {
     let home = Home::new();
     let mut leaf = home.leaf(arguments);
@@ -22,7 +22,7 @@ fn run(arguments: &[&str], rust_log: Option<&str>) -> (String, String) {
     let leaf = home.start(leaf);
     std::thread::sleep(Duration::from_millis(1500));
     leaf.ended_by("-TERM");
-    let [stdout, stderr] = home.said();
+    let [stdout, stderr] = home.output();
     (stdout, stderr)
 }
 
@@ -38,7 +38,7 @@ fn messages<'a>(records: &'a [Value], target: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_log_as_json_has_all_that_is_said() {
+fn json_log_has_every_record() {
     let (stdout, stderr) = run(&["--log-format", "json"], None);
     assert_eq!(stdout, "");
     let records = records(&stderr);
@@ -59,19 +59,19 @@ fn a_log_as_json_has_all_that_is_said() {
     );
 }
 
-/// That the machine stood still is worth a warning.
+/// Returns true for a warning about the machine, such as a stall.
 fn is_of_starvation(record: &Value) -> bool {
     is_of_the_machine(record["message"].as_str().unwrap())
 }
 
-/// A machine that stood still, and another test's node on the same CPU, are worth a warning.
+/// Returns true for a warning about a stalled machine, or about another test's node on the same CPU.
 fn is_of_the_machine(line: &str) -> bool {
     let warnings = ["cores did not poll", "the dispatcher core has", "polls it, too"];
     warnings.iter().any(|warning| line.contains(warning))
 }
 
 #[test]
-fn what_dpdk_logs_is_in_the_same_log() {
+fn dpdk_log_lines_join_the_log() {
     let more =
         ["--log-format", "json", "--", "--log-level=lib.eal:debug", "--log-level=lib.ethdev:debug"];
     let (stdout, stderr) = run(&more, Some("warn,dpdk=debug"));
@@ -82,7 +82,7 @@ fn what_dpdk_logs_is_in_the_same_log() {
         !from_dpdk.is_empty() && from_dpdk.iter().all(|line| !line.ends_with('\n')),
         "{from_dpdk:?}"
     );
-    // At its end EAL says more, at a level that is its own.
+    // EAL logs more at its end, at its own level.
     assert!(
         records.iter().any(|record| record["target"] == "dpdk" && record["level"] == "debug"),
         "{stderr}"
@@ -111,12 +111,12 @@ fn a_quiet_leaf_gives_its_account_only() {
 }
 
 #[test]
-fn a_leaf_that_does_not_start_says_so_in_the_same_form() {
+fn failing_leaf_logs_in_the_same_format() {
     let home = Home::new();
     fs::write(home.path("leaf.toml"), "[leaf]\nid = 1\ncores = []\n").unwrap();
     let status = home.leaf(&["--log-format", "json"]).status().unwrap();
     assert_eq!(status.code(), Some(1));
-    let records = records(&home.said()[1]);
+    let records = records(&home.output()[1]);
     let last = records.last().unwrap();
     assert!(
         last["level"] == "error" && last["message"].as_str().unwrap().contains("leaf.toml"),

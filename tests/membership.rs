@@ -1,4 +1,5 @@
-//! A node that changes while tasks pass: what leads from one membership to the next is taken between bursts, and loses nothing.
+//! Membership changes of a leaf under traffic: its cores apply the changes between bursts, and nothing is
+//! lost.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -21,13 +22,13 @@ use wedjat::wire::ether;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 
-use changing::{Changing, Driven};
+use changing::{ChangeRig, TrafficRig};
 use frames::{CLIENT, CLIENT_MAC, LEAF_MACS, arp_answer, mac_of};
-use rig::{Built, Sizes};
+use rig::{CoreRig, Sizes};
 
 const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
-/// Between two polls of a core.
+/// Time between two polls of a core.
 const POLL_NS: u64 = 10_000;
 
 fn text(state: &Path) -> String {
@@ -63,18 +64,18 @@ pool = 7
     )
 }
 
-/// Two cores of a leaf, their control, and what is around them.
+/// Two cores of a leaf, their control, and the far ends of their ports.
 struct Rig {
     cores: Vec<Leaf<RingPort, FramePool>>,
     far: Vec<Vec<RingPort>>,
-    changing: Changing<LeafCores>,
+    changing: ChangeRig<LeafCores>,
     now: u64,
-    /// Packets that servers have and not answered: when they are due, core, and the frame.
+    /// Unanswered packets at servers: due time, core and answer.
     at_work: Vec<(u64, usize, Vec<u8>)>,
-    /// Tasks that were sent, by sequence number, and not answered.
+    /// Tasks sent and not yet answered: sequence number and pool.
     open: BTreeMap<u16, u16>,
     answered: u64,
-    /// Tasks that each worker was given so far.
+    /// Number of tasks sent to each worker so far.
     given: BTreeMap<u16, u64>,
     next: u16,
 }
@@ -84,18 +85,18 @@ impl Rig {
         Self::of("\"horus\"")
     }
 
-    /// With this policy, and what stands behind it in the file.
+    /// Creates a rig with this policy. `policy` may contain further lines for the pool.
     fn of(policy: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
         let text = text(&path).replace("\"horus\"", policy);
         let (built, table, control) = rig::leaves(rig::stages(&text, None), sizes);
-        let (cores, far) = built.into_iter().map(|Built { leaf, far, .. }| (leaf, far)).unzip();
+        let (cores, far) = built.into_iter().map(|CoreRig { leaf, far, .. }| (leaf, far)).unzip();
         let mut rig = Self {
             cores,
             far,
-            changing: Changing::new(control, table, path, folder),
+            changing: ChangeRig::new(control, table, path, folder),
             now: 0,
             at_work: Vec::new(),
             open: BTreeMap::new(),
@@ -107,7 +108,7 @@ impl Rig {
         rig
     }
 
-    /// A client's task for a pool, to one of the cores.
+    /// Sends a client's task for a pool to one of the cores.
     fn send(&mut self, core: usize, pool: u16) {
         self.next = self.next.wrapping_add(1);
         let header = Header::new_task(pool, self.next);
@@ -116,7 +117,8 @@ impl Rig {
         }
     }
 
-    /// One poll of each core, in which it takes and frees no memory; servers answer ARP at once, tasks after `work_ns`.
+    /// Polls each core once and checks that it allocates and frees no memory. Servers answer ARP at once and
+    /// tasks after `work_ns`.
     fn poll(&mut self, work_ns: u64) {
         self.now += POLL_NS;
         for core in 0..self.cores.len() {
@@ -133,7 +135,7 @@ impl Rig {
                 self.serve(core, frame.bytes(), work_ns);
             }
             while let Some(frame) = self.far[core][CLIENTS].receive() {
-                self.meet_client(core, frame.bytes());
+                self.resolve_client(core, frame.bytes());
             }
         }
     }
@@ -165,7 +167,7 @@ impl Rig {
         self.at_work.push((self.now + work_ns, core, bytes));
     }
 
-    fn meet_client(&mut self, core: usize, frame: &[u8]) {
+    fn resolve_client(&mut self, core: usize, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
             return;
@@ -180,10 +182,10 @@ impl Rig {
         self.cores.iter().map(|core| core.stages().counters().dropped_total()).sum()
     }
 
-    /// Which workers got some of so many tasks.
+    /// Returns the workers that get some of `tasks` tasks of a pool.
     fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
         let before = self.given.clone();
-        // Several at once, so that the first to be idle does not get them all.
+        // Tasks arrive in groups, so that the first idle worker does not get all of them.
         for _ in 0..tasks.div_ceil(20) {
             (0..20).for_each(|task| self.send(task % 2, pool));
             self.polls(10);
@@ -193,7 +195,7 @@ impl Rig {
         self.given.iter().filter(|&one| more(one)).map(|(&worker, _)| worker).collect()
     }
 
-    /// At the end: all that was sent is answered or counted as dropped, and nothing is left anywhere.
+    /// Checks the end of a test: every task is answered or counted as dropped, and no packet is left.
     fn assert_accounted(&mut self) {
         let held = |core: &Leaf<_, _>| core.stages().counters().read(Gauge::Held) > 0;
         self.polls(200);
@@ -212,12 +214,12 @@ impl Rig {
     }
 }
 
-impl Driven for Rig {
+impl TrafficRig for Rig {
     type Cores = LeafCores;
 
     const SOON: usize = 200;
 
-    fn changing(&mut self) -> &mut Changing<LeafCores> {
+    fn changing(&mut self) -> &mut ChangeRig<LeafCores> {
         &mut self.changing
     }
 
@@ -235,7 +237,7 @@ fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
 }
 
 #[test]
-fn workers_come_and_leave_and_those_who_stay_keep_their_places() {
+fn membership_changes_keep_other_places() {
     let mut rig = Rig::new();
     assert_eq!(rig.workers_of(7, 200), range(10..=17));
     rig.change("add-server ip=10.0.2.13");
@@ -248,7 +250,7 @@ fn workers_come_and_leave_and_those_who_stay_keep_their_places() {
     rig.settle();
     assert_eq!(rig.workers_of(7, 400), &range(14..=17) | &range(20..=23));
     assert_eq!([14, 17, 20, 23].map(|worker| rig.index_of(worker)), [4, 7, 8, 11]);
-    // Newcomers have the places that are free, and are asked for by ARP where they are.
+    // New workers get free places, and ARP resolves their server.
     rig.change("add-server ip=10.0.2.14");
     rig.change("add-workers server=10.0.2.14 pool=7 workers=30-34");
     rig.settle();
@@ -259,7 +261,7 @@ fn workers_come_and_leave_and_those_who_stay_keep_their_places() {
 }
 
 #[test]
-fn a_worker_that_leaves_answers_what_it_has_and_one_that_is_dead_is_let_go_of() {
+fn leaving_worker_finishes_and_dead_one_is_removed() {
     let mut rig = Rig::new();
     for task in 0..16 {
         rig.send(task % 2, 7);
@@ -268,24 +270,24 @@ fn a_worker_that_leaves_answers_what_it_has_and_one_that_is_dead_is_let_go_of() 
     assert_eq!(rig.open.len(), 16);
     rig.change("remove-workers workers=10-13");
     rig.polls(100);
-    rig.tend();
+    rig.poll_control();
     assert!(!rig.changing.control.is_settled(), "they have tasks");
     assert!(rig.changing.control.membership().worker(10).is_some());
     rig.polls(500);
     rig.settle();
     assert!(rig.changing.control.membership().worker(10).is_none());
     assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
-    // One that never answers.
+    // A worker that never answers.
     rig.send(0, 7);
     rig.poll(2 * LEAVING_NS);
     rig.change("remove-server ip=10.0.2.12");
     rig.polls(100);
-    rig.tend();
+    rig.poll_control();
     assert!(!rig.changing.control.is_settled());
     rig.now += LEAVING_NS + 1;
     rig.settle();
     assert_eq!(rig.changing.control.membership().workers().count(), 0);
-    // Its reply comes too late: nobody of that name is there.
+    // Its reply comes too late: the worker is gone.
     rig.now += LEAVING_NS;
     rig.polls(10);
     assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
@@ -293,7 +295,7 @@ fn a_worker_that_leaves_answers_what_it_has_and_one_that_is_dead_is_let_go_of() 
 }
 
 #[test]
-fn a_server_moves_and_its_workers_keep_what_they_have() {
+fn moved_server_keeps_its_workers_tasks() {
     let mut rig = Rig::new();
     rig.workers_of(7, 50);
     rig.change("move-server ip=10.0.2.12 to=10.0.2.77");
@@ -316,7 +318,7 @@ fn pools_come_and_leave_under_their_own_policies() {
     rig.settle();
     assert_eq!(rig.workers_of(9, 40), range(40..=41));
     assert_eq!(rig.workers_of(7, 200), range(10..=17));
-    // What waits when the pool is told to leave is done.
+    // A leaving pool still serves its queued tasks.
     for task in 0..20 {
         rig.send(task % 2, 9);
     }
@@ -325,7 +327,7 @@ fn pools_come_and_leave_under_their_own_policies() {
     rig.settle();
     assert_eq!((rig.dropped(), rig.open.len()), (1, 1));
     assert!(rig.changing.control.membership().pool(9).is_none());
-    // Another one in its place.
+    // A new pool takes the free place.
     rig.change("add-pool id=11 policy=round-robin");
     rig.change("add-workers server=10.0.2.13 pool=11 workers=40-42");
     rig.settle();
@@ -356,7 +358,7 @@ fn policy_speeds_and_bounds_change() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_and_changes_nothing() {
+fn invalid_change_is_refused() {
     let mut rig = Rig::new();
     for (change, says) in [
         ("remove-server ip=10.0.2.99", "server 10.0.2.99: there is none"),
@@ -398,7 +400,7 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_pool_whose_workers_tell_in_messages_keeps_its_policy_and_has_no_spine() {
+fn message_reporting_pool_keeps_policy_and_no_spine() {
     let mut rig = Rig::of("\"jiq\"\nreports = \"messages\"");
     for (change, says) in [
         ("set-policy pool=7 policy=horus", "restart leaves and agents with the other one"),
@@ -414,7 +416,7 @@ fn a_pool_whose_workers_tell_in_messages_keeps_its_policy_and_has_no_spine() {
     rig.assert_accounted();
 }
 
-/// Some change that may or may not be one.
+/// Returns a random change, valid or invalid.
 fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
     let mut pick = |most: u16| rng.random_range(0..most);
     let (ip, pool, first) = (11 + pick(5), 7 + pick(3), 10 + 4 * pick(8));
@@ -449,9 +451,9 @@ fn random_changes_under_load_lose_nothing() {
             }
             rig.poll(rng.random_range(10_000..400_000));
         });
-        // Tasks may wait in pools that nobody works for.
+        // Tasks may wait in pools without workers.
         (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
-        // Pool 7 never leaves, but all of its workers may have.
+        // Pool 7 never leaves, but all of its workers may have left.
         rig.try_change("add-server ip=10.0.2.30");
         rig.settle();
         rig.try_change("add-workers server=10.0.2.30 pool=7 workers=90-91");

@@ -1,4 +1,4 @@
-//! What the packet path must not do: allocate, or call the system.
+//! Limits of the packet path: it neither allocates memory nor makes system calls.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -34,7 +34,7 @@ struct Rig {
     now: u64,
 }
 
-/// One server's MAC address is left to ARP.
+/// Configuration of a leaf. ARP resolves one server's MAC address.
 fn text(policy: &str) -> String {
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1\n\
@@ -48,18 +48,18 @@ fn text(policy: &str) -> String {
 }
 
 fn rig(policy: &str) -> Rig {
-    let rig::Built { leaf, far, .. } =
+    let rig::CoreRig { leaf, far, .. } =
         rig::leaf(&text(policy), rig::Sizes { depth: 256, frames: 4096, bytes: 256 });
     Rig { leaf, far, now: 1 }
 }
 
-/// The scheduler in another program.
+/// The scheduler as a library in another program.
 fn context(policy: &str) -> Context {
     let options = Options { ticks_hz: 1_000_000_000, macs: &LEAF_MACS };
     Scheduler::from_toml(&text(policy), &options).unwrap().context(0).unwrap()
 }
 
-/// All kinds of packets: tasks, those of several packets, replies, ARP, and refused ones.
+/// Packets of all kinds: tasks, tasks of several packets, replies, ARP, and packets to be refused.
 fn packets() -> Vec<(usize, Vec<u8>)> {
     let mut packets = Vec::new();
     for seq in 0..64 {
@@ -77,7 +77,7 @@ fn packets() -> Vec<(usize, Vec<u8>)> {
         packets.push((0, question));
     }
     packets.push((0, vec![0; 20]));
-    packets.push((0, task(Header::new_task(8, 1)))); // a pool that there is not
+    packets.push((0, task(Header::new_task(8, 1)))); // an unknown pool
     let mut damaged = task(Header::new_task(POOL, 1));
     damaged[50] ^= 1;
     packets.push((0, damaged));
@@ -85,7 +85,7 @@ fn packets() -> Vec<(usize, Vec<u8>)> {
 }
 
 impl Rig {
-    /// Sends all packets through, some at a time; returns the allocator's calls during polls.
+    /// Sends all packets through the leaf in groups. Returns the number of allocator calls during polls.
     fn round(&mut self, packets: &[(usize, Vec<u8>)]) -> u64 {
         let mut calls = 0;
         for some in packets.chunks(40) {
@@ -183,7 +183,7 @@ fn to_explain_packets_allocates_nothing_on_the_core() {
         let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
         let mut told = 0;
         for round in 0..300 {
-            // On, off and on again; and for a while nobody takes what is told.
+            // Explanations are switched off and on repeatedly, and for a while no reader takes them.
             if round % 50 == 0 {
                 let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::clone(&records));
                 let explainer = (round != 100).then_some(explainer);
@@ -209,7 +209,7 @@ fn a_tap_allocates_nothing_on_the_core() {
     let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
     let (mut recorded, mut done) = (0, 0);
     for round in 0..1000 {
-        // On, off and on again; and for a while nobody takes what is recorded.
+        // The tap is switched off and on repeatedly, and for a while no reader takes its records.
         if round % 50 == 0 {
             let recorder = TapRecorder::new(&[0, 1], 256, Arc::clone(&buffers));
             let recorder = (round != 100).then_some(recorder);
@@ -233,7 +233,7 @@ fn a_tap_allocates_nothing_on_the_core() {
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
-/// An agent with workers 10 and 11; `further` are lines of `[agent]`.
+/// Configuration of an agent with workers 10 and 11. `further` holds lines of `[agent]`.
 fn agent_text(policy: &str, further: &str) -> String {
     format!(
         "[agent]\nname = 'memory'\ncore = 0\nseed = 7\nslots = 8\npayload = 64\nworker_timeout_ms = 0\n{further}\n\
@@ -242,7 +242,7 @@ fn agent_text(policy: &str, further: &str) -> String {
     )
 }
 
-/// From the client to that agent.
+/// Flow from the client to that agent.
 fn flow() -> Flow {
     Flow {
         src_mac: CLIENT_MAC,
@@ -270,7 +270,7 @@ fn threads_of_an_agent_allocate_nothing() {
     let counters = workers.iter().map(|worker| worker.counters().clone()).collect();
     let (near, mut far) = pair(256, &pool);
     let (text, links) = (agent_text("jbsq(k=2)", ""), ways.into_iter().map(WorkerLink::from));
-    let rig::BuiltAgent { agent, .. } =
+    let rig::AgentRig { agent, .. } =
         rig::agent(&text, rig::TICKS_HZ, (vec![near], &pool), Some(links.collect()));
     let mut agent = agent.with_threads(load, counters);
     let mut now = 1_000_000;
@@ -297,7 +297,7 @@ fn threads_of_an_agent_allocate_nothing() {
             }
         }
         if seq == 250 {
-            // One leaves, with what it has; its end frees what it was made of.
+            // A worker leaves with its tasks. Its end frees its memory.
             workers.pop();
         }
         wires.iter_mut().for_each(|wire| while wire.receive().is_some() {});
@@ -322,7 +322,7 @@ fn polls_of_an_agent_allocate_nothing() {
         let pool = FramePool::new(1024, 256);
         let (near, mut far) = pair(256, &pool);
         let text = agent_text(policy, &format!("leaf = '10.0.2.1'\nleaf_mac = '{CLIENT_MAC}'"));
-        let rig::BuiltAgent { mut agent, handles, .. } =
+        let rig::AgentRig { mut agent, handles, .. } =
             rig::agent(&text, rig::TICKS_HZ, (vec![near], &pool), None);
         let (mut now, mut calls) = (1, 0);
         let mut poll = |now: &mut u64| {
@@ -335,7 +335,7 @@ fn polls_of_an_agent_allocate_nothing() {
         (0..4).for_each(|_| poll(&mut now));
         worker_ends.iter_mut().for_each(WorkerEnd::start);
         for seq in 0..1_000u16 {
-            // More than the ring and the queue hold, so that some are refused.
+            // More tasks than ring and queue hold, so that some are refused.
             for more in 0..40 {
                 let mut frame = task(Header::new_task(POOL + u16::from(more == 39), seq));
                 let len = frame.len() - udp::PAYLOAD;
@@ -350,11 +350,11 @@ fn polls_of_an_agent_allocate_nothing() {
             (0..2).for_each(|_| poll(&mut now));
             while far.receive().is_some() {}
             if seq == 500 {
-                // One leaves, with what it has.
+                // A worker leaves with its tasks.
                 worker_ends.pop();
             }
         }
-        // What is held is told every other poll.
+        // The gauge of held packets is updated every other poll.
         (0..4).for_each(|_| poll(&mut now));
         assert_eq!(calls, 0, "{policy}");
         let counters = agent.counters();
@@ -383,7 +383,7 @@ mod system_calls {
     use super::frames::*;
     use super::patience::*;
 
-    /// A leaf or an agent and its files; killed when dropped.
+    /// A leaf or an agent with its files, killed when dropped.
     struct Node {
         process: Child,
         folder: TempDir,
@@ -397,8 +397,8 @@ mod system_calls {
     }
 
     impl Node {
-        /// Starts `wedjat` as this role; the configuration's port brings these packets over and over, and FOLDER in its
-        /// text is a folder for its files.
+        /// Starts `wedjat` in this role. The configuration's port replays the packets endlessly. FOLDER in
+        /// its text stands for the folder of its files.
         fn start(role: &str, packets: &[Vec<u8>], configuration: &str) -> Self {
             let folder = tempfile::tempdir().unwrap();
             write_frames(&folder.path().join("in.pcap"), packets).unwrap();
@@ -414,7 +414,7 @@ mod system_calls {
             self.folder.path().join(name)
         }
 
-        /// The thread of this name, once it is there.
+        /// Returns the id of the thread with this name, if it exists.
         fn thread(&self, name: &str) -> Option<String> {
             let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).ok()?.flatten();
             let named = |entry: &fs::DirEntry| {
@@ -429,8 +429,9 @@ mod system_calls {
             snapshot.map_or(0, |snapshot| snapshot.cores[0].counters[name])
         }
 
-        /// Lines that strace writes about a thread while a million packets are received and a thousand replies
-        /// given, and `seen` of the file that it writes; none where it may not look.
+        /// Traces a thread with strace until a million packets have been received, a thousand replies sent,
+        /// and `seen` is true for strace's output. Returns the traced lines, or `None` if strace may not
+        /// attach.
         fn traced(&self, thread: &str, seen: impl Fn(&str) -> bool) -> Option<Vec<String>> {
             let file = self.path("strace");
             let mut strace = Command::new("strace")
@@ -439,7 +440,7 @@ mod system_calls {
                 .stderr(Stdio::piped())
                 .spawn()
                 .ok()?;
-            // It says that it has the thread, or why it may not.
+            // The first line reports success, or the reason why strace cannot attach.
             let mut said = BufReader::new(strace.stderr.take().unwrap());
             let mut first = String::new();
             said.read_line(&mut first).unwrap();
@@ -455,22 +456,23 @@ mod system_calls {
                 let enough = received > begun[0] + 1_000_000 && replies > begun[1] + 1_000;
                 enough && seen(&fs::read_to_string(&file).unwrap())
             });
-            // It lets go of the thread when interrupted.
+            // strace detaches when interrupted.
             let interrupt = Command::new("kill").args(["-INT", &strace.id().to_string()]).status();
             assert!(interrupt.unwrap().success());
             strace.wait().unwrap();
             let text = fs::read_to_string(file).unwrap();
-            // What strace says of itself, as "strace: Process 7 detached", is no call.
+            // Lines about strace itself, such as "strace: Process 7 detached", are not calls.
             Some(text.lines().filter(|line| line.contains('(')).map(str::to_owned).collect())
         }
 
-        /// The thread that polls, of this name, calls nothing under traffic; that which watches, in the same process, does.
+        /// Checks that the polling thread of this name makes no system call under traffic, while the watching
+        /// thread of the same process does.
         fn assert_polls_without_calls(&self, polls: &str) {
             wait_until("replies pass", || self.counter("replies") > 0);
-            // The control: strace sees the calls of the thread that watches, when it comes to its next one.
+            // Control measurement: strace sees the next calls of the watching thread.
             let process = self.process.id().to_string();
             let Some(control) = self.traced(&process, |seen| seen.contains('(')) else {
-                // Straight to standard error: what a passing test prints is not shown.
+                // Written directly to standard error, because the output of passing tests is hidden.
                 let why = "strace is missing or may not look";
                 let _ = writeln!(io::stderr(), "system calls of {polls}: SKIPPED, {why}");
                 return;
@@ -524,7 +526,7 @@ mod system_calls {
         });
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // They never sleep: to wake a worker takes a call.
+            // The workers never sleep, because waking a worker takes a system call.
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     for worker in &mut workers {
@@ -540,7 +542,7 @@ mod system_calls {
         });
     }
 
-    /// Set when dropped, also by a panic, so that nobody waits for a thread that would go on.
+    /// Sets a flag when dropped, also by a panic, so that no thread is left running.
     struct Ends<'a>(&'a AtomicBool);
 
     impl Drop for Ends<'_> {
@@ -557,7 +559,7 @@ fn policies_take_changes_of_membership_without_allocating() {
         let mut view = View::heap(MEMBERS.into(), 1).remove(0);
         (0..MEMBERS).for_each(|member| view.set_active(Member(member), false));
         let mut dispatcher = Dispatcher::new(&entry.name.parse().unwrap(), view, Core::ONLY, 7);
-        // Of one speed and of many, that nobody has, and as they came.
+        // Rates: all different, all zero, all equal, and all different again.
         let alike = [1.0; MEMBERS as usize];
         let many: Vec<f64> = (0..MEMBERS).map(|member| f64::from(1 + member)).collect();
         let before = counting::calls();
@@ -572,7 +574,7 @@ fn policies_take_changes_of_membership_without_allocating() {
 }
 
 #[test]
-fn nodes_without_a_leaf_decide_and_learn_without_allocating() {
+fn peer_nodes_decide_and_learn_without_allocating() {
     for policy in
         ["malcolm", "malcolm(optimizer=sgd)", "frozen", "rsteal", "jsq", "po2", "jbt", "random"]
     {
@@ -590,7 +592,7 @@ fn nodes_without_a_leaf_decide_and_learn_without_allocating() {
         };
         let mut nodes: Vec<_> = (0..24).map(node).collect();
         let before = counting::calls();
-        // Past a consensus; the last node falls silent for a while, and comes back.
+        // Runs beyond one consensus. The last node is silent for a while and returns.
         for beat in 1..2010_u64 {
             for own in 0..24 {
                 nodes[own].set_waiting((beat % 3) as u32);
@@ -602,9 +604,9 @@ fn nodes_without_a_leaf_decide_and_learn_without_allocating() {
                 let (one, rest) = nodes.split_at_mut(own);
                 let Some((teller, rest)) = rest.split_first_mut() else { continue };
                 for other in one.iter_mut().chain(rest) {
-                    _ = other.hear(&told);
+                    _ = other.receive_heartbeat(&told);
                     for (head, values) in teller.parameters() {
-                        _ = other.hear_parameters(&head, values.iter().copied());
+                        _ = other.receive_parameters(&head, values.iter().copied());
                     }
                 }
             }

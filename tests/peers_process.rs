@@ -1,5 +1,5 @@
-//! Three agents of a rack without a leaf as processes in real time, workers that attach to them, and a client behind the switch that
-//! joins them; one of the agents is killed.
+//! Three agents of a rack without a leaf, as processes in real time, with workers and a client behind the
+//! switch that joins them. One of the agents is killed.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -18,18 +18,18 @@ use serde_json::Value;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
-use wedjat::worker::{Gone, Options, Worker};
+use wedjat::worker::{Detached, Options, Worker};
 
 use echo::echo;
 use patience::*;
-use process::Running;
+use process::ChildProcess;
 use wires::Wires;
 
 const NODES: usize = 3;
 const WORKERS: usize = 2;
 const CLIENT: u32 = 0x0A00_0264;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
-/// Tasks that are not answered at once.
+/// Maximum number of outstanding tasks.
 const WINDOW: usize = 32;
 
 fn address(node: usize) -> u32 {
@@ -51,7 +51,7 @@ impl Home {
         let home = Self { folder, name: format!("wedjat-peers-{}", std::process::id()) };
         let cpus = core_affinity::get_core_ids().unwrap();
         for node in 0..NODES {
-            // A machine that stands still for some time makes no node silent.
+            // Beats are long and worker timeouts off, so that a stalled machine makes no node silent.
             let text = format!(
                 "[agent]\nid = {node}\nname = '{}'\ncore = {}\nseed = 7\nworker_timeout_ms = 0\nstate = '{}'\n\
                  [peers]\nnodes = ['10.0.2.11', '10.0.2.12', '10.0.2.13']\npolicy = 'malcolm'\nbeat_us = 100000\n\
@@ -74,13 +74,13 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    fn start(&self, node: usize) -> Running {
+    fn start(&self, node: usize) -> ChildProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
         command.args(["agent", "--config"]).arg(self.path(&format!("node{node}.toml")));
         command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
         let log = self.path(&format!("node{node}.log"));
         command.stdout(Stdio::piped()).stderr(fs::File::create(&log).unwrap());
-        let mut running = Running::start(&mut command);
+        let mut running = ChildProcess::start(&mut command);
         wait_until(&format!("node {node} runs"), || {
             assert!(!running.has_ended(), "{}", fs::read_to_string(&log).unwrap());
             self.path(&format!("state{node}")).exists()
@@ -95,7 +95,7 @@ impl Home {
             let mut worker =
                 Worker::attach(&name, &options).unwrap_or_else(|error| panic!("{error}"));
             match echo(&mut worker) {
-                Some(Gone::Stopped | Gone::AgentDied) => {}
+                Some(Detached::Stopped | Detached::AgentDied) => {}
                 Some(gone) => panic!("{gone}"),
                 None => panic!("nothing came for {PATIENCE:?}"),
             }
@@ -108,7 +108,7 @@ impl Home {
         serde_json::from_slice(&output.output().unwrap().stdout).unwrap_or_default()
     }
 
-    /// The peers that a node has heard of lately.
+    /// Returns the live peers of a node, as it sees them.
     fn live(&self, node: usize) -> Vec<usize> {
         let state = self.state(node);
         let peers = state["peers"]["nodes"].as_array().cloned().unwrap_or_default();
@@ -117,14 +117,14 @@ impl Home {
     }
 }
 
-/// The switch between the nodes, and the client behind it.
+/// The switch between the nodes, with the client behind it.
 struct Switch {
     wires: Wires,
-    /// Tasks that are not answered: the node that each was sent to or passed to last.
+    /// Unanswered tasks, each with the last node that it was sent or passed to.
     open: BTreeMap<u16, usize>,
-    /// Tasks answered by each node.
+    /// Number of tasks answered by each node.
     answered: [u64; NODES],
-    /// Tasks that nodes passed on or gave.
+    /// Number of tasks passed between nodes.
     passed: u64,
 }
 
@@ -135,7 +135,7 @@ impl Switch {
         Self { wires, open, answered, passed: 0 }
     }
 
-    /// Carries what has come.
+    /// Forwards all received frames.
     fn poll(&mut self) {
         let mut came = false;
         for from in 0..NODES {
@@ -178,7 +178,7 @@ impl Switch {
         }
     }
 
-    /// The client sends a task to the first node.
+    /// Sends a task from the client to the first node.
     fn task(&mut self, seq: u16) {
         let header = Header { extended: true, ..Header::new_task(1, seq) };
         let mut frame = vec![0; udp::PAYLOAD + header.len() + 40];
@@ -198,7 +198,8 @@ impl Switch {
         self.wires.send(0, &frame);
     }
 
-    /// Until that is met, of which only so much is looked at as the machine has time for.
+    /// Forwards frames until a condition holds. It is checked at most every 50 ms, because each check takes
+    /// time.
     fn poll_until(&mut self, what: &str, mut met: impl FnMut(&Self) -> bool) {
         let (start, mut looked) = (Instant::now(), None::<Instant>);
         loop {
@@ -217,7 +218,8 @@ impl Switch {
         }
     }
 
-    /// Tasks of these numbers, some at a time, beside those that are lost.
+    /// Sends these tasks, a window of them at a time, and waits for their answers. Tasks lost before stay
+    /// open.
     fn ask(&mut self, tasks: std::ops::Range<u16>) {
         let (start, lost) = (Instant::now(), self.open.len());
         for seq in tasks {
@@ -239,7 +241,7 @@ fn count(account: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn nodes_without_a_leaf_share_their_tasks_and_one_that_is_killed_costs_its_own_only() {
+fn killed_peer_loses_only_its_tasks() {
     let home = Home::new();
     let mut nodes: Vec<_> = (0..NODES).map(|node| Some(home.start(node))).collect();
     let workers: Vec<_> =
@@ -256,7 +258,7 @@ fn nodes_without_a_leaf_share_their_tasks_and_one_that_is_killed_costs_its_own_o
         assert!(node["migration"].as_f64().unwrap() > 0.0, "{state}");
     }
 
-    // With tasks at all nodes, and on their way.
+    // All nodes have tasks, and others are in flight.
     (2000..2200).for_each(|seq| switch.task(seq));
     drop(nodes[2].take());
     switch.wires.dead.push(2);
@@ -269,7 +271,7 @@ fn nodes_without_a_leaf_share_their_tasks_and_one_that_is_killed_costs_its_own_o
     switch.ask(2200..4000);
     assert_eq!(switch.open.len(), lost, "nothing else is lost");
 
-    let accounts: Vec<_> = nodes.into_iter().flatten().map(Running::account).collect();
+    let accounts: Vec<_> = nodes.into_iter().flatten().map(ChildProcess::account).collect();
     for (node, account) in accounts.iter().enumerate() {
         assert_eq!(count(account, "replies"), switch.answered[node], "{account}");
         let came = count(account, "scheduled");

@@ -1,8 +1,8 @@
-//! The leaf between ordinary kernel sockets: clients and workers in network namespaces of their own, joined to the
-//! leaf by veth pairs, on AF_PACKET and on AF_XDP.
+//! The leaf between ordinary kernel sockets: clients and workers in their own network namespaces, joined to
+//! the leaf by veth pairs, on AF_PACKET and on AF_XDP.
 //!
-//! The test starts itself again inside the namespaces, as client and as server of workers; there it uses nothing but
-//! the standard library's sockets and writes the task header by hand. So it has a `main` of its own.
+//! The test starts itself again inside the namespaces, as client and as server of workers. There it uses only
+//! the standard library's sockets and writes the task header by hand. It therefore has its own `main`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "a socket option that the standard library does not have")]
 
@@ -37,7 +37,7 @@ fn run() {
     traffic::run();
 }
 
-/// Both kinds of peers, as anybody might write them.
+/// Both kinds of peers, written with ordinary sockets.
 mod peer {
     use std::collections::BTreeMap;
     use std::io::{ErrorKind, Read};
@@ -50,7 +50,7 @@ mod peer {
     const TASK_DONE: u8 = 2;
     const TASK_DONE_IDLE: u8 = 3;
     const EXTENSION: u8 = 0x20;
-    /// Bytes of a task without payload.
+    /// Length of a task without payload, in bytes.
     #[cfg(target_os = "linux")]
     const HEADER: usize = 27;
     const POOL: u16 = 5;
@@ -60,8 +60,8 @@ mod peer {
         u16::from_be_bytes([packet[at], packet[at + 1]])
     }
 
-    /// Workers that share a socket: each task is answered in the name of the worker it was sent to, until standard
-    /// input closes.
+    /// Serves as several workers with one socket, until standard input closes. Each reply names the worker to
+    /// which its task was sent.
     pub fn serve(address: &str) {
         std::thread::spawn(|| {
             let _ = std::io::stdin().read(&mut [0]);
@@ -73,31 +73,31 @@ mod peer {
         loop {
             let (length, client) = socket.recv_from(&mut packet).unwrap();
             assert_eq!((packet[0] & !EXTENSION, word(&packet, 1)), (NEW_TASK, POOL), "a task");
-            // Long enough that a client's tasks overlap and more than one worker is needed.
+            // Long enough that a client's tasks overlap and need more than one worker.
             std::thread::sleep(Duration::from_micros(300));
             let was_idle = word(&packet, 7) == 1;
             let code = if was_idle { TASK_DONE_IDLE } else { TASK_DONE };
             packet[0] = code | (packet[0] & EXTENSION);
-            packet.copy_within(5..7, 3); // the worker chosen is the reply's source
+            packet.copy_within(5..7, 3); // the chosen worker is the source of the reply
             packet[5..9].fill(0);
             socket.send_to(&packet[..length], client).unwrap();
         }
     }
 
-    /// `UDP_SEGMENT` of Linux: the kernel splits what one call sends into datagrams of so many bytes.
+    /// Sets Linux's `UDP_SEGMENT`: the kernel splits the data of one call into datagrams of `len` bytes.
     #[cfg(target_os = "linux")]
     fn segment(socket: &UdpSocket, len: usize) {
         use std::os::fd::AsRawFd;
         let len = libc::c_int::try_from(len).unwrap();
         let (value, size) = ((&raw const len).cast(), size_of::<libc::c_int>() as u32);
-        // SAFETY: the value lives through the call, which reads as many bytes as its length says.
+        // SAFETY: the value lives through the call. The call reads exactly the given length.
         let set = unsafe {
             libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, size)
         };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Sends tasks by one call, and prints how many are answered until none is for a second.
+    /// Sends tasks in one call. Prints the number of answers received until a second passes without one.
     #[cfg(target_os = "linux")]
     pub fn burst(leaf: &str, tasks: u16) {
         let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));
@@ -114,8 +114,8 @@ mod peer {
     #[cfg(not(target_os = "linux"))]
     pub fn burst(_: &str, _: u16) {}
 
-    /// Sends tasks, a window of them at a time, expects each answered once, from the leaf's address, with its
-    /// payload, and prints how many each worker answered.
+    /// Sends tasks, a window of them at a time. Checks that each is answered once, from the leaf's address
+    /// and with its payload. Prints the number of answers by worker.
     pub fn ask(leaf: &str, connected: bool, tasks: u16) {
         let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));
         let anywhere = if leaf.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
@@ -163,7 +163,8 @@ mod peer {
         }
     }
 
-    /// Payloads of many lengths, odd ones among them: the last byte of an odd one is a case of its own for checksums.
+    /// Builds a task. Payloads have many lengths, even and odd: the last byte of an odd one is a special case
+    /// of checksums.
     fn task(extended: bool, seq: u16) -> Vec<u8> {
         let mut task = vec![NEW_TASK | if extended { EXTENSION } else { 0 }];
         for value in [POOL, 0, 0, 0, seq] {
@@ -187,7 +188,7 @@ mod traffic {
 
     use super::patience::{LIFETIME, wait_until};
 
-    /// What addresses begin with, and how they end.
+    /// Addresses of one family.
     struct Family {
         name: &'static str,
         leaf: [&'static str; 2],
@@ -216,11 +217,12 @@ mod traffic {
     const LEAF_MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
     const WORKERS_MAC: &str = "02:00:00:00:02:0b";
     const TASKS: u16 = 600;
-    /// Tasks of a burst: together they are shorter than the MTU, so that no length tells of them.
+    /// Number of tasks in a burst. Together they are shorter than the MTU, so that the length does not reveal
+    /// the offload.
     const BURST: u16 = 40;
     const WORKERS: usize = 8;
 
-    /// Namespaces of clients, leaf and workers, removed with all that is in them when dropped.
+    /// Namespaces of clients, leaf and workers, removed with their content when dropped.
     struct Net(String);
 
     impl Net {
@@ -228,8 +230,8 @@ mod traffic {
             let net = Self(format!("wj{}n{number}", std::process::id()));
             for place in ["c", "l", "w"] {
                 call(&["ip", "netns", "add", &net.name(place)]);
-                // Neither noise of IPv6 nor a kernel that forwards beside the leaf, nor one that answers in its place. Where IPv6
-                // is wanted no router is asked for, and no address waits for somebody to object.
+                // Silences the kernel: without IPv6 traffic, forwarding beside the leaf, or answers in its
+                // place. With IPv6, there are no router solicitations and no duplicate address detection.
                 let quiet = match family.prefix {
                     24 => {
                         "echo 0 > /proc/sys/net/ipv4/ip_forward; cd /proc/sys/net/ipv6/conf; \
@@ -260,7 +262,8 @@ mod traffic {
             format!("{}{place}", self.0)
         }
 
-        /// A veth pair from the leaf's `lc` to the clients' `c0`, or from its `lw` to the workers' `w0`.
+        /// Creates a veth pair from the leaf's `lc` to the clients' `c0`, or from its `lw` to the workers'
+        /// `w0`.
         fn join(&self, place: &str, leaf: &str, mac: &str, addresses: &[String], gateway: &str) {
             let (near, far) = (format!("l{place}"), format!("{place}0"));
             let (leaves, others) = (self.name("l"), self.name(place));
@@ -302,7 +305,7 @@ mod traffic {
             server
         }
 
-        /// Errors that the kernel counted on packets it received, of all kinds.
+        /// Returns the kernel's counts of errors on received packets, by kind.
         fn receive_errors(&self, place: &str) -> BTreeMap<String, u64> {
             let text = self.within(place, &["cat", "/proc/net/snmp"]);
             let rows = |protocol: &'static str| {
@@ -332,7 +335,7 @@ mod traffic {
         }
     }
 
-    /// Killed when dropped.
+    /// A process, killed when dropped.
     struct Process(Child);
 
     impl Drop for Process {
@@ -367,12 +370,12 @@ mod traffic {
         macs_known: bool,
         poll: &'static str,
         family: &'static Family,
-        /// The leaf has a third port, whose interface is removed while it runs.
+        /// True if the leaf has a third port, whose interface is removed during the run.
         loses_port: bool,
     }
 
-    /// Sends a burst that the client's kernel does not segment, which the leaf refuses by name, and one that it does. Returns how many
-    /// tasks were answered.
+    /// Sends one burst with segmentation offload, which the leaf drops with a reason of its own, and one that
+    /// the client's kernel segments. Returns the number of answered tasks.
     fn send_bursts(net: &Net, scenario: &Scenario) -> u64 {
         let burst = || {
             let words = ["burst", scenario.family.leaf[0], &BURST.to_string()];
@@ -478,13 +481,13 @@ mod traffic {
             *poll == "adaptive",
             "{account}"
         );
-        // A task is taken for lost after ten seconds, which is real time; an answer after that is a surplus one.
+        // The leaf writes off a task after ten seconds of real time. A later answer counts as surplus.
         if began.elapsed() < Duration::from_secs(10) {
             assert_eq!(account["surplus_replies"], 0, "{account}");
         }
     }
 
-    /// A core that polls on would poll thousands of times as often.
+    /// Checks that the leaf sleeps. A core that went on polling would poll thousands of times as often.
     fn sleeps_while_nothing_comes(state: &Path) {
         let look = || {
             let now = snapshot(state)?;
@@ -493,7 +496,8 @@ mod traffic {
             };
             Some((sum("sleeps")?, sum("empty_polls")?))
         };
-        // The state is a copy of some time ago, and kernels still ask each other, so there is more than one try.
+        // The state file shows an earlier moment, and the kernels still send requests to each other. The
+        // check is therefore repeated.
         let mut before = wait_for("the state tells of sleeps", look);
         wait_for("the leaf sleeps and hardly polls", || {
             let now = look().filter(|now| now.0 >= before.0 + 100)?;
@@ -509,9 +513,9 @@ mod traffic {
         assert_eq!(account["replies"], tasks, "{account}");
         assert_eq!(account["tx_packets"], 2 * tasks, "{account}");
         let mut drops = account["drops"].as_object().unwrap().clone();
-        // Questions between the kernels' own addresses are nobody's fault.
+        // Requests between the kernels' own addresses are expected.
         drops.remove("arp_other");
-        // With IPv6 they tell each other, too, which groups they listen to, and look for routers.
+        // With IPv6 the kernels also send multicast reports and router solicitations.
         for others in ["nd_other", "ipv6_extension", "not_udp"] {
             drops.remove(others);
         }
@@ -522,10 +526,10 @@ mod traffic {
             for count in ["rx_missed", "rx_no_mbuf", "rx_errors", "tx_errors"] {
                 assert_eq!(port[count], 0, "{port}");
             }
-            // The kernel leaves a packet's checksum to the NIC, and a veth pair has none that would fill it in.
+            // The kernel leaves a packet's checksum to the NIC, and a veth pair does not compute it.
             assert_eq!(port["rx_partial"], tasks, "{port}");
         }
-        // The AF_XDP driver keeps what is in its fill queue (documentation of `io::dpdk`).
+        // The AF_XDP driver leaks the mbufs in its fill queue (documentation of `io::dpdk`).
         if is_af_packet {
             assert_eq!(account["mbufs_leaked"], 0, "{account}");
         }

@@ -11,6 +11,6 @@ mod switch;
 mod wires;
 
 #[test]
-fn over_ipv6_a_spine_and_its_leaves_serve_clients_and_one_leaf_goes_on_alone() {
+fn ipv6_spine_serves_clients_after_losing_a_leaf() {
     serving::serve_and_lose_a_leaf(family::Family::V6);
 }

@@ -1,4 +1,5 @@
-//! A leaf under a service manager: what it says on its socket, and whether systemd takes the units.
+//! A leaf under a service manager: its messages on the notification socket, and the check of the units by
+//! systemd.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -16,7 +17,7 @@ use patience::*;
 use running::*;
 
 #[test]
-fn a_leaf_says_that_it_is_ready_alive_and_ending() {
+fn leaf_reports_ready_alive_and_stopping() {
     let home = Home::new();
     let manager = UnixDatagram::bind(home.path("manager")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -44,7 +45,8 @@ fn a_leaf_says_that_it_is_ready_alive_and_ending() {
     assert!(!heard.contains(&"READY=1".to_owned()), "once only: {heard:?}");
 }
 
-/// The units with this program in the place of the installed one, as `systemd-analyze verify` looks whether it is there.
+/// Checks the units with the tested program in place of the installed one, because `systemd-analyze verify`
+/// requires that it exists.
 #[test]
 fn systemd_takes_the_units() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("share/systemd");
@@ -54,7 +56,7 @@ fn systemd_takes_the_units() {
         let name = format!("wedjat-{role}@.service");
         let unit = std::fs::read_to_string(source.join(&name)).unwrap();
         assert!(unit.contains(&format!("ExecStart=@PREFIX@/bin/wedjat {role} ")), "{unit}");
-        // A controller's file is read at its start alone.
+        // A controller reads its file only at its start.
         let reloads = unit.contains("\nExecReload=/bin/kill -HUP $MAINPID\n");
         assert_eq!(reloads, role != "controller", "{unit}");
         let unit = unit.replace("@PREFIX@/bin/wedjat ", &format!("{WEDJAT} "));

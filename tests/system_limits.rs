@@ -1,4 +1,4 @@
-//! Resources that the system refuses or that a run must give back: file descriptors, disk space, hugepages.
+//! Resources that the system refuses, or that a run must release: file descriptors, disk space, hugepages.
 #![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,10 +22,10 @@ use serde_json::Value;
 
 use hugepages::Hugepages;
 use patience::wait_until;
-use process::Running;
+use process::ChildProcess;
 use running::{Home, WEDJAT};
 
-/// The lowest number that no descriptor of a process has.
+/// Returns the lowest free descriptor number of a process.
 fn next_descriptor(process: u32) -> u64 {
     let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let numbers: BTreeSet<u64> =
@@ -46,12 +46,12 @@ fn a_leaf_without_descriptors_logs_one_line() {
     let mut socket = home.state().into_os_string();
     socket.push(".ctl");
     let _client = UnixStream::connect(&socket).unwrap();
-    let lines = || home.said()[1].matches("cannot accept connections").count();
+    let lines = || home.output()[1].matches("cannot accept connections").count();
     wait_until("the log has it", || lines() > 0);
-    assert!(home.said()[1].contains("ulimit -n"), "{}", home.said()[1]);
-    // Some ten retries.
+    assert!(home.output()[1].contains("ulimit -n"), "{}", home.output()[1]);
+    // Time of about ten retries.
     std::thread::sleep(Duration::from_millis(1200));
-    assert_eq!(lines(), 1, "{}", home.said()[1]);
+    assert_eq!(lines(), 1, "{}", home.output()[1]);
     limit(own.current);
     let mut show = Command::new(WEDJAT);
     show.args(["ctl", "--node"]).arg(home.state()).arg("show").stdout(Stdio::null());
@@ -82,11 +82,11 @@ fn a_report_appears_whole_at_the_end() {
     assert_eq!(fs::read(&stats).unwrap(), before);
 }
 
-/// A file system of some pages, unmounted when dropped.
+/// A file system of a few pages, unmounted when dropped.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// None for others than root.
+    /// Mounts it. Returns `None` for any user except root.
     fn mount() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
@@ -122,7 +122,7 @@ fn a_full_disk_leaves_the_previous_report() {
     disk.fill();
     let ended = leaf.end("-TERM");
     assert!(!ended.status.success(), "it must not hide that there is no account");
-    let text = &home.said()[1];
+    let text = &home.output()[1];
     assert!(text.contains("--stats") && text.contains("make room"), "{text}");
     assert_eq!(fs::read_to_string(&stats).unwrap(), "the previous account");
     let left: Vec<_> = fs::read_dir(disk.0.path()).unwrap().collect();
@@ -147,20 +147,20 @@ fn an_exit_leaves_no_hugepage_file() {
             command.args(more);
             command
         });
-        assert!(files() > 0, "EAL has no hugepage: {}", home.said()[1]);
+        assert!(files() > 0, "EAL has no hugepage: {}", home.output()[1]);
         leaf.ended_by("-TERM");
         assert_eq!(files(), 0, "{more:?}");
         fs::remove_file(home.state()).unwrap();
     }
-    // An error after EAL has started, and one of EAL itself.
+    // An error after the start of EAL, and an error of EAL itself.
     let text = fs::read_to_string(home.path("leaf.toml")).unwrap();
     fs::write(home.path("leaf.toml"), text.replace("net_pcap0,", "net_pcap0,rx_pcap=/nowhere,"))
         .unwrap();
     let fails = |more: &[&str]| {
         let mut command = home.leaf(&[]);
         with_pages(&mut command, pages.folder());
-        assert!(!Running::start(command.args(more)).output().status.success());
-        assert_eq!(files(), 0, "{more:?}: {}", home.said()[1]);
+        assert!(!ChildProcess::start(command.args(more)).output().status.success());
+        assert_eq!(files(), 0, "{more:?}: {}", home.output()[1]);
     };
     fails(&[]);
     fs::write(home.path("leaf.toml"), text.replace("net_pcap0,", "net_nothing0,")).unwrap();

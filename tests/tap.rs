@@ -1,5 +1,5 @@
-//! A leaf under traffic, as it is watched: what passes while a tap is on is in the file, all of it, and what can't be is refused;
-//! and what each worker was sent.
+//! Observation of a leaf under traffic. A tap's file holds all packets that pass during the tap, invalid taps
+//! are rejected, and the counts per worker are right.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -33,7 +33,7 @@ use wedjat::wire::udp;
 
 use frames::*;
 use patience::wait_until;
-use rig::{Built, Sizes};
+use rig::{CoreRig, Sizes};
 
 fn text(state: &Path) -> String {
     format!(
@@ -48,18 +48,18 @@ fn text(state: &Path) -> String {
     )
 }
 
-/// What goes to and from the cores.
+/// Traffic to and from the cores.
 #[derive(Default)]
 struct Traffic {
-    /// Tasks that are still to be sent.
+    /// Number of tasks still to be sent.
     wanted: AtomicU64,
-    /// Replies that have come back to clients.
+    /// Number of replies received by clients.
     answered: AtomicU64,
-    /// All packets of tasks and replies, at each port.
+    /// All packets of tasks and replies, by port.
     passed: [Mutex<Vec<Vec<u8>>>; 2],
 }
 
-/// One core, the client and the workers around it.
+/// One core with its client and workers.
 struct Core {
     leaf: Leaf<RingPort, FramePool>,
     far: Vec<RingPort>,
@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    /// Sends a task if one is wanted, has the leaf poll, and answers what it sent.
+    /// Sends a task if one is wanted, polls the leaf, and answers its packets.
     fn step(&mut self, now: u64, traffic: &Traffic) {
         let wanted = traffic.wanted.load(Acquire);
         if wanted > 0 {
@@ -85,12 +85,12 @@ impl Core {
         self.leaf.poll(now);
         for port in 0..2 {
             while let Some(frame) = self.far[port].receive() {
-                self.meet(port, frame.bytes().to_vec(), traffic);
+                self.resolve(port, frame.bytes().to_vec(), traffic);
             }
         }
     }
 
-    fn meet(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
+    fn resolve(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
         if ether::ether_type(&frame) == ether::ARP {
             let ask = arp::Packet::parse(&frame).unwrap();
             if ask.operation == arp::Operation::Request {
@@ -112,7 +112,7 @@ impl Core {
     }
 }
 
-/// A leaf of two cores, which one thread polls.
+/// A leaf of two cores, polled by one thread.
 struct Node {
     folder: tempfile::TempDir,
     traffic: Arc<Traffic>,
@@ -144,7 +144,7 @@ impl Node {
         let sizes = Sizes { depth: 64, frames: 256, bytes: 256 };
         let (built, table, control) = rig::leaves(rig::stages(&config.text, None), sizes);
         let taps: Vec<_> = built.iter().map(|_| TapCommands::default()).collect();
-        let core = |(Built { leaf, far, .. }, tap): (Built, TapCommands)| {
+        let core = |(CoreRig { leaf, far, .. }, tap): (CoreRig, TapCommands)| {
             let leaf = leaf.with_tap(tap);
             Core { leaf, far, seq: 0 }
         };
@@ -189,14 +189,14 @@ impl Node {
         Connection::open(&Access::State(self.path("state"))).unwrap()
     }
 
-    /// So many tasks, each answered.
+    /// Passes this number of tasks and waits until each is answered.
     fn pass(&self, tasks: u64) {
         let answered = self.traffic.answered.load(Acquire) + tasks;
         self.traffic.wanted.store(tasks, Release);
         wait_until("all are answered", || self.traffic.answered.load(Acquire) >= answered);
     }
 
-    /// What has passed these ports, in no order, and is forgotten.
+    /// Takes the packets passed at these ports so far, sorted.
     fn passed(&self, ports: &[usize]) -> Vec<Vec<u8>> {
         let all: Vec<_> = self
             .traffic
@@ -207,7 +207,7 @@ impl Node {
         sorted(ports.iter().flat_map(|&port| all[port].clone()).collect())
     }
 
-    /// Each thread in its turn, as a leaf's end: the cores first.
+    /// Ends the threads in a leaf's order: the cores first.
     fn end(&mut self) {
         drop(self.server.take());
         for (stop, thread) in self.stop.iter().zip(self.threads.drain(..)) {
@@ -230,7 +230,7 @@ fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Packets of tasks and replies in a capture, in no order.
+/// Returns the packets of tasks and replies in a capture, sorted.
 fn captured(path: &Path) -> Vec<Vec<u8>> {
     let frames = read_frames(path).unwrap();
     sorted(frames.into_iter().filter(|one| ether::ether_type(one) == ether::IPV4).collect())
@@ -241,7 +241,7 @@ fn into(file: &Path) -> StartTapRequest {
 }
 
 #[test]
-fn all_that_passes_while_a_tap_is_on_is_in_its_file() {
+fn active_tap_records_all_packets() {
     let node = Node::start();
     let mut connection = node.connect();
     node.pass(10);
@@ -275,7 +275,7 @@ fn all_that_passes_while_a_tap_is_on_is_in_its_file() {
 }
 
 #[test]
-fn a_capture_is_in_the_order_of_time_and_begins_now() {
+fn capture_starts_now_in_time_order() {
     use pcap_file::pcap::PcapReader;
 
     let node = Node::start();
@@ -291,13 +291,13 @@ fn a_capture_is_in_the_order_of_time_and_begins_now() {
     let packets = std::iter::from_fn(|| reader.next_packet().map(|one| one.unwrap().timestamp));
     let stamps: Vec<_> = packets.collect();
     assert!(stamps.len() >= 1200 && stamps.is_sorted());
-    // The clock of day may be set while this runs, but seldom is.
+    // The time of day may be set during the test, but rarely is.
     let slack = Duration::from_millis(1);
     assert!(began <= stamps[0] + slack && *stamps.last().unwrap() <= ended + slack);
 }
 
 #[test]
-fn a_tap_is_of_one_port_of_the_first_bytes_or_ends_by_itself() {
+fn tap_limits_port_length_and_count() {
     let node = Node::start();
     let mut connection = node.connect();
     for (port, at) in [("workers", 1), ("0", 0)] {
@@ -322,7 +322,7 @@ fn a_tap_is_of_one_port_of_the_first_bytes_or_ends_by_itself() {
     let Tap { written, lost, ended, .. } = connection.stop_tap().unwrap();
     assert_eq!((written, lost, ended), (7, 0, true));
     assert_eq!(connection.stop_tap().unwrap_err().to_string(), "no tap is on", "told once");
-    // One that nobody asked for is forgotten when the next begins.
+    // The result of an ended tap is discarded when the next one begins.
     connection.start_tap(StartTapRequest { packets: Some(1), ..into(&node.path("1")) }).unwrap();
     node.pass(5);
     wait_until("it has ended", || connection.show().unwrap().tap.is_none());
@@ -331,7 +331,7 @@ fn a_tap_is_of_one_port_of_the_first_bytes_or_ends_by_itself() {
 }
 
 #[test]
-fn a_tap_that_can_not_be_is_refused_and_nothing_is_overwritten() {
+fn invalid_tap_is_refused_and_overwrites_nothing() {
     let node = Node::start();
     let mut connection = node.connect();
     let (there, link, target) = (node.path("there"), node.path("link"), node.path("target"));
@@ -379,7 +379,7 @@ fn a_tap_that_can_not_be_is_refused_and_nothing_is_overwritten() {
 }
 
 #[test]
-fn what_was_recorded_is_whole_when_the_node_ends_or_a_core_stands_still() {
+fn records_are_whole_after_an_end_or_stall() {
     let mut node = Node::start();
     let mut connection = node.connect();
     node.pause.store(true, Release);
@@ -430,7 +430,7 @@ fn the_command_begins_and_ends_a_tap() {
 }
 
 #[test]
-fn what_each_worker_was_sent_and_has_answered_is_told_and_stays_with_the_pool() {
+fn per_worker_counts_stay_with_the_pool() {
     let node = Node::start();
     let mut connection = node.connect();
     node.pass(200);
@@ -460,7 +460,7 @@ fn an_agent_is_tapped_as_a_leaf_is() {
     let pool = FramePool::new(16, 2048);
     let (near, mut far) = pair(8, &pool);
     let built = rig::agent(text, rig::TICKS_HZ, (vec![near], &pool), None);
-    let rig::BuiltAgent { agent, handles: _handles, .. } = built;
+    let rig::AgentRig { agent, handles: _handles, .. } = built;
     let (commands, buffers) = (TapCommands::default(), Arc::<TapBuffers>::default());
     let mut agent = agent.with_tap(commands.clone());
     let recorder = Some(TapRecorder::new(&[0], 100, Arc::clone(&buffers)));

@@ -1,4 +1,4 @@
-//! A leaf in DPDK's own telemetry, as `dpdk-telemetry.py` shows it.
+//! A leaf in DPDK's own telemetry, as shown by `dpdk-telemetry.py`.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,7 +17,7 @@ use wedjat::state::counters::METRICS;
 use frames::POOL;
 use running::*;
 
-/// What DPDK's client says to these commands.
+/// Returns the answers of DPDK's client to these commands.
 fn ask(process: u32, commands: &[&str]) -> Vec<Value> {
     let mut client = Command::new("dpdk-telemetry.py");
     client.args(["-f", &format!("wedjat-{process}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -41,7 +41,7 @@ fn ask(process: u32, commands: &[&str]) -> Vec<Value> {
 #[test]
 fn dpdks_client_shows_the_leaf() {
     if Command::new("dpdk-telemetry.py").arg("--help").output().is_err() {
-        // Straight to standard error: what a passing test prints is not shown.
+        // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(
             std::io::stderr(),
             "SKIPPED: telemetry needs dpdk-telemetry.py (Debian: dpdk-dev)"

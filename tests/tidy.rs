@@ -132,7 +132,7 @@ fn room(path: &str) -> &str {
 }
 
 #[test]
-fn rooms_of_the_dataplane_use_only_those_before_them() {
+fn rooms_use_only_earlier_rooms() {
     let layers = order("limits");
     let rank = |room: &str| layers.iter().position(|layer| layer == room);
     let (mut found, mut rooms) = (Vec::new(), BTreeSet::new());
@@ -277,7 +277,7 @@ fn files_of_a_room_form_no_circles() {
 }
 
 #[test]
-fn files_of_the_configuration_use_only_those_before_them() {
+fn configuration_files_use_only_earlier_files() {
     let modules = modules();
     let order = order("ids");
     let rank =
@@ -322,7 +322,7 @@ fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn crates_of_the_control_stay_out_of_the_library_and_of_builds_without_it() {
+fn control_crates_stay_out_of_the_library() {
     let control = ["tonic", "prost", "redb", "tokio", "rustls", "hyper"];
     let all = packages("wedjat", &[]);
     assert!(control.iter().all(|name| all.contains(*name)), "{all:?}");
@@ -335,7 +335,7 @@ fn crates_of_the_control_stay_out_of_the_library_and_of_builds_without_it() {
 }
 
 #[test]
-fn who_embeds_the_library_gets_no_front_end_and_few_crates() {
+fn embedders_get_no_frontend_and_few_crates() {
     let front_ends = ["clap", "env_logger", "indicatif", "pcap-file", "signal-hook"];
     for (of, how, most) in
         [("wedjat", &["--no-default-features"][..], 34), ("wedjat-capi", &[], 43)]
@@ -445,7 +445,7 @@ fn assert_table(document: &str, head: &str, rows: impl Iterator<Item = String>) 
 }
 
 #[test]
-fn tables_of_counters_and_drop_reasons_are_those_of_the_code() {
+fn documented_counters_and_drop_reasons_match_the_code() {
     let metrics = METRICS
         .iter()
         .filter(|metric| DropReason::ALL.iter().all(|reason| reason.name() != metric.name));
@@ -533,7 +533,7 @@ fn keys_of(value: &serde_json::Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_key_of_an_account_and_of_a_state_is_explained() {
+fn every_account_and_state_key_is_documented() {
     use wedjat::state::table::{PoolSpec, Spec, Table, WorkerSpec};
     use wedjat::state::{Counters, Snapshot, Totals};
     use wedjat::stats::{AgentStats, LeafStats, Manifest, PortStats};
@@ -608,7 +608,7 @@ fn every_key_of_the_controls_configuration_is_explained() {
 }
 
 #[test]
-fn every_key_and_command_of_a_controller_is_explained() {
+fn every_controller_key_and_command_is_documented() {
     let text = fs::read_to_string(root().join("docs/controller.md")).unwrap();
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let source = read("dataplane/config/raw_controller.rs");
@@ -643,7 +643,7 @@ fn every_key_of_an_agents_configuration_is_explained() {
 }
 
 #[test]
-fn every_key_of_a_file_of_experts_is_explained() {
+fn every_expert_file_key_is_documented() {
     let text = fs::read_to_string(root().join("docs/cosched.md")).unwrap();
     let mut keys = Vec::new();
     for (file, type_name) in [("settings", "Settings"), ("guard", "GuardSettings")] {
@@ -660,7 +660,7 @@ fn every_key_of_a_file_of_experts_is_explained() {
 }
 
 #[test]
-fn the_dashboard_shows_metrics_that_there_are() {
+fn dashboard_shows_existing_metrics() {
     let text = fs::read_to_string(root().join("examples/grafana.json")).unwrap();
     let board: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(board["panels"].as_array().unwrap().len() > 5);

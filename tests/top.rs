@@ -1,4 +1,4 @@
-//! `wedjat top` beside a leaf that runs: printed once, on a terminal, and without being told which node.
+//! `wedjat top` beside a running leaf: printed once, on a terminal, and without the name of a node.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,13 +14,13 @@ use std::process::{Command, Output, Stdio};
 use patience::*;
 use running::*;
 
-fn said(output: &Output) -> String {
+fn output(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 #[test]
-fn a_running_leaf_is_shown_once_and_on_a_terminal() {
+fn running_leaf_is_shown() {
     let home = Home::new();
     let state = home.state();
     let _leaf = home.start(home.leaf(&[]));
@@ -37,10 +37,10 @@ fn a_running_leaf_is_shown_once_and_on_a_terminal() {
         core.split_whitespace().map(|cell| cell.trim_end_matches('%').parse().unwrap()).collect()
     };
     let new = |line: &str| line.split_whitespace().nth(1).is_some_and(|new| new != "0");
-    // A leaf that a machine has no time for does nothing between two looks.
+    // On a busy machine the leaf may do nothing between two snapshots.
     let mut text = String::new();
     wait_until("packets come, go and are dropped between two looks", || {
-        text = said(&once().arg(&state).output().unwrap());
+        text = output(&once().arg(&state).output().unwrap());
         let numbers = numbers(&text);
         numbers[1] > 0.0
             && numbers[3] > numbers[4]
@@ -51,12 +51,12 @@ fn a_running_leaf_is_shown_once_and_on_a_terminal() {
     assert!(numbers(&text)[1] <= 100.0, "busy: {text}");
     assert!(after(&text, "pool").ends_with("random"), "{text}");
     assert!(text.contains("leaf 1  pid") && text.contains("10.0.2.11"), "{text}");
-    // The other ways to say which.
-    assert!(said(&once().arg("--node").arg(&state).output().unwrap()).contains("leaf 1"));
-    assert!(said(&once().env("WEDJAT_STATE", &state).output().unwrap()).contains("leaf 1"));
+    // Other ways to name the node.
+    assert!(output(&once().arg("--node").arg(&state).output().unwrap()).contains("leaf 1"));
+    assert!(output(&once().env("WEDJAT_STATE", &state).output().unwrap()).contains("leaf 1"));
     let state_of =
         Command::new(WEDJAT).args(["state", "--json"]).env("WEDJAT_STATE", &state).output();
-    assert!(said(&state_of.unwrap()).contains("\"running\": true"));
+    assert!(output(&state_of.unwrap()).contains("\"running\": true"));
 
     drawn_on_a_terminal(&state);
     let missing = once().arg("--node").arg(home.path("none")).output().unwrap();
@@ -64,7 +64,7 @@ fn a_running_leaf_is_shown_once_and_on_a_terminal() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains("there is none"), "{missing:?}");
 }
 
-/// `script` gives it a terminal of its own, on which a key ends it.
+/// Runs it under `script` on a terminal of its own. A key ends it.
 fn drawn_on_a_terminal(state: &Path) {
     if !cfg!(feature = "top") || Command::new("script").arg("--version").output().is_err() {
         let _ = writeln!(

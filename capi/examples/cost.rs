@@ -1,10 +1,12 @@
-//! What a call costs from Rust, to be compared with the same from C: see scripts/bench-library.py.
+//! Cost of a call from Rust, for comparison with C: see scripts/bench-library.py.
 //!
-//! `cost CONFIGURATION TASK ROUNDS slices` has the bursts that Rust knows by itself, `... packets` those of the C library:
-//! pointer, length and flags, which are looked at. `... copies` only copies the tasks in, for those who count instructions.
+//! `cost CONFIGURATION TASK ROUNDS slices` measures bursts of slices. `... packets` measures those of the C
+//! library: pointer, length and flags, which the library reads. `... copies` only copies the tasks in, as a
+//! baseline for counts of instructions.
 //!
-//! TASK is a file with a frame; or `v4` or `v6` for a client's task that is made here for the network of testbed/src/bench/leaf.toml
-//! or leaf_v6.toml, with its checksum; or `v4-half` or `v6-half`, where each other packet is a reply, of each of the workers in turn.
+//! TASK is a file with a frame, or a name. `v4` and `v6` are a client's task with its checksum, made here for
+//! the network of testbed/src/bench/leaf.toml or leaf_v6.toml. In `v4-half` and `v6-half` every second packet
+//! is a reply, of each worker in turn.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -18,18 +20,18 @@ use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 use wedjat_capi::types::Packet;
 
-/// Of frames in memory: far enough from a power of two that they do not share sets of the cache.
+/// Distance of frames in memory. Far enough from a power of two that frames do not share cache sets.
 const STRIDE: usize = 192;
 
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
-/// Leaf, client and server.
+/// Addresses of leaf, client and server.
 const HOSTS: [u32; 3] = [0x0A00_0001, 0x0A00_0102, 0x0A00_020B];
 const HOSTS_V6: [u128; 3] = [0xFD00 << 112 | 1, 0xFD00 << 112 | 0x1_0002, 0xFD00 << 112 | 0x2_000B];
 const WORKERS: u16 = 32;
 
-/// Who sends a packet of this header to whom, of these hosts, without MAC addresses: a client its task, or a worker its reply.
+/// Returns the addresses of a packet between these hosts: a client's task, or a worker's reply.
 fn flow<A: Copy>([leaf, client, server]: [A; 3], is_reply: bool) -> Flow<A> {
     let (src_mac, src, dst) =
         if is_reply { (SERVER_MAC, server, client) } else { (CLIENT_MAC, client, leaf) };
@@ -49,7 +51,7 @@ fn frame(header: &Header, is_v6: bool) -> Vec<u8> {
     frame
 }
 
-/// What is received in turn: as many frames as whole bursts have.
+/// Returns the frames to receive in turn; their number is a multiple of the burst.
 fn frames(task: &str) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
     let new = Header::new_task(7, 1);
     let reply = |worker| Header { code: Code::TaskDone, src: worker, dst: 0, qlen: 1, ..new };
@@ -63,7 +65,7 @@ fn frames(task: &str) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
     })
 }
 
-/// Copies the next burst into all packets, as a port would.
+/// Copies the next burst into all packets, like a port.
 fn receive<B: Buf>(packets: &mut [B], frames: &[Vec<u8>], round: u64) {
     let first = round as usize * BURST % frames.len();
     let next = packets.iter_mut().zip(&frames[first..]);

@@ -1,4 +1,5 @@
-//! What a context does: bursts, and what stands around them. Nothing here allocates, calls the system or waits.
+//! Calls on a context: decisions on bursts, releases, questions and counters. None of the calls on a context
+//! allocates, calls the system or waits.
 
 use wedjat::embed;
 use wedjat::limits::BURST;
@@ -8,17 +9,17 @@ use crate::code::*;
 use crate::handle::{Context, Core, Scheduler, with_context, with_scheduler};
 use crate::types::{Packet, Rewrite, RewriteV6, Verdict, WEDJAT_HOLD, WorkerState};
 
-/// Decides on `count` packets, at most WEDJAT_BURST, that `port` received at `now` ticks; rewrites those that go on and
-/// puts a verdict for each into `verdicts`. Returns `count`, or a code, and then nothing has been touched.
-/// Bytes that may not be in the cache are better prefetched before, as wedjat_process_mbufs() does.
+/// Decides on `count` packets, at most WEDJAT_BURST, that `port` received at `now` ticks. Rewrites those that
+/// proceed, and puts a verdict for each into `verdicts`. Prefetch bytes that may not be in the cache before
+/// the call, like wedjat_process_mbufs(). Returns `count`; or a code, and then nothing has been touched.
 ///
 /// # Called from
-/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `packets` and `verdicts` are null or arrays of `count`; each packet's bytes are this call's alone, and those of a packet
-/// to be held stay where they are until it is released.
+/// `packets` and `verdicts` are null or arrays of `count`. Only this call uses the packets' bytes. Those of a
+/// held packet stay at their address until it is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_process(
     scheduler: *const Scheduler,
@@ -36,7 +37,7 @@ pub unsafe extern "C" fn wedjat_process(
         // SAFETY: the caller vouches for the array, and it is aligned.
         let others = unsafe { process(&mut core.context, port as usize, now, packets, verdicts) };
         if others.map_err(of_misuse)? > 0 {
-            // SAFETY: as many verdicts have been written as there are packets.
+            // SAFETY: a verdict has been written for each packet.
             let verdicts = unsafe { std::slice::from_raw_parts(verdicts, packets.len()) };
             keep(core, packets, verdicts);
         }
@@ -44,7 +45,8 @@ pub unsafe extern "C" fn wedjat_process(
     })
 }
 
-/// Apart from the checks around it, which would share its registers. Returns how many packets may not be forwarded.
+/// Decides on the packets. Separate from the checks around it, which would compete for its registers. Returns
+/// the number of packets that may not be forwarded.
 ///
 /// # Safety
 /// `verdicts` is aligned and has a place for each packet.
@@ -62,7 +64,7 @@ unsafe fn process(
     })
 }
 
-/// Remembers where the packets lie that the caller now keeps.
+/// Stores the packets that the caller now keeps, by place.
 #[cold]
 fn keep(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
     let to_hold = packets.iter().zip(verdicts).filter(|(_, verdict)| verdict.action == WEDJAT_HOLD);
@@ -73,9 +75,10 @@ fn keep(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
     }
 }
 
-/// As wedjat_process(), but leaves the bytes of tasks and replies alone: `rewrites` gets what to write into those that go
-/// on, or are held with a worker. ARP questions become answers all the same, and a task that waits for a worker is
-/// rewritten by wedjat_release(). Packets of a port with an IPv6 address are for wedjat_decide_v6().
+/// Decides like wedjat_process(), but does not change the bytes of tasks and replies. `rewrites` receives the
+/// changes for packets that proceed, or that are held with a worker. Neighbour questions still become answers
+/// in place. A task that waits for a worker is rewritten by wedjat_release(). Packets of a port with an IPv6
+/// address need wedjat_decide_v6().
 ///
 /// # Return value
 /// `count`; or a code, and then nothing has been touched.
@@ -84,11 +87,12 @@ fn keep(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
 /// WEDJAT_ERROR_FAMILY
 ///
 /// # Called from
-/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`; each packet's bytes are this call's alone.
+/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`. Only this call uses the packets'
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_decide(
     scheduler: *const Scheduler,
@@ -109,17 +113,18 @@ pub unsafe extern "C" fn wedjat_decide(
     })
 }
 
-/// As wedjat_decide(), with room for IPv6 addresses: for packets of any port.
+/// Decides like wedjat_decide(), with room for IPv6 addresses. For packets of any port.
 ///
 /// # Return value
 /// `count`; or a code, and then nothing has been touched.
 ///
 /// # Called from
-/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`; each packet's bytes are this call's alone.
+/// `packets`, `verdicts` and `rewrites` are null or arrays of `count`. Only this call uses the packets'
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_decide_v6(
     scheduler: *const Scheduler,
@@ -138,7 +143,7 @@ pub unsafe extern "C" fn wedjat_decide_v6(
 }
 
 /// # Safety
-/// As [`wedjat_decide()`].
+/// Same as [`wedjat_decide()`].
 unsafe fn decide<R: From<embed::Rewrite>>(
     core: &mut Core,
     port: u32,
@@ -169,7 +174,7 @@ unsafe fn decide<R: From<embed::Rewrite>>(
     Ok(count as i32)
 }
 
-/// The caller's packets, none of them null.
+/// Returns the caller's packets. None of them is null.
 #[inline(always)]
 unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet], i32> {
     check(packets)?;
@@ -178,8 +183,8 @@ unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet]
     }
     // SAFETY: not null and aligned; the caller vouches for the length.
     let packets = unsafe { std::slice::from_raw_parts_mut(packets, count as usize) };
-    // One less than null has its first bit set, and nothing that a program may write to has. Without stopping early,
-    // so that the compiler takes several at once.
+    // Null minus one has its first bit set; no writable address has. The loop does not stop early, so that
+    // the compiler can vectorize it.
     let one_less = |packet: &Packet| (packet.data.addr() as u64).wrapping_sub(1);
     let seen = packets.iter().fold(0, |seen, packet| seen | one_less(packet));
     if seen >> 63 == 0 { Ok(packets) } else { Err(WEDJAT_ERROR_NULL) }
@@ -196,20 +201,20 @@ pub(crate) fn check<T>(pointer: *const T) -> Result<(), i32> {
     Ok(())
 }
 
-/// Tells which packets need not be held any longer, at most `room` of them: a verdict for each goes into `verdicts`, with
-/// the packet's `place`, where another may now be kept. WEDJAT_FORWARD: it is rewritten, send it. WEDJAT_DROP: it is
-/// given up, free it. Returns how many they are, 0 when there is none now, or a code.
+/// Releases held packets, at most `room` of them. Puts a verdict for each into `verdicts`, with the packet's
+/// `place`, which is free again. WEDJAT_FORWARD: the packet is rewritten; send it. WEDJAT_DROP: the packet is
+/// dropped; free it. Returns the number of released packets, 0 if there is none now, or a code.
 ///
-/// To be called at every turn of the loop until it returns 0, also while nothing is held: it looks after what time changes,
-/// too. Tasks that wait for a worker leave in the order in which they came to this context, each pool's by itself.
+/// Call it in every iteration of the loop until it returns 0, even if nothing is held: it also updates
+/// time-dependent state. Tasks of each pool leave in the order of their arrival at this context.
 ///
 /// # Called from
-/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `verdicts` is null or an array of `room`; the bytes of packets that are held still lie where they lay when they got their
-/// verdicts, and are this call's alone.
+/// `verdicts` is null or an array of `room`. The bytes of held packets are at the same address as at their
+/// verdict, and only this call uses them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_release(
     scheduler: *const Scheduler,
@@ -233,15 +238,15 @@ pub unsafe extern "C" fn wedjat_release(
     })
 }
 
-/// Gives up all packets that are held, because the program stops: wedjat_release() tells them as WEDJAT_DROP. Returns 0
+/// Drops all held packets, because the program stops. wedjat_release() returns them as WEDJAT_DROP. Returns 0
 /// or a code.
 ///
 /// # Called from
-/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// As wedjat_unsent().
+/// Same as wedjat_unsent().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_abandon(scheduler: *const Scheduler, context: *mut Context) -> i32 {
     with_context(scheduler, context, |core| {
@@ -250,15 +255,15 @@ pub unsafe extern "C" fn wedjat_abandon(scheduler: *const Scheduler, context: *m
     })
 }
 
-/// Tells of `count` packets whose verdict was WEDJAT_FORWARD and which the port did not take: they count as dropped.
-/// Returns 0 or a code.
+/// Reports `count` packets with verdict WEDJAT_FORWARD that the port rejected. They count as dropped. Returns
+/// 0 or a code.
 ///
 /// # Called from
-/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `scheduler` comes from wedjat_create(); `context` is never followed before it is found to be one of its own.
+/// `scheduler` comes from wedjat_create(). `context` is accessed only if it is one of the scheduler's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_unsent(
     scheduler: *const Scheduler,
@@ -271,16 +276,17 @@ pub unsafe extern "C" fn wedjat_unsent(
     })
 }
 
-/// Writes the next question that is due, by ARP or neighbour discovery, into `frame`, of `size` bytes, and the port to send it out of
-/// into `*port`. The bytes are at least WEDJAT_QUESTION_SIZE; where a port has an IPv6 address, WEDJAT_QUESTION_SIZE_V6. Returns its
-/// length; 0 when none is due; or a code. To be called at every turn of the loop, after wedjat_release(), until it returns 0.
+/// Writes the next neighbour question that is due (ARP or neighbour discovery) into `frame`, of `size` bytes,
+/// and its port into `*port`. `size` is at least WEDJAT_QUESTION_SIZE, or WEDJAT_QUESTION_SIZE_V6 if a port
+/// has an IPv6 address. Call it in every iteration of the loop, after wedjat_release(), until it returns 0.
+/// Returns the length of the question; 0 if none is due; or a code.
 ///
 /// # Errors
 /// WEDJAT_ERROR_ROOM
 ///
 /// # Called from
-/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `frame` is null or has `size` bytes; `port` is null or leads to a byte.
@@ -312,18 +318,18 @@ pub unsafe extern "C" fn wedjat_question(
     })
 }
 
-/// Lets a worker get tasks from this context, `active` not 0, or no longer. Each context has to be told. Returns 0 or a
-/// code.
+/// Allows this context to send tasks to a worker if `active` is not 0, or forbids it. Each context needs its
+/// own call. Returns 0 or a code.
 ///
 /// # Errors
 /// WEDJAT_ERROR_WORKER
 ///
 /// # Called from
-/// The thread that uses the context, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// As wedjat_unsent().
+/// Same as wedjat_unsent().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_set_active(
     scheduler: *const Scheduler,
@@ -337,14 +343,14 @@ pub unsafe extern "C" fn wedjat_set_active(
     })
 }
 
-/// Puts what all contexts have counted so far into the `room` places at `values`, in the order of wedjat_counter_name(). No
-/// value ever goes down but those of `held` and `queued`, which tell how many packets wait at the moment. Sent are those of
-/// `forwarded` that are not in `tx_full`.
-/// Returns how many there are, also when there is room for fewer; or a code.
+/// Reads the sums of all contexts' counters into the `room` places at `values`, in the order of
+/// wedjat_counter_name(). No value decreases except `held` and `queued`, the current numbers of waiting
+/// packets. The number of sent packets is `forwarded` minus `tx_full`. Returns the number of counters, even
+/// if `room` is smaller; or a code.
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
-/// child, not both; not a signal handler.
+/// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),
+/// parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `values` is null or an array of `room`.
@@ -366,15 +372,15 @@ pub unsafe extern "C" fn wedjat_counters(
     })
 }
 
-/// Puts what is known of each worker into the `room` places at `workers`, pool by pool. Takes memory, and may wait for another
-/// thread that makes changes.
+/// Reads the state of each worker into the `room` places at `workers`, pool by pool. Allocates memory, and
+/// may wait for another thread that makes changes.
 ///
 /// # Return value
-/// How many workers there are, also when there is room for fewer; or a code, see ERRORS.
+/// Number of workers, even if `room` is smaller; or a code, see ERRORS.
 ///
 /// # Called from
-/// Any thread that polls no context, lcore or not, of the process that made the scheduler, primary or secondary; after fork()
-/// of parent or child, not both; not a signal handler.
+/// Any thread (lcore or not) that polls no context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `workers` is null or an array of `room`.

@@ -1,26 +1,27 @@
-//! Changes while packets flow: members, servers, pools, policies, speeds and bounds. These take memory and may wait for each other;
-//! contexts wait for none of them.
+//! Changes of members, servers, pools, policies, speeds and bounds while packets flow. These functions
+//! allocate memory and may wait for each other; contexts never wait for them.
 
 use std::ffi::{CStr, c_char};
 
 use wedjat::embed::Change;
 
 use crate::code::*;
-use crate::create::tell;
+use crate::create::write_text;
 use crate::handle::{Scheduler, with_scheduler};
 
-/// Has all contexts go over to what a change leads to, each at its next wedjat_release(). `change` is a text ended by a zero, as
-/// in "add-workers server=10.0.2.13 pool=1 workers=8-11"; docs/changes.md lists them. Puts the change's epoch into
-/// `*epoch`, which may be null. Returns 0; or WEDJAT_ERROR_CHANGE and into the `detail_size` bytes at `detail`, which may be
-/// null, a text that says what to mend, cut to fit and ended by a zero: nothing has changed then.
+/// Applies a change, which each context takes at its next wedjat_release(). `change` is a zero-terminated
+/// text such as "add-workers server=10.0.2.13 pool=1 workers=8-11"; docs/changes.md lists them. Puts the
+/// change's epoch into `*epoch`, which may be null. Returns 0. Returns WEDJAT_ERROR_CHANGE if the change is
+/// refused, and the reason with its fix in the `detail_size` bytes at `detail`, which may be null; the text
+/// is cut to fit and zero-terminated, and nothing has changed.
 ///
 /// # Called from
-/// Any thread that polls no context, lcore or not, of the process that made the scheduler, primary or secondary; after fork()
-/// of parent or child, not both; not a signal handler.
+/// Any thread (lcore or not) that polls no context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `scheduler` is null or comes from wedjat_create(); `change` is null or leads to a zero at last; the others are null or lead to
-/// memory of their type, or of so many bytes.
+/// `scheduler` is null or comes from wedjat_create(); `change` is null or zero-terminated; further pointers
+/// are null or lead to memory of their type or of the given size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_apply(
     scheduler: *const Scheduler,
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn wedjat_apply(
         };
         // SAFETY: the caller vouches for the memory; `epoch` is aligned.
         unsafe {
-            tell(&why, detail, detail_size);
+            write_text(&why, detail, detail_size);
             if !epoch.is_null() && code.is_ok() {
                 epoch.write(number);
             }
@@ -57,12 +58,12 @@ pub unsafe extern "C" fn wedjat_apply(
     })
 }
 
-/// Puts the epoch into `*epoch` that all contexts have reached: they decide by that change and all before it. Returns 0 or a
-/// code.
+/// Reads the epoch that all contexts have reached into `*epoch`. They decide by that change and all before
+/// it. Returns 0 or a code.
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
-/// child, not both; not a signal handler.
+/// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),
+/// parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create(); `epoch` is null or leads to a number.
@@ -81,20 +82,20 @@ pub unsafe extern "C" fn wedjat_acknowledged(scheduler: *const Scheduler, epoch:
     })
 }
 
-/// Frees what contexts have replaced, and lets go of workers, servers and pools that have left, at `now` ticks. To be called now
-/// and then while changes are made. Returns 1 when every change has been taken and nothing is leaving any more, else 0; or a
-/// code.
+/// Frees objects that contexts have replaced, and the places of departed workers, servers and pools, at `now`
+/// ticks. Call it periodically during changes. Returns 1 if all contexts have taken every change and nothing
+/// is leaving, otherwise 0; or a code.
 ///
 /// # Called from
-/// Any thread that polls no context, lcore or not, of the process that made the scheduler, primary or secondary; after fork()
-/// of parent or child, not both; not a signal handler.
+/// Any thread (lcore or not) that polls no context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_tend(scheduler: *const Scheduler, now: u64) -> i32 {
     with_scheduler(scheduler, |_, body| {
-        body.scheduler.tend(now);
+        body.scheduler.collect(now);
         Ok(i32::from(body.scheduler.is_settled()))
     })
 }

@@ -1,4 +1,4 @@
-//! Codes that functions return, names of numbers, and the library's version.
+//! Error codes, names of numbers, and the library's version.
 
 use std::ffi::{CStr, c_char};
 
@@ -6,70 +6,71 @@ use wedjat::embed::Misuse;
 use wedjat::reason::DropReason;
 use wedjat::state::counters::{COUNT, METRICS};
 
-/// The interface's version; raised when programs must be compiled anew.
+/// Version of the interface. It grows when programs must be recompiled.
 pub const WEDJAT_ABI: u32 = 0;
-/// Packets in one call at most.
+/// Maximum number of packets per call.
 pub const WEDJAT_BURST: u32 = 32;
-/// Bytes of a question where no port has an IPv6 address: ARP's.
+/// Bytes of a neighbour question (ARP) if no port has an IPv6 address.
 pub const WEDJAT_QUESTION_SIZE: u32 = 42;
-/// Bytes of a question at most where a port has an IPv6 address: neighbour discovery's.
+/// Maximum bytes of a neighbour question (neighbour discovery) if a port has an IPv6 address.
 pub const WEDJAT_QUESTION_SIZE_V6: u32 = 86;
-/// The worker of a verdict that concerns none.
+/// Worker id of a verdict without a worker.
 pub const WEDJAT_NO_WORKER: u16 = 0x7FFF;
 
-/// A pointer is null that must not be. As errno: EFAULT.
+/// A required pointer is null. As errno: EFAULT.
 pub const WEDJAT_ERROR_NULL: i32 = -1;
-/// No scheduler, or worker, lies there, or it has been freed. As errno: EBADF.
+/// The pointer is no scheduler or worker, or it has been freed. As errno: EBADF.
 pub const WEDJAT_ERROR_HANDLE: i32 = -2;
-/// The context or picker is not one of this scheduler's, or has not been given out. As errno: EINVAL.
+/// The context or picker is not the scheduler's, or has not been given out. As errno: EINVAL.
 pub const WEDJAT_ERROR_CONTEXT: i32 = -3;
-/// Another call uses the context, picker or worker at this moment; a scheduler with such a context can't be freed. As errno: EBUSY.
+/// Another call uses the context, picker or worker. A scheduler with such
+/// a context cannot be freed. As errno: EBUSY.
 pub const WEDJAT_ERROR_BUSY: i32 = -4;
 /// More than WEDJAT_BURST packets or tasks. As errno: E2BIG.
 pub const WEDJAT_ERROR_BURST: i32 = -5;
-/// No such port. As errno: ENODEV.
+/// The port does not exist. As errno: ENODEV.
 pub const WEDJAT_ERROR_PORT: i32 = -6;
-/// No such worker. As errno: ESRCH.
+/// The worker does not exist. As errno: ESRCH.
 pub const WEDJAT_ERROR_WORKER: i32 = -7;
-/// An array does not begin where its type asks for. As errno: EFAULT.
+/// An array is not aligned as its type requires. As errno: EFAULT.
 pub const WEDJAT_ERROR_ALIGNMENT: i32 = -8;
-/// The configuration is refused; the detail says why. As errno: EINVAL.
+/// The configuration is refused; the detail has the reason. As errno: EINVAL.
 pub const WEDJAT_ERROR_CONFIG: i32 = -9;
-/// The options' size is not one that this library knows, or one of them can't be; the detail says which. As errno: EINVAL.
+/// The size of the options is unknown, or an option is invalid; the detail names it. As errno: EINVAL.
 pub const WEDJAT_ERROR_OPTIONS: i32 = -10;
-/// The core's context or picker has been given out already, or there is no such core. As errno: ENXIO.
+/// The core does not exist, or its context or picker has been given out. As errno: ENXIO.
 pub const WEDJAT_ERROR_CORE: i32 = -11;
 /// The caller's buffer is too small. As errno: ENOSPC.
 pub const WEDJAT_ERROR_ROOM: i32 = -12;
 /// A defect of the library; the context, picker or worker takes no more calls. As errno: ENOTRECOVERABLE.
 pub const WEDJAT_ERROR_DEFECT: i32 = -13;
 
-/// No agent has let the worker in; the detail says why. As errno: ECONNREFUSED.
+/// No agent granted a place to the worker; the detail has the reason. As errno: ECONNREFUSED.
 pub const WEDJAT_ERROR_ATTACH: i32 = -14;
 /// The agent has ended in order: no more tasks. As errno: ESHUTDOWN.
 pub const WEDJAT_ERROR_STOPPED: i32 = -15;
-/// The agent has given this worker up: no more tasks. As errno: ETIMEDOUT.
+/// The agent has excluded this worker: no more tasks. As errno: ETIMEDOUT.
 pub const WEDJAT_ERROR_SHUT_OUT: i32 = -16;
 /// The agent's process has died: no more tasks. As errno: EOWNERDEAD.
 pub const WEDJAT_ERROR_AGENT_DIED: i32 = -17;
-/// The worker has no task in hand. As errno: ENOMSG.
+/// The worker holds no task. As errno: ENOMSG.
 pub const WEDJAT_ERROR_NO_TASK: i32 = -18;
 /// The answer is longer than the task's reply_max. As errno: EMSGSIZE.
 pub const WEDJAT_ERROR_TOO_LONG: i32 = -19;
-/// What the agent gave makes no sense: no more tasks. As errno: EPROTO.
+/// The agent's data is invalid: no more tasks. As errno: EPROTO.
 pub const WEDJAT_ERROR_REGION: i32 = -20;
-/// The change can't be; the detail says why. Nothing has changed. As errno: EINVAL.
+/// The change is refused; the detail has the reason. Nothing has changed. As errno: EINVAL.
 pub const WEDJAT_ERROR_CHANGE: i32 = -21;
-/// No memory can be had on the NUMA node; the detail says why. As errno: EPERM.
+/// No memory is available on the NUMA node; the detail has the reason. As errno: EPERM.
 pub const WEDJAT_ERROR_NODE: i32 = -22;
-/// The port has an IPv6 address, for which the call has no room: use the one for IPv6. As errno: EAFNOSUPPORT.
+/// The port has an IPv6 address; use the call for IPv6. As errno: EAFNOSUPPORT.
 pub const WEDJAT_ERROR_FAMILY: i32 = -23;
 
-/// Go on.
+/// No request: continue.
 pub const WEDJAT_WISH_NOTHING: i32 = 0;
 /// Another task waits behind this one.
 pub const WEDJAT_WISH_TASK_WAITS: i32 = 1;
-/// The agent wants to end, and waits for this task.
+/// The agent wants to end and waits for this task.
 pub const WEDJAT_WISH_STOP: i32 = 2;
 
 const _: () = assert!(WEDJAT_BURST as usize == wedjat::limits::BURST);
@@ -77,7 +78,7 @@ const _: () = assert!(WEDJAT_QUESTION_SIZE as usize == wedjat::wire::arp::FRAME_
 const _: () = assert!(WEDJAT_QUESTION_SIZE_V6 as usize == wedjat::embed::QUESTION_LEN);
 const _: () = assert!(WEDJAT_NO_WORKER == wedjat::wire::task::NO_MEMBER);
 
-/// The code of a call that the scheduler refuses.
+/// Returns the code of a call that the scheduler refused.
 pub(crate) fn of_misuse(misuse: Misuse) -> i32 {
     match misuse {
         Misuse::Port => WEDJAT_ERROR_PORT,
@@ -125,11 +126,11 @@ fn message(code: i32) -> &'static CStr {
     }
 }
 
-/// The number of errno.h that is nearest to a code, for programs whose own functions return these: 0 for what is no error, EINVAL
-/// for a code that is none of this library's. It does not set errno.
+/// Number of errno.h nearest to a code: 0 for no error, EINVAL for an unknown code. For programs whose own
+/// functions return errno's numbers. Does not set errno.
 ///
 /// # Called from
-/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
+/// Any thread (lcore or not) of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_errno(code: i32) -> i32 {
     match code {
@@ -161,54 +162,54 @@ pub extern "C" fn wedjat_errno(code: i32) -> i32 {
     }
 }
 
-/// A code's meaning in English; the text is static.
+/// Meaning of a code in English, as static text.
 ///
 /// # Called from
-/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
+/// Any thread (lcore or not) of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_error_message(code: i32) -> *const c_char {
     message(code).as_ptr()
 }
 
-/// The library's version as text, which is static.
+/// Version of the library, as static text.
 ///
 /// # Called from
-/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
+/// Any thread (lcore or not) of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The interface's version of the library that is loaded, to be compared with WEDJAT_ABI.
+/// Version of the loaded library's interface, for comparison with WEDJAT_ABI.
 ///
 /// # Called from
-/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
+/// Any thread (lcore or not) of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_abi_version() -> u32 {
     WEDJAT_ABI
 }
 
-/// The name of a drop reason, null for a number that is none; the text is static.
+/// Name of a drop reason, as static text; null for an unknown number.
 ///
 /// # Called from
-/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
+/// Any thread (lcore or not) of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_reason_name(reason: u16) -> *const c_char {
     let reasons = &COUNTERS[COUNT - DropReason::COUNT..];
     reasons.get(usize::from(reason)).map_or(std::ptr::null(), |name| name.as_ptr().cast())
 }
 
-/// The name of the counter that wedjat_counters() puts at this index, null behind the last; the text is static.
+/// Name of the value at this index of wedjat_counters(), as static text; null after the last.
 ///
 /// # Called from
-/// Any thread, lcore or not, of any process, also after fork(), and signal handlers.
+/// Any thread (lcore or not) of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_counter_name(index: usize) -> *const c_char {
     let name = COUNTERS.iter().chain([&BAD_CALLS]).nth(index);
     name.map_or(std::ptr::null(), |name| name.as_ptr().cast())
 }
 
-/// A name with the zero that C wants behind it.
+/// Name with a terminating zero for C.
 type Name = [u8; 32];
 
 const BAD_CALLS: Name = name("bad_calls");
@@ -229,7 +230,7 @@ const fn name(text: &str) -> Name {
     name
 }
 
-/// Names of what each core counts, drop reasons last.
+/// Names of the counters of a core, drop reasons last.
 static COUNTERS: [Name; COUNT] = {
     let mut names = [[0; 32]; COUNT];
     let mut at = 0;
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_has_the_errno_that_its_comment_names() {
+    fn code_has_the_documented_errno() {
         let names = std::collections::BTreeMap::from([
             ("E2BIG", libc::E2BIG),
             ("EAFNOSUPPORT", libc::EAFNOSUPPORT),

@@ -1,5 +1,5 @@
-//! Begin and end of a scheduler: besides changes the only functions that use the allocator, and may read the system's clock and
-//! files.
+//! Creation and end of a scheduler. Besides changes, only these functions use the allocator, and may read the
+//! system's clock and files.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,28 +14,30 @@ use crate::code::*;
 use crate::handle::{Context, Scheduler, with_scheduler};
 use crate::types::Options;
 
-/// Bytes of the options that programs have which were compiled before there was a `memory_node`.
+/// Size of the options in programs compiled before `memory_node` existed.
 const OPTIONS_OF_0_1: usize = 32;
-/// As many as ports can have numbers in a verdict.
+/// Maximum number of ports: a verdict names one in a byte.
 const MACS_MAX: usize = 1 << u8::BITS;
 
-/// Makes a scheduler from a configuration, the text that `wedjat leaf` takes, of `length` bytes. Allocates all memory that
-/// contexts will ever use, and makes the state file if the configuration names one: then a thread, `wedjat-state`, copies the
-/// state into it every 50 ms. The thread takes no signals and has only CPU time that nobody else wants, on the CPUs of the
-/// calling thread, which had better not be pinned to a core that polls. Without a state file the library has no threads.
+/// Creates a scheduler from a configuration of `length` bytes, the text that `wedjat leaf` reads. Allocates
+/// all memory that contexts will ever use. Creates the state file if the configuration names one. A thread,
+/// `wedjat-state`, then copies the state to it every 50 ms. The thread takes no signals, runs only in
+/// otherwise idle CPU time, and uses the CPUs of the calling thread. That should not be pinned to a polling
+/// core. Without a state file the library has no threads.
 ///
-/// Returns 0 and puts the scheduler into `*scheduler`; or a code, null, and into the `detail_size` bytes at `detail`, which
-/// may be null, a text that says what to mend, cut to fit and ended by a zero.
+/// Returns 0, and the scheduler in `*scheduler`. Returns a code on failure, null in `*scheduler`, and the
+/// reason with its fix in the `detail_size` bytes at `detail`, which may be null; the text is cut to fit and
+/// zero-terminated.
 ///
 /// # Errors
 /// WEDJAT_ERROR_CONFIG, WEDJAT_ERROR_OPTIONS, WEDJAT_ERROR_NODE
 ///
 /// # Called from
-/// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler.
-/// Several at a time make schedulers of their own.
+/// Any thread (lcore or not) of a primary, secondary or other process, also after fork().
+/// Not a signal handler. Concurrent calls create separate schedulers.
 ///
 /// # Safety
-/// Pointers that are not null must lead to memory of the sizes given, or of their type.
+/// Pointers that are not null must lead to memory of the given sizes, or of their type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_create(
     config: *const c_char,
@@ -49,7 +51,7 @@ pub unsafe extern "C" fn wedjat_create(
         if config.is_null() {
             return Err(plain(WEDJAT_ERROR_NULL));
         }
-        // What `ftell` and the like return for a failure, as an unsigned number.
+        // `ftell` and similar functions return this on failure, as an unsigned number.
         if isize::try_from(length).is_err() {
             return Err(refuse(format!("length: found {length}; allowed: the bytes of a text")));
         }
@@ -64,17 +66,18 @@ pub unsafe extern "C" fn wedjat_create(
     unsafe { begin(make, options, scheduler, detail, detail_size) }
 }
 
-/// As wedjat_create(), from the file at `path`, a text ended by a zero. Returns what wedjat_create() does.
+/// Creates a scheduler from the file at `path`, a zero-terminated text. Returns the same as wedjat_create().
 ///
 /// # Errors
 /// WEDJAT_ERROR_CONFIG, WEDJAT_ERROR_OPTIONS, WEDJAT_ERROR_NODE
 ///
 /// # Called from
-/// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler.
-/// Several at a time make schedulers of their own.
+/// Any thread (lcore or not) of a primary, secondary or other process, also after fork().
+/// Not a signal handler. Concurrent calls create separate schedulers.
 ///
 /// # Safety
-/// Pointers that are not null must lead to memory of the sizes given, or of their type; `path` to a zero at last.
+/// Pointers that are not null must lead to memory of the given sizes, or of their type; `path` must be
+/// zero-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_load(
     path: *const c_char,
@@ -96,7 +99,7 @@ pub unsafe extern "C" fn wedjat_load(
     unsafe { begin(load, options, scheduler, detail, detail_size) }
 }
 
-/// A code, and a text that says what to mend.
+/// Code, and text with the fix.
 type Refusal = (i32, String);
 
 fn plain(code: i32) -> Refusal {
@@ -107,7 +110,7 @@ fn refuse(text: String) -> Refusal {
     (WEDJAT_ERROR_CONFIG, text)
 }
 
-/// Makes a scheduler from what `config` reads.
+/// Creates a scheduler from the configuration that `config` reads.
 unsafe fn begin(
     config: impl FnOnce() -> Result<Config, Refusal>,
     options: *const Options,
@@ -121,10 +124,11 @@ unsafe fn begin(
     unsafe { hand_out(scheduler, options, (detail, detail_size), make) }
 }
 
-/// Puts what `make` makes into `*to`, or null there and why not into `detail` and its bytes; returns the code.
+/// Writes the result of `make` to `*to`. On failure writes null, and the reason to `detail`. Returns the
+/// code.
 ///
 /// # Safety
-/// The pointers are null, or lead to memory of their type or of so many bytes.
+/// The pointers are null, or lead to memory of their type or of the given size.
 pub(crate) unsafe fn hand_out<T, O>(
     to: *mut *mut T,
     options: *const O,
@@ -152,12 +156,12 @@ pub(crate) unsafe fn hand_out<T, O>(
     // SAFETY: not null, aligned, and the caller vouches for the rest.
     unsafe {
         to.write(made);
-        tell(&text, detail, detail_size);
+        write_text(&text, detail, detail_size);
     }
     code
 }
 
-/// A library prints nothing, so a defect's text must not go to standard error: it is a record.
+/// Turns the message of a panic into a log record: a library must not print to standard error.
 fn hush() {
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|panic| log::error!("a defect, please report it: {panic}")));
@@ -186,7 +190,7 @@ unsafe fn create(
         memory_node: 0,
         reserved: 0,
     };
-    // SAFETY: so many bytes are there, as the caller says, and no more than the type has.
+    // SAFETY: the caller vouches for `found` bytes, and the type has no fewer.
     unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut whole).cast(), found) };
     let options = whole;
     if options.macs.is_null() && options.macs_count > 0 {
@@ -200,7 +204,7 @@ unsafe fn create(
     let macs = if options.macs_count == 0 {
         &[]
     } else {
-        // SAFETY: the caller vouches for six bytes an address; arrays of bytes need no alignment.
+        // SAFETY: the caller vouches for six bytes per address; arrays of bytes need no alignment.
         unsafe { std::slice::from_raw_parts(options.macs.cast::<[u8; 6]>(), options.macs_count) }
     };
     let macs: Vec<_> = macs.iter().copied().map(Mac).collect();
@@ -221,8 +225,8 @@ unsafe fn create(
     })
 }
 
-/// Writes a text for C, cut to fit.
-pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
+/// Writes a zero-terminated text for C, cut to fit.
+pub(crate) unsafe fn write_text(text: &str, to: *mut c_char, size: usize) {
     if to.is_null() || size == 0 {
         return;
     }
@@ -230,16 +234,16 @@ pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
     while !text.is_char_boundary(len) {
         len -= 1;
     }
-    // SAFETY: the caller vouches for `size` bytes, of which the text takes fewer.
+    // SAFETY: the caller vouches for `size` bytes; the text is shorter.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, len);
         to.add(len).write(0);
     }
 }
 
-/// Ends a scheduler and its contexts, and gives their memory back. Refused while a context is in a call, and then nothing
-/// has changed; no thread may begin one meanwhile. Waits for the thread of the state file if there is one. A second call for
-/// the same scheduler returns WEDJAT_ERROR_HANDLE.
+/// Ends a scheduler with its contexts, and frees their memory. Refused while a context is in a call; no
+/// thread may begin a call meanwhile. Waits for the thread of the state file, if there is one. A second call
+/// for the same scheduler returns WEDJAT_ERROR_HANDLE.
 ///
 /// # Return value
 /// 0; or a code, and then nothing has changed.
@@ -248,8 +252,8 @@ pub(crate) unsafe fn tell(text: &str, to: *mut c_char, size: usize) {
 /// WEDJAT_ERROR_BUSY
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary, while no other is in a call
-/// for it; after fork() of parent or child, not both; not a signal handler.
+/// Any thread (lcore or not) of the process that created the scheduler, primary or secondary, while no other
+/// thread is in a call for it. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
@@ -258,14 +262,14 @@ pub unsafe extern "C" fn wedjat_free(scheduler: *mut Scheduler) -> i32 {
     crate::handle::end(scheduler)
 }
 
-/// How many contexts or pickers the scheduler has: as many as its configuration has cores.
+/// Number of contexts or pickers, which is the number of configured cores.
 ///
 /// # Return value
-/// How many contexts or pickers there are; or a code.
+/// Number of contexts or pickers; or a code.
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
-/// child, not both; not a signal handler.
+/// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),
+/// parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
@@ -274,14 +278,14 @@ pub unsafe extern "C" fn wedjat_cores(scheduler: *const Scheduler) -> i32 {
     with_scheduler(scheduler, |_, body| Ok(body.scheduler.cores() as i32))
 }
 
-/// How many ports the configuration has.
+/// Number of configured ports.
 ///
 /// # Return value
-/// How many ports there are; or a code.
+/// Number of ports; or a code.
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
-/// child, not both; not a signal handler.
+/// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),
+/// parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
@@ -290,14 +294,15 @@ pub unsafe extern "C" fn wedjat_ports(scheduler: *const Scheduler) -> i32 {
     with_scheduler(scheduler, |_, body| Ok(body.scheduler.ports() as i32))
 }
 
-/// How many packets the user of a context may have to keep at once: WEDJAT_HOLD's places are below.
+/// Maximum number of packets that the user of a context keeps at once. The places of WEDJAT_HOLD are below
+/// it.
 ///
 /// # Return value
-/// How many places there are; or a code.
+/// Number of places; or a code.
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
-/// child, not both; not a signal handler.
+/// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),
+/// parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create().
@@ -312,8 +317,8 @@ pub unsafe extern "C" fn wedjat_places(scheduler: *const Scheduler) -> i32 {
 /// WEDJAT_ERROR_CORE
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
-/// child, not both; not a signal handler. The context may then be used by another thread, by one at a time.
+/// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),
+/// parent or child, not both. Not a signal handler. Another thread may use the context then, one at a time.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create(); `context` is null or leads to a pointer.

@@ -1,4 +1,4 @@
-//! What the pointers stand for, and who may use it when.
+//! Objects behind the handles, and their exclusive use by one call at a time.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,12 +20,12 @@ const KEPT: u8 = 0;
 const IDLE: u8 = 1;
 /// In a call, or about to be freed.
 const BUSY: u8 = 2;
-/// A call panicked: what it left behind is unknown.
+/// A call panicked: the state is unknown.
 const BROKEN: u8 = 3;
 
-/// A scheduler. Made by wedjat_create(), ended by wedjat_free().
+/// Scheduler, created by wedjat_create() and freed by wedjat_free().
 ///
-/// The few bytes of this head are never given back, so that calls with a scheduler that was freed find out.
+/// This head of a few bytes is never freed, so that calls detect a freed scheduler.
 #[derive(Debug)]
 pub struct Scheduler {
     magic: AtomicU64,
@@ -33,45 +33,45 @@ pub struct Scheduler {
     body: AtomicPtr<Body>,
 }
 
-/// What a scheduler's head leads to.
+/// Contents of a scheduler, behind its head.
 #[derive(Debug)]
 pub struct Body {
     pub scheduler: embed::Scheduler,
     contexts: Box<[Context]>,
     pickers: Box<[Picker]>,
-    /// Packets that a context's owner may have to keep.
+    /// Maximum number of packets that a context's owner keeps.
     pub places: usize,
 }
 
-/// One core's part of a scheduler; wedjat_context() gives it out. Used by one thread at a time.
+/// One core's part of a scheduler, from wedjat_context(). Used by one thread at a time.
 #[derive(Debug)]
-pub struct Context(Part<Core>);
+pub struct Context(CoreContext<Core>);
 
-/// One core's part of a scheduler that is told of tasks and reports; wedjat_picker() gives it out. Used by one thread at a time.
+/// One core's part of a scheduler without ports, from wedjat_picker(). Used by one thread at a time.
 #[derive(Debug)]
-pub struct Picker(Part<embed::Picker>);
+pub struct Picker(CoreContext<embed::Picker>);
 
-/// What a core works with, and whether somebody uses it.
+/// State of a core, with a flag for its exclusive use.
 #[derive(Debug)]
-#[repr(align(128))] // two lines: no core's flag on a line that another core's prefetcher takes
-pub struct Part<C> {
+#[repr(align(128))] // two lines: no flag shares a line that another core's prefetcher fetches
+pub struct CoreContext<C> {
     state: AtomicU8,
     core: UnsafeCell<C>,
 }
 
-/// What a core's pointer stands for.
-pub trait OfCore: Sized {
-    /// What it works with.
+/// Handle of a core: a context or a picker.
+pub trait CorePointer: Sized {
+    /// Object that calls use.
     type Core;
 
-    /// All of a scheduler.
+    /// Returns all handles of a scheduler.
     fn all(body: &Body) -> &[Self];
 
-    /// What it is.
-    fn part(&self) -> &Part<Self::Core>;
+    /// Returns the state behind the handle.
+    fn part(&self) -> &CoreContext<Self::Core>;
 }
 
-impl OfCore for Context {
+impl CorePointer for Context {
     type Core = Core;
 
     #[inline(always)]
@@ -80,35 +80,35 @@ impl OfCore for Context {
     }
 
     #[inline(always)]
-    fn part(&self) -> &Part<Core> {
+    fn part(&self) -> &CoreContext<Core> {
         &self.0
     }
 }
 
-impl OfCore for Picker {
+impl CorePointer for Picker {
     type Core = embed::Picker;
 
     fn all(body: &Body) -> &[Self] {
         &body.pickers
     }
 
-    fn part(&self) -> &Part<embed::Picker> {
+    fn part(&self) -> &CoreContext<embed::Picker> {
         &self.0
     }
 }
 
-/// What a context works with.
+/// Object behind a context.
 #[derive(Debug)]
 pub struct Core {
     pub context: embed::Context,
-    /// Where the packets lie that its owner keeps for it, by their places.
+    /// Packets that the context's owner keeps, by place.
     pub held: Box<[Option<Packet>]>,
 }
 
-// SAFETY: the cell is touched by the call alone that has changed `state` from IDLE to BUSY.
-unsafe impl<C: Send> Sync for Part<C> {}
+// SAFETY: only the call that changed `state` from IDLE to BUSY touches the cell.
+unsafe impl<C: Send> Sync for CoreContext<C> {}
 
-/// The scheduler at `pointer`.
+/// Returns the scheduler at `pointer`.
 #[inline(always)]
 pub fn live<'a>(pointer: *const Scheduler) -> Result<&'a Scheduler, i32> {
     if pointer.is_null() {
@@ -117,12 +117,13 @@ pub fn live<'a>(pointer: *const Scheduler) -> Result<&'a Scheduler, i32> {
     if !pointer.is_aligned() {
         return Err(WEDJAT_ERROR_HANDLE);
     }
-    // SAFETY: the caller vouches that wedjat_create() made it; heads stay, so a freed one may be read.
+    // SAFETY: the caller vouches that wedjat_create() made it; heads are never freed, so the head of a freed
+    // scheduler is readable.
     let scheduler = unsafe { &*pointer };
     if scheduler.magic.load(Acquire) == LIVE { Ok(scheduler) } else { Err(WEDJAT_ERROR_HANDLE) }
 }
 
-/// Ends the scheduler at `pointer`.
+/// Frees the scheduler at `pointer`.
 pub fn end(pointer: *const Scheduler) -> i32 {
     let scheduler = match live(pointer) {
         Ok(scheduler) => scheduler,
@@ -138,7 +139,7 @@ pub fn end(pointer: *const Scheduler) -> i32 {
     }
 }
 
-/// Calls for the scheduler as a whole.
+/// Runs a call on the scheduler as a whole.
 pub fn with_scheduler(
     scheduler: *const Scheduler,
     call: impl FnOnce(&Scheduler, &Body) -> Result<i32, i32>,
@@ -157,7 +158,7 @@ pub fn with_scheduler(
     }
 }
 
-/// Calls for one context: for the time of `call` it is this thread's alone.
+/// Runs a call on a context, which this thread uses exclusively during `call`.
 #[inline(always)]
 pub fn with_context(
     scheduler: *const Scheduler,
@@ -167,7 +168,7 @@ pub fn with_context(
     with_core(scheduler, context, call)
 }
 
-/// The same for a picker.
+/// Runs a call on a picker, which this thread uses exclusively during `call`.
 pub fn with_picker(
     scheduler: *const Scheduler,
     picker: *const Picker,
@@ -177,7 +178,7 @@ pub fn with_picker(
 }
 
 #[inline(always)]
-fn with_core<P: OfCore + 'static>(
+fn with_core<P: CorePointer + 'static>(
     scheduler: *const Scheduler,
     pointer: *const P,
     call: impl FnOnce(&mut P::Core) -> Result<i32, i32>,
@@ -191,7 +192,7 @@ fn with_core<P: OfCore + 'static>(
         Ok(part) => part,
         Err(code) => return scheduler.refuse(code),
     };
-    // SAFETY: `enter` has made this call the only one that uses the part.
+    // SAFETY: `enter` has made this call the only user of the part.
     let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *part.core.get() })));
     match outcome {
         Ok(result) => {
@@ -209,11 +210,11 @@ fn with_core<P: OfCore + 'static>(
 impl Context {
     fn new(context: embed::Context) -> Self {
         let held = vec![None; context.places()].into_boxed_slice();
-        Self(Part::new(Core { context, held }))
+        Self(CoreContext::new(Core { context, held }))
     }
 }
 
-impl<C> Part<C> {
+impl<C> CoreContext<C> {
     fn new(core: C) -> Self {
         Self { state: AtomicU8::new(KEPT), core: UnsafeCell::new(core) }
     }
@@ -243,12 +244,12 @@ fn busy(state: u8) -> i32 {
 }
 
 impl Scheduler {
-    /// A head on the heap that stays there.
+    /// Creates a head that stays on the heap.
     pub fn leak(mut scheduler: embed::Scheduler) -> *mut Self {
         let contexts = (0..scheduler.cores()).filter_map(|core| scheduler.context(core));
         let contexts: Box<[_]> = contexts.map(Context::new).collect();
         let pickers = (0..scheduler.cores()).filter_map(|core| scheduler.picker(core));
-        let pickers: Box<[_]> = pickers.map(|picker| Picker(Part::new(picker))).collect();
+        let pickers: Box<[_]> = pickers.map(|picker| Picker(CoreContext::new(picker))).collect();
         let places = scheduler.places();
         let body = Box::into_raw(Box::new(Body { scheduler, contexts, pickers, places }));
         Box::into_raw(Box::new(Self {
@@ -260,13 +261,17 @@ impl Scheduler {
 
     #[inline(always)]
     fn body(&self) -> &Body {
-        // SAFETY: a live head has its body, which `free` alone takes, when no context is in use.
+        // SAFETY: a live head has its body. Only `free` takes it, when no context is in use.
         unsafe { &*self.body.load(Relaxed) }
     }
 
-    /// What is at `pointer`, which is compared and never followed before it is found to be one of ours.
+    /// Returns the part at `pointer`. Compares the pointer with this scheduler's parts before any access
+    /// through it.
     #[inline(always)]
-    fn find<P: OfCore + 'static>(&self, pointer: *const P) -> Result<&Part<P::Core>, i32> {
+    fn find<P: CorePointer + 'static>(
+        &self,
+        pointer: *const P,
+    ) -> Result<&CoreContext<P::Core>, i32> {
         if pointer.is_null() {
             return Err(WEDJAT_ERROR_NULL);
         }
@@ -276,7 +281,7 @@ impl Scheduler {
         found.map(P::part).ok_or(WEDJAT_ERROR_CONTEXT)
     }
 
-    /// Counts a bad call.
+    /// Counts a refused call.
     #[cold]
     fn refuse(&self, code: i32) -> i32 {
         self.bad_calls.fetch_add(1, Relaxed);
@@ -287,12 +292,12 @@ impl Scheduler {
         self.bad_calls.load(Relaxed)
     }
 
-    /// Ends it, unless a context is in use: nothing has changed then.
+    /// Frees the contents. If a context is in use, returns an error and changes nothing.
     pub fn free(&self) -> Result<i32, i32> {
         let body = self.body();
         let of_contexts = body.contexts.iter().map(|context| &context.0.state);
         let states = of_contexts.chain(body.pickers.iter().map(|picker| &picker.0.state));
-        // Looked at before any is taken: a call for another context meanwhile is not refused for our sake.
+        // Checked before any state is taken, so that calls for other contexts are not refused meanwhile.
         if states.clone().any(|state| state.load(Acquire) == BUSY) {
             return Err(WEDJAT_ERROR_BUSY);
         }
@@ -301,7 +306,7 @@ impl Scheduler {
             let free = |state| (state != BUSY).then_some(BUSY);
             match state.fetch_update(AcqRel, Acquire, free) {
                 Ok(was) => before.push(was),
-                // A call has begun since: each gets back what it was, given out or not, whole or broken.
+                // A call has begun since. Each state is restored: given out or not, whole or broken.
                 Err(_) => {
                     states.zip(before).for_each(|(state, was)| state.store(was, Release));
                     return Err(WEDJAT_ERROR_BUSY);
@@ -312,20 +317,20 @@ impl Scheduler {
             return Err(WEDJAT_ERROR_HANDLE);
         }
         let body = self.body.swap(ptr::null_mut(), AcqRel);
-        // SAFETY: `leak` made it; the head is no longer live, so nobody gets at it any more.
+        // SAFETY: `leak` made it; the head is no longer live, so no other call can reach it.
         drop(unsafe { Box::from_raw(body) });
         Ok(0)
     }
 }
 
 impl Body {
-    /// Gives a core's context out, once.
+    /// Gives out a core's context, once.
     pub fn give(&self, core: usize) -> Result<*mut Context, i32> {
         let context = self.contexts.get(core).ok_or(WEDJAT_ERROR_CORE)?;
         context.0.give().map(|()| ptr::from_ref(context).cast_mut())
     }
 
-    /// Gives a core's picker out, once.
+    /// Gives out a core's picker, once.
     pub fn give_picker(&self, core: usize) -> Result<*mut Picker, i32> {
         let picker = self.pickers.get(core).ok_or(WEDJAT_ERROR_CORE)?;
         picker.0.give().map(|()| ptr::from_ref(picker).cast_mut())
@@ -377,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_becomes_a_code_and_its_context_takes_no_more_calls() {
+    fn panic_disables_its_context() {
         let (scheduler, context) = scheduler();
         assert_eq!(with_scheduler(scheduler, |_, _| panic!("a defect")), WEDJAT_ERROR_DEFECT);
         assert_eq!(with_context(scheduler, context, |_| Ok(1)), 1);

@@ -1,8 +1,8 @@
-//! The scheduler for programs in C: opaque handles, arrays of the caller's, errors as codes.
+//! C interface of the scheduler: opaque handles, the caller's arrays, and error codes.
 //!
-//! Every function checks what it is given as far as that can be checked, and contains what goes wrong behind it: no panic
-//! crosses into C, and nothing is printed: records go to the program, if it asks for them. Only what begins and ends a scheduler
-//! or a worker, or changes a scheduler, uses the allocator.
+//! Every function checks its arguments as far as possible, and contains faults behind it. No panic crosses
+//! into C. The library prints nothing; the program may request its log records. Only functions that create,
+//! free or change a scheduler, or that attach or detach a worker, use the allocator.
 #![allow(unsafe_code, reason = "takes and gives pointers")]
 
 pub mod calls;

@@ -1,5 +1,5 @@
-//! The level for programs with a header of their own: tasks and reports are told as values. Nothing here allocates, calls the
-//! system or waits.
+//! Level for programs with their own header: tasks and reports are passed as values. None of the calls on a
+//! picker allocates, calls the system or waits.
 
 use wedjat::embed::{self, TaskDescription};
 use wedjat::limits::BURST;
@@ -7,19 +7,20 @@ use wedjat::limits::BURST;
 use crate::calls::check;
 use crate::code::*;
 use crate::handle::{Picker, Scheduler, with_picker, with_scheduler};
-use crate::types::{Choice, Description, Released, Report, WEDJAT_REPORT_ANSWER};
+use crate::types::{Choice, Description, ReleasedTask, Report, WEDJAT_REPORT_ANSWER};
 
-/// Gives out a core's picker, once, of a scheduler whose configuration has no ports. It lives as long as the scheduler.
+/// Gives out a core's picker, once, of a scheduler without configured ports. It lives as long as the
+/// scheduler.
 ///
 /// # Return value
 /// 0; or a code, see ERRORS.
 ///
 /// # Errors
-/// WEDJAT_ERROR_CORE: There is no such core, its picker has been given out, or the configuration has ports.
+/// WEDJAT_ERROR_CORE: The core does not exist, its picker has been given out, or the configuration has ports.
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that made the scheduler, primary or secondary; after fork() of parent or
-/// child, not both; not a signal handler. The picker may then be used by another thread, by one at a time.
+/// Any thread (lcore or not) of the process that created the scheduler, primary or secondary. After fork(),
+/// parent or child, not both. Not a signal handler. Another thread may use the picker then, one at a time.
 ///
 /// # Safety
 /// `scheduler` is null or comes from wedjat_create(); `picker` is null or leads to a pointer.
@@ -38,10 +39,11 @@ pub unsafe extern "C" fn wedjat_picker(
     })
 }
 
-/// Chooses workers at `now` ticks for `count` tasks of a pool, at most WEDJAT_BURST, in their order, and puts what becomes of each
-/// into `choices`. WEDJAT_FORWARD: send it to `worker`, it counts as one more that this worker has. WEDJAT_HOLD: no worker may have
-/// it now; keep it until wedjat_release_tasks() names its `id`. WEDJAT_ANSWER: it finds no room in its pool's queue, under
-/// overflow = "refuse"; tell whoever sent it. WEDJAT_DROP: it is given up for `reason`, and counted.
+/// Chooses workers at `now` ticks for `count` tasks of a pool, at most WEDJAT_BURST, in order, and puts the
+/// outcome of each into `choices`. WEDJAT_FORWARD: send the task to `worker`, whose count includes it from
+/// now on. WEDJAT_HOLD: no worker may take it now; keep it until wedjat_release_tasks() returns its `id`.
+/// WEDJAT_ANSWER: its pool's queue is full, under overflow = "refuse"; inform the client. WEDJAT_DROP: it is
+/// dropped for `reason`, and counted.
 ///
 /// # Return value
 /// `count`; or a code, see ERRORS, and then nothing has been decided.
@@ -50,11 +52,12 @@ pub unsafe extern "C" fn wedjat_picker(
 /// WEDJAT_ERROR_BURST: More than WEDJAT_BURST tasks.
 ///
 /// # Called from
-/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the picker, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `tasks` and `choices` are null or arrays of `count`; `picker` is never followed before it is found to be one of the scheduler's.
+/// `tasks` and `choices` are null or arrays of `count`. `picker` is accessed only if it is one of the
+/// scheduler's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_pick(
     scheduler: *const Scheduler,
@@ -87,18 +90,18 @@ pub unsafe extern "C" fn wedjat_pick(
     })
 }
 
-/// Takes `count` reports of workers, in this order: answers to tasks, and what workers say without one. A report of a worker that is
-/// not known is counted as dropped.
+/// Processes `count` reports of workers in order: answers to tasks, and signs of life. A report of an unknown
+/// worker counts as dropped.
 ///
 /// # Return value
-/// How many reports were taken; or a code, see ERRORS, and then none was.
+/// Number of accepted reports; or a code, see ERRORS, and then none was accepted.
 ///
 /// # Errors
 /// WEDJAT_ERROR_ROOM: More reports than INT32_MAX.
 ///
 /// # Called from
-/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the picker, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `reports` is null or an array of `count`.
@@ -125,8 +128,8 @@ pub unsafe extern "C" fn wedjat_report(
     })
 }
 
-/// Tells of a task that the program sent to a worker by its own choice: one more packet of a task that the worker has, or a task
-/// again.
+/// Counts a task that the program sent to a worker by its own choice: a further packet of a task that the
+/// worker has, or a retry.
 ///
 /// # Return value
 /// 0; or a code, see ERRORS.
@@ -135,11 +138,11 @@ pub unsafe extern "C" fn wedjat_report(
 /// WEDJAT_ERROR_WORKER: No server has that worker.
 ///
 /// # Called from
-/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the picker, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// As wedjat_pick().
+/// Same as wedjat_pick().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_sent(
     scheduler: *const Scheduler,
@@ -149,8 +152,8 @@ pub unsafe extern "C" fn wedjat_sent(
     with_picker(scheduler, picker, |picker| picker.sent(worker).map(|()| 0).map_err(of_misuse))
 }
 
-/// Tells of so many tasks that a worker was sent and will not answer: they no longer count as what it has. Tasks that are lost
-/// without anybody telling are found in time, since the worker does not report them.
+/// Writes off tasks that a worker received and will not answer. They no longer count as outstanding. Losses
+/// that the program does not report are detected later by missing reports.
 ///
 /// # Return value
 /// 0; or a code, see ERRORS.
@@ -159,11 +162,11 @@ pub unsafe extern "C" fn wedjat_sent(
 /// WEDJAT_ERROR_WORKER: No server has that worker.
 ///
 /// # Called from
-/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the picker, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// As wedjat_pick().
+/// Same as wedjat_pick().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_lost(
     scheduler: *const Scheduler,
@@ -176,17 +179,18 @@ pub unsafe extern "C" fn wedjat_lost(
     })
 }
 
-/// Tells which tasks need not be held any longer, at most `room` of them: each with its `id`, and WEDJAT_FORWARD and its worker, or
-/// WEDJAT_DROP and the reason. To be called at every turn of the loop, after wedjat_pick() and wedjat_report(), until it returns 0,
-/// also while nothing is held: it looks after what time changes, too, and takes changes of workers and policies. Tasks leave in the
-/// order in which they came to this picker, each pool's by itself.
+/// Releases held tasks, at most `room` of them: each with its `id`, and WEDJAT_FORWARD and its worker, or
+/// WEDJAT_DROP and the reason. Call it in every iteration of the loop, after wedjat_pick() and
+/// wedjat_report(), until it returns 0, even if nothing is held: it also updates time-dependent state, and
+/// takes changes of workers and policies. Tasks of each pool leave in the order of their arrival at this
+/// picker.
 ///
 /// # Return value
-/// How many they are, 0 when there is none now; or a code, see ERRORS.
+/// Number of released tasks, 0 if there is none now; or a code, see ERRORS.
 ///
 /// # Called from
-/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the picker, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `released` is null or an array of `room`.
@@ -195,7 +199,7 @@ pub unsafe extern "C" fn wedjat_release_tasks(
     scheduler: *const Scheduler,
     picker: *mut Picker,
     now: u64,
-    released: *mut Released,
+    released: *mut ReleasedTask,
     room: u32,
 ) -> i32 {
     with_picker(scheduler, picker, |picker| {
@@ -210,7 +214,9 @@ pub unsafe extern "C" fn wedjat_release_tasks(
             };
             // SAFETY: aligned, and `count` is below `room`.
             unsafe {
-                released.add(count as usize).write(Released { id: one.id, choice: choice.into() })
+                released
+                    .add(count as usize)
+                    .write(ReleasedTask { id: one.id, choice: choice.into() })
             };
             count += 1;
         }
@@ -218,17 +224,17 @@ pub unsafe extern "C" fn wedjat_release_tasks(
     })
 }
 
-/// Gives up all tasks that are held, because the program stops: wedjat_release_tasks() tells them as WEDJAT_DROP.
+/// Drops all held tasks, because the program stops. wedjat_release_tasks() returns them as WEDJAT_DROP.
 ///
 /// # Return value
 /// 0; or a code, see ERRORS.
 ///
 /// # Called from
-/// The thread that uses the picker, lcore or not, of the process that made the scheduler, primary or secondary; after
-/// fork() of parent or child, not both; not a signal handler.
+/// The thread (lcore or not) that uses the picker, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
 ///
 /// # Safety
-/// As wedjat_pick().
+/// Same as wedjat_pick().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_abandon_tasks(
     scheduler: *const Scheduler,

@@ -1,4 +1,4 @@
-//! What C programs see: the layouts are part of the interface and held by tests.
+//! Types of the C interface. Their layouts are part of the interface and checked by tests.
 
 use std::net::Ipv4Addr;
 
@@ -7,114 +7,118 @@ use wedjat::io::Buf;
 
 use crate::code::WEDJAT_NO_WORKER;
 
-/// The device has found the packet's IPv4 and UDP checksums good; of a packet over IPv6, UDP's.
+/// The device has verified the packet's IPv4 and UDP checksums; over IPv6, the UDP checksum.
 pub const WEDJAT_PACKET_VERIFIED: u32 = 1;
-/// The packet goes on in further segments, which the library can't see; it will be dropped.
+/// The packet has further segments, which the library cannot access. It will be dropped.
 pub const WEDJAT_PACKET_SEGMENTED: u32 = 2;
 
-/// Send the packet out of the verdict's port: it is rewritten.
+/// Send the packet out of the verdict's port. It is rewritten.
 pub const WEDJAT_FORWARD: u8 = 0;
-/// Keep the packet at the verdict's place; wedjat_release() says when to go on.
+/// Keep the packet at the verdict's place until wedjat_release() returns that place.
 pub const WEDJAT_HOLD: u8 = 1;
-/// The packet has become an answer: send it out of the verdict's port, which is the one that it came from.
+/// Send the packet out of the verdict's port, which is the receiving one. It has become an answer.
 pub const WEDJAT_ANSWER: u8 = 2;
-/// The packet is used up: free it.
+/// Free the packet. It is consumed.
 pub const WEDJAT_CONSUMED: u8 = 3;
-/// Free the packet; it is counted under the verdict's reason.
+/// Free the packet. It is counted under the verdict's reason.
 pub const WEDJAT_DROP: u8 = 4;
 
-/// What wedjat_create() takes beside the configuration.
+/// Options of wedjat_create() besides the configuration.
 #[repr(C)]
 pub struct Options {
     /// sizeof(struct wedjat_options)
     pub size: usize,
-    /// Ticks a second of the clock that `now` is read from, such as rte_get_tsc_hz().
+    /// Ticks per second of the clock that `now` is read from, such as rte_get_tsc_hz().
     pub ticks_hz: u64,
-    /// MAC addresses of the ports in order, six bytes each, for ports to which the configuration gives none; or null.
+    /// MAC addresses of the ports in order, six bytes each; or null. Used for ports without a configured one.
     pub macs: *const u8,
-    /// How many MAC addresses there are, at most 256.
+    /// Number of MAC addresses, at most 256.
     pub macs_count: usize,
-    /// The NUMA node whose memory the scheduler is to have, plus one: that of the cores that poll. 0: where the calling thread runs.
+    /// NUMA node for the scheduler's memory, plus one: the node of the polling cores. 0: the node of the
+    /// calling thread.
     pub memory_node: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// A packet of the caller's, from the Ethernet header on.
+/// Packet of the caller, from the Ethernet header on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// Its bytes; those of tasks and replies that go on are rewritten in place.
+    /// Its bytes. Tasks and replies that proceed are rewritten in place.
     pub data: *mut u8,
-    /// How many they are.
+    /// Number of bytes.
     pub length: u32,
     /// WEDJAT_PACKET_... or 0.
     pub flags: u32,
 }
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// WEDJAT_FORWARD, WEDJAT_HOLD, WEDJAT_ANSWER, WEDJAT_CONSUMED or WEDJAT_DROP.
     pub action: u8,
-    /// Forward, answer: the port to send out of.
+    /// Forward, answer: port to send it out of.
     pub port: u8,
-    /// Forward, hold: the worker that a task goes to, or that a reply comes from; else, and for a task that waits for a
-    /// worker, WEDJAT_NO_WORKER.
+    /// Forward, hold: worker that a task goes to, or that a reply comes from. Otherwise, and for a task that
+    /// waits for a worker, WEDJAT_NO_WORKER.
     pub worker: u16,
     /// Drop: an enum wedjat_reason.
     pub reason: u16,
     /// Zero.
     pub reserved: u16,
-    /// Hold: where to keep the packet, below wedjat_places(). From wedjat_release(): where it was kept.
+    /// Hold: place to keep the packet at, below wedjat_places(). From wedjat_release(): place of the released
+    /// packet.
     pub place: u32,
 }
 
-/// What to write into a packet that goes on, for those who let wedjat_decide() decide. The time to live becomes one
-/// less besides, and the checksums follow.
+/// Changes to write into a packet that proceeds, from wedjat_decide(). In addition, decrement the time to
+/// live and update the checksums.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The Ethernet header's destination; zero for a packet to be held, whose wedjat_release() writes it.
+    /// Destination in the Ethernet header. Zero for a held packet; wedjat_release() writes it.
     pub dst_mac: [u8; 6],
-    /// The Ethernet header's source.
+    /// Source in the Ethernet header.
     pub src_mac: [u8; 6],
-    /// The IPv4 header's source, in network byte order.
+    /// Source in the IPv4 header, in network byte order.
     pub src: u32,
-    /// The IPv4 header's destination, in network byte order.
+    /// Destination in the IPv4 header, in network byte order.
     pub dst: u32,
-    /// Offset of the UDP header; the task header starts eight bytes later.
+    /// Offset of the UDP header. The task header starts eight bytes later.
     pub udp_offset: u16,
-    /// The worker that a task goes to, for its header's `dst`, or that a reply comes from.
+    /// Worker that a task goes to, for `dst` of its header, or that a reply comes from.
     pub worker: u16,
-    /// 1 for a task: write `worker` and `idle` into its header's `dst` and `qlen`. 0 for a reply: leave its header.
+    /// 1 for a task: write `worker` and `idle` into `dst` and `qlen` of its header. 0 for a reply: keep its
+    /// header.
     pub task: u8,
-    /// 1 when the worker is believed idle.
+    /// 1 if the worker is estimated to be idle.
     pub idle: u8,
     /// Zero.
     pub reserved: u16,
 }
 
-/// The same where a port has an IPv6 address, for those who let wedjat_decide_v6() decide.
+/// Changes from wedjat_decide_v6(), with room for IPv6 addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewriteV6 {
-    /// The Ethernet header's destination; zero for a packet to be held, whose wedjat_release() writes it.
+    /// Destination in the Ethernet header. Zero for a held packet; wedjat_release() writes it.
     pub dst_mac: [u8; 6],
-    /// The Ethernet header's source.
+    /// Source in the Ethernet header.
     pub src_mac: [u8; 6],
-    /// The IPv6 header's source, as it stands in packets. Of a packet over IPv4 ::ffff:0:0/96 and its address.
+    /// Source in the IPv6 header, in network byte order. Over IPv4: the address, mapped into ::ffff:0:0/96.
     pub src: [u8; 16],
-    /// The IPv6 header's destination, likewise.
+    /// Destination in the IPv6 header, in the same form.
     pub dst: [u8; 16],
-    /// Offset of the UDP header; the task header starts eight bytes later.
+    /// Offset of the UDP header. The task header starts eight bytes later.
     pub udp_offset: u16,
-    /// The worker that a task goes to, for its header's `dst`, or that a reply comes from.
+    /// Worker that a task goes to, for `dst` of its header, or that a reply comes from.
     pub worker: u16,
-    /// 1 for a task: write `worker` and `idle` into its header's `dst` and `qlen`. 0 for a reply: leave its header.
+    /// 1 for a task: write `worker` and `idle` into `dst` and `qlen` of its header. 0 for a reply: keep its
+    /// header.
     pub task: u8,
-    /// 1 when the worker is believed idle.
+    /// 1 if the worker is estimated to be idle.
     pub idle: u8,
     /// 1 for a packet over IPv6, 0 for one over IPv4.
     pub v6: u8,
@@ -122,27 +126,28 @@ pub struct RewriteV6 {
     pub reserved: u8,
 }
 
-/// A task of a program with a header of its own.
+/// Task of a program with its own header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
-    /// What the program knows it by, as the address of its packet; wedjat_release_tasks() gives it back.
+    /// Number by which the program identifies it, such as the address of its packet; wedjat_release_tasks()
+    /// returns it.
     pub id: u64,
-    /// Task type, 0 when unknown.
+    /// Task type; 0 if unknown.
     pub task_class: u16,
     /// Zero.
     pub reserved: [u16; 3],
 }
 
-/// What becomes of such a task.
+/// Outcome of such a task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// WEDJAT_FORWARD, WEDJAT_HOLD, WEDJAT_ANSWER or WEDJAT_DROP.
     pub action: u8,
-    /// Forward: 1 when the worker is believed idle.
+    /// Forward: 1 if the worker is estimated to be idle.
     pub idle: u8,
-    /// Forward: the worker; else WEDJAT_NO_WORKER.
+    /// Forward: the worker; otherwise WEDJAT_NO_WORKER.
     pub worker: u16,
     /// Drop: an enum wedjat_reason.
     pub reason: u16,
@@ -150,28 +155,28 @@ pub struct Choice {
     pub reserved: u16,
 }
 
-/// A task that is held no longer.
+/// Task that is no longer held.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Released {
-    /// What the program knows it by.
+pub struct ReleasedTask {
+    /// Number by which the program identifies it.
     pub id: u64,
-    /// Forward, and to which worker; or drop.
+    /// Forward with the worker, or drop.
     pub choice: Choice,
 }
 
-/// The report answers a task. Without it the worker says that it is there, and what it has.
+/// The report answers a task. Without this flag it is a sign of life with the current queue.
 pub const WEDJAT_REPORT_ANSWER: u32 = 1;
 
-/// What a worker reports to a program with a header of its own.
+/// Report of a worker, from a program with its own header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// The worker.
+    /// Id of the worker.
     pub worker: u16,
-    /// Tasks that it has left.
+    /// Number of tasks left at the worker.
     pub queue: u16,
-    /// For how long it did the task that this answers, in nanoseconds; 0 when nobody knows.
+    /// Service time of the answered task in nanoseconds; 0 if unknown.
     pub service_ns: u32,
     /// WEDJAT_REPORT_... or 0.
     pub flags: u32,
@@ -179,81 +184,81 @@ pub struct Report {
     pub reserved: u32,
 }
 
-/// What is known of a worker.
+/// State of a worker.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerState {
-    /// The worker.
+    /// Id of the worker.
     pub worker: u16,
-    /// Its pool.
+    /// Id of its pool.
     pub pool: u16,
     /// WEDJAT_WORKER_...
     pub presence: u8,
-    /// 1 when it gets no new tasks until it is undrained.
+    /// 1 if it gets no new tasks until it is undrained.
     pub drained: u8,
-    /// 1 when it gets no new tasks, and goes when it has answered those that it has.
+    /// 1 if it gets no new tasks, and departs after it has answered its tasks.
     pub leaving: u8,
     /// Zero.
     pub reserved: u8,
-    /// Reports of its that were taken, modulo 2^32.
+    /// Number of accepted reports, modulo 2^32.
     pub reports: u32,
     /// Zero.
     pub reserved_too: u32,
     /// Tasks sent to it and not answered.
     pub outstanding: u64,
-    /// Tasks in its last report.
+    /// Tasks in its last load report.
     pub load: f64,
-    /// Tasks sent to it since.
+    /// Tasks sent to it since that report.
     pub drift: f64,
-    /// How fast it is, relative to others.
+    /// Speed relative to other workers.
     pub speed: f64,
 }
 
-/// The worker is there because the configuration says so.
+/// The configuration names the worker.
 pub const WEDJAT_WORKER_CONFIGURED: u8 = 0;
-/// The worker says itself that it is there.
+/// The worker has registered itself.
 pub const WEDJAT_WORKER_REGISTERED: u8 = 1;
-/// The worker said so, and has fallen silent: it gets no tasks.
+/// The worker had registered and is silent: it gets no tasks.
 pub const WEDJAT_WORKER_SILENT: u8 = 2;
-/// The worker's server, or the next hop to it, does not answer ARP: it gets no tasks.
+/// The worker's server, or the next hop to it, does not answer ARP: the worker gets no tasks.
 pub const WEDJAT_WORKER_UNREACHABLE: u8 = 3;
-/// The worker's server registers its workers, and the worker never registered: it gets no tasks.
+/// The worker's server registers its workers, and this one has not registered: it gets no tasks.
 pub const WEDJAT_WORKER_UNREGISTERED: u8 = 5;
 
-/// What wedjat_worker_attach() takes.
+/// Options of wedjat_worker_attach().
 #[repr(C)]
 pub struct WorkerOptions {
     /// sizeof(struct wedjat_worker_options)
     pub size: usize,
-    /// The worker to be, by its global id; -1 for any that is free.
+    /// Global id of the worker to be; -1 for any free one.
     pub worker: i32,
-    /// The pool to serve; -1 for any.
+    /// Id of the pool to serve; -1 for any.
     pub pool: i32,
-    /// The CPU to pin the calling thread to; -1 for none.
+    /// CPU to pin the calling thread to; -1 for none.
     pub cpu: i32,
     /// Zero.
     pub reserved: i32,
-    /// How long to wait for the agent to let the worker in.
+    /// Longest wait for the agent's grant, in nanoseconds.
     pub patience_ns: u64,
-    /// How long wedjat_worker_recv() spins before it sleeps.
+    /// Time that wedjat_worker_recv() spins before it sleeps, in nanoseconds.
     pub spin_ns: u64,
 }
 
-/// A task in the worker's hands, until it is answered, given up, or the next one is asked for.
+/// Task held by the worker, valid until its answer, its drop, or the next request for a task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// What the client sent behind the task header.
+    /// Client's bytes after the task header.
     pub payload: *const u8,
-    /// Its bytes.
+    /// Number of these bytes.
     pub length: u32,
-    /// Bytes that an answer may have.
+    /// Maximum number of bytes of an answer.
     pub reply_max: u32,
     /// Application id; with `seq` the task's id.
     pub app: u32,
     /// Sequence number.
     pub seq: u32,
-    /// Task type, 0 when unknown.
+    /// Task type; 0 if unknown.
     pub task_class: u16,
     /// Zero.
     pub reserved: u16,
@@ -268,7 +273,7 @@ impl Buf for Packet {
 
     #[inline(always)]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; nobody else touches the packets during the call.
+        // SAFETY: as in `bytes`; no other thread touches the packets during the call.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.length as usize) }
     }
 
@@ -295,8 +300,8 @@ impl Verdict {
     const NONE: Self =
         Self { action: 0, port: 0, worker: WEDJAT_NO_WORKER, reason: 0, reserved: 0, place: 0 };
 
-    /// Its bytes as words, which stay in registers: put together field by field in memory, a verdict could be copied to
-    /// its place only when all these narrow stores are done, 3 to 5 ns a packet.
+    /// Returns its bytes as words, which stay in registers. A verdict assembled field by field in memory
+    /// could be copied to its place only after all these narrow stores: 3 to 5 ns a packet.
     #[inline(always)]
     pub fn words(self) -> [u32; 3] {
         let (worker, reason) = (self.worker.to_ne_bytes(), self.reason.to_ne_bytes());
@@ -426,7 +431,7 @@ mod tests {
         assert_eq!((verdict, offset_of!(Verdict, place)), ((1, 2, 4), 8));
         assert_eq!(size_of::<[u32; 3]>(), size_of::<Verdict>());
         assert_eq!((size_of::<Description>(), size_of::<Choice>()), (16, 8));
-        assert_eq!((size_of::<Released>(), size_of::<Report>()), (16, 16));
+        assert_eq!((size_of::<ReleasedTask>(), size_of::<Report>()), (16, 16));
         assert_eq!((size_of::<WorkerState>(), offset_of!(WorkerState, outstanding)), (48, 16));
         let presence = [Presence::Configured, Presence::Registered, Presence::Silent];
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A worker core in C: attach to an agent by name, take tasks, answer them.
+//! A worker core in C: attaches to an agent by name, takes tasks, and answers them.
 
 use std::ffi::{CStr, c_char};
 use std::mem::forget;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64};
 use std::time::Duration;
 
-use wedjat::worker::{self, Gone, Wish};
+use wedjat::worker::{self, Detached, WorkerRequest};
 
 use crate::calls::check;
 use crate::code::*;
@@ -22,13 +22,13 @@ const DETACHED: u64 = u64::from_le_bytes(*b"wedjat-D");
 const IDLE: u8 = 0;
 /// In a call, or about to be detached.
 const BUSY: u8 = 1;
-/// A call panicked: what it left behind is unknown.
+/// A call panicked: the state is unknown.
 const BROKEN: u8 = 2;
 
-/// A worker core at its agent. Made by wedjat_worker_attach(), ended by wedjat_worker_detach(). Used by one thread at a
+/// Worker core of an agent, from wedjat_worker_attach() until wedjat_worker_detach(). Used by one thread at a
 /// time.
 ///
-/// The few bytes of this head are never given back, so that calls with a worker that was detached find out.
+/// This head of a few bytes is never freed, so that calls detect a detached worker.
 #[derive(Debug)]
 pub struct Worker {
     magic: AtomicU64,
@@ -37,7 +37,7 @@ pub struct Worker {
     body: AtomicPtr<worker::Worker>,
 }
 
-/// The worker at `pointer`.
+/// Returns the worker at `pointer`.
 fn live<'a>(pointer: *const Worker) -> Result<&'a Worker, i32> {
     if pointer.is_null() {
         return Err(WEDJAT_ERROR_NULL);
@@ -45,12 +45,13 @@ fn live<'a>(pointer: *const Worker) -> Result<&'a Worker, i32> {
     if !pointer.is_aligned() {
         return Err(WEDJAT_ERROR_HANDLE);
     }
-    // SAFETY: the caller vouches that wedjat_worker_attach() made it; heads stay, so a detached one may be read.
+    // SAFETY: the caller vouches that wedjat_worker_attach() made it; heads are never freed, so the head of a
+    // detached worker is readable.
     let worker = unsafe { &*pointer };
     if worker.magic.load(Acquire) == LIVE { Ok(worker) } else { Err(WEDJAT_ERROR_HANDLE) }
 }
 
-/// A call for one worker: for the time of `call` it is this thread's alone.
+/// Runs a call on a worker, which this thread uses exclusively during `call`.
 fn with_worker(
     worker: *const Worker,
     call: impl FnOnce(&mut worker::Worker) -> Result<i32, i32>,
@@ -63,7 +64,7 @@ fn with_worker(
         return worker.refuse(if state == BUSY { WEDJAT_ERROR_BUSY } else { WEDJAT_ERROR_DEFECT });
     }
     let body = worker.body.load(Relaxed);
-    // SAFETY: a live head has its body; the state has made this call the only one that uses it.
+    // SAFETY: a live head has its body; the state has made this call its only user.
     let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *body })));
     let (state, result) = match outcome {
         Ok(result) => (IDLE, result),
@@ -86,7 +87,7 @@ impl Worker {
         }))
     }
 
-    /// Counts a bad call; that there will be no more tasks is none.
+    /// Counts a refused call. The end of tasks does not count.
     fn refuse(&self, code: i32) -> i32 {
         let ends = [WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED];
         if !ends.contains(&code) {
@@ -96,30 +97,32 @@ impl Worker {
     }
 }
 
-fn of_gone(gone: Gone) -> i32 {
+fn code_of_detached(gone: Detached) -> i32 {
     match gone {
-        Gone::Stopped => WEDJAT_ERROR_STOPPED,
-        Gone::ShutOut => WEDJAT_ERROR_SHUT_OUT,
-        Gone::AgentDied => WEDJAT_ERROR_AGENT_DIED,
-        Gone::BadNotice => WEDJAT_ERROR_REGION,
+        Detached::Stopped => WEDJAT_ERROR_STOPPED,
+        Detached::ShutOut => WEDJAT_ERROR_SHUT_OUT,
+        Detached::AgentDied => WEDJAT_ERROR_AGENT_DIED,
+        Detached::BadNotice => WEDJAT_ERROR_REGION,
     }
 }
 
-/// Attaches to the agent called `name`, a text ended by a zero: the `name` of its configuration, or a path when it holds a
-/// slash. `options` may be null for what is usual: any worker of any pool, not pinned, 5 s of patience, 50 us of spinning.
+/// Attaches to the agent `name`, a zero-terminated text: the `name` of its configuration, or a path if it
+/// contains a slash. `options` may be null for the defaults: any worker of any pool, not pinned, 5 s of
+/// patience, 50 us of spinning. Waits for the agent's grant. Allocates all memory that the worker will ever
+/// use.
 ///
-/// Returns 0 and puts the worker into `*worker`; or a code, null, and into the `detail_size` bytes at `detail`, which may be
-/// null, a text that says what to mend. Waits for the agent to let the worker in. Takes all memory it will ever use.
+/// Returns 0, and the worker in `*worker`. Returns a code on failure, null in `*worker`, and the reason with
+/// its fix in the `detail_size` bytes at `detail`, which may be null.
 ///
 /// # Errors
 /// WEDJAT_ERROR_OPTIONS, WEDJAT_ERROR_ATTACH
 ///
 /// # Called from
-/// Any thread, lcore or not, of a primary, secondary or other process, also after fork(); not a signal handler. With a
-/// `cpu` the calling thread is pinned.
+/// Any thread (lcore or not) of a primary, secondary or other process, also after fork().
+/// Not a signal handler. With a `cpu` the calling thread is pinned.
 ///
 /// # Safety
-/// Pointers that are not null must lead to memory of the sizes given, or of their type.
+/// Pointers that are not null must lead to memory of the given sizes, or of their type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_worker_attach(
     name: *const c_char,
@@ -147,7 +150,7 @@ unsafe fn attach(
         if unsafe { (&raw const (*options).size).read() } != size_of::<WorkerOptions>() {
             return Err((WEDJAT_ERROR_OPTIONS, String::new()));
         }
-        // SAFETY: of the size of the type, as the caller says.
+        // SAFETY: of the size of the type, as the caller states.
         let options = unsafe { &*options };
         usual.worker = choice("worker", options.worker)?;
         usual.pool = choice("pool", options.pool)?;
@@ -162,7 +165,7 @@ unsafe fn attach(
     worker::Worker::attach(name, &usual).map_err(|error| refuse(error.to_string()))
 }
 
-/// An option that may be left open, with -1.
+/// Converts an optional number; -1 for none.
 fn choice<T: TryFrom<i32>>(name: &str, found: i32) -> Result<Option<T>, (i32, String)> {
     match (found, T::try_from(found)) {
         (-1, _) => Ok(None),
@@ -174,15 +177,15 @@ fn choice<T: TryFrom<i32>>(name: &str, found: i32) -> Result<Option<T>, (i32, St
     }
 }
 
-/// Leaves the agent: a task in hand is completed without an answer. A second call for the same worker returns
+/// Leaves the agent. Completes a task in hand without an answer. A second call for the same worker returns
 /// WEDJAT_ERROR_HANDLE.
 ///
 /// # Return value
 /// 0; or a code.
 ///
 /// # Called from
-/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
-/// not both; not a signal handler.
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -200,7 +203,7 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
         return WEDJAT_ERROR_HANDLE;
     }
     let body = worker.body.swap(ptr::null_mut(), AcqRel);
-    // SAFETY: `leak` made it; the head is no longer live, so nobody gets at it any more.
+    // SAFETY: `leak` made it; the head is no longer live, so no other call can reach it.
     let leave = || drop(unsafe { Box::from_raw(body) });
     match catch_unwind(AssertUnwindSafe(leave)) {
         Ok(()) => 0,
@@ -211,19 +214,19 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
     }
 }
 
-/// Takes the next task, if one is there: returns 1 and says in `*task` what it is; or 0; or a code. Never waits and makes
-/// no system call; ask wedjat_worker_check() now and then whether tasks may still come. A task in hand that was not
-/// answered is completed without an answer.
+/// Takes the next task if there is one, and describes it in `*task`. Never waits and makes no system call.
+/// Call wedjat_worker_check() now and then to learn of the end of tasks. Completes an unanswered task in hand
+/// without an answer.
 ///
 /// # Return value
-/// 1 and in `*task` what the task is; 0 when there is none; or a code.
+/// 1, and the task in `*task`; 0 if there is none; or a code.
 ///
 /// # Errors
 /// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
 ///
 /// # Called from
-/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
-/// not both; not a signal handler.
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach(); `task` is null or leads to one.
@@ -236,18 +239,18 @@ pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task
     })
 }
 
-/// As wedjat_worker_poll(), but waits for a task for at most `timeout_ns`: spinning first, then asleep. Returns 0 when the
-/// time is over, and a code once there will be no more tasks.
+/// Takes the next task like wedjat_worker_poll(), but waits for it for at most `timeout_ns`: first spinning,
+/// then asleep.
 ///
 /// # Return value
-/// 1 and in `*task` what the task is; 0 when the time is over; or a code, once there will be no more tasks.
+/// 1, and the task in `*task`; 0 on timeout; or a code if no more tasks will come.
 ///
 /// # Errors
 /// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
 ///
 /// # Called from
-/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
-/// not both; not a signal handler.
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach(); `task` is null or leads to one.
@@ -259,13 +262,13 @@ pub unsafe extern "C" fn wedjat_worker_recv(
 ) -> i32 {
     with_worker(worker, |worker| {
         check(task)?;
-        let received = worker.recv(Duration::from_nanos(timeout_ns)).map_err(of_gone)?;
+        let received = worker.recv(Duration::from_nanos(timeout_ns)).map_err(code_of_detached)?;
         // SAFETY: not null and aligned; the caller vouches for the rest.
         Ok(unsafe { hand_over(received, task) })
     })
 }
 
-/// C keeps no borrows: the task stays in the worker's hands, where the next call finds it.
+/// Writes the task's description for C, which keeps no borrow. The worker keeps the task for the next call.
 unsafe fn hand_over(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
     let Some(task) = received else {
         return 0;
@@ -286,18 +289,19 @@ unsafe fn hand_over(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
     1
 }
 
-/// Answers the task in hand with `length` bytes. Returns 0 or a code; an answer that is too long leaves the task in hand.
+/// Answers the task in hand with `length` bytes. An answer that is too long leaves the task in hand. Returns
+/// 0 or a code.
 ///
 /// # Errors
 /// WEDJAT_ERROR_NO_TASK, WEDJAT_ERROR_TOO_LONG
 ///
 /// # Called from
-/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
-/// not both; not a signal handler.
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `worker` is null or comes from wedjat_worker_attach(); `answer` has `length` bytes, and is null only when that is 0. It
-/// may be the task's own payload.
+/// `worker` is null or comes from wedjat_worker_attach(); `answer` has `length` bytes, and is null only if
+/// that is 0. It may be the task's own payload.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_worker_reply(
     worker: *mut Worker,
@@ -324,14 +328,14 @@ pub unsafe extern "C" fn wedjat_worker_reply(
     })
 }
 
-/// Completes the task in hand without an answer: its client hears nothing. Returns 0 or a code.
+/// Completes the task in hand without an answer to its client. Returns 0 or a code.
 ///
 /// # Errors
 /// WEDJAT_ERROR_NO_TASK
 ///
 /// # Called from
-/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
-/// not both; not a signal handler.
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -340,15 +344,18 @@ pub unsafe extern "C" fn wedjat_worker_give_up(worker: *mut Worker) -> i32 {
     with_worker(worker, |worker| worker.resume().map(drop).ok_or(WEDJAT_ERROR_NO_TASK).map(|()| 0))
 }
 
-/// In the middle of a long task: what is wished of the worker, WEDJAT_WISH_NOTHING, WEDJAT_WISH_TASK_WAITS or
-/// WEDJAT_WISH_STOP; or a code. Never waits and makes no system call.
+/// Reads the current request to the worker, in the middle of a long task. Never waits and makes no system
+/// call.
 ///
 /// # Return value
 /// WEDJAT_WISH_NOTHING, WEDJAT_WISH_TASK_WAITS or WEDJAT_WISH_STOP; or a code.
 ///
+/// # Errors
+/// WEDJAT_ERROR_NO_TASK
+///
 /// # Called from
-/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
-/// not both; not a signal handler.
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -357,36 +364,36 @@ pub unsafe extern "C" fn wedjat_worker_yield_point(worker: *mut Worker) -> i32 {
     with_worker(worker, |worker| {
         let task = worker.resume().ok_or(WEDJAT_ERROR_NO_TASK)?;
         let wish = match task.yield_point() {
-            Wish::Nothing => WEDJAT_WISH_NOTHING,
-            Wish::TaskWaits => WEDJAT_WISH_TASK_WAITS,
-            Wish::Stop => WEDJAT_WISH_STOP,
+            WorkerRequest::Nothing => WEDJAT_WISH_NOTHING,
+            WorkerRequest::TaskWaits => WEDJAT_WISH_TASK_WAITS,
+            WorkerRequest::Stop => WEDJAT_WISH_STOP,
         };
         forget(task);
         Ok(wish)
     })
 }
 
-/// Whether tasks may still come: 0, or the code that says why not.
+/// Checks for the end of tasks. Returns 0 while tasks may come, or the code of the reason why not.
 ///
 /// # Errors
 /// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
 ///
 /// # Called from
-/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
-/// not both; not a signal handler.
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_worker_check(worker: *mut Worker) -> i32 {
-    with_worker(worker, |worker| worker.check().map_err(of_gone).map(|()| 0))
+    with_worker(worker, |worker| worker.check().map_err(code_of_detached).map(|()| 0))
 }
 
-/// The worker's global id, or a code.
+/// Global id of the worker, or a code.
 ///
 /// # Called from
-/// The thread that uses the worker, lcore or not, of the process that attached it; after fork() of parent or child,
-/// not both; not a signal handler.
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().
@@ -395,11 +402,11 @@ pub unsafe extern "C" fn wedjat_worker_id(worker: *mut Worker) -> i32 {
     with_worker(worker, |worker| Ok(i32::from(worker.id())))
 }
 
-/// How many calls for this worker were refused, 0 for none and for what is no worker.
+/// Number of refused calls for this worker; 0 for an invalid worker.
 ///
 /// # Called from
-/// Any thread, lcore or not, of the process that attached the worker; after fork() of parent or child, not both; not a
-/// signal handler.
+/// Any thread (lcore or not) of the process that attached the worker. After fork(), parent or child, not
+/// both. Not a signal handler.
 ///
 /// # Safety
 /// `worker` is null or comes from wedjat_worker_attach().

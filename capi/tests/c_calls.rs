@@ -1,4 +1,5 @@
-//! The C interface from C: a program compiled with the header and linked with the shared library, one case a test.
+//! The C interface called from C: a program compiled with the header and linked with the shared library, one
+//! case per test.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod built;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The program, built once.
+/// Returns the path of the program, built once.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = PROGRAM.get_or_init(|| {
@@ -25,7 +26,7 @@ fn case(name: &str) {
 }
 
 #[test]
-fn versions_names_and_sizes_are_those_of_the_header() {
+fn versions_names_and_sizes_match_the_header() {
     case("versions");
 }
 
@@ -40,12 +41,12 @@ fn deciding_leaves_the_bytes_alone() {
 }
 
 #[test]
-fn packets_are_held_asked_for_resumed_and_given_up() {
+fn packets_are_held_and_resumed_or_dropped() {
     case("holds");
 }
 
 #[test]
-fn tasks_wait_for_workers_and_a_reply_lets_the_first_go() {
+fn reply_releases_the_first_queued_task() {
     case("waits");
 }
 
@@ -70,12 +71,12 @@ fn too_large_a_burst_is_refused() {
 }
 
 #[test]
-fn packets_of_any_length_and_at_any_place_are_taken() {
+fn packets_of_any_length_and_alignment_are_accepted() {
     case("lengths_and_places");
 }
 
 #[test]
-fn numbers_beyond_all_limits_and_a_clock_that_leaps_do_no_harm() {
+fn extreme_numbers_and_clock_jumps_are_harmless() {
     case("limits");
 }
 
@@ -99,8 +100,8 @@ fn an_end_that_is_refused_changes_nothing() {
     case("free_refused");
 }
 
-/// The misuse that could touch memory which is not there any more, with every access of the program and every block of
-/// the library's memory watched. Heads of schedulers are never freed, so what is left at the end is no fault.
+/// Misuse that could touch freed memory, with every access of the program and every block of the library's
+/// memory watched. Heads of schedulers are never freed, so leaks at the end are no fault.
 #[test]
 fn the_address_sanitizer_finds_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -117,7 +118,7 @@ fn misaligned_pointers_are_refused() {
 }
 
 #[test]
-fn calls_come_from_signal_handlers_threads_and_children_as_the_header_allows() {
+fn calls_work_from_signal_handlers_threads_and_children() {
     case("from_anywhere");
 }
 
@@ -126,9 +127,9 @@ fn nothing_is_allocated_after_creation() {
     case("nothing_is_allocated");
 }
 
-/// Ports and servers with IPv6 addresses, beside others with IPv4's.
+/// Ports and servers with IPv6 addresses, beside others with IPv4 addresses.
 #[test]
-fn packets_of_ipv6_are_decided_on_rewritten_and_asked_for() {
+fn ipv6_packets_are_decided_rewritten_and_resolved() {
     let folder = tempfile::tempdir().unwrap();
     let program = built::compile("tests/c/ipv6.c", folder.path());
     for name in ["processes", "decides", "configurations"] {
@@ -136,9 +137,9 @@ fn packets_of_ipv6_are_decided_on_rewritten_and_asked_for() {
     }
 }
 
-/// The level for programs with a header of their own.
+/// The level for programs with their own header.
 #[test]
-fn tasks_that_are_told_are_decided_on_and_misuse_is_refused() {
+fn reported_tasks_are_decided_and_misuse_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let program = built::compile("tests/c/tasks.c", folder.path());
     let cases = ["decides", "misuse", "statistics", "logs", "memory_nodes", "nothing_is_allocated"];
@@ -148,12 +149,12 @@ fn tasks_that_are_told_are_decided_on_and_misuse_is_refused() {
 }
 
 #[test]
-fn the_example_with_a_header_of_its_own_serves() {
+fn own_header_example_serves() {
     let folder = tempfile::tempdir().unwrap();
     let program = built::compile("../examples/own_header.c", folder.path());
     let config = folder.path().join("tasks.toml");
     std::fs::write(&config, own_header::TEXT).unwrap();
-    // A port that was free a moment ago.
+    // This port was free a moment ago.
     let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut serving =
         Command::new(&program).arg(&config).arg(address.port().to_string()).spawn().unwrap();
@@ -165,7 +166,7 @@ fn the_example_with_a_header_of_its_own_serves() {
     done.unwrap();
 }
 
-/// Every function of the header has its version in the shared library, and the library shows nothing else.
+/// Every function of the header has its version in the shared library. The library exports no other symbol.
 #[test]
 fn symbols_have_versions() {
     let folder = tempfile::tempdir().unwrap();

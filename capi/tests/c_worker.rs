@@ -1,4 +1,4 @@
-//! Workers in C at an agent that this test plays: tasks through shared memory, answers back, and wrong calls.
+//! Workers in C, with this test as their agent: tasks and answers through shared memory, and invalid calls.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod built;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use wedjat::ring::{Channel, Outcome, Place, WorkerRegion};
 use wedjat::worker::TaskIds;
 
-/// Whatever a busy machine needs; reached only by a test that fails.
+/// Time limit even for a busy machine; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// An agent with one worker, id 3, and a program that is it.
+/// Agent with one worker, id 3, and the program of that worker.
 struct Agent {
     folder: tempfile::TempDir,
-    /// Keeps the agent's lock.
+    /// Holds the agent's lock.
     _region: WorkerRegion,
     channel: Channel,
     worker: Child,
@@ -60,7 +60,7 @@ impl Agent {
         self.channel.wake();
     }
 
-    /// What became of the next `count` tasks.
+    /// Returns the outcomes of the next `count` tasks.
     fn collect(&mut self, count: u64) -> Vec<Option<Vec<u8>>> {
         let mut answers = Vec::new();
         self.wait("all tasks are completed", |agent| {
@@ -80,7 +80,7 @@ impl Agent {
         answers
     }
 
-    /// Ends in order; so does the worker.
+    /// Shuts down the agent, and thus the worker.
     fn end(mut self) {
         self.channel.stop();
         self.channel.wake();
@@ -98,7 +98,7 @@ impl Agent {
 }
 
 #[test]
-fn a_worker_answers_and_its_wrong_calls_harm_nothing() {
+fn worker_answers_and_wrong_calls_are_harmless() {
     let mut agent = Agent::with("tests/c/worker.c");
     agent.give(4);
     let answers = agent.collect(4);

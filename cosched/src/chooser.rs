@@ -1,4 +1,5 @@
-//! Algorithm 1 of the paper: advice mixed by weights, a draw, and weights that fall with the risk.
+//! Algorithm 1 of the paper: a weighted mixture of advice, a random draw, and weights that fall with the
+//! risk.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,17 +8,17 @@ use crate::settings::{Mode, Settings, SettingsError};
 use crate::share::{Distribution, SHARES, Share, drawn};
 use crate::state::{Outcome, State, StateError};
 
-/// Chooses shares by the advice of experts, and learns whose to follow.
+/// Chooses shares by the advice of experts, and learns which experts to follow.
 #[derive(Clone, Debug)]
 pub struct Chooser {
     settings: Settings,
     experts: Box<[Expert]>,
-    /// Logarithms of the weights, of which no sum is known: weights that are almost 0 stay what they are.
+    /// Logarithms of the weights, not normalised, so that weights near 0 keep their value.
     logs: Box<[f64]>,
     alpha: Box<[f64]>,
-    /// This round's.
+    /// Risk of each expert in this round.
     risk: Box<[f64]>,
-    /// The round that is under way, from 1.
+    /// Current round, from 1.
     round: u64,
     aimd: Aimd,
     totals: Totals,
@@ -32,53 +33,54 @@ struct Totals {
     gammas_squared: f64,
 }
 
-/// A share that was drawn, and from what.
+/// A drawn share, and the probabilities behind it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// The share.
+    /// The drawn share.
     pub share: Share,
-    /// With what probability it was drawn.
+    /// Probability of the drawn share.
     pub probability: f64,
-    /// What all experts together advised.
+    /// Weighted mixture of all advice.
     pub mixture: Distribution,
-    /// What each expert advised.
+    /// Advice of each expert.
     pub advice: Vec<Distribution>,
 }
 
-/// What was learnt of an outcome.
+/// Result of learning from one outcome.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Learnt {
-    /// The loss, from 0 to 1.
+pub struct LearningUpdate {
+    /// Loss, from 0 to 1.
     pub loss: f64,
-    /// The risk of each expert in this round up to now, also where the round ended with it.
+    /// Risk of each expert in this round so far, including the outcome that ended the round.
     pub risk: Vec<f64>,
-    /// The round that ended with it.
+    /// The round that this outcome ended.
     pub ended: Option<Round>,
-    /// Whether the weights were made equal again, since losses had risen.
+    /// True if the weights were reset to equal values because losses had risen.
     pub restarted: bool,
 }
 
-/// A round that has ended.
+/// A completed round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// Its number, from 1.
+    /// Number of the round, from 1.
     pub round: u64,
-    /// How strongly its risk counted.
+    /// Learning rate of the round.
     pub gamma: f64,
-    /// The experts' weights after it.
+    /// Weights of the experts after the round.
     pub alpha: Vec<f64>,
-    /// How much more risk the mixture had since the start than the best expert: E_t.
+    /// Excess risk E_t: risk of the mixture since the start, minus that of the best expert.
     pub excess_risk: f64,
-    /// What Theorem 1 says that it is at most. The theorem is of mode paper; for others it is a measure.
+    /// Upper bound of the excess risk by Theorem 1. The theorem holds for mode paper; for other modes the
+    /// value is a reference.
     pub bound: f64,
 }
 
 impl Chooser {
-    /// With these experts, which all count the same at first.
+    /// Creates a chooser with equal weights.
     pub fn new(settings: Settings, experts: Vec<Expert>) -> Result<Self, SettingsError> {
         settings.check()?;
         if experts.is_empty() {
-            let rule = "at least 1, since without experts nobody can be followed";
+            let rule = "at least 1";
             return Err(SettingsError { key: "the number of experts", value: 0.0, rule });
         }
         let zeros = vec![0.0; experts.len()].into_boxed_slice();
@@ -95,25 +97,25 @@ impl Chooser {
         })
     }
 
-    /// How it learns.
+    /// Returns the settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Whose advice it takes.
+    /// Returns the experts.
     #[must_use]
     pub fn experts(&self) -> &[Expert] {
         &self.experts
     }
 
-    /// How much each expert counts; they add up to 1.
+    /// Returns the weights of the experts. They sum to 1.
     #[must_use]
     pub fn alpha(&self) -> &[f64] {
         &self.alpha
     }
 
-    /// Draws a share of at most `limit` by a random number, of which 53 bits count.
+    /// Draws a share of at most `limit`, by a random number of 53 bits.
     pub fn decide(&self, state: &State, limit: Share, draw: u64) -> Result<Decision, StateError> {
         state.check()?;
         let form = self.settings.happiness;
@@ -132,7 +134,8 @@ impl Chooser {
         Ok(Decision { share, probability: mixture[share.index()], mixture, advice })
     }
 
-    /// The loss of an outcome: how far beyond what was expected, and in mode balanced how unhappy the batch job is.
+    /// Returns the loss of an outcome: the excess over the expected time. In mode balanced, the batch job's
+    /// unhappiness adds to it.
     #[must_use]
     pub fn loss(&self, outcome: &Outcome) -> f64 {
         let harm = self.settings.loss_factor * outcome.excess();
@@ -145,8 +148,13 @@ impl Chooser {
         (harm + self.settings.lambda * unhappy).min(1.0)
     }
 
-    /// Takes in what came of a decision; the last one that was made, or another chooser's for the same state.
-    pub fn learn(&mut self, decision: &Decision, outcome: &Outcome) -> Result<Learnt, StateError> {
+    /// Learns from the outcome of a decision. The decision is the last one made, or another chooser's for the
+    /// same state.
+    pub fn learn(
+        &mut self,
+        decision: &Decision,
+        outcome: &Outcome,
+    ) -> Result<LearningUpdate, StateError> {
         outcome.check()?;
         let loss = self.loss(outcome);
         let weight = match self.settings.mode {
@@ -168,7 +176,7 @@ impl Chooser {
             self.risk.fill(0.0);
             self.normalise();
         }
-        Ok(Learnt { loss, risk, ended, restarted })
+        Ok(LearningUpdate { loss, risk, ended, restarted })
     }
 
     fn end_round(&mut self) -> Round {
@@ -198,7 +206,8 @@ impl Chooser {
         }
     }
 
-    /// Makes weights of their logarithms; the largest is taken off first, so that one of them at least is no 0.
+    /// Computes the weights from their logarithms. Subtracts the largest first, so that at least one weight
+    /// is not 0.
     fn normalise(&mut self) {
         let most = self.logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut sum = 0.0;
@@ -212,7 +221,7 @@ impl Chooser {
     }
 }
 
-/// Page and Hinkley's test for a mean that has risen.
+/// Page-Hinkley test for an increase of the mean.
 #[derive(Clone, Debug, Default)]
 struct Drift {
     count: f64,
@@ -221,11 +230,11 @@ struct Drift {
     lowest: f64,
 }
 
-/// A rise of the mean loss that is none.
+/// Increase of the mean loss that the test ignores.
 const RISE_IGNORED: f64 = 0.05;
 
 impl Drift {
-    /// Whether losses have risen, by so much summed up; then it begins anew.
+    /// Adds a loss. Returns true, and resets the test, once the accumulated increase exceeds `by`.
     fn rose(&mut self, loss: f64, by: f64) -> bool {
         self.count += 1.0;
         self.mean += (loss - self.mean) / self.count;

@@ -1,12 +1,12 @@
-//! Those whose advice a chooser mixes: decision trees, and rules.
+//! Experts that advise a chooser: decision trees and rules.
 
 use serde::{Deserialize, Serialize};
 
-use crate::settings::Happiness;
+use crate::settings::HappinessFormula;
 use crate::share::{Distribution, SHARES, Share, certain, limited};
 use crate::state::State;
 
-/// Which number of a state a tree looks at, beside the happiness.
+/// Metric of a state that a tree uses besides happiness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
@@ -31,49 +31,52 @@ impl Metric {
     }
 }
 
-/// How an expert comes to its advice.
+/// Method of an expert.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Plan {
-    /// One metric and the happiness, each low, middle or high, name one of nine distributions.
+    /// Decision tree: the classes of a metric and of happiness (low, middle or high) select one of nine
+    /// distributions.
     Tree {
-        /// Which metric.
+        /// The metric.
         metric: Metric,
-        /// Where the metric is middle, and where it is high.
+        /// Lower bounds of the middle and the high class of the metric.
         bounds: [f64; 2],
-        /// Where the happiness is middle, and where it is high.
+        /// Lower bounds of the middle and the high class of happiness.
         happiness: [f64; 2],
-        /// The distributions: of a low metric those for low, middle and high happiness, then of a middle and of a high one.
+        /// The distributions, with happiness varying fastest: low metric with low, middle and high happiness,
+        /// then middle metric, then high metric.
         leaves: Box<[Distribution; 9]>,
     },
-    /// The same share whatever happens.
+    /// A constant share.
     Always(Share),
-    /// More by a tenth after each decision that did no harm, half as much after one that did.
+    /// Additive increase of 10% after each harmless decision, multiplicative decrease by half after a harmful
+    /// one.
     Aimd,
     /// All that the guard allows.
     Guard,
 }
 
-/// One of those whose advice a chooser mixes.
+/// An expert.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Expert {
-    /// Its name.
+    /// Name of the expert.
     pub name: String,
-    /// How it comes to its advice.
+    /// Method of the expert.
     pub plan: Plan,
 }
 
-/// How far from 1 the sum of a distribution of a file may be.
+/// Tolerance for the sum of a distribution from a file.
 const SUM_WITHIN: f64 = 1e-9;
 
 impl Expert {
-    /// Refuses what gives no advice, in words that name the leaf.
+    /// Checks the expert. The error names the faulty leaf.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Plan::Tree { bounds, happiness, leaves, .. } = &self.plan else { return Ok(()) };
         for (key, [middle, high]) in [("bounds", bounds), ("happiness", happiness)] {
             if !(middle.is_finite() && high.is_finite() && middle <= high) {
                 return Err(format!(
-                    "{key} are {middle} and {high}, and must be two numbers in rising order"
+                    "{key} are {middle} and {high}, but must be two numbers in rising order"
                 ));
             }
         }
@@ -82,7 +85,7 @@ impl Expert {
             let below = leaf.iter().any(|probability| !(0.0..=1.0).contains(probability));
             if below || (sum - 1.0).abs() > SUM_WITHIN {
                 return Err(format!(
-                    "leaf {} adds up to {sum}: it must be {SHARES} numbers from 0 to 1 that add up to 1",
+                    "leaf {} adds up to {sum}; give {SHARES} numbers from 0 to 1 with a sum of 1",
                     at + 1
                 ));
             }
@@ -90,11 +93,11 @@ impl Expert {
         Ok(())
     }
 
-    /// What it advises where no more than `limit` may be given; `aimd` is where rule AIMD stands.
+    /// Returns the advice for shares up to `limit`; `aimd` is the state of the AIMD rule.
     pub(crate) fn advice(
         &self,
         state: &State,
-        form: Happiness,
+        form: HappinessFormula,
         limit: Share,
         aimd: &Aimd,
     ) -> Distribution {
@@ -112,19 +115,19 @@ impl Expert {
     }
 }
 
-/// 0 for low, 1 for middle, 2 for high.
+/// Returns 0 for low, 1 for middle, 2 for high.
 fn class(value: f64, [middle, high]: &[f64; 2]) -> usize {
     usize::from(value >= *middle) + usize::from(value >= *high)
 }
 
-/// Where the rule of additive increase and multiplicative decrease stands; the same for all that follow it.
+/// State of the additive-increase, multiplicative-decrease rule, shared by all experts that use it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Aimd {
     part: f64,
 }
 
 impl Aimd {
-    /// After a decision that did harm or not.
+    /// Updates the state after a decision.
     pub(crate) fn step(&mut self, harmed: bool) {
         self.part =
             if harmed { self.part / 2.0 } else { (self.part + 0.1).min(Share::MOST.part()) };

@@ -1,4 +1,4 @@
-//! The file that says how to choose: `[chooser]`, `[guard]`, and experts as trees and rules.
+//! Configuration file of the chooser: `[chooser]`, `[guard]`, and experts as trees and rules.
 
 use std::path::Path;
 
@@ -9,22 +9,22 @@ use crate::guard::GuardSettings;
 use crate::settings::Settings;
 use crate::share::{Distribution, Share};
 
-/// The four trees of the paper's kind and the rules that it is worth being no worse than.
+/// The paper's four kinds of trees, and rules as a baseline.
 const BUILT_IN: &str = include_str!("../experts.toml");
 
-/// How shares are chosen.
+/// Complete configuration of chooser and guard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// How the chooser learns.
+    /// Settings of the chooser.
     pub settings: Settings,
-    /// When the guard lets the batch have anything.
+    /// Settings of the guard.
     pub guard: GuardSettings,
-    /// Whose advice is taken.
+    /// Experts.
     pub experts: Vec<Expert>,
 }
 
 impl Setup {
-    /// What is used where no file says otherwise.
+    /// Returns the built-in configuration.
     #[must_use]
     pub fn built_in() -> Self {
         Self::parse(BUILT_IN).unwrap_or_else(|error| unreachable!("the built-in file: {error}"))
@@ -38,7 +38,7 @@ impl Setup {
         Self::parse(&text).map_err(|error| FileError(format!("{name}: {error}")))
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let raw: RawFile = toml::from_str(text).map_err(|error| FileError(error.to_string()))?;
         raw.chooser.check().map_err(|error| FileError(format!("[chooser]: {error}")))?;
@@ -49,19 +49,17 @@ impl Setup {
             let fault = |why: String| FileError(format!("[[expert]] {name:?}: {why}"));
             let expert = raw.expert().map_err(fault)?;
             if experts.iter().any(|other| other.name == expert.name) {
-                return Err(fault("there is another one of this name".to_owned()));
+                return Err(fault("the name is used twice".to_owned()));
             }
             experts.push(expert);
         }
         match experts.is_empty() {
-            true => Err(FileError(
-                "there is no [[expert]], and without one nobody can be followed".to_owned(),
-            )),
+            true => Err(FileError("no [[expert]]; add at least one".to_owned())),
             false => Ok(Self { settings: raw.chooser, guard: raw.guard, experts }),
         }
     }
 
-    /// Only the experts that are trees, as the paper has them.
+    /// Returns only the experts that are trees, as in the paper.
     #[must_use]
     pub fn trees(&self) -> Vec<Expert> {
         let is_tree = |expert: &&Expert| matches!(expert.plan, Plan::Tree { .. });
@@ -107,13 +105,13 @@ impl RawExpert {
             metric.is_some() || bounds.is_some() || happiness.is_some() || leaves.is_some();
         let plan = match (rule, share) {
             (Some(_), _) if of_tree => {
-                return Err("it is a rule or a tree: give `rule`, or `metric`, `bounds`, `happiness` and `leaves`".to_owned());
+                return Err("an expert is a rule or a tree: give either `rule`, or `metric`, `bounds`, `happiness` and `leaves`".to_owned());
             }
             (Some(Rule::Always), Some(share)) => Plan::Always(share),
             (Some(Rule::Always), None) => {
                 return Err("rule \"always\" needs its `share`".to_owned());
             }
-            (_, Some(_)) => return Err("`share` is of rule \"always\" alone".to_owned()),
+            (_, Some(_)) => return Err("only rule \"always\" has a `share`".to_owned()),
             (Some(Rule::Aimd), None) => Plan::Aimd,
             (Some(Rule::Guard), None) => Plan::Guard,
             (None, None) => {
@@ -126,7 +124,7 @@ impl RawExpert {
                     happiness: happiness.ok_or_else(|| needs("happiness"))?,
                     leaves: leaves
                         .try_into()
-                        .map_err(|_| format!("a tree has 9 leaves, and these are {count}"))?,
+                        .map_err(|_| format!("a tree needs 9 leaves, found {count}"))?,
                 }
             }
         };
@@ -135,7 +133,7 @@ impl RawExpert {
     }
 }
 
-/// Why a file says nothing.
+/// Error in a configuration file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct FileError(String);
@@ -154,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_file_has_a_tree_for_each_metric_and_the_rules_that_are_trusted() {
+    fn built_in_file_has_trees_and_trusted_rules() {
         let setup = Setup::built_in();
         let metrics: Vec<_> = setup
             .trees()
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_as_it_is_written() {
+    fn expert_file_is_parsed() {
         let text = format!(
             "[chooser]\nmode = 'iw'\nfixed-share = 0.01\n{}[[expert]]\nname = 'half'\nrule = 'always'\nshare = 50\n",
             tree(&[LEAF; 9])
@@ -185,12 +183,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_expert() {
+    fn bad_expert_is_named() {
         let rule = |text: &str| format!("[[expert]]\nname = 'one'\n{text}\n");
         let half = "[0.5, 0.4, 0, 0, 0, 0, 0, 0, 0, 0]";
         let wrong = [
             (String::new(), "no [[expert]]"),
-            (tree(&[LEAF; 8]), "9 leaves, and these are 8"),
+            (tree(&[LEAF; 8]), "9 leaves, found 8"),
             (
                 tree(&[LEAF, half, LEAF, LEAF, LEAF, LEAF, LEAF, LEAF, LEAF]),
                 "leaf 2 adds up to 0.9",
@@ -199,10 +197,10 @@ mod tests {
             (tree(&[LEAF; 9]).replace("metric = 'cpu'\n", ""), "needs its `metric`"),
             (tree(&[LEAF; 9]).replace("'cpu'", "'disk'"), "disk"),
             (tree(&[LEAF; 9]) + "rule = 'aimd'\n", "a rule or a tree"),
-            (tree(&[LEAF; 9]) + &tree(&[LEAF; 9]), "another one of this name"),
+            (tree(&[LEAF; 9]) + &tree(&[LEAF; 9]), "used twice"),
             (rule("rule = 'always'"), "needs its `share`"),
-            (rule("rule = 'aimd'\nshare = 50"), "of rule \"always\" alone"),
-            (rule("rule = 'always'\nshare = 55"), "55 is no share"),
+            (rule("rule = 'aimd'\nshare = 50"), "only rule \"always\""),
+            (rule("rule = 'always'\nshare = 55"), "55 is not a share"),
             (rule("rule = 'never'"), "never"),
             ("[chooser]\nrate = 0\n".to_owned() + &rule("rule = 'aimd'"), "[chooser]: rate is 0"),
             ("[chooser]\nmode = 'asax'\n".to_owned() + &rule("rule = 'aimd'"), "asax"),

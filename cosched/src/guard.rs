@@ -1,37 +1,38 @@
-//! What the batch may have at most, by rules that learn nothing: the actions that are safe.
+//! Guard: upper limit of a batch's share, by fixed rules without learning.
 
 use serde::{Deserialize, Serialize};
 
 use crate::share::Share;
 
-/// What the workers did since the last look.
+/// Measurements of the workers since the last observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
-    /// The part of the workers' time that arriving tasks need.
+    /// Fraction of the workers' time that arriving tasks need.
     pub load: f64,
-    /// Tasks that wait, for each worker.
+    /// Waiting tasks per worker.
     pub backlog: f64,
-    /// The percentile that has an objective, in microseconds; none where no task ended.
+    /// Latency percentile that has an objective, in microseconds; `None` if no task ended.
     pub tail: Option<f64>,
 }
 
-/// When the batch gets what.
+/// Settings of the guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct GuardSettings {
-    /// What the tail may be, in microseconds.
+    /// Objective of the latency percentile, in microseconds.
     pub objective_us: f64,
-    /// From which part of the objective on the batch may not grow.
+    /// Fraction of the objective from which the batch may not grow.
     pub near: f64,
-    /// Tasks that may wait, for each worker, before the batch gets nothing.
+    /// Waiting tasks per worker from which the batch gets nothing.
     pub backlog: f64,
-    /// The part of the workers' time that is left to them beyond their load.
+    /// Fraction of the workers' time reserved for them beyond their load.
     pub reserve: f64,
-    /// Milliseconds for which the batch gets nothing after the objective was missed; twice as many when it is missed again soon.
+    /// Milliseconds without a share after the objective was missed. The time doubles if it is missed again
+    /// soon.
     pub cool_down_ms: f64,
-    /// The longest of these.
+    /// Upper limit of that time.
     pub cool_down_max_ms: f64,
-    /// Milliseconds in which the batch may grow by a tenth.
+    /// Milliseconds in which the batch may grow by 10%.
     pub growth_ms: f64,
     /// Milliseconds without an observation after which the batch gets nothing.
     pub stale_ms: f64,
@@ -53,7 +54,7 @@ impl Default for GuardSettings {
 }
 
 impl GuardSettings {
-    /// Refuses what guards nothing.
+    /// Checks the settings.
     pub fn check(&self) -> Result<(), GuardSettingsError> {
         let above_none = "a number above 0";
         let part = "from 0 to 1";
@@ -81,40 +82,40 @@ impl GuardSettings {
     }
 }
 
-/// A setting that guards nothing.
+/// Invalid setting of the guard.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{key} is {value}, and must be {rule}")]
+#[error("{key} is {value}, but must be {rule}")]
 pub struct GuardSettingsError {
-    /// Which.
+    /// Name of the setting.
     pub key: &'static str,
-    /// What it was.
+    /// Value of the setting.
     pub value: f64,
-    /// What it must be.
+    /// Allowed values.
     pub rule: &'static str,
 }
 
-/// How long a load counts that has fallen: a step down is believed when it has lasted.
+/// Time for which a fallen load still counts at its old value.
 const LOAD_FALLS_NS: f64 = 100e6;
 
 const MS: f64 = 1e6;
 
-/// Says how much the batch may have at most. Nothing until it has seen how the workers are.
+/// Limits a batch's share. The limit is 0 until the first observation.
 #[derive(Clone, Debug)]
 pub struct Guard {
     settings: GuardSettings,
-    /// Rises at once, falls slowly.
+    /// Smoothed load: rises at once, falls slowly.
     load: f64,
     seen_ns: Option<u64>,
     allowed: Share,
-    /// When the batch may grow next.
+    /// Earliest time of the next increase.
     grows_ns: u64,
-    /// Until when it gets nothing.
+    /// End of the time without a share.
     cool_ns: u64,
     cool_down_ms: f64,
 }
 
 impl Guard {
-    /// With these settings.
+    /// Creates a guard.
     pub fn new(settings: GuardSettings) -> Result<Self, GuardSettingsError> {
         settings.check()?;
         let cool_down_ms = settings.cool_down_ms;
@@ -129,9 +130,10 @@ impl Guard {
         })
     }
 
-    /// Takes in what the workers did, while the batch had `given`; returns what it may have from now on.
+    /// Updates the limit from an observation made while the batch had the share `given`. Returns the new
+    /// limit.
     ///
-    /// What is no number counts as the worst.
+    /// Values that are not finite count as the worst.
     pub fn observe(&mut self, now_ns: u64, seen: &Observation, given: Share) -> Share {
         let settings = &self.settings;
         let since = self.seen_ns.map_or(0.0, |then| now_ns.saturating_sub(then) as f64);
@@ -159,7 +161,7 @@ impl Guard {
         self.allowed
     }
 
-    /// The batch gets nothing. Where it had something soon after it was let in again, it has to wait for twice as long.
+    /// Sets the limit to 0. If the batch had a share only shortly, the time without one doubles.
     fn miss(&mut self, now_ns: u64, given: Share) {
         let last_ns = (self.cool_down_ms * MS) as u64;
         let is_soon = self.cool_ns > 0 && now_ns < self.cool_ns.saturating_add(2 * last_ns);
@@ -172,7 +174,7 @@ impl Guard {
         self.cool_ns = now_ns + (self.cool_down_ms * MS) as u64;
     }
 
-    /// What the batch may have now; nothing when nobody has looked at the workers for too long.
+    /// Returns the current limit; 0 if the last observation is too old.
     #[must_use]
     pub fn allowed(&self, now_ns: u64) -> Share {
         let stale_ns = (self.settings.stale_ms * MS) as u64;

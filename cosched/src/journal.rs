@@ -1,4 +1,4 @@
-//! A chooser whose decisions are written down, a line of JSON each, with all that went into them.
+//! Log of a chooser: one line of JSON per decision, with all its inputs.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -7,81 +7,81 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use crate::chooser::{Chooser, Decision, Learnt, Round};
+use crate::chooser::{Chooser, Decision, LearningUpdate, Round};
 use crate::expert::Expert;
 use crate::settings::Settings;
 use crate::share::{DRAW_BITS, Distribution, Share};
 use crate::state::{Outcome, State, StateError};
 
-/// A line of a log.
+/// A line of the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Record {
-    /// The first: who chooses.
+    /// First line: configuration of the chooser.
     Start {
-        /// Of the log's form.
+        /// Version of the log format.
         version: u32,
-        /// How it learns.
+        /// Settings of the chooser.
         settings: Settings,
-        /// Whose advice it takes.
+        /// Experts.
         experts: Vec<Expert>,
     },
-    /// A share was drawn.
+    /// A decision.
     Decision {
-        /// From 0.
+        /// Number of the decision, from 0.
         number: u64,
-        /// When, by its caller's clock.
+        /// Time by the caller's clock.
         at_ns: u64,
-        /// What the experts were told.
+        /// State that the experts saw.
         state: State,
-        /// What the guard allowed.
+        /// Limit set by the guard.
         limit: Share,
-        /// The random number, of 53 bits.
+        /// Random number of 53 bits.
         draw: u64,
-        /// The share.
+        /// The drawn share.
         share: Share,
-        /// With what probability it was drawn.
+        /// Probability of the drawn share.
         probability: f64,
-        /// What all experts together advised.
+        /// Weighted mixture of all advice.
         mixture: Distribution,
     },
-    /// What came of it.
+    /// Outcome of a decision.
     Outcome {
-        /// The decision's.
+        /// Number of the decision.
         number: u64,
-        /// When, by its caller's clock.
+        /// Time by the caller's clock.
         at_ns: u64,
-        /// What was measured.
+        /// Measurement.
         outcome: Outcome,
-        /// The loss.
+        /// Loss.
         loss: f64,
-        /// The risk of each expert in this round up to now.
+        /// Risk of each expert in this round so far.
         risk: Vec<f64>,
-        /// The round that ended with it.
+        /// The round that this outcome ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended: Option<Round>,
-        /// Whether all weights were made equal again.
+        /// True if the weights were reset to equal values.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         restarted: bool,
     },
 }
 
-/// Of the log's form.
+/// Version of the log format.
 pub(crate) const VERSION: u32 = 1;
 
-/// A chooser with its random numbers and its log. Several decisions may be under way, as for several pools or hosts; each outcome is
-/// one decision's, by its number.
-pub struct Logged<W> {
+/// A chooser with its random numbers and its log. Several decisions may be open, as for several pools or
+/// hosts; each outcome names its decision by number.
+pub struct LoggingChooser<W> {
     chooser: Chooser,
     random: Xoshiro256PlusPlus,
     log: W,
-    /// The next decision's.
+    /// Number of the next decision.
     number: u64,
     pending: BTreeMap<u64, Decision>,
 }
 
-impl<W: Write> Logged<W> {
-    /// Writes down who chooses.
+impl<W: Write> LoggingChooser<W> {
+    /// Creates a log and writes its first line.
     pub fn new(chooser: Chooser, mut log: W) -> io::Result<Self> {
         let (settings, experts) = (chooser.settings().clone(), chooser.experts().to_vec());
         let random = Xoshiro256PlusPlus::seed_from_u64(settings.seed);
@@ -89,13 +89,13 @@ impl<W: Write> Logged<W> {
         Ok(Self { chooser, random, log, number: 0, pending: BTreeMap::new() })
     }
 
-    /// The chooser.
+    /// Returns the chooser.
     #[must_use]
     pub fn chooser(&self) -> &Chooser {
         &self.chooser
     }
 
-    /// Draws a share of at most `limit`. What came of the decisions before, if nobody told, is not learnt from.
+    /// Draws a share of at most `limit`. Discards open decisions without learning from them.
     pub fn decide(
         &mut self,
         at_ns: u64,
@@ -103,11 +103,12 @@ impl<W: Write> Logged<W> {
         limit: Share,
     ) -> Result<Share, LoggedError> {
         self.pending.clear();
-        self.decide_beside(at_ns, state, limit).map(|(_, share)| share)
+        self.decide_concurrent(at_ns, state, limit).map(|(_, share)| share)
     }
 
-    /// As `decide`, while outcomes of other decisions are still to come; with its number, by which its own is told.
-    pub fn decide_beside(
+    /// Like `decide`, but keeps open decisions. Also returns the decision's number, which its outcome must
+    /// name.
+    pub fn decide_concurrent(
         &mut self,
         at_ns: u64,
         state: &State,
@@ -125,36 +126,40 @@ impl<W: Write> Logged<W> {
         Ok((number, share))
     }
 
-    /// Learns what came of the last decision; nothing where its outcome was told.
-    pub fn learn(&mut self, at_ns: u64, outcome: &Outcome) -> Result<Option<Learnt>, LoggedError> {
+    /// Learns from the outcome of the last decision. Returns `None` if it has one already.
+    pub fn learn(
+        &mut self,
+        at_ns: u64,
+        outcome: &Outcome,
+    ) -> Result<Option<LearningUpdate>, LoggedError> {
         match self.number.checked_sub(1) {
             Some(last) => self.learn_of(last, at_ns, outcome),
             None => Ok(None),
         }
     }
 
-    /// Learns what came of the decision of this number; nothing where there is none whose outcome is to come.
+    /// Learns from the outcome of the decision `number`. Returns `None` if no such decision is open.
     pub fn learn_of(
         &mut self,
         number: u64,
         at_ns: u64,
         outcome: &Outcome,
-    ) -> Result<Option<Learnt>, LoggedError> {
+    ) -> Result<Option<LearningUpdate>, LoggedError> {
         let Some(decision) = self.pending.remove(&number) else { return Ok(None) };
         let learnt = self.chooser.learn(&decision, outcome)?;
-        let Learnt { loss, risk, ended, restarted } = learnt.clone();
+        let LearningUpdate { loss, risk, ended, restarted } = learnt.clone();
         let outcome = *outcome;
         let record = Record::Outcome { number, at_ns, outcome, loss, risk, ended, restarted };
         line(&mut self.log, &record)?;
         Ok(Some(learnt))
     }
 
-    /// Leaves out a decision of which nothing came.
+    /// Discards a decision without outcome.
     pub fn forget(&mut self, number: u64) {
         self.pending.remove(&number);
     }
 
-    /// Writes out what a buffer holds, and gives the log back.
+    /// Flushes and returns the log.
     pub fn into_log(mut self) -> io::Result<W> {
         self.log.flush()?;
         Ok(self.log)
@@ -167,13 +172,13 @@ fn line(log: &mut impl Write, record: &Record) -> io::Result<()> {
     log.write_all(&text)
 }
 
-/// Why a decision was not made, or not written down.
+/// Reason why a decision failed or was not logged.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggedError {
-    /// The measurement says nothing.
+    /// The measurement is invalid.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The log can't be written.
+    /// The log cannot be written.
     #[error("the log of decisions: {0}")]
     Log(#[from] io::Error),
 }

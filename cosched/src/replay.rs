@@ -1,7 +1,8 @@
-//! A log done again: under its own mode, which must give what it says, or under another one.
+//! Replay of a log: in its own mode, which must reproduce it, or in another one.
 //!
-//! Under another mode shares and outcomes stay those that were, and what is learnt from them differs. Risk is then weighted by
-//! the probability with which the log's chooser drew the share, since that is how often such shares came to be seen.
+//! In another mode the shares and outcomes stay those of the log, and learning differs. The risk is then
+//! weighted by the probability with which the original chooser drew the share, because that determines how
+//! often the share was observed.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -15,12 +16,12 @@ use crate::settings::{Mode, Settings, SettingsError};
 use crate::share::Share;
 use crate::state::{Outcome, StateError};
 
-/// What is to be otherwise than in the log.
+/// Changes to the log's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// Another mode.
     pub mode: Option<Mode>,
-    /// Another part of the weight that is dealt out evenly.
+    /// Another fraction of the weight to spread evenly.
     pub fixed_share: Option<f64>,
     /// Another weight of the batch job's unhappiness.
     pub lambda: Option<f64>,
@@ -28,71 +29,73 @@ pub struct Overrides {
     pub experts: Option<Vec<Expert>>,
 }
 
-/// What became of a log.
+/// Result of a replay.
 #[derive(Clone, Debug, Serialize)]
-pub struct Replayed {
-    /// How was learnt.
+pub struct ReplayResult {
+    /// Settings used.
     pub settings: Settings,
     /// Names of the experts, in the order of their weights.
     pub experts: Vec<String>,
-    /// Rounds, with what was done in each.
+    /// Completed rounds with their steps.
     pub rounds: Vec<ReplayedRound>,
-    /// What was done since the last round ended.
+    /// Steps since the last completed round.
     pub unfinished: Steps,
-    /// Decisions in the log.
+    /// Number of decisions in the log.
     pub decisions: u64,
-    /// Those whose outcome is not there; nothing was learnt from them.
+    /// Decisions without an outcome, which teach nothing.
     pub unanswered: u64,
-    /// Whether the last line is a part of one, as after a crash; it was left out.
+    /// True if the last line was incomplete, as after a crash. It was skipped.
     pub torn: bool,
-    /// Decisions for which another share would have been drawn by the same random number.
+    /// Decisions for which the same random number would now draw another share.
     pub other_shares: u64,
     /// Mean loss of all decisions.
     pub mean_loss: f64,
-    /// Rounds in which the excess risk is above the bound.
+    /// Rounds with an excess risk above the bound.
     pub rounds_above_bound: u64,
-    /// How far what is computed here is from what the log says; none where the log was done again otherwise than it was.
+    /// Largest difference from the log; `None` if the configuration was changed.
     pub difference: Option<f64>,
 }
 
-/// What was done, in order.
+/// Steps in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Steps {
-    /// Shares that the batch had, in per cent.
+    /// Shares of the batch, in per cent.
     pub actions: Vec<Share>,
-    /// Their losses.
+    /// Losses of the steps.
     pub losses: Vec<f64>,
 }
 
-/// A round that ended.
+/// A completed round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayedRound {
-    /// What was learnt.
+    /// Result of learning.
     #[serde(flatten)]
     pub round: Round,
-    /// What was done in it.
+    /// Steps in the round.
     #[serde(flatten)]
     pub steps: Steps,
 }
 
-/// Does a log again.
-pub fn replay(mut log: impl BufRead, overrides: &Overrides) -> Result<Replayed, ReplayError> {
+/// Replays a log.
+pub fn replay(mut log: impl BufRead, overrides: &Overrides) -> Result<ReplayResult, ReplayError> {
     let mut lines = Lines { number: 0, text: String::new(), torn: false };
     let Some(first) = lines.next(&mut log)? else { return Err(ReplayError::Empty) };
     let Record::Start { version, settings, experts } = first else {
-        return Err(lines.broken("a log begins with a line of the kind \"start\"".to_owned()));
+        return Err(lines.broken("the first line of a log must have the kind \"start\"".to_owned()));
     };
     if version != VERSION {
-        return Err(lines.broken(format!("version {version} is not known, {VERSION} is")));
+        return Err(
+            lines.broken(format!("unknown version {version}; version {VERSION} is supported"))
+        );
     }
-    let mut replaying = Replaying::new(settings, experts, overrides)?;
+    let mut replaying = ReplayState::new(settings, experts, overrides)?;
     while let Some(record) = lines.next(&mut log)? {
         replaying.take(record).map_err(|why| lines.broken(why))?;
     }
     Ok(replaying.end(lines.torn))
 }
 
-/// A log's lines, of which the last may be a part of one.
+/// Lines of a log; the last one may be incomplete.
 struct Lines {
     number: u64,
     text: String,
@@ -121,16 +124,16 @@ impl Lines {
     }
 }
 
-struct Replaying {
+struct ReplayState {
     chooser: Chooser,
-    /// By their numbers, those whose outcome is still to come.
+    /// Open decisions by number.
     pending: BTreeMap<u64, Decision>,
-    done: Replayed,
+    done: ReplayResult,
     loss: f64,
     answered: u64,
 }
 
-impl Replaying {
+impl ReplayState {
     fn new(
         logged: Settings,
         experts: Vec<Expert>,
@@ -156,7 +159,7 @@ impl Replaying {
         let with = overrides.experts.clone().unwrap_or_else(|| experts.clone());
         let is_same = settings == logged && with == experts;
         let names = with.iter().map(|expert| expert.name.clone()).collect();
-        let done = Replayed {
+        let done = ReplayResult {
             settings: settings.clone(),
             experts: names,
             rounds: Vec::new(),
@@ -181,11 +184,13 @@ impl Replaying {
     fn take(&mut self, record: Record) -> Result<(), String> {
         let named = |error: StateError| error.to_string();
         match record {
-            Record::Start { .. } => Err("a log has one line of the kind \"start\"".to_owned()),
+            Record::Start { .. } => {
+                Err("second line of the kind \"start\"; only the first line may have it".to_owned())
+            }
             Record::Decision { number, state, limit, draw, share, probability, .. } => {
                 if !(probability > 0.0 && probability <= 1.0 + 1e-9) {
                     return Err(format!(
-                        "a share of probability {probability} can't have been drawn"
+                        "a drawn share has the impossible probability {probability}"
                     ));
                 }
                 let mut decision = self.chooser.decide(&state, limit, draw).map_err(named)?;
@@ -194,14 +199,14 @@ impl Replaying {
                 self.differ(decision.mixture[share.index()] - probability);
                 (decision.share, decision.probability) = (share, probability);
                 match self.pending.insert(number, decision) {
-                    Some(_) => Err(format!("a second decision {number}")),
+                    Some(_) => Err(format!("decision {number} occurs twice")),
                     None => Ok(()),
                 }
             }
             Record::Outcome { number, outcome, loss, risk, ended, .. } => {
                 let Some(decision) = self.pending.remove(&number) else {
                     return Err(format!(
-                        "an outcome of decision {number}, which was not made or has one"
+                        "outcome of decision {number}, which is unknown or already has an outcome"
                     ));
                 };
                 self.learn(&decision, &outcome, loss, &risk, ended).map_err(named)
@@ -249,7 +254,7 @@ impl Replaying {
         }
     }
 
-    fn end(mut self, torn: bool) -> Replayed {
+    fn end(mut self, torn: bool) -> ReplayResult {
         self.done.unanswered = self.pending.len() as u64;
         self.done.torn = torn;
         self.done.mean_loss =
@@ -258,26 +263,26 @@ impl Replaying {
     }
 }
 
-impl Replayed {
-    /// Whether what was computed is what the log says, to rounding; also where it was done again otherwise.
+impl ReplayResult {
+    /// Returns true if the results match the log up to rounding, or if the configuration was changed.
     #[must_use]
     pub fn agrees(&self) -> bool {
         self.difference.is_none_or(|difference| difference < 1e-9 && self.other_shares == 0)
     }
 
-    /// For people: the last round, and what there is to say of all.
+    /// Formats the last round and a summary as text.
     #[must_use]
     pub fn lines(&self) -> String {
         let Self { decisions, unanswered, mean_loss, .. } = self;
         let mut text = format!(
-            "mode {}: {decisions} decisions ({unanswered} without an outcome), {} rounds, mean loss {mean_loss:.4}\n",
+            "mode {}: {decisions} decisions ({unanswered} without outcome), {} rounds, mean loss {mean_loss:.4}\n",
             self.settings.mode.name(),
             self.rounds.len(),
         );
         if let Some(ReplayedRound { round, .. }) = self.rounds.last() {
             let above = self.rounds_above_bound;
             text += &format!(
-                "excess risk {:.3}, bound {:.3}; above its bound in {above} rounds\n",
+                "excess risk {:.3}, bound {:.3}; above the bound in {above} rounds\n",
                 round.excess_risk, round.bound
             );
             for (name, alpha) in self.experts.iter().zip(&round.alpha) {
@@ -286,36 +291,36 @@ impl Replayed {
         }
         text += &match self.difference {
             Some(difference) => format!(
-                "differs from the log by {difference:.1e}, in {} shares\n",
+                "differs from the log by at most {difference:.1e}; {} shares are different\n",
                 self.other_shares
             ),
-            None => format!("would have drawn another share for {} decisions\n", self.other_shares),
+            None => format!("{} decisions draw another share than the log's\n", self.other_shares),
         };
         if self.torn {
-            text += "the last line is a part of one and was left out\n";
+            text += "the last line is incomplete and was ignored\n";
         }
         text
     }
 }
 
-/// Why a log can't be done again.
+/// Reason why a log cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It can't be read.
+    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] io::Error),
-    /// There is nothing in it.
-    #[error("the log is empty; it begins with a line of the kind \"start\"")]
+    /// The log is empty.
+    #[error("the log is empty; its first line must have the kind \"start\"")]
     Empty,
-    /// A line is none.
+    /// A line is invalid.
     #[error("line {number}: {why}")]
     Line {
-        /// From 1.
+        /// Line number, from 1.
         number: u64,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// It can't be learnt so.
+    /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }

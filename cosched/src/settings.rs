@@ -1,27 +1,28 @@
-//! How a chooser learns.
+//! Settings of a chooser.
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Which learner.
+/// Learning rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Algorithm 1 as it is printed: risk is the expert's probability of the share that was drawn times the loss.
+    /// Algorithm 1 as printed: the risk is the expert's probability of the drawn share times the loss.
     Paper,
-    /// Risk is weighted by how seldom the share is drawn, so that an expert is not safe for spreading out.
+    /// Importance-weighted risk: divided by the probability of the share, so that spreading out is no
+    /// advantage.
     Iw,
-    /// As `Iw`, and a batch job that will not finish adds to the loss.
+    /// Like `Iw`, with an additional loss for a batch job that will miss its deadline.
     #[default]
     Balanced,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 3] = [Self::Paper, Self::Iw, Self::Balanced];
 
-    /// Its name in files and on command lines.
+    /// Returns the name in files and on command lines.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,44 +38,45 @@ impl FromStr for Mode {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
-        found.ok_or_else(|| format!("there is no mode {text:?}; modes are paper, iw and balanced"))
+        found.ok_or_else(|| format!("unknown mode {text:?}; modes are paper, iw and balanced"))
     }
 }
 
-/// Which of two formulas tells how well a job goes.
+/// Formula of a job's happiness, which measures its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Happiness {
-    /// Equation 1 as it is printed, `|wall - t| * remaining / rate`: in square seconds, and greater the worse it goes.
+pub enum HappinessFormula {
+    /// Equation 1 as printed, `|wall - t| * remaining / rate`: in square seconds, larger for slower jobs.
     Printed,
-    /// `(wall - t) * rate / remaining`: at least 1 when the job will finish in time.
+    /// `(wall - t) * rate / remaining`: at least 1 if the job will finish in time.
     #[default]
     Ratio,
 }
 
-/// How a chooser learns.
+/// Settings of a chooser.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Settings {
-    /// Which learner.
+    /// Learning rule.
     pub mode: Mode,
-    /// Gamma of the first round: how strongly a round's risk counts.
+    /// Gamma of the first round: the weight of a round's risk.
     pub rate: f64,
-    /// Whether gamma falls with the square root of the rounds.
+    /// True if gamma falls with the square root of the round number.
     pub falling: bool,
-    /// The loss for what takes twice as long as it should: 1 (section 3.2 of the paper) or 2 (section 4.4).
+    /// Loss for twice the expected time: 1 (section 3.2 of the paper) or 2 (section 4.4).
     pub loss_factor: f64,
-    /// How much a batch job's unhappiness adds to the loss, in mode balanced.
+    /// Weight of the batch job's unhappiness in the loss, in mode balanced.
     pub lambda: f64,
-    /// Added to the probability that risk is divided by, in modes iw and balanced.
+    /// Term added to the probability by which the risk is divided, in modes iw and balanced.
     pub epsilon: f64,
-    /// The part of all weight that is dealt out evenly after each round, so that no expert is forgotten; 0 for none.
+    /// Fraction of the weight that is spread evenly after each round, so that every expert can recover; 0
+    /// disables it.
     pub fixed_share: f64,
-    /// How far losses may rise above their mean, summed up, before all weights are made equal again; 0 for never.
+    /// Accumulated rise of losses above their mean that resets all weights; 0 disables it.
     pub restart: f64,
-    /// Which formula tells how well a job goes.
-    pub happiness: Happiness,
-    /// Of the draws.
+    /// Formula of happiness.
+    pub happiness: HappinessFormula,
+    /// Seed of the draws.
     pub seed: u64,
 }
 
@@ -89,14 +91,14 @@ impl Default for Settings {
             epsilon: 0.05,
             fixed_share: 0.0,
             restart: 0.0,
-            happiness: Happiness::default(),
+            happiness: HappinessFormula::default(),
             seed: 1,
         }
     }
 }
 
 impl Settings {
-    /// Refuses what can't be learnt with.
+    /// Checks the settings.
     pub fn check(&self) -> Result<(), SettingsError> {
         let refuse = |key, value, rule| Err(SettingsError { key, value, rule });
         if !(self.rate > 0.0 && self.rate <= 100.0) {
@@ -118,30 +120,30 @@ impl Settings {
             return refuse("restart", self.restart, "a number of at least 0");
         }
         if self.mode == Mode::Paper && self.fixed_share > 0.0 {
-            return refuse("fixed-share", self.fixed_share, "0 in mode paper, which is as printed");
+            return refuse("fixed-share", self.fixed_share, "0 in mode paper");
         }
         if self.mode == Mode::Paper && self.restart > 0.0 {
-            return refuse("restart", self.restart, "0 in mode paper, which is as printed");
+            return refuse("restart", self.restart, "0 in mode paper");
         }
         Ok(())
     }
 
-    /// Gamma of a round, of which the first is 1.
+    /// Returns gamma of a round; the first is 1.
     #[must_use]
     pub(crate) fn gamma(&self, round: u64) -> f64 {
         if self.falling { self.rate / (round as f64).sqrt() } else { self.rate }
     }
 }
 
-/// A setting that can't be.
+/// Invalid setting.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{key} is {value}, and must be {rule}")]
+#[error("{key} is {value}, but must be {rule}")]
 pub struct SettingsError {
-    /// Which.
+    /// Name of the setting.
     pub key: &'static str,
-    /// What it was.
+    /// Value of the setting.
     pub value: f64,
-    /// What it must be.
+    /// Allowed values.
     pub rule: &'static str,
 }
 
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_cannot_be_are_named() {
+    fn impossible_settings_are_named() {
         let right = Settings::default();
         right.check().unwrap();
         let paper = Settings { mode: Mode::Paper, ..right.clone() };

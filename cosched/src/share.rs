@@ -1,48 +1,48 @@
-//! The shares of their time that cores may give away, and distributions over them.
+//! Shares of core time for a batch job, and distributions over them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How many shares there are.
+/// Number of shares.
 pub const SHARES: usize = 10;
 
-/// A share of the cores' time that a batch job gets: 0, 10 .. 90 per cent; the paper's actions.
+/// Share of core time for a batch job: 0, 10, ... 90 per cent. These are the paper's actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct Share(u8);
 
 impl Share {
-    /// Nothing.
+    /// No share.
     pub const NONE: Self = Self(0);
-    /// The largest.
+    /// The largest share.
     pub const MOST: Self = Self(SHARES as u8 - 1);
 
-    /// All of them, from the smallest.
+    /// Iterates over all shares in ascending order.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> {
         (0..SHARES as u8).map(Self)
     }
 
-    /// The largest that is at most this part of the time; none for what is no number or below 0.
+    /// Returns the largest share of at most `part`; 0 for negative values and NaN.
     #[must_use]
     pub fn at_most(part: f64) -> Self {
-        // Tenths such as 0.3 are a little less than three times a tenth.
+        // Tenths such as 0.3 are slightly less than 3 * 0.1.
         Self((part * 10.0 + 1e-9).clamp(0.0, f64::from(Self::MOST.0)) as u8)
     }
 
-    /// Its place among the shares.
+    /// Returns the index among the shares.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// In per cent.
+    /// Returns the share in per cent.
     #[must_use]
     pub fn percent(self) -> u8 {
         self.0 * 10
     }
 
-    /// As a part of 1.
+    /// Returns the share as a fraction.
     #[must_use]
     pub fn part(self) -> f64 {
         f64::from(self.0) / 10.0
@@ -55,7 +55,7 @@ impl TryFrom<u8> for Share {
     fn try_from(percent: u8) -> Result<Self, String> {
         match percent.is_multiple_of(10) && percent <= Self::MOST.percent() {
             true => Ok(Self(percent / 10)),
-            false => Err(format!("{percent} is no share: shares are 0, 10, 20 .. 90 per cent")),
+            false => Err(format!("{percent} is not a share; give 0, 10, 20 .. 90 per cent")),
         }
     }
 }
@@ -72,10 +72,10 @@ impl fmt::Display for Share {
     }
 }
 
-/// Probabilities of the shares, from the smallest on; they add up to 1.
+/// Probabilities of the shares in ascending order. They sum to 1.
 pub type Distribution = [f64; SHARES];
 
-/// The distribution that has all on one share.
+/// Returns the distribution with all probability on one share.
 #[must_use]
 pub(crate) fn certain(share: Share) -> Distribution {
     let mut distribution = [0.0; SHARES];
@@ -83,7 +83,7 @@ pub(crate) fn certain(share: Share) -> Distribution {
     distribution
 }
 
-/// What a distribution becomes where no more than `limit` may be given: what asks for more asks for the limit.
+/// Moves the probability of shares above `limit` to `limit`.
 #[must_use]
 pub(crate) fn limited(mut distribution: Distribution, limit: Share) -> Distribution {
     let above: f64 = distribution[limit.index() + 1..].iter().sum();
@@ -92,10 +92,10 @@ pub(crate) fn limited(mut distribution: Distribution, limit: Share) -> Distribut
     distribution
 }
 
-/// Bits of a random number that decide: as many as a number from 0 to below 1 keeps.
+/// Bits of a random draw; a number in [0, 1) keeps that many.
 pub(crate) const DRAW_BITS: u32 = 53;
 
-/// The share that a random number of [`DRAW_BITS`] bits falls to.
+/// Returns the share for a random number of [`DRAW_BITS`] bits.
 pub(crate) fn drawn(distribution: &Distribution, draw: u64) -> Share {
     let uniform = draw as f64 / (1_u64 << DRAW_BITS) as f64;
     let mut sum = 0.0;
@@ -125,12 +125,12 @@ mod tests {
             assert_eq!(Share::at_most(none), Share::NONE);
         }
         for wrong in [5, 95, 100, 255] {
-            assert!(Share::try_from(wrong).unwrap_err().contains("no share"));
+            assert!(Share::try_from(wrong).unwrap_err().contains("not a share"));
         }
     }
 
     #[test]
-    fn what_is_above_the_limit_counts_for_the_limit() {
+    fn share_above_the_limit_is_capped() {
         let limit = Share::at_most(0.2);
         let distribution = limited([0.1; SHARES], limit);
         assert_eq!(distribution[..2], [0.1, 0.1]);
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_the_probabilities_and_never_fall_to_what_has_none() {
+    fn draws_follow_probabilities_and_skip_zeros() {
         let distribution = [0.0, 0.25, 0.0, 0.75, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
         let whole = 1_u64 << DRAW_BITS;
         assert_eq!(drawn(&distribution, 0).percent(), 10);
         assert_eq!(drawn(&distribution, whole / 4 - 1).percent(), 10);
         assert_eq!(drawn(&distribution, whole / 4).percent(), 30);
         assert_eq!(drawn(&distribution, whole - 1).percent(), 30);
-        // Probabilities that add up to a little less than 1.
+        // Probabilities that sum to slightly less than 1.
         assert_eq!(drawn(&limited([0.1; SHARES], Share::MOST), whole - 1), Share::MOST);
     }
 }

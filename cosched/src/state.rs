@@ -1,37 +1,37 @@
-//! What a chooser is told: the state before a decision, and what came of it.
+//! Input of a chooser: the state before a decision, and its outcome.
 
 use serde::{Deserialize, Serialize};
 
-use crate::settings::Happiness;
+use crate::settings::HappinessFormula;
 
-/// How far a job has come.
+/// Progress of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// Seconds that it may take.
+    /// Allowed run time in seconds.
     pub wall: f64,
-    /// Seconds since it began.
+    /// Seconds since the start.
     pub elapsed: f64,
-    /// Tasks that it does in a second.
+    /// Completed tasks per second.
     pub rate: f64,
-    /// Tasks that it has still to do.
+    /// Remaining tasks.
     pub remaining: f64,
 }
 
-/// What is said of a job that has nothing left to do; as good as infinite, and a number in every format.
+/// Happiness of a job without remaining tasks: a large number that every format can hold.
 const CONTENT: f64 = 1e9;
 
 impl Progress {
-    /// How well it goes.
+    /// Returns the happiness of the job.
     #[must_use]
-    pub fn happiness(&self, form: Happiness) -> f64 {
+    pub fn happiness(&self, form: HappinessFormula) -> f64 {
         let left = self.wall - self.elapsed;
         let happiness = match form {
-            Happiness::Printed => left.abs() * self.remaining / self.rate,
-            Happiness::Ratio if self.remaining <= 0.0 => CONTENT,
-            Happiness::Ratio => left * self.rate / self.remaining,
+            HappinessFormula::Printed => left.abs() * self.remaining / self.rate,
+            HappinessFormula::Ratio if self.remaining <= 0.0 => CONTENT,
+            HappinessFormula::Ratio => left * self.rate / self.remaining,
         };
-        // 0/0: a job that does nothing and has nothing to do.
+        // 0/0: the job makes no progress and has no remaining tasks.
         if happiness.is_nan() { 0.0 } else { happiness.clamp(-CONTENT, CONTENT) }
     }
 
@@ -41,43 +41,43 @@ impl Progress {
     }
 }
 
-/// What experts decide by; of the running job, or of the worker cores and their tasks.
+/// State on which experts decide: of the running job, or of the worker cores and their tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// The part of its cores' time that it uses.
+    /// Used fraction of the cores' time.
     pub cpu: f64,
-    /// The part of the memory, or of its bandwidth, that it uses.
+    /// Used fraction of the memory or its bandwidth.
     pub memory: f64,
-    /// The part of its cores that its stage uses: 0 for a sequential stage, 1 for a parallel one.
+    /// Fraction of the cores used by the stage: 0 if sequential, 1 if parallel.
     pub stage: f64,
-    /// The part of its time that has passed.
+    /// Elapsed fraction of the job's time.
     pub interval: f64,
-    /// How far it has come.
+    /// Progress of the job.
     pub progress: Progress,
 }
 
-/// What came of a decision.
+/// Outcome of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
-    /// What the running job was to take at most: its wall time, or the objective of a percentile.
+    /// Expected upper limit of the running job: its wall time, or the objective of a percentile.
     pub expected: f64,
-    /// What it took, in the same unit.
+    /// Observed value, in the same unit.
     pub observed: f64,
-    /// How far the batch job has come, if there is one that tells.
+    /// Progress of the batch job, if it reports any.
     #[serde(default)]
     pub batch: Option<Progress>,
 }
 
 impl Outcome {
-    /// By how much the running job missed what was expected, as a part of it: 0 when it did not.
+    /// Returns the relative excess of observed over expected; 0 if there is none.
     #[must_use]
     pub fn excess(&self) -> f64 {
         ((self.observed - self.expected) / self.expected).max(0.0)
     }
 
-    /// Refuses what no loss can be computed from.
+    /// Checks that a loss can be computed.
     pub fn check(&self) -> Result<(), StateError> {
         let own = [("expected", self.expected), ("observed", self.observed)];
         let batch = self.batch.iter().flat_map(Progress::numbers);
@@ -90,7 +90,7 @@ impl Outcome {
 }
 
 impl State {
-    /// Refuses what no expert can decide by.
+    /// Checks that experts can use the state.
     pub fn check(&self) -> Result<(), StateError> {
         let Self { cpu, memory, stage, interval, progress } = *self;
         let own = [("cpu", cpu), ("memory", memory), ("stage", stage), ("interval", interval)];
@@ -107,15 +107,15 @@ fn check_numbers(numbers: impl Iterator<Item = (&'static str, f64)>) -> Result<(
     Ok(())
 }
 
-/// A measurement that says nothing.
+/// Invalid measurement.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{name} is {value}, and must be {rule}")]
+#[error("{name} is {value}, but must be {rule}")]
 pub struct StateError {
-    /// Of which.
+    /// Name of the value.
     pub name: &'static str,
-    /// What it was.
+    /// The value.
     pub value: f64,
-    /// What it must be.
+    /// Allowed values.
     pub rule: &'static str,
 }
 
@@ -126,8 +126,8 @@ mod tests {
     const HALFWAY: Progress = Progress { wall: 100.0, elapsed: 50.0, rate: 2.0, remaining: 80.0 };
 
     #[test]
-    fn happiness_is_at_least_one_when_the_job_will_finish() {
-        let ratio = |progress: Progress| progress.happiness(Happiness::Ratio);
+    fn happiness_is_at_least_one_for_finishing_jobs() {
+        let ratio = |progress: Progress| progress.happiness(HappinessFormula::Ratio);
         assert_eq!(ratio(HALFWAY), 1.25);
         assert_eq!(ratio(Progress { remaining: 200.0, ..HALFWAY }), 0.5);
         assert!(ratio(Progress { elapsed: 120.0, ..HALFWAY }) < 0.0);
@@ -136,8 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn happiness_as_printed_is_greater_the_less_likely_the_job_finishes() {
-        let printed = |progress: Progress| progress.happiness(Happiness::Printed);
+    fn printed_happiness_grows_with_the_risk() {
+        let printed = |progress: Progress| progress.happiness(HappinessFormula::Printed);
         assert_eq!(printed(HALFWAY), 2000.0);
         assert!(printed(Progress { remaining: 200.0, ..HALFWAY }) > printed(HALFWAY));
         assert!(printed(Progress { rate: 1.0, ..HALFWAY }) > printed(HALFWAY));
@@ -145,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_measurement_is_named() {
+    fn invalid_measurement_is_named() {
         let state = State { cpu: 0.5, memory: 0.5, stage: 1.0, interval: 0.5, progress: HALFWAY };
         state.check().unwrap();
         let error = State { memory: f64::NAN, ..state }.check().unwrap_err();
-        assert_eq!(error.to_string(), "memory is NaN, and must be a number of at least 0");
+        assert_eq!(error.to_string(), "memory is NaN, but must be a number of at least 0");
         let late = Progress { rate: f64::INFINITY, ..HALFWAY };
         assert_eq!(State { progress: late, ..state }.check().unwrap_err().name, "rate");
         let outcome = Outcome { expected: 0.0, observed: 1.0, batch: None };

@@ -1,4 +1,4 @@
-//! Choosers, their logs and replays, whole.
+//! Tests of choosers with their logs and replays.
 
 use std::io::BufReader;
 
@@ -7,8 +7,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::Value;
 
 use crate::{
-    Chooser, Expert, Logged, Mode, Outcome, Overrides, Plan, Progress, Replayed, SHARES, Settings,
-    Setup, Share, State, replay,
+    Chooser, Expert, LoggingChooser, Mode, Outcome, Overrides, Plan, Progress, ReplayResult,
+    SHARES, Settings, Setup, Share, State, replay,
 };
 
 fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
@@ -19,7 +19,7 @@ fn always(name: &str, percent: u8) -> Expert {
     Expert { name: name.to_owned(), plan: Plan::Always(Share::try_from(percent).unwrap()) }
 }
 
-/// An expert that advises the same whatever the state.
+/// An expert with constant advice.
 fn constant(name: &str, distribution: [f64; SHARES]) -> Expert {
     let plan = Plan::Tree {
         metric: crate::Metric::Cpu,
@@ -42,10 +42,11 @@ fn some_state(random: &mut Xoshiro256PlusPlus) -> State {
     State { cpu, memory, stage, interval: progress.elapsed / progress.wall, progress }
 }
 
-/// A log of so many decisions among random states, limits and outcomes; more given is more harm.
+/// Writes a log with random states, limits and outcomes. Larger shares do more harm.
 fn some_log(settings: Settings, experts: Vec<Expert>, decisions: u64) -> Vec<u8> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(settings.seed + 1000);
-    let mut logged = Logged::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
+    let mut logged =
+        LoggingChooser::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
     for at in 0..decisions {
         let limit = Share::at_most(uniform(&mut random) * 2.0);
         let share = logged.decide(at, &some_state(&mut random), limit).unwrap();
@@ -58,11 +59,12 @@ fn some_log(settings: Settings, experts: Vec<Expert>, decisions: u64) -> Vec<u8>
     logged.into_log().unwrap()
 }
 
-fn replayed(log: &[u8], mode: Option<Mode>) -> Replayed {
+fn replayed(log: &[u8], mode: Option<Mode>) -> ReplayResult {
     replay(BufReader::new(log), &Overrides { mode, ..Overrides::default() }).unwrap()
 }
 
-/// What an expert of the log's first line advises, read from its JSON and the record of a decision alone.
+/// Returns the advice of an expert, computed from the JSON of the log's first line and the record of a
+/// decision.
 fn advice(expert: &Value, decision: &Value) -> Vec<f64> {
     let number = |value: &Value| value.as_f64().unwrap();
     let plan = &expert["plan"];
@@ -94,7 +96,7 @@ fn advice(expert: &Value, decision: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn mode_paper_is_algorithm_1_computed_from_its_log_in_another_way() {
+fn mode_paper_equals_algorithm_1() {
     let mut experts = Setup::built_in().trees();
     experts.extend([always("nothing", 0), always("half", 50)]);
     for (falling, rate) in [(false, 0.1), (true, 1.0)] {
@@ -171,7 +173,8 @@ fn mode_paper_is_algorithm_1_computed_from_its_log_in_another_way() {
     }
 }
 
-/// Weight of the best expert after 400 rounds of a world in which 30% harms least, and the expert that gives 30% is best.
+/// Returns the weight of the best expert after 400 rounds in which 30% harms least and one expert always
+/// advises 30%.
 fn planted(mode: Mode, seed: u64) -> f64 {
     let mut experts = vec![constant("any", [0.1; SHARES])];
     experts.extend([0, 30, 50, 90].map(|percent| always(&percent.to_string(), percent)));
@@ -193,7 +196,7 @@ fn planted(mode: Mode, seed: u64) -> f64 {
 }
 
 #[test]
-fn iw_finds_the_best_expert_within_400_rounds_and_mode_paper_does_not() {
+fn iw_beats_mode_paper_within_400_rounds() {
     let found = |mode| (0..20).filter(|seed| planted(mode, *seed) > 0.5).count();
     let (iw, paper) = (found(Mode::Iw), found(Mode::Paper));
     assert!(iw >= 18, "iw found it with {iw} of 20 seeds");
@@ -201,7 +204,7 @@ fn iw_finds_the_best_expert_within_400_rounds_and_mode_paper_does_not() {
 }
 
 #[test]
-fn balanced_gives_a_batch_what_does_no_harm_and_iw_has_no_reason_to() {
+fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
     let weight_of_half = |mode| {
         let experts = vec![always("nothing", 0), always("half", 50)];
         let settings = Settings { mode, ..Settings::default() };
@@ -221,10 +224,12 @@ fn balanced_gives_a_batch_what_does_no_harm_and_iw_has_no_reason_to() {
     assert!(weight_of_half(Mode::Balanced) > 0.9);
 }
 
-/// Decisions until the expert that has become the right one has most of the weight, after many in which the other one was.
+/// Returns the decisions until the newly right expert has most of the weight, after many decisions with the
+/// other one right.
 fn turns_after(settings: Settings) -> Option<usize> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
-    // Both are seen whichever is followed, so that what one has lost grows for as long as the other is right.
+    // Both shares are observed whichever is followed, so an expert's deficit grows while the other one is
+    // right.
     let [mut little, mut much] = [[0.0; SHARES]; 2];
     (little[0], little[5], much[0], much[5]) = (0.9, 0.1, 0.1, 0.9);
     let experts = vec![constant("little", little), constant("much", much)];
@@ -244,7 +249,7 @@ fn turns_after(settings: Settings) -> Option<usize> {
 }
 
 #[test]
-fn a_fixed_share_and_a_restart_find_what_has_become_right() {
+fn fixed_share_and_restart_follow_a_change() {
     let plain = Settings { mode: Mode::Iw, rate: 0.5, ..Settings::default() };
     assert_eq!(turns_after(plain.clone()), None, "without them it takes as long again");
     let shared = turns_after(Settings { fixed_share: 0.02, ..plain.clone() });
@@ -254,7 +259,7 @@ fn a_fixed_share_and_a_restart_find_what_has_become_right() {
 }
 
 #[test]
-fn a_log_done_again_gives_what_it_says() {
+fn replayed_log_matches_its_records() {
     for mode in Mode::ALL {
         let fixed_share = if mode == Mode::Paper { 0.0 } else { 0.01 };
         let restart = if mode == Mode::Paper { 0.0 } else { 3.0 };
@@ -277,10 +282,11 @@ fn a_log_done_again_gives_what_it_says() {
 }
 
 #[test]
-fn iw_on_the_log_of_another_mode_finds_the_best_expert_of_it() {
+fn iw_on_another_modes_log_finds_its_best() {
     let experts = vec![constant("any", [0.1; SHARES]), always("30", 30), always("90", 90)];
     let settings = Settings { mode: Mode::Paper, ..Settings::default() };
-    let mut logged = Logged::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
+    let mut logged =
+        LoggingChooser::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
     for at in 0..5000 {
         let share = logged.decide(at, &some_state(&mut random), Share::MOST).unwrap();
@@ -288,14 +294,14 @@ fn iw_on_the_log_of_another_mode_finds_the_best_expert_of_it() {
         logged.learn(at, &Outcome { expected: 1.0, observed, batch: None }).unwrap();
     }
     let alpha = logged.chooser().alpha();
-    assert!(alpha[0] > 0.5, "paper follows who spreads out: {alpha:?}");
+    assert!(alpha[0] > 0.5, "mode paper follows the spreading expert: {alpha:?}");
     let again = replayed(&logged.into_log().unwrap(), Some(Mode::Iw));
     let alpha = &again.rounds.last().unwrap().round.alpha;
     assert!(alpha[1] > 0.9, "{alpha:?}");
 }
 
 #[test]
-fn a_log_that_was_altered_or_torn_is_noticed() {
+fn altered_or_torn_log_is_detected() {
     let log = some_log(
         Settings { mode: Mode::Iw, ..Settings::default() },
         Setup::built_in().experts,
@@ -314,7 +320,7 @@ fn a_log_that_was_altered_or_torn_is_noticed() {
         assert!(error.contains(named), "{named}: {error}");
     };
 
-    // Another outcome: every weight after it differs.
+    // Another outcome changes every later weight.
     let at = lines
         .iter()
         .position(|line| line.contains("\"outcome\"") && !line.contains("\"loss\":0.0"))
@@ -323,27 +329,27 @@ fn a_log_that_was_altered_or_torn_is_noticed() {
         serde_json::from_str::<Value>(lines[at]).unwrap()["outcome"]["observed"].to_string();
     let altered = again(&with(at, &lines[at].replace(&before, "99999.0"))).unwrap();
     assert!(!altered.agrees(), "{:?}", altered.difference);
-    // A crash in the middle of a line, between a decision and its outcome, and before anything.
+    // Crashes in the middle of a line, between a decision and its outcome, and before the first line.
     let torn = again(&text[..text.len() - 20]).unwrap();
     assert!(torn.torn && torn.unanswered == 1 && torn.agrees(), "{:?}", torn.difference);
     let unanswered = again(&(lines[..lines.len() - 1].join("\n") + "\n")).unwrap();
     assert!(!unanswered.torn && unanswered.unanswered == 1 && unanswered.agrees());
     refused("", "empty");
-    // What is no log.
+    // Invalid logs.
     refused(&with(1, "{"), "line 2");
-    refused(&(lines[1..].join("\n") + "\n"), "line 1: a log begins");
-    refused(&with(1, lines[0]), "line 2: a log has one line");
-    refused(&with(3, lines[4]), "line 4: an outcome of decision");
+    refused(&(lines[1..].join("\n") + "\n"), "line 1: the first line of a log");
+    refused(&with(1, lines[0]), "line 2: second line");
+    refused(&with(3, lines[4]), "line 4: outcome of decision");
     refused(&with(0, &lines[0].replace("\"version\":1", "\"version\":9")), "version 9");
     refused(&with(1, &lines[1].replace("\"cpu\":", "\"cpu\":-")), "cpu");
     refused(&with(0, &lines[0].replacen("[0.0,0.25,", "[0.0,0.75,", 1)), "adds up to");
 }
 
 #[test]
-fn an_outcome_of_no_decision_teaches_nothing_and_one_that_nobody_told_is_left_out() {
+fn unknown_and_missing_outcomes_teach_nothing() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
     let chooser = Chooser::new(Settings::default(), Setup::built_in().experts).unwrap();
-    let mut logged = Logged::new(chooser, Vec::new()).unwrap();
+    let mut logged = LoggingChooser::new(chooser, Vec::new()).unwrap();
     let outcome = Outcome { expected: 1.0, observed: 5.0, batch: None };
     assert!(logged.learn(0, &outcome).unwrap().is_none());
     for at in 0..3 {
@@ -358,16 +364,17 @@ fn an_outcome_of_no_decision_teaches_nothing_and_one_that_nobody_told_is_left_ou
 }
 
 #[test]
-fn outcomes_that_come_in_another_order_are_each_their_own_decisions() {
+fn late_outcomes_match_their_decisions() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
     let settings = Settings { mode: Mode::Iw, ..Settings::default() };
     let experts = vec![always("nothing", 0), always("half", 50)];
-    let mut logged = Logged::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
+    let mut logged =
+        LoggingChooser::new(Chooser::new(settings, experts).unwrap(), Vec::new()).unwrap();
     for at in 0..500 {
         let decided = [(); 3]
-            .map(|()| logged.decide_beside(at, &some_state(&mut random), Share::MOST).unwrap());
+            .map(|()| logged.decide_concurrent(at, &some_state(&mut random), Share::MOST).unwrap());
         for (number, share) in decided.into_iter().rev() {
-            // Only what was given does harm.
+            // Only the share does harm.
             let observed = 1.0 + share.part();
             let outcome = Outcome { expected: 1.0, observed, batch: None };
             assert!(logged.learn_of(number, at, &outcome).unwrap().is_some());

@@ -1,9 +1,10 @@
-//! How the thread that watches a node answers.
+//! Answers of the thread that watches a node.
 
 use std::time::Duration;
 
-/// Cores have so long to take what they are told before whoever asked for it is told that they have not.
+/// Time for cores to apply a change before the client gets a timeout.
 pub const TAKEN_MAX: Duration = Duration::from_secs(5);
 
-/// Called with an answer, on the thread that watches the node: it must not wait for anybody. Dropped when the node ends first.
+/// Callback for an answer, on the thread that watches the node; must not block. Dropped without a call if the
+/// node ends first.
 pub type Answer<T> = Box<dyn FnOnce(T) + Send>;

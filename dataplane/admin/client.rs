@@ -1,4 +1,4 @@
-//! Asking a running node over its control's gRPC.
+//! gRPC client of a running node's control.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,45 +13,46 @@ use super::generated as proto;
 use super::generated::control_client::ControlClient;
 use super::socket::socket_path;
 use crate::control::Change;
-use crate::state::files::{self, Found};
+use crate::state::files::{self, ExistingFile};
 
-/// A node has so long to take a connection, and to answer.
+/// Time limit of a connection attempt, and of a call.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const CALL_MAX: Duration = Duration::from_secs(15);
-/// Time between two attempts to connect to a socket whose queue of connections is full.
+/// Time between two attempts to connect to a socket with a full queue of connections.
 const CONNECT_AGAIN: Duration = Duration::from_millis(10);
-/// A whole node may have so many bytes.
+/// Maximum number of bytes of a reply, enough for a whole node.
 const REPLY_MAX: usize = 64 << 20;
 
-/// Where a node is asked.
+/// Address of a node's control.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// At the socket beside this state file.
+    /// Socket beside this state file.
     State(PathBuf),
-    /// Over TCP.
+    /// Address over TCP.
     Tcp {
-        /// As in `https://leaf1:7070`, or `http://127.0.0.1:7070`.
+        /// URL such as `https://leaf1:7070` or `http://127.0.0.1:7070`.
         url: String,
-        /// With `https`: who signs nodes' certificates, our certificate and its key, files in PEM.
+        /// Files in PEM for `https`: the authority of the nodes' certificates, the client's certificate, and
+        /// its key.
         tls: Option<[PathBuf; 3]>,
     },
 }
 
-/// Why a node was not asked, or what it said.
+/// Reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No node runs there.
     #[error("{}: no node answers there ({reason}); name the state file of one that runs, as --node or in WEDJAT_STATE", .path.display())]
     Nobody {
-        /// The state file.
+        /// State file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         reason: String,
     },
-    /// It can't be reached.
+    /// The node cannot be reached.
     #[error("{0}")]
     Connect(String),
-    /// It refused; nothing has changed.
+    /// The node refused the call. Nothing has changed.
     #[error("{}", .0.message())]
     Refused(Box<tonic::Status>),
     /// The system refused.
@@ -65,7 +66,7 @@ impl From<tonic::Status> for ClientError {
     }
 }
 
-/// A connection to a node.
+/// Connection to a node.
 #[derive(Debug)]
 pub struct Connection {
     runtime: Runtime,
@@ -73,10 +74,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// With a node.
+    /// Connects to a node.
     ///
     /// # Errors
-    /// When it can't be reached.
+    /// If the node cannot be reached.
     pub fn open(to: &Access) -> Result<Self, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let channel = runtime.block_on(async {
@@ -89,19 +90,20 @@ impl Connection {
         Ok(Self { runtime, client })
     }
 
-    /// What there is.
+    /// Returns the node's state.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the node does not answer.
     pub fn show(&mut self) -> Result<proto::ShowReply, ClientError> {
         let call = self.client.show(timed(proto::ShowRequest {}));
         Ok(self.runtime.block_on(call)?.into_inner())
     }
 
-    /// Makes changes, all of them at once or none; returns the version that has them, by which all cores decide.
+    /// Makes all of the changes, or none. Returns the version that contains them. All cores then decide by
+    /// it.
     ///
     /// # Errors
-    /// When it refuses, or does not answer.
+    /// If the node refuses, or does not answer.
     pub fn change(
         &mut self,
         changes: &[Change],
@@ -112,47 +114,48 @@ impl Connection {
         Ok(self.runtime.block_on(call)?.into_inner().version)
     }
 
-    /// Has it read its configuration again.
+    /// Makes the node read its configuration file again. With `dry_run` it only computes the changes.
     ///
     /// # Errors
-    /// When it refuses, or does not answer.
+    /// If the node refuses, or does not answer.
     pub fn reload(&mut self, dry_run: bool) -> Result<proto::ReloadReply, ClientError> {
         let call = self.client.reload(timed(proto::ReloadRequest { dry_run }));
         Ok(self.runtime.block_on(call)?.into_inner())
     }
 
-    /// Has it log messages of this level and above, or tells which it logs when the level is empty.
+    /// Makes the node log messages of this level and above. An empty level changes nothing. Returns the
+    /// node's level.
     ///
     /// # Errors
-    /// When it refuses, or does not answer.
+    /// If the node refuses, or does not answer.
     pub fn log(&mut self, level: &str) -> Result<String, ClientError> {
         let call = self.client.log(timed(proto::LogRequest { level: level.to_owned() }));
         Ok(self.runtime.block_on(call)?.into_inner().level)
     }
 
-    /// Has it record what passes in a file on its host; returns what it records.
+    /// Makes the node record packets to a file on its host. Returns the tap.
     ///
     /// # Errors
-    /// When it refuses, or does not answer.
+    /// If the node refuses, or does not answer.
     pub fn start_tap(&mut self, asked: proto::StartTapRequest) -> Result<proto::Tap, ClientError> {
         let call = self.client.start_tap(timed(asked));
         tap(self.runtime.block_on(call)?.into_inner().tap)
     }
 
-    /// Has it end that; returns what was recorded.
+    /// Makes the node end its tap. Returns the result.
     ///
     /// # Errors
-    /// When it refuses, or does not answer.
+    /// If the node refuses, or does not answer.
     pub fn stop_tap(&mut self) -> Result<proto::Tap, ClientError> {
         let call = self.client.stop_tap(timed(proto::StopTapRequest {}));
         tap(self.runtime.block_on(call)?.into_inner().tap)
     }
 
-    /// Has it explain what becomes of packets; `each` gets one after the other, and says whether more are wanted. Ends by itself after
-    /// as many as were asked for, or after `time`.
+    /// Makes the node explain packets. Calls `each` with every explanation until it returns false. Returns
+    /// after the requested number of packets, or after `time`.
     ///
     /// # Errors
-    /// When it refuses, ends, or does not answer.
+    /// If the node refuses, ends, or does not answer.
     pub fn explain(
         &mut self,
         asked: proto::ExplainRequest,
@@ -192,30 +195,30 @@ async fn over_socket(state: &Path) -> Result<Channel, ClientError> {
     channel_at(&socket_path(state), None).await.map_err(nobody)
 }
 
-/// How often the other side is asked during a call whether it is there, and how long it has to say so.
-pub(crate) type Alive = (Duration, Duration);
+/// Interval of HTTP/2 keep-alive probes during a call, and time limit of their answers.
+pub(crate) type KeepAlive = (Duration, Duration);
 
-/// A connection over a socket of this user's or root's.
+/// Connects to a socket of this user or of root.
 ///
 /// # Errors
-/// Why there is none.
-pub(crate) async fn channel_at(path: &Path, alive: Option<Alive>) -> Result<Channel, String> {
-    let found = Found::behind(path).map_err(|error| error.to_string())?;
+/// Reason why the connection failed.
+pub(crate) async fn channel_at(path: &Path, alive: Option<KeepAlive>) -> Result<Channel, String> {
+    let found = ExistingFile::behind(path).map_err(|error| error.to_string())?;
     let found = found.ok_or_else(|| format!("there is no {}", path.display()))?;
     if !found.is_socket() || !found.is_own_or_roots() {
         return Err(format!("{} is {}", path.display(), found.describe()));
     }
-    // By way of its place, since an address has room for 107 bytes only.
+    // Connects by its path in /proc: a socket address has room for 107 bytes only.
     let at = found.path();
     let connect = tower_connector(at);
     let endpoint = Endpoint::from_static("http://node").connect_timeout(CONNECT_MAX);
     let endpoint = asking(endpoint, alive);
     let channel = endpoint.connect_with_connector(connect).await;
     drop(found);
-    channel.map_err(|error| told(&error))
+    channel.map_err(|error| with_context(&error))
 }
 
-fn asking(endpoint: Endpoint, alive: Option<Alive>) -> Endpoint {
+fn asking(endpoint: Endpoint, alive: Option<KeepAlive>) -> Endpoint {
     match alive {
         Some((often, long)) => endpoint.http2_keep_alive_interval(often).keep_alive_timeout(long),
         None => endpoint,
@@ -257,17 +260,18 @@ async fn over_tcp(url: &str, tls: Option<&[PathBuf; 3]>) -> Result<Channel, Clie
     channel_to(url, tls, None).await.map_err(refuse)
 }
 
-/// A connection over TCP; with these files, the authority's, our certificate and its key, over TLS.
+/// Connects over TCP. With `tls` it uses TLS with these files: the authority, the client's certificate, and
+/// its key.
 ///
 /// # Errors
-/// Why there is none.
+/// Reason why the connection failed.
 pub(crate) async fn channel_to(
     url: &str,
     tls: Option<&[PathBuf; 3]>,
-    alive: Option<Alive>,
+    alive: Option<KeepAlive>,
 ) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(url.to_owned())
-        .map_err(|error| told(&error))?
+        .map_err(|error| with_context(&error))?
         .connect_timeout(CONNECT_MAX);
     let mut endpoint = asking(endpoint, alive);
     if let Some(files) = tls {
@@ -279,13 +283,13 @@ pub(crate) async fn channel_to(
         let config = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(read(ca)?))
             .identity(Identity::from_pem(read(certificate)?, read(key)?));
-        endpoint = endpoint.tls_config(config).map_err(|error| told(&error))?;
+        endpoint = endpoint.tls_config(config).map_err(|error| with_context(&error))?;
     }
-    endpoint.connect().await.map_err(|error| told(&error))
+    endpoint.connect().await.map_err(|error| with_context(&error))
 }
 
-/// An error with what it came from.
-fn told(error: &dyn std::error::Error) -> String {
+/// Returns the text of an error and of its sources.
+fn with_context(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -1,4 +1,4 @@
-//! Between messages of the control's gRPC and what they mean.
+//! Conversion between the messages of the control's gRPC and the node's own types.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use super::explain::ExplainSpec;
 use super::generated as proto;
-use super::requests::{RequestError, Seen};
+use super::requests::{NodeSnapshot, RequestError};
 use super::tap::{TapError, TapSpec, TapStats};
 use crate::control::{
     Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named,
@@ -22,13 +22,13 @@ use crate::reason::DropReason;
 use crate::state::table::{MemberSnapshot, PoolSnapshot};
 use crate::wire::ether::Mac;
 
-/// Changes that one request may have.
+/// Maximum number of changes of one request.
 pub const CHANGES_MAX: usize = 256;
 
-/// The changes of a request.
+/// Converts the changes of a request.
 ///
 /// # Errors
-/// What is no change, and what would be one.
+/// The invalid value, and the allowed ones.
 pub fn changes(all: Vec<proto::Change>) -> Result<Vec<Change>, ChangeError> {
     if !(1..=CHANGES_MAX).contains(&all.len()) {
         return Err(text(format!("{} changes", all.len()), format!("1 to {CHANGES_MAX}")));
@@ -121,7 +121,7 @@ fn spine(id: u32) -> Result<u16, ChangeError> {
     known.ok_or_else(|| text(format!("spine {id}"), format!("a spine's id, 0 to {WORKER_ID_MAX}")))
 }
 
-/// Workers of whatever pools.
+/// Converts workers that are named without a pool.
 fn workers_of_all(of: &proto::Workers) -> Result<Vec<u16>, ChangeError> {
     match of.pool {
         Some(pool) => Err(text(format!("pool {pool}"), "no pool: they are drained in all")),
@@ -163,7 +163,7 @@ fn overflow(name: &str) -> Result<crate::policy::Overflow, ChangeError> {
     overflow_named(if name.is_empty() { "drop" } else { name })
 }
 
-/// The path of a pool's key, on the node's host.
+/// Converts the path of a pool's key on the node's host.
 fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
     if path.len() > 4096 || path.contains(char::is_control) {
         return Err(text(
@@ -174,13 +174,13 @@ fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
     Ok((!path.is_empty()).then(|| path.into()))
 }
 
-/// What a client sent, as far as it belongs into a sentence.
+/// Returns a client's value, shortened for an error message.
 fn shown(from: &str) -> String {
     let start: String = from.chars().take(40).filter(|letter| !letter.is_control()).collect();
     if start == from { start } else { format!("{start}…") }
 }
 
-/// As a client sends it.
+/// Converts a change to the message of a client.
 #[must_use]
 pub fn message(of: &Change) -> proto::Change {
     use proto::change::Change as To;
@@ -256,7 +256,7 @@ pub fn message(of: &Change) -> proto::Change {
     proto::Change { change: Some(change), of_agent: false }
 }
 
-/// The status that a refused change has.
+/// Returns the status of a refused change.
 pub fn refusal(error: &ChangeError) -> Status {
     let code = match error {
         ChangeError::Text { .. } | ChangeError::Policy(_) => Code::InvalidArgument,
@@ -269,7 +269,7 @@ pub fn refusal(error: &ChangeError) -> Status {
     Status::new(code, error.to_string())
 }
 
-/// The status of something that has not been done.
+/// Returns the status of a failed request.
 pub fn status(error: &RequestError) -> Status {
     match error {
         RequestError::Change(error) => refusal(error),
@@ -279,9 +279,10 @@ pub fn status(error: &RequestError) -> Status {
     }
 }
 
-/// What there is, as it is told.
-pub fn shown_node(seen: &Seen) -> proto::ShowReply {
-    let Seen { membership, acknowledged, snapshot, ports, tally: _, workers_here: _, tap } = seen;
+/// Converts a node's state to a reply.
+pub fn shown_node(seen: &NodeSnapshot) -> proto::ShowReply {
+    let NodeSnapshot { membership, acknowledged, snapshot, ports, tally: _, workers_here: _, tap } =
+        seen;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
@@ -324,17 +325,17 @@ pub fn shown_node(seen: &Seen) -> proto::ShowReply {
     }
 }
 
-/// What a tap is to record.
+/// Converts a request for a tap.
 pub fn tap_spec(request: proto::StartTapRequest) -> TapSpec {
     let proto::StartTapRequest { file, port, snaplen, packets } = request;
     let (file, port) = (file.into(), (!port.is_empty()).then_some(port));
     TapSpec { file, port, snaplen: snaplen.map(|bytes| bytes as usize), packets }
 }
 
-/// Which packets are to be explained.
+/// Converts a request for explanations.
 ///
 /// # Errors
-/// What there can't be.
+/// If a value of the filter cannot exist.
 pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapError> {
     let argument = |what: String, allowed: String| TapError::Argument { what, allowed };
     let proto::ExplainRequest { pool, worker, host, port, drops, reason, count } = request;
@@ -373,7 +374,7 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
     Ok(ExplainSpec { filter, port, packets })
 }
 
-/// A tap, as it is told.
+/// Converts the state of a tap to a message.
 pub fn shown_tap(tap: &TapStats) -> proto::Tap {
     proto::Tap {
         file: tap.file.to_string_lossy().into_owned(),
@@ -385,7 +386,7 @@ pub fn shown_tap(tap: &TapStats) -> proto::Tap {
     }
 }
 
-/// The status of a tap that there is not.
+/// Returns the status of a failed tap.
 pub fn tap_status(error: &TapError) -> Status {
     let code = match error {
         TapError::Argument { .. } => Code::InvalidArgument,
@@ -402,7 +403,7 @@ pub fn tap_status(error: &TapError) -> Status {
     Status::new(code, error.to_string())
 }
 
-fn shown_pool(seen: &Seen, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
+fn shown_pool(seen: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
     let worker = |(place, worker): (usize, &Option<crate::control::Worker>)| {
         let worker = (*worker)?;
         let here = seen.workers_here.get(&worker.id);

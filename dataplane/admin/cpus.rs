@@ -1,8 +1,8 @@
-//! Where the control's threads run.
+//! CPUs of the control's threads.
 
 use rustix::thread::CpuSet;
 
-/// Keeps the calling thread on these CPUs; it stays where it is when there are none, or the system refuses.
+/// Restricts the calling thread to these CPUs. Does nothing for an empty list, or if the system refuses.
 pub fn stay_on(cpus: &[usize]) {
     let mut set = CpuSet::new();
     cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));

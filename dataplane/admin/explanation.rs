@@ -1,12 +1,12 @@
-//! What a core has told of a packet, as it is told to people: in words, with the names that the configuration has.
+//! Text of an explained packet, with names from the configuration.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use super::explain::{Explaining, Told};
+use super::explain::{ExplainRecord, ExplainSession};
 use super::generated as proto;
 use crate::control::{Membership, Pool};
-use crate::node::explain::{Fate, Moment, PoolBeliefs, Record, Seen};
+use crate::node::explain::{Fate, Moment, PacketSummary, PoolBeliefs, Record};
 use crate::policy::beliefs::Candidate;
 use crate::reason::DropReason;
 use crate::state::Load;
@@ -16,21 +16,21 @@ use crate::wire::task::{Code, Header};
 use crate::wire::udp::Datagram;
 use crate::wire::{ether, ipv4, ipv6, ndp};
 
-/// What a packet's words are made of, besides its record.
+/// Input of an explanation, besides the packet's record.
 #[derive(Clone, Copy, Debug)]
-pub struct Around<'a> {
-    /// What the node is.
+pub struct ExplainContext<'a> {
+    /// Role of the node.
     pub role: Role,
     /// Its pools and servers.
     pub membership: &'a Membership,
-    /// Its ports, and how many packets were lost.
-    pub explaining: &'a Explaining,
+    /// Session with ports and number of lost records.
+    pub explaining: &'a ExplainSession,
 }
 
-impl Around<'_> {
-    /// A packet that a core has told of.
+impl ExplainContext<'_> {
+    /// Returns the explanation of a packet.
     #[must_use]
-    pub fn explanation(&self, told: &Told) -> proto::Explanation {
+    pub fn explanation(&self, told: &ExplainRecord) -> proto::Explanation {
         let record = &told.record;
         let reason = match record.fate {
             Fate::Dropped(reason) => Some(reason),
@@ -73,14 +73,14 @@ impl Around<'_> {
         self.membership.pools.iter().flatten().find(|pool| pool.id == id)
     }
 
-    /// The address of a worker's server.
+    /// Returns the address of a worker's server.
     fn server(&self, pool: u16, worker: u16) -> Option<IpAddr> {
         let mut members = self.pool(pool)?.members.iter().flatten();
         let server = members.find(|member| member.id == worker)?.server;
         Some(self.membership.servers.get(usize::from(server)).copied().flatten()?.ip)
     }
 
-    /// What a member of a pool is called.
+    /// Returns the term for a member of a pool.
     fn member(&self) -> &'static str {
         if self.role == Role::Spine { "leaf" } else { "worker" }
     }
@@ -119,7 +119,7 @@ impl Around<'_> {
         }
     }
 
-    /// A packet's sentence.
+    /// Returns the sentence about a packet.
     fn sentence(&self, record: &Record, told: &proto::Explanation) -> String {
         let mut text = String::new();
         if !told.port.is_empty() {
@@ -142,7 +142,7 @@ impl Around<'_> {
         text
     }
 
-    /// What becomes of it.
+    /// Returns the text of the outcome.
     fn becomes(&self, record: &Record, told: &proto::Explanation) -> String {
         let is_task = record.seen.header().is_some_and(|header| header.code.carries_task());
         let to = |worker: u16| {
@@ -182,7 +182,7 @@ impl Around<'_> {
         }
     }
 
-    /// Why it became so.
+    /// Returns the reason of the outcome.
     fn why(&self, record: &Record, beliefs: &proto::Beliefs) -> Option<String> {
         let members = self.members();
         let all = beliefs.active + beliefs.silent + beliefs.unreachable + beliefs.out;
@@ -230,14 +230,14 @@ impl Around<'_> {
         };
         let mut text = format!("{policy}, {basis}");
         for one in &beliefs.candidates {
-            let _ = write!(text, "{}", believed(one));
+            let _ = write!(text, "{}", estimate_text(one));
         }
         Some(text)
     }
 }
 
-/// What is believed of a worker, as the end of a sentence.
-fn believed(one: &proto::Candidate) -> String {
+/// Returns the estimated state of a worker, as the end of a sentence.
+fn estimate_text(one: &proto::Candidate) -> String {
     let proto::Candidate { worker, reported, sent_since, outstanding, .. } = one;
     let mut text = format!("; {worker} reported {}", Tasks(*reported));
     let _ = write!(text, ", was sent {} since, has {outstanding} unanswered", Tasks(*sent_since));
@@ -247,7 +247,7 @@ fn believed(one: &proto::Candidate) -> String {
     text
 }
 
-/// A number of tasks, which is a fraction for a rack.
+/// A number of tasks; a fraction for a rack.
 struct Tasks(f64);
 
 impl std::fmt::Display for Tasks {
@@ -284,10 +284,10 @@ fn fate_name(fate: Fate) -> &'static str {
     }
 }
 
-/// Where it is from and to.
-fn ends(seen: &Seen) -> (String, String) {
+/// Returns source and destination.
+fn ends(seen: &PacketSummary) -> (String, String) {
     match *seen {
-        Seen::Task(datagram, _) | Seen::Udp(datagram) => {
+        PacketSummary::Task(datagram, _) | PacketSummary::Udp(datagram) => {
             let Datagram { src, dst, src_port, dst_port, .. } = datagram;
             let end = |address, port| SocketAddr::new(address, port).to_string();
             (end(src, src_port), end(dst, dst_port))
@@ -298,16 +298,16 @@ fn ends(seen: &Seen) -> (String, String) {
     }
 }
 
-/// What a packet is, in words.
-fn packet(seen: &Seen, len: u32) -> String {
+/// Returns a description of the packet.
+fn packet(seen: &PacketSummary, len: u32) -> String {
     let (from, to) = ends(seen);
     match seen {
-        Seen::Runt => format!("a frame of {len} bytes"),
-        Seen::Arp(arp) => match arp.operation {
+        PacketSummary::Runt => format!("a frame of {len} bytes"),
+        PacketSummary::Arp(arp) => match arp.operation {
             Operation::Request => format!("ARP of {from}, who asks for {to},"),
             Operation::Reply => format!("ARP of {from}, who says to be at {},", arp.sender_mac),
         },
-        Seen::Neighbour(message) => match (message.operation, message.mac) {
+        PacketSummary::Neighbour(message) => match (message.operation, message.mac) {
             (ndp::Operation::Solicitation, _) => {
                 format!("neighbour solicitation of {from}, who asks for {to},")
             }
@@ -318,9 +318,9 @@ fn packet(seen: &Seen, len: u32) -> String {
                 format!("neighbour advertisement of {from} for {to} without a MAC address")
             }
         },
-        Seen::Task(_, header) => of_task(header, &from, &to),
-        Seen::Udp(_) => format!("UDP from {from} to {to} without a task header"),
-        Seen::Ip { src, protocol, .. } => {
+        PacketSummary::Task(_, header) => of_task(header, &from, &to),
+        PacketSummary::Udp(_) => format!("UDP from {from} to {to} without a task header"),
+        PacketSummary::Ip { src, protocol, .. } => {
             let name = match *protocol {
                 1 => " (ICMP)",
                 6 => " (TCP)",
@@ -331,7 +331,7 @@ fn packet(seen: &Seen, len: u32) -> String {
             let version = if src.is_ipv6() { "IPv6" } else { "IPv4" };
             format!("{version} from {from} to {to} of protocol {protocol}{name}")
         }
-        Seen::Other(ether_type) => {
+        PacketSummary::Other(ether_type) => {
             let name = match *ether_type {
                 ether::ARP => " (ARP)",
                 ether::IPV6 => " (IPv6)",

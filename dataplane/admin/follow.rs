@@ -1,60 +1,63 @@
-//! A node that is to be what a controller says: what leads there, as far as it can be done at once.
+//! Node that follows a controller: changes from its current to the desired membership, as far as they can be
+//! made at once.
 
 use std::collections::BTreeSet;
 
-use super::reload::Kept;
+use super::reload::ImmutableKeys;
 use crate::control::{Change, Membership, Pool, Server, Worker};
 use crate::policy::Reports;
 
-/// What a node has made of what it was told.
+/// Result of applying a desired membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Followed {
-    /// All cores decide by this version of the node's.
+pub struct FollowResult {
+    /// Version of the node's membership that all cores use.
     pub version: u64,
-    /// It is all that was told; otherwise something must leave first, and the same is to be told again.
+    /// True if the desired membership is reached. Otherwise something must leave first, and the caller must
+    /// repeat the request.
     pub is_complete: bool,
 }
 
-/// What a node was told of so far, by ids: an agent has what its controller does not know yet besides, until it is told of that.
+/// Parts of the membership that came from the controller, by id. An agent keeps other parts until the
+/// controller includes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct KnownState {
     /// Pools.
     pub pools: BTreeSet<u16>,
     /// Workers.
     pub workers: BTreeSet<u16>,
 }
 
-/// The kind of node that follows.
+/// Kind of the following node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Follows {
+pub enum FollowerKind {
     /// A leaf.
     Leaf,
     /// A spine, whose members may be in several pools.
     Spine,
-    /// An agent: it gives up only what it was told of.
-    Agent(Told),
+    /// An agent, which removes only parts that came from the controller.
+    Agent(KnownState),
 }
 
-/// What leads from one membership to another: now, and whether that is all. What must leave before it can come again, as a worker
-/// that changes its pool, comes later.
+/// Returns the changes from one membership to another that can be made now, and true if these are all. A
+/// member that must leave before it can return, such as a worker that changes its pool, follows later.
 ///
 /// # Errors
-/// What can't be while the node runs, a line each.
+/// Settings that cannot change at run time, one line each.
 pub fn changes(
     now: &Membership,
     wanted: &Membership,
-    follows: &Follows,
+    follows: &FollowerKind,
 ) -> Result<(Vec<Change>, bool), String> {
     let mut is_complete = true;
     let mut next = wanted.clone();
     for pool in next.pools.iter_mut().flatten() {
         let was = now.pool(pool.id).map(|(_, was)| was);
-        // What no change makes otherwise stays as the node's file has it.
+        // Settings that no change affects stay as in the node's file.
         pool.shared_workers = was.is_some_and(|was| was.shared_workers);
         pool.reports = was.map_or(Reports::Replies, |was| was.reports);
         let may_stay = |worker: &Worker| {
             let ip = server_of(wanted, worker).map(|server| server.ip);
-            let of_pool = (*follows == Follows::Spine).then_some(pool.id);
+            let of_pool = (*follows == FollowerKind::Spine).then_some(pool.id);
             let is_elsewhere = find(now, of_pool, worker.id).is_some_and(|(there, one)| {
                 let at = server_of(now, one).map(|server| server.ip);
                 one.is_leaving || there.id != pool.id || at != ip
@@ -79,18 +82,18 @@ pub fn changes(
             (*place, is_complete) = (None, false);
         }
     }
-    if let Follows::Agent(told) = follows {
+    if let FollowerKind::Agent(told) = follows {
         keep_others(now, &mut next, told);
     }
-    let mut changes = Kept::new(*follows == Follows::Spine).changes(now, &next)?;
+    let mut changes = ImmutableKeys::new(*follows == FollowerKind::Spine).changes(now, &next)?;
     leave_in_peace(now, &mut changes);
-    if *follows == Follows::Leaf {
+    if *follows == FollowerKind::Leaf {
         is_complete &= drains(now, &next, &mut changes);
     }
     Ok((changes, is_complete))
 }
 
-/// Takes out who leaves with its pool or server anyway.
+/// Removes workers that leave with their pool or server anyway.
 fn leave_in_peace(now: &Membership, changes: &mut Vec<Change>) {
     let stays = |pool: Option<u16>, id: u16| {
         let found = find(now, pool, id);
@@ -106,8 +109,8 @@ fn leave_in_peace(now: &Membership, changes: &mut Vec<Change>) {
     });
 }
 
-/// Adds what there is now and was never told of.
-fn keep_others(now: &Membership, next: &mut Membership, told: &Told) {
+/// Adds present parts that did not come from the controller.
+fn keep_others(now: &Membership, next: &mut Membership, told: &KnownState) {
     for pool in now.pools.iter().flatten() {
         let stays = |worker: &&Worker| !told.workers.contains(&worker.id) && !worker.is_leaving;
         let others: Vec<_> = pool.members.iter().flatten().filter(stays).copied().collect();
@@ -127,7 +130,7 @@ fn server_of<'a>(of: &'a Membership, worker: &Worker) -> Option<&'a Server> {
     of.servers.get(usize::from(worker.server))?.as_ref()
 }
 
-/// A worker, of any pool or of one.
+/// Finds a worker in any pool or in one.
 fn find(of: &Membership, pool: Option<u16>, id: u16) -> Option<(&Pool, &Worker)> {
     let (pool, place) = pool.map_or_else(|| of.worker(id), |pool| of.place(pool, id))?;
     let pool = of.pools[pool].as_ref()?;
@@ -138,7 +141,7 @@ fn is_leaving(now: &Membership, ip: Option<std::net::IpAddr>) -> bool {
     now.servers.iter().flatten().any(|server| Some(server.ip) == ip && server.is_leaving)
 }
 
-/// Adds who is to be drained or not; false when somebody must come first.
+/// Adds drains and undrains. Returns false if a worker must join first.
 fn drains(now: &Membership, next: &Membership, changes: &mut Vec<Change>) -> bool {
     let (mut drained, mut undrained, mut is_complete) = (Vec::new(), Vec::new(), true);
     for (_, worker) in next.workers() {
@@ -174,7 +177,7 @@ mod tests {
     const ONE: &str = "[[pool]]\nid = 1\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n";
 
     fn texts(now: &Membership, wanted: &Membership) -> (Vec<String>, bool) {
-        let (changes, is_complete) = changes(now, wanted, &Follows::Leaf).unwrap();
+        let (changes, is_complete) = changes(now, wanted, &FollowerKind::Leaf).unwrap();
         (changes.iter().map(ToString::to_string).collect(), is_complete)
     }
 
@@ -188,7 +191,7 @@ mod tests {
             "remove-workers workers=3".to_owned(),
         ];
         assert_eq!(texts(&now, &wanted), (expected, false));
-        // While it leaves, nothing more can be done.
+        // Nothing more can change while it leaves.
         let mut leaving = wanted.clone();
         leaving.pools[1].as_mut().unwrap().members.clear();
         let one = Worker { is_leaving: true, ..Worker::new(3, 0, 1.0) };
@@ -201,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_gives_up_only_what_it_was_told_of() {
+    fn agent_removes_only_controller_state() {
         let now = membership(ONE);
         let wanted = membership(&ONE.replace("0-3", "0-1"));
-        let mut told = Told::default();
-        let texts = |wanted: &Membership, told: &Told| {
+        let mut told = KnownState::default();
+        let texts = |wanted: &Membership, told: &KnownState| {
             let (changes, is_complete) =
-                changes(&now, wanted, &Follows::Agent(told.clone())).unwrap();
+                changes(&now, wanted, &FollowerKind::Agent(told.clone())).unwrap();
             assert!(is_complete);
             changes.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_drained_is_told_and_what_leaves_is_waited_for() {
+    fn drained_workers_are_reported_and_removals_awaited() {
         let now = membership(ONE);
         let mut wanted = now.clone();
         for worker in wanted.pools[0].as_mut().unwrap().members.iter_mut().flatten().take(2) {
@@ -237,7 +240,7 @@ mod tests {
         ending.servers[0].as_mut().unwrap().is_leaving = true;
         let (_, is_complete) = texts(&ending, &now);
         assert!(!is_complete);
-        // None of it is there yet: drained workers are drained once they are.
+        // None exists yet: drained workers are drained once they join.
         let nobody =
             Membership { epoch: 1, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
         let (changes, is_complete) = texts(&nobody, &wanted);

@@ -6,22 +6,22 @@ pub struct ShowRequest {}
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowReply {
-    /// The newest version.
+    /// Newest version.
     #[prost(uint64, tag = "1")]
     pub version: u64,
-    /// All cores decide by this version, or by a later one.
+    /// Version that all cores have taken. Some may have a later one.
     #[prost(uint64, tag = "2")]
     pub acknowledged: u64,
-    /// "leaf" or "agent".
+    /// Role: "leaf", "spine" or "agent".
     #[prost(string, tag = "3")]
     pub role: ::prost::alloc::string::String,
-    /// Its id.
+    /// Id of the node.
     #[prost(uint32, tag = "4")]
     pub node: u32,
-    /// Its process.
+    /// Process id.
     #[prost(uint64, tag = "5")]
     pub pid: u64,
-    /// When it started, seconds since 1970.
+    /// Start time in seconds since 1970.
     #[prost(uint64, tag = "6")]
     pub started: u64,
     #[prost(message, repeated, tag = "7")]
@@ -32,7 +32,7 @@ pub struct ShowReply {
     pub cores: ::prost::alloc::vec::Vec<Core>,
     #[prost(message, repeated, tag = "10")]
     pub ports: ::prost::alloc::vec::Vec<Port>,
-    /// The tap that is on.
+    /// Active tap.
     #[prost(message, optional, tag = "11")]
     pub tap: ::core::option::Option<Tap>,
 }
@@ -43,21 +43,21 @@ pub struct Pool {
     pub id: u32,
     #[prost(string, tag = "2")]
     pub policy: ::prost::alloc::string::String,
-    /// Tasks that may wait for a worker on each core.
+    /// Maximum number of queued tasks per core.
     #[prost(uint64, tag = "3")]
     pub queue: u64,
-    /// What becomes of tasks beyond: "drop" or "refuse".
+    /// Handling of tasks beyond the queue: "drop" or "refuse".
     #[prost(string, tag = "4")]
     pub overflow: ::prost::alloc::string::String,
-    /// Tasks that wait now, on all cores.
+    /// Number of queued tasks on all cores.
     #[prost(uint64, tag = "5")]
     pub waiting: u64,
-    /// It takes no new tasks, and goes when those that it has are answered.
+    /// True while the pool is being removed. It takes no new tasks and ends after the answers to its last ones.
     #[prost(bool, tag = "6")]
     pub leaving: bool,
     #[prost(message, repeated, tag = "7")]
     pub workers: ::prost::alloc::vec::Vec<Worker>,
-    /// Tasks sent to its workers, also to those that have left.
+    /// Number of tasks sent to its workers, including departed ones.
     #[prost(uint64, tag = "8")]
     pub scheduled: u64,
 }
@@ -66,37 +66,37 @@ pub struct Pool {
 pub struct Worker {
     #[prost(uint32, tag = "1")]
     pub id: u32,
-    /// Its server's address.
+    /// Address of its server.
     #[prost(string, tag = "2")]
     pub server: ::prost::alloc::string::String,
-    /// How fast it is, relative to others.
+    /// Speed relative to other workers.
     #[prost(double, tag = "3")]
     pub speed: f64,
-    /// Whether it registered, and is silent.
+    /// Presence: "configured", "registered", "unregistered", "silent" or "unreachable".
     #[prost(string, tag = "4")]
     pub presence: ::prost::alloc::string::String,
-    /// Tasks in its last report.
+    /// Tasks in its last load report.
     #[prost(double, tag = "5")]
     pub load: f64,
     /// Tasks sent and not answered.
     #[prost(int64, tag = "6")]
     pub outstanding: i64,
-    /// It gets no new tasks until it is undrained.
+    /// True if the worker gets no new tasks until it is undrained.
     #[prost(bool, tag = "7")]
     pub drained: bool,
-    /// It gets no new tasks, and goes when it has answered those that it has.
+    /// True if the worker is being removed. It gets no new tasks and departs after its last answer.
     #[prost(bool, tag = "8")]
     pub leaving: bool,
-    /// Tasks answered and outstanding together, without those written off as lost.
+    /// Answered and outstanding tasks, without those written off as lost.
     #[prost(uint64, tag = "9")]
     pub sent: u64,
-    /// Its reports: replies, and what it said without one, such as keep-alives.
+    /// Number of its reports: replies, and messages without one, such as keep-alives.
     #[prost(uint64, tag = "10")]
     pub answered: u64,
-    /// Tasks that it has in hand, whoever they were sent to, where it is behind a leaf's own core.
+    /// Tasks that it holds, sent to any local worker. Only for a worker behind a leaf's own core.
     #[prost(uint64, tag = "11")]
     pub held: u64,
-    /// Tasks written off as lost: nobody will answer them.
+    /// Tasks written off as lost. They get no answer.
     #[prost(uint64, tag = "12")]
     pub lost: u64,
 }
@@ -105,26 +105,26 @@ pub struct Worker {
 pub struct Server {
     #[prost(string, tag = "1")]
     pub ip: ::prost::alloc::string::String,
-    /// Its MAC address; empty when ARP finds it.
+    /// MAC address; empty if found by ARP.
     #[prost(string, tag = "2")]
     pub mac: ::prost::alloc::string::String,
-    /// Its workers register themselves.
+    /// True if its workers register themselves.
     #[prost(bool, tag = "3")]
     pub registers: bool,
-    /// It goes when its last worker has gone.
+    /// True if the server is being removed. It departs after its last worker.
     #[prost(bool, tag = "4")]
     pub leaving: bool,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Core {
-    /// Counters and gauges by name, as docs/counters.md lists them.
+    /// Counters and gauges by name; docs/counters.md lists them.
     #[prost(btree_map = "string, uint64", tag = "1")]
     pub counters: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
-    /// Packets dropped, by reason; reasons that never occurred are left out.
+    /// Dropped packets by reason, without reasons that never occurred.
     #[prost(btree_map = "string, uint64", tag = "2")]
     pub drops: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -146,37 +146,37 @@ pub struct Port {
     pub rx_errors: u64,
     #[prost(uint64, tag = "6")]
     pub tx_errors: u64,
-    /// What its driver counts besides, by DPDK's names.
+    /// Further counters of its driver, by DPDK's names.
     #[prost(btree_map = "string, uint64", tag = "7")]
     pub xstats: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
-    /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
+    /// Packets with a checksum that the kernel had left to a device. The node completed it.
     #[prost(uint64, tag = "8")]
     pub rx_partial: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ChangeRequest {
-    /// One to 256 of them.
+    /// 1 to 256 changes.
     #[prost(message, repeated, tag = "1")]
     pub changes: ::prost::alloc::vec::Vec<Change>,
-    /// Refused when the node's version is another one; any version when it is absent.
+    /// Version that the node must have, or the call is refused. Absent: any version.
     #[prost(uint64, optional, tag = "2")]
     pub if_version: ::core::option::Option<u64>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChangeReply {
-    /// All cores decide by this version, which has the changes.
+    /// Version that contains the changes. All cores decide by it.
     #[prost(uint64, tag = "1")]
     pub version: u64,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Change {
-    /// It is of the agent on the leaf's own core alone: of its pools, their policies and queues.
+    /// True for a change of only the agent on the leaf's own core: its pools, their policies and queues.
     #[prost(bool, tag = "13")]
     pub of_agent: bool,
     #[prost(
@@ -222,26 +222,26 @@ pub mod change {
         UnlinkPool(super::UnlinkPool),
     }
 }
-/// A host that workers may be added on.
+/// Adds a host for workers.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddServer {
     #[prost(string, tag = "1")]
     pub ip: ::prost::alloc::string::String,
-    /// Empty: ARP finds it.
+    /// MAC address; empty: found by ARP.
     #[prost(string, tag = "2")]
     pub mac: ::prost::alloc::string::String,
     #[prost(bool, tag = "3")]
     pub registers: bool,
 }
-/// Its workers leave, then it does.
+/// Removes a server after its workers.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveServer {
     #[prost(string, tag = "1")]
     pub ip: ::prost::alloc::string::String,
 }
-/// It has another address from now on; its workers keep what they have.
+/// Changes a server's address. Its workers keep their tasks and state.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MoveServer {
@@ -249,31 +249,31 @@ pub struct MoveServer {
     pub ip: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub to: ::prost::alloc::string::String,
-    /// Empty: ARP finds it.
+    /// MAC address; empty: found by ARP.
     #[prost(string, tag = "3")]
     pub mac: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AddWorkers {
-    /// Their server's address; empty at an agent, whose workers are on its own host.
+    /// Address of their server. Empty at an agent, whose workers are on its own host.
     #[prost(string, tag = "1")]
     pub server: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
     pub pool: u32,
     #[prost(uint32, repeated, tag = "3")]
     pub workers: ::prost::alloc::vec::Vec<u32>,
-    /// 1 when absent.
+    /// Speed; 1 if absent.
     #[prost(double, optional, tag = "4")]
     pub speed: ::core::option::Option<f64>,
 }
-/// Workers by their ids.
+/// Workers by id.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Workers {
     #[prost(uint32, repeated, tag = "1")]
     pub workers: ::prost::alloc::vec::Vec<u32>,
-    /// For workers that leave: of this pool alone, for a spine's leaves may be in several.
+    /// Pool from which workers are removed. Absent: all, since a spine's leaves may be in several.
     #[prost(uint32, optional, tag = "2")]
     pub pool: ::core::option::Option<u32>,
 }
@@ -282,22 +282,22 @@ pub struct Workers {
 pub struct AddPool {
     #[prost(uint32, tag = "1")]
     pub id: u32,
-    /// As in the configuration: "horus", "jbsq(k=3)".
+    /// Policy as in the configuration: "horus", "jbsq(k=3)".
     #[prost(string, tag = "2")]
     pub policy: ::prost::alloc::string::String,
-    /// 4096 when absent.
+    /// Maximum number of queued tasks; 4096 if absent.
     #[prost(uint64, optional, tag = "3")]
     pub queue: ::core::option::Option<u64>,
-    /// "drop", as when it is empty, or "refuse".
+    /// "drop" (also if empty) or "refuse".
     #[prost(string, tag = "4")]
     pub overflow: ::prost::alloc::string::String,
     #[prost(bool, tag = "5")]
     pub shared_workers: bool,
-    /// On the node's host, as `key_file` of the configuration names one; empty: the pool has no key.
+    /// Path on the node's host, as `key_file` in the configuration. Empty: no key.
     #[prost(string, tag = "6")]
     pub key_file: ::prost::alloc::string::String,
 }
-/// It takes no new tasks; its workers leave when none waits, then it does.
+/// Removes a pool. It takes no new tasks. Its workers leave when its queue is empty, then the pool ends.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemovePool {
@@ -319,7 +319,7 @@ pub struct SetQueue {
     pub pool: u32,
     #[prost(uint64, tag = "2")]
     pub queue: u64,
-    /// "drop", as when it is empty, or "refuse".
+    /// "drop" (also if empty) or "refuse".
     #[prost(string, tag = "3")]
     pub overflow: ::prost::alloc::string::String,
 }
@@ -330,36 +330,36 @@ pub struct SetSpeed {
     pub workers: ::prost::alloc::vec::Vec<u32>,
     #[prost(double, tag = "2")]
     pub speed: f64,
-    /// In this pool alone, for a spine's leaves may be in several.
+    /// Pool for which the speed is set. Absent: all, since a spine's leaves may be in several.
     #[prost(uint32, optional, tag = "3")]
     pub pool: ::core::option::Option<u32>,
 }
-/// Clients ask for the pool at this address.
+/// Sets the address to which clients send the pool's tasks.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetService {
     #[prost(uint32, tag = "1")]
     pub pool: u32,
-    /// Empty: the node's own.
+    /// Service address. Empty: the node's own.
     #[prost(string, tag = "2")]
     pub ip: ::prost::alloc::string::String,
 }
-/// A leaf tells this spine of the pool.
+/// Makes a leaf send signals about the pool to this spine.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LinkPool {
     #[prost(uint32, tag = "1")]
     pub pool: u32,
-    /// The spine's id and address.
+    /// Id and address of the spine.
     #[prost(uint32, tag = "2")]
     pub spine: u32,
     #[prost(string, tag = "3")]
     pub ip: ::prost::alloc::string::String,
-    /// What it is told: "horus", as when it is empty, "every-reply" or "none".
+    /// Signals to the spine: "horus" (also if empty), "every-reply" or "none".
     #[prost(string, tag = "4")]
     pub signals: ::prost::alloc::string::String,
 }
-/// A leaf tells no spine of the pool.
+/// Ends a leaf's signals about the pool to its spine.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnlinkPool {
@@ -369,47 +369,48 @@ pub struct UnlinkPool {
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReloadRequest {
-    /// Tells what would change, and changes nothing.
+    /// Computes the changes without making them.
     #[prost(bool, tag = "1")]
     pub dry_run: bool,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReloadReply {
-    /// All cores decide by this version, which is as the file has it; with dry_run the version that the node has.
+    /// Version that equals the file. All cores decide by it. With dry_run, the node's current version.
     #[prost(uint64, tag = "1")]
     pub version: u64,
-    /// What differed, as docs/changes.md writes changes.
+    /// Changes, in the syntax of docs/changes.md.
     #[prost(string, repeated, tag = "2")]
     pub changes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogRequest {
-    /// "off", "error", "warn", "info", "debug" or "trace"; empty changes nothing.
+    /// "off", "error", "warn", "info", "debug" or "trace". Empty changes nothing.
     #[prost(string, tag = "1")]
     pub level: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogReply {
-    /// The level from now on.
+    /// New level.
     #[prost(string, tag = "1")]
     pub level: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StartTapRequest {
-    /// An absolute path on the node's host, where nothing lies. It is a pcap file with nanoseconds, of mode 0600.
+    /// Absolute path on the node's host, which must not exist. The file is a pcap file with nanoseconds, of mode
+    /// 0600.
     #[prost(string, tag = "1")]
     pub file: ::prost::alloc::string::String,
-    /// A port's index, or its device; empty: all ports.
+    /// Index or device of a port. Empty: all ports.
     #[prost(string, tag = "2")]
     pub port: ::prost::alloc::string::String,
-    /// Bytes of each packet that are kept, 1 to 16000; 16000 when absent, which no packet exceeds.
+    /// Number of bytes kept of each packet, from 1 to 16000. If absent 16000, which no packet exceeds.
     #[prost(uint32, optional, tag = "3")]
     pub snaplen: ::core::option::Option<u32>,
-    /// It ends by itself after so many.
+    /// Number of packets after which the tap ends.
     #[prost(uint64, optional, tag = "4")]
     pub packets: ::core::option::Option<u64>,
 }
@@ -433,171 +434,172 @@ pub struct StopTapReply {
 pub struct Tap {
     #[prost(string, tag = "1")]
     pub file: ::prost::alloc::string::String,
-    /// Devices of the ports that it records.
+    /// Devices of the recorded ports.
     #[prost(string, repeated, tag = "2")]
     pub ports: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, tag = "3")]
     pub snaplen: u32,
-    /// Packets in the file.
+    /// Number of packets in the file.
     #[prost(uint64, tag = "4")]
     pub written: u64,
-    /// Packets that passed and are not in the file, since there was no room for them.
+    /// Number of packets missing in the file for lack of buffers.
     #[prost(uint64, tag = "5")]
     pub lost: u64,
-    /// It has ended by itself.
+    /// True if the tap ended by itself.
     #[prost(bool, tag = "6")]
     pub ended: bool,
 }
-/// Packets that pass all that is set are explained.
+/// Filter of explained packets. A packet must match all fields that are set.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainRequest {
-    /// Whose task header names this pool.
+    /// Pool in the task header.
     #[prost(uint32, optional, tag = "1")]
     pub pool: ::core::option::Option<u32>,
-    /// Tasks that go to this worker, and what comes from it; at a spine this leaf.
+    /// Worker that a task goes to or a packet comes from; at a spine, a leaf.
     #[prost(uint32, optional, tag = "2")]
     pub worker: ::core::option::Option<u32>,
-    /// From or to this address, or ARP or neighbour discovery that speaks of it; empty: all.
+    /// Source or destination address, or an address in an ARP or neighbour discovery message. Empty: any.
     #[prost(string, tag = "3")]
     pub host: ::prost::alloc::string::String,
-    /// Received by this port, its index or its device; empty: all ports.
+    /// Receiving port, by index or device. Empty: all ports.
     #[prost(string, tag = "4")]
     pub port: ::prost::alloc::string::String,
-    /// Those alone that are dropped.
+    /// True for only dropped packets.
     #[prost(bool, tag = "5")]
     pub drops: bool,
-    /// Those alone that are dropped for this reason, by its name in docs/failures.md; empty: any.
+    /// Drop reason, by its name in docs/failures.md. Empty: any.
     #[prost(string, tag = "6")]
     pub reason: ::prost::alloc::string::String,
-    /// It ends after so many packets; 0: when the caller ends it.
+    /// Number of packets after which the call ends. 0: the client ends it.
     #[prost(uint64, tag = "7")]
     pub count: u64,
 }
-/// What became of a packet, and why.
+/// Outcome of a packet, with its reason.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Explanation {
-    /// When it did, nanoseconds since 1970; to the poll of its core.
+    /// Time of the outcome in nanoseconds since 1970, at the start of its core's poll.
     #[prost(uint64, tag = "1")]
     pub time_ns: u64,
-    /// The dispatcher core, from 0.
+    /// Dispatcher core, from 0.
     #[prost(uint32, tag = "2")]
     pub core: u32,
-    /// The device that received it, or did not send it; empty when that is not known any more.
+    /// Device that received the packet, or that failed to send it. Empty if no longer known.
     #[prost(string, tag = "3")]
     pub port: ::prost::alloc::string::String,
-    /// Its length in bytes.
+    /// Length in bytes.
     #[prost(uint32, tag = "4")]
     pub length: u32,
-    /// What it is, in words.
+    /// Description of the packet.
     #[prost(string, tag = "5")]
     pub packet: ::prost::alloc::string::String,
-    /// The pool that its task header names.
+    /// Pool in its task header.
     #[prost(uint32, optional, tag = "6")]
     pub pool: ::core::option::Option<u32>,
-    /// Its source and destination addresses, with UDP's ports; or of ARP who speaks and of whom.
+    /// Source and destination address, with UDP ports. For ARP, the sender's and the target's address.
     #[prost(string, tag = "7")]
     pub source: ::prost::alloc::string::String,
     #[prost(string, tag = "8")]
     pub destination: ::prost::alloc::string::String,
-    /// When that became of it: "arrived", "waited" (it had, for a worker or for a next hop), "ended" (at an agent: its worker has done it)
-    /// or "leaving".
+    /// Moment of the outcome: "arrived", "waited" (for a worker or for a next hop), "ended" (at an agent: its
+    /// worker has completed it) or "leaving".
     #[prost(string, tag = "9")]
     pub moment: ::prost::alloc::string::String,
-    /// What became of it: "sent", "held" (for a next hop's MAC address), "queued" (for a worker), "given" (at an agent: to a worker),
-    /// "passed" (to a peer), "answered" (it was turned into an answer), "consumed" or "dropped".
+    /// Outcome: "sent", "held" (for a next hop's MAC address), "queued" (for a worker), "given" (at an agent: to
+    /// a worker), "passed" (to a peer), "answered" (turned into an answer), "consumed" or "dropped".
     #[prost(string, tag = "10")]
     pub fate: ::prost::alloc::string::String,
-    /// The worker that it goes to or comes from; at a spine a leaf.
+    /// Worker that it goes to or comes from; at a spine, a leaf.
     #[prost(uint32, optional, tag = "11")]
     pub worker: ::core::option::Option<u32>,
-    /// That worker's server, where the node knows it.
+    /// Server of that worker, if known.
     #[prost(string, tag = "12")]
     pub server: ::prost::alloc::string::String,
-    /// The device that it is sent by.
+    /// Device that it is sent by.
     #[prost(string, tag = "13")]
     pub out: ::prost::alloc::string::String,
-    /// Why it is dropped: the reason's name, what is so of such packets, and what to look at.
+    /// Drop reason: its name, its description, and the place to look at.
     #[prost(string, tag = "14")]
     pub reason: ::prost::alloc::string::String,
     #[prost(string, tag = "15")]
     pub help: ::prost::alloc::string::String,
     #[prost(string, tag = "16")]
     pub look_at: ::prost::alloc::string::String,
-    /// What was believed of the pool when a task was decided on.
+    /// Estimated state of the pool at the decision on a task.
     #[prost(message, optional, tag = "17")]
     pub beliefs: ::core::option::Option<Beliefs>,
-    /// Packets so far that were to be explained and are not, since this call was slow to take them.
+    /// Number of explanations lost so far: this call took them too slowly.
     #[prost(uint64, tag = "18")]
     pub lost: u64,
     /// All of this in a sentence.
     #[prost(string, tag = "19")]
     pub text: ::prost::alloc::string::String,
 }
-/// What a decision is made from.
+/// Inputs of a decision.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Beliefs {
     #[prost(string, tag = "1")]
     pub policy: ::prost::alloc::string::String,
-    /// How the policy comes to its worker: "idle" (one that is believed idle), "drawn" (the best of some drawn at random), "best" (of
-    /// all), "turn" or "asked" (when those that are asked about the task have answered); "first" when it goes where the first packet of
-    /// its task went.
+    /// Basis of the choice: "idle" (an idle worker, as estimated), "drawn" (the best of some drawn at random),
+    /// "best" (the best of all), "turn", "asked" (after the probed workers have answered), or "first" (the
+    /// worker of the task's first packet).
     #[prost(string, tag = "2")]
     pub basis: ::prost::alloc::string::String,
-    /// Tasks that wait in the pool's queue, and how many may.
+    /// Number of queued tasks, and maximum number.
     #[prost(uint64, tag = "3")]
     pub waiting: u64,
     #[prost(uint64, tag = "4")]
     pub queue: u64,
-    /// Tasks that a worker may have at a time, under a policy with a central queue.
+    /// Maximum number of tasks per worker, under a policy with a central queue.
     #[prost(uint64, optional, tag = "5")]
     pub bound: ::core::option::Option<u64>,
-    /// Workers that may be chosen, and those of them that this core believes idle.
+    /// Number of active workers, and of those on this core's idle list.
     #[prost(uint64, tag = "6")]
     pub active: u64,
     #[prost(uint64, tag = "7")]
     pub idle: u64,
-    /// Workers that may not be chosen: silent ones, those behind a server that does not answer, and others, drained or not registered.
+    /// Number of inactive workers: silent, behind a server that does not answer, and others (drained or not
+    /// registered).
     #[prost(uint64, tag = "8")]
     pub silent: u64,
     #[prost(uint64, tag = "9")]
     pub unreachable: u64,
     #[prost(uint64, tag = "10")]
     pub out: u64,
-    /// Workers that the policy looks at, or up to 8 of those that are believed to have the least; and the one that was chosen.
+    /// Workers that the policy looks at, or else up to 8 with the least estimated load. Also the chosen one.
     #[prost(message, repeated, tag = "11")]
     pub candidates: ::prost::alloc::vec::Vec<Candidate>,
 }
-/// A worker, as it was believed to be.
+/// Estimated state of a worker.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Candidate {
     #[prost(uint32, tag = "1")]
     pub worker: u32,
-    /// Tasks in its last report.
+    /// Tasks in its last load report.
     #[prost(double, tag = "2")]
     pub reported: f64,
-    /// What this core has sent it since.
+    /// Tasks that this core has sent it since.
     #[prost(double, tag = "3")]
     pub sent_since: f64,
-    /// Tasks sent there and not answered, as far as this core knows.
+    /// Tasks sent to it and not answered, as this core estimates.
     #[prost(uint32, tag = "4")]
     pub outstanding: u32,
-    /// It is believed idle.
+    /// True if it is on the idle list.
     #[prost(bool, tag = "5")]
     pub idle: bool,
-    /// The policy drew it, or it is its turn.
+    /// True if the policy drew it, or if it is its turn.
     #[prost(bool, tag = "6")]
     pub drawn: bool,
-    /// It was chosen.
+    /// True if it was chosen.
     #[prost(bool, tag = "7")]
     pub chosen: bool,
-    /// It has as many tasks as it may have.
+    /// True if it has its maximum number of tasks.
     #[prost(bool, tag = "8")]
     pub full: bool,
-    /// Its numbers have this task already, since it was not among those that were looked at.
+    /// True if its numbers include this task, since it was not among the candidates.
     #[prost(bool, tag = "9")]
     pub with_this: bool,
 }
@@ -681,7 +683,7 @@ pub mod control_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// What there is: pools, servers, workers, cores, ports.
+        /// Returns the pools, servers, workers, cores and ports.
         pub async fn show(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowRequest>,
@@ -700,7 +702,7 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "Show"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes changes, all of them at once or none; answers when all cores decide by them.
+        /// Makes all of the changes, or none. Answers when all cores decide by them.
         pub async fn change(
             &mut self,
             request: impl tonic::IntoRequest<super::ChangeRequest>,
@@ -719,7 +721,7 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "Change"));
             self.inner.unary(req, path, codec).await
         }
-        /// Reads the configuration file again and makes what differs so, all of it or nothing.
+        /// Reads the configuration file again and makes all of the changes in it, or none.
         pub async fn reload(
             &mut self,
             request: impl tonic::IntoRequest<super::ReloadRequest>,
@@ -738,7 +740,7 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "Reload"));
             self.inner.unary(req, path, codec).await
         }
-        /// Which messages are logged from now on.
+        /// Sets the log level.
         pub async fn log(
             &mut self,
             request: impl tonic::IntoRequest<super::LogRequest>,
@@ -757,7 +759,7 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "Log"));
             self.inner.unary(req, path, codec).await
         }
-        /// Begins a tap: a capture of what passes, written while the node runs; answers when all cores record.
+        /// Starts a tap: a capture of packets, written while the node runs. Answers when all cores record.
         pub async fn start_tap(
             &mut self,
             request: impl tonic::IntoRequest<super::StartTapRequest>,
@@ -779,7 +781,7 @@ pub mod control_client {
                 .insert(GrpcMethod::new("wedjat.v1.Control", "StartTap"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends it; answers when the file is complete. One that has ended by itself is told of once.
+        /// Ends the tap. Answers when the file is complete. Returns the result of a tap that ended by itself once.
         pub async fn stop_tap(
             &mut self,
             request: impl tonic::IntoRequest<super::StopTapRequest>,
@@ -800,8 +802,8 @@ pub mod control_client {
             req.extensions_mut().insert(GrpcMethod::new("wedjat.v1.Control", "StopTap"));
             self.inner.unary(req, path, codec).await
         }
-        /// Tells what becomes of packets from now on, and why; until there were as many as were asked for, or the caller ends the call. One at
-        /// a time.
+        /// Streams explanations of packets from now on. Ends after the requested number, or when the client ends the
+        /// call. A node serves one such call at a time.
         pub async fn explain(
             &mut self,
             request: impl tonic::IntoRequest<super::ExplainRequest>,
@@ -840,32 +842,32 @@ pub mod control_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ControlServer.
     #[async_trait]
     pub trait Control: std::marker::Send + std::marker::Sync + 'static {
-        /// What there is: pools, servers, workers, cores, ports.
+        /// Returns the pools, servers, workers, cores and ports.
         async fn show(
             &self,
             request: tonic::Request<super::ShowRequest>,
         ) -> std::result::Result<tonic::Response<super::ShowReply>, tonic::Status>;
-        /// Makes changes, all of them at once or none; answers when all cores decide by them.
+        /// Makes all of the changes, or none. Answers when all cores decide by them.
         async fn change(
             &self,
             request: tonic::Request<super::ChangeRequest>,
         ) -> std::result::Result<tonic::Response<super::ChangeReply>, tonic::Status>;
-        /// Reads the configuration file again and makes what differs so, all of it or nothing.
+        /// Reads the configuration file again and makes all of the changes in it, or none.
         async fn reload(
             &self,
             request: tonic::Request<super::ReloadRequest>,
         ) -> std::result::Result<tonic::Response<super::ReloadReply>, tonic::Status>;
-        /// Which messages are logged from now on.
+        /// Sets the log level.
         async fn log(
             &self,
             request: tonic::Request<super::LogRequest>,
         ) -> std::result::Result<tonic::Response<super::LogReply>, tonic::Status>;
-        /// Begins a tap: a capture of what passes, written while the node runs; answers when all cores record.
+        /// Starts a tap: a capture of packets, written while the node runs. Answers when all cores record.
         async fn start_tap(
             &self,
             request: tonic::Request<super::StartTapRequest>,
         ) -> std::result::Result<tonic::Response<super::StartTapReply>, tonic::Status>;
-        /// Ends it; answers when the file is complete. One that has ended by itself is told of once.
+        /// Ends the tap. Answers when the file is complete. Returns the result of a tap that ended by itself once.
         async fn stop_tap(
             &self,
             request: tonic::Request<super::StopTapRequest>,
@@ -876,8 +878,8 @@ pub mod control_server {
             >
             + std::marker::Send
             + 'static;
-        /// Tells what becomes of packets from now on, and why; until there were as many as were asked for, or the caller ends the call. One at
-        /// a time.
+        /// Streams explanations of packets from now on. Ends after the requested number, or when the client ends the
+        /// call. A node serves one such call at a time.
         async fn explain(
             &self,
             request: tonic::Request<super::ExplainRequest>,

@@ -1,4 +1,4 @@
-//! Changes that come as lines of text, from a file or standard input, while a node runs.
+//! Changes as lines of text, from a file or standard input, while a node runs.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use super::requests::Handle;
 use crate::control::Change;
 
-/// Asks for the changes of this file, `-` for standard input, a line each as they come, until it ends. Each waits for the one
-/// before.
+/// Requests the changes in this file (`-` for standard input) line by line until its end. Each waits for the
+/// previous one.
 pub fn read_lines(path: &Path, handle: Handle) {
     let path = path.to_owned();
     let reader = move || read(&path, &handle);
@@ -39,7 +39,7 @@ fn read(path: &PathBuf, handle: &Handle) {
         match text.parse::<Change>() {
             Ok(change) => {
                 let (done, answered) = mpsc::channel();
-                // What becomes of it is logged.
+                // The result is logged.
                 handle.change(vec![change], None, move |_| _ = done.send(()));
                 if answered.recv().is_err() {
                     return; // the node has ended

@@ -1,5 +1,6 @@
-//! Listeners and gRPC servers of a node's control and of a controller: a socket of the user's, and TCP with TLS. Connections are
-//! bounded in number and by source ([`places`](super::places)), and must begin in time.
+//! Listeners and gRPC servers of a node's control and of a controller: a socket of the user, and TCP with
+//! TLS. The number of connections is bounded, in total and per source ([`places`](super::places)). A
+//! connection must begin in time.
 
 use std::future::Future;
 use std::io;
@@ -28,47 +29,47 @@ use crate::config::{TlsConfig, private_bytes};
 use crate::outage::Outage;
 use crate::state::files;
 
-/// Who connects has so long to say how it begins.
+/// Time limit for the preface and the TLS handshake of a new connection.
 const BEGIN_MAX: Duration = Duration::from_secs(5);
-/// Bytes with which every HTTP/2 connection begins.
+/// Length of the HTTP/2 connection preface in bytes.
 const PREFACE: usize = 24;
-/// Between two attempts to take a connection that the system refused.
+/// Interval of attempts after the system refused to accept a connection.
 const RETRY: Duration = Duration::from_millis(100);
-/// A certificate's file has at most so many bytes.
+/// Maximum size of a key file in bytes.
 const PEM_MAX: u64 = 1 << 20;
 
-/// Why a node's control can't be reached.
+/// Reason why a node's control cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// No socket.
+    /// The socket cannot be created.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// No listener.
+    /// The address cannot be listened at.
     #[error("`{key}` {address}: {error}; name an address of this machine and a free port")]
     Listen {
-        /// The key in the configuration.
+        /// Key in the configuration.
         key: &'static str,
-        /// The address.
+        /// Address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// A file of TLS.
+    /// A TLS file is invalid.
     #[error("`{key}` {}: {reason}", .path.display())]
     Tls {
-        /// The key in the configuration.
+        /// Key in the configuration.
         key: &'static str,
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error in the file.
         reason: String,
     },
-    /// No thread or runtime.
+    /// The system refused a thread or a runtime.
     #[error("the control's thread: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Listens at this address, which stands at `key`.
+/// Listens at the address given by the configuration key `key`.
 pub fn bind(address: SocketAddr, key: &'static str) -> Result<TcpListener, ServerError> {
     let listener = TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -77,7 +78,7 @@ pub fn bind(address: SocketAddr, key: &'static str) -> Result<TcpListener, Serve
     listener.map_err(|error| ServerError::Listen { key, address, error })
 }
 
-/// What a server shows and asks for, of these files.
+/// Reads the TLS settings of a server from these files.
 pub fn tls(files: &TlsConfig) -> Result<ServerTlsConfig, ServerError> {
     let refuse = |key: &'static str, path: &Path| {
         let path = path.to_owned();
@@ -94,7 +95,7 @@ pub fn tls(files: &TlsConfig) -> Result<ServerTlsConfig, ServerError> {
         .identity(Identity::from_pem(certificate, key))
         .client_ca_root(Certificate::from_pem(ca))
         .timeout(BEGIN_MAX);
-    // What is wrong with them shows when they are used.
+    // A trial build: errors in the files appear only on use.
     tonic::transport::Server::builder().tls_config(tls.clone()).map_err(|error| {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         let reason = source.unwrap_or_else(|| error.to_string());
@@ -107,15 +108,15 @@ pub fn tls(files: &TlsConfig) -> Result<ServerTlsConfig, ServerError> {
 /// Result of [`Listener::poll_next`].
 type NextStream<S> = io::Result<Option<(S, Source)>>;
 
-/// What takes connections.
+/// Acceptor of connections.
 pub trait Listener: Send + Sync + 'static {
     type Stream: Send + 'static;
 
-    /// The next connection and its source; none when it was turned away.
+    /// Polls for the next connection and its source. Returns `None` for a rejected one.
     fn poll_next(&self, context: &mut Context<'_>) -> Poll<NextStream<Self::Stream>>;
 }
 
-/// Takes those of this process's user and root.
+/// Accepts only processes of this process's user and of root.
 impl Listener for tokio::net::UnixListener {
     type Stream = tokio::net::UnixStream;
 
@@ -142,22 +143,22 @@ impl Listener for tokio::net::TcpListener {
     }
 }
 
-/// Connections as they come.
-pub type Accepted<S> = mpsc::Receiver<io::Result<Client<S>>>;
+/// Accepted connections, in the order of arrival.
+pub type Connections<S> = mpsc::Receiver<io::Result<Client<S>>>;
 
-/// Accepts connections, each of which gets one of these places.
+/// Accepts connections and gives each of them a place.
 pub fn accept<L: Listener>(
     listener: io::Result<L>,
     places: Arc<Places>,
     mut stopped: watch::Receiver<bool>,
-) -> Accepted<L::Stream> {
+) -> Connections<L::Stream> {
     let (clients, accepted) = mpsc::channel(1);
     let accepting = async move {
         let listener = match listener {
             Ok(listener) => listener,
             Err(error) => return log::error!("control: {error}"),
         };
-        // Logged when it begins, not for each connection.
+        // Logs the start of a full period, not each connection.
         let mut is_full = false;
         let mut outage = Outage::default();
         loop {
@@ -186,7 +187,7 @@ pub fn accept<L: Listener>(
                             files::advice(&error)
                         );
                     }
-                    // Descriptors may be there again later; an idle connection gives one at once.
+                    // Descriptors may become free later. Closing an idle connection frees one at once.
                     if files::has_no_descriptor(&error) {
                         places.evict();
                     }
@@ -201,11 +202,11 @@ pub fn accept<L: Listener>(
     accepted
 }
 
-/// A connection, which must begin in time and ends when its place is given to another.
+/// Connection with a place. It must begin in time, and it ends when another connection gets its place.
 pub struct Client<S> {
     stream: S,
     place: Place,
-    /// Until so many bytes have come.
+    /// Time limit until [`PREFACE`] bytes have arrived; `None` after that.
     begins: Option<Pin<Box<Sleep>>>,
     came: usize,
 }
@@ -216,7 +217,7 @@ impl<S> Client<S> {
         Self { stream, place, begins, came: 0 }
     }
 
-    /// Its place, for its requests.
+    /// Returns the seat for the connection's requests.
     pub fn seat(&self) -> Seat {
         self.place.seat()
     }
@@ -226,7 +227,7 @@ impl<S> Client<S> {
     }
 }
 
-/// Requests of a gRPC connection carry its seat, for [`Calls`].
+/// Attaches the seat to the requests of a gRPC connection, for [`Calls`].
 impl<S> Connected for Client<S> {
     type ConnectInfo = Seat;
 
@@ -278,7 +279,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Client<S> {
     }
 }
 
-/// Counts the requests of connections that are being answered: such connections keep their places.
+/// Layer that counts open requests per connection. A connection with an open request keeps its place.
 #[derive(Clone, Debug)]
 pub struct Calls;
 
@@ -290,7 +291,7 @@ impl<S> Layer<S> for Calls {
     }
 }
 
-/// See [`Calls`].
+/// Service of [`Calls`].
 #[derive(Clone, Debug)]
 pub struct CallCounter<S>(S);
 
@@ -314,7 +315,7 @@ where
         let call = request.extensions().get::<Seat>().map(Seat::call);
         let answer = self.0.call(request);
         Box::pin(async move {
-            // The call lasts as long as the body.
+            // The call lasts until its body ends.
             let counted = |body: B| {
                 Body::new(body.map_frame(move |frame| {
                     let _call = &call;
@@ -329,24 +330,24 @@ where
 /// Limits of a gRPC server.
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcLimits {
-    /// Calls of one connection at a time.
+    /// Maximum number of concurrent calls per connection.
     pub calls: usize,
-    /// A call must be answered within this time.
+    /// Time limit of an answer.
     pub call_max: Duration,
-    /// Clients are asked so often whether they are there, and have so long to answer.
+    /// Interval of keep-alive probes to clients, and time limit of their answers.
     pub alive: (Duration, Duration),
 }
 
-/// A gRPC server, to which services are added.
+/// gRPC server to which services can be added.
 pub type GrpcServer = Server<Stack<Calls, Plain>>;
 
-/// A gRPC server with its services.
+/// gRPC server with its services.
 pub type GrpcRouter = Router<Stack<Calls, Plain>>;
 
-/// A gRPC server with these limits.
+/// Creates a gRPC server with these limits.
 ///
 /// # Errors
-/// When the files of TLS do not fit.
+/// If the TLS files do not match.
 pub fn grpc(
     limits: GrpcLimits,
     tls: Option<ServerTlsConfig>,
@@ -365,11 +366,11 @@ pub fn grpc(
     }
 }
 
-/// Serves accepted connections until told to stop. `name` stands before what is logged.
+/// Serves accepted connections until `stopped` is set. Log messages begin with `name`.
 pub async fn run<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     name: &str,
     router: Result<GrpcRouter, tonic::transport::Error>,
-    accepted: Accepted<S>,
+    accepted: Connections<S>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let served = match router {

@@ -1,31 +1,31 @@
-//! A node's metrics as Prometheus and its like read them: those of the table of counters and gauges, of drop reasons, and what is
-//! known of pools, workers and ports.
+//! A node's metrics in the formats of Prometheus: counters and gauges of the metrics table, drop reasons,
+//! pools, workers and ports.
 
 use std::fmt::{Display, Write as _};
 
-use super::requests::Seen;
+use super::requests::NodeSnapshot;
 use crate::cosched::{self, Note};
 use crate::reason::DropReason;
 use crate::state::counters::CounterKind::{self, Counter, Gauge};
 use crate::state::counters::{METRICS, Metric};
 
-/// How metrics are written.
+/// Format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus's text format, version 0.0.4.
+    /// Prometheus text format, version 0.0.4.
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// The one that a client accepts, by its `Accept` header.
+    /// Returns the format that a client accepts by its `Accept` header.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// Its `Content-Type`.
+    /// Returns the format's `Content-Type`.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -35,23 +35,23 @@ impl Format {
     }
 }
 
-/// A metric, and all its samples.
+/// Metric family: a metric with all of its samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Its name, which ends in its unit if it has one; samples of counters have `_total` behind it.
+    /// Name. It ends in the unit, if there is one. Samples of counters add `_total`.
     pub name: String,
-    /// How it changes.
+    /// Counter or gauge.
     pub kind: CounterKind,
-    /// Its unit; empty for what has none.
+    /// Unit; empty if there is none.
     pub unit: &'static str,
-    /// What its samples are told apart by.
+    /// Labels of its samples.
     pub labels: &'static str,
-    /// What it tells, in a sentence.
+    /// Description in one sentence.
     pub help: &'static str,
 }
 
 impl Family {
-    /// The name of its samples.
+    /// Returns the name of its samples.
     #[must_use]
     pub fn sample(&self) -> String {
         match self.kind {
@@ -60,7 +60,7 @@ impl Family {
         }
     }
 
-    /// That of a number that each core keeps. Ticks are told as seconds.
+    /// Returns the family of a per-core number. Ticks become seconds.
     fn of_core(metric: &Metric) -> Self {
         let Metric { name, kind, unit, help } = *metric;
         let (name, unit) = match name.strip_suffix("_ticks") {
@@ -69,7 +69,7 @@ impl Family {
         };
         let (unit_behind, unit) = match name.split('_').any(|word| word == unit) {
             true if name.ends_with(unit) => (String::new(), unit),
-            true => (String::new(), ""), // a unit stands at the end
+            true => (String::new(), ""), // OpenMetrics requires the unit at the end
             false => (format!("_{unit}"), unit),
         };
         Self { name: format!("wedjat_{name}{unit_behind}"), kind, unit, labels: CORE, help }
@@ -79,11 +79,11 @@ impl Family {
 const CORE: &str = "core";
 const POOL: &str = "pool";
 const WORKER: &str = "pool, worker, server";
-/// Has samples only at an agent with peers.
+/// Labels of peers. Only an agent with peers has samples.
 const PEER: &str = "peer, address";
 const PORT: &str = "port, device, driver";
 
-/// What each core counts besides the table: names, kinds, units, labels, help.
+/// Name, kind, unit, labels and help of a metric outside the table.
 type Row = (&'static str, CounterKind, &'static str, &'static str, &'static str);
 
 const NODE_ROWS: [Row; 4] = [
@@ -238,7 +238,7 @@ const XSTATS: Row = (
     "What the port's driver counts besides, by DPDK's names (xstats).",
 );
 
-/// Of the batch job beside an agent's workers, while one runs.
+/// Labels of the batch jobs beside an agent's workers, which have samples only while they run.
 const BATCH: &str = "job, policy";
 const BATCH_ROWS: [Row; 6] = [
     (
@@ -266,13 +266,13 @@ fn family(row: &Row) -> Family {
     Family { name: name.to_owned(), kind, unit, labels, help }
 }
 
-/// Numbers that each core keeps, without drop reasons.
+/// Returns the per-core metrics without drop reasons.
 fn kept() -> impl Iterator<Item = &'static Metric> {
     let is_reason = |name| DropReason::ALL.iter().any(|reason| reason.name() == name);
     METRICS.iter().filter(move |metric| !is_reason(metric.name))
 }
 
-/// All metrics, in the order in which they are written.
+/// Returns all metrics in the order of the output.
 #[must_use]
 pub fn families() -> Vec<Family> {
     let rows = [DROPPED, PAUSES];
@@ -283,11 +283,11 @@ pub fn families() -> Vec<Family> {
     node.chain(rows.iter().map(family)).chain(more).collect()
 }
 
-/// All of a node's metrics.
+/// Renders all metrics of a node.
 #[must_use]
-pub fn render(seen: &Seen, format: Format) -> String {
+pub fn render(seen: &NodeSnapshot, format: Format) -> String {
     let mut text = Text { out: String::new(), format };
-    let Seen { membership, acknowledged, snapshot, .. } = seen;
+    let NodeSnapshot { membership, acknowledged, snapshot, .. } = seen;
     let node = [
         ("role", &snapshot.role.name() as &dyn Display),
         ("node", &snapshot.node),
@@ -305,14 +305,14 @@ pub fn render(seen: &Seen, format: Format) -> String {
     workers(&mut text, seen);
     peers(&mut text, seen);
     ports(&mut text, seen);
-    batches(&mut text, &cosched::jobs_beside(std::process::id().into()));
+    batches(&mut text, &cosched::jobs_of_this_process(std::process::id().into()));
     if format == Format::OpenMetrics {
         text.out.push_str("# EOF\n");
     }
     text.out
 }
 
-fn cores(text: &mut Text, seen: &Seen) {
+fn cores(text: &mut Text, seen: &NodeSnapshot) {
     let (cores, hz) = (&seen.snapshot.cores, seen.snapshot.ticks_hz.max(1) as f64);
     for metric in kept() {
         let family = Family::of_core(metric);
@@ -341,7 +341,7 @@ fn cores(text: &mut Text, seen: &Seen) {
     }
 }
 
-fn pools(text: &mut Text, seen: &Seen) {
+fn pools(text: &mut Text, seen: &NodeSnapshot) {
     for (row, at) in POOL_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
@@ -363,7 +363,7 @@ fn pools(text: &mut Text, seen: &Seen) {
     }
 }
 
-fn workers(text: &mut Text, seen: &Seen) {
+fn workers(text: &mut Text, seen: &NodeSnapshot) {
     let known = seen.membership.workers().map(|(_, worker)| (worker.id, worker.is_active()));
     let active: std::collections::BTreeMap<_, _> = known.collect();
     for (row, at) in WORKER_ROWS.iter().zip(0..) {
@@ -401,7 +401,7 @@ fn workers(text: &mut Text, seen: &Seen) {
     }
 }
 
-fn peers(text: &mut Text, seen: &Seen) {
+fn peers(text: &mut Text, seen: &NodeSnapshot) {
     let peers = seen.snapshot.peers.as_ref();
     for (row, at) in PEER_ROWS.iter().zip(0..) {
         let family = family(row);
@@ -424,7 +424,7 @@ fn peers(text: &mut Text, seen: &Seen) {
     }
 }
 
-fn ports(text: &mut Text, seen: &Seen) {
+fn ports(text: &mut Text, seen: &NodeSnapshot) {
     for (row, at) in PORT_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
@@ -482,7 +482,7 @@ fn batches(text: &mut Text, jobs: &[Note]) {
     }
 }
 
-/// What is being written.
+/// Output under construction.
 struct Text {
     out: String,
     format: Format,

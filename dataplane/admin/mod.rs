@@ -1,8 +1,8 @@
-//! Changing and watching a node while it runs: what is asked of its control by lines, by a signal and over gRPC, the
-//! configuration read again, and its metrics.
+//! Administration of a running node: requests by lines, by a signal and over gRPC, reloads of the
+//! configuration, and metrics.
 //!
-//! The thread that watches a node has its [`Control`](crate::control::Control), and takes what others ask of it through
-//! [`Requests`]. None of this is on a dispatcher core, which hears of it by its commands alone.
+//! The thread that watches a node owns its [`Control`](crate::control::Control). Other threads send it their
+//! requests through [`Requests`]. None of this runs on a dispatcher core, which receives only commands.
 
 mod answer;
 #[cfg(feature = "control")]
@@ -50,15 +50,15 @@ pub(crate) use client::{channel_at, channel_to};
 pub use convert::refusal;
 #[cfg(feature = "control")]
 pub(crate) use cpus::stay_on;
-pub use explain::{ExplainSpec, Explaining};
+pub use explain::{ExplainSession, ExplainSpec};
 #[cfg(feature = "control")]
-pub use follow::{Followed, Follows, Told};
+pub use follow::{FollowResult, FollowerKind, KnownState};
 pub use lines::read_lines;
 #[cfg(feature = "control")]
 pub use listen::ServerError;
 #[cfg(feature = "control")]
 pub use offline::{Offline, OfflineError};
-pub use requests::{Handle, Reloaded, RequestError, Requests, Seen};
+pub use requests::{Handle, NodeSnapshot, ReloadResult, RequestError, Requests};
 #[cfg(feature = "control")]
 pub use server::Server;
 #[cfg(feature = "control")]

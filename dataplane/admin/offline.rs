@@ -1,4 +1,4 @@
-//! A node without devices, which explains the packets of a capture: what would become of them, and why.
+//! A node without devices that explains the packets of a capture: their outcome, and the reason.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::convert::explain_spec;
-use super::explain::Explaining;
-use super::explanation::Around;
+use super::explain::ExplainSession;
+use super::explanation::ExplainContext;
 use super::generated as proto;
 use super::offline_workers::{EndedTask, OfflineWorkers};
 use super::stamps::Stamps;
@@ -18,7 +18,7 @@ use crate::config::{AgentConfig, Config, PortConfig};
 use crate::control::{Membership, signer};
 use crate::io::Buf as _;
 use crate::io::memory::{FramePool, RingPort, pair};
-use crate::io::pcap::{self, CaptureError, Captured};
+use crate::io::pcap::{self, CaptureError, CapturedPacket};
 use crate::io::vdev;
 use crate::node::explain::{Explainer, Records};
 use crate::node::tap::{TapCommands, TapOrder};
@@ -33,51 +33,51 @@ use crate::wire::arp::{self, Operation};
 use crate::wire::ether::{self, Mac};
 use crate::wire::{ipv4, ipv6, ndp, udp, vlan};
 
-/// A tick is a nanosecond.
+/// Ticks per second: nanoseconds.
 const TICKS_HZ: u64 = 1_000_000_000;
-/// When the first packet comes: the node has been there for a while.
+/// Time of the first packet: the node has been running for a while.
 const BEGIN: u64 = 10 * TICKS_HZ;
-/// Polls before it, in which servers are asked for and answer.
+/// Polls before it, in which the node asks for its servers and gets answers.
 const POLLS: u64 = 64;
-/// Polls between two packets at most, as time passes.
+/// Maximum number of polls between two packets, while time passes.
 const STEPS: u64 = 200;
-/// Packets that a port has room for in each direction.
+/// Packets per port and direction.
 const DEPTH: usize = 512;
-/// Buffers, of the longest packets that there are.
+/// Buffers, of the maximum packet size.
 const FRAMES: usize = 4096;
 const FRAME_BYTES: usize = 16_384;
 
-/// Why a capture can't be explained.
+/// Reason why a capture cannot be explained.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    /// It can't be read.
+    /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// There is no such port, or not such packets.
+    /// The port or the kind of packets does not exist.
     #[error(transparent)]
     Asked(#[from] TapError),
     /// No port leads to a server.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// There is no memory for its state.
+    /// No memory for the state.
     #[error(transparent)]
     State(#[from] StateError),
-    /// There is no memory for what its workers attach to.
+    /// No memory for the worker region.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// Nobody is there who decides with it.
+    /// The agent's decisions depend on its peers.
     #[error(
         "this agent has [peers], and where its tasks are done depends on what these tell: ask it while it runs (--node)"
     )]
     Peers,
 }
 
-/// What a node is made from.
+/// Configuration of the node.
 #[derive(Debug)]
 enum Source {
-    /// Of a leaf or spine.
+    /// A leaf or spine.
     Leaf(Box<Config>),
-    /// Of an agent.
+    /// An agent.
     Agent(Box<AgentConfig>),
 }
 
@@ -89,7 +89,7 @@ impl Source {
         }
     }
 
-    /// Addresses of the servers on a port's network, whose replies come there whoever they are for.
+    /// Returns the servers on a port's network, whose replies arrive there for any destination.
     fn servers_behind(&self, port: &PortConfig) -> Vec<IpAddr> {
         let servers = match self {
             Self::Leaf(config) => &config.servers[..],
@@ -114,39 +114,39 @@ impl Source {
     }
 }
 
-/// A capture, and the configuration of the node that its packets came to.
+/// A capture, and the configuration of the node that received its packets.
 #[derive(Debug)]
 pub struct Offline {
     source: Source,
-    packets: Vec<Captured>,
-    /// The MAC addresses of its ports.
+    packets: Vec<CapturedPacket>,
+    /// MAC addresses of its ports.
     macs: Vec<Mac>,
-    /// Where hosts are, by the capture.
+    /// MAC addresses of hosts in the capture.
     hosts: BTreeMap<IpAddr, Mac>,
-    /// All packets came there.
+    /// Port that received all packets, if given.
     port: Option<usize>,
     notes: Vec<String>,
 }
 
 impl Offline {
-    /// The leaf or spine that this configuration makes, and a capture's packets, which came to one of its ports, by index or device, if
-    /// that is said.
+    /// Creates a leaf or spine with this configuration, and reads a capture received by one of its ports
+    /// (index or device), if given.
     ///
     /// # Errors
-    /// When the capture can't be read, or there is no such port.
+    /// If the capture cannot be read, or the port does not exist.
     pub fn new(config: &Config, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
         let mut config = config.clone();
-        // It is nobody's but this process's, and the same at each call.
+        // A private state, equal in each call.
         config.leaf.state = None;
         config.leaf.seed.get_or_insert(1);
         config.leaf.cores.truncate(1);
         Self::of(Source::Leaf(Box::new(config)), capture, port)
     }
 
-    /// The same of an agent. Its workers are all there, and end a task when the capture has its reply.
+    /// Creates an agent. All its workers are attached, and complete a task when the capture has its reply.
     ///
     /// # Errors
-    /// As [`Offline::new`], and when the agent has peers: what becomes of its tasks depends on these.
+    /// As for [`Offline::new`], and if the agent has peers, on which its tasks' outcomes depend.
     pub fn of_agent(
         config: &AgentConfig,
         capture: &Path,
@@ -158,7 +158,7 @@ impl Offline {
         let mut config = config.clone();
         config.state = None;
         config.seed.get_or_insert(1);
-        // Of a worker that is silent in the capture nobody knows whether it hung.
+        // A worker's silence in the capture does not prove that it hung.
         config.host.worker_timeout_ms = 0;
         let workers = config.host.places().len();
         let mut offline = Self::of(Source::Agent(Box::new(config)), capture, port)?;
@@ -208,7 +208,7 @@ impl Offline {
         Ok(offline)
     }
 
-    /// What was taken for granted.
+    /// Returns the assumptions made.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -218,15 +218,15 @@ impl Offline {
         self.notes.push(text.into());
     }
 
-    /// The ports' MAC addresses: of the configuration, else those that the capture's packets are sent to.
+    /// Determines the ports' MAC addresses: configured, or destinations in the capture.
     fn look_for_macs(&mut self) {
         for at in 0..self.source.ports().len() {
             let port = &self.source.ports()[at];
             let (ip, device) = (port.ip, port.device.clone());
             let found = port.mac.or_else(|| {
-                let own = |one: &Captured| sent_to(&one.bytes, ip);
+                let own = |one: &CapturedPacket| sent_to(&one.bytes, ip);
                 let by_server =
-                    |one: &Captured| sent_by(&one.bytes, &self.source.servers_behind(port));
+                    |one: &CapturedPacket| sent_by(&one.bytes, &self.source.servers_behind(port));
                 let packets = &self.packets;
                 packets.iter().find_map(own).or_else(|| packets.iter().find_map(by_server))
             });
@@ -245,7 +245,7 @@ impl Offline {
         }
     }
 
-    /// Where hosts on the ports' networks are, by what they sent.
+    /// Determines the MAC addresses of hosts on the ports' networks, from their packets.
     fn look_for_hosts(&mut self) {
         for packet in &self.packets {
             let frame = &packet.bytes[..];
@@ -257,7 +257,7 @@ impl Offline {
         }
     }
 
-    /// The port that a packet came to; none of one that the node sent itself.
+    /// Returns the port that received a packet; `None` for packets that the node sent.
     fn port_of(&self, frame: &[u8]) -> Option<usize> {
         if frame.len() < ether::LEN {
             return Some(self.port.unwrap_or(0));
@@ -274,10 +274,10 @@ impl Offline {
         Some(self.port.or_else(to).or_else(near).unwrap_or(0))
     }
 
-    /// Explains the packets that are asked for; `each` says whether more are wanted.
+    /// Explains the requested packets; `each` returns true if more are wanted.
     ///
     /// # Errors
-    /// When there can't be such packets, or the configuration makes no node.
+    /// If such packets cannot exist, or the configuration gives no node.
     pub fn explain(
         &self,
         asked: proto::ExplainRequest,
@@ -294,16 +294,17 @@ impl Offline {
         let first = self.packets.first().map_or(Duration::ZERO, |packet| packet.time);
         let ports = self.source.ports().iter().map(|port| port.device.clone()).collect();
         let stamps = Stamps::from(BEGIN, first, TICKS_HZ);
-        let explaining = Explaining::new(vec![records], ports, stamps, Box::new(|| ()));
+        let explaining = ExplainSession::new(vec![records], ports, stamps, Box::new(|| ()));
         let (role, membership) = (self.source.role(), &node.membership);
-        let around = Around { role, membership: &membership.clone(), explaining: &explaining };
+        let around =
+            ExplainContext { role, membership: &membership.clone(), explaining: &explaining };
         let mut left = count;
         for packet in &self.packets {
             let since = packet.time.saturating_sub(first);
             let at = BEGIN + u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2);
             match self.port_of(&packet.bytes) {
                 Some(port) => {
-                    node.go_on(at);
+                    node.advance_to(at);
                     node.receive(port, &self.frame(packet, port));
                 }
                 None => node.has_sent(at, &packet.bytes),
@@ -318,8 +319,8 @@ impl Offline {
         Ok(())
     }
 
-    /// A packet as the port's device would give it: whole, and without the port's VLAN tag.
-    fn frame(&self, packet: &Captured, port: usize) -> Vec<u8> {
+    /// Returns a packet as the port's device would deliver it: complete, and without the port's VLAN tag.
+    fn frame(&self, packet: &CapturedPacket, port: usize) -> Vec<u8> {
         let config = &self.source.ports()[port];
         let mut frame = packet.bytes.clone();
         frame.truncate(FRAME_BYTES);
@@ -350,7 +351,7 @@ impl Offline {
         let table = assembly::table(config, TICKS_HZ)?;
         let mut membership = Membership::of(config);
         for (pool, entry) in config.pools.iter().zip(membership.pools.iter_mut().flatten()) {
-            // However old the capture is.
+            // Independent of the capture's age.
             let proof = |key: &crate::wire::auth::Key| {
                 Arc::new(ReplyAuthenticator::new(key.clone(), config.leaf.limits.workers, 0))
             };
@@ -380,14 +381,14 @@ impl Offline {
     }
 }
 
-/// Buffers, and so many ports in memory with their far ends.
+/// Creates buffers, and ports in memory with their far ends.
 fn ports(count: usize) -> (FramePool, Vec<RingPort>, Vec<RingPort>) {
     let frames = FramePool::new(FRAMES, FRAME_BYTES);
     let (near, far) = (0..count).map(|_| pair(DEPTH, &frames)).unzip();
     (frames, near, far)
 }
 
-/// What decides on packets.
+/// The deciding core.
 enum Core {
     Leaf(Box<Leaf<RingPort, FramePool>>),
     Agent(Box<Agent<RingPort, FramePool>>, OfflineWorkers),
@@ -404,7 +405,7 @@ struct Node {
 }
 
 impl Node {
-    /// A pass over its ports, whose far ends answer its questions and forget all else.
+    /// Polls its ports; the far ends answer its questions and discard everything else.
     fn poll(&mut self, now: u64) {
         self.now = now.max(self.now);
         match &mut self.core {
@@ -423,8 +424,8 @@ impl Node {
         }
     }
 
-    /// Time passes until then.
-    fn go_on(&mut self, until: u64) {
+    /// Advances the time to `until`.
+    fn advance_to(&mut self, until: u64) {
         let gap = until.saturating_sub(self.now);
         let step = (gap / STEPS).max(TICKS_HZ / 10_000);
         while self.now + step < until {
@@ -433,18 +434,18 @@ impl Node {
         self.now = self.now.max(until);
     }
 
-    /// A packet comes, and what it has the node ask for is answered.
+    /// Delivers a packet, and answers the node's questions.
     fn receive(&mut self, port: usize, frame: &[u8]) {
-        let _ = self.far[port].send(frame); // there is room: all that comes is taken at once
+        let _ = self.far[port].send(frame); // there is room: all packets are taken at once
         self.settle();
     }
 
-    /// The node had sent this: of an agent, that tells that a task has ended.
+    /// Handles a packet that the node sent. For an agent, it means that a task has ended.
     fn has_sent(&mut self, at: u64, frame: &[u8]) {
         let Core::Agent(_, workers) = &mut self.core else { return };
         let Some(ended) = EndedTask::in_frame(frame) else { return };
         workers.end(ended);
-        self.go_on(at);
+        self.advance_to(at);
         self.settle();
     }
 
@@ -454,7 +455,7 @@ impl Node {
     }
 }
 
-/// The answer to a question for a host, of which nobody knows whether it would have answered.
+/// Returns the answer to a question for a host, even if the real host might not have answered.
 fn answer(frame: &[u8], hosts: &BTreeMap<IpAddr, Mac>) -> Option<Vec<u8>> {
     if frame.len() < ether::LEN {
         return None;
@@ -489,7 +490,7 @@ fn answer(frame: &[u8], hosts: &BTreeMap<IpAddr, Mac>) -> Option<Vec<u8>> {
     }
 }
 
-/// The host that a frame is from, with its MAC address.
+/// Returns the source address of a frame with its MAC address.
 fn sender(frame: &[u8]) -> Option<(IpAddr, Mac)> {
     if frame.len() >= ether::LEN && ether::ether_type(frame) == ether::ARP {
         let arp = arp::Packet::parse(frame).ok()?;
@@ -499,7 +500,7 @@ fn sender(frame: &[u8]) -> Option<(IpAddr, Mac)> {
     (!from.is_unspecified()).then(|| (from, ether::src(frame)))
 }
 
-/// The addresses that a frame is from and to.
+/// Returns source and destination address of a frame.
 fn ends(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let packet = frame.get(ether::LEN..)?;
     match ether::ether_type(frame) {
@@ -515,7 +516,7 @@ fn ends(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// The MAC address of a node with this address, if the frame is sent to it or from it.
+/// Returns the MAC address of a node with this address, if the frame is to or from it.
 fn sent_to(frame: &[u8], ip: IpAddr) -> Option<Mac> {
     let (from, mac) = sender(frame)?;
     let dst = ether::dst(frame);
@@ -525,14 +526,14 @@ fn sent_to(frame: &[u8], ip: IpAddr) -> Option<Mac> {
     }
 }
 
-/// The MAC address that one of these hosts sends to.
+/// Returns the destination MAC address of a frame from one of these hosts.
 fn sent_by(frame: &[u8], hosts: &[IpAddr]) -> Option<Mac> {
     let (from, _) = sender(frame)?;
     let dst = ether::dst(frame);
     (hosts.contains(&from) && !dst.is_group()).then_some(dst)
 }
 
-/// Has the UDP checksum pass: over IPv4 0 is none, over IPv6 it is made anew.
+/// Makes the UDP checksum valid: none over IPv4, recomputed over IPv6.
 fn forget_checksum(frame: &mut [u8]) {
     if frame.len() >= ether::LEN && ether::ether_type(frame) == ether::IPV6 {
         return udp::renew_checksum_v6(frame);

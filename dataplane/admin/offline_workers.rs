@@ -1,7 +1,8 @@
-//! Workers of an agent that explains a capture: all are there, and one ends a task when the capture has its reply.
+//! Workers of an agent that explains a capture: all are attached, and one completes a task when the capture
+//! has its reply.
 //!
-//! Which worker has a task need not be the one that had it when the capture was made: an agent that draws draws anew. So a reply
-//! ends the task that it answers, whoever has it.
+//! The worker may differ from the original one, since random choices are drawn again. So a reply completes
+//! the task that it answers at any worker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::ring::{RegionError, WorkerEnd, WorkerRegion};
 use crate::wire::task::{Code, Extension, Header, NO_MEMBER};
 use crate::wire::udp;
 
-/// A task whose worker has ended it: its pool, who sent it, and its number, as its worker knows it.
+/// A completed task, as its worker knows it: pool, sender and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndedTask {
     pool: u16,
@@ -20,7 +21,7 @@ pub(super) struct EndedTask {
 }
 
 impl EndedTask {
-    /// The one whose reply this frame is.
+    /// Returns the task whose reply this frame is.
     pub(super) fn in_frame(frame: &[u8]) -> Option<Self> {
         let datagram = udp::parse(frame, true).ok()?;
         let payload = frame.get(datagram.payload()..usize::from(datagram.end))?;
@@ -40,22 +41,22 @@ impl EndedTask {
 #[derive(Debug)]
 pub(super) struct OfflineWorkers {
     workers: Vec<OfflineWorker>,
-    /// Tasks that ended and no worker here has ended yet, and how many of each.
+    /// Completed tasks that no worker here has yet, with their number.
     ended: BTreeMap<EndedTask, u32>,
 }
 
 #[derive(Debug)]
 struct OfflineWorker {
     end: WorkerEnd,
-    /// The agent has let it in.
+    /// True once the agent has granted its place.
     is_in: bool,
 }
 
 impl OfflineWorkers {
-    /// Those of this host, and what they have attached to.
+    /// Creates the workers of this host, and their region.
     ///
     /// # Errors
-    /// When there is no memory for that.
+    /// If there is no memory for it.
     pub(super) fn new(host: &HostConfig) -> Result<(Self, Arc<WorkerRegion>), RegionError> {
         let places = host.places();
         let region = Arc::new(WorkerRegion::heap_for(&places, host.shape())?);
@@ -64,12 +65,12 @@ impl OfflineWorkers {
         Ok((Self { workers, ended: BTreeMap::new() }, region))
     }
 
-    /// This task has ended: whoever has it, or is given it, ends it.
+    /// Completes a task at the worker that has it or gets it.
     pub(super) fn end(&mut self, task: EndedTask) {
         *self.ended.entry(task).or_default() += 1;
     }
 
-    /// Each takes what it is given, and ends what has ended.
+    /// Lets each worker take its tasks and complete the completed ones.
     pub(super) fn work(&mut self) {
         for worker in &mut self.workers {
             worker.work(&mut self.ended);

@@ -1,5 +1,5 @@
-//! Places for connections: bounded in all and by source. A newcomer takes the place of an idle connection where none is free, so
-//! connections that do nothing shut nobody out.
+//! Places for connections, bounded in total and per source. If no place is free, a new connection takes that
+//! of an idle one. Idle connections thus lock no client out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,14 +10,14 @@ use tokio::sync::oneshot;
 /// Peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// Peer over TCP. All addresses of an IPv6 network of prefix 64 are one source.
+    /// Peer over TCP. All addresses of an IPv6 /64 network are one source.
     Host(IpAddr),
     /// Process of this machine.
     Process(Option<i32>),
 }
 
 impl Source {
-    /// Source of a peer with this address.
+    /// Returns the source of a peer with this address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         Self::Host(match address.to_canonical() {
@@ -31,16 +31,16 @@ impl Source {
 #[derive(Debug)]
 pub struct Places {
     most: usize,
-    /// Most connections of one source that have not made a request.
+    /// Maximum number of connections of one source without a request.
     most_silent: usize,
     registry: Mutex<Registry>,
 }
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Connections in the order of their arrival.
+    /// Connections in the order of arrival.
     connections: BTreeMap<u64, Connection>,
-    /// Connections of each source, and those of them that have made no request.
+    /// Number of connections of each source: all, and those without a request.
     sources: HashMap<Source, Count>,
     /// Number of the newest event.
     clock: u64,
@@ -55,13 +55,13 @@ struct Count {
 #[derive(Debug)]
 struct Connection {
     source: Source,
-    /// It has made a request, so its handshake is over and its certificate was accepted.
+    /// True after its first request. Its handshake is over and its certificate was accepted.
     has_asked: bool,
-    /// Requests that are being answered.
+    /// Number of open requests.
     calls: usize,
     /// Number of the event that used it last.
     used: u64,
-    /// Ends it when dropped.
+    /// Ends the connection when dropped.
     _end: oneshot::Sender<()>,
 }
 
@@ -86,8 +86,8 @@ impl Registry {
         }
     }
 
-    /// Ends an idle connection: of the source with most connections, one without a request first, then the one unused for longest.
-    /// False when all of them are being answered.
+    /// Ends an idle connection of the source with the most connections. Prefers one without a request, then
+    /// the one unused for longest. Returns false if all of them have open requests.
     fn evict(&mut self, may_go: impl Fn(&Connection) -> bool) -> bool {
         let idle = self.connections.iter().filter(|(_, one)| one.calls == 0 && may_go(one));
         let rank =
@@ -98,7 +98,7 @@ impl Registry {
 }
 
 impl Places {
-    /// For so many connections, and at most `most_silent` of one source that have not made a request.
+    /// Creates `most` places. At most `most_silent` connections of one source may be without a request.
     #[must_use]
     pub fn new(most: usize, most_silent: usize) -> Arc<Self> {
         Arc::new(Self { most, most_silent, registry: Mutex::default() })
@@ -108,7 +108,8 @@ impl Places {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a connection of this source a place. None when all places are taken by connections that are being answered.
+    /// Gives a connection of this source a place. Returns `None` if it cannot evict another one, since all
+    /// have open requests.
     #[must_use]
     pub fn admit(self: &Arc<Self>, source: Source) -> Option<Place> {
         let mut registry = self.registry();
@@ -129,7 +130,7 @@ impl Places {
         Some(Place { seat, ended })
     }
 
-    /// Ends one idle connection, for its file descriptor.
+    /// Ends one idle connection to free its file descriptor. Returns false if there is none.
     pub fn evict(&self) -> bool {
         self.registry().evict(|_| true)
     }
@@ -143,7 +144,7 @@ impl Places {
     }
 }
 
-/// A connection's place, free again when this is dropped.
+/// Place of a connection, free again on drop.
 #[derive(Debug)]
 pub struct Place {
     seat: Seat,
@@ -152,7 +153,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Name of the place, for the connection's requests.
+    /// Returns the place's seat, for the connection's requests.
     #[must_use]
     pub fn seat(&self) -> Seat {
         self.seat.clone()
@@ -165,7 +166,7 @@ impl Drop for Place {
     }
 }
 
-/// Name of a place.
+/// Name of a place, shared with the connection's requests.
 #[derive(Clone, Debug)]
 pub struct Seat {
     places: Arc<Places>,
@@ -173,7 +174,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Notes a request; it is being answered until the result is dropped.
+    /// Counts a request as open until the result is dropped.
     #[must_use]
     pub fn call(&self) -> Call {
         let mut registry = self.places.registry();
@@ -191,7 +192,7 @@ impl Seat {
     }
 }
 
-/// A request that is being answered.
+/// Open request.
 #[derive(Debug)]
 pub struct Call(Seat);
 
@@ -229,7 +230,7 @@ mod tests {
         let mut operator = places.admit(host(9)).unwrap();
         drop(operator.seat().call());
         let mut idle: Vec<_> = (0..3).map(|_| places.admit(host(1)).unwrap()).collect();
-        // A source with many connections gives its own before another's.
+        // The source with the most connections loses one of its own.
         for _ in 0..20 {
             idle.push(places.admit(host(1)).unwrap());
         }

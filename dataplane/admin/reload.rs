@@ -1,4 +1,5 @@
-//! A configuration file read again while its node runs: what differs, as changes; or what can't change, which is told then.
+//! Reloads of the configuration file of a running node: computes the changes, or names the keys that cannot
+//! change.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,14 +12,16 @@ use crate::policy::Reports;
 use crate::role::colocated::AGENT_IP;
 use crate::state::table::Role;
 
-/// Computes the changes that turn a node, and the agent on its core if there is one, into a configuration that was read.
+/// Computes the changes that turn a node into a configuration that was read. The second membership is that of
+/// the agent on the node's core, if there is one.
 pub type Delta =
     Box<dyn Fn(&Membership, Option<&Membership>) -> Result<Vec<Change>, String> + Send>;
 
-/// Reads and checks the configuration file. It runs on a thread of its own: a file system that does not answer delays no other request.
+/// Reads and checks the configuration file. It runs on its own thread, so that a stalled file system does not
+/// delay other requests.
 pub type Reader = Arc<dyn Fn() -> Result<Delta, String> + Send + Sync>;
 
-/// Reader of the file that a leaf or spine started with.
+/// Returns the reader of the file that a leaf or spine started with.
 #[must_use]
 pub fn leafs_reader(started: &Config) -> Reader {
     let started = Arc::new(started.clone());
@@ -29,7 +32,7 @@ pub fn leafs_reader(started: &Config) -> Reader {
     })
 }
 
-/// Reader of the file that an agent started with.
+/// Returns the reader of the file that an agent started with.
 #[must_use]
 pub fn agents_reader(started: &AgentConfig) -> Reader {
     let started = Arc::new(started.clone());
@@ -40,18 +43,20 @@ pub fn agents_reader(started: &AgentConfig) -> Reader {
     })
 }
 
-/// What leads from a leaf, which began with `started` and is at `now`, with the agent on its core at `of_agent`, to one that begins with
-/// `wanted`. Pools that the agent is to have no more go when their workers have gone, by the reload after that.
+/// Computes the changes that turn the running configuration of a leaf or spine into `wanted`.
+///
+/// The node started with `started` and now has the membership `now`; the agent on its core has `of_agent`. A
+/// pool that the agent no longer has is removed after its workers have left, by the next reload.
 ///
 /// # Errors
-/// What can't change while it runs, a line each.
+/// Keys that cannot change at run time, one per line.
 pub fn leaf(
     started: &Config,
     wanted: &Config,
     now: &Membership,
     of_agent: Option<&Membership>,
 ) -> Result<Vec<Change>, String> {
-    let mut kept = Kept::new(started.role == Role::Spine);
+    let mut kept = ImmutableKeys::new(started.role == Role::Spine);
     let (was, is, table) = (&started.leaf, &wanted.leaf, started.role.name());
     let key = |name: &str| format!("{table}.{name}");
     kept.same(table, &started.role, &wanted.role);
@@ -92,26 +97,27 @@ pub fn leaf(
         _ => Vec::new(),
     };
     let changes = kept.changes(now, &Membership::of(wanted))?;
-    // What removes workers comes with the leaf's.
+    // The leaf's changes also remove the agent's workers, so they come first.
     Ok([changes, of_agent].concat())
 }
 
-/// The agent on a leaf's core, as the leaf's file has it.
+/// Returns the membership of the agent on a leaf's core, as in the leaf's file.
 fn agent_of(host: &HostConfig) -> Membership {
     Membership::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(AGENT_IP)))
 }
 
-/// The same of an agent.
+/// Computes the changes that turn the running configuration of an agent into `wanted`, whose membership is
+/// `begun`.
 ///
 /// # Errors
-/// What can't change while it runs, a line each.
+/// Keys that cannot change at run time, one per line.
 pub fn agent(
     started: &AgentConfig,
     wanted: &AgentConfig,
     now: &Membership,
     begun: &Membership,
 ) -> Result<Vec<Change>, String> {
-    let mut kept = Kept::new(false);
+    let mut kept = ImmutableKeys::new(false);
     kept.same("agent.core", &started.core, &wanted.core);
     kept.same("agent.id", &started.id, &wanted.id);
     kept.same("agent.udp_port", &started.udp_port, &wanted.udp_port);
@@ -141,16 +147,16 @@ pub fn agent(
     kept.changes(now, begun)
 }
 
-/// What can't change and would have to.
-pub(super) struct Kept {
-    /// A line each.
+/// Keys that differ and cannot change at run time.
+pub(super) struct ImmutableKeys {
+    /// Messages, one per key.
     lines: Vec<String>,
-    /// The node is a spine: its members may be in several pools.
+    /// True for a spine, whose members may be in several pools.
     is_spine: bool,
 }
 
-impl Kept {
-    /// Nothing yet.
+impl ImmutableKeys {
+    /// Creates an empty list.
     pub(super) const fn new(is_spine: bool) -> Self {
         Self { lines: Vec::new(), is_spine }
     }
@@ -165,7 +171,8 @@ impl Kept {
         }
     }
 
-    /// How much there may be is what there was room for at the start; unless given it grows with what there is.
+    /// Compares maximum numbers. Memory for them is reserved at the start. A maximum without a key follows from
+    /// further entries and is not compared.
     fn room(
         &mut self,
         table: &str,
@@ -190,9 +197,9 @@ impl Kept {
         self.room(table, &["pools_max", "workers_max"], (&was.room, &is.room));
     }
 
-    /// What leads the pools of an agent on a leaf's core to others, but for their workers, which are the leaf's as well.
+    /// Computes the changes of the pools of an agent on a leaf's core. Their workers change with the leaf's.
     fn pools_alone(&mut self, now: &Membership, wanted: &Membership) -> Vec<Change> {
-        let mut found = Found::default();
+        let mut found = ReloadChanges::default();
         self.pools_of(&mut found, now, wanted);
         let has_workers =
             |id| now.workers().any(|(at, _)| now.pool(id).is_some_and(|(pool, _)| pool == at));
@@ -203,20 +210,20 @@ impl Kept {
         changes.map(|change| Change::OfAgent(Box::new(change))).collect()
     }
 
-    /// What leads from one membership to another.
+    /// Computes the changes from one membership to another.
     pub(super) fn changes(
         mut self,
         now: &Membership,
         wanted: &Membership,
     ) -> Result<Vec<Change>, String> {
-        let mut found = Found::default();
+        let mut found = ReloadChanges::default();
         self.servers(&mut found, now, wanted);
         self.pools_of(&mut found, now, wanted);
         self.workers(&mut found, now, wanted);
         if self.lines.is_empty() { Ok(found.in_order()) } else { Err(self.lines.join("\n")) }
     }
 
-    fn servers(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
+    fn servers(&mut self, found: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
         let at = |of: &Membership, ip| -> Vec<Server> {
             of.servers.iter().flatten().filter(|one| one.ip == ip).copied().collect()
         };
@@ -238,8 +245,8 @@ impl Kept {
         }
     }
 
-    /// A server of several pools has as many entries.
-    fn server(&mut self, found: &mut Found, was: &[Server], is: &Server) {
+    /// Compares a server. A server of several pools has one entry per pool.
+    fn server(&mut self, found: &mut ReloadChanges, was: &[Server], is: &Server) {
         let mut alike = was.iter().filter(|was| was.registers == is.registers).peekable();
         if alike.peek().is_none() {
             return self.note(format!("`server.registers` of {}", is.ip));
@@ -250,7 +257,7 @@ impl Kept {
         }
     }
 
-    fn pools_of(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
+    fn pools_of(&mut self, found: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
         for pool in wanted.pools.iter().flatten() {
             match now.pool(pool.id) {
                 None if pool.reports == Reports::Messages => {
@@ -263,7 +270,7 @@ impl Kept {
                         queue: pool.queue,
                         overflow: pool.overflow,
                         shared_workers: pool.shared_workers,
-                        key_file: None, // one with a key is refused above
+                        key_file: None, // a pool with a key is refused above
                     });
                     found.fabric((now, None), (wanted, pool));
                 }
@@ -283,7 +290,7 @@ impl Kept {
         }
     }
 
-    fn pool(&mut self, found: &mut Found, was: &Pool, is: &Pool) {
+    fn pool(&mut self, found: &mut ReloadChanges, was: &Pool, is: &Pool) {
         let id = is.id;
         if was.shared_workers != is.shared_workers {
             self.note(format!("`pool.shared_workers` of pool {id}"));
@@ -300,7 +307,7 @@ impl Kept {
         }
     }
 
-    fn workers(&mut self, found: &mut Found, now: &Membership, wanted: &Membership) {
+    fn workers(&mut self, found: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
         let (here, there) = (self.places(now), self.places(wanted));
         for (key, place) in &there {
             let id = place.worker.id;
@@ -332,43 +339,43 @@ impl Kept {
         found.removed.splice(0..0, leaving);
     }
 
-    /// All workers, by id; of a spine, where a leaf may be in several pools, by pool and id.
-    fn places(&self, of: &Membership) -> BTreeMap<(Option<u16>, u16), Placed> {
+    /// Returns all workers by id. For a spine the key also has the pool: a leaf may be in several.
+    fn places(&self, of: &Membership) -> BTreeMap<(Option<u16>, u16), WorkerPlace> {
         let placed = |(pool, worker): (usize, &Worker)| {
             let pool = of.pools[pool].as_ref()?.id;
             let server = of.servers.get(usize::from(worker.server)).copied().flatten()?.ip;
             let key = (self.is_spine.then_some(pool), worker.id);
-            Some((key, Placed { worker: *worker, pool, server }))
+            Some((key, WorkerPlace { worker: *worker, pool, server }))
         };
         of.workers().filter_map(placed).collect()
     }
 }
 
-/// A worker, and where it is.
-struct Placed {
+/// Worker with its pool and server.
+struct WorkerPlace {
     worker: Worker,
     pool: u16,
     server: IpAddr,
 }
 
-/// Changes, by when they are made.
+/// Changes, grouped by the order in which they are made.
 #[derive(Default)]
-struct Found {
+struct ReloadChanges {
     servers: Vec<Change>,
     pools: Vec<Change>,
     removed: Vec<Change>,
     workers: Vec<Change>,
-    /// Servers and pools whose workers leave with them.
+    /// Removed servers and pools. Their workers leave with them.
     leaving: Vec<IpAddr>,
     ending: Vec<u16>,
 }
 
-impl Found {
+impl ReloadChanges {
     fn in_order(self) -> Vec<Change> {
         [self.servers, self.pools, self.removed, self.workers].concat()
     }
 
-    /// False when it comes with another entry, which says something else of it.
+    /// Adds a server. Returns false if it has another entry with different values.
     fn add_server(&mut self, server: &Server) -> bool {
         let Server { ip, mac, registers, .. } = *server;
         let change = Change::AddServer { ip, mac, registers };
@@ -389,11 +396,11 @@ impl Found {
         }
     }
 
-    fn takes_along(&self, worker: &Placed) -> bool {
+    fn takes_along(&self, worker: &WorkerPlace) -> bool {
         self.leaving.contains(&worker.server) || self.ending.contains(&worker.pool)
     }
 
-    fn add_worker(&mut self, of: &Placed) {
+    fn add_worker(&mut self, of: &WorkerPlace) {
         let same = self.workers.iter_mut().find_map(|change| match change {
             Change::AddWorkers { server, pool, workers, speed }
                 if (*server, *pool, *speed) == (Some(of.server), of.pool, of.worker.speed) =>
@@ -413,7 +420,7 @@ impl Found {
         }
     }
 
-    fn set_speed(&mut self, of_pool: Option<u16>, of: &Placed) {
+    fn set_speed(&mut self, of_pool: Option<u16>, of: &WorkerPlace) {
         let same = self.workers.iter_mut().find_map(|change| match change {
             Change::SetSpeed { pool, workers, speed }
                 if (*pool, *speed) == (of_pool, of.worker.speed) =>
@@ -432,7 +439,7 @@ impl Found {
         }
     }
 
-    /// What differs of where clients ask for a pool, and of the spine that is told of it.
+    /// Adds the changes of a pool's service address and of its link to a spine.
     fn fabric(
         &mut self,
         (now, was): (&Membership, Option<&Pool>),
@@ -471,7 +478,7 @@ mod tests {
         config.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// What a leaf of the file above has to change for another file.
+    /// Returns the changes from the file above to another file.
     fn changes(text: &str) -> Result<Vec<String>, String> {
         let (started, wanted) = (parse(LEAF), parse(text));
         let now = Membership::of(&started);
@@ -501,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_takes_its_workers_along_and_servers_theirs() {
+    fn pool_removal_removes_workers_and_servers() {
         let (first, rest) = LEAF.split_once("[[pool]]\nid = 2").unwrap();
         let (_, rest) = rest.split_once("'sed'\n").unwrap();
         let (rest, _) = rest.rsplit_once("[[server]]").unwrap();
@@ -520,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_on_the_leafs_core_changes_with_it() {
+    fn colocated_agent_changes_with_its_leaf() {
         let agent = |pools: &str| {
             let text = format!("{LEAF}[agent]\nname = 'memory'\n{pools}");
             parse(&text.replace("cores = [1]", "cores = [1]\nworkers_max = 64"))
@@ -546,7 +553,7 @@ mod tests {
             "agent add-pool id=2 policy=sed queue=4096 overflow=drop",
         ];
         assert_eq!(changes(&wanted), expected);
-        // Its pool goes when its workers have gone.
+        // The agent's pool goes after its workers.
         let other = pool(2, "sed", "30");
         assert!(!changes(&other).iter().any(|change| change.starts_with("agent remove-pool")));
         let now = (now.0, {
@@ -562,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_can_not_change_is_named_at_once() {
+    fn all_immutable_keys_are_named_at_once() {
         let wanted = LEAF
             .replace("id = 1\ncores = [1]", "id = 2\ncores = [1, 2]\nworkers_max = 99")
             .replace("workers = '0-3'", "workers = '0-2'")
@@ -584,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_jobs_of_an_agent_can_not_change_while_it_runs() {
+    fn batch_job_change_is_refused_while_running() {
         let file = |jobs: &str| {
             let text = format!(
                 "[agent]\nname = 'memory'\ncore = 0\n[[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\n\

@@ -1,4 +1,4 @@
-//! What other threads ask of a node's control, and the answers: changes are answered when all cores have taken them.
+//! Requests of other threads to a node's control. A change is answered after all cores have taken it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -7,80 +7,80 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, TAKEN_MAX};
-use super::explain::{ExplainSpec, Explaining};
+use super::explain::{ExplainSession, ExplainSpec};
 #[cfg(feature = "control")]
-use super::follow::{Followed, Follows};
+use super::follow::{FollowResult, FollowerKind};
 use super::reload::{Delta, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
-use crate::control::{Change, ChangeError, Control, Cores, Membership, WorkerHere};
+use crate::control::{Change, ChangeError, Control, Cores, LocalWorker, Membership};
 use crate::state::Table;
 use crate::state::table::Snapshot;
 use crate::stats::PortStats;
 
-/// What workers have answered is counted so often at least; their counts in the state start anew after 2^32.
+/// Maximum interval of counting workers' reports. Their counters in the state wrap at 2^32.
 const TALLY: Duration = Duration::from_secs(10);
-/// Between two looks whether they have.
+/// Poll interval while requests are pending.
 const LOOK: Duration = Duration::from_micros(500);
 
-/// The configuration must be read and checked within this time.
+/// Time limit for reading and checking the configuration.
 pub const READ_MAX: Duration = Duration::from_secs(5);
 
-/// Why something that was asked for has not been done.
+/// Reason why a request failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RequestError {
-    /// A change can't be; nothing has changed.
+    /// A change was refused. Nothing has changed.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// The version is another one; nothing has changed.
+    /// The node has another version. Nothing has changed.
     #[error(
         "the node's version is {found}, not {wanted}: look at what has changed since, and ask again"
     )]
     Version {
-        /// That of the node.
+        /// Version of the node.
         found: u64,
-        /// The one that was asked for.
+        /// Version in the request.
         wanted: u64,
     },
-    /// The configuration is wrong, or has what can't change while the node runs; nothing has changed.
+    /// The configuration is invalid, or changes a key that cannot change at run time. Nothing has changed.
     #[error("{0}")]
     Reload(String),
-    /// A core has not taken the change in time. It is made, and will be taken when the core polls again.
+    /// A core has not taken the change in time. The change is made, and the core takes it at its next poll.
     #[error("change {0} is made, and a core has not taken it for 5 s: it does not poll")]
     Late(u64),
 }
 
-/// What a reload has done, or would do.
+/// Result of a reload, or of a dry run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reloaded {
-    /// All cores decide by this version.
+pub struct ReloadResult {
+    /// Version by which all cores decide.
     pub version: u64,
-    /// What differed.
+    /// Changes made, or found by a dry run.
     pub changes: Vec<Change>,
 }
 
-/// A node at one moment.
+/// State of a node at one moment.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// What there is, by the newest change.
+pub struct NodeSnapshot {
+    /// Membership after the newest change.
     pub membership: Membership,
-    /// All cores decide by this version, or by a later one.
+    /// Version that all cores have taken. Some may have a later one.
     pub acknowledged: u64,
-    /// Its state.
+    /// State of the node.
     pub snapshot: Snapshot,
-    /// What its devices have counted.
+    /// Counters of its devices.
     pub ports: Vec<PortStats>,
-    /// What its workers were sent and have answered.
+    /// Tasks sent to and answered by its workers.
     pub tally: Tally,
-    /// Workers behind the node's own core.
-    pub workers_here: BTreeMap<u16, WorkerHere>,
-    /// The tap that is on.
+    /// Workers behind the node's own core, by id.
+    pub workers_here: BTreeMap<u16, LocalWorker>,
+    /// Active tap.
     pub tap: Option<TapStats>,
 }
 
-/// What is asked.
+/// Request to the thread that watches the node.
 enum Request {
-    Look(Answer<Seen>),
+    Look(Answer<NodeSnapshot>),
     #[cfg(feature = "control")]
     SilentSpines(Answer<Vec<u16>>),
     Change {
@@ -90,14 +90,14 @@ enum Request {
         answer: Answer<Result<u64, RequestError>>,
     },
     Reload(Reload),
-    /// The configuration was read for a reload.
+    /// Changes of a reload, after its file was read.
     Apply(Delta, Reload),
     #[cfg(feature = "control")]
     Follow {
         wanted: Box<Membership>,
-        follows: Follows,
+        follows: FollowerKind,
         since: Instant,
-        answer: Answer<Result<Followed, RequestError>>,
+        answer: Answer<Result<FollowResult, RequestError>>,
     },
     StartTap(TapSpec, TapAnswer),
     StopTap(TapAnswer),
@@ -124,11 +124,11 @@ impl fmt::Debug for Request {
     }
 }
 
-/// A request for what the configuration file has by now.
+/// Request for a reload.
 struct Reload {
     dry_run: bool,
     since: Instant,
-    answer: Answer<Result<Reloaded, RequestError>>,
+    answer: Answer<Result<ReloadResult, RequestError>>,
 }
 
 impl Reload {
@@ -138,7 +138,7 @@ impl Reload {
     }
 }
 
-/// Why a reload is refused while its file is not read.
+/// Returns the error of a reload whose file was not read in time.
 fn unread() -> RequestError {
     let most = READ_MAX.as_secs();
     RequestError::Reload(format!(
@@ -146,23 +146,24 @@ fn unread() -> RequestError {
     ))
 }
 
-/// Asks. When the node has ended, answers are dropped at once.
+/// Sender of requests. After the end of the node, answers are dropped at once.
 #[derive(Clone, Debug)]
 pub struct Handle(Sender<Request>);
 
 impl Handle {
-    /// For a node at this moment.
-    pub fn look(&self, answer: impl FnOnce(Seen) + Send + 'static) {
+    /// Requests a snapshot of the node.
+    pub fn look(&self, answer: impl FnOnce(NodeSnapshot) + Send + 'static) {
         let _ = self.0.send(Request::Look(Box::new(answer)));
     }
 
-    /// For a leaf's spines that are silent, by id.
+    /// Requests the ids of a leaf's silent spines.
     #[cfg(feature = "control")]
     pub fn silent_spines(&self, answer: impl FnOnce(Vec<u16>) + Send + 'static) {
         let _ = self.0.send(Request::SilentSpines(Box::new(answer)));
     }
 
-    /// For changes, all of them at once or none, if the node's version is this one. The answer is the version that has them.
+    /// Requests changes: all of them or none. With `if_version`, only at this version of the node. The answer
+    /// is the version that contains them.
     pub fn change(
         &self,
         changes: Vec<Change>,
@@ -173,29 +174,29 @@ impl Handle {
         let _ = self.0.send(Request::Change { changes, if_version, since, answer });
     }
 
-    /// For what the configuration file has by now; with `dry_run` only for what would change.
+    /// Requests a reload of the configuration file. With `dry_run`, nothing changes.
     pub fn reload(
         &self,
         dry_run: bool,
-        answer: impl FnOnce(Result<Reloaded, RequestError>) + Send + 'static,
+        answer: impl FnOnce(Result<ReloadResult, RequestError>) + Send + 'static,
     ) {
         let (since, answer) = (Instant::now(), Box::new(answer));
         let _ = self.0.send(Request::Reload(Reload { dry_run, since, answer }));
     }
 
-    /// For what a controller says that the node is to be.
+    /// Requests the changes that lead to a controller's desired state.
     #[cfg(feature = "control")]
     pub fn follow(
         &self,
         wanted: Membership,
-        follows: Follows,
-        answer: impl FnOnce(Result<Followed, RequestError>) + Send + 'static,
+        follows: FollowerKind,
+        answer: impl FnOnce(Result<FollowResult, RequestError>) + Send + 'static,
     ) {
         let (wanted, since, answer) = (Box::new(wanted), Instant::now(), Box::new(answer));
         let _ = self.0.send(Request::Follow { wanted, follows, since, answer });
     }
 
-    /// For a capture of what passes. The answer is what it records, when all cores do.
+    /// Requests a tap. The answer comes when all cores record.
     pub fn start_tap(
         &self,
         spec: TapSpec,
@@ -204,22 +205,23 @@ impl Handle {
         let _ = self.0.send(Request::StartTap(spec, Box::new(answer)));
     }
 
-    /// For the end of it. The answer is what was recorded, when the file is complete.
+    /// Requests the end of the tap. The answer comes when the file is complete.
     pub fn stop_tap(&self, answer: impl FnOnce(Result<TapStats, TapError>) + Send + 'static) {
         let _ = self.0.send(Request::StopTap(Box::new(answer)));
     }
 
-    /// For what becomes of packets, and why. The answer is what tells it, when all cores do; they end when it is dropped.
+    /// Requests explanations of packets. The answer comes when all cores record them. They stop when the
+    /// session is dropped.
     pub fn explain(
         &self,
         spec: ExplainSpec,
-        answer: impl FnOnce(Result<Explaining, TapError>) + Send + 'static,
+        answer: impl FnOnce(Result<ExplainSession, TapError>) + Send + 'static,
     ) {
         let _ = self.0.send(Request::Explain(spec, Box::new(answer)));
     }
 }
 
-/// A reader's thread, and the reload that waits for it until its time is over.
+/// Thread of a reader, and its reload until the time limit.
 struct ReadJob {
     began: Instant,
     result: Receiver<Result<Delta, String>>,
@@ -238,31 +240,31 @@ impl ReadJob {
     }
 }
 
-/// Who waits for cores to take a change.
-struct Waiting {
+/// Request that waits for cores to take its change.
+struct PendingRequests {
     epoch: u64,
     since: Instant,
     answer: Answer<Result<u64, RequestError>>,
 }
 
-/// A node's control, and what is asked of it.
+/// A node's control and the requests to it.
 pub struct Requests<C: Cores> {
     control: Control<C>,
     table: Arc<Table>,
     sender: Sender<Request>,
     asked: Receiver<Request>,
-    /// Taken, and not done yet: a core is busy.
+    /// Received requests that wait for a busy core.
     next: VecDeque<Request>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingRequests>,
     reader: Reader,
     reading: Option<ReadJob>,
     /// Reloads that wait for the reader's thread.
     reloads: VecDeque<Reload>,
     taps: Taps,
     tally: Tally,
-    /// When that was last counted.
+    /// Time of the last count.
     tallied: Instant,
-    /// The last epoch that was told of.
+    /// Last acknowledged version that was logged.
     told: u64,
     started: Instant,
 }
@@ -274,7 +276,8 @@ impl<C: Cores> fmt::Debug for Requests<C> {
 }
 
 impl<C: Cores> Requests<C> {
-    /// To a control of the node with this state, whose configuration `reader` reads.
+    /// Creates a queue of requests to the control of the node with this state. `reader` reads the node's
+    /// configuration file.
     pub fn new(control: Control<C>, table: Arc<Table>, reader: Reader) -> Self {
         let told = control.membership().epoch;
         let (sender, asked) = mpsc::channel();
@@ -298,25 +301,25 @@ impl<C: Cores> Requests<C> {
         }
     }
 
-    /// The same, where what passes can be recorded.
+    /// Adds the points where packets can be recorded.
     #[must_use]
     pub fn with_taps(self, points: TapPoints) -> Self {
         Self { taps: Taps::of(points), ..self }
     }
 
-    /// Asks.
+    /// Returns a sender of requests.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle(self.sender.clone())
     }
 
-    /// The control, with what all that was asked for has led to.
+    /// Returns the control after all requests so far.
     #[must_use]
     pub fn control(&self) -> &Control<C> {
         &self.control
     }
 
-    /// Does what is asked for during this time. `ports` are looked at when somebody asks.
+    /// Serves requests for this time. Reads `ports` on request only.
     pub fn serve_for(&mut self, time: Duration, ports: &dyn Fn() -> Vec<PortStats>) {
         let end = Instant::now() + time;
         loop {
@@ -332,25 +335,25 @@ impl<C: Cores> Requests<C> {
             let time = if is_pending { left.min(LOOK) } else { left };
             match self.asked.recv_timeout(time) {
                 Ok(request) => self.next.push_back(request),
-                // Whoever has the sender is here.
+                // `Disconnected` cannot occur: `self` has a sender.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
     }
 
-    /// Does what has been asked for, answers whose changes all cores have taken, and lets go of what has left. `now_ns` is any
-    /// clock's that does not go back.
+    /// Handles requests, answers those whose changes all cores have taken, and frees the places of departed
+    /// members. `now_ns` is any monotonic clock's.
     pub fn serve(&mut self, now_ns: u64, ports: &dyn Fn() -> Vec<PortStats>) {
-        // Before anybody leaves, whose last answers would not be counted.
+        // Counts before members depart; their last replies would be lost.
         if self.has_all() && (!self.control.is_settled() || self.tallied.elapsed() > TALLY) {
             self.count();
         }
         self.control.tend(now_ns);
-        self.taps.tend();
+        self.taps.poll();
         self.next.extend(self.asked.try_iter());
         self.read();
         while let Some(request) = self.next.pop_front() {
-            if let Some(again) = self.meet(request, ports) {
+            if let Some(again) = self.try_handle(request, ports) {
                 self.next.push_front(again);
                 break;
             }
@@ -358,12 +361,13 @@ impl<C: Cores> Requests<C> {
         self.answer();
     }
 
-    /// All cores have all changes.
+    /// Returns true if all cores have taken all changes.
     fn has_all(&self) -> bool {
         self.control.acknowledged() == self.control.membership().epoch
     }
 
-    /// Counts what was sent and answered; not while a core has the words of a worker whose place is another's by now.
+    /// Counts sent and answered tasks, unless a core lacks a change. Such a core may still have the numbers of
+    /// the previous worker of a place.
     fn count(&mut self) -> Snapshot {
         let snapshot = self.table.snapshot();
         if self.has_all() {
@@ -379,19 +383,24 @@ impl<C: Cores> Requests<C> {
             self.told = acknowledged;
             log::info!("change {acknowledged}: {}", C::DECIDE);
         }
-        let is_over = |one: &Waiting| one.epoch <= acknowledged || one.since.elapsed() > TAKEN_MAX;
+        let is_over =
+            |one: &PendingRequests| one.epoch <= acknowledged || one.since.elapsed() > TAKEN_MAX;
         for one in self.waiting.extract_if(.., |one| is_over(one)) {
             let taken = one.epoch <= acknowledged;
             (one.answer)(if taken { Ok(one.epoch) } else { Err(RequestError::Late(one.epoch)) });
         }
     }
 
-    /// Does one thing, unless a core is busy: then it gives it back.
-    fn meet(&mut self, request: Request, ports: &dyn Fn() -> Vec<PortStats>) -> Option<Request> {
+    /// Handles one request. Returns it if a core is busy.
+    fn try_handle(
+        &mut self,
+        request: Request,
+        ports: &dyn Fn() -> Vec<PortStats>,
+    ) -> Option<Request> {
         match request {
             Request::Look(answer) => {
                 let snapshot = self.count();
-                answer(Seen {
+                answer(NodeSnapshot {
                     membership: self.control.membership().clone(),
                     acknowledged: self.control.acknowledged(),
                     snapshot,
@@ -413,7 +422,7 @@ impl<C: Cores> Requests<C> {
                         log::error!("change refused: {}: {error}", text.join("; "));
                         answer(Err(error));
                     }
-                    Ok(epoch) => self.waiting.push(Waiting { epoch, since, answer }),
+                    Ok(epoch) => self.waiting.push(PendingRequests { epoch, since, answer }),
                 }
             }
             Request::Reload(reload) => {
@@ -432,9 +441,9 @@ impl<C: Cores> Requests<C> {
                     let (epoch, changes) = (reloaded.version, reloaded.changes);
                     let Reload { since, answer, .. } = reload;
                     let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
-                        answer(taken.map(|version| Reloaded { version, changes }));
+                        answer(taken.map(|version| ReloadResult { version, changes }));
                     });
-                    self.waiting.push(Waiting { epoch, since, answer });
+                    self.waiting.push(PendingRequests { epoch, since, answer });
                 }
             },
             #[cfg(feature = "control")]
@@ -444,11 +453,11 @@ impl<C: Cores> Requests<C> {
                         return Some(Request::Follow { wanted, follows, since, answer });
                     }
                     Err(error) => answer(Err(error)),
-                    Ok(Followed { version: epoch, is_complete }) => {
+                    Ok(FollowResult { version: epoch, is_complete }) => {
                         let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
-                            answer(taken.map(|version| Followed { version, is_complete }));
+                            answer(taken.map(|version| FollowResult { version, is_complete }));
                         });
-                        self.waiting.push(Waiting { epoch, since, answer });
+                        self.waiting.push(PendingRequests { epoch, since, answer });
                     }
                 }
             }
@@ -475,14 +484,18 @@ impl<C: Cores> Requests<C> {
     }
 
     #[cfg(feature = "control")]
-    fn follow(&mut self, wanted: &Membership, follows: &Follows) -> Result<Followed, RequestError> {
+    fn follow(
+        &mut self,
+        wanted: &Membership,
+        follows: &FollowerKind,
+    ) -> Result<FollowResult, RequestError> {
         let next = super::follow::changes(self.control.membership(), wanted, follows);
         let (changes, is_complete) = next.map_err(RequestError::Reload)?;
-        Ok(Followed { version: self.change(&changes, None)?, is_complete })
+        Ok(FollowResult { version: self.change(&changes, None)?, is_complete })
     }
 
-    /// Takes the reader's result, and starts the next reading. A reading that takes too long is given up: its reload is refused, and so
-    /// are later ones until its thread ends.
+    /// Takes the reader's result and starts the next read. A read that takes too long is abandoned: its
+    /// reload is refused, and so are later ones until its thread ends.
     fn read(&mut self) {
         if let Some(mut reading) = self.reading.take() {
             match reading.result.try_recv() {
@@ -517,15 +530,15 @@ impl<C: Cores> Requests<C> {
         }
     }
 
-    fn reload(&mut self, delta: &Delta, dry_run: bool) -> Result<Reloaded, RequestError> {
+    fn reload(&mut self, delta: &Delta, dry_run: bool) -> Result<ReloadResult, RequestError> {
         let (now, of_agent) = (self.control.membership(), self.control.of_agent());
         let changes = delta(now, of_agent).map_err(RequestError::Reload)?;
         if dry_run {
             self.control.after(&changes)?;
-            return Ok(Reloaded { version: self.control.membership().epoch, changes });
+            return Ok(ReloadResult { version: self.control.membership().epoch, changes });
         }
         let version = self.change(&changes, None)?;
         log::info!("reloaded: {}, version {version}", crate::quantity(changes.len(), "change"));
-        Ok(Reloaded { version, changes })
+        Ok(ReloadResult { version, changes })
     }
 }

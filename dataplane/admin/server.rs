@@ -1,5 +1,5 @@
-//! The control's thread: gRPC over a socket of the user's and over TCP, and /metrics. It is on no dispatcher core's CPU while there
-//! are others, and asks the thread that watches the node for everything.
+//! Thread of the control: gRPC over a socket of the user and over TCP, and /metrics. It avoids the CPUs of
+//! dispatcher cores if there are others. It sends every request to the thread that watches the node.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -19,7 +19,7 @@ use tonic::transport::ServerTlsConfig;
 use super::cpus::stay_on;
 use super::generated::control_server::ControlServer;
 use super::listen::{
-    self, Accepted, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
+    self, Connections, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
 };
 use super::metrics::{self, Format};
 use super::places::Places;
@@ -28,32 +28,32 @@ use super::service::{Service, look};
 use super::socket::{OwnersSocket, socket_path};
 use crate::config::ControlConfig;
 
-/// What the reflection service tells of the calls.
+/// File descriptor set for the reflection service.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
-/// Connections of one listener, and those of one source that have made no request.
+/// Maximum number of connections of one listener, and of one source's connections without a request.
 const PLACES: (usize, usize) = (64, 16);
 /// Limits of the gRPC servers.
 const LIMITS: GrpcLimits =
     GrpcLimits { calls: 16, call_max: Duration::from_secs(10), alive: ALIVE };
-/// Bytes of a request.
+/// Maximum size of a request in bytes.
 const REQUEST_MAX: usize = 256 << 10;
-/// Clients are asked so often whether they are there, and have so long to say so.
+/// Interval of keep-alive probes to clients, and time limit of their answers.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// The thread has so long to end what it does.
+/// Time limit for open calls at the end.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// The control's thread, and what it listens at.
+/// Thread of the control, with its addresses.
 #[derive(Debug)]
 pub struct Server {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
-    /// Where changes are taken over TCP.
+    /// Address of the control over TCP.
     pub listen: Option<SocketAddr>,
-    /// Where /metrics is.
+    /// Address of /metrics.
     pub metrics: Option<SocketAddr>,
 }
 
-/// What is listened at.
+/// Sockets to listen at.
 struct Listeners {
     socket: Option<OwnersSocket>,
     listen: Option<(TcpListener, Option<ServerTlsConfig>)>,
@@ -61,11 +61,11 @@ struct Listeners {
 }
 
 impl Server {
-    /// Listens as configured, and beside the state file if there is one; on these CPUs, if there are any. None when there is
-    /// nothing to listen at.
+    /// Listens at the configured addresses, and at the socket beside the state file if there is one. The
+    /// thread runs on `cpus`, or anywhere if that is empty. Returns `None` if there is nothing to listen at.
     ///
     /// # Errors
-    /// What can't be had.
+    /// If a socket, a TLS file or a thread cannot be had.
     pub fn start(
         config: &ControlConfig,
         state: Option<&Path>,
@@ -89,7 +89,7 @@ impl Server {
         let run = move || {
             stay_on(&cpus);
             runtime.block_on(serve(listeners, handle, stopped));
-            // Whatever a client left half done is dropped.
+            // Drops unfinished calls of clients.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("wedjat-control".to_owned()).spawn(run)?;
@@ -106,11 +106,11 @@ impl Drop for Server {
     }
 }
 
-/// Serves until it is told to stop.
+/// Serves until `stopped` is set.
 async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bool>) {
     let Listeners { mut socket, listen, metrics } = listeners;
     let add_services = |server| services(server, &handle, &stopped);
-    // Each listener has places of its own, so strangers can't take those of the local socket.
+    // Each listener has its own places, so that remote clients cannot take those of the local socket.
     let places = || Places::new(PLACES.0, PLACES.1);
     let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
     let unix = async {
@@ -155,15 +155,15 @@ fn services(
     let service = Service::new(handle.clone(), stopped.clone());
     let control = ControlServer::new(service).max_decoding_message_size(REQUEST_MAX);
     let mut router = server.add_service(control);
-    // The descriptor is that of the generated code, which tests/control_generated.rs holds.
+    // Cannot fail: tests/control_generated.rs checks the descriptor against the .proto file.
     if let (Ok(v1), Ok(v1alpha)) = (builder().build_v1(), builder().build_v1alpha()) {
         router = router.add_service(v1).add_service(v1alpha);
     }
     router
 }
 
-/// Answers whoever reads metrics.
-async fn run_metrics(mut accepted: Accepted<tokio::net::TcpStream>, handle: Handle) {
+/// Serves /metrics.
+async fn run_metrics(mut accepted: Connections<tokio::net::TcpStream>, handle: Handle) {
     while let Some(Ok(client)) = accepted.recv().await {
         let (handle, seat) = (handle.clone(), client.seat());
         tokio::spawn(async move {
@@ -180,7 +180,7 @@ async fn run_metrics(mut accepted: Accepted<tokio::net::TcpStream>, handle: Hand
                 .timer(TokioTimer::new())
                 .header_read_timeout(ALIVE.0)
                 .serve_connection(TokioIo::new(client), answer);
-            // One that breaks off, or takes too long, is gone.
+            // Fails only if a client disconnects or takes too long.
             let _ = served.await;
         });
     }

@@ -1,4 +1,4 @@
-//! The calls of the control's gRPC.
+//! gRPC calls of the control.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -11,43 +11,43 @@ use tonic::{Request, Response, Status};
 use super::convert::{
     changes, explain_spec, refusal, shown_node, shown_tap, status, tap_spec, tap_status,
 };
-use super::explain::Explaining;
-use super::explanation::Around;
+use super::explain::ExplainSession;
+use super::explanation::ExplainContext;
 use super::generated as proto;
 use super::generated::control_server::Control;
-use super::requests::{Handle, Seen};
+use super::requests::{Handle, NodeSnapshot};
 
-/// Between two looks for what cores have told of packets.
+/// Interval of reading the cores' records.
 const READ: Duration = Duration::from_millis(2);
-/// The node is looked at anew so often for the names that packets are explained with.
+/// Interval of refreshing the names used in explanations.
 const NAMES: Duration = Duration::from_secs(1);
-/// Explained packets that wait for a caller to take them.
+/// Maximum number of explanations that wait for a slow client.
 const EXPLAINED: usize = 256;
 
-/// Answers by asking the thread that watches the node.
+/// Answers calls by asking the thread that watches the node.
 #[derive(Debug)]
 pub struct Service {
     handle: Handle,
-    /// The node ends.
+    /// Set when the node ends.
     stopped: watch::Receiver<bool>,
 }
 
 impl Service {
-    /// Of the node behind this handle, until it is stopped.
+    /// Creates the service of the node behind this handle, until it is stopped.
     pub fn new(handle: Handle, stopped: watch::Receiver<bool>) -> Self {
         Self { handle, stopped }
     }
 }
 
-/// Tells a caller what becomes of packets, so many of them, until he has gone or the node ends.
-async fn tell(
+/// Streams explanations to a client, up to `count`, until it disconnects or the node ends.
+async fn stream_explanations(
     handle: Handle,
-    explaining: Explaining,
+    explaining: ExplainSession,
     mut left: u64,
     to: mpsc::Sender<Result<proto::Explanation, Status>>,
     stopped: watch::Receiver<bool>,
 ) {
-    let mut seen: Option<(Seen, Instant)> = None;
+    let mut seen: Option<(NodeSnapshot, Instant)> = None;
     while !to.is_closed() && !*stopped.borrow() {
         let told = explaining.take();
         let is_old = seen.as_ref().is_none_or(|(_, since)| since.elapsed() > NAMES);
@@ -63,7 +63,7 @@ async fn tell(
         for told in &told {
             let Some((seen, _)) = &seen else { break };
             let (role, membership) = (seen.snapshot.role, &seen.membership);
-            let around = Around { role, membership, explaining: &explaining };
+            let around = ExplainContext { role, membership, explaining: &explaining };
             if to.send(Ok(around.explanation(told))).await.is_err() {
                 return;
             }
@@ -80,8 +80,8 @@ fn ended<E>(_: E) -> Status {
     Status::unavailable("the node is ending; it takes no changes any more")
 }
 
-/// The node as its watching thread sees it.
-pub async fn look(handle: &Handle) -> Result<Seen, Status> {
+/// Returns the node's state as its watching thread sees it.
+pub async fn look(handle: &Handle) -> Result<NodeSnapshot, Status> {
     let (answer, answered) = oneshot::channel();
     handle.look(move |seen| _ = answer.send(seen));
     answered.await.map_err(ended)
@@ -170,7 +170,13 @@ impl Control for Service {
         self.handle.explain(spec, move |done| _ = answer.send(done));
         let explaining = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
         let (to, from) = mpsc::channel(EXPLAINED);
-        tokio::spawn(tell(self.handle.clone(), explaining, left, to, self.stopped.clone()));
+        tokio::spawn(stream_explanations(
+            self.handle.clone(),
+            explaining,
+            left,
+            to,
+            self.stopped.clone(),
+        ));
         Ok(Response::new(ReceiverStream::new(from)))
     }
 }

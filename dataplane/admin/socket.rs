@@ -1,12 +1,12 @@
-//! The socket beside a node's state file, over which its user changes and watches it.
+//! Socket beside a node's state file, over which its user changes and watches the node.
 
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use crate::state::files::{Found, Identity, NameError, NameLock, Scratch, advice};
+use crate::state::files::{ExistingFile, Identity, NameError, NameLock, Scratch, advice};
 
-/// The control's socket of a node with this state file.
+/// Returns the path of the control's socket for this state file.
 #[must_use]
 pub fn socket_path(state: &Path) -> PathBuf {
     let mut name = state.as_os_str().to_owned();
@@ -14,36 +14,36 @@ pub fn socket_path(state: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Why there is no socket.
+/// Reason why a socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another process has it.
+    /// Another process uses it.
     #[error("control socket {}: another node has it{}; stop that one, or give this one another state file", .path.display(), .pid.map_or_else(String::new, |pid| format!(", process {pid}")))]
     InUse {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// That process, if known.
+        /// Process that uses it, if known.
         pid: Option<u64>,
     },
-    /// Something else lies there.
+    /// Another kind of file has its path.
     #[error("control socket {}: {found} lies there; remove it, or name another state file", .path.display())]
     Foreign {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// What.
+        /// Description of the file.
         found: String,
     },
     /// The system refused.
     #[error("control socket {}: {error}{}", .path.display(), advice(.error))]
     Io {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// A socket that only its owner may connect to, for as long as this lives.
+/// Listening socket that only its owner may connect to. Removed on drop.
 #[derive(Debug)]
 pub struct OwnersSocket {
     listener: Option<UnixListener>,
@@ -53,10 +53,10 @@ pub struct OwnersSocket {
 }
 
 impl OwnersSocket {
-    /// Listens at `path`; one that a dead process left is replaced, and no link is followed.
+    /// Listens at `path`. Replaces the socket of a dead process. Does not follow links.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let io = |error| SocketError::Io { path: path.to_owned(), error };
-        left_at(path)?; // also where nothing can be made beside it
+        left_at(path)?; // names a foreign file even if no lock file can be created
         let name = NameLock::take(path).map_err(|error| match error {
             NameError::Held(pid) => SocketError::InUse { path: path.to_owned(), pid },
             NameError::Foreign(path, found) => SocketError::Foreign { path, found },
@@ -69,7 +69,7 @@ impl OwnersSocket {
         Ok(Self { listener, path: path.to_owned(), identity, _name: name })
     }
 
-    /// What it listens with, once.
+    /// Takes the listener. Returns `None` after the first call.
     pub fn take_listener(&mut self) -> Option<UnixListener> {
         self.listener.take()
     }
@@ -81,9 +81,9 @@ impl Drop for OwnersSocket {
     }
 }
 
-/// Whether a socket of this user or root lies there; nothing else may.
+/// Returns true if a socket of this user or of root has this path. Any other file is an error.
 fn left_at(path: &Path) -> Result<bool, SocketError> {
-    let found = Found::at(path);
+    let found = ExistingFile::at(path);
     let found = found.map_err(|error| SocketError::Io { path: path.to_owned(), error })?;
     match found {
         None => Ok(false),

@@ -1,8 +1,8 @@
-//! From ticks of a node's clock to the time of day.
+//! Conversion of a node's ticks to wall-clock time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// From ticks to time since the Unix epoch.
+/// Conversion from ticks to time since the Unix epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps {
     ticks: u64,
@@ -11,18 +11,18 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// The clock has so many ticks now, and makes so many a second.
+    /// Creates the conversion for a clock with `ticks` ticks now.
     pub fn from_now(ticks: u64, ticks_hz: u64) -> Self {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::from(ticks, at, ticks_hz)
     }
 
-    /// The clock had so many ticks then.
+    /// Creates the conversion for a clock with `ticks` ticks at a given time.
     pub fn from(ticks: u64, at: Duration, ticks_hz: u64) -> Self {
         Self { ticks, at, ticks_hz: ticks_hz.max(1) }
     }
 
-    /// When the clock has so many.
+    /// Returns the time of a tick.
     pub fn at(&self, ticks: u64) -> Duration {
         let since = i128::from(ticks) - i128::from(self.ticks);
         let ns = since * 1_000_000_000 / i128::from(self.ticks_hz);

@@ -1,21 +1,22 @@
-//! How many tasks workers were sent and have answered, from what the state has of them: the number of each worker's reports, which
-//! starts anew after 2^32, and how many tasks it has.
+//! Tasks sent to and answered by workers, from the state: each worker's number of reports, modulo 2^32, and
+//! its outstanding tasks.
 
 use std::collections::BTreeMap;
 
 use crate::state::table::{MemberSnapshot, Snapshot};
 
-/// More reports than came between two looks: the worker's place was another's meanwhile, and they count from 0.
+/// Larger differences between two readings mean that another worker has taken the place, and its reports
+/// count from 0.
 const TOO_MANY: u32 = 1 << 31;
 
-/// A worker's tasks since it came.
+/// Tasks of a worker since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tasks {
-    /// Those answered and those that it has, without those that were written off as lost.
+    /// Answered and outstanding tasks, without those written off as lost.
     pub sent: u64,
-    /// Its reports: replies, and what it said without one, such as keep-alives.
+    /// Reports: replies, and messages without one, such as keep-alives.
     pub answered: u64,
-    /// Its reports at the last look, modulo 2^32.
+    /// Reports at the last reading, modulo 2^32.
     last: u32,
 }
 
@@ -27,21 +28,21 @@ impl Tasks {
         };
         (self.answered, self.last) = (self.answered + u64::from(more), member.reports);
         let has = u64::try_from(member.outstanding).unwrap_or(0);
-        self.sent = self.sent.max(self.answered + has); // it may have fewer when some are given up
+        self.sent = self.sent.max(self.answered + has); // fewer if some were written off
     }
 }
 
-/// Tasks of all workers that are there, and of pools. None of the numbers goes down.
+/// Tasks of all present workers, and of pools. The numbers never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     workers: BTreeMap<(u16, u16), Tasks>,
-    /// What workers that have left were sent, by pool.
+    /// Tasks sent to departed workers, by pool.
     left: BTreeMap<u16, u64>,
 }
 
 impl Tally {
-    /// Counts what has happened since the last look; to be called often enough that no worker reports 2^31 times in between, and
-    /// before anybody leaves.
+    /// Adds the changes since the last reading. Call it before any worker reports 2^31 times in between, and
+    /// before one leaves.
     pub fn look(&mut self, snapshot: &Snapshot) {
         let mut before = std::mem::take(&mut self.workers);
         for pool in &snapshot.pools {
@@ -58,13 +59,13 @@ impl Tally {
         self.left.retain(|&id, _| snapshot.pools.iter().any(|pool| pool.id == id));
     }
 
-    /// Those of a worker.
+    /// Returns the tasks of a worker.
     #[must_use]
     pub fn worker(&self, pool: u16, worker: u16) -> Tasks {
         self.workers.get(&(pool, worker)).copied().unwrap_or_default()
     }
 
-    /// Tasks sent to workers of a pool, those that have left included.
+    /// Returns the tasks sent to workers of a pool, including departed ones.
     #[must_use]
     pub fn scheduled(&self, pool: u16) -> u64 {
         let there = self.workers.range((pool, 0)..=(pool, u16::MAX)).map(|(_, tasks)| tasks.sent);
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_and_answered_is_counted_over_all_cores() {
+    fn sent_and_answered_tasks_sum_over_cores() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());
         let mut views = [table.view(0, 0), table.view(1, 0)];
         for (core, sent, answered) in [(0, 5, 3), (1, 4, 4), (0, 0, 2)] {
@@ -114,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn counts_go_on_where_the_state_starts_anew_and_stay_with_the_pool() {
+    fn counts_survive_a_state_restart() {
         let (mut snapshot, mut tally) = (table(&[10, 11]).snapshot(), Tally::default());
         for reports in [7, 1 << 30, 2 << 30, 3 << 30, u32::MAX - 1, 4] {
             snapshot.pools[0].members[0].reports = reports;
             tally.look(&snapshot);
         }
         assert_eq!(tasks(&tally, 10), ((1 << 32) + 4, (1 << 32) + 4));
-        // It has left and come back between two looks.
+        // It left and returned between two readings.
         snapshot.pools[0].members[0].reports = 2;
         tally.look(&snapshot);
         assert_eq!(tasks(&tally, 10), ((1 << 32) + 6, (1 << 32) + 6));

@@ -1,5 +1,5 @@
-//! A capture of what passes a running node: cores copy, a thread of its own writes, and the thread that watches the node begins and
-//! ends both.
+//! Capture of a running node's packets. Cores copy packets, a separate thread writes them, and the thread
+//! that watches the node starts and ends both.
 
 use std::fmt;
 use std::fs::File;
@@ -14,133 +14,134 @@ use std::time::{Duration, Instant};
 
 use super::answer::{Answer, TAKEN_MAX};
 use super::cpus::stay_on;
-use super::explain::{ExplainSpec, Explaining};
+use super::explain::{ExplainSession, ExplainSpec};
 use super::stamps::Stamps;
 use crate::io::pcap::{Capture, CaptureError};
 use crate::io::vdev;
 use crate::limits::SNAPLEN_MAX;
 use crate::node::explain::{Explainer, Filter, Records};
 use crate::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
-use crate::state::files::{Found, Scratch, advice};
+use crate::state::files::{ExistingFile, Scratch, advice};
 
-/// Between two looks of the writing thread for what cores have copied.
+/// Interval at which the writing thread takes copies.
 const WRITE: Duration = Duration::from_millis(1);
-/// What one core hands over late others wait for, so that the file is in order; but for no more bytes than these.
+/// Maximum number of bytes that wait for buffers of a late core. Packets wait so that the file is in the
+/// order of time.
 const WAITING_MAX: usize = 64 << 20;
 
-/// No file has a longer path.
+/// Maximum length of a path in bytes.
 const PATH_MAX: usize = 4096;
 
-/// What a tap is to record.
+/// Request for a tap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TapSpec {
-    /// The file, which must not be there yet; an absolute path.
+    /// Absolute path of the file, which must not exist.
     pub file: PathBuf,
-    /// The index of a port, or its device's name; all ports when none.
+    /// Index of a port, or its device's name; `None` for all ports.
     pub port: Option<String>,
-    /// Bytes of each packet that are kept, 1 to [`SNAPLEN_MAX`]; that most when none.
+    /// Number of bytes kept of each packet, from 1 to [`SNAPLEN_MAX`]. `None` is the maximum.
     pub snaplen: Option<usize>,
-    /// It ends by itself after so many packets.
+    /// Number of packets after which the tap ends.
     pub packets: Option<u64>,
 }
 
-/// What a tap has recorded.
+/// State of a tap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapStats {
-    /// The file.
+    /// File.
     pub file: PathBuf,
-    /// Devices of the ports that are recorded.
+    /// Devices of the recorded ports.
     pub ports: Vec<String>,
-    /// Bytes of each packet that are kept.
+    /// Number of bytes kept of each packet.
     pub snaplen: usize,
-    /// Packets in the file.
+    /// Number of packets in the file.
     pub written: u64,
-    /// Packets that passed and are not in the file, since there was no room for them.
+    /// Number of packets missing in the file for lack of buffers.
     pub lost: u64,
-    /// It has ended by itself.
+    /// True if the tap ended by itself.
     pub has_ended: bool,
 }
 
-/// Why there is no tap, or no capture of one.
+/// Reason why a tap or its capture failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TapError {
-    /// It is not what a tap can be.
+    /// The request is invalid.
     #[error("{what}; allowed: {allowed}")]
     Argument {
-        /// What was asked for.
+        /// Value in the request.
         what: String,
-        /// What may be.
+        /// Allowed values.
         allowed: String,
     },
-    /// No such port.
+    /// The port does not exist.
     #[error("port {port}: there is none; there are {there}")]
     Port {
-        /// What was asked for.
+        /// Port in the request.
         port: String,
-        /// Indices and devices of those that there are.
+        /// Indices and devices of the node's ports.
         there: String,
     },
-    /// One at a time.
+    /// Another tap is on. A node has one at a time.
     #[error("a tap is on, into {}: end it first", .file.display())]
     Running {
-        /// Its file.
+        /// File of that tap.
         file: PathBuf,
     },
-    /// There is none to be ended.
+    /// No tap is on.
     #[error("no tap is on")]
     None,
-    /// Something lies there.
+    /// The path exists.
     #[error("{}: {found} lies there; remove it, or name another file", .path.display())]
     Exists {
-        /// The file.
+        /// Path.
         path: PathBuf,
-        /// What lies there.
+        /// Description of the file there.
         found: String,
     },
-    /// The file can't be made.
+    /// The file cannot be created.
     #[error("{}: {reason}", .path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         reason: String,
     },
-    /// The file is not whole.
+    /// The file is incomplete.
     #[error("{reason} It has {}", crate::quantity(*written, "packet"))]
     Incomplete {
-        /// Why.
+        /// Reason.
         reason: String,
-        /// Packets that were written before.
+        /// Number of packets written before.
         written: u64,
     },
-    /// The node records nothing.
+    /// The node has no port to record.
     #[error("this node has no port that could be recorded")]
     Nowhere,
-    /// A core has not taken what it was told.
+    /// A core has not taken the order in time.
     #[error("the tap is on, and a core has not begun with it for 5 s: it does not poll")]
     Late,
-    /// One at a time.
+    /// Packets are explained to another client. A node serves one at a time.
     #[error("packets are explained to somebody already: that is to end first")]
     Explaining,
-    /// A core has not taken what it was told.
+    /// A core has not taken the order in time.
     #[error("a core has not begun to explain packets for 5 s: it does not poll")]
     LateToExplain,
-    /// Cores have not taken enough of the orders before.
+    /// A core's queue is full of earlier orders.
     #[error("a core has not ended the taps before: it does not poll; try again")]
     Busy,
 }
 
-/// Where a node can be tapped.
+/// Points where a node can be tapped.
 pub struct TapPoints {
-    /// Each core's orders.
+    /// Order queues of the cores.
     pub cores: Vec<TapCommands>,
-    /// The devices of its ports.
+    /// Devices of the node's ports.
     pub ports: Vec<String>,
-    /// The cores' clock, in ticks.
+    /// Clock of the cores, in ticks.
     pub clock: Box<dyn Fn() -> u64>,
-    /// Ticks a second.
+    /// Ticks per second.
     pub ticks_hz: u64,
-    /// The CPUs on which a capture is written, if there are any.
+    /// CPUs of the writing thread; empty for any.
     pub cpus: Vec<usize>,
 }
 
@@ -150,49 +151,49 @@ impl fmt::Debug for TapPoints {
     }
 }
 
-/// What becomes of a request.
+/// Callback for the result of a tap request.
 pub type TapAnswer = Answer<Result<TapStats, TapError>>;
 
-/// The tap of a node: one at a time, or none.
+/// Tap of a node: one at a time.
 #[derive(Debug, Default)]
 pub struct Taps {
     points: Option<TapPoints>,
-    /// That of the last order.
+    /// Number of the last order.
     number: u64,
-    running: Option<Running>,
-    /// One that has ended by itself, and nobody has asked for yet.
+    running: Option<ActiveTap>,
+    /// Result of a tap that ended by itself, until a client asks for it.
     ended: Option<Result<TapStats, TapError>>,
-    /// To whom packets are explained.
-    explained: Option<Explained>,
+    /// Active explanation.
+    explained: Option<ExplainState>,
 }
 
-/// What becomes of a request that packets be explained.
-pub type ExplainAnswer = Answer<Result<Explaining, TapError>>;
+/// Callback for the result of a request for explanations.
+pub type ExplainAnswer = Answer<Result<ExplainSession, TapError>>;
 
-/// Packets are explained, or are about to be.
-struct Explained {
-    /// That of the order which cores are to take.
+/// Explanation that is active or about to start.
+struct ExplainState {
+    /// Number of the order that starts it.
     number: u64,
-    /// When they were given it.
+    /// Time of the order.
     since: Instant,
-    /// Who waits for that.
-    waiting: Option<(Explaining, ExplainAnswer)>,
+    /// Request that waits for the cores to take the order.
+    waiting: Option<(ExplainSession, ExplainAnswer)>,
 }
 
-impl fmt::Debug for Explained {
+impl fmt::Debug for ExplainState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Explained").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
 impl Taps {
-    /// Of a node that can be tapped there.
+    /// Creates the tap of a node with these points.
     pub fn of(points: TapPoints) -> Self {
         let number = points.cores.iter().map(TapCommands::epoch).max().unwrap_or_default();
         Self { points: Some(points), number, running: None, ended: None, explained: None }
     }
 
-    /// Begins a tap; answered when all cores record.
+    /// Starts a tap. Answers when all cores record.
     pub fn start(&mut self, spec: &TapSpec, answer: TapAnswer) {
         match self.begin(spec) {
             Ok(mut running) => {
@@ -207,7 +208,7 @@ impl Taps {
         }
     }
 
-    fn begin(&mut self, spec: &TapSpec) -> Result<Running, TapError> {
+    fn begin(&mut self, spec: &TapSpec) -> Result<ActiveTap, TapError> {
         let points = self.points.as_ref().filter(|points| !points.ports.is_empty());
         let points = points.ok_or(TapError::Nowhere)?;
         if let Some(running) = &self.running {
@@ -246,7 +247,7 @@ impl Taps {
         })?;
         for (commands, buffers) in points.cores.iter().zip(&buffers) {
             let recorder = Some(TapRecorder::new(&ports, snaplen, Arc::clone(buffers)));
-            let _ = commands.push(TapOrder::record(self.number, recorder)); // there is room
+            let _ = commands.push(TapOrder::record(self.number, recorder)); // checked above: there is room
         }
         let names = ports.iter().map(|&port| points.ports[port].clone());
         let stats = TapStats {
@@ -259,10 +260,10 @@ impl Taps {
         };
         let thread = Some(thread);
         let (on, off, since, phase) = (None, Vec::new(), Instant::now(), Phase::On);
-        Ok(Running { stats, shared, thread, number: self.number, since, on, off, phase })
+        Ok(ActiveTap { stats, shared, thread, number: self.number, since, on, off, phase })
     }
 
-    /// Ends the tap; answered when the file is complete.
+    /// Ends the tap. Answers when the file is complete.
     pub fn stop(&mut self, answer: TapAnswer) {
         match (&mut self.running, self.ended.take()) {
             (Some(running), _) => {
@@ -274,7 +275,7 @@ impl Taps {
         }
     }
 
-    /// Tells the cores to record no more.
+    /// Orders the cores to stop recording.
     fn end(&mut self) {
         let (Some(running), Some(points)) = (&mut self.running, &self.points) else { return };
         if running.phase != Phase::On {
@@ -288,8 +289,8 @@ impl Taps {
             (Phase::Ending, self.number, Instant::now());
     }
 
-    /// Begins to explain packets; answered when all cores do. `end` is to be called when nobody reads any more, with the number that
-    /// [`Taps::end_explaining`] is given.
+    /// Starts to explain packets. Answers when all cores do. The session calls `end` on drop, with the number
+    /// for [`Taps::end_explaining`].
     pub fn explain(
         &mut self,
         spec: &ExplainSpec,
@@ -300,7 +301,7 @@ impl Taps {
             Ok(explaining) => {
                 let (number, since) = (self.number, Instant::now());
                 self.explained =
-                    Some(Explained { number, since, waiting: Some((explaining, answer)) });
+                    Some(ExplainState { number, since, waiting: Some((explaining, answer)) });
             }
             Err(error) => answer(Err(error)),
         }
@@ -310,7 +311,7 @@ impl Taps {
         &mut self,
         spec: &ExplainSpec,
         end: impl FnOnce(u64) + Send + Sync + 'static,
-    ) -> Result<Explaining, TapError> {
+    ) -> Result<ExplainSession, TapError> {
         let points = self.points.as_ref().filter(|points| !points.ports.is_empty());
         let points = points.ok_or(TapError::Nowhere)?;
         if self.explained.is_some() {
@@ -331,13 +332,18 @@ impl Taps {
         let records: Vec<Arc<Records>> = points.cores.iter().map(|_| Arc::default()).collect();
         for (commands, records) in points.cores.iter().zip(&records) {
             let explainer = Explainer::new(filter, count, Arc::clone(records));
-            let _ = commands.push(TapOrder::explain(number, Some(explainer))); // there is room
+            let _ = commands.push(TapOrder::explain(number, Some(explainer))); // checked above: there is room
         }
         let stamps = Stamps::from_now((points.clock)(), points.ticks_hz);
-        Ok(Explaining::new(records, points.ports.clone(), stamps, Box::new(move || end(number))))
+        Ok(ExplainSession::new(
+            records,
+            points.ports.clone(),
+            stamps,
+            Box::new(move || end(number)),
+        ))
     }
 
-    /// Nobody reads any more what was begun under this number.
+    /// Ends the explanation with this number, after its reader has left.
     pub fn end_explaining(&mut self, number: u64) {
         let Some(points) = self.points.as_ref() else { return };
         if self.explained.take_if(|one| one.number == number).is_some() {
@@ -348,38 +354,39 @@ impl Taps {
         }
     }
 
-    /// Answers who waits for cores to explain packets.
-    fn tend_explained(&mut self) {
+    /// Answers the request that waits for cores to explain packets.
+    fn poll_explained(&mut self) {
         let (Some(points), Some(explained)) = (&self.points, &mut self.explained) else { return };
         let is_taken = points.cores.iter().all(|core| core.epoch() >= explained.number);
         let is_late = explained.since.elapsed() > TAKEN_MAX;
         if let Some((explaining, answer)) = explained.waiting.take_if(|_| is_taken || is_late) {
-            // One that is given up ends itself.
+            // After the time limit, dropping the session ends it.
             answer(if is_taken { Ok(explaining) } else { Err(TapError::LateToExplain) });
         }
     }
 
-    /// Somebody waits for what will be done soon.
+    /// Returns true if a request waits for the cores or the writing thread.
     pub fn is_pending(&self) -> bool {
         let explained = self.explained.as_ref().is_some_and(|one| one.waiting.is_some());
         let running = self.running.as_ref();
         explained || running.is_some_and(|one| one.on.is_some() || one.phase != Phase::On)
     }
 
-    /// The tap that is on.
+    /// Returns the state of the active tap.
     pub fn seen(&self) -> Option<TapStats> {
-        self.running.as_ref().map(Running::stats)
+        self.running.as_ref().map(ActiveTap::stats)
     }
 
-    /// Answers who waits, ends a tap that has all its packets, and frees what cores have given back.
-    pub fn tend(&mut self) {
+    /// Answers waiting requests, ends a tap that has all its packets, and frees the orders that cores
+    /// returned.
+    pub fn poll(&mut self) {
         let Some(points) = &self.points else { return };
         for commands in &points.cores {
             while let Some(order) = commands.next_done() {
                 drop(order);
             }
         }
-        self.tend_explained();
+        self.poll_explained();
         let (Some(points), Some(running)) = (&self.points, &mut self.running) else { return };
         let is_taken = points.cores.iter().all(|core| core.epoch() >= running.number);
         let is_late = !is_taken && running.since.elapsed() > TAKEN_MAX;
@@ -401,7 +408,7 @@ impl Taps {
         }
     }
 
-    /// The file is complete, or can't be.
+    /// Answers with the complete file, or the reason why it is incomplete.
     fn answer(&mut self) {
         let Some(mut running) = self.running.take() else { return };
         let ended = running.join();
@@ -423,7 +430,7 @@ impl Taps {
 }
 
 impl Drop for Taps {
-    /// The node ends, and its cores have: what they recorded is written.
+    /// Writes the recorded packets. The node's cores have ended before.
     fn drop(&mut self) {
         if let Some(running) = &mut self.running {
             running.finish();
@@ -433,7 +440,7 @@ impl Drop for Taps {
 }
 
 impl TapPoints {
-    /// The indices of the ports that are meant.
+    /// Returns the indices of the requested ports.
     fn indices(&self, port: Option<&str>) -> Result<Vec<usize>, TapError> {
         let Some(port) = port else { return Ok((0..self.ports.len()).collect()) };
         let is_named = |device: &String| device == port || vdev::name(device) == port;
@@ -453,7 +460,7 @@ fn argument(what: String, allowed: String) -> TapError {
     TapError::Argument { what, allowed }
 }
 
-/// A new file that only its owner may read, where nothing lies; no link is followed there.
+/// Creates a file that only its owner may read. The path must not exist; links are not followed.
 fn create(path: &Path) -> Result<Capture, TapError> {
     if !path.is_absolute() || path.as_os_str().len() > PATH_MAX {
         let path = path.display().to_string();
@@ -463,15 +470,15 @@ fn create(path: &Path) -> Result<Capture, TapError> {
             format!("an absolute path of {PATH_MAX} bytes at most"),
         ));
     }
-    let refused = |error: io::Error| match Found::at(path) {
+    let refused = |error: io::Error| match ExistingFile::at(path) {
         Ok(Some(found)) => TapError::Exists { path: path.to_owned(), found: found.describe() },
         _ => {
             let reason = format!("{error}{}", advice(&error));
             TapError::File { path: path.to_owned(), reason }
         }
     };
-    // Not every file system looks and renames in one.
-    if let Some(found) = Found::at(path).map_err(refused)? {
+    // Not every file system can rename a file without replacing another.
+    if let Some(found) = ExistingFile::at(path).map_err(refused)? {
         return Err(TapError::Exists { path: path.to_owned(), found: found.describe() });
     }
     let made = Scratch::<File>::file(path, None).and_then(|new| new.put_at(path, false));
@@ -483,33 +490,33 @@ fn incomplete(error: &CaptureError, written: u64) -> TapError {
     TapError::Incomplete { reason: error.to_string(), written }
 }
 
-/// How far a tap is.
+/// Phase of a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Cores record, or begin to.
+    /// Cores record, or start to.
     On,
-    /// They have been told to end.
+    /// Cores have the order to stop.
     Ending,
-    /// They have ended, and the rest is written.
+    /// Cores have stopped. The thread writes the rest.
     Finishing,
 }
 
-/// A tap that is on, or about to end.
-struct Running {
-    /// As far as they are known at its start, and whether it ends by itself.
+/// Tap that is on or about to end.
+struct ActiveTap {
+    /// Values known at the start, and `has_ended`. The counters are in `shared`.
     stats: TapStats,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<(), CaptureError>>>,
-    /// That of the order which cores are to take.
+    /// Number of the last order to the cores.
     number: u64,
-    /// When they were given it.
+    /// Time of the order.
     since: Instant,
     on: Option<TapAnswer>,
     off: Vec<TapAnswer>,
     phase: Phase,
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for ActiveTap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stats, phase, .. } = self;
         f.debug_struct("Running")
@@ -519,18 +526,18 @@ impl fmt::Debug for Running {
     }
 }
 
-impl Running {
+impl ActiveTap {
     fn stats(&self) -> TapStats {
         let (written, lost) = (self.shared.written.load(Relaxed), self.shared.lost.load(Relaxed));
         TapStats { written, lost, ..self.stats.clone() }
     }
 
-    /// The thread has written all that it is to, or can't.
+    /// Returns true if the thread has finished or failed.
     fn has_written(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Nothing more comes from the cores.
+    /// Ends the writing thread. The cores hand over no more packets.
     fn finish(&mut self) {
         self.phase = Phase::Finishing;
         self.shared.stop.store(true, Release);
@@ -550,42 +557,42 @@ impl Running {
     }
 }
 
-/// What the writing thread is told and tells.
+/// State shared with the writing thread.
 #[derive(Debug, Default)]
 struct Shared {
-    /// All cores have handed over what they are to.
+    /// Set after the last buffers of the cores.
     stop: AtomicBool,
     written: AtomicU64,
     lost: AtomicU64,
 }
 
-/// A packet that is not written yet.
+/// Packet to be written.
 struct Packet {
     ticks: u64,
     len: u32,
     bytes: Box<[u8]>,
 }
 
-/// The thread that writes a capture.
+/// Thread that writes a capture.
 struct Writer {
     capture: Capture,
     buffers: Vec<Arc<TapBuffers>>,
     shared: Arc<Shared>,
-    /// At most so many.
+    /// Maximum number of packets.
     packets: u64,
     stamps: Stamps,
 }
 
 impl Writer {
-    /// Writes what cores hand over, in the order of time, until it is told to stop or has written as many as it is to.
+    /// Writes packets in the order of time until `stop` is set or `packets` of them are written.
     fn run(mut self) -> Result<(), CaptureError> {
         let mut waiting = Vec::new();
         loop {
             let is_last = self.shared.stop.load(Acquire);
-            // Before the buffers are looked at: what passed until then is in them.
+            // Read before the buffers, which then contain all packets up to this time.
             let until = self.buffers.iter().map(|one| one.until()).min().unwrap_or_default();
             let bytes = self.take_copies(&mut waiting);
-            waiting.sort_by_key(|packet: &Packet| packet.ticks); // which keeps the order of each core
+            waiting.sort_by_key(|packet: &Packet| packet.ticks); // a stable sort keeps the order of each core
             let due = match is_last || bytes > WAITING_MAX {
                 true => waiting.len(),
                 false => waiting.partition_point(|packet| packet.ticks < until),
@@ -600,7 +607,7 @@ impl Writer {
         }
     }
 
-    /// Takes what has been handed over; returns how many bytes wait.
+    /// Takes the filled buffers. Returns the number of waiting bytes.
     fn take_copies(&self, waiting: &mut Vec<Packet>) -> usize {
         for buffers in &self.buffers {
             while let Some(buffer) = buffers.next_filled() {
@@ -615,7 +622,7 @@ impl Writer {
         waiting.iter().map(|packet| packet.bytes.len()).sum()
     }
 
-    /// True when all that are to be written are.
+    /// Writes packets. Returns true if the maximum is reached.
     fn write(&mut self, packets: impl Iterator<Item = Packet>) -> Result<bool, CaptureError> {
         let mut written = self.shared.written.load(Relaxed);
         for packet in packets {
@@ -630,7 +637,7 @@ impl Writer {
     }
 }
 
-/// A recording's size for people; an empty one is named so.
+/// Formats a recording's number of packets. An empty one gets an explanation.
 pub fn packets(written: u64) -> String {
     match written {
         0 => "no packets: none came while it recorded".to_owned(),

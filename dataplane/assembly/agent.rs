@@ -1,4 +1,5 @@
-//! From a checked configuration to the parts of an agent: what its state file says, its pools' workers, what registers them.
+//! Assembly of an agent from a checked configuration: state file, workers of its pools, and their
+//! registration.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ use crate::role::colocated;
 use crate::state::table::{Entries, Role, Spec, agents_file};
 use crate::state::{StateError, Table};
 
-/// The agent's state, in the configured file or in memory of this process.
+/// Creates the agent's state, in the configured file or in memory.
 ///
 /// # Errors
-/// When the file can't be had.
+/// If the file cannot be created.
 pub fn table(config: &AgentConfig, ticks_hz: u64) -> Result<Arc<Table>, StateError> {
     let seed = seed(config.seed);
     let spec = spec(&config.host, &membership(config), config.id, ticks_hz, seed);
@@ -35,37 +36,38 @@ pub fn table(config: &AgentConfig, ticks_hz: u64) -> Result<Arc<Table>, StateErr
     make(config.state.as_deref(), &Spec { group: config.state_group, peers, ..spec })
 }
 
-/// That of an agent on the core of a leaf, beside whose state file it has one; the seed follows from the leaf's.
-fn table_beside_leaf(
+/// Creates the state of an agent on a leaf's core, in a file beside the leaf's; its seed derives from the
+/// leaf's.
+fn colocated_table(
     config: &Config,
     host: &HostConfig,
     leafs: &Table,
 ) -> Result<Arc<Table>, StateError> {
     let seed = stream_seed(leafs.seed(), CORES_MAX, 0);
-    let membership = Membership::beside_leaf(host);
+    let membership = Membership::of_colocated_agent(host);
     let spec = spec(host, &membership, config.leaf.id, leafs.ticks_hz(), seed);
     let path = config.leaf.state.as_deref().map(agents_file);
     make(path.as_deref(), &Spec { group: config.leaf.state_group, ..spec })
 }
 
-/// What the configured agent begins with.
+/// Returns the initial membership of the configured agent.
 #[must_use]
 pub fn membership(config: &AgentConfig) -> Membership {
     let address = config.ports.first().map_or(UNSPECIFIED, |port| port.ip);
     Membership::of_host(&config.host, address)
 }
 
-/// What a state file says of an agent.
+/// Returns the contents of an agent's state file.
 fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, seed: u64) -> Spec {
     let Entries { servers, pools, .. } = membership.entries();
     let (servers, pools) =
         (servers.into_iter().flatten().collect(), pools.into_iter().flatten().collect());
-    // The agent answers to where tasks came from, so it knows no neighbours but its leaf.
+    // An agent replies to the sender of a task, so its only neighbour is its leaf.
     let (role, cores, limits) = (Role::Agent, 1, host.limits);
     Spec { role, node, cores, servers, pools, limits, ticks_hz, seed, ..Spec::default() }
 }
 
-/// The pools' workers, none of them there yet, each with the link to its tasks.
+/// Returns the pools' workers, none of them attached, each with the link to its tasks.
 fn worker_sets<B: Buf + Token>(
     host: &HostConfig,
     table: &Table,
@@ -94,10 +96,10 @@ fn worker_sets<B: Buf + Token>(
     worker_sets
 }
 
-/// Deaths that may wait for the core.
+/// Capacity for deaths reported to the core.
 const DEATHS: usize = 1024;
 
-/// The parts of the configured agent, whose own `table` is; the workers' places have these links.
+/// Creates the parts of the configured agent, whose state is `table`; `links` belong to the workers' places.
 pub fn parts<B: Buf + Token, A>(
     config: &AgentConfig,
     table: &Table,
@@ -118,11 +120,11 @@ pub fn parts<B: Buf + Token, A>(
     Parts { reports, peers, ..parts }
 }
 
-/// What has workers tell so many leaves of their queues, where their pools do.
+/// Returns the queue reports to `leaves` leaves, if pools of the agent send any.
 fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueReports> {
     let notify = |pool: &AgentPool| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
     let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();
-    // Beside those of the only core.
+    // Separate from the streams of the only core.
     let rng = Rng::seed_from_u64(stream_seed(table.seed(), 1, 0));
     let (workers, hz) = (host.limits.workers.max(host.places().len()), table.ticks_hz());
     (!pools.is_empty()).then(|| QueueReports::new(pools, leaves, workers, rng, hz))
@@ -153,21 +155,21 @@ fn parts_of<B: Buf + Token, A>(
     }
 }
 
-/// An agent on a leaf's core: its parts, at the other end of the wire there, its state, and what changes it.
-pub type BesideLeaf<B, A> = (Parts<B, A>, Arc<Table>, Control<AgentCores<B>>);
+/// An agent on a leaf's core: its parts, at its end of the wire, its state, and its control.
+pub type ColocatedAgent<B, A> = (Parts<B, A>, Arc<Table>, Control<AgentCores<B>>);
 
-/// The agent on the core of the configured leaf, which has this state; its workers attach to `region`.
+/// Creates the agent on the core of the configured leaf with this state; its workers attach to `region`.
 ///
 /// # Errors
-/// When its state file can't be had.
-pub fn beside_leaf<B: Buf + Token, A>(
+/// If its state file cannot be created.
+pub fn colocated<B: Buf + Token, A>(
     config: &Config,
     host: &HostConfig,
     leafs: &Table,
     region: &Arc<WorkerRegion>,
     pool: A,
-) -> Result<BesideLeaf<B, A>, StateError> {
-    let table = table_beside_leaf(config, host, leafs)?;
+) -> Result<ColocatedAgent<B, A>, StateError> {
+    let table = colocated_table(config, host, leafs)?;
     let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
     let ip = Ipv4Addr::from_bits(colocated::LEAF_IP).into();
     let registrar = Registrar::new(ip, 0, leaf, &host.places(), ticks_hz);
@@ -176,13 +178,13 @@ pub fn beside_leaf<B: Buf + Token, A>(
     region.watch().set_core(config.leaf.cores[0]);
     parts.watch = Some(region.watch());
     let attached = (Some(Arc::clone(region)), parts.commands.clone());
-    // The leaf lets go of workers first, and the agent at once.
+    // The leaf releases workers first, and the agent immediately.
     let told = (host, false);
-    let control = control_of(told, Membership::beside_leaf(host), &table, attached, None);
+    let control = control_of(told, Membership::of_colocated_agent(host), &table, attached, None);
     Ok((parts, table, control))
 }
 
-/// Ticks of silence after which a worker with tasks is shut out.
+/// Returns the ticks of silence after which a worker with tasks is excluded.
 fn timeout(host: &HostConfig, table: &Table) -> u64 {
     match host.worker_timeout_ms {
         0 => u64::MAX,
@@ -190,8 +192,8 @@ fn timeout(host: &HostConfig, table: &Table) -> u64 {
     }
 }
 
-/// The control of the configured agent, whose own `table` is and whose core takes `commands`. Workers attach to `region`, unless
-/// they are threads of this process.
+/// Creates the control of the configured agent, with its state `table` and its core's `commands`. Workers
+/// attach to `region`, unless they are threads of this process.
 #[must_use]
 pub fn control<B: Buf + Token>(
     config: &AgentConfig,

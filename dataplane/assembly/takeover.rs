@@ -1,6 +1,5 @@
-//! What an earlier process of the same node left in its state file, and what of it is true still: loads for a moment, where hosts are
-//! for a minute. Pools and workers are found by their ids, so that what has come or gone in the configuration meanwhile does not
-//! matter.
+//! Takeover of the previous process's state file. Its loads are valid for a moment, its hosts' addresses for
+//! a minute. Pools and workers are found by their ids, so configuration changes since do not matter.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,59 +13,59 @@ use crate::state::table::{Snapshot, StateError, check_replaceable};
 use crate::state::{Load, Member, Presence, Table};
 use crate::wire::ether::Mac;
 
-/// Loads are believed for so long: afterwards microsecond tasks are done.
+/// Maximum age of loads. After it, microsecond tasks are done.
 const LOADS_MAX: Duration = Duration::from_secs(1);
-/// Where hosts are is believed for so long; it is asked for again when they do not answer.
+/// Maximum age of hosts' addresses. The node asks again for hosts that do not answer.
 const HOSTS_MAX: Duration = Duration::from_secs(60);
 
-/// What was left.
+/// State of the previous process.
 #[derive(Debug)]
-pub struct Left {
+pub struct PreviousState {
     snapshot: Snapshot,
     age: Duration,
 }
 
-/// How much was taken over.
+/// Numbers of items taken over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TakenOver {
-    /// Members whose loads were.
+pub struct TakeoverCounts {
+    /// Number of members with loads taken over.
     pub members: usize,
-    /// Hosts whose MAC addresses were.
+    /// Number of hosts with MAC addresses taken over.
     pub hosts: usize,
 }
 
-/// Reads what lies in the configured state file, before that is replaced; none when there is nothing of this node's.
+/// Reads the configured state file before it is replaced. Returns `None` if there is none of this node.
 ///
 /// # Errors
-/// Why what lies there can't be taken over; the node can start without it.
-pub fn read(config: &Config) -> Result<Option<Left>, StateError> {
+/// If the file cannot be taken over. The node can start without it.
+pub fn read(config: &Config) -> Result<Option<PreviousState>, StateError> {
     let Some(path) = config.leaf.state.as_deref() else { return Ok(None) };
-    check_replaceable(path)?; // it is this user's or root's
+    check_replaceable(path)?; // it belongs to this user or root
     let snapshot = match Snapshot::open(path) {
         Err(StateError::Missing { .. }) => return Ok(None),
         other => other?,
     };
     let is_ours = (snapshot.role, snapshot.node) == (config.role, config.leaf.id);
-    Ok(is_ours.then(|| Left { age: age(path), snapshot }))
+    Ok(is_ours.then(|| PreviousState { age: age(path), snapshot }))
 }
 
-/// Since the last copy was written; without end when the clock was set back.
+/// Returns the time since the last copy; the maximum if the clock was set back.
 fn age(path: &Path) -> Duration {
     let written = std::fs::metadata(path).and_then(|found| found.modified());
     let age = |at: SystemTime| SystemTime::now().duration_since(at).ok();
     written.ok().and_then(age).unwrap_or(Duration::MAX)
 }
 
-impl Left {
-    /// Since it was written.
+impl PreviousState {
+    /// Returns the time since it was written.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age
     }
 
-    /// Has all cores take it over; before the first packet. `now_ms` is the node's clock.
-    pub fn take_over(&self, stages: &mut [Stages], table: &Table, now_ms: u32) -> TakenOver {
-        let mut taken = TakenOver::default();
+    /// Applies it on all cores. Call before the first packet. `now_ms` is the node's clock.
+    pub fn take_over(&self, stages: &mut [Stages], table: &Table, now_ms: u32) -> TakeoverCounts {
+        let mut taken = TakeoverCounts::default();
         if self.age <= LOADS_MAX {
             taken.members = self.take_loads(stages);
         }
@@ -76,8 +75,8 @@ impl Left {
         taken
     }
 
-    /// Believes the loads of workers that the node still has. Walks the node's own pools and looks each worker up in the snapshot,
-    /// so no index of the snapshot reaches the node.
+    /// Applies the loads of workers that the node still has. Walks the node's own pools and looks each worker
+    /// up in the snapshot, so no index of the snapshot reaches the node.
     fn take_loads(&self, stages: &mut [Stages]) -> usize {
         let Some(network) = stages.first().map(|core| core.network.clone()) else { return 0 };
         let mut taken = 0;
@@ -93,7 +92,8 @@ impl Left {
                 let server = network.member_address(pool, member);
                 let server = server.filter(|&server| v4_bits(server) != Some(AGENT_IP));
                 let one = server.and_then(|server| before.get(&(target.worker, server)));
-                // A worker that may not register could never end its silence. A spine's leaves do not register: they signal.
+                // A worker that may not register could never end its silence. A spine's leaves do not
+                // register: they send signals.
                 let worker = network.worker(target.worker);
                 let registers = network.is_spine()
                     || worker.is_some_and(|worker| network.server(worker.server).registers);
@@ -110,7 +110,7 @@ impl Left {
         taken
     }
 
-    /// Believes the MAC addresses of hosts that the node has pinned. Clients show theirs with their next task.
+    /// Applies the MAC addresses of hosts that the node has pinned. Clients show theirs with their next task.
     fn take_hosts(&self, table: &Table, now_ms: u32) -> usize {
         let neighbours = table.neighbours();
         let mut taken = 0;
@@ -154,7 +154,7 @@ mod tests {
     struct Node {
         table: Arc<Table>,
         stages: Vec<Stages>,
-        left: Option<Left>,
+        left: Option<PreviousState>,
     }
 
     fn start(text: &str) -> Node {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     impl Node {
-        /// Tasks for the first pool, by one core: whom they went to.
+        /// Schedules `tasks` tasks of the first pool on one core. Returns the chosen workers.
         fn ask(&mut self, core: usize, tasks: usize) -> Vec<u16> {
             let mut picks = vec![None; tasks];
             let dispatcher = &mut self.stages[core].dispatchers[0];
@@ -181,7 +181,7 @@ mod tests {
             drop(self.stages);
         }
 
-        fn take_over(&mut self) -> TakenOver {
+        fn take_over(&mut self) -> TakeoverCounts {
             let left = self.left.take().unwrap();
             left.take_over(&mut self.stages, &self.table, 5)
         }
@@ -189,7 +189,8 @@ mod tests {
 
     const MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
-    /// A leaf that has sent as many tasks to its six workers as policies know of, knows where a server is, and ends.
+    /// Runs and ends a leaf that has loads of its six workers, by reports and outstanding tasks, and a
+    /// server's address.
     fn earlier(state: &Path, policy: &str) {
         let mut node = start(&text(state, policy, 1, "0-3"));
         assert!(node.left.is_none());
@@ -210,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_tasks_are_scheduled_with_what_was_believed() {
+    fn first_tasks_use_the_previous_loads() {
         for policy in ["horus", "jsq", "sed", "lsq-update", "jbsq(k=9)"] {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("leaf");
             earlier(&state, policy);
-            // Worker 3 has gone meanwhile, and the others have other places.
+            // Worker 3 has left since, and the remaining workers have other places.
             let mut node = start(&text(&state, policy, 1, "2,1,0"));
-            assert_eq!(node.take_over(), TakenOver { members: 5, hosts: 1 }, "{policy}");
+            assert_eq!(node.take_over(), TakeoverCounts { members: 5, hosts: 1 }, "{policy}");
             let neighbours = node.table.neighbours();
             let slot = neighbours.find(0, 0x0A00_020B).unwrap();
             assert_eq!(neighbours.mac(slot), Some(MAC));
@@ -229,7 +230,8 @@ mod tests {
                 assert!(view.is_active(Member(1)) && !view.is_active(Member(0)), "{policy}");
             }
             assert_eq!(node.table.outstanding(0, Member(0)), 9, "{policy}");
-            // Only worker 8 was idle: under Horus the core that has it sends it the first task, under others any core.
+            // Only worker 8 was idle. Under Horus the core that has it on its list sends it the first task,
+            // otherwise any core.
             if policy == "horus" {
                 let idle = |core: &Stages| core.dispatchers[0].view().idle().len();
                 assert_eq!(node.stages.iter().map(idle).sum::<usize>(), 1);
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn another_nodes_state_and_an_old_one_are_not_taken() {
+    fn foreign_or_old_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("leaf");
         earlier(&state, "jsq");
@@ -277,18 +279,18 @@ mod tests {
         let mut left = read(&config(1).unwrap()).unwrap().unwrap();
         assert!(read(&config(2).unwrap()).unwrap().is_none());
         let mut node = start(&text(&folder.path().join("new"), "jsq", 1, "0-3"));
-        let mut take = |left: &Left| left.take_over(&mut node.stages, &node.table, 5);
-        assert_eq!(take(&left), TakenOver { members: 0, hosts: 1 });
+        let mut take = |left: &PreviousState| left.take_over(&mut node.stages, &node.table, 5);
+        assert_eq!(take(&left), TakeoverCounts { members: 0, hosts: 1 });
         left.age = Duration::from_secs(61);
-        assert_eq!(take(&left), TakenOver::default());
-        // A clock that was set back: nobody knows how old it is.
+        assert_eq!(take(&left), TakeoverCounts::default());
+        // After the clock was set back, the age is unknown.
         let file = std::fs::File::options().write(true).open(&state).unwrap();
         file.set_modified(SystemTime::now() + Duration::from_secs(3600)).unwrap();
         assert_eq!(super::age(&state), Duration::MAX);
     }
 
     #[test]
-    fn what_is_damaged_or_something_else_is_told() {
+    fn damaged_state_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("leaf");
         earlier(&state, "jsq");
@@ -297,7 +299,7 @@ mod tests {
         let at = bytes.len() / 2;
         bytes[at..].fill(0xA5);
         std::fs::write(&state, &bytes).unwrap();
-        let _ = read(&config); // the copy that is in the other place may be whole
+        let _ = read(&config); // the copy in the other place may be whole
         bytes[16..].fill(0xA5);
         std::fs::write(&state, &bytes).unwrap();
         let error = read(&config).unwrap_err().to_string();
@@ -331,7 +333,8 @@ mod tests {
     };
 
     impl Shape {
-        /// Pool p + 1 has its workers on server p, which lies behind port p where there is one, else behind the first.
+        /// Returns a configuration. Pool p + 1 has its workers on server p, behind port p modulo the number
+        /// of ports.
         fn text(self, state: &Path) -> String {
             let cores: Vec<_> = (1..=self.cores).collect();
             let (net, length) = if self.is_v6 { ("fd00:{}::", 64) } else { ("10.0.{}.", 24) };
@@ -371,7 +374,8 @@ mod tests {
             Node { table, stages: stages.unwrap(), left: None }
         }
 
-        /// Runs a node of this shape that has load, addresses and clients, and returns its state file's bytes.
+        /// Runs a node of this shape that has load, addresses and clients, and returns its state file's
+        /// bytes.
         fn state(self) -> Vec<u8> {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("leaf");
@@ -412,17 +416,17 @@ mod tests {
         }
     }
 
-    /// Load and outstanding tasks of a worker before the restart.
+    /// Returns load and outstanding tasks of a worker before the restart.
     fn believed(pool: u16, worker: u16) -> (Load, u32) {
         (Load::tasks(1 + 7 * pool + worker % 5), u32::from(2 + pool + worker % 3))
     }
 
-    /// Takes over a state file's bytes, schedules tasks on each core, and returns the node.
-    fn taken(shape: Shape, bytes: &[u8]) -> Option<(Node, TakenOver)> {
+    /// Takes over a state file's bytes and returns the node.
+    fn taken(shape: Shape, bytes: &[u8]) -> Option<(Node, TakeoverCounts)> {
         let folder = tempfile::tempdir().unwrap();
         let mut node = shape.node(&folder.path().join("leaf"));
         let snapshot = Snapshot::of(bytes).ok()?;
-        let taken = Left { snapshot, age: Duration::ZERO };
+        let taken = PreviousState { snapshot, age: Duration::ZERO };
         let taken = taken.take_over(&mut node.stages, &node.table, 5);
         Some((node, taken))
     }
@@ -433,7 +437,7 @@ mod tests {
             let bytes = before.state();
             for after in SHAPES {
                 let (node, taken) = taken(after, &bytes).unwrap();
-                let mut expected = TakenOver::default();
+                let mut expected = TakeoverCounts::default();
                 for pool in 0..after.pools {
                     let behind = |shape: Shape| (usize::from(pool) % shape.ports, shape.is_v6);
                     let is_there = pool < before.pools && behind(before) == behind(after);
@@ -513,7 +517,8 @@ mod tests {
             let after = SHAPES[rng.random_range(..SHAPES.len())];
             publish::change_words(&mut bytes, |words| {
                 for _ in 0..1 + rng.random_range(..64_u32) {
-                    // Half of the changes hit the header, the pools, the servers and the workers, which lie at the start.
+                    // Half of the changes hit the header, the pools, the servers and the workers, which lie
+                    // at the start.
                     let most = if rng.random_range(..2_u32) == 0 {
                         words.len()
                     } else {
@@ -557,7 +562,7 @@ mod tests {
             (with.clone(), Presence::Silent),
             (with.replace("registers = true", "registers = false"), Presence::Configured),
         ] {
-            // The state file of this start is another one: the first stays as it is.
+            // The state file of this start has another path, so the first one stays unchanged.
             let left = read(&Config::parse(Path::new("leaf.toml"), &text).unwrap()).unwrap();
             let other = state.display().to_string() + "2";
             let mut node = start(&text.replace(&state.display().to_string(), &other));

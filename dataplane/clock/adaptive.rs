@@ -1,37 +1,37 @@
-//! Real time for a core that sleeps while nothing comes.
+//! Real-time clock for a core that sleeps while no packets arrive.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::{Clock, ClockError, Progress, Watched};
+use super::{Clock, ClockError, Progress, StallCounter};
 use crate::io::dpdk::Sleeper;
 use crate::state::{Counter, Counters};
 
-/// A core whose polls have moved nothing for so long sleeps.
+/// Time without work after which a core sleeps.
 const SPIN_NS: u64 = 20_000;
-/// It sleeps for so long at most, however much it has time: between two looks whether to stop.
+/// Longest sleep, which bounds the delay of a stop request.
 const SLEEP_MOST_NS: u64 = 10_000_000;
-/// And for so long while workers of this host have tasks.
+/// Longest sleep while local workers have tasks.
 const WORKERS_NS: u64 = 50_000;
 
-/// The processor's counter, and sleep.
+/// TSC-based clock with sleeping.
 pub struct Adaptive {
-    watched: Watched,
+    watched: StallCounter,
     sleeper: Sleeper,
     counters: Counters,
     /// Packets received and sent at the last poll.
     moved: (u64, u64),
-    /// When a poll moved something last, in ticks.
+    /// Time of the last poll with work, in ticks.
     moved_at: u64,
-    /// What comes wakes the core.
+    /// True if arriving packets wake the core.
     is_armed: bool,
     has_slept: bool,
 }
 
 impl Adaptive {
-    /// For the core that has these counters, and the ports that the sleeper is for.
+    /// Creates the clock for a core with these counters, and for the ports of the sleeper.
     #[must_use]
-    pub fn new(watched: Watched, sleeper: Sleeper, counters: Counters) -> Self {
+    pub fn new(watched: StallCounter, sleeper: Sleeper, counters: Counters) -> Self {
         let (moved, moved_at) = ((0, 0), 0);
         Self { watched, sleeper, counters, moved, moved_at, is_armed: false, has_slept: false }
     }
@@ -46,7 +46,7 @@ impl Adaptive {
         }
     }
 
-    /// Sleeps until something comes, or it is time.
+    /// Sleeps until a packet arrives or a timer is due.
     fn sleep(&mut self, progress: &Progress) {
         let now = self.watched.now();
         let most = if progress.awaits_workers { WORKERS_NS } else { SLEEP_MOST_NS };
@@ -92,7 +92,7 @@ impl Clock for Adaptive {
         } else if self.is_armed {
             self.sleep(&progress);
         } else if now.saturating_sub(self.moved_at) >= self.ticks(SPIN_NS) {
-            // One more poll, for what came before.
+            // One more poll, for packets that arrived before arming.
             self.sleeper.arm();
             self.is_armed = true;
         }

@@ -1,38 +1,38 @@
-//! The conductor's side of a clock file: it moves the time, and gives turns.
+//! Conductor's side of a clock file: advances the time and gives turns to nodes.
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use super::file::{ClockError, ClockFile, Node, Words, does};
+use super::file::{ClockError, ClockFile, ClockWords, Node, does};
 use super::waiter::Waiter;
 
-/// Between two looks whether a node that has not ended its turn lives.
+/// Interval of checks whether a node with a long turn is alive.
 const LOOK: Duration = Duration::from_millis(100);
-/// A node's turn may take so long; a machine that stands still for seconds is none of its faults.
+/// Longest turn of a node. Generous, because the machine may stall for seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The line of a node that has gone for good.
+/// Line of a node that has left for good.
 const NOWHERE: usize = usize::MAX;
 
-/// What a node has told of itself.
+/// A node's published state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Line {
-    /// Polls.
+    /// Number of polls.
     pub polls: u64,
-    /// Packets received.
+    /// Received packets.
     pub received: u64,
-    /// Packets sent.
+    /// Sent packets.
     pub sent: u64,
-    /// Its earliest timer.
+    /// Earliest timer.
     pub timer_ns: u64,
 }
 
-/// A turn that did not end.
+/// Reason why a turn did not end.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TurnError {
-    /// The node's process has ended, or its core has.
+    /// The node's process or core has ended.
     #[error("{node} (pid {pid}) has gone in the middle of its turn at {now_ns} ns")]
     Gone {
         /// The node.
@@ -42,7 +42,7 @@ pub enum TurnError {
         /// The time.
         now_ns: u64,
     },
-    /// It goes on and on.
+    /// The node never becomes quiet.
     #[error(
         "{node} (pid {pid}) does not become quiet at {now_ns} ns: in {waited:?} it polled {polls} times, received {received} \
          packets and sent {sent}; {advice}"
@@ -54,7 +54,7 @@ pub enum TurnError {
         pid: u64,
         /// The time.
         now_ns: u64,
-        /// The conductor's patience.
+        /// Time that the conductor waited.
         waited: Duration,
         /// Polls in this turn.
         polls: u64,
@@ -62,62 +62,64 @@ pub enum TurnError {
         received: u64,
         /// Packets sent in it.
         sent: u64,
-        /// What to look for.
+        /// Advice on the cause.
         advice: &'static str,
     },
 }
 
-/// The owner of a clock file. It goes with this; nodes that still run then end with an error, unless [`Conductor::end`] told
-/// them before.
+/// Owner of a clock file; removes it on drop. Nodes that still run then end with an error, unless
+/// [`Conductor::end`] was called.
 #[derive(Debug)]
 pub struct Conductor {
     clock: ClockFile,
-    /// Tells that the conductor lives.
+    /// Lock that marks the conductor as alive.
     _lock: File,
     patience: Duration,
     participants: Vec<Participant>,
 }
 
-/// A node that takes part.
+/// A joined node.
 #[derive(Debug)]
 struct Participant {
     node: Node,
     line: usize,
-    words: Words,
+    words: ClockWords,
     waiter: Waiter,
     turn: u32,
 }
 
 impl Conductor {
-    /// A clock at time 0 for at most `nodes` nodes, in a new file. One whose conductor no longer runs is replaced.
+    /// Creates a new file with a clock at time 0 for at most `nodes` nodes. Replaces the file of a conductor
+    /// that no longer runs.
     ///
     /// # Errors
-    /// When another conductor runs on it, when it is something else, or when the system refuses.
+    /// If another conductor uses the file, it is not a clock, or the system refuses.
     pub fn create(path: &Path, nodes: usize) -> Result<Self, ClockError> {
         let (clock, lock) = ClockFile::create(path, nodes)?;
         Ok(Self { clock, _lock: lock, patience: PATIENCE, participants: Vec::new() })
     }
 
-    /// The same, but a node that does not become quiet is given up after so long.
+    /// Sets the longest turn of a node.
     #[cfg(test)]
     pub(super) fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The time.
+    /// Returns the time.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 
-    /// Moves the time.
+    /// Sets the time.
     #[inline]
     pub fn set_now_ns(&mut self, now_ns: u64) {
         self.clock.set_now_ns(now_ns);
     }
 
-    /// Takes a node that has joined; its number for [`Conductor::turn`]. None while it has not.
+    /// Accepts a node that has joined. Returns its number for [`Conductor::turn`], or `None` if it has not
+    /// joined.
     pub fn take(&mut self, node: Node) -> Option<usize> {
         let line = (0..self.clock.nodes()).find(|&line| {
             let taken = self.participants.iter().any(|participant| participant.line == line);
@@ -130,21 +132,22 @@ impl Conductor {
         Some(self.participants.len() - 1)
     }
 
-    /// A node has gone for good: another of its name may join and be taken, and has a number of its own.
+    /// Removes a node that has left for good. Another node of the same name may join later and gets its own
+    /// number.
     ///
     /// # Panics
-    /// When there is no node of that number.
+    /// If there is no node with that number.
     pub fn forget(&mut self, node: usize) {
         self.participants[node].line = NOWHERE;
     }
 
-    /// Has a node poll until it is quiet; what it has done so far.
+    /// Lets a node poll until it is quiet. Returns its published state.
     ///
     /// # Errors
-    /// When it does not become quiet, or has gone.
+    /// If it does not become quiet, or has ended.
     ///
     /// # Panics
-    /// When there is no node of that number.
+    /// If there is no node with that number.
     #[inline]
     pub fn turn(&mut self, node: usize) -> Result<Line, TurnError> {
         let participant = &mut self.participants[node];
@@ -156,10 +159,10 @@ impl Conductor {
         Ok(participant.line())
     }
 
-    /// What a node has told of itself.
+    /// Returns a node's published state.
     ///
     /// # Panics
-    /// When there is no node of that number.
+    /// If there is no node with that number.
     #[must_use]
     pub fn line(&self, node: usize) -> Line {
         self.participants[node].line()
@@ -177,7 +180,7 @@ impl Conductor {
 
 impl Drop for Conductor {
     fn drop(&mut self) {
-        // Its lock is still held, so it is ours.
+        // Its lock is still held, so the file is ours.
         let _ = std::fs::remove_file(&self.clock.path);
     }
 }
@@ -193,7 +196,7 @@ impl Participant {
         }
     }
 
-    /// Waits until the turn is over, but not for long; false when it is not.
+    /// Waits briefly for the end of the turn. Returns false if it continues.
     #[inline]
     fn wait(&mut self) -> bool {
         loop {
@@ -208,7 +211,7 @@ impl Participant {
         }
     }
 
-    /// Waits for as long as there is hope.
+    /// Waits for the end of the turn as long as the node may still end it.
     #[cold]
     fn wait_on(&mut self, clock: &ClockFile, patience: Duration) -> Result<(), TurnError> {
         let (began, first) = (Instant::now(), self.line());

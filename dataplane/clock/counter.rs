@@ -1,4 +1,4 @@
-//! Real time: the processor's counter.
+//! Real time: the processor's counter (TSC).
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,8 +9,8 @@ use crate::io::dpdk::Eal;
 use crate::state::counters::{PAUSE_NS, STALL_NS};
 use crate::state::{Counter, Counters};
 
-/// The processor's counter for a core that notes in its state when it stood still.
-pub struct Watched {
+/// TSC clock that records the pauses and stalls of its core in the core's counters.
+pub struct StallCounter {
     eal: Eal,
     counters: Counters,
     last: u64,
@@ -18,8 +18,8 @@ pub struct Watched {
     stall: u64,
 }
 
-impl Watched {
-    /// For the core that has these counters.
+impl StallCounter {
+    /// Creates the clock of the core with these counters.
     #[must_use]
     pub fn new(eal: Eal, counters: Counters) -> Self {
         let ticks = |ns: u64| ns * eal.ticks_hz() / 1_000_000_000;
@@ -27,24 +27,24 @@ impl Watched {
         Self { eal, counters, last: u64::MAX, limit, stall }
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub(super) fn now(&self) -> u64 {
         self.eal.now()
     }
 
-    /// The time of the last poll.
+    /// Returns the time of the last poll.
     #[inline]
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// The core has slept, as it was to do until then. Only what it overslept by far did it stand still.
+    /// Ends a sleep planned until `until`. Only oversleep of a stall's length or more counts as a pause.
     pub(super) fn slept(&mut self, until: u64) {
         let now = self.now();
         self.last = if now.saturating_sub(until) < self.stall { now } else { until };
     }
 
-    /// The node was told to stop. Counts a stall that lasted until then.
+    /// Counts a pause that lasted until the stop request.
     #[cold]
     fn end(&mut self) {
         let now = self.now();
@@ -53,7 +53,7 @@ impl Watched {
         }
     }
 
-    /// It did not poll since the last time.
+    /// Records the time since the last poll as a pause, and also as a stall if it was long enough.
     #[cold]
     fn note_pause(&self, now: u64) {
         self.counters.note_pause(self.last, now);
@@ -65,7 +65,7 @@ impl Watched {
     }
 }
 
-impl Clock for Watched {
+impl Clock for StallCounter {
     fn ticks_hz(&self) -> u64 {
         self.eal.ticks_hz()
     }

@@ -1,31 +1,31 @@
-//! A node's side of a clock file.
+//! Node's side of a clock file.
 
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-use super::file::{ClockError, ClockFile, Node, Words, does};
+use super::file::{ClockError, ClockFile, ClockWords, Node, does};
 use super::waiter::Waiter;
 use super::{Clock, Progress};
 
-/// Polls in a row that must have moved nothing before a turn is over.
+/// Consecutive polls without work that end a turn.
 const QUIET_POLLS: u32 = 2;
-/// Between two looks whether the conductor lives and whether to stop.
+/// Interval of checks for a dead conductor and for a stop request.
 const LOOK: Duration = Duration::from_millis(20);
-/// Polls after the end at most: what waits for time to pass would wait for ever.
+/// Maximum number of polls after the end. Tasks that wait for time to pass would wait for ever.
 const LAST_POLLS: u32 = 4096;
 
-/// A node's clock on emulated time.
+/// Clock of a node in emulated time.
 #[derive(Debug)]
-pub struct Emulated {
+pub struct EmulatedClock {
     clock: ClockFile,
-    words: Words,
-    /// Tells that this node lives.
+    words: ClockWords,
+    /// Lock that marks the node as alive.
     _lock: File,
     waiter: Waiter,
     turn: u32,
-    /// Polls in a row that moved nothing.
+    /// Consecutive polls without work.
     quiet: u32,
     polls: u64,
     last: Progress,
@@ -33,17 +33,17 @@ pub struct Emulated {
 }
 
 impl ClockFile {
-    /// Ticks a second of a node's clock: the file counts nanoseconds.
+    /// Ticks per second of a node's clock: the file counts nanoseconds.
     pub const TICKS_HZ: u64 = 1_000_000_000;
 
-    /// Takes a line of the file for this node.
+    /// Claims a line of the file for this node.
     ///
     /// # Errors
-    /// When there is none left, or the system refuses.
-    pub fn join(&self, node: Node) -> Result<Emulated, ClockError> {
+    /// If no line is free, or the system refuses.
+    pub fn join(&self, node: Node) -> Result<EmulatedClock, ClockError> {
         let (line, lock) = self.claim()?;
         let words = self.words(line);
-        // Should one before us have died in the middle of a turn, that turn is ours.
+        // If a predecessor died during a turn, this node takes over that turn.
         let turn = words.done().word.load(Acquire);
         for (at, value) in
             [(does::POLLS, 0), (does::RECEIVED, 0), (does::SENT, 0), (does::TIMER_NS, 0)]
@@ -52,7 +52,7 @@ impl ClockFile {
         }
         words.does[does::PID].store(u64::from(std::process::id()), Relaxed);
         words.does[does::WHO].store(node.word(), Release);
-        Ok(Emulated {
+        Ok(EmulatedClock {
             clock: self.clone(),
             words,
             _lock: lock,
@@ -66,8 +66,8 @@ impl ClockFile {
     }
 }
 
-impl Emulated {
-    /// Waits for the next turn; false when there will be none.
+impl EmulatedClock {
+    /// Waits for the next turn. Returns false if there will be none.
     #[inline]
     fn wait(&mut self, stop: &AtomicBool) -> bool {
         while !self.waiter.wait(self.words.turn(), self.turn, LOOK) {
@@ -85,7 +85,7 @@ impl Emulated {
     }
 }
 
-impl Clock for Emulated {
+impl Clock for EmulatedClock {
     fn ticks_hz(&self) -> u64 {
         ClockFile::TICKS_HZ
     }

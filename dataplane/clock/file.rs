@@ -1,14 +1,14 @@
-//! The file that a conductor shares with the nodes whose time it tells: where everything lies in it, and who is alive.
+//! Clock file shared by a conductor and its nodes: layout, and detection of dead processes.
 //!
-//! | bytes | what | written by |
+//! | bytes | contents | written by |
 //! |---|---|---|
 //! | 0 - 127 | magic, version, length, number of lines, the conductor's process | the conductor, once |
-//! | 128 - 255 | `now_ns`; whether the run has ended | the conductor |
-//! | then for each node 128 | the number of its turn; whether the conductor sleeps | the conductor |
-//! | and 128 | the turn that it has ended; whether it sleeps; polls, packets received and sent, its earliest timer, who it is | the node |
+//! | 128 - 255 | `now_ns`; end of the run | the conductor |
+//! | then for each node 128 | number of its turn; whether the conductor sleeps | the conductor |
+//! | and 128 | last ended turn; whether the node sleeps; polls, packets received and sent, earliest timer, identity | the node |
 //!
-//! The conductor holds a lock on the file's first byte, the node of line i on byte i + 1; the system takes these back from
-//! a process however it ends.
+//! The conductor locks the file's first byte, the node of line i locks byte i + 1. The system releases these
+//! locks however a process ends.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -26,12 +26,12 @@ use crate::state::region::{ALIGN, Region, Slice};
 
 /// "WEDJATck": a clock, of a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATck");
-/// Version of the layout; any change of it raises this.
+/// Version of the layout, raised by every change.
 pub const VERSION: u64 = 1;
-/// The most nodes that one conductor has.
+/// Maximum number of nodes per conductor.
 const NODES_MAX: usize = 256;
 
-/// Numbers of the header's words.
+/// Indices of the header's words.
 mod word {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 1;
@@ -41,22 +41,22 @@ mod word {
     pub const COUNT: usize = 5;
 }
 
-/// Numbers of the words behind the header.
+/// Indices of the words after the header.
 mod time {
     pub const NOW_NS: usize = 0;
     pub const ENDED: usize = 1;
     pub const COUNT: usize = 2;
 }
 
-/// Numbers of the 32-bit words at the start of the conductor's line and of the node's: what is told, and whether who tells it
-/// sleeps.
+/// Indices of the 32-bit words at the start of the conductor's line and of the node's line: the published
+/// value, and whether its writer sleeps.
 mod told {
     pub const TURN: usize = 0;
     pub const SLEEPS: usize = 1;
     pub const COUNT: usize = 2;
 }
 
-/// Numbers of the words behind these in the node's line.
+/// Indices of the words after these in the node's line.
 pub(super) mod does {
     pub const POLLS: usize = 0;
     pub const RECEIVED: usize = 1;
@@ -67,7 +67,7 @@ pub(super) mod does {
     pub const COUNT: usize = 6;
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NodeKind {
@@ -79,14 +79,14 @@ pub enum NodeKind {
     Spine = 3,
 }
 
-/// A node by name.
+/// Name of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// Kind.
     pub kind: NodeKind,
-    /// Its id, of its configuration.
+    /// Configured id.
     pub id: u16,
-    /// Which of its dispatcher cores.
+    /// Dispatcher core.
     pub core: u16,
 }
 
@@ -107,7 +107,7 @@ impl Node {
     }
 }
 
-/// Why there is no time to be had from a file.
+/// Reason why a clock file cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClockError {
     /// The system refused.
@@ -115,10 +115,10 @@ pub enum ClockError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: Arc<io::Error>,
     },
-    /// There is no such file.
+    /// The file does not exist.
     #[error(
         "clock {path}: there is no such file; start its conductor first (wedjat-testbed lockstep), or leave out --clock for real time"
     )]
@@ -126,7 +126,7 @@ pub enum ClockError {
         /// The file.
         path: PathBuf,
     },
-    /// Something else lies there.
+    /// The file is not a clock.
     #[error(
         "clock {path}: this is not a clock of wedjat's; name the file that wedjat-testbed lockstep made"
     )]
@@ -134,7 +134,7 @@ pub enum ClockError {
         /// The file.
         path: PathBuf,
     },
-    /// Made by another version.
+    /// The layout has another version.
     #[error(
         "clock {path}: layout version {found}, this program uses version {VERSION}; build node and conductor from the same release"
     )]
@@ -144,45 +144,45 @@ pub enum ClockError {
         /// Its version.
         found: u64,
     },
-    /// Its header contradicts itself or the file.
+    /// The header contradicts itself or the file.
     #[error("clock {path}: damaged ({reason}); start its conductor anew")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason.
         reason: String,
     },
-    /// A conductor that should not be there.
+    /// Another conductor runs.
     #[error(
         "clock {path}: in use by a running conductor (pid {pid}); stop that one or name another file"
     )]
     InUse {
         /// The file.
         path: PathBuf,
-        /// Who uses it.
+        /// Process that uses it.
         pid: u64,
     },
-    /// No conductor.
+    /// The conductor has ended.
     #[error(
         "clock {path}: its conductor (pid {pid}) has gone without ending the run, so that time stands still; start both anew"
     )]
     NoConductor {
         /// The file.
         path: PathBuf,
-        /// Who it was.
+        /// Its process.
         pid: u64,
     },
-    /// No line left.
+    /// No line is free.
     #[error(
         "clock {path}: all of its {nodes} lines have a node; the conductor must be told of more nodes"
     )]
     Full {
         /// The file.
         path: PathBuf,
-        /// Lines.
+        /// Number of lines.
         nodes: usize,
     },
-    /// Threads that work in real time.
+    /// Worker threads run in real time.
     #[error(
         "--clock {path}: this agent's workers are threads, which work in real time; run it without --clock"
     )]
@@ -192,50 +192,51 @@ pub enum ClockError {
     },
 }
 
-/// A clock that is shared by its conductor and its nodes.
+/// Clock shared by its conductor and its nodes.
 #[derive(Clone, Debug)]
 pub struct ClockFile {
     region: Arc<Region>,
     pub(super) path: Arc<Path>,
-    /// To look for locks by.
+    /// Open file, for testing locks.
     file: Arc<File>,
     nodes: usize,
     header: Slice<AtomicU64>,
     time: Slice<AtomicU64>,
 }
 
-/// The words that conductor and one node share.
+/// Words shared by the conductor and one node.
 #[derive(Clone, Debug)]
-pub(super) struct Words {
+pub(super) struct ClockWords {
     given: Slice<AtomicU32>,
     done: Slice<AtomicU32>,
     pub does: Slice<AtomicU64>,
 }
 
-impl Words {
-    /// The conductor tells that there is a turn.
+impl ClockWords {
+    /// Returns the conductor's signal that a turn has begun.
     #[inline]
     pub fn turn(&self) -> Signal<'_> {
         Signal { word: &self.given[told::TURN], asleep: &self.done[told::SLEEPS] }
     }
 
-    /// The node tells that it has ended one.
+    /// Returns the node's signal that a turn has ended.
     #[inline]
     pub fn done(&self) -> Signal<'_> {
         Signal { word: &self.done[told::TURN], asleep: &self.given[told::SLEEPS] }
     }
 }
 
-/// Bytes of a file for so many nodes.
+/// Returns the file length for `nodes` nodes.
 fn len_for(nodes: usize) -> usize {
     2 * ALIGN * (1 + nodes)
 }
 
 impl ClockFile {
-    /// A new clock for at most `nodes` nodes, at time 0. A file whose conductor no longer runs is replaced.
+    /// Creates a clock at time 0 for at most `nodes` nodes. Replaces the file of a conductor that no longer
+    /// runs.
     ///
     /// # Errors
-    /// When another conductor runs on it, when it is something else, or when the system refuses.
+    /// If another conductor uses the file, it is not a clock, or the system refuses.
     pub(super) fn create(path: &Path, nodes: usize) -> Result<(Self, File), ClockError> {
         let nodes = nodes.clamp(1, NODES_MAX);
         match Self::open(path) {
@@ -263,7 +264,7 @@ impl ClockFile {
     fn fill(file: File, path: &Path, nodes: usize) -> io::Result<(Self, File)> {
         let len = len_for(nodes);
         file.set_len(len as u64)?;
-        // A mapping keeps its open file, and with it the file's locks; this one goes with the conductor.
+        // A mapping keeps its file open, and thus its locks. This one is closed with the conductor.
         let own = open_again(&file)?;
         lock(&own, 0)?;
         let region = Region::own_file(&file, len)?;
@@ -291,10 +292,10 @@ impl ClockFile {
         }
     }
 
-    /// The clock of a running conductor.
+    /// Opens the clock of a running conductor.
     ///
     /// # Errors
-    /// When there is none, or it is foreign, of another version, damaged or without a conductor.
+    /// If the file is missing, foreign, damaged, of another version, or without a conductor.
     pub fn open(path: &Path) -> Result<Self, ClockError> {
         let io = io_error(path);
         let owned = || path.to_owned();
@@ -331,7 +332,7 @@ impl ClockFile {
         Ok(Self::over(region, file, path, nodes))
     }
 
-    /// Takes a line for a node; what is given locks it.
+    /// Claims a line for a node. The returned file holds its lock.
     pub(super) fn claim(&self) -> Result<(usize, File), ClockError> {
         let io = io_error(&self.path);
         for line in 0..self.nodes {
@@ -345,9 +346,9 @@ impl ClockFile {
         Err(ClockError::Full { path: self.path.to_path_buf(), nodes: self.nodes })
     }
 
-    pub(super) fn words(&self, line: usize) -> Words {
+    pub(super) fn words(&self, line: usize) -> ClockWords {
         let at = 2 * ALIGN * (1 + line);
-        Words {
+        ClockWords {
             given: self.region.slice(at, told::COUNT),
             done: self.region.slice(at + ALIGN, told::COUNT),
             does: self.region.slice(at + ALIGN + 8, does::COUNT),
@@ -358,13 +359,13 @@ impl ClockFile {
         self.nodes
     }
 
-    /// The conductor's process.
+    /// Returns the conductor's process id.
     #[must_use]
     pub fn pid(&self) -> u64 {
         self.header[word::PID].load(Relaxed)
     }
 
-    /// The time, in nanoseconds since the start of the run.
+    /// Returns the time in nanoseconds since the start of the run.
     #[inline]
     #[must_use]
     pub fn now_ns(&self) -> u64 {
@@ -376,7 +377,7 @@ impl ClockFile {
         self.time[time::NOW_NS].store(now_ns, Release);
     }
 
-    /// The conductor has ended the run.
+    /// Returns true once the conductor has ended the run.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.time[time::ENDED].load(Acquire) != 0

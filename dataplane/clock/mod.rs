@@ -1,15 +1,15 @@
-//! What tells a poll loop the time: the processor's counter, or a conductor that emulates time for a whole system.
+//! Clocks of poll loops: the processor's TSC, or emulated time set by a conductor.
 //!
-//! On the processor's counter a loop polls without end, or, with [`Adaptive`], sleeps while nothing comes.
+//! On the TSC a loop polls continuously, or, with [`Adaptive`], sleeps while no packets arrive.
 //!
-//! On emulated time a node is the same program: only [`Clock`] differs, and the loop is compiled for each. A *conductor*
-//! (in the testbed) owns the time. It shares a small file with all nodes, the [`ClockFile`], and moves the time only
-//! when nothing moves anywhere. So a run is a function of its seeds and files: how fast the machine is changes how long a run
-//! takes, and not what comes out of it.
+//! In emulated time a node is the same program. Only the [`Clock`] differs, and the loop is compiled for
+//! each. A *conductor* (in the testbed) owns the time. It shares a small file, the [`ClockFile`], with all
+//! nodes, and advances the time only when nothing moves anywhere. So a run is a function of its seeds and
+//! files. The speed of the machine changes its duration, but not its result.
 //!
-//! It gives *turns*. A node that has a turn polls, at the time that the file tells, until two polls in a row have neither
-//! received nor sent anything; then it says so and waits for its next turn, at first spinning and then asleep. Between turns it
-//! does nothing, so that all nodes and the conductor can share one CPU.
+//! The conductor gives *turns*. A node with a turn polls at the file's time until two consecutive polls
+//! neither received nor sent a packet. Then it reports the end of the turn and waits for the next one, first
+//! spinning, then asleep. Between turns it does nothing, so all nodes and the conductor can share one CPU.
 
 #[cfg(feature = "dpdk")]
 mod adaptive;
@@ -27,27 +27,27 @@ use std::time::Duration;
 pub use adaptive::Adaptive;
 pub use conductor::{Conductor, Line, TurnError};
 #[cfg(feature = "dpdk")]
-pub use counter::Watched;
-pub use emulated::Emulated;
+pub use counter::StallCounter;
+pub use emulated::EmulatedClock;
 pub use file::{ClockError, ClockFile, Node, NodeKind, VERSION};
 
-/// What a node has done since it started, and when it has something to do again without being sent anything.
+/// A node's progress since its start, and its timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Packets received.
+    /// Received packets.
     pub received: u64,
-    /// Packets sent, those that the node made included.
+    /// Sent packets, including packets that the node made.
     pub sent: u64,
-    /// Its earliest timer, in ticks of its clock.
+    /// Earliest timer, in ticks of its clock.
     pub timer: u64,
-    /// When it must be polled at the latest though nothing comes: a node without work lets its timers be late.
+    /// Latest time of the next poll if no packets arrive. A node without work lets its timers be late.
     pub latest: u64,
-    /// Workers of this host have tasks, whose ends nothing but a look tells.
+    /// True if local workers have tasks, whose completion only polling detects.
     pub awaits_workers: bool,
 }
 
 impl Progress {
-    /// That of two parts of one node.
+    /// Combines the progress of two parts of a node.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -60,31 +60,32 @@ impl Progress {
     }
 }
 
-/// A poll loop's clock. A loop asks [`Clock::next`] before each poll and tells [`Clock::polled`] after it.
+/// Clock of a poll loop. The loop calls [`Clock::next`] before and [`Clock::polled`] after each poll.
 pub trait Clock {
-    /// Ticks in a second.
+    /// Returns the ticks per second.
     fn ticks_hz(&self) -> u64;
 
-    /// The time at which to poll next, in ticks; none when the loop is to end, as it is when `stop` is set.
+    /// Returns the time of the next poll in ticks. `None` ends the loop, for instance because `stop` is set.
     fn next(&mut self, stop: &AtomicBool) -> Option<u64>;
 
-    /// The loop has slept since its last poll.
+    /// Returns true if the loop has slept since its last poll.
     #[inline(always)]
     fn has_slept(&self) -> bool {
         false
     }
 
-    /// A poll is over; `progress` says what the node has done so far. A clock that needs no such word does not ask.
+    /// Reports the end of a poll; `progress` returns the node's state, and is called only by clocks that need
+    /// it.
     fn polled(&mut self, progress: impl FnOnce() -> Progress);
 
-    /// Polls on after the end, at the times given to `is_busy`, until the node has not been busy for `quiet`, at most for
-    /// `longest`. Where time stands still, that is until it is seen to have nothing more to do.
+    /// Polls after the end, at the times passed to `is_busy`, until the node was not busy for `quiet`, and at
+    /// most for `longest`. In emulated time, until it has nothing more to do.
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool);
 
-    /// Why [`Clock::next`] ended the loop, when that was for another reason than `stop` or the end of the run.
+    /// Returns the reason why [`Clock::next`] ended the loop, if that was not `stop` or the end of the run.
     ///
     /// # Errors
-    /// That reason.
+    /// The reason.
     fn ended(&self) -> Result<(), ClockError>;
 }
 

@@ -16,7 +16,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// A node that moves for so many polls of each turn, and how it ended.
+/// Runs a node that moves packets in `moves` polls of each turn. Returns its times and how it ended.
 fn node(path: &Path, node: Node, moves: u64) -> (Vec<u64>, Result<(), ClockError>) {
     let (mut clock, stop) =
         (ClockFile::open(path).unwrap().join(node).unwrap(), AtomicBool::default());
@@ -44,7 +44,7 @@ fn taken(conductor: &mut Conductor, node: Node) -> usize {
 }
 
 #[test]
-fn nodes_poll_in_their_turns_at_the_time_told_until_they_are_quiet() {
+fn nodes_poll_in_turn_until_quiet() {
     let (_folder, path) = folder();
     let mut conductor = Conductor::create(&path, 2).unwrap();
     std::thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn nodes_poll_in_their_turns_at_the_time_told_until_they_are_quiet() {
             assert_eq!((line.polls - before, line.timer_ns), (2, now_ns + 7));
             let before = conductor.line(second).polls;
             let line = conductor.turn(second).unwrap();
-            // It moved in 11 polls, and was quiet in two.
+            // 11 polls moved packets, and two were quiet.
             assert_eq!((line.polls - before, line.received % 100), (13, 0));
         }
         conductor.set_now_ns(30);
@@ -75,7 +75,7 @@ fn nodes_poll_in_their_turns_at_the_time_told_until_they_are_quiet() {
 }
 
 #[test]
-fn a_node_whose_conductor_has_died_ends_and_says_so() {
+fn dead_conductor_ends_its_node() {
     let (_folder, path) = folder();
     let mut conductor = Conductor::create(&path, 1).unwrap();
     std::thread::scope(|scope| {
@@ -93,7 +93,7 @@ fn a_node_whose_conductor_has_died_ends_and_says_so() {
 }
 
 #[test]
-fn a_node_can_be_stopped_while_time_stands_still() {
+fn node_stops_while_time_is_paused() {
     let (_folder, path) = folder();
     let _conductor = Conductor::create(&path, 1).unwrap();
     let mut clock = ClockFile::open(&path).unwrap().join(LEAF).unwrap();
@@ -110,11 +110,11 @@ fn a_node_can_be_stopped_while_time_stands_still() {
         polls < 5
     });
     assert_eq!(polls, 6);
-    clock.drain(Duration::ZERO, Duration::ZERO, |_| true); // what is never quiet is left
+    clock.drain(Duration::ZERO, Duration::ZERO, |_| true); // gives up on a node that never becomes quiet
 }
 
 #[test]
-fn a_node_that_is_never_quiet_is_named_with_what_it_did() {
+fn restless_node_is_named_with_its_activity() {
     let (_folder, path) = folder();
     let conductor = Conductor::create(&path, 1).unwrap();
     let mut conductor = conductor.with_patience(Duration::from_millis(1));
@@ -129,7 +129,7 @@ fn a_node_that_is_never_quiet_is_named_with_what_it_did() {
             }
         });
         let number = taken(&mut conductor, LEAF);
-        // Its thread may not have come to a poll within the patience; it will in one of the turns.
+        // The thread may not reach a poll within the limit of one turn. It does in a later turn.
         let error = loop {
             match conductor.turn(number).unwrap_err() {
                 TurnError::Restless { sent: 0, .. } => {}
@@ -147,7 +147,7 @@ fn a_node_that_is_never_quiet_is_named_with_what_it_did() {
 }
 
 #[test]
-fn what_is_no_clock_is_refused_with_the_fix() {
+fn invalid_clock_is_refused_with_the_fix() {
     let (folder, path) = folder();
     let said = |path: &Path| ClockFile::open(path).unwrap_err().to_string();
     assert!(said(&path).contains("no such file"), "{}", said(&path));

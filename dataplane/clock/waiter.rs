@@ -1,4 +1,4 @@
-//! Waiting for another process to change a word: spinning while that is worth it, and then asleep in the system.
+//! Waiting for a word that another process changes: spinning first, then sleeping in the kernel.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 
-/// Looks at the word before sleeping: some 50 us, longer than it takes to wake a sleeper on another CPU. So two that wait for
-/// each other in turn, each on its own CPU, soon need no waking.
+/// Reads of the word before sleeping: about 50 us, longer than waking a sleeper on another CPU takes. So two
+/// processes that wait for each other in turn, each on its own CPU, soon need no wake-ups.
 const LOOKS: u32 = 1500;
-/// After so many waits in vain in a row there is one try in 2^this waits: on one CPU the other cannot run while we spin.
+/// log2 of the waits per attempt to spin, after this many unsuccessful attempts in a row. On one CPU the
+/// writer cannot run while the reader spins.
 const VAIN_MOST: u32 = 7;
 
-/// A word that one side changes and the other waits for, and beside it whether that one sleeps.
+/// A word that one side changes and the other side waits for, with a flag that the waiter sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signal<'a> {
     pub word: &'a AtomicU32,
@@ -20,34 +21,35 @@ pub(super) struct Signal<'a> {
 }
 
 impl Signal<'_> {
-    /// Changes the word, and wakes who sleeps for it.
+    /// Sets the word, and wakes a sleeping waiter.
     #[inline]
     pub fn give(self, value: u32) {
         self.word.store(value, SeqCst);
-        // Either we see that the other sleeps, or the other, who looks again after saying so, sees the new value.
+        // Either this thread sees the sleeper, or the sleeper, which reads again after setting its flag, sees
+        // the new value.
         if self.asleep.load(SeqCst) != 0 {
             self.wake();
         }
     }
 
-    /// Has a sleeper look again.
+    /// Makes a sleeper read again.
     #[cold]
     pub fn wake(self) {
         let _ = futex::wake(self.word, futex::Flags::empty(), 1);
     }
 }
 
-/// One side's way of waiting.
+/// State of one waiting side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiter {
-    /// Times in a row that spinning was in vain.
+    /// Consecutive unsuccessful attempts to spin.
     vain: u32,
-    /// Waits to come without spinning.
+    /// Remaining waits without spinning.
     skip: u32,
 }
 
 impl Waiter {
-    /// Waits until the word is no longer `seen`, for so long at most; false when it still is.
+    /// Waits at most `longest` until the word differs from `seen`. Returns false on timeout.
     #[inline]
     pub fn wait(&mut self, signal: Signal<'_>, seen: u32, longest: Duration) -> bool {
         let changed = || signal.word.load(Acquire) != seen;
@@ -77,7 +79,7 @@ fn sleep(signal: Signal<'_>, seen: u32, longest: Duration) {
             tv_sec: longest.as_secs() as i64,
             tv_nsec: longest.subsec_nanos().into(),
         };
-        // Changed, woken, or the time is over: the caller looks in any case.
+        // Changed, woken or timed out: the caller reads again in any case.
         let _ = futex::wait(signal.word, futex::Flags::empty(), seen, Some(&time));
     }
     signal.asleep.store(0, SeqCst);
@@ -92,7 +94,7 @@ mod tests {
         let words: [AtomicU32; 4] = Default::default();
         let there = Signal { word: &words[0], asleep: &words[1] };
         let back = Signal { word: &words[2], asleep: &words[3] };
-        // Once in a while without spinning, as it is on one CPU.
+        // Skips spinning most of the time, as on a single CPU.
         let waiter = || Waiter { vain: VAIN_MOST, skip: 40 };
         std::thread::scope(|scope| {
             scope.spawn(|| {

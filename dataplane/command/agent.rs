@@ -12,33 +12,34 @@ use wedjat_cosched::mechanism::System;
 use super::Outcome;
 use super::launch::Launch;
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example, behind a leaf on memif:
   wedjat agent --config agent.toml --stats - -- --no-huge --no-pci
 Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.";
 
-/// What `wedjat agent` is told.
+/// Arguments of `wedjat agent`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     pub launch: Launch,
-    /// Make the changes in this file while it runs, a line each, as they come; `-` is standard input (docs/changes.md)
+    /// Apply the changes in this file while the agent runs, one per line, as they arrive; `-` is standard
+    /// input (docs/changes.md)
     #[arg(long, value_name = "FILE")]
     changes: Option<PathBuf>,
 }
 
-/// Runs it until it is told to stop.
+/// Runs the agent until a signal or the end of its duration.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Outcome {
     AgentConfig::load(&arguments.launch.config)?;
     Err(super::WITHOUT_PORTS.into())
 }
 
-/// Runs it until it is told to stop.
+/// Runs the agent until a signal or the end of its duration.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Outcome {
     let config = AgentConfig::load(&arguments.launch.config)?;
-    // An agent that was killed may have left batch jobs.
+    // A killed agent may have left batch jobs.
     if let Some(Err(error)) = Folder::existing().map(|folder| folder.clean(System::REAL)) {
         log::warn!("what killed batch jobs left stays: {error}");
     }

@@ -10,20 +10,20 @@ use wedjat::state::table::Role;
 
 use super::{Outcome, print};
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat check --config leaf.toml
 Exit status: 0 when it is right, also with warnings, 1 otherwise, with every fault's file, line and key.";
 
-/// What `wedjat check` is told.
+/// Arguments of `wedjat check`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The configuration file.
+    /// Configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
     if AgentConfig::is_agents(&arguments.config) {
         return check_agent(&arguments.config);

@@ -11,7 +11,7 @@ use wedjat::controller::Controller;
 use super::logs::Logs;
 use super::{Outcome, signals};
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat controller --config controller.toml &
   export WEDJAT_CONTROLLER=/var/lib/wedjat/fabric
@@ -19,26 +19,27 @@ pub const EXAMPLE: &str = "Example:
   wedjat ctl pool create --workers 32 --policy horus && wedjat ctl topology
 Exit status: 0 after an orderly end, 1 when it does not start or its store is damaged.";
 
-/// Between two looks whether it is to end.
+/// Interval between checks for the end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What `wedjat controller` is told.
+/// Arguments of `wedjat controller`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The configuration file.
+    /// Configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Have the nodes take what the store has, also those that run a newer version: after the store was restored from a copy
+    /// Send nodes the state of the store, even if they have a newer version; for use after the store was
+    /// restored from a copy
     #[arg(long)]
     restore: bool,
-    /// Stop by itself after this time, as in 5s or 500ms.
+    /// Stop after this time, for example 5s or 500ms.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
     #[command(flatten)]
     pub logs: Logs,
 }
 
-/// Runs it until it is told to stop.
+/// Runs the controller until a signal or the end of its duration.
 pub fn run(arguments: &Arguments) -> Outcome {
     let config = ControllerConfig::load(&arguments.config)?;
     let stop = signals::stop_on_signals()?;

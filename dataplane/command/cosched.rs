@@ -1,4 +1,4 @@
-//! `wedjat cosched`: batch work beside worker cores, and logs of its decisions done again.
+//! `wedjat cosched`: batch jobs beside worker cores, and replay of their decision logs.
 
 mod job;
 
@@ -14,12 +14,12 @@ use self::job::{Run, Status};
 use super::logs::Format;
 use super::{Outcome, print};
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat cosched replay decisions.jsonl --mode iw --format json
 Exit status: 0, or 1 when the file is no log, or says of its own mode what is not so.";
 
-/// What `wedjat cosched` is told.
+/// Arguments of `wedjat cosched`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -28,59 +28,59 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a batch command on the cores of an agent's workers, in a cgroup of its own, with what they leave idle.
+    /// Run a batch command on the idle time of an agent's worker cores, in a cgroup of its own.
     #[command(after_help = job::EXAMPLE)]
     Run(Box<Run>),
-    /// Run a job of an agent's file; the agent does so itself.
+    /// Run a batch job of an agent's file; the agent calls this itself.
     #[command(hide = true)]
     Job {
-        /// The agent's file.
+        /// File of the agent.
         config: PathBuf,
-        /// The job's place in it, from 0.
+        /// Index of the job in the file, from 0.
         number: usize,
     },
-    /// Show the batch jobs that run or wait, and take away what killed ones left.
+    /// Show running and waiting batch jobs, and remove what killed ones left.
     #[command(after_help = "Example:\n  wedjat cosched status --json")]
     Status(Status),
-    /// Tell a batch job to end.
+    /// End a batch job.
     #[command(after_help = "Example:\n  wedjat cosched cancel 4711")]
     Cancel {
-        /// Its number, as `wedjat cosched status` shows it.
+        /// Number of the job, as `wedjat cosched status` shows it.
         job: u32,
     },
-    /// Do a log of decisions again: weights after each round, shares, losses, excess risk and its bound.
+    /// Replay a log of decisions: weights after each round, shares, losses, excess risk and its bound.
     #[command(after_help = EXAMPLE)]
     Replay(Replay),
     /// Check a file of experts without using it.
     #[command(after_help = "Example:\n  wedjat cosched check experts.toml")]
     Check {
-        /// The file.
+        /// File of experts.
         file: PathBuf,
     },
 }
 
 #[derive(Debug, Args)]
 struct Replay {
-    /// The log: a line of JSON for each decision and each outcome.
+    /// Log: one line of JSON per decision and per outcome.
     log: PathBuf,
-    /// Learn so instead of as was learnt: paper, iw or balanced.
+    /// Learn in this mode instead of the logged one: paper, iw or balanced.
     #[arg(long)]
     mode: Option<Mode>,
-    /// Deal out this part of all weight evenly after each round.
+    /// Distribute this fraction of all weight evenly after each round.
     #[arg(long, value_name = "PART")]
     fixed_share: Option<f64>,
-    /// In mode balanced, how much the batch's unhappiness adds to the loss.
+    /// In mode balanced, weight of the batch's dissatisfaction in the loss.
     #[arg(long)]
     lambda: Option<f64>,
-    /// Ask the experts of this file instead of the log's.
+    /// Use the experts of this file instead of the log's.
     #[arg(long, value_name = "FILE")]
     experts: Option<PathBuf>,
-    /// Output.
+    /// Output format.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.command {
         Command::Run(arguments) => job::batch(arguments),
@@ -102,7 +102,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 impl Replay {
-    /// What there is to print, and whether the log agrees with it.
+    /// Returns the output, and true if the log agrees with the replay.
     fn report(&self) -> Result<(String, bool), Box<dyn std::error::Error>> {
         let path = self.log.display();
         let experts = match &self.experts {
@@ -128,16 +128,16 @@ mod tests {
 
     use clap::Parser;
     use serde_json::Value;
-    use wedjat_cosched::{Chooser, Logged, Outcome, Progress, Settings, Share, State};
+    use wedjat_cosched::{Chooser, LoggingChooser, Outcome, Progress, Settings, Share, State};
 
     use super::*;
     use crate::command;
 
-    /// A log of so many decisions, of which some do harm.
+    /// Writes a log of `decisions` decisions, of which some do harm.
     fn write_log(path: &Path, decisions: u64) {
         let settings = Settings { mode: Mode::Paper, ..Settings::default() };
         let chooser = Chooser::new(settings, Setup::built_in().experts).unwrap();
-        let mut logged = Logged::new(chooser, File::create(path).unwrap()).unwrap();
+        let mut logged = LoggingChooser::new(chooser, File::create(path).unwrap()).unwrap();
         let progress = Progress { wall: 100.0, elapsed: 10.0, rate: 1.0, remaining: 80.0 };
         let state = State { cpu: 0.6, memory: 0.4, stage: 0.5, interval: 0.1, progress };
         for at in 0..decisions {
@@ -148,7 +148,7 @@ mod tests {
         logged.into_log().unwrap();
     }
 
-    /// What a command line of `wedjat cosched replay` reports.
+    /// Returns the report for a command line of `wedjat cosched replay`.
     fn report(line: &[&str]) -> Result<(String, bool), String> {
         let line = ["wedjat", "cosched", "replay"].iter().chain(line);
         let parsed = command::Arguments::try_parse_from(line).map_err(|error| error.to_string())?;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_named_and_an_altered_one_is_told() {
+    fn invalid_and_altered_logs_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         write_log(&path, 100);

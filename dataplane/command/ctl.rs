@@ -1,4 +1,4 @@
-//! `wedjat ctl`: changes and watches a running leaf or agent.
+//! `wedjat ctl`: changes and watches a running leaf or agent, or a fabric.
 
 mod fabric;
 
@@ -18,7 +18,7 @@ use wedjat::quantity;
 use super::node::state_file;
 use super::{Outcome, print};
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Examples:
   wedjat ctl workers
   wedjat ctl --node /dev/shm/wedjat-leaf1 drain 5 --wait
@@ -31,209 +31,211 @@ pub const EXAMPLE: &str = "Examples:
 A change of a node is answered when all its cores decide by it, one of a fabric when the controller's store keeps it, with the
 new version. Exit status: 0 when it is done, 1 when it was refused.";
 
-/// Between two looks whether workers have answered what they had.
+/// Interval between checks of draining workers.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What `wedjat ctl` is told.
+/// Arguments of `wedjat ctl`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The node's state file [default: that of WEDJAT_STATE, else of the only node running whose state file is in /dev/shm]
+    /// State file of the node [default: that of WEDJAT_STATE, else of the only running node whose state file
+    /// is in /dev/shm]
     #[arg(long, global = true, value_name = "STATEFILE", conflicts_with = "connect")]
     node: Option<PathBuf>,
-    /// Ask over TCP, as `[control]` of the node's configuration allows: https://leaf1:7070 or http://127.0.0.1:7070
+    /// Connect over TCP, as `[control]` of the node's configuration allows: https://leaf1:7070 or
+    /// http://127.0.0.1:7070
     #[arg(long, global = true, value_name = "URL")]
     connect: Option<String>,
-    /// Ask the controller of a fabric: its socket, its store's file, or https://controller1:7070 [default: that of WEDJAT_CONTROLLER
-    /// where nothing but a controller can do it]
+    /// Connect to the controller of a fabric: its socket, its store's file, or https://controller1:7070
+    /// [default: that of WEDJAT_CONTROLLER for commands that need a controller]
     #[arg(long, global = true, value_name = "ADDRESS", conflicts_with_all = ["node", "connect"])]
     controller: Option<String>,
-    /// With https, who signs nodes' certificates, in PEM
+    /// For https: authority that signs the nodes' certificates, in PEM
     #[arg(long, global = true, value_name = "FILE", requires_all = ["certificate", "key"])]
     ca: Option<PathBuf>,
-    /// With https, our certificate, in PEM
+    /// For https: certificate of this client, in PEM
     #[arg(long, global = true, value_name = "FILE")]
     certificate: Option<PathBuf>,
-    /// With https, our certificate's key, in PEM
+    /// For https: private key of this client, in PEM
     #[arg(long, global = true, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// As JSON
+    /// Print JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Change nothing unless this is the node's version
+    /// Change nothing unless the node has this version
     #[arg(long, global = true, value_name = "VERSION")]
     if_version: Option<u64>,
-    /// What to do; `show` without it
+    /// Command [default: show]
     #[command(subcommand)]
     command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What there is: version, pools, servers, cores, ports
+    /// Show the version, pools, servers, cores and ports
     Show,
-    /// All workers, with what they have
+    /// Show all workers with their tasks
     Workers,
-    /// Give workers no new tasks; they stay, and answer what they have
+    /// Give workers no new tasks; they stay and answer those that they have
     Drain {
-        /// Their ids, as in 5 or 0-3,8
+        /// Ids of the workers, for example 5 or 0-3,8
         workers: String,
-        /// Wait until they have answered all that they had
+        /// Wait until the workers have answered all their tasks
         #[arg(long)]
         wait: bool,
-        /// Wait at most so long
+        /// Maximum time to wait
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
         timeout: Duration,
     },
     /// Give drained workers tasks again
     Undrain {
-        /// Their ids
+        /// Ids of the workers
         workers: String,
     },
-    /// What there is in a fabric, and which nodes follow its controller
+    /// Show a fabric, and the nodes that follow its controller
     Topology,
     /// Add a spine to a fabric
     AddSpine {
-        /// Its id
+        /// Id of the spine
         id: u16,
-        /// Its address towards leaves
+        /// Address of the spine towards leaves
         ip: String,
     },
-    /// Take a spine out of a fabric; its racks are linked to others
+    /// Remove a spine from a fabric; its racks are linked to other spines
     RemoveSpine {
-        /// Its id
+        /// Id of the spine
         id: u16,
     },
-    /// Tell that a spine is down; its racks are linked to others
+    /// Mark a spine as down; its racks are linked to other spines
     FailSpine {
-        /// Its id
+        /// Id of the spine
         id: u16,
     },
-    /// Tell that a spine is up again
+    /// Mark a spine as up again
     RestoreSpine {
-        /// Its id
+        /// Id of the spine
         id: u16,
     },
     /// Add a leaf to a fabric, with an empty rack
     AddLeaf {
-        /// Its id
+        /// Id of the leaf
         id: u16,
-        /// Its address towards spines
+        /// Address of the leaf towards spines
         ip: String,
     },
-    /// Take a leaf and its rack out of a fabric; pools get workers elsewhere
+    /// Remove a leaf and its rack from a fabric; pools get workers elsewhere
     RemoveLeaf {
-        /// Its id
+        /// Id of the leaf
         id: u16,
     },
-    /// Tell that a leaf is down; pools get workers elsewhere
+    /// Mark a leaf as down; pools get workers elsewhere
     FailLeaf {
-        /// Its id
+        /// Id of the leaf
         id: u16,
-        /// This leaf takes its servers over, with their workers
+        /// Leaf that takes over its servers with their workers
         #[arg(long, value_name = "LEAF")]
         to: Option<u16>,
     },
-    /// Tell that a leaf is up again
+    /// Mark a leaf as up again
     RestoreLeaf {
-        /// Its id
+        /// Id of the leaf
         id: u16,
     },
-    /// Give the workers of a fabric's server no new tasks, and no pool any of them
+    /// Give the workers of a fabric's server no new tasks, and let no pool take them
     DrainServer {
-        /// Its address
+        /// Address of the server
         ip: String,
     },
-    /// Give them tasks again
+    /// Give the workers of a drained server tasks again
     UndrainServer {
-        /// Its address
+        /// Address of the server
         ip: String,
     },
-    /// Add a host on which workers may be added; at a leaf, or with --leaf to a fabric
+    /// Add a server for workers; at a leaf, or with --leaf to a fabric
     AddServer {
-        /// Its address
+        /// Address of the server
         ip: String,
-        /// In a fabric: its leaf
+        /// In a fabric: leaf of the server
         #[arg(long, requires = "workers")]
         leaf: Option<u16>,
-        /// In a fabric: its workers' ids, as in 0-31
+        /// In a fabric: ids of its workers, for example 0-31
         #[arg(long, requires = "leaf")]
         workers: Option<String>,
-        /// In a fabric: how fast each of them is, relative to others
+        /// In a fabric: relative speed of each worker
         #[arg(long, requires = "leaf")]
         speed: Option<String>,
-        /// Its MAC address, unless ARP is to find it
+        /// MAC address of the server [default: found by ARP]
         #[arg(long)]
         mac: Option<String>,
-        /// Its workers register themselves
+        /// Let its workers register themselves
         #[arg(long)]
         registers: bool,
     },
-    /// Let go of a server: its workers leave, then it does
+    /// Remove a server after its workers have left
     RemoveServer {
-        /// Its address
+        /// Address of the server
         ip: String,
     },
-    /// Tell that a server has another address
+    /// Change the address of a server
     MoveServer {
-        /// Its address so far
+        /// Current address
         ip: String,
-        /// Its new address
+        /// New address
         to: String,
-        /// Its MAC address there, unless ARP is to find it
+        /// MAC address at the new address [default: found by ARP]
         #[arg(long)]
         mac: Option<String>,
     },
     /// Add workers
     AddWorkers {
-        /// Their ids
+        /// Ids of the workers
         workers: String,
-        /// Their pool
+        /// Pool of the workers
         #[arg(long)]
         pool: String,
-        /// Their server; at an agent none
+        /// Server of the workers; none at an agent
         #[arg(long)]
         server: Option<String>,
-        /// How fast each of them is, relative to others
+        /// Relative speed of each worker
         #[arg(long)]
         speed: Option<String>,
     },
-    /// Let go of workers, when they have answered what they have
+    /// Remove workers after they have answered their tasks
     RemoveWorkers {
-        /// Their ids; at a spine those of leaves
+        /// Ids of the workers; at a spine, of leaves
         workers: String,
-        /// Of this pool alone: a spine's leaves may be in several
+        /// Remove them only from this pool: a spine's leaves may be in several pools
         #[arg(long)]
         pool: Option<String>,
     },
-    /// Pools
+    /// Change pools
     Pool {
-        /// Those of the agent on a leaf's own core, not the leaf's
+        /// Change pools of the agent on a leaf's own core, not of the leaf
         #[arg(long, global = true)]
         agent: bool,
         #[command(subcommand)]
         command: PoolCommand,
     },
-    /// Tell how fast workers are
+    /// Set the speed of workers
     Speed {
-        /// Their ids
+        /// Ids of the workers
         workers: String,
-        /// Relative to others
+        /// Speed, relative to other workers
         speed: String,
-        /// In this pool alone: a spine's leaves may be in several
+        /// Set it only in this pool: a spine's leaves may be in several pools
         #[arg(long)]
         pool: Option<String>,
     },
-    /// Tell or set which messages the node logs
+    /// Show or set the level of the node's log
     Log {
-        /// off, error, warn, info, debug or trace
+        /// Level: off, error, warn, info, debug or trace
         level: Option<String>,
     },
-    /// Record what passes, while the node runs
+    /// Record packets while the node runs
     #[command(subcommand)]
     Tap(TapCommand),
-    /// Have the node read its configuration again: all that differs is changed, or nothing
+    /// Make the node read its configuration again and apply all differences, or none
     Reload {
-        /// Tell what would change
+        /// Only show the changes
         #[arg(long)]
         dry_run: bool,
     },
@@ -241,101 +243,101 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum TapCommand {
-    /// Begin to write received and sent packets into a new pcap file on the node's host
+    /// Start recording received and sent packets into a new pcap file on the node's host
     Start {
-        /// The file; with --connect an absolute path
+        /// Path of the file; with --connect an absolute path
         #[arg(long, value_name = "PATH")]
         file: PathBuf,
-        /// Only this port, by its index or its device [default: all]
+        /// Record only this port, by index or device [default: all]
         #[arg(long, value_name = "NAME|INDEX")]
         port: Option<String>,
-        /// Keep so many bytes of each packet [default: all]
+        /// Keep this number of bytes of each packet [default: all]
         #[arg(long, value_name = "BYTES")]
         snaplen: Option<u32>,
-        /// End by itself after so many
+        /// Stop after this number of packets
         #[arg(long, value_name = "COUNT")]
         packets: Option<u64>,
     },
-    /// End it, and tell how many packets are in the file and how many were lost
+    /// Stop recording, and show the numbers of recorded and lost packets
     Stop,
 }
 
 #[derive(Debug, Subcommand)]
 enum PoolCommand {
-    /// Begin a pool: at a node without workers, in a fabric with --workers
+    /// Create a pool: at a node without workers, in a fabric with --workers
     Create {
-        /// Its id; in a fabric the first that is free when it is left out
+        /// Id of the pool; in a fabric [default: first free id]
         id: Option<String>,
         #[command(flatten)]
         fabric: fabric::PoolArguments,
-        /// Its policy, as `wedjat policies` lists them
+        /// Policy, as `wedjat policies` lists them
         #[arg(long)]
         policy: String,
-        /// Tasks that may wait on each core
+        /// Maximum number of queued tasks on each core
         #[arg(long)]
         queue: Option<String>,
-        /// What becomes of those beyond: drop or refuse
+        /// Treatment of tasks that exceed the queue: drop or refuse
         #[arg(long)]
         overflow: Option<String>,
-        /// Other schedulers send tasks to its workers, too
+        /// Expect other schedulers to send tasks to its workers too
         #[arg(long)]
         shared_workers: bool,
-        /// The file with its key on the node's host; with --connect an absolute path
+        /// File of the pool's key on the node's host; with --connect an absolute path
         #[arg(long, value_name = "PATH")]
         key_file: Option<PathBuf>,
     },
-    /// Let go of a pool: it takes no new tasks, and goes when those it has are answered
+    /// Delete a pool: it takes no new tasks, and goes after its tasks are answered
     Delete {
-        /// Its id
+        /// Id of the pool
         id: String,
     },
-    /// Give a pool another policy
+    /// Change the policy of a pool
     Policy {
-        /// Its id
+        /// Id of the pool
         id: String,
-        /// The policy
+        /// New policy
         policy: String,
     },
-    /// Give a fabric's pool more workers or fewer
+    /// Change the number of workers of a fabric's pool
     Resize {
-        /// Its id
+        /// Id of the pool
         id: String,
-        /// Workers that it is to have
+        /// Desired number of workers
         workers: usize,
     },
-    /// Have clients ask for a pool at another address than the node's own
+    /// Set the service address of a pool
     Service {
-        /// Its id
+        /// Id of the pool
         id: String,
-        /// The address; the node's own without it
+        /// Service address [default: the node's own]
         ip: Option<String>,
     },
-    /// Have a leaf tell a spine of a pool
+    /// Make a leaf send signals of a pool to a spine
     Link {
-        /// Its id
+        /// Id of the pool
         id: String,
-        /// The spine's id
+        /// Id of the spine
         #[arg(long)]
         spine: String,
-        /// The spine's address
+        /// Address of the spine
         #[arg(long)]
         ip: String,
-        /// What it is told, which its policy decides: horus, every-reply or none
+        /// Rules of the signals, which the policy of the spine determines: horus, every-reply or none
         #[arg(long)]
         signals: Option<String>,
     },
-    /// Have a leaf tell no spine of a pool
+    /// Make a leaf stop sending signals of a pool to its spine
     Unlink {
-        /// Its id
+        /// Id of the pool
         id: String,
     },
-    /// Bound a pool's queue anew
+    /// Change the queue of a pool
     Queue {
-        /// Its id
+        /// Id of the pool
         id: String,
-        /// Tasks that may wait on each core
+        /// Maximum number of queued tasks on each core
         queue: String,
-        /// What becomes of those beyond: drop or refuse
+        /// Treatment of tasks that exceed the queue: drop or refuse
         #[arg(long)]
         overflow: Option<String>,
     },
@@ -347,12 +349,12 @@ impl Arguments {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(asked) = fabric::asked(arguments.command(), arguments.controller.is_some()) {
         return fabric::run(arguments, asked?);
     }
-    // What is no change is told before anybody is asked.
+    // An invalid change must fail before a connection is made.
     let mut change = change(arguments.command())?;
     if let (Some(key_file), Some(path)) =
         (change.as_mut().and_then(key_file_of), own_key(arguments))
@@ -366,7 +368,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             Command::Drain { wait: true, timeout, .. } => {
                 drained(arguments, &mut node, &change, version, *timeout)
             }
-            _ => tell(
+            _ => print_result(
                 arguments,
                 &format!("version {version}: {change}"),
                 &json!({ "version": version }),
@@ -376,7 +378,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match arguments.command() {
         Command::Log { level } => {
             let level = node.log(level.as_deref().unwrap_or_default())?;
-            tell(
+            print_result(
                 arguments,
                 &format!("messages of level {level} and above are logged"),
                 &json!({ "level": level }),
@@ -392,12 +394,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 (false, false) => "changed",
             };
             let _ = write!(text, "version {}: {what}", reply.version);
-            tell(arguments, &text, &serde_json::to_value(&reply)?)
+            print_result(arguments, &text, &serde_json::to_value(&reply)?)
         }
         Command::Tap(command) => tap(arguments, command, &mut node),
         Command::Workers => {
             let reply = node.show()?;
-            tell(
+            print_result(
                 arguments,
                 &workers(&reply),
                 &json!({ "version": reply.version, "pools": reply.pools }),
@@ -405,12 +407,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
         _ => {
             let reply = node.show()?;
-            tell(arguments, &show(&reply), &serde_json::to_value(&reply)?)
+            print_result(arguments, &show(&reply), &serde_json::to_value(&reply)?)
         }
     }
 }
 
-fn tell(arguments: &Arguments, text: &str, json: &Value) -> Outcome {
+fn print_result(arguments: &Arguments, text: &str, json: &Value) -> Outcome {
     if arguments.json {
         return print(&format!("{}\n", serde_json::to_string_pretty(json)?));
     }
@@ -422,11 +424,11 @@ fn access(arguments: &Arguments) -> Result<Access, Box<dyn std::error::Error>> {
     access_to(arguments.node.as_deref(), arguments.connect.as_deref(), files)
 }
 
-/// Where a node is asked: over TCP when there is a URL, with `files` the authority's, our certificate and its key; else beside its state
-/// file.
+/// Returns the access to a node: over TCP if there is a URL, else through the socket beside its state file.
+/// `files` are the authority's certificate, this client's certificate and its private key.
 ///
 /// # Errors
-/// When no node is named and there is not one, or files are missing.
+/// If no node is named and the number of running nodes is not one, or files are missing.
 pub fn access_to(
     node: Option<&Path>,
     url: Option<&str>,
@@ -447,12 +449,12 @@ pub fn access_to(
     Ok(Access::Tcp { url: url.to_owned(), tls })
 }
 
-/// A key of a change, if it has a value.
+/// Formats a key of a change, if it has a value.
 fn with<T: Display>(key: &str, value: Option<T>) -> String {
     value.map_or_else(String::new, |value| format!(" {key}={value}"))
 }
 
-/// The change that a command asks for, if it does.
+/// Returns the change that a command asks for, if any.
 fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error>> {
     let flag = |is_set: &bool| is_set.then_some(true);
     let text = match command {
@@ -479,13 +481,13 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
         Command::Speed { workers, speed, pool } => {
             format!("set-speed{} workers={workers} speed={speed}", with("pool", pool.as_ref()))
         }
-        // Those of a fabric have been done.
+        // Commands of a fabric are handled before.
         _ => return Ok(None),
     };
     Ok(Some(text.parse()?))
 }
 
-/// The text of a change of a pool.
+/// Returns the text of a change of a pool.
 fn change_of_pool(command: &PoolCommand) -> String {
     match command {
         PoolCommand::Create { id, policy, queue, overflow, shared_workers, .. } => {
@@ -495,7 +497,7 @@ fn change_of_pool(command: &PoolCommand) -> String {
             let id = with("id", id.as_ref());
             format!("add-pool{id} policy={policy}{queue}{overflow}{shared}")
         }
-        // A fabric's only.
+        // For a fabric only.
         PoolCommand::Resize { id, workers } => format!("resize-pool id={id} workers={workers}"),
         PoolCommand::Delete { id } => format!("remove-pool id={id}"),
         PoolCommand::Policy { id, policy } => format!("set-policy pool={id} policy={policy}"),
@@ -513,7 +515,8 @@ fn change_of_pool(command: &PoolCommand) -> String {
     }
 }
 
-/// A path as the node is to take it: one in another folder means the same file, and on another host there is none of ours.
+/// Returns a path as the node needs it. A local node may run in another folder, so its path becomes absolute.
+/// A path on another host stays unchanged.
 fn on_node(arguments: &Arguments, path: &Path) -> std::io::Result<PathBuf> {
     if arguments.connect.is_none() { std::path::absolute(path) } else { Ok(path.to_owned()) }
 }
@@ -533,7 +536,7 @@ fn own_key(arguments: &Arguments) -> Option<&Path> {
     }
 }
 
-/// Begins or ends a tap.
+/// Starts or stops a tap.
 fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Outcome {
     let (tap, text) = match command {
         TapCommand::Start { file, port, snaplen, packets } => {
@@ -551,10 +554,10 @@ fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Ou
             (tap, text)
         }
     };
-    tell(arguments, &text, &serde_json::to_value(&tap)?)
+    print_result(arguments, &text, &serde_json::to_value(&tap)?)
 }
 
-/// Waits until drained workers have answered all that they had.
+/// Waits until drained workers have answered all their tasks.
 fn drained(
     arguments: &Arguments,
     node: &mut Connection,
@@ -571,13 +574,13 @@ fn drained(
         let asked: Vec<_> =
             all.filter(|one| workers.iter().any(|&id| u32::from(id) == one.id)).collect();
         let before = before.get_or_insert_with(|| asked.clone());
-        let remains = Remains::of(before, &asked);
+        let remains = DrainReport::of(before, &asked);
         let seconds = began.elapsed().as_secs_f64();
         if remains.unanswered().next().is_none() && asked.iter().all(|one| one.drained) {
             let text = format!("version {version}: {change}; empty after {seconds:.3} s{remains}");
             let lost: BTreeMap<_, _> = remains.0.iter().map(|one| (one.worker, one.lost)).collect();
             let reply = json!({ "version": version, "seconds": seconds, "lost": lost });
-            return tell(arguments, &text, &reply);
+            return print_result(arguments, &text, &reply);
         }
         if began.elapsed() > timeout {
             let tasks: u64 = remains.unanswered().map(|one| one.reported + one.unreported).sum();
@@ -594,40 +597,40 @@ fn drained(
 
 /// Tasks of a drained worker that it has not answered.
 #[derive(Debug, PartialEq, Eq)]
-struct Remain {
+struct RemainingTasks {
     worker: u32,
-    /// Written off since the drain began.
+    /// Number of tasks counted as lost since the drain began.
     lost: u64,
-    /// In the worker's queue by its last report: it is slow.
+    /// Number of tasks in the worker's queue by its last report. Such a worker is slow.
     reported: u64,
-    /// Not in its last report: lost, or sent after that report.
+    /// Number of tasks not in its last report: lost, or sent after that report.
     unreported: u64,
 }
 
-/// Those of all drained workers that have any.
-struct Remains(Vec<Remain>);
+/// Remaining tasks of all drained workers that have any.
+struct DrainReport(Vec<RemainingTasks>);
 
-impl Remains {
+impl DrainReport {
     fn of(before: &[Worker], now: &[Worker]) -> Self {
         let remain = |now: &Worker| {
             let before = before.iter().find(|before| before.id == now.id)?;
             let tasks = now.held.max(now.outstanding.max(0).cast_unsigned());
             let reported = tasks.min(now.held.max(now.load.max(0.0).ceil() as u64));
             let (lost, unreported) = (now.lost.saturating_sub(before.lost), tasks - reported);
-            Some(Remain { worker: now.id, lost, reported, unreported })
+            Some(RemainingTasks { worker: now.id, lost, reported, unreported })
         };
         let all = now.iter().filter_map(remain);
         Self(all.filter(|one| one.lost + one.reported + one.unreported > 0).collect())
     }
 
-    fn unanswered(&self) -> impl Iterator<Item = &Remain> {
+    fn unanswered(&self) -> impl Iterator<Item = &RemainingTasks> {
         self.0.iter().filter(|one| one.reported + one.unreported > 0)
     }
 }
 
-impl Display for Remains {
+impl Display for DrainReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for &Remain { worker, lost, reported, unreported } in &self.0 {
+        for &RemainingTasks { worker, lost, reported, unreported } in &self.0 {
             let kinds = [
                 (lost, "lost (written off)"),
                 (reported, "slow (in its queue by its last report)"),
@@ -739,12 +742,13 @@ mod tests {
             ..Worker::default()
         };
         let before = [worker(1, 4, 4.0, 7), worker(2, 3, 0.0, 0), worker(3, 2, 2.0, 0)];
-        // Two of the first are written off, and one is still in its queue; the second never reported three; the third is done.
+        // Two tasks of the first worker are lost, and one is still in its queue. The second never reported
+        // three tasks. The third is done.
         let now = [worker(1, 1, 1.0, 9), worker(2, 3, 0.0, 0), worker(3, 0, 0.0, 0)];
-        let remains = Remains::of(&before, &now);
+        let remains = DrainReport::of(&before, &now);
         let expected = [
-            Remain { worker: 1, lost: 2, reported: 1, unreported: 0 },
-            Remain { worker: 2, lost: 0, reported: 0, unreported: 3 },
+            RemainingTasks { worker: 1, lost: 2, reported: 1, unreported: 0 },
+            RemainingTasks { worker: 2, lost: 0, reported: 0, unreported: 3 },
         ];
         assert_eq!(remains.0, expected);
         assert_eq!(
@@ -752,10 +756,10 @@ mod tests {
             "; worker 1: 2 lost (written off), 1 slow (in its queue by its last report); \
              worker 2: 3 lost, or sent after its last report"
         );
-        // Tasks that a worker of this host has in hand are slow, whatever it reported.
+        // Tasks held by a worker of this host count as reported, whatever its report says.
         let here = [Worker { held: 2, ..worker(2, 0, 0.0, 0) }];
-        assert_eq!(Remains::of(&before, &here).0[0].reported, 2);
-        let empty = Remains::of(&before, &[worker(1, 0, 0.0, 8)]);
+        assert_eq!(DrainReport::of(&before, &here).0[0].reported, 2);
+        let empty = DrainReport::of(&before, &[worker(1, 0, 0.0, 8)]);
         assert_eq!((empty.unanswered().count(), empty.0[0].lost), (0, 1));
     }
 }

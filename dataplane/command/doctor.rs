@@ -9,23 +9,23 @@ use wedjat::doctor;
 
 use super::{Outcome, print};
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat doctor --config leaf.toml -- --no-huge --no-pci
 Exit status: 1 when a start would fail.";
 
-/// What `wedjat doctor` is told.
+/// Arguments of `wedjat doctor`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The configuration that is to be started.
+    /// Configuration file of the planned start.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The arguments for EAL that are to be used.
+    /// EAL arguments of the planned start.
     #[arg(last = true, value_name = "EAL ARGUMENTS")]
     eal: Vec<String>,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
     let eal = arguments.eal.as_slice();
     let request = match arguments.config.as_deref() {

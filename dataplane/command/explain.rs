@@ -1,4 +1,4 @@
-//! `wedjat explain`: why packets go where they go, at a running node or in a capture.
+//! `wedjat explain`: explains the path of packets through a running node, or of a capture's packets.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use wedjat::quantity;
 use super::Outcome;
 use super::ctl::access_to;
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Examples:
   wedjat explain --drops --count 10
   wedjat explain --node /dev/shm/wedjat-leaf1 --host 10.0.1.2 --for 5s
@@ -24,82 +24,84 @@ A line for each packet: what it is, what becomes of it and why, by what the node
 packets of a capture go through a node that the configuration makes of it, without devices: nobody answers its tasks unless the capture
 does, and all hosts are taken to answer ARP. Exit status: 0 when packets could be explained, also if none came, 1 otherwise.";
 
-/// What `wedjat explain` is told.
+/// Arguments of `wedjat explain`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The configuration of the node that the packets of --file go through
+    /// Configuration of the node that processes the packets of --file
     #[arg(value_name = "CONFIG", requires = "file")]
     config: Option<PathBuf>,
     /// Explain the packets of this capture (pcap) instead of a running node's
     #[arg(long, value_name = "CAPTURE", requires = "config", conflicts_with_all = ["node", "connect"])]
     file: Option<PathBuf>,
-    /// The node's state file [default: that of WEDJAT_STATE, else of the only node running whose state file is in /dev/shm]
+    /// State file of the node [default: that of WEDJAT_STATE, else of the only running node whose state file
+    /// is in /dev/shm]
     #[arg(long, value_name = "STATEFILE", conflicts_with = "connect")]
     node: Option<PathBuf>,
-    /// Ask over TCP, as `[control]` of the node's configuration allows: https://leaf1:7070 or http://127.0.0.1:7070
+    /// Connect over TCP, as `[control]` of the node's configuration allows: https://leaf1:7070 or
+    /// http://127.0.0.1:7070
     #[arg(long, value_name = "URL")]
     connect: Option<String>,
-    /// With https, who signs nodes' certificates, in PEM
+    /// For https: authority that signs the nodes' certificates, in PEM
     #[arg(long, value_name = "FILE", requires_all = ["certificate", "key"])]
     ca: Option<PathBuf>,
-    /// With https, our certificate, in PEM
+    /// For https: certificate of this client, in PEM
     #[arg(long, value_name = "FILE")]
     certificate: Option<PathBuf>,
-    /// With https, our certificate's key, in PEM
+    /// For https: private key of this client, in PEM
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// End after so many packets; 0: only when interrupted
+    /// End after this number of packets; 0 for no limit
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     count: u64,
-    /// End after this time at the latest, as in 5s
+    /// End after at most this time, for example 5s
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "file")]
     time: Option<Duration>,
-    /// Those packets alone that are dropped
+    /// Show only dropped packets
     #[arg(long)]
     drops: bool,
-    /// Those alone that are dropped for this reason, by its name in docs/failures.md
+    /// Show only packets dropped for this reason, by its name in docs/failures.md
     #[arg(long, value_name = "REASON")]
     reason: Option<String>,
-    /// Those alone whose task header names this pool
+    /// Show only packets whose task header names this pool
     #[arg(long, value_name = "ID")]
     pool: Option<u32>,
-    /// Those alone that go to this worker, or come from it; at a spine a leaf
+    /// Show only packets to or from this worker; at a spine, this leaf
     #[arg(long, value_name = "ID")]
     worker: Option<u32>,
-    /// Those alone that are from or to this address, and ARP or neighbour discovery that speaks of it
+    /// Show only packets to or from this address, including ARP and neighbour discovery for it
     #[arg(long, value_name = "ADDRESS")]
     host: Option<String>,
-    /// Those alone that this port received, by its index or its device; with --file all packets of the capture came there [default: all,
-    /// and with --file the port that a packet is addressed to]
+    /// Show only packets received on this port, by index or device; with --file all packets of the capture
+    /// arrive there [default: all, and with --file the port that a packet is addressed to]
     #[arg(long, value_name = "NAME|INDEX")]
     port: Option<String>,
-    /// How they are told
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A line in plain words
+    /// One line of plain text per packet
     Text,
-    /// A line of JSON, with all that the sentence is made of
+    /// One line of JSON per packet, with all parts of the text
     Json,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let mut told = Told { format: arguments.format, packets: 0, lost: 0, failed: None };
+    let mut told = ExplainOutput { format: arguments.format, packets: 0, lost: 0, failed: None };
     match (&arguments.file, &arguments.config) {
         (Some(file), Some(config)) => {
             let offline = offline(config, file, arguments.port.as_deref())?;
             offline.notes().iter().for_each(|note| eprintln!("note: {note}"));
-            offline.explain(request(arguments), |explanation| told.tell(&explanation))?;
+            offline.explain(request(arguments), |explanation| told.print(&explanation))?;
         }
         _ => {
             let files = [&arguments.ca, &arguments.certificate, &arguments.key];
             let to = access_to(arguments.node.as_deref(), arguments.connect.as_deref(), files)?;
             let mut node = Connection::open(&to)?;
-            node.explain(request(arguments), arguments.time, |one| told.tell(&one))?;
+            node.explain(request(arguments), arguments.time, |one| told.print(&one))?;
         }
     }
     if let Some(error) = told.failed {
@@ -110,7 +112,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(std::process::ExitCode::SUCCESS)
 }
 
-/// The packets of a capture, and the node of this configuration.
+/// Returns the packets of a capture and the node of this configuration.
 fn offline(config: &Path, capture: &Path, port: Option<&str>) -> Result<Offline, Box<dyn Error>> {
     let name = config.display();
     if ControllerConfig::is_controllers(config) {
@@ -131,22 +133,22 @@ fn request(arguments: &Arguments) -> ExplainRequest {
     let Arguments { pool, worker, drops, count, .. } = *arguments;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (host, reason) = (text(&arguments.host), text(&arguments.reason));
-    // In a capture the port is where its packets came, not which of them are meant.
+    // In a capture the port is where the packets arrive. It does not select packets.
     let port = if arguments.file.is_some() { String::new() } else { text(&arguments.port) };
     ExplainRequest { pool, worker, host, port, drops, reason, count }
 }
 
-/// What has been told.
-struct Told {
+/// Output, with counts of explained packets.
+struct ExplainOutput {
     format: Format,
     packets: u64,
     lost: u64,
     failed: Option<Box<dyn Error>>,
 }
 
-impl Told {
-    /// Tells of one more; false when nobody reads it, or that can't be told.
-    fn tell(&mut self, one: &Explanation) -> bool {
+impl ExplainOutput {
+    /// Prints one explanation. Returns false if the reader has gone or printing fails.
+    fn print(&mut self, one: &Explanation) -> bool {
         if one.lost > self.lost {
             eprintln!(
                 "lost: {} that were to be explained here",
@@ -175,7 +177,7 @@ impl Told {
     }
 }
 
-/// The time of day, to the microsecond.
+/// Returns the time of day with microseconds.
 fn time(ns: u64) -> String {
     let text = humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_nanos(ns)).to_string();
     text.split_once('T').map_or(text.clone(), |(_, time)| time.trim_end_matches('Z').to_owned())

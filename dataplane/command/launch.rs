@@ -1,4 +1,5 @@
-//! What `wedjat leaf` and `wedjat agent` have in common: their options, and the way from a start to an account.
+//! Common parts of `wedjat leaf` and `wedjat agent`: their options, and the run from the start to the
+//! account.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,23 +8,23 @@ use clap::Args;
 
 use super::logs::Logs;
 
-/// Options of both.
+/// Options of both commands.
 #[derive(Debug, Args)]
 pub struct Launch {
-    /// The configuration file.
+    /// Configuration file.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Stop by itself after this time, as in 5s or 500ms.
+    /// Stop after this time, for example 5s or 500ms.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
-    /// Write the account as JSON to this file at the end; `-` is standard output, and lines then go
-    /// to standard error.
+    /// Write the account as JSON to this file at the end; `-` is standard output, and other lines then go to
+    /// standard error.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Run on emulated time: that of the conductor which shares this file (wedjat-testbed lockstep)
+    /// Run in emulated time from the conductor that shares this file (wedjat-testbed lockstep)
     #[arg(long, value_name = "FILE")]
     clock: Option<PathBuf>,
-    /// Wait so long for the server of a memif device of role client, as in 2m [default: 10s]
+    /// Wait this long for the server of a memif device with role client, for example 2m [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     patience: Option<Duration>,
     #[command(flatten)]
@@ -35,8 +36,8 @@ pub struct Launch {
 
 #[cfg(feature = "dpdk")]
 impl Launch {
-    /// Runs `start` until it is told to stop, and tells its account and whether it balances.
-    /// `options` has those of one of them alone.
+    /// Runs `start` until a signal or the end of its duration. Reports the account and its balance. `options`
+    /// holds the options of only one command.
     pub fn run<A: std::fmt::Display + serde::Serialize>(
         &self,
         options: wedjat::run::Options,
@@ -57,9 +58,9 @@ impl Launch {
             ..options
         };
         let account = start(&options, &super::signals::stop_on_signals()?, &|text| {
-            self.logs.rates(text, |text| report.say(text));
+            self.logs.rates(text, |text| report.print_line(text));
         })?;
-        self.logs.account(account.to_string().trim_end(), |text| report.say(text));
+        self.logs.account(account.to_string().trim_end(), |text| report.print_line(text));
         report.end(&account, is_balanced(&account))
     }
 }

@@ -9,40 +9,41 @@ use wedjat::state::table::Role;
 use super::Outcome;
 use super::launch::Launch;
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example, with two virtual devices and no hugepages:
   wedjat leaf --config leaf.toml --duration 5s --stats - -- \\
       --no-huge --no-pci --vdev=net_memif0,role=server,id=0,socket=wedjat-clients \\
       --vdev=net_memif1,role=server,id=1,socket=wedjat-workers
 Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.";
 
-/// What `wedjat leaf` is told.
+/// Arguments of `wedjat leaf`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     pub launch: Launch,
-    /// Record all packets, for looking into a problem: writes FILE.port0.core0.pcap and so on. Slow.
+    /// Record all packets for debugging: writes FILE.port0.core0.pcap and so on. Slow.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Make the changes in this file while it runs, a line each, as they come; `-` is standard input (docs/changes.md)
+    /// Apply the changes in this file while the leaf runs, one per line, as they arrive; `-` is standard
+    /// input (docs/changes.md)
     #[arg(long, value_name = "FILE")]
     changes: Option<PathBuf>,
 }
 
-/// Runs it until it is told to stop.
+/// Runs the leaf until a signal or the end of its duration.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Outcome {
     Config::load(&arguments.launch.config)?.of(Role::Leaf)?;
     Err(super::WITHOUT_PORTS.into())
 }
 
-/// Runs it until it is told to stop.
+/// Runs the leaf until a signal or the end of its duration.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Outcome {
     start(arguments, Role::Leaf)
 }
 
-/// The same of a node of this role.
+/// Runs a node of this role.
 #[cfg(feature = "dpdk")]
 pub(super) fn start(arguments: &Arguments, role: Role) -> Outcome {
     let config = Config::load(&arguments.launch.config)?.of(role)?;

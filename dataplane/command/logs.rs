@@ -1,35 +1,36 @@
-//! How a running node speaks: its log, a line a second, and its account, as text or as JSON.
+//! Output of a running node: its log, one line of rates per second, and its account, as text or JSON.
 
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-/// The form of a log.
+/// Format of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// An object for each record, with the keys time, level, target and message.
+    /// One object per record, with the keys time, level, target and message.
     Json,
 }
 
-/// What is logged, and how.
+/// Options of the log.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Logs {
-    /// Form of the log on standard error; json has an object a line, among them the line a second and the account as text
+    /// Format of the log on standard error; json writes one object per line, also for the line of rates per
+    /// second and for the account as text
     #[arg(long, value_enum, default_value = "text")]
     log_format: Format,
-    /// Log warnings and errors only, whatever RUST_LOG says, and say nothing each second
+    /// Log only warnings and errors, ignore RUST_LOG, and print no line of rates per second
     #[arg(long)]
     quiet: bool,
 }
 
-/// Target of the records of what a node did within a second.
+/// Log target of a node's rates per second.
 #[cfg(feature = "dpdk")]
 const RATES: &str = "rates";
-/// Target of the records of a node's account at its end, which is not left out by `--quiet`.
+/// Log target of a node's account at its end. `--quiet` does not suppress it.
 const ACCOUNT: &str = "account";
 
 #[derive(Serialize)]
@@ -41,8 +42,8 @@ struct Record<'a> {
 }
 
 impl Logs {
-    /// Starts the log, which RUST_LOG filters; panics are in it, too, if it is JSON. Its level may be changed while a node runs, up
-    /// to what RUST_LOG lets pass if it is set, or `--quiet`.
+    /// Starts the log with the filter of RUST_LOG. A JSON log also contains panics. The level may change at
+    /// run time, up to that of RUST_LOG or `--quiet`.
     pub fn start(self) {
         let mut log =
             env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("trace"));
@@ -66,7 +67,7 @@ impl Logs {
         }
     }
 
-    /// Says why a command failed.
+    /// Reports the error of a failed command.
     pub fn fail(self, error: &dyn std::error::Error) {
         match self.log_format {
             Format::Text => eprintln!("wedjat: {error}"),
@@ -74,7 +75,7 @@ impl Logs {
         }
     }
 
-    /// Says what the node did within a second; `print` does as text.
+    /// Reports a node's rates in one second. `print` writes the text form.
     #[cfg(feature = "dpdk")]
     pub fn rates(self, text: &str, print: impl FnOnce(&str)) {
         match self.log_format {
@@ -84,7 +85,7 @@ impl Logs {
         }
     }
 
-    /// Says the account.
+    /// Reports the account.
     #[cfg(feature = "dpdk")]
     pub fn account(self, text: &str, print: impl FnOnce(&str)) {
         match self.log_format {
@@ -104,7 +105,7 @@ fn json(time: String, record: &log::Record<'_>) -> String {
     };
     let record =
         Record { time, level, target: record.target(), message: record.args().to_string() };
-    // Strings can't fail.
+    // Serializing strings cannot fail.
     serde_json::to_string(&record).unwrap_or_default()
 }
 

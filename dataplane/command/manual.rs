@@ -1,4 +1,4 @@
-//! Manual pages: of the commands, and of the configuration's file, which is docs/configuration.md as troff.
+//! Manual pages of the commands and of the configuration file, which is docs/configuration.md as troff.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub fn write(folder: &Path) -> std::io::Result<()> {
     clap_mangen::generate_to(Arguments::command(), folder)
 }
 
-/// The page of the configuration's file.
+/// Returns the page of the configuration file.
 pub fn configuration() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let head = format!(
@@ -25,7 +25,7 @@ pub fn configuration() -> String {
     head + &page(CONFIGURATION) + files
 }
 
-/// Markdown as this project's documents use it, in troff: headings, tables, lists, fenced blocks and paragraphs.
+/// Converts Markdown as used in this project to troff: headings, tables, lists, fenced blocks and paragraphs.
 fn page(text: &str) -> String {
     let (mut page, mut is_fenced, mut in_table) = (String::new(), false, false);
     for line in text.lines().skip(1) {
@@ -40,7 +40,7 @@ fn page(text: &str) -> String {
         } else if let Some(head) = line.strip_prefix("## ") {
             page += &format!(".SH {}\n", inline(head).to_uppercase());
         } else if let Some(row) = line.strip_prefix('|') {
-            // The first row names the columns, and the second is a rule.
+            // The first row has the column names. The second row is a rule.
             if was_in_table && !row.starts_with("--") {
                 let cells: Vec<_> = row.trim_end_matches('|').split(" | ").map(str::trim).collect();
                 let (first, others) = cells.split_first().unwrap_or((&"", &[]));
@@ -58,7 +58,8 @@ fn page(text: &str) -> String {
     page
 }
 
-/// A line without the marks of Markdown: words between backquotes stay as they are, of links their text and where they lead.
+/// Removes the marks of Markdown from a line. Keeps text between backquotes, and the text and target of
+/// links.
 fn inline(line: &str) -> String {
     let mut parts = line.split("](");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -77,7 +78,7 @@ fn inline(line: &str) -> String {
     plain(&text.replace("**", "").replace('`', ""))
 }
 
-/// A line as troff takes it: none of its requests.
+/// Escapes a line so that troff sees no requests in it.
 fn plain(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-");
     if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }

@@ -1,4 +1,4 @@
-//! The command line of `wedjat`: a file for each subcommand, with its arguments and what it does, and the list of them here.
+//! Command line of `wedjat`: one file per subcommand with its arguments and code, and their list here.
 
 mod agent;
 mod check;
@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// A software leaf scheduler for microsecond tasks, on DPDK.
+/// Software leaf scheduler for microsecond tasks, on DPDK.
 #[derive(Debug, Parser)]
 #[command(name = "wedjat", version = wedjat::VERSION)]
 pub struct Arguments {
@@ -44,17 +44,18 @@ enum Command {
     /// Run a leaf scheduler until SIGINT, SIGTERM or the end of its duration.
     #[command(after_help = leaf::EXAMPLE)]
     Leaf(leaf::Arguments),
-    /// Run a spine scheduler, which gives tasks to leaves, until SIGINT, SIGTERM or the end of its duration.
+    /// Run a spine scheduler, which sends tasks to leaves, until SIGINT, SIGTERM or the end of its duration.
     #[command(after_help = spine::EXAMPLE)]
     Spine(leaf::Arguments),
-    /// Run a host's agent, which has worker processes do the tasks, until SIGINT, SIGTERM or the end of its duration.
+    /// Run a host's agent, which hands tasks to worker processes, until SIGINT, SIGTERM or the end of its
+    /// duration.
     #[command(after_help = agent::EXAMPLE)]
     Agent(agent::Arguments),
     /// Run the controller of a fabric until SIGINT or SIGTERM.
     #[cfg(feature = "control")]
     #[command(after_help = controller::EXAMPLE)]
     Controller(controller::Arguments),
-    /// Batch work beside worker cores: run it, watch and end it, do a log of its decisions again.
+    /// Run, watch and end batch jobs beside worker cores, and replay logs of their decisions.
     #[command(after_help = cosched::EXAMPLE)]
     Cosched(cosched::Arguments),
     /// Check a configuration without running it.
@@ -63,35 +64,35 @@ enum Command {
     /// Check this machine: libraries, drivers, hugepages, permissions, cores, ports.
     #[command(after_help = doctor::EXAMPLE)]
     Doctor(doctor::Arguments),
-    /// Print a leaf's or agent's shared state, while it runs or after.
+    /// Print the shared state of a running or ended leaf or agent.
     #[command(after_help = state::EXAMPLE)]
     State(state::Arguments),
     /// Change and watch a running leaf or agent, or a fabric.
     #[cfg(feature = "control")]
     #[command(after_help = ctl::EXAMPLE)]
     Ctl(Box<ctl::Arguments>),
-    /// Tell why packets go where they go: of a running leaf, spine or agent, or of a capture.
+    /// Explain the path of packets through a running leaf, spine or agent, or of a capture's packets.
     #[cfg(feature = "control")]
     #[command(after_help = explain::EXAMPLE)]
     Explain(explain::Arguments),
-    /// Watch a running leaf or agent: rates, cores, pools, drops, the worst workers.
+    /// Watch a running leaf or agent: rates, cores, pools, drops, and the worst workers.
     #[command(after_help = top::EXAMPLE)]
     Top(top::Arguments),
     /// List the scheduling policies.
     #[command(after_help = policies::EXAMPLE)]
     Policies,
-    /// Print a shell's completions of this command.
+    /// Print the completions of this command for a shell.
     #[command(after_help = COMPLETIONS_EXAMPLE)]
     Completions {
-        /// The shell.
+        /// Name of the shell.
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a folder; for the installation.
     #[command(hide = true)]
     Man {
-        /// The folder of the commands' pages.
+        /// Folder for the commands' pages.
         folder: PathBuf,
-        /// Where to write the page of the configuration's file as well.
+        /// File for the page of the configuration file.
         #[arg(long)]
         configuration: Option<PathBuf>,
     },
@@ -101,7 +102,7 @@ const COMPLETIONS_EXAMPLE: &str = "Example:
   wedjat completions bash > ~/.local/share/bash-completion/completions/wedjat";
 
 impl Arguments {
-    /// How the log is to be.
+    /// Returns the options of the log.
     pub fn logs(&self) -> logs::Logs {
         match &self.command {
             Command::Leaf(arguments) | Command::Spine(arguments) => arguments.launch.logs,
@@ -115,7 +116,7 @@ impl Arguments {
 
 type Outcome = Result<ExitCode, Box<dyn Error>>;
 
-/// Does what the command line says.
+/// Executes the subcommand.
 pub fn run(arguments: Arguments) -> Outcome {
     match arguments.command {
         Command::Leaf(arguments) => leaf::run(&arguments),
@@ -148,7 +149,7 @@ pub fn run(arguments: Arguments) -> Outcome {
     }
 }
 
-/// Writes to standard output; a reader that has gone is no fault of ours.
+/// Writes to standard output. Ignores a reader that has gone.
 fn print(text: &str) -> Outcome {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),

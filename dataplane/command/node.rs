@@ -1,4 +1,4 @@
-//! Which node a command looks at: by its state file.
+//! Choice of the node that a command reads, by its state file.
 
 use std::path::{Path, PathBuf};
 
@@ -6,37 +6,37 @@ use clap::Args;
 use wedjat::state::Snapshot;
 use wedjat::state::table::agents_file;
 
-/// Where state files lie, as the configurations of the examples have it.
+/// Folder of state files, as in the example configurations.
 const FOLDER: &str = "/dev/shm";
-/// Names the state file for commands that are told none.
+/// Environment variable with the state file for commands without one.
 const VARIABLE: &str = "WEDJAT_STATE";
 
-/// The node that a command is told to look at.
+/// Node that a command reads.
 #[derive(Debug, Args)]
 pub struct Node {
-    /// The state file, `leaf.state` or `agent.state` of the configuration [default: that of WEDJAT_STATE, else of the only
-    /// node running whose state file is in /dev/shm]
+    /// State file, `leaf.state` or `agent.state` of the configuration [default: that of WEDJAT_STATE, else of
+    /// the only running node whose state file is in /dev/shm]
     #[arg(value_name = "STATEFILE")]
     file: Option<PathBuf>,
-    /// The same as an option
+    /// Same as STATEFILE, as an option
     #[arg(long, value_name = "STATEFILE", conflicts_with = "file")]
     node: Option<PathBuf>,
 }
 
 impl Node {
-    /// Its state file.
+    /// Returns the node's state file.
     ///
     /// # Errors
-    /// When none is named and there is not one running node.
+    /// If the command names none and the number of running nodes is not one.
     pub fn state_file(&self) -> Result<PathBuf, String> {
         state_file(self.file.clone().or(self.node.clone()))
     }
 }
 
-/// The state file that is named, else that of the environment, else of the only node that runs.
+/// Returns the named state file, else that of the environment, else that of the only running node.
 ///
 /// # Errors
-/// When none is named and there is not one running node.
+/// If the command names none and the number of running nodes is not one.
 pub fn state_file(named: Option<PathBuf>) -> Result<PathBuf, String> {
     let variable = || std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     match named.or_else(|| variable().map(PathBuf::from)) {
@@ -59,7 +59,7 @@ fn only_one(mut running: Vec<PathBuf>) -> Result<PathBuf, String> {
     }
 }
 
-/// A node as a line of a list: its state file as an option, and who it is.
+/// Describes a node in a list: its state file as an option, its role, id and pid.
 fn described(path: &Path) -> String {
     let about = Snapshot::open(path).map_or_else(
         |error| error.to_string(),
@@ -68,12 +68,12 @@ fn described(path: &Path) -> String {
     format!("\n  --node {}  # {about}", path.display())
 }
 
-/// State files of nodes that are running, in order; an agent on a leaf's core is read with the leaf.
+/// Returns the sorted state files of running nodes. An agent on a leaf's core is read with the leaf.
 fn running_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     let is_running = |path: &PathBuf| {
-        Snapshot::open(path).is_ok_and(|snapshot| snapshot.running && !is_gone(snapshot.pid))
+        Snapshot::open(path).is_ok_and(|snapshot| snapshot.running && !has_exited(snapshot.pid))
     };
     let mut running: Vec<_> = files.map(|entry| entry.path()).filter(is_running).collect();
     let beside: Vec<_> = running.iter().map(|path| agents_file(path)).collect();
@@ -82,8 +82,8 @@ fn running_in(folder: &Path) -> Vec<PathBuf> {
     running
 }
 
-/// No process has this id; nobody can tell where there is no /proc.
-pub fn is_gone(pid: u64) -> bool {
+/// Returns true if no process has this id. Without /proc the answer is unknown and false.
+pub fn has_exited(pid: u64) -> bool {
     Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()
 }
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_node_that_runs_is_found_and_of_several_none_is_guessed() {
+    fn single_node_is_found_several_are_ambiguous() {
         let folder = tempfile::tempdir().unwrap();
         let found = || only_one(running_in(folder.path()));
         let at = |name: &str| folder.path().join(name);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_taken() {
+    fn named_node_is_used() {
         let named = |file: Option<&str>, node: Option<&str>| {
             let path = |name: Option<&str>| name.map(PathBuf::from);
             Node { file: path(file), node: path(node) }.state_file().unwrap()

@@ -4,11 +4,11 @@ use wedjat::policy::{CATALOGUE, Entry, PAIRS, PolicySpec, Runs};
 
 use super::{Outcome, print};
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat policies";
 
-/// Prints them.
+/// Prints the policies.
 pub fn run() -> Outcome {
     print(&text())
 }
@@ -37,7 +37,7 @@ fn text() -> String {
     text
 }
 
-/// Where a policy runs, why not elsewhere, and what is different there.
+/// Describes where a policy runs, why it does not run elsewhere, and the differences there.
 fn where_it_runs(entry: &Entry) -> String {
     let mut runs = match entry.runs {
         Runs::Leaf | Runs::LeafHolding => "runs: simulator, leaf, agent",
@@ -58,7 +58,7 @@ fn where_it_runs(entry: &Entry) -> String {
         if !entry.on_leaf.is_empty() {
             runs.push_str(&format!(", so that {}", entry.on_leaf));
         }
-        if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.is_told()) {
+        if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.uses_member_reports()) {
             runs.push_str("; with `reports = \"messages\"` members tell as in the simulator");
         }
     }

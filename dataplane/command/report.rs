@@ -1,4 +1,4 @@
-//! Where the lines and the account of a running leaf or agent go.
+//! Output of a running leaf or agent: its lines and its account.
 
 use std::error::Error;
 use std::path::Path;
@@ -8,24 +8,24 @@ use wedjat::state::files::ReportFile;
 
 use super::{Outcome, print};
 
-/// Where a run's lines and its account go.
+/// Destination of a run's lines and account.
 pub struct Report<'a> {
     file: Option<ReportFile<'a>>,
     to_stdout: bool,
 }
 
 impl<'a> Report<'a> {
-    /// To this file, `-` for standard output, or nowhere.
+    /// Creates a report to a file, `-` for standard output, or nowhere.
     pub fn to(file: Option<&'a Path>) -> Result<Self, Box<dyn Error>> {
         let to_stdout = file == Some(Path::new("-"));
         let file = file.filter(|_| !to_stdout);
-        // Better refused now than after the run.
+        // A bad path must fail before the run, not after it.
         let file = file.map(|path| ReportFile::new("--stats", path)).transpose()?;
         Ok(Self { file, to_stdout })
     }
 
-    /// Says a line, beside the account.
-    pub fn say(&self, text: &str) {
+    /// Prints a line: to standard error if the account goes to standard output, else to standard output.
+    pub fn print_line(&self, text: &str) {
         if self.to_stdout {
             eprintln!("{text}");
         } else {

@@ -1,4 +1,4 @@
-//! What signals do to a running leaf, agent or controller.
+//! Effects of signals on a running leaf, agent or controller.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::consts::SIGHUP;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
-/// Set by SIGINT and SIGTERM. The second signal ends the process at once, the first in order. SIGUSR1 does nothing.
+/// Returns a flag that SIGINT and SIGTERM set. The first signal ends the process in order, the second at
+/// once. SIGUSR1 has no effect.
 pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::default();
     for signal in [SIGINT, SIGTERM] {
@@ -19,7 +20,8 @@ pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Set by SIGHUP, unless that is ignored from the start, as under nohup.
+/// Returns a flag that SIGHUP sets. It stays unset if the process was started with SIGHUP ignored, as under
+/// nohup.
 #[cfg(feature = "dpdk")]
 pub fn reload_on_signal() -> io::Result<Arc<AtomicBool>> {
     let reload = Arc::default();
@@ -29,7 +31,7 @@ pub fn reload_on_signal() -> io::Result<Arc<AtomicBool>> {
     Ok(reload)
 }
 
-/// Whether whoever started this process has it ignore a signal.
+/// Returns true if the process was started with this signal ignored.
 #[cfg(feature = "dpdk")]
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -10,18 +10,18 @@ use wedjat::state::table::{CoreSnapshot, PoolSnapshot};
 use wedjat::state::{Counter, Gauge, Snapshot};
 
 use super::Outcome;
-use super::node::{Node, is_gone};
+use super::node::{Node, has_exited};
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat state /dev/shm/wedjat-leaf1 --json";
 
-/// What `wedjat state` is told.
+/// Arguments of `wedjat state`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     node: Node,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn text(snapshot: &Snapshot) -> String {
     let mut out = String::new();
     let ended = match snapshot.running {
-        true if is_gone(snapshot.pid) => ", which is gone without an orderly end",
+        true if has_exited(snapshot.pid) => ", which is gone without an orderly end",
         true => "",
         false => ", ended",
     };
@@ -142,7 +142,7 @@ fn peers_text(out: &mut String, peers: &PeersSnapshot) {
     }
 }
 
-/// Tasks may wait under the policy of this name, with or without parameters.
+/// Returns true if tasks may be queued under the policy of this name. The name may have parameters.
 fn holds(policy: &str) -> bool {
     Entry::named(policy).is_some_and(Entry::holds)
 }

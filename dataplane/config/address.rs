@@ -1,4 +1,4 @@
-//! Addresses of hosts, and the networks that they are in.
+//! Addresses of hosts and their networks.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,12 +7,14 @@ use crate::wire::ipv6;
 
 pub use crate::wire::ipv4::v4_bits;
 
-/// The address of nobody, in place of one that was refused.
+/// Unspecified address: replaces a refused one.
 pub const UNSPECIFIED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// A host's address. Of IPv4: not of 0.0.0.0/8 (nobody yet), 127.0.0.0/8 (this machine to itself), nor from 224.0.0.0 on (groups,
-/// reserved addresses, broadcast). Of IPv6: not of ::/96 (nobody, this machine to itself) nor ::ffff:0:0/96 (IPv4's), fe80::/10 (of
-/// one link alone) or ff00::/8 (groups).
+/// Returns true for the address of one host.
+///
+/// For IPv4, refuses 0.0.0.0/8 (unspecified), 127.0.0.0/8 (loopback), and all from 224.0.0.0 on (multicast,
+/// reserved, broadcast). For IPv6, refuses ::/96 (unspecified, loopback), ::ffff:0:0/96 (IPv4-mapped),
+/// fe80::/10 (link-local) and ff00::/8 (multicast).
 pub fn is_unicast(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => matches!(address.octets()[0], 1..=126 | 128..=223),
@@ -20,7 +22,7 @@ pub fn is_unicast(address: IpAddr) -> bool {
     }
 }
 
-/// The same, or a host's address on one link alone, which routers have there.
+/// Like [`is_unicast`], but also accepts IPv6 link-local addresses, which routers use.
 pub fn is_routers(address: IpAddr) -> bool {
     let is_near = |address: IpAddr| match address {
         IpAddr::V4(_) => false,
@@ -29,8 +31,9 @@ pub fn is_routers(address: IpAddr) -> bool {
     is_unicast(address) || is_near(address)
 }
 
-/// The first address of a network of this prefix, which is its own name, or the last, which means all of its hosts. Of IPv6 the
-/// first, which means any router (RFC 4291, 2.6.1).
+/// Returns true for the first address of the network, which names the network, and for the last, its
+/// broadcast address. For IPv6 only the first counts: it is the subnet-router anycast address (RFC 4291,
+/// 2.6.1).
 pub fn is_edge(address: IpAddr, prefix: u8) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -45,12 +48,13 @@ pub fn is_edge(address: IpAddr, prefix: u8) -> bool {
     }
 }
 
-/// Bits of an address of this family: the longest prefix.
+/// Returns the number of bits in an address of this family: the longest prefix.
 pub fn prefix_max(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// What is allowed instead of the first or the last address of the network that `ip` is in.
+/// Describes the allowed addresses, for a message that refuses the first or last address of the network of
+/// `ip`.
 pub fn within(ip: IpAddr, prefix: u8) -> String {
     match ip {
         IpAddr::V4(_) => {
@@ -66,7 +70,7 @@ pub fn within(ip: IpAddr, prefix: u8) -> String {
     }
 }
 
-/// `address` is in the network of a port with this address.
+/// Returns true if `address` is in the network of a port with the address `ip`.
 pub fn reaches(ip: IpAddr, prefix: u8, address: IpAddr) -> bool {
     match (ip, address) {
         (IpAddr::V4(ip), IpAddr::V4(address)) => {

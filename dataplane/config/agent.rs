@@ -1,4 +1,4 @@
-//! An agent's configuration file.
+//! Configuration file of an agent.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::cosched;
 use super::faults::{self, ConfigError, Fault, Faults, UniqueKeys, quoted, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
-use super::raw_agent::{Polling, Sends};
+use super::raw_agent::{PollMode, ReplyPath};
 use super::{control, ids, port, raw, raw_agent};
 #[cfg(feature = "admin")]
 use crate::cosched::Job;
@@ -33,71 +33,73 @@ use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
 use crate::wire::{ipv4, ipv6};
 
-/// Bytes that a task may have at most over IPv4: its reply, with an extended header, fits one Ethernet frame.
+/// Maximum size of a task in bytes over IPv4. Its reply, with an extended header, fits into one Ethernet
+/// frame.
 pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
-/// Bytes by which an IPv6 header is longer than IPv4's.
+/// Additional bytes of an IPv6 header compared to IPv4.
 const LONGER_V6: usize = ipv6::LEN - ipv4::LEN;
-/// Pools that there is room for unless configured.
+/// Default room for pools.
 const POOLS: usize = 8;
-/// Workers beyond those named that there is room for unless configured: each takes the memory of its ring.
+/// Default room for workers beyond the named ones. Each worker takes memory for its ring.
 const WORKERS_MORE: usize = 8;
-/// Slots of each worker's ring unless configured.
+/// Default number of slots in a worker's ring.
 const SLOTS: usize = 64;
-/// Time after which a worker that has tasks and answers none is shut out unless configured.
+/// Default time in milliseconds after which the agent excludes a worker that has tasks and answers none.
 const WORKER_TIMEOUT_MS: u64 = 10_000;
 
-/// A checked agent's configuration.
+/// Checked configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The file it comes from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its text, for a run's manifest.
+    /// Text of the file, for a run's manifest.
     pub text: String,
-    /// Its workers.
+    /// Workers.
     pub host: HostConfig,
-    /// The CPU of its dispatcher core.
+    /// CPU of the dispatcher core.
     pub core: usize,
-    /// Its id in the state file.
+    /// Id in the state file.
     pub id: u16,
-    /// The UDP port of tasks.
+    /// UDP port of tasks.
     pub udp_port: u16,
-    /// The state file; memory of the process when none.
+    /// State file; `None` for process memory.
     pub state: Option<PathBuf>,
-    /// The group that may read it besides its owner.
+    /// Group that may read the state file besides its owner.
     pub state_group: Option<u32>,
-    /// Seed of all random streams; chosen at start when none.
+    /// Seed of all random streams; `None` to choose one at the start.
     pub seed: Option<u64>,
-    /// Packet buffers in all.
+    /// Total number of packet buffers.
     pub mbufs: u32,
-    /// What its core does while nothing comes.
-    pub poll: Polling,
-    /// Whether workers that are threads send their replies themselves.
-    pub sends: Sends,
-    /// The leaves to register with.
+    /// Behaviour of the core without packets.
+    pub poll: PollMode,
+    /// Sender of replies of workers that are threads.
+    pub sends: ReplyPath,
+    /// Leaves to register with.
     pub leaves: Vec<LeafAddress>,
-    /// `[peers]`: the rack without a leaf that it is a node of.
+    /// `[peers]`: the rack without a leaf to which the agent belongs.
     pub peers: Option<PeersConfig>,
     /// `[[port]]`.
     pub ports: Vec<PortConfig>,
     /// `[control]`.
     pub control: ControlConfig,
-    /// `[controller]`: whom it follows.
+    /// `[controller]`: the controller that it follows.
     pub controller: Option<FollowConfig>,
-    /// `[cosched]`: batch jobs that run beside its workers.
+    /// `[cosched]`: batch jobs beside its workers.
     #[cfg(feature = "admin")]
     pub jobs: Vec<Job>,
-    /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
+    /// Settings that are allowed and are probably mistakes, in order of lines. `allowed` names a better
+    /// value.
     warnings: Vec<Fault>,
 }
 
 impl AgentConfig {
-    /// What the file allows and yet may not be meant, as [`super::Config::warnings`].
+    /// Returns the file's warnings, like [`super::Config::warnings`].
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        faults::told(&self.path, &self.warnings)
+        faults::lines(&self.path, &self.warnings)
     }
 
-    /// Its addresses, one for each port, at devices that have these MAC addresses.
+    /// Returns the address of each port. `macs` are the devices' MAC addresses.
     pub fn addresses(
         &self,
         macs: impl IntoIterator<Item = Mac>,
@@ -106,29 +108,29 @@ impl AgentConfig {
     }
 }
 
-/// Workers of a host, and what they attach to.
+/// Workers of a host and the region that they attach to.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// The name that workers attach to.
+    /// Name that workers attach to.
     pub name: String,
-    /// Slots of each worker's ring.
+    /// Number of slots in each worker's ring.
     pub slots: usize,
-    /// Bytes that a task or a reply may have.
+    /// Maximum size of a task or reply in bytes.
     pub payload: usize,
-    /// Bytes that one may have at most where nothing is proved.
+    /// Maximum size of a task or reply without proof, in bytes.
     pub payload_max: usize,
-    /// Milliseconds after which a worker that has tasks and answers none is shut out; 0 for never.
+    /// Milliseconds after which the agent excludes a worker that has tasks and answers none; 0 for never.
     pub worker_timeout_ms: u64,
     /// `[[pool]]`, or `[[agent.pool]]` in a leaf's file.
     pub pools: Vec<AgentPool>,
-    /// How much there may be while it runs; workers of all pools together.
+    /// Maximum numbers at run time. Workers count over all pools.
     pub limits: Limits,
-    /// `pools_max` and `workers_max` where the file gives them.
+    /// `pools_max` and `workers_max`, if the file sets them.
     pub room: [Option<usize>; 2],
 }
 
 impl HostConfig {
-    /// All workers, in the order of the pools.
+    /// Returns all workers in the order of the pools.
     #[must_use]
     pub fn places(&self) -> Vec<Place> {
         let of = |pool: &AgentPool| {
@@ -138,7 +140,7 @@ impl HostConfig {
         self.pools.iter().flat_map(of).collect()
     }
 
-    /// How much of everything there is in what workers attach to.
+    /// Returns the size of the region that workers attach to.
     #[must_use]
     pub fn shape(&self) -> RegionShape {
         let channels =
@@ -147,35 +149,35 @@ impl HostConfig {
     }
 }
 
-/// Where the leaf is.
+/// Address of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafAddress {
-    /// Its address.
+    /// IP address.
     pub ip: IpAddr,
-    /// Its MAC address, if ARP need not find it.
+    /// MAC address; `None` to find it by ARP.
     pub mac: Option<Mac>,
-    /// Index of the port that leads to it.
+    /// Index of the port that leads to the leaf.
     pub port: usize,
 }
 
-/// A pool.
+/// Pool of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentPool {
-    /// Its id.
+    /// Id.
     pub id: u16,
-    /// Its policy.
+    /// Policy.
     pub policy: PolicySpec,
-    /// Its workers' global ids, one worker core each.
+    /// Global ids of the workers, one worker core each.
     pub workers: Vec<u16>,
-    /// How fast each of them is, relative to the others.
+    /// Relative speed of each worker.
     pub speeds: Vec<f64>,
-    /// Tasks that may wait, under policies that let them wait.
+    /// Maximum number of queued tasks, for policies that queue tasks.
     pub queue: usize,
-    /// What becomes of those beyond.
+    /// Treatment of tasks that exceed the queue.
     pub overflow: Overflow,
-    /// What its workers say is signed with it.
+    /// Key that signs the workers' messages.
     pub key: Option<Key>,
-    /// The leaves' policy, whose members tell their queues in messages; none where replies tell them.
+    /// Policy of the leaves if members report their queues in messages; `None` if replies carry the reports.
     pub leaf_policy: Option<PolicySpec>,
 }
 
@@ -183,21 +185,21 @@ impl AgentConfig {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// When it can't be read or has faults: all of them.
+    /// If the file cannot be read, or has faults. The error holds all of them.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(path, &faults::read(path)?)
     }
 
-    /// The file at `path` is an agent's, not a leaf's: it has a table `agent` and none `leaf`.
+    /// Returns true if the file at `path` is an agent's: it has a table `agent` and no table `leaf`.
     #[must_use]
     pub fn is_agents(path: &Path) -> bool {
         is_agents(&files::read_text(path).unwrap_or_default())
     }
 
-    /// Checks `text`, naming `path` in errors.
+    /// Checks `text`. `path` is the name used in errors.
     ///
     /// # Errors
-    /// All the faults it has.
+    /// If the text has faults. The error holds all of them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         let others = text.parse::<toml::Table>().ok().and_then(|table| {
@@ -217,7 +219,7 @@ impl AgentConfig {
     }
 }
 
-/// The text is an agent's, not a leaf's.
+/// Returns true if the text is an agent's file and not a leaf's.
 pub(super) fn is_agents(text: &str) -> bool {
     let table = text.parse::<toml::Table>();
     let is_leafs = |table: &toml::Table| table.get("leaf").is_some_and(toml::Value::is_table);
@@ -227,9 +229,9 @@ pub(super) fn is_agents(text: &str) -> bool {
 fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) -> AgentConfig {
     let entry = &raw.agent;
     let mut ports = ports(faults, &raw.port);
-    // More are refused already. What follows looks at all ports for each leaf.
+    // A longer list is already a fault. The checks below look at all ports for each leaf.
     ports.truncate(PORTS_MAX);
-    let about = About {
+    let about = HostSettings {
         name: &entry.name,
         slots: entry.slots.as_ref(),
         payload: entry.payload.as_ref(),
@@ -250,7 +252,7 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
         { is_v6 }.then(|| faults.note(&follow.addresses, "controller", found, allowed));
     }
     let sends = match peers {
-        Some(_) => Sends::Never,
+        Some(_) => ReplyPath::Never,
         None => sends(faults, raw, &leaves),
     };
     let state = entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into);
@@ -283,9 +285,9 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
     }
 }
 
-/// The workers of a leaf's own host.
-pub(super) fn local(faults: &mut Faults, raw: &raw_agent::Local) -> HostConfig {
-    let about = About {
+/// Checks the workers of a leaf's own host.
+pub(super) fn local(faults: &mut Faults, raw: &raw_agent::LocalAgentSection) -> HostConfig {
+    let about = HostSettings {
         name: &raw.name,
         slots: raw.slots.as_ref(),
         payload: raw.payload.as_ref(),
@@ -299,24 +301,24 @@ pub(super) fn local(faults: &mut Faults, raw: &raw_agent::Local) -> HostConfig {
     about.check(faults)
 }
 
-/// What a file says of a host's workers.
-struct About<'a> {
+/// Settings of a host's workers as the file has them.
+struct HostSettings<'a> {
     name: &'a Spanned<String>,
     slots: Option<&'a Spanned<i64>>,
     payload: Option<&'a Spanned<i64>>,
     worker_timeout_ms: Option<&'a Spanned<i64>>,
-    /// How many pools and workers there may be while it runs.
+    /// Maximum numbers of pools and workers at run time.
     room: [Option<&'a Spanned<i64>>; 2],
     pools: &'a [raw_agent::Pool],
-    /// What the pools' tables are called.
+    /// Name of the pools' tables.
     key: &'a str,
-    /// Tasks pass between it and peers.
+    /// True if tasks pass between the agent and peers.
     passes: bool,
-    /// Tasks come over IPv6.
+    /// True if tasks arrive over IPv6.
     is_v6: bool,
 }
 
-impl About<'_> {
+impl HostSettings<'_> {
     fn check(&self, faults: &mut Faults) -> HostConfig {
         let name = self.name.get_ref();
         if name.is_empty() || name.len() > 200 || name.chars().any(char::is_whitespace) {
@@ -329,7 +331,7 @@ impl About<'_> {
         if let Some(at) = self.slots.filter(|_| !slots.is_power_of_two()) {
             faults.note(at, "agent.slots", slots, "a power of two");
         }
-        // A reply with proof is longer by that.
+        // A proof makes a reply longer.
         let proof = if pools.iter().any(|pool| pool.key.is_some()) { auth::LEN } else { 0 };
         let payload_max = PAYLOAD_MAX - if self.is_v6 { LONGER_V6 } else { 0 };
         let most = payload_max - proof - if self.passes { VIA_LEN } else { 0 };
@@ -349,7 +351,8 @@ impl About<'_> {
         HostConfig { name, slots, payload, payload_max, worker_timeout_ms, pools, limits, room }
     }
 
-    /// Unless configured there is room for some more workers than there are, as far as their rings fit.
+    /// Returns the limits. By default they leave room for some more workers than the file names, if their
+    /// rings fit.
     fn limits(&self, faults: &mut Faults, pools: &[AgentPool], named: RegionShape) -> Limits {
         let [pools_max, workers_max] = self.room;
         let least = (pools.len().max(1), named.channels.max(1));
@@ -369,7 +372,7 @@ fn workers(pools: &[AgentPool]) -> usize {
     pools.iter().map(|pool| pool.workers.len()).sum()
 }
 
-/// The leaves: one in `[agent]`, or several in a list of their own.
+/// Returns the leaves: one from `[agent]`, or several from `[[leaf]]`.
 fn leaves(faults: &mut Faults, raw: &raw_agent::File, ports: &[PortConfig]) -> Vec<LeafAddress> {
     let entry = &raw.agent;
     if let (None, Some(at)) = (&entry.leaf, &entry.leaf_mac) {
@@ -418,8 +421,9 @@ fn leaf(
     Some(LeafAddress { ip, mac, port: port? })
 }
 
-/// Who sends replies: where workers tell their queues in messages the agent's core does, since it has to know of each.
-fn sends(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> Sends {
+/// Returns the sender of replies. If workers report their queues in messages, it is the agent's core, because
+/// the core must see each reply.
+fn sends(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> ReplyPath {
     let sends = raw.agent.worker_sends.unwrap_or_default();
     let Some(at) = raw.pool.iter().find_map(|pool| pool.leaf_policy.as_ref()) else {
         return sends;
@@ -428,7 +432,7 @@ fn sends(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> 
         let allowed = "none without a leaf: `leaf`, or [[leaf]] for each of several";
         faults.note(at, "pool.leaf_policy", quoted(at), allowed);
     }
-    if sends == Sends::Must {
+    if sends == ReplyPath::Must {
         let found = "a `leaf_policy` with `worker_sends = \"must\"`";
         faults.note(
             at,
@@ -437,12 +441,12 @@ fn sends(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> 
             "one of them: its replies leave by the agent's core",
         );
     }
-    Sends::Never
+    ReplyPath::Never
 }
 
 fn ports(faults: &mut Faults, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
     if raw.is_empty() {
-        faults.whole("port", "no [[port]]", "at least one");
+        faults.integer("port", "no [[port]]", "at least one");
     }
     port::together(faults, &raw.iter().map(keys).collect::<Vec<_>>());
     raw.iter().map(|raw| keys(raw).check(faults)).collect()
@@ -473,7 +477,7 @@ fn pool(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<AgentPo
     })
 }
 
-/// Keys that change nothing under this policy. Beside a leaf the leaf decides by speeds, too.
+/// Warns of keys without effect under this policy. In a leaf's file, the leaf also uses the speeds.
 fn unused(
     faults: &mut Faults,
     raw: &raw_agent::Pool,
@@ -492,7 +496,7 @@ fn unused(
     }
 }
 
-/// A pool's key; what its workers say to a leaf in the same process needs none.
+/// Returns a pool's key. Workers in the leaf's own process need no key.
 fn key_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<Key> {
     let at = raw.key_file.as_ref()?;
     if key != "pool.key_file" {
@@ -504,7 +508,7 @@ fn key_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<Key> 
     faults.key(Some(at), key)
 }
 
-/// The leaves' policy, if its members tell their queues in messages without being asked.
+/// Returns the leaves' policy if its members send load reports without being probed.
 fn leaf_policy(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<PolicySpec> {
     let at = raw.leaf_policy.as_ref()?;
     if key != "pool.leaf_policy" {
@@ -519,10 +523,10 @@ fn leaf_policy(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<
         let allowed = "none, or the policy of leaves whose pool has `reports = \"messages\"`";
         faults.note(at, key, found, allowed);
     }
-    Some(policy).filter(PolicySpec::is_told)
+    Some(policy).filter(PolicySpec::uses_member_reports)
 }
 
-/// A policy that gives a worker so many tasks needs a ring of as many slots.
+/// Checks that each policy's bound fits into a worker's ring.
 fn bounds(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, slots: usize) {
     for pool in pools {
         let policy = pool.policy.get_ref().parse::<PolicySpec>().ok();
@@ -533,7 +537,7 @@ fn bounds(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, slots: usiz
     }
 }
 
-/// The workers' speeds in their order: 1 where nothing is said.
+/// Returns the workers' speeds in their order. The default is 1.
 fn speeds(faults: &mut Faults, raw: &raw_agent::Pool, workers: &[u16], key: &str) -> Vec<f64> {
     let mut speeds = vec![1.0; workers.len()];
     let Some(at) = &raw.speeds else {
@@ -567,7 +571,7 @@ fn speeds(faults: &mut Faults, raw: &raw_agent::Pool, workers: &[u16], key: &str
 fn pools_together(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, shape: &RegionShape) {
     let (id_key, workers_key) = (format!("{key}.id"), format!("{key}.workers"));
     if pools.is_empty() {
-        faults.whole(key, &format!("no [[{key}]]"), "at least one");
+        faults.integer(key, &format!("no [[{key}]]"), "at least one");
     }
     let (mut seen, mut lists) = (UniqueKeys::new(), ids::Lists::default());
     faults.pool_ids(pools.iter().map(|pool| &pool.id), &id_key);
@@ -580,11 +584,11 @@ fn pools_together(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, sha
     }
     if shape.channels > CHANNELS_MAX {
         let found = format!("{} workers", shape.channels);
-        faults.whole(&workers_key, &found, &format!("at most {CHANNELS_MAX}"));
+        faults.integer(&workers_key, &found, &format!("at most {CHANNELS_MAX}"));
     } else if shape.channels > 0 && shape.slots.is_power_of_two() && !shape.is_possible() {
         let found = format!("{} bytes", shape.channels * shape.slots * shape.stride());
         let allowed = "at most 4 GiB for workers x slots x payload";
-        faults.whole("agent.slots", &found, allowed);
+        faults.integer("agent.slots", &found, allowed);
     }
 }
 
@@ -626,7 +630,7 @@ overflow = "refuse"
         assert_eq!((&config.host.name[..], config.core, config.host.slots), ("host1", 1, 32));
         assert_eq!((config.udp_port, config.host.payload), (1234, PAYLOAD_MAX));
         let leaf = config.leaves[0];
-        assert_eq!(config.sends, Sends::Try);
+        assert_eq!(config.sends, ReplyPath::Try);
         assert_eq!((leaf.ip, leaf.port, leaf.mac), (IpAddr::from([10, 0, 2, 1]), 0, None));
         assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
         assert_eq!(
@@ -635,7 +639,7 @@ overflow = "refuse"
         );
     }
 
-    /// The reference's addresses, of IPv6.
+    /// Returns the reference file with IPv6 addresses.
     fn over_ipv6(text: &str) -> String {
         text.replace("10.0.2.11/24", "fd00:2::b/64").replace("10.0.2.", "fd00:2::")
     }
@@ -651,7 +655,7 @@ overflow = "refuse"
         assert_eq!(config.warnings(), [""; 0]);
         let several = over_ipv6(&(GOOD.replacen("leaf = \"10.0.2.1\"\n", "", 1) + LEAVES));
         assert_eq!(parse(&several).unwrap().leaves[1].ip, address("fd00:2::2"));
-        // A port of each family.
+        // One port of each family.
         let other = "[[port]]\ndevice = \"net_memif1\"\nip = \"10.0.3.11/24\"\n";
         let both = parse(&(several.clone() + other + "[[leaf]]\nip = \"10.0.3.1\"\n")).unwrap();
         let ports: Vec<_> = both.leaves.iter().map(|leaf| leaf.port).collect();
@@ -703,7 +707,7 @@ overflow = "refuse"
     }
 
     #[test]
-    fn batch_jobs_are_read_and_what_they_can_not_be_is_named() {
+    fn batch_jobs_are_parsed_and_checked() {
         assert!(parse(GOOD).unwrap().jobs.is_empty());
         let good = "[cosched]\npolicy = 'static(30%)'\nobjective = 'p99=2ms'\nprocesses = 7\n\
                     [[cosched.job]]\ncommand = ['make', '-j4']\nwall = '10m'\nprogress = 'lines=done'\nwork = 40.0\n\
@@ -751,7 +755,7 @@ overflow = "refuse"
             let error = limits(line).unwrap_err().to_string();
             assert!(error.contains(allowed), "{error}");
         }
-        // Rings as long as they may be: no more fit than are named.
+        // Rings of the maximum size: no workers fit beyond the named ones.
         let long = GOOD.replacen("slots = 32", "slots = 16384", 1);
         let many = parse(&long.replace("\"8\"", "\"8-90\"")).unwrap().host;
         assert_eq!(many.limits.workers, 4 + 83);
@@ -784,7 +788,10 @@ overflow = "refuse"
         assert_eq!(leaves, [(1, 0), (2, 0)]);
         assert_eq!(config.leaves[1].mac, Some(Mac([2, 0, 0, 0, 0, 2])));
         let policies = config.host.pools.iter().map(|pool| pool.leaf_policy.is_some());
-        assert_eq!((policies.collect::<Vec<_>>(), config.sends), (vec![true, false], Sends::Never));
+        assert_eq!(
+            (policies.collect::<Vec<_>>(), config.sends),
+            (vec![true, false], ReplyPath::Never)
+        );
         assert_eq!(parse(&text).unwrap().leaves.len(), 1, "one leaf will do");
         for (text, parts) in [
             (text.clone() + LEAVES, ["agent.leaf", "a [[leaf]] for each of several"]),
@@ -801,7 +808,7 @@ overflow = "refuse"
     }
 
     #[test]
-    fn a_pool_with_a_key_leaves_room_for_its_proof() {
+    fn pool_key_reserves_room_for_the_tag() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
@@ -820,7 +827,7 @@ overflow = "refuse"
     }
 
     #[test]
-    fn every_fault_names_its_place_and_what_is_allowed() {
+    fn every_fault_names_place_and_allowed_values() {
         let cases: [(&str, &str, &[&str]); 25] = [
             ("core = 1", "core = \"1\"", &["agent.toml:4", "agent.core", "a whole number"]),
             ("workers = \"8\"", "workers = \"\"", &["pool.workers", "found no ids"]),
@@ -871,7 +878,7 @@ overflow = "refuse"
                 assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
             }
         }
-        // What no host has, the network's own address and its broadcast address, wherever one is named.
+        // Addresses that no host can have, and the network's own and broadcast addresses, in each key.
         let (own, others) = ("10.0.2.11/24", "10.0.2.1\"");
         for (address, key) in [(own, "port.ip"), (others, "agent.leaf")] {
             for none in

@@ -1,4 +1,4 @@
-//! Values that TOML can't judge: addresses, ranges, and what must fit together.
+//! Checks that TOML cannot make: addresses, ranges, and consistency between values.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -23,16 +23,16 @@ use crate::stage::{IpOptions, Side};
 use crate::state::table::{Limits, Role};
 use crate::wire::task::UDP_PORT;
 
-/// Time after which a multi-packet task is forgotten unless configured.
+/// Default time in milliseconds after which a core forgets a multi-packet task.
 const CONNECTION_TIMEOUT_MS: u64 = 100;
 
-/// Time after which a registered worker is silent unless configured.
+/// Default time in milliseconds after which a registered worker counts as silent.
 const WORKER_TIMEOUT_MS: u64 = 100;
 
-/// Time after which a spine's leaf is silent unless configured: three of its heartbeats.
+/// Default time in milliseconds after which a spine's leaf counts as silent: three heartbeats.
 const LEAF_TIMEOUT_MS: u64 = SILENT_NS / 1_000_000;
 
-/// The checked configuration, or all its faults in order of lines.
+/// Returns the checked configuration, or all its faults in order of lines.
 pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
     let mut faults = Faults::new(text);
     let mut leaf = leaf(&mut faults, &raw);
@@ -54,7 +54,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         _ => raw.server.iter().map(|server| self::server(&mut faults, server, &with_key)).collect(),
     };
     ports_together(&mut faults, &raw, &ports);
-    // More are refused already. What follows looks at all ports for each server.
+    // A longer list is already a fault. The checks below look at all ports for each server.
     ports.truncate(PORTS_MAX);
     pools_together(&mut faults, &raw);
     if raw.role == Role::Spine {
@@ -104,12 +104,12 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     })
 }
 
-/// A key of the node's own table.
+/// Returns the name of a key in the node's own table.
 fn key(raw: &raw::Config, name: &str) -> String {
     format!("{}.{name}", raw.role.name())
 }
 
-/// Room that there is unless configured, for what comes while a leaf runs.
+/// Default room for pools, servers and workers that are added at run time.
 const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
 fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
@@ -169,7 +169,7 @@ fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
     }
 }
 
-/// Keys of a leaf in a spine's file, and the other way round.
+/// Refuses a leaf's keys in a spine's file, and a spine's keys in a leaf's file.
 fn others_keys(faults: &mut Faults, raw: &raw::Config) {
     let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
     let mut refuse =
@@ -188,7 +188,7 @@ fn others_keys(faults: &mut Faults, raw: &raw::Config) {
     refuse(node.leaves_max.as_ref().map(Spanned::span), "leaves_max", is_spine, "a spine's");
 }
 
-/// How many pools, servers, and workers of each pool there is to be room for.
+/// Returns the maximum numbers of pools, servers, and workers of each pool at run time.
 fn limits(
     faults: &mut Faults,
     raw: &raw::Config,
@@ -235,13 +235,14 @@ fn keys(raw: &raw::Port, may_be_v6: bool) -> port::Keys<'_> {
     port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6 }
 }
 
-/// Leaves and spines speak IPv6, and programs with the library; those that a controller tells what to do do not yet.
-fn speaks_v6(raw: &raw::Config) -> bool {
+/// Returns true if the node supports IPv6. Leaves, spines and programs with the library do. Nodes that follow
+/// a controller do not yet.
+fn supports_v6(raw: &raw::Config) -> bool {
     raw.controller.is_none()
 }
 
 fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfig {
-    let port = keys(raw, speaks_v6(config)).check(faults);
+    let port = keys(raw, supports_v6(config)).check(faults);
     let (ip, prefix) = (port.ip, port.prefix);
     let gateway = raw.gateway.as_ref().map(|gateway| {
         let allowed = "a host's address, IPv4 or IPv6 as `port.ip` is";
@@ -265,7 +266,7 @@ fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfi
     PortConfig { side: *raw.side.get_ref(), gateway, ip_options, ..port }
 }
 
-/// What a pool's entry is checked against.
+/// Context for the checks of a pool's entry.
 struct PoolContext<'a> {
     /// Places of spines, by id.
     spines: &'a HashMap<u16, u16>,
@@ -300,7 +301,8 @@ fn pool(
     })
 }
 
-/// How a pool's workers tell their queues: in messages to leaves alone, by policies that need nothing else.
+/// Returns the way in which a pool's workers report their queues. Only leaves accept messages, under policies
+/// for which messages suffice.
 fn reports(
     faults: &mut Faults,
     config: &raw::Config,
@@ -334,7 +336,7 @@ fn reports(
 }
 
 fn server(faults: &mut Faults, raw: &raw::Server, with_key: &HashSet<u16>) -> ServerConfig {
-    // Who proves what it says need not be told apart in another way.
+    // Registration is the default for pools with a key: the proof identifies the server.
     let proves = with_key.contains(raw.pool.get_ref());
     ServerConfig {
         workers: faults.workers(&raw.workers, "server.workers"),
@@ -346,7 +348,7 @@ fn server(faults: &mut Faults, raw: &raw::Server, with_key: &HashSet<u16>) -> Se
     }
 }
 
-/// What is allowed and yet may not be meant.
+/// Collects warnings: settings that are allowed and are probably mistakes.
 fn warnings(
     faults: &mut Faults,
     raw: &raw::Config,
@@ -354,8 +356,9 @@ fn warnings(
     pools: &[PoolConfig],
     servers: &[ServerConfig],
 ) {
-    // Replies are told from forged ones by their source: on a port of their own by the port, beside clients by
-    // addresses only, of which ARP tells one unless it is configured.
+    // A leaf distinguishes real replies from forged ones by their source. On a port for workers only, that is
+    // the port. On a port shared with clients, it is the addresses. ARP supplies the MAC address unless it is
+    // configured.
     for (entry, port) in raw.port.iter().zip(ports).filter(|(_, port)| port.side == Side::Both) {
         let unsure = servers.iter().find(|server| {
             let leads_there = port_to(ports, server.ip).is_some_and(|to| std::ptr::eq(to, port));
@@ -384,7 +387,7 @@ fn warnings(
     unused(faults, raw, pools);
 }
 
-/// Keys that change nothing beside what the others say.
+/// Warns of keys without effect under the pool's policy.
 fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
     let by_id = racks::by_id(pools);
     let pool = |id: &Spanned<u16>| by_id.get(id.get_ref()).copied();
@@ -409,14 +412,15 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
     }
 }
 
-/// Tasks of this pool may wait: for a worker, or for the answers of those that are asked about them.
+/// Returns true if tasks of this pool may wait for a worker, or for answers to probes.
 fn holds(pool: &PoolConfig) -> bool {
     let asks = pool.reports == Reports::Messages && pool.policy.probes();
     pool.policy.entry().holds() || asks
 }
 
-/// Tasks that wait hold buffers, and without buffers the ports receive nothing, not even the replies that would
-/// end the waiting. Pools whose tasks don't wait need none.
+/// Returns the minimum number of packet buffers. Queued tasks hold buffers. Without free buffers the ports
+/// receive nothing, not even the replies that would end the wait. Pools that queue no tasks need no buffers
+/// for them.
 fn buffers_needed(
     leaf: &LeafConfig,
     ports: &[PortConfig],
@@ -445,28 +449,28 @@ fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
 }
 
 fn ports_together(faults: &mut Faults, raw: &raw::Config, ports: &[PortConfig]) {
-    let keys = raw.port.iter().map(|port| keys(port, speaks_v6(raw)));
+    let keys = raw.port.iter().map(|port| keys(port, supports_v6(raw)));
     port::together(faults, &keys.collect::<Vec<_>>());
     if raw.is_embedded && ports.is_empty() {
-        return; // tasks and reports are told
+        return; // the program passes in tasks and reports
     }
     if !ports.iter().any(|port| port.side.has_clients()) {
         let allowed = "at least one [[port]] with side = \"clients\" or \"both\"";
-        faults.whole("port.side", "no port on the clients' side", allowed);
+        faults.integer("port.side", "no port on the clients' side", allowed);
     }
-    // All workers may be this host's own.
+    // All workers may be on this host.
     let needless = raw.agent.is_some() && raw.server.is_empty();
     if !needless && !ports.iter().any(|port| port.side.has_workers()) {
         let allowed = "at least one [[port]] with side = \"workers\" or \"both\"";
-        faults.whole("port.side", "no port on the workers' side", allowed);
+        faults.integer("port.side", "no port on the workers' side", allowed);
     }
 }
 
 fn pools_together(faults: &mut Faults, raw: &raw::Config) {
-    // A controller may have them all.
+    // A controller may supply all pools.
     let is_told = raw.controller.is_some();
     if raw.pool.is_empty() && !is_told {
-        faults.whole("pool", "no [[pool]]", "at least one");
+        faults.integer("pool", "no [[pool]]", "at least one");
     }
     if raw.pool.len() > POOLS_MAX {
         let found = format!("{} pools", raw.pool.len());
@@ -508,7 +512,7 @@ fn servers_together(
     let mut addresses = UniqueKeys::new();
     for (entry, server) in raw.server.iter().zip(servers) {
         pools.check(faults, &entry.pool, "server.pool");
-        // One address, two pools: a reply's worker id tells them apart.
+        // Two pools may share an address: the worker id in a reply distinguishes them.
         if !server.ip.is_unspecified() && addresses.is_again((server.ip, server.pool)) {
             let allowed = "each address once a pool; list all its workers there";
             faults.note(&entry.ip, "server.ip", quoted(&entry.ip), allowed);
@@ -529,11 +533,12 @@ fn servers_together(
     }
     if owners.len() > MEMBERS_MAX {
         let found = format!("{} workers", owners.len());
-        faults.whole("server.workers", &found, &format!("at most {MEMBERS_MAX}"));
+        faults.integer("server.workers", &found, &format!("at most {MEMBERS_MAX}"));
     }
 }
 
-/// A pool's servers and clients are of one family, and what IPv6 does not have yet is not asked for.
+/// Checks that the servers and clients of a pool have one address family. Also refuses workers of the leaf's
+/// own core in a pool with IPv6 servers.
 fn families(
     faults: &mut Faults,
     raw: &raw::Config,
@@ -542,7 +547,7 @@ fn families(
 ) {
     let of_leaf = raw.server.iter().map(|server| (&server.ip, "server"));
     let entries = of_leaf.chain(raw.rack.iter().map(|rack| (&rack.ip, "leaf")));
-    // Of each pool the first member, and the first one of the other family.
+    // The first member of each pool, and the first member of a different family.
     let mut members = HashMap::<u16, ((&str, IpAddr), Option<&Spanned<String>>)>::new();
     for ((at, kind), server) in entries.zip(servers).filter(|(_, one)| one.ip != UNSPECIFIED) {
         let (first, other) = members.entry(server.pool).or_insert(((kind, server.ip), None));
@@ -574,7 +579,7 @@ fn families(
             refuse(pool.id.span(), "pool.id", found, "a pool of its own for [[agent.pool]]");
         }
         if ports.is_empty() {
-            continue; // tasks and reports are told
+            continue; // the program passes in tasks and reports
         }
         let has_clients = |port: &&PortConfig| port.side.has_clients() && same(port.ip);
         if !ports.iter().any(|port| has_clients(&port))
@@ -596,7 +601,7 @@ fn reachable(
     ports: &[PortConfig],
 ) {
     if !ports.iter().any(|port| port.side.has_workers()) || server.ip.is_unspecified() {
-        return; // noted already
+        return; // already recorded as a fault
     }
     match port_to(ports, server.ip) {
         None => {
@@ -613,7 +618,7 @@ fn reachable(
     }
 }
 
-/// The port that leads to a server: the first in whose network it is, else the first with a gateway.
+/// Returns the port that leads to a server: the first with its network, else the first with a gateway.
 fn port_to(ports: &[PortConfig], server: IpAddr) -> Option<&PortConfig> {
     let workers = || ports.iter().filter(|port| port.side.has_workers());
     let near = workers().find(|port| reaches(port.ip, port.prefix, server));

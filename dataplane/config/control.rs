@@ -1,4 +1,5 @@
-//! `[control]`: where a node is changed and watched, beside the socket at its state file.
+//! `[control]`: TCP addresses for changing and monitoring a node, in addition to the socket at its state
+//! file.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,29 +9,29 @@ use toml::Spanned;
 use super::faults::{Faults, quoted};
 use super::raw_control;
 
-/// Where a node is changed and watched over TCP.
+/// TCP addresses of a node for changes and for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlConfig {
-    /// Where changes are taken.
+    /// Address that accepts changes.
     pub listen: Option<SocketAddr>,
-    /// Proof of who is who there; none on a loopback address only.
+    /// Files of mutual TLS; `None` only on a loopback address.
     pub tls: Option<TlsConfig>,
-    /// Where /metrics is.
+    /// Address that serves /metrics.
     pub metrics: Option<SocketAddr>,
 }
 
 /// Files of mutual TLS, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The node's certificate, and those that lead to its authority.
+    /// Certificate of the node, with its chain.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Private key of the node.
     pub key: PathBuf,
-    /// Who signs certificates of clients that may change the node.
+    /// Authority that signs the certificates of clients that may change the node.
     pub clients_ca: PathBuf,
 }
 
-/// The checked table.
+/// Returns the checked table.
 pub fn control(faults: &mut Faults, raw: Option<&raw_control::Control>) -> ControlConfig {
     let Some(raw) = raw else { return ControlConfig::default() };
     let listen = address(faults, raw.listen.as_ref(), "control.listen");
@@ -70,11 +71,11 @@ pub fn control(faults: &mut Faults, raw: Option<&raw_control::Control>) -> Contr
     ControlConfig { listen, tls, metrics }
 }
 
-/// Only one listener may have both addresses: they are the same, or one means all addresses of the host. The system takes a port of 0
-/// for any free one.
+/// Returns true if only one listener can use both addresses: they are equal, or one of them covers all
+/// addresses of the host. Port 0 never overlaps, because the system picks a free port.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let ips = [one.ip().to_canonical(), other.ip().to_canonical()];
-    // `::` means all addresses, of IPv4 too; 0.0.0.0 those of IPv4.
+    // `::` covers all addresses, including IPv4; 0.0.0.0 covers IPv4.
     let covers =
         |ip: IpAddr, other: IpAddr| ip.is_unspecified() && (ip.is_ipv6() || other.is_ipv4());
     one.port() == other.port()

@@ -1,4 +1,4 @@
-//! Where a node finds its controller, and a controller's own file.
+//! Configuration of a controller, and of a node that follows one.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,20 +11,21 @@ use super::faults::{self, ConfigError, Faults, quoted};
 use super::{raw, raw_controller};
 use crate::state::files;
 
-/// A leader that was not heard of for so long is none, unless configured.
+/// Default duration of a leader's lease in seconds.
 const LEASE_S: u64 = 5;
 
-/// Where a controller listens.
+/// Address at which a controller listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerAddress {
-    /// A socket of the same user, or root.
+    /// Unix socket, for the same user and root.
     Socket(PathBuf),
-    /// Over TCP, as in `https://controller1:7070`.
+    /// URL for TCP, for example `https://controller1:7070`.
     Url(String),
 }
 
 impl ControllerAddress {
-    /// The address in a text: `unix:/run/wedjat/fabric.ctl`, `https://controller1:7070` or `http://127.0.0.1:7070`.
+    /// Parses an address such as `unix:/run/wedjat/fabric.ctl`, `https://controller1:7070` or
+    /// `http://127.0.0.1:7070`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
@@ -53,44 +54,44 @@ impl fmt::Display for ControllerAddress {
 /// `[controller]` of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowConfig {
-    /// Controllers, of which one leads.
+    /// Addresses of the controllers, of which one leads.
     pub addresses: Vec<ControllerAddress>,
-    /// With https: the controllers' authority, our certificate and its key, files in PEM.
+    /// Files in PEM for https: the controllers' authority, the node's certificate, and its private key.
     pub tls: Option<[PathBuf; 3]>,
 }
 
-/// What keeps a controller's truth.
+/// Store of a controller's desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreConfig {
-    /// One file, for one controller.
+    /// A file, for a single controller.
     File(PathBuf),
-    /// etcd, for several.
+    /// etcd, for several controllers.
     Etcd {
-        /// Its members, as in `http://10.0.9.1:2379`.
+        /// URLs of the members, for example `http://10.0.9.1:2379`.
         members: Vec<String>,
-        /// What all keys begin with.
+        /// Prefix of all keys.
         prefix: String,
-        /// A leader that was not heard of for so long is none.
+        /// Duration of the leader's lease in seconds.
         lease_s: u64,
-        /// With https: etcd's authority, our certificate and its key, files in PEM.
+        /// Files in PEM for https: etcd's authority, the controller's certificate, and its private key.
         tls: Option<[PathBuf; 3]>,
     },
 }
 
-/// A controller's checked configuration.
+/// Checked configuration of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerConfig {
-    /// Its id.
+    /// Id.
     pub id: u16,
-    /// What keeps the truth.
+    /// Store of the desired state.
     pub store: StoreConfig,
-    /// Where its user and root reach it.
+    /// Unix socket for its user and root.
     pub socket: Option<PathBuf>,
-    /// Where it is reached over TCP.
+    /// Addresses for TCP.
     pub control: ControlConfig,
 }
 
-/// The three files of TLS, or none of them.
+/// Returns all three files of TLS, or none.
 fn tls(
     faults: &mut Faults,
     files: [&Option<Spanned<String>>; 3],
@@ -110,7 +111,7 @@ fn tls(
     }
 }
 
-/// `[controller]` of a node.
+/// Returns `[controller]` of a node.
 pub fn follow(faults: &mut Faults, raw: Option<&raw_controller::Follow>) -> Option<FollowConfig> {
     let raw = raw?;
     let files = [&raw.ca, &raw.certificate, &raw.key];
@@ -138,12 +139,13 @@ impl ControllerConfig {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// When it can't be read or has faults: all of them.
+    /// If the file cannot be read, or has faults. The error holds all of them.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(path, &faults::read(path)?)
     }
 
-    /// The file at `path` is a controller's: it has a table `controller`, and none of a node.
+    /// Returns true if the file at `path` is a controller's: it has a table `controller` and no table of a
+    /// node.
     #[must_use]
     pub fn is_controllers(path: &Path) -> bool {
         let text = files::read_text(path).unwrap_or_default();
@@ -155,10 +157,10 @@ impl ControllerConfig {
         text.parse::<toml::Table>().is_ok_and(|table| is_one(&table))
     }
 
-    /// Checks `text`, naming `path` in errors.
+    /// Checks `text`. `path` is the name used in errors.
     ///
     /// # Errors
-    /// All the faults it has.
+    /// If the text has faults. The error holds all of them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         let raw = toml::from_str::<raw_controller::File>(text)
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_it_is_named_with_what_is_allowed() {
+    fn faults_name_the_allowed_values() {
         for (text, says) in [
             (
                 "id = 1\n",

@@ -1,4 +1,4 @@
-//! `[cosched]` of an agent's file: batch jobs that run beside its workers, one after the other, while it runs.
+//! `[cosched]` of an agent's file: batch jobs that run in sequence beside its workers.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::raw_agent;
 use crate::cosched::{Job, Objective, Policy, Setting};
 use crate::state::files;
 
-/// The jobs of a file, for the workers of an agent of this name.
+/// Returns the jobs of a file. `agent` names the agent whose workers they run beside.
 pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent: &str) -> Vec<Job> {
     let Some(raw) = raw else { return Vec::new() };
     let mut setup = Setup::built_in();
@@ -77,7 +77,7 @@ fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
     Some(Job { command, wall, work, log, measure: measure.unwrap_or_default(), ..base.clone() })
 }
 
-/// What stands there; none where nothing does, or where it can't be, which is noted.
+/// Parses a value. Returns `None` if it is absent or invalid; an invalid value is recorded as a fault.
 fn parsed<T: FromStr<Err = String>>(
     faults: &mut Faults,
     at: Option<&Spanned<String>>,

@@ -1,4 +1,4 @@
-//! Faults of a file: collected with their places while its values are read, and told together.
+//! Faults of a file: collected with their places during the check, reported together.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,33 +15,33 @@ use crate::policy::{CATALOGUE, PolicySpec, Runs};
 use crate::state::files;
 use crate::wire::ether::Mac;
 
-/// What is allowed where a host's address is to be.
+/// Description of an allowed host address.
 pub const HOST: &str = "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b";
 
-/// Most faults, and most warnings, of a file that are printed. The rest is counted.
+/// Maximum number of faults, and of warnings, that are printed for a file. The rest is counted.
 const SHOWN_MAX: usize = 100;
 
-/// One fault of a configuration.
+/// Fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Line of the file, from 1; 0 when it concerns the file as a whole.
+    /// Line of the file, from 1; 0 if the fault concerns the whole file.
     pub line: usize,
-    /// The key, as in `server.ip`.
+    /// Key, for example `server.ip`.
     pub key: String,
-    /// What was found.
+    /// Value found.
     pub found: String,
-    /// What is allowed.
+    /// Allowed values.
     pub allowed: String,
 }
 
 impl Fault {
-    /// Of the file as a whole.
+    /// Creates a fault of the whole file.
     pub(super) fn of_file(found: &str, allowed: &str) -> Self {
         let (found, allowed) = (found.to_owned(), allowed.to_owned());
         Self { line: 0, key: String::new(), found, allowed }
     }
 
-    /// File, line and key, as far as there are any, and what was found there.
+    /// Returns the file, line and key if known, and the value found.
     pub(super) fn place_and_found(&self, path: &Path) -> String {
         let line = if self.line > 0 { format!(":{}", self.line) } else { String::new() };
         let key = if self.key.is_empty() { String::new() } else { format!(": `{}`", self.key) };
@@ -49,26 +49,26 @@ impl Fault {
     }
 }
 
-/// Why a configuration is refused: all its faults.
+/// Error of a refused configuration, with all its faults.
 #[derive(Clone, Debug)]
 pub struct ConfigError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong with it, in order of lines.
+    /// Faults in order of lines.
     pub faults: Vec<Fault>,
 }
 
 impl std::error::Error for ConfigError {}
 
-/// Warnings for people: a line each, with file, line and key, what was found and what would be better.
-pub fn told(path: &Path, warnings: &[Fault]) -> Vec<String> {
+/// Formats warnings: one line each, with the file, line, key, value found and a better value.
+pub fn lines(path: &Path, warnings: &[Fault]) -> Vec<String> {
     let told =
         |warning: &Fault| format!("{}; better: {}", warning.place_and_found(path), warning.allowed);
     let more = more(path, warnings.len(), "warnings");
     warnings.iter().take(SHOWN_MAX).map(told).chain(more).collect()
 }
 
-/// The line that counts what is not printed, if there is any.
+/// Returns a line with the number of unprinted faults or warnings, if there are any.
 fn more(path: &Path, count: usize, name: &str) -> Option<String> {
     let rest = count.checked_sub(SHOWN_MAX).filter(|rest| *rest > 0)?;
     Some(format!("{}: {rest} more {name} are not printed", path.display()))
@@ -87,10 +87,10 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// The file's text.
+/// Reads the text of a file.
 ///
 /// # Errors
-/// When it can't be read.
+/// If the file cannot be read.
 pub fn read(path: &Path) -> Result<String, ConfigError> {
     files::read_text(path).map_err(|error| ConfigError {
         path: path.to_owned(),
@@ -101,12 +101,12 @@ pub fn read(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-/// The line, from 1, that holds the byte at `offset`.
+/// Returns the line, from 1, that holds the byte at `offset`.
 pub fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// Offsets of a text's line ends, so that finding a line costs a binary search instead of a scan.
+/// Offsets of a text's line ends. They make finding a line a binary search instead of a scan.
 struct Lines(Vec<usize>);
 
 impl Lines {
@@ -116,13 +116,13 @@ impl Lines {
         )
     }
 
-    /// The line, from 1, that holds the byte at `offset`.
+    /// Returns the line, from 1, that holds the byte at `offset`.
     fn at(&self, offset: usize) -> usize {
         1 + self.0.partition_point(|end| *end < offset)
     }
 }
 
-/// Keys that a file may have once each.
+/// Set of keys that may occur once each in a file.
 pub struct UniqueKeys<T>(HashSet<T>);
 
 impl<T: Eq + Hash> UniqueKeys<T> {
@@ -130,13 +130,13 @@ impl<T: Eq + Hash> UniqueKeys<T> {
         Self(HashSet::new())
     }
 
-    /// An earlier entry has the key.
+    /// Adds a key. Returns true if an earlier entry has it.
     pub fn is_again(&mut self, key: T) -> bool {
         !self.0.insert(key)
     }
 }
 
-/// Ids for a message; the first ones where there are many.
+/// Formats ids for a message. Long lists are cut.
 pub fn some_ids(ids: impl Iterator<Item = u16>) -> String {
     let mut ids: Vec<_> = ids.take(IDS_SHOWN + 1).map(|id| id.to_string()).collect();
     if ids.len() > IDS_SHOWN {
@@ -145,15 +145,15 @@ pub fn some_ids(ids: impl Iterator<Item = u16>) -> String {
     ids.join(", ")
 }
 
-/// Most ids that a message lists.
+/// Maximum number of ids in a message.
 const IDS_SHOWN: usize = 16;
 
-/// Collects faults with their places.
+/// Collector of faults with their places.
 pub struct Faults {
     lines: Lines,
     lists: ids::Lists,
     all: Vec<Fault>,
-    /// What is allowed and yet may not be meant; `allowed` says what would be better.
+    /// Settings that are allowed and are probably mistakes. `allowed` names a better value.
     warnings: Vec<Fault>,
 }
 
@@ -167,7 +167,7 @@ impl Faults {
         }
     }
 
-    /// All warnings in order of lines, or all faults if there are any.
+    /// Returns all warnings in order of lines, or all faults if there are any.
     pub fn none_or_all(mut self) -> Result<Vec<Fault>, Vec<Fault>> {
         let line = |fault: &Fault| (fault.line == 0, fault.line);
         self.all.sort_by_key(line);
@@ -175,14 +175,14 @@ impl Faults {
         if self.all.is_empty() { Ok(self.warnings) } else { Err(self.all) }
     }
 
-    /// What is allowed and yet may not be meant, and what would be better.
+    /// Adds a warning with a better value.
     pub fn warn<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, better: &str) {
         let line = self.lines.at(at.span().start);
         let (key, found, allowed) = (key.to_owned(), found.to_string(), better.to_owned());
         self.warnings.push(Fault { line, key, found, allowed });
     }
 
-    /// A key that changes nothing, for this reason.
+    /// Adds a warning of a key without effect, with the reason.
     pub fn unused<T>(&mut self, at: Option<&Spanned<T>>, key: &str, reason: &str, better: &str) {
         if let Some(at) = at {
             self.warn(at, key, format!("a key that changes nothing: {reason}"), better);
@@ -194,7 +194,7 @@ impl Faults {
         self.push(line, key, found.to_string(), allowed);
     }
 
-    pub fn whole(&mut self, key: &str, found: &str, allowed: &str) {
+    pub fn integer(&mut self, key: &str, found: &str, allowed: &str) {
         self.push(0, key, found.to_owned(), allowed);
     }
 
@@ -202,7 +202,8 @@ impl Faults {
         self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
     }
 
-    /// A host's address, of either family if it `fits`; 0.0.0.0 when it is none, which is noted then.
+    /// Parses the address of a host. `fits` accepts or refuses it. Records a fault and returns 0.0.0.0 for an
+    /// invalid address.
     pub fn host(
         &mut self,
         at: &Spanned<String>,
@@ -235,7 +236,7 @@ impl Faults {
         })
     }
 
-    /// A policy whose members are leaves.
+    /// Parses a policy whose members are leaves.
     pub fn policy_over_racks(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
         let found = match policy {
@@ -247,7 +248,7 @@ impl Faults {
         None
     }
 
-    /// A policy whose members are workers.
+    /// Parses a policy whose members are workers.
     pub fn policy(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
         let allowed = "a policy as `wedjat policies` lists them";
@@ -262,7 +263,7 @@ impl Faults {
         Some(policy)
     }
 
-    /// Ids of pools, each of which may be there once.
+    /// Records a fault for each pool id that occurs again.
     pub fn pool_ids<'b>(&mut self, ids: impl Iterator<Item = &'b Spanned<u16>>, key: &str) {
         let mut seen = UniqueKeys::new();
         for id in ids {
@@ -272,8 +273,8 @@ impl Faults {
         }
     }
 
-    /// As [`Faults::within`], of a whole number: it is read as wide as TOML has them, so that what its type could not hold is told
-    /// with the range that is allowed. One that is not allowed gives way to what is there unless configured.
+    /// Like [`Faults::within`], for whole numbers. Reads them with TOML's full width, so that a number beyond
+    /// `T` is reported with the allowed range. Returns `default` for a number that is not allowed.
     pub fn number<T: TryFrom<i64> + PartialOrd + Copy + ToString>(
         &mut self,
         at: Option<&Spanned<i64>>,
@@ -309,17 +310,17 @@ impl Faults {
     }
 }
 
-/// The policies whose members are racks.
+/// Returns the names of policies whose members are racks.
 fn over_racks() -> Vec<&'static str> {
     CATALOGUE.iter().filter(|entry| entry.runs_on_spine()).map(|entry| entry.name).collect()
 }
 
-/// As messages have it.
+/// Quotes a value for a message.
 pub fn quoted(at: &Spanned<String>) -> String {
     format!("`{}`", at.get_ref())
 }
 
-/// The group that may read a state file, if there is one.
+/// Returns the group that may read the state file, if the file names one.
 pub fn state_group(
     faults: &mut Faults,
     key: &str,

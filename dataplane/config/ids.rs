@@ -3,21 +3,22 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
-/// Parser of a file's lists, for as long as they name at most [`NAMED_MAX`] ids together; later lists are empty. A file may name each
-/// id once, so one with more has a fault already.
+/// Parser of the id lists of one file. It parses until the lists name more than [`NAMED_MAX`] ids together,
+/// and returns empty lists from then on. A file may name each id only once, so such a file already has a
+/// fault.
 #[derive(Default)]
 pub struct Lists {
     named: usize,
 }
 
-/// Twice the ids that there are.
+/// Twice the number of possible ids.
 const NAMED_MAX: usize = 1 << 16;
 
 impl Lists {
-    /// As [`parse`].
+    /// Like [`parse`].
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// If the text is not a list of allowed ids. The error describes the bad part.
     pub fn parse(&mut self, text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, String> {
         if self.named > NAMED_MAX {
             return Ok(Vec::new());
@@ -28,10 +29,11 @@ impl Lists {
     }
 }
 
-/// The ids in order, each once.
+/// Parses a list. Returns the ids in the written order.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// If the text is empty, names an id twice, or has a part that is not an allowed id or range. The error
+/// describes the bad part.
 pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, String> {
     if text.trim().is_empty() {
         return Err("no ids".to_owned());
@@ -57,7 +59,7 @@ pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, Strin
     Ok(ids)
 }
 
-/// The list as it is read, in order.
+/// Returns a sorted list in the form that [`parse`] reads.
 #[must_use]
 pub fn text(ids: &[u16]) -> String {
     let mut ids = ids.to_vec();

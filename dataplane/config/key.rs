@@ -1,4 +1,4 @@
-//! A pool's key, from a file that nobody else can read. Nothing of what is in it gets into messages.
+//! Key of a pool, read from a private file. Messages never contain the file's content.
 
 use std::io;
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::path::Path;
 use toml::Spanned;
 
 use super::faults::{Faults, quoted};
-use crate::state::files::Found;
+use crate::state::files::ExistingFile;
 use crate::wire::auth::{KEY_LEN, Key};
 
-/// A file with more bytes holds more than a key.
+/// Maximum size of a key file in bytes. A larger file holds more than a key.
 const BYTES_MAX: u64 = 4096;
-/// What a key's file is to be.
+/// Required form of a key file.
 pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
 
 impl Faults {
-    /// The key in the file that is named there.
+    /// Reads the key from the named file.
     pub fn key(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Key> {
         let at = at?;
         let read = read_key(Path::new(at.get_ref()));
@@ -25,10 +25,10 @@ impl Faults {
     }
 }
 
-/// The key in a file.
+/// Reads the key from a file.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// If the file is not private, cannot be read, or holds no key. The error describes the fault.
 pub fn read_key(path: &Path) -> Result<Key, String> {
     let bytes = key(&private_bytes(path, BYTES_MAX)?)?;
     made(bytes)
@@ -44,19 +44,19 @@ fn made(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
     Err("which this build has no use for: it is without the feature `auth`".to_owned())
 }
 
-/// What is in a file that only this user, or root, can have written or read: at most `most` bytes.
+/// Reads at most `most` bytes of a file that only this user or root can read or write.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// If the file is not private or cannot be read. The error describes the fault.
 pub(crate) fn private_bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let cannot = |error: io::Error| format!("which can't be read ({error})");
-    let found = Found::at(path).map_err(cannot)?;
+    let found = ExistingFile::at(path).map_err(cannot)?;
     let found = found.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
     found.check_private().map_err(|fault| format!("which {fault}"))?;
     found.read(most).map_err(cannot)
 }
 
-/// The key in a file's bytes: its digits, between which there may be white space.
+/// Parses a key: hexadecimal digits, with optional white space between them.
 fn key(bytes: &[u8]) -> Result<[u8; KEY_LEN], String> {
     let (mut key, mut digits) = ([0; KEY_LEN], 0);
     for byte in bytes.iter().filter(|byte| !byte.is_ascii_whitespace()) {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_refused_with_the_reason_and_without_its_contents() {
+    fn bad_key_file_is_refused_without_its_contents() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let cases = [
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn another_users_file_is_refused_and_roots_is_not() {
+    fn foreign_key_file_is_refused_roots_is_accepted() {
         assert!(is_private(65_534, 1000, 0o600).unwrap_err().contains("belongs to user 65534"));
         assert!(is_private(65_534, 0, 0o600).is_err(), "not even root believes anybody");
         assert_eq!(

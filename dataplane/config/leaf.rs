@@ -1,4 +1,4 @@
-//! A leaf's or spine's configuration when it is checked.
+//! Checked configuration of a leaf or spine.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,21 +8,21 @@ use super::control::ControlConfig;
 use super::controller::FollowConfig;
 use super::faults::Fault;
 use super::port::PortConfig;
-use super::raw_agent::Polling;
+use super::raw_agent::PollMode;
 use crate::policy::{Overflow, PolicySpec, Reports};
 use crate::stage::network::SpineLink;
 use crate::state::table::{Limits, Role};
 use crate::wire::auth::Key;
 use crate::wire::ether::Mac;
 
-/// A checked configuration.
+/// Checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file it comes from.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its text, for a run's manifest.
+    /// Text of the file, for a run's manifest.
     pub text: String,
-    /// Whether it is a leaf's or a spine's.
+    /// Role: leaf or spine.
     pub role: Role,
     /// `[leaf]`, or `[spine]` of a spine.
     pub leaf: LeafConfig,
@@ -30,7 +30,8 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// `[[pool]]`.
     pub pools: Vec<PoolConfig>,
-    /// `[[server]]`; `[[leaf]]` of a spine, each of which is its own only worker, as fast as it has workers.
+    /// `[[server]]`. At a spine `[[leaf]]`: each leaf is its own only worker, with its number of workers as
+    /// speed.
     pub servers: Vec<ServerConfig>,
     /// `[[spine]]` of a leaf: ids and addresses.
     pub spines: Vec<(u16, IpAddr)>,
@@ -38,81 +39,85 @@ pub struct Config {
     pub agent: Option<HostConfig>,
     /// `[control]`.
     pub control: ControlConfig,
-    /// `[controller]`: whom it follows.
+    /// `[controller]`: the controller that the node follows.
     pub controller: Option<FollowConfig>,
-    /// What is allowed and yet may not be meant, in order of lines; `allowed` says what would be better.
+    /// Settings that are allowed and are probably mistakes, in order of lines. `allowed` names a better
+    /// value.
     pub(super) warnings: Vec<Fault>,
 }
 
-/// The leaf itself.
+/// Settings of the leaf itself.
 #[derive(Clone, Debug)]
 pub struct LeafConfig {
-    /// Its id.
+    /// Id.
     pub id: u16,
-    /// The UDP port of tasks.
+    /// UDP port of tasks.
     pub udp_port: u16,
     /// CPUs of the dispatcher cores.
     pub cores: Vec<usize>,
-    /// The state file; memory of the process when none.
+    /// State file; `None` for process memory.
     pub state: Option<PathBuf>,
-    /// The group that may read it besides its owner.
+    /// Group that may read the state file besides its owner.
     pub state_group: Option<u32>,
-    /// Seed of all random streams; chosen at start when none.
+    /// Seed of all random streams; `None` to choose one at the start.
     pub seed: Option<u64>,
-    /// Packet buffers in all.
+    /// Total number of packet buffers.
     pub mbufs: u32,
-    /// What its cores do while nothing comes.
-    pub poll: Polling,
-    /// Multi-packet tasks tracked by each core.
+    /// Behaviour of the cores without packets.
+    pub poll: PollMode,
+    /// Maximum number of multi-packet tasks that each core tracks.
     pub connections: usize,
-    /// Of these, how many may come from one source address: 1 to `connections`.
+    /// Maximum number of these from one source address: 1 to `connections`.
     pub multi_packet_per_source: usize,
-    /// After how long without a packet such a task is forgotten.
+    /// Milliseconds without a packet after which a core forgets a multi-packet task.
     pub connection_timeout_ms: u64,
-    /// After how long without a word a registered worker, or a spine's leaf, is taken out; 0 for never.
+    /// Milliseconds without a message after which a registered worker, or a spine's leaf, gets no more tasks;
+    /// 0 for never.
     pub worker_timeout_ms: u64,
-    /// How much there may be while it runs: never less than this file names.
+    /// Maximum numbers at run time, never less than the file names.
     pub limits: Limits,
-    /// `pools_max`, `servers_max`, `workers_max` and, of a spine, `leaves_max` where the file gives them.
+    /// `pools_max`, `servers_max`, `workers_max` and, of a spine, `leaves_max`, if the file sets them.
     pub room: [Option<usize>; 4],
 }
 
-/// A pool.
+/// Pool of a leaf or spine.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
-    /// Its id.
+    /// Id.
     pub id: u16,
-    /// Its policy.
+    /// Policy.
     pub policy: PolicySpec,
-    /// Tasks that may wait for a member on each core, under policies that let them wait.
+    /// Maximum number of queued tasks on each core, for policies that queue tasks.
     pub queue: usize,
-    /// What becomes of those beyond.
+    /// Treatment of tasks that exceed the queue.
     pub overflow: Overflow,
-    /// Other schedulers send tasks to these workers too, so that a report may name more tasks than this leaf sent.
+    /// True if other schedulers send tasks to these workers too. A report may then name more tasks than this
+    /// leaf sent.
     pub shared_workers: bool,
-    /// How its workers tell their queues; in messages, they are shared with other leaves.
+    /// Way in which workers report their queues. With messages, several leaves share the workers.
     pub reports: Reports,
-    /// With it, what its workers say is believed with proof only.
+    /// Key. With a key, the leaf accepts the workers' replies and registrations only with proof.
     pub key: Option<Key>,
-    /// The address that clients ask, where it is not the node's own: a spine takes tasks to it, and leaves answer from it.
+    /// Service address that clients use, if it is not the node's own. A spine takes tasks to it, and leaves
+    /// reply from it.
     pub service: Option<IpAddr>,
-    /// At a leaf, the spine that is told of it, by its index, and what.
+    /// At a leaf, the spine that receives signals of this pool, by its index, and the rules of these signals.
     pub link: Option<SpineLink>,
 }
 
-/// A worker server.
+/// Worker server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Its address.
+    /// IP address.
     pub ip: IpAddr,
-    /// Its MAC address, if ARP need not find it.
+    /// MAC address; `None` to find it by ARP.
     pub mac: Option<Mac>,
-    /// Its workers' global ids.
+    /// Global ids of its workers.
     pub workers: Vec<u16>,
-    /// The pool they serve.
+    /// Pool that the workers serve.
     pub pool: u16,
-    /// How fast each of them is, relative to other servers' workers.
+    /// Speed of each worker, relative to other servers' workers.
     pub speed: f64,
-    /// Its workers register themselves (WORKER_ID, KEEP_ALIVE).
+    /// True if the workers register themselves (WORKER_ID, KEEP_ALIVE).
     pub registers: bool,
 }

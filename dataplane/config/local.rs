@@ -1,4 +1,4 @@
-//! `[agent]` in a leaf's file: whether it fits what stands around it.
+//! `[agent]` in a leaf's file: checks against the rest of the file.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +13,7 @@ use crate::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
 use crate::policy::Runs;
 use crate::role::colocated;
 
-/// The checked table, if there is one.
+/// Returns the checked table, if the file has one.
 pub fn local(
     faults: &mut Faults,
     raw: &raw::Config,
@@ -36,17 +36,17 @@ pub fn local(
         config.places().len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
     if members > MEMBERS_MAX {
         let found = format!("{members} workers with those of [[server]]");
-        faults.whole("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));
+        faults.integer("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));
     }
     addresses(faults, raw, ports, servers);
     Some(config)
 }
 
-/// Pools are the leaf's, and a worker is in one place only.
+/// Checks that the pools exist at the leaf, and that each worker id occurs once in the file.
 fn pools(
     faults: &mut Faults,
     raw: &raw::Config,
-    entry: &raw_agent::Local,
+    entry: &raw_agent::LocalAgentSection,
     servers: &[ServerConfig],
 ) {
     let ids: HashSet<_> = raw.pool.iter().map(|pool| *pool.id.get_ref()).collect();
@@ -68,7 +68,7 @@ fn pools(
     }
 }
 
-/// The wire to the agent has a network of its own.
+/// Checks that no port or server uses the network between the leaf and its own agent.
 fn addresses(
     faults: &mut Faults,
     raw: &raw::Config,
@@ -89,7 +89,7 @@ fn addresses(
     }
 }
 
-/// Packet buffers that tasks at the agent hold.
+/// Returns the number of packet buffers that tasks at the agent can hold.
 pub fn buffers_needed(config: &HostConfig) -> usize {
     let holding = |runs| runs == Runs::LeafHolding;
     let queues = config.pools.iter().filter(|pool| holding(pool.policy.entry().runs));

@@ -1,8 +1,8 @@
-//! A leaf's or spine's configuration file: TOML, checked whole before anything starts.
+//! Configuration file of a leaf or spine: TOML, checked completely before anything starts.
 //!
-//! Every fault of the values is found in one reading and reported with file, line, key, what was found and
-//! what is allowed. A text that is no TOML, or has a key that is unknown, missing or of the wrong type, is refused
-//! for the first such fault before values are looked at.
+//! One reading finds all faults of the values. Each fault names the file, the line, the key, the value found
+//! and the allowed values. The reader refuses a text that is not TOML, and a text with unknown keys, missing
+//! keys or wrong types. It reports the first such fault and does not look at values.
 
 mod address;
 mod agent;
@@ -36,7 +36,7 @@ pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 pub use peers::PeersConfig;
 pub use port::PortConfig;
-pub use raw_agent::{Polling, Sends};
+pub use raw_agent::{PollMode, ReplyPath};
 
 use std::path::Path;
 
@@ -46,31 +46,32 @@ impl Config {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// When it can't be read or has faults: all of them.
+    /// If the file cannot be read, or has faults. The error holds all of them.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(path, &faults::read(path)?)
     }
 
-    /// The same for a program that has the scheduler within it: without a `[[port]]` its tasks and reports are told.
+    /// Like [`Config::load`], for a program that embeds the scheduler. Without a `[[port]]`, the program
+    /// passes in tasks and load reports itself.
     ///
     /// # Errors
-    /// When it can't be read or has faults: all of them.
+    /// If the file cannot be read, or has faults. The error holds all of them.
     pub fn load_embedded(path: &Path) -> Result<Self, ConfigError> {
         Self::parse_embedded(path, &faults::read(path)?)
     }
 
-    /// As [`Config::load_embedded`], of a text.
+    /// Like [`Config::load_embedded`], for a text.
     ///
     /// # Errors
-    /// All the faults it has.
+    /// If the text has faults. The error holds all of them.
     pub fn parse_embedded(path: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_for(path, text, true)
     }
 
-    /// Checks `text`, naming `path` in errors.
+    /// Checks `text`. `path` is the name used in errors.
     ///
     /// # Errors
-    /// All the faults it has.
+    /// If the text has faults. The error holds all of them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_for(path, text, false)
     }
@@ -90,10 +91,10 @@ impl Config {
         check::config(path, text, raw).map_err(refuse)
     }
 
-    /// The same if it is that of a node of this role.
+    /// Returns the configuration if it belongs to a node of this role.
     ///
     /// # Errors
-    /// When it is another's.
+    /// If it belongs to a node of another role.
     pub fn of(self, role: Role) -> Result<Self, ConfigError> {
         if self.role == role {
             return Ok(self);
@@ -104,11 +105,11 @@ impl Config {
         Err(ConfigError { path: self.path, faults: vec![fault] })
     }
 
-    /// What the configuration allows and yet may not be meant: a line each, with file, line and key, what was found and
-    /// what would be better, in order of lines. None of them keeps a leaf from running.
+    /// Returns warnings: settings that are allowed and are probably mistakes. Each is one line with the file,
+    /// line, key, value found and a better value, in order of lines. A warning does not stop a leaf.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        faults::told(&self.path, &self.warnings)
+        faults::lines(&self.path, &self.warnings)
     }
 }
 

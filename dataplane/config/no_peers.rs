@@ -1,15 +1,15 @@
-//! `[peers]` of an agent's file, in a build without the feature `peers`: refused.
+//! `[peers]` of an agent's file, refused by a build without the feature `peers`.
 
 use super::faults::Faults;
 use super::port::PortConfig;
 use super::raw_agent;
 
-/// A rack without a leaf, of which this build knows nothing.
+/// Rack without a leaf. This build cannot have one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PeersConfig {}
 
 impl PeersConfig {
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn count(&self) -> usize {
         match *self {}

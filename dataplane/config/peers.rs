@@ -1,4 +1,4 @@
-//! `[peers]` of an agent's file: the nodes of a rack without a leaf, of which it is one.
+//! `[peers]` of an agent's file: the nodes of a rack without a leaf, including this agent.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,41 +6,42 @@ use std::time::Duration;
 use super::address::{is_edge, is_unicast, reaches};
 use super::faults::{Faults, UniqueKeys, quoted};
 use super::port::PortConfig;
-use super::raw_agent::{self, Sends};
+use super::raw_agent::{self, ReplyPath};
 use crate::peers::{BEAT_NS, NODES_MAX, PeerPolicy};
 use crate::policy::PolicySpec;
 
-/// Microseconds of a beat: shorter ones leave no time for tasks, longer ones tell of what has passed.
+/// Allowed beats in microseconds. Shorter beats leave no time for tasks; longer ones make the nodes' reports
+/// stale.
 const BEATS_US: (u64, u64) = (10, 1_000_000);
 
-/// A rack without a leaf, and which of its nodes this agent is.
+/// Rack without a leaf, and this agent's number in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeersConfig {
-    /// Where tasks go.
+    /// Policy that chooses nodes for tasks.
     pub policy: PeerPolicy,
-    /// All nodes' addresses, by number.
+    /// Addresses of all nodes, by number.
     pub nodes: Vec<IpAddr>,
-    /// This node's number.
+    /// Number of this node.
     pub own: usize,
-    /// How often a node tells the others of itself.
+    /// Interval at which a node reports its load to its peers.
     pub beat: Duration,
 }
 
 impl PeersConfig {
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Nanoseconds of a beat.
+    /// Returns a beat in nanoseconds.
     #[must_use]
     pub fn beat_ns(&self) -> u64 {
         self.beat.as_nanos() as u64
     }
 }
 
-/// Checks the table, and what does not go together with it.
+/// Checks the table, and refuses other settings that do not fit it.
 pub(super) fn peers(
     faults: &mut Faults,
     raw: &raw_agent::File,
@@ -67,7 +68,7 @@ pub(super) fn peers(
     Some(PeersConfig { policy: policy.ok()?, nodes, own: own?, beat: Duration::from_micros(beat) })
 }
 
-/// The nodes' addresses.
+/// Returns the addresses of the nodes.
 fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) -> Vec<IpAddr> {
     let key = "peers.nodes";
     let listed = entry.nodes.get_ref();
@@ -94,7 +95,7 @@ fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) ->
     nodes
 }
 
-/// What does not go together with peers.
+/// Refuses settings that do not fit peers.
 fn alone(
     faults: &mut Faults,
     raw: &raw_agent::File,
@@ -121,7 +122,7 @@ fn alone(
         let found = format!("[peers] beside {} [[pool]]", raw.pool.len());
         refuse(&found, "one: the tasks that nodes pass to each other");
     }
-    if raw.agent.worker_sends == Some(Sends::Must) {
+    if raw.agent.worker_sends == Some(ReplyPath::Must) {
         let found = "[peers] beside `worker_sends = \"must\"`";
         refuse(found, "one of them: replies of passed tasks leave by the agent's core");
     }
@@ -172,12 +173,16 @@ workers = "0-3"
     }
 
     #[test]
-    fn a_node_is_found_among_its_peers_by_its_address() {
+    fn node_finds_itself_by_address() {
         let config = parse(GOOD).unwrap();
         let peers = config.peers.as_ref().unwrap();
         assert_eq!((peers.own, peers.nodes.len(), peers.beat_ns()), (1, 3, 200_000));
         assert_eq!(peers.policy.to_string(), "malcolm(steal=off)");
-        assert_eq!(config.sends, Sends::Never, "replies of passed tasks leave by the agent's core");
+        assert_eq!(
+            config.sends,
+            ReplyPath::Never,
+            "replies of passed tasks leave by the agent's core"
+        );
         assert_eq!(config.warnings(), [""; 0]);
         let usual = GOOD.replace("policy = \"malcolm(steal=off)\"\nbeat_us = 200\n", "");
         let peers = parse(&usual).unwrap().peers.unwrap();
@@ -194,7 +199,7 @@ workers = "0-3"
     }
 
     #[test]
-    fn every_fault_names_its_place_and_what_is_allowed() {
+    fn every_fault_names_place_and_allowed_values() {
         let many = (1..=65).map(|host| format!("\"10.0.2.{host}\"")).collect::<Vec<_>>().join(", ");
         let list = "\"10.0.2.11\", \"10.0.2.12\", \"10.0.2.13\"";
         for (old, new, parts) in [

@@ -1,4 +1,4 @@
-//! What a port of a leaf's file and one of an agent's have in common.
+//! Ports: settings common to a leaf's and an agent's file.
 
 use std::net::IpAddr;
 
@@ -13,36 +13,36 @@ use crate::stage::{IpOptions, PortAddress, PortV6, Side};
 use crate::wire::ether::Mac;
 use crate::wire::vlan;
 
-/// Slots of a queue unless configured.
+/// Default number of slots of a queue.
 const QUEUE_SLOTS: u16 = 1024;
 
-/// A port of a leaf or an agent.
+/// Port of a leaf or an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// EAL's name of the device, or a PCI address.
+    /// EAL name of the device, or its PCI address.
     pub device: String,
-    /// Who is there; both at an agent.
+    /// Peers on this port: clients, workers or both. At an agent always both.
     pub side: Side,
-    /// The node's address there.
+    /// Address of the node on this port.
     pub ip: IpAddr,
-    /// Bits of the network's prefix.
+    /// Prefix length of the network in bits.
     pub prefix: u8,
-    /// The node's MAC address there, if not the device's.
+    /// MAC address of the node; `None` for the device's.
     pub mac: Option<Mac>,
-    /// The router to other networks.
+    /// Router to other networks.
     pub gateway: Option<IpAddr>,
-    /// Slots of each receive and transmit queue.
+    /// Number of slots of each receive and transmit queue.
     pub queue_slots: u16,
-    /// The VLAN whose tag packets have there; none of untagged ones.
+    /// VLAN of the packets on this port; `None` for untagged packets.
     pub vlan: Option<u16>,
-    /// Checksums that the device has not verified are taken for right.
+    /// True to accept checksums that the device has not verified.
     pub trust_checksums: bool,
-    /// IPv4 options that tasks may have.
+    /// IPv4 options allowed in tasks.
     pub ip_options: IpOptions,
 }
 
 impl PortConfig {
-    /// The node's addresses there, at a device that has this MAC address.
+    /// Returns the node's addresses on this port. `device` is the device's MAC address.
     #[must_use]
     pub fn address(&self, device: Mac) -> PortAddress {
         let of_v6 = |address| match address {
@@ -62,14 +62,14 @@ impl PortConfig {
         }
     }
 
-    /// `address` is on this port's network.
+    /// Returns true if `address` is on this port's network.
     #[must_use]
     pub fn reaches(&self, address: IpAddr) -> bool {
         reaches(self.ip, self.prefix, address)
     }
 }
 
-/// The keys as the file has them.
+/// Keys as the file has them.
 pub struct Keys<'a> {
     pub device: &'a Spanned<String>,
     pub ip: &'a Spanned<String>,
@@ -77,12 +77,12 @@ pub struct Keys<'a> {
     pub queue_slots: Option<&'a Spanned<i64>>,
     pub vlan: Option<&'a Spanned<i64>>,
     pub checksums: Option<Checksums>,
-    /// The node speaks IPv6 as well.
+    /// True if the node supports IPv6.
     pub may_be_v6: bool,
 }
 
 impl Keys<'_> {
-    /// What they say: both sides are there, and no router.
+    /// Returns the port for these keys, with both sides and without a router.
     pub fn check(&self, faults: &mut Faults) -> PortConfig {
         if self.device.get_ref().is_empty() {
             let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
@@ -119,7 +119,7 @@ impl Keys<'_> {
     }
 }
 
-/// Whether all of them can be.
+/// Checks the ports together.
 pub fn together(faults: &mut Faults, ports: &[Keys<'_>]) {
     if let Some(beyond) = ports.get(PORTS_MAX) {
         let allowed = format!("at most {PORTS_MAX}");
@@ -127,7 +127,7 @@ pub fn together(faults: &mut Faults, ports: &[Keys<'_>]) {
     }
     let (mut names, mut addresses) = (UniqueKeys::new(), UniqueKeys::new());
     for port in ports {
-        // Arguments create a device, its name tells which it is.
+        // A device's arguments follow its name. The name alone identifies the device.
         if names.is_again(vdev::name(port.device.get_ref())) {
             faults.note(port.device, "port.device", quoted(port.device), "each device once");
         }
@@ -138,7 +138,7 @@ pub fn together(faults: &mut Faults, ports: &[Keys<'_>]) {
     }
 }
 
-/// An address and its network's prefix.
+/// Parses an address with the prefix length of its network.
 fn network(text: &str) -> Option<(IpAddr, u8)> {
     let (ip, prefix) = text.split_once('/')?;
     let ip: IpAddr = ip.parse().ok()?;

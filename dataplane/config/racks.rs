@@ -1,4 +1,4 @@
-//! What a spine's file has of its leaves, and a leaf's of its spines.
+//! Leaves in a spine's file, and spines in a leaf's file.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -15,7 +15,8 @@ use crate::policy::signals::{Protocol, SIGNAL_RULES};
 use crate::stage::network::SpineLink;
 use crate::state::table::Role;
 
-/// The text is a spine's: it has a table `spine`, where a leaf's has a list if anything.
+/// Returns true if the text is a spine's file: it has a table `spine`. A leaf's file may have a list of that
+/// name.
 pub fn is_spines(text: &str) -> bool {
     let table = text.parse::<toml::Table>();
     table.is_ok_and(|table| table.get("spine").is_some_and(toml::Value::is_table))
@@ -33,7 +34,7 @@ impl PoolIds {
         Self { ids: ids().collect(), allowed: format!("a [[pool]]'s id: {}", some_ids(ids())) }
     }
 
-    /// Notes a pool that the file does not have.
+    /// Records a fault if the file has no such pool.
     pub fn check(&self, faults: &mut Faults, at: &Spanned<u16>, key: &str) {
         if !self.ids.contains(at.get_ref()) {
             faults.note(at, key, at.get_ref(), &self.allowed);
@@ -41,12 +42,12 @@ impl PoolIds {
     }
 }
 
-/// Pools by their ids; the first one where several have the same.
+/// Returns the pools by id. If several have the same id, the first one counts.
 pub fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
     pools.iter().rev().map(|pool| (pool.id, pool)).collect()
 }
 
-/// A leaf below a spine, as its own only worker.
+/// Returns a leaf below a spine as a server with one worker, itself.
 pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
     let id = faults.number(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
     let workers = faults.number(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
@@ -60,7 +61,7 @@ pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
     }
 }
 
-/// A leaf has one address, is in each pool once, and in pools that there are.
+/// Checks that each leaf has one address, is in each pool once, and names only existing pools.
 pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerConfig]) {
     let pools = PoolIds::of(raw);
     let (mut addresses, mut leaves, mut places) =
@@ -87,7 +88,7 @@ pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerCon
     }
 }
 
-/// A leaf's spines.
+/// Returns the spines of a leaf.
 pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
     let mut spines: Vec<(u16, IpAddr)> = Vec::new();
     if raw.spine.len() > SPINES_MAX {
@@ -109,7 +110,7 @@ pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
     spines
 }
 
-/// What a pool tells its spine.
+/// Returns a pool's link to its spine.
 pub fn link(
     faults: &mut Faults,
     raw: &raw::Config,
@@ -139,18 +140,19 @@ pub fn link(
     Some(SpineLink { spine: spine?, protocol })
 }
 
-/// The service address of a pool.
+/// Returns the service address of a pool.
 pub fn service(faults: &mut Faults, pool: &raw::Pool) -> Option<IpAddr> {
     let at = pool.service.as_ref()?;
     Some(faults.host(at, "pool.service", is_unicast, HOST)).filter(|ip| !ip.is_unspecified())
 }
 
-/// The file's spines by their ids; the first one where several have the same.
+/// Returns the file's spines by id. If several have the same id, the first one counts.
 pub fn spine_entries(raw: &raw::Config) -> HashMap<i64, &raw::Spine> {
     raw.spine.iter().rev().map(|spine| (*spine.id.get_ref(), spine)).collect()
 }
 
-/// A pool's service address and its spine are of the family of its members, which are `kind` and of which one has this address.
+/// Checks that a pool's service address and spine have the address family of its members. `kind` is the table
+/// of the members, and `member` the address of one of them.
 pub fn family(
     faults: &mut Faults,
     spines: &HashMap<i64, &raw::Spine>,
@@ -174,7 +176,7 @@ pub fn family(
     }
 }
 
-/// What a leaf's pools may have and a spine's may not.
+/// Refuses pool settings of a leaf in a spine's file.
 pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
     let allowed = "none in a spine's file: its leaves see to that";
     for pool in &raw.pool {
@@ -187,7 +189,7 @@ pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
     }
 }
 
-/// Service addresses are nobody's own.
+/// Checks that no member, and at a spine no port, has a pool's service address.
 pub fn services_together(
     faults: &mut Faults,
     raw: &raw::Config,

@@ -1,4 +1,4 @@
-//! The file as TOML has it: right keys and types, values not yet looked at.
+//! File as TOML has it: keys and types are right, values are unchecked.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -10,13 +10,13 @@ use crate::policy::{Overflow, Reports};
 use crate::stage::{IpOptions, Side};
 use crate::state::table::Role;
 
-/// A leaf's file, or what a spine's is as one.
+/// Leaf's file, or a spine's file in its form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     #[serde(skip)]
     pub(super) role: Role,
-    /// It is read for a program that has the scheduler within it.
+    /// True if a program with an embedded scheduler reads the file.
     #[serde(skip)]
     pub(super) is_embedded: bool,
     pub leaf: Node,
@@ -28,15 +28,15 @@ pub struct Config {
     pub server: Vec<Server>,
     #[serde(default)]
     pub spine: Vec<Spine>,
-    /// A spine's leaves.
+    /// Leaves of a spine.
     #[serde(skip)]
     pub(super) rack: Vec<Rack>,
-    pub agent: Option<raw_agent::Local>,
+    pub agent: Option<raw_agent::LocalAgentSection>,
     pub control: Option<raw_control::Control>,
     pub controller: Option<raw_controller::Follow>,
 }
 
-/// A spine's file.
+/// Spine's file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpineFile {
@@ -70,7 +70,7 @@ impl From<SpineFile> for Config {
     }
 }
 
-/// A leaf or spine itself.
+/// Settings of the leaf or spine itself.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
@@ -81,20 +81,20 @@ pub struct Node {
     pub state_group: Option<Spanned<String>>,
     pub seed: Option<u64>,
     pub mbufs: Option<Spanned<i64>>,
-    pub poll: Option<raw_agent::Polling>,
+    pub poll: Option<raw_agent::PollMode>,
     pub connections: Option<Spanned<i64>>,
     pub multi_packet_per_source: Option<Spanned<i64>>,
     pub connection_timeout_ms: Option<Spanned<i64>>,
-    /// A leaf's.
+    /// Leaf only.
     pub worker_timeout_ms: Option<Spanned<i64>>,
-    /// A spine's.
+    /// Spine only.
     pub leaf_timeout_ms: Option<Spanned<i64>>,
     pub pools_max: Option<Spanned<i64>>,
-    /// A leaf's.
+    /// Leaf only.
     pub servers_max: Option<Spanned<i64>>,
-    /// A leaf's.
+    /// Leaf only.
     pub workers_max: Option<Spanned<i64>>,
-    /// A spine's: entries in all, and leaves of a pool.
+    /// Spine only: maximum number of entries in all, and of leaves in a pool.
     pub leaves_max: Option<Spanned<i64>>,
 }
 
@@ -121,17 +121,17 @@ pub struct Pool {
     pub overflow: Option<Spanned<Overflow>>,
     #[serde(default)]
     pub shared_workers: bool,
-    /// A leaf's.
+    /// Leaf only.
     pub reports: Option<Spanned<Reports>>,
     pub key_file: Option<Spanned<String>>,
     pub service: Option<Spanned<String>>,
-    /// A leaf's.
+    /// Leaf only.
     pub spine: Option<Spanned<u16>>,
-    /// A leaf's.
+    /// Leaf only.
     pub signals: Option<Spanned<String>>,
 }
 
-/// A spine over a leaf.
+/// Spine above a leaf.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spine {
@@ -139,7 +139,7 @@ pub struct Spine {
     pub ip: Spanned<String>,
 }
 
-/// A leaf below a spine, in one pool.
+/// Leaf below a spine, in one pool.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rack {
@@ -161,8 +161,8 @@ pub struct Server {
     pub registers: Option<bool>,
 }
 
-/// The fault of a text that is no TOML, or that has a key which is unknown, missing or of the wrong type. Its words are those of all
-/// faults, not the reader's.
+/// Returns the fault of a text that is not TOML, or has an unknown key, a missing key or a wrong type.
+/// Translates the TOML reader's message into the terms of all faults.
 pub fn fault_of(error: &toml::de::Error, text: &str) -> Fault {
     let offset = error.span().map_or(0, |span| span.start);
     let line = line_of(text, offset);
@@ -188,13 +188,13 @@ pub fn fault_of(error: &toml::de::Error, text: &str) -> Fault {
     Fault { line, key, found: on_a_line(&found), allowed: on_a_line(&allowed) }
 }
 
-/// The key or value that a file of an unknown one probably meant, of those that the message lists between backquotes.
+/// Suggests the key or value nearest to an unknown one, among those that the message lists in backquotes.
 fn meant(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     quoted.next().map_or_else(String::new, |unknown| did_you_mean(unknown, quoted))
 }
 
-/// A value of the wrong type, for people: a value as the file has it, a list or table by its kind.
+/// Formats a value of the wrong type for users: as the file has it, or "a list" or "a table".
 fn value_of(found: &str) -> String {
     let (kind, value) = found.split_once(' ').unwrap_or((found, ""));
     match kind {
@@ -207,7 +207,7 @@ fn value_of(found: &str) -> String {
     }
 }
 
-/// A type for people.
+/// Names a type for users.
 fn plainly(expected: &str) -> String {
     let name = match expected.trim_end() {
         "i64" | "usize" | "u64" => "a whole number",
@@ -223,11 +223,11 @@ fn plainly(expected: &str) -> String {
     name.to_owned()
 }
 
-/// The key that a line sets or continues, with its table's name.
+/// Returns the key that a line sets or continues, with the name of its table.
 fn key_at(text: &str, line: usize) -> String {
     let mut table = "";
     let mut key = "";
-    // Open brackets of a list that goes on over several lines.
+    // Number of open brackets of a list that spans several lines.
     let mut open = 0_i32;
     for content in text.lines().take(line).map(str::trim) {
         let is_continued = open > 0;

@@ -1,4 +1,4 @@
-//! An agent's file, and `[agent]` of a leaf's, as TOML has them: right keys and types, values not yet looked at.
+//! Agent's file, and `[agent]` of a leaf's, as TOML has them: keys and types are right, values are unchecked.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::{raw_control, raw_controller};
 use crate::policy::Overflow;
 
-/// The file as TOML has it.
+/// File as TOML has it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
@@ -26,7 +26,7 @@ pub struct File {
     pub cosched: Option<Cosched>,
 }
 
-/// A rack without a leaf.
+/// Rack without a leaf.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(not(feature = "peers"), allow(dead_code, reason = "refused, whatever it says"))]
@@ -78,44 +78,44 @@ pub struct Agent {
     pub worker_timeout_ms: Option<Spanned<i64>>,
     pub leaf: Option<Spanned<String>>,
     pub leaf_mac: Option<Spanned<String>>,
-    pub worker_sends: Option<Sends>,
-    pub poll: Option<Polling>,
+    pub worker_sends: Option<ReplyPath>,
+    pub poll: Option<PollMode>,
     pub pools_max: Option<Spanned<i64>>,
     pub workers_max: Option<Spanned<i64>>,
 }
 
-/// Whether workers that are threads of the agent's process send their replies themselves.
+/// Sender of replies of workers that are threads of the agent's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Sends {
-    /// Those for which the devices have a transmit queue.
+pub enum ReplyPath {
+    /// The worker, if the devices have a transmit queue for it; else the agent's core.
     #[default]
     Try,
-    /// All, or the agent does not start.
+    /// The worker. The agent does not start if a worker lacks a transmit queue.
     Must,
-    /// None.
+    /// The agent's core.
     Never,
 }
 
-/// What a core does while nothing comes.
+/// Behaviour of a core without packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Polling {
-    /// It polls on.
+pub enum PollMode {
+    /// Keep polling.
     #[default]
     Busy,
-    /// It sleeps until something comes.
+    /// Sleep until a packet arrives.
     Adaptive,
 }
 
-/// What becomes of checksums that the device has not verified.
+/// Treatment of checksums that the device has not verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checksums {
-    /// They are verified, and packets with wrong ones refused.
+    /// Verify them and refuse packets with wrong ones.
     #[default]
     Verify,
-    /// They are taken for right.
+    /// Accept them.
     Trust,
 }
 
@@ -138,10 +138,10 @@ pub struct Port {
     pub vlan: Option<Spanned<i64>>,
 }
 
-/// `[agent]` in a leaf's file: what is left of an agent when the leaf has the ports.
+/// `[agent]` in a leaf's file: the agent's keys without those of ports, which the leaf has.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Local {
+pub struct LocalAgentSection {
     pub name: Spanned<String>,
     pub slots: Option<Spanned<i64>>,
     pub payload: Option<Spanned<i64>>,
@@ -162,6 +162,6 @@ pub struct Pool {
     pub overflow: Option<Overflow>,
     pub speeds: Option<Spanned<BTreeMap<String, f64>>>,
     pub key_file: Option<Spanned<String>>,
-    /// Not of a leaf's own core.
+    /// Not for pools on a leaf's own core.
     pub leaf_policy: Option<Spanned<String>>,
 }

@@ -1,4 +1,5 @@
-//! `[control]` of a leaf's or an agent's file, as TOML has it: right keys and types, values not yet looked at.
+//! `[control]` of a leaf's or an agent's file, as TOML has it: keys and types are right, values are
+//! unchecked.
 
 use serde::Deserialize;
 use toml::Spanned;

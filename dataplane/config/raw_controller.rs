@@ -1,11 +1,12 @@
-//! `[controller]` of a node's file, and a controller's own file, as TOML has them: right keys and types, values not yet looked at.
+//! `[controller]` of a node's file, and a controller's own file, as TOML has them: keys and types are right,
+//! values are unchecked.
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::raw_control;
 
-/// Of a node.
+/// `[controller]` of a node.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Follow {
@@ -15,7 +16,7 @@ pub struct Follow {
     pub key: Option<Spanned<String>>,
 }
 
-/// A controller's file.
+/// Controller's file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {

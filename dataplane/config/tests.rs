@@ -1,4 +1,4 @@
-//! The reference configuration, and every kind of fault.
+//! Tests of the reference configuration and of every kind of fault.
 
 use std::net::IpAddr;
 
@@ -59,7 +59,7 @@ fn the_reference_is_read() {
 }
 
 #[test]
-fn what_concerns_trust_is_set_by_hand() {
+fn trust_settings_are_explicit() {
     let text = GOOD.replace("\"horus\"", "\"horus\"\nshared_workers = true") + "registers = true\n";
     let config = parse(&text.replace("seed = 7", "multi_packet_per_source = 9")).unwrap();
     assert!(config.servers[0].registers && config.pools[0].shared_workers);
@@ -69,7 +69,7 @@ fn what_concerns_trust_is_set_by_hand() {
 }
 
 #[test]
-fn workers_tell_their_queues_in_messages_where_the_policy_has_them_tell() {
+fn message_reports_require_a_suitable_policy() {
     let told = |policy: &str| {
         let lines = format!("\"{policy}\"\nreports = \"messages\"");
         parse(&GOOD.replace("\"horus\"", &lines))
@@ -81,7 +81,7 @@ fn workers_tell_their_queues_in_messages_where_the_policy_has_them_tell() {
     for policy in ["lsq-sample", "hlsq-sample(d=3)", "jsq(d=2)", "ppot", "ppot-ll"] {
         assert_eq!(told(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
     }
-    // An answer would reach any core.
+    // The answer to a probe could reach any core.
     let lines = "\"jsq(d=2)\"\nreports = \"messages\"";
     let text = GOOD.replace("\"horus\"", lines).replace("cores = [1]", "cores = [1, 2]");
     let error = parse(&text).unwrap_err().to_string();
@@ -99,7 +99,7 @@ fn workers_tell_their_queues_in_messages_where_the_policy_has_them_tell() {
 }
 
 #[test]
-fn a_port_that_clients_and_workers_share_is_warned_of() {
+fn shared_port_is_warned_about() {
     assert_eq!(parse(GOOD).unwrap().warnings(), [""; 0]);
     let unsure = GOOD.replace("mac = ", "# mac = ");
     assert_eq!(parse(&unsure).unwrap().warnings(), [""; 0], "workers have a port of their own");
@@ -110,7 +110,7 @@ fn a_port_that_clients_and_workers_share_is_warned_of() {
     for part in ["leaf.toml:16: `port.side`: found \"both\"", "10.0.2.11", "; better: a `mac`"] {
         assert!(warnings[0].contains(part), "{part} is missing in {}", warnings[0]);
     }
-    // A shared port that leads to no server is none of the ways to pretend.
+    // Without servers behind it, a shared port gives no chance to forge replies.
     let clients = unsure.replace("\"clients\"", "\"both\"");
     assert_eq!(parse(&clients).unwrap().warnings(), [""; 0]);
     let short = GOOD.replace("seed = 7", "worker_timeout_ms = 9");
@@ -133,7 +133,7 @@ fn the_example_with_ipv6_is_read() {
     assert_eq!(config.warnings(), [""; 0]);
 }
 
-/// A leaf's file with IPv6 on both sides.
+/// Leaf's file with IPv6 on both sides.
 const V6: &str = r#"
 [leaf]
 id = 1
@@ -204,7 +204,7 @@ fn ipv6_is_read_and_families_must_fit_together() {
     }
 }
 
-/// Replaces one line and expects the error to name place, key, found and allowed.
+/// Replaces one text and expects the error to name the place, key, value found and allowed values.
 fn faulty(old: &str, new: &str, expected: &[&str]) {
     assert!(GOOD.contains(old), "{old}");
     let text = GOOD.replacen(old, new, 1);
@@ -215,7 +215,7 @@ fn faulty(old: &str, new: &str, expected: &[&str]) {
 }
 
 #[test]
-fn every_fault_names_its_place_and_what_is_allowed() {
+fn every_fault_names_place_and_allowed_values() {
     faulty("id = 1\nudp", "id = 40000\nudp", &["leaf.toml:3", "leaf.id", "40000", "0 to 32766"]);
     faulty("id = 1\nudp", "id = -1\nudp", &["leaf.toml:3", "leaf.id", "-1", "0 to 32766"]);
     faulty("udp_port = 1234", "udp_port = 0", &["leaf.toml:4", "leaf.udp_port", "1 to 65535"]);
@@ -303,7 +303,7 @@ fn every_fault_names_its_place_and_what_is_allowed() {
 }
 
 #[test]
-fn what_is_not_known_is_told_with_what_was_probably_meant() {
+fn unknown_key_suggests_the_nearest() {
     faulty("udp_port = 1234", "udpport = 1234", &["`udpport` (did you mean `udp_port`?)"]);
     faulty("cores = [1]", "core = [1]", &["the unknown key `core` (did you mean `cores`?)"]);
     faulty("\"clients\"", "\"client\"", &["`client` (did you mean `clients`?)"]);
@@ -316,7 +316,7 @@ fn what_is_not_known_is_told_with_what_was_probably_meant() {
     faulty("\"net_memif0\"", device, &parts);
     let text = GOOD.replacen("seed = 7", "colour = 7", 1);
     assert!(!parse(&text).unwrap_err().to_string().contains("mean"), "nothing is alike");
-    // What a driver may have learnt since is told, and not refused.
+    // A newer driver may have this argument. It gives a warning, not a fault.
     let text = GOOD.replacen("net_memif1", "net_af_packet1,iface=veth0,fancout=2", 1);
     let warnings = parse(&text).unwrap().warnings();
     assert!(warnings.len() == 1 && warnings[0].contains("`fancout`"), "{warnings:?}");
@@ -356,10 +356,10 @@ fn a_port_may_be_in_a_vlan() {
 }
 
 #[test]
-fn cores_poll_on_unless_they_are_told_to_sleep() {
+fn cores_poll_unless_adaptive() {
     let with = |line: &str| parse(&GOOD.replacen("id = 1", &format!("id = 1\n{line}"), 1));
-    assert_eq!(with("").unwrap().leaf.poll, Polling::Busy);
-    assert_eq!(with("poll = \"adaptive\"").unwrap().leaf.poll, Polling::Adaptive);
+    assert_eq!(with("").unwrap().leaf.poll, PollMode::Busy);
+    assert_eq!(with("poll = \"adaptive\"").unwrap().leaf.poll, PollMode::Adaptive);
     faulty(
         "id = 1",
         "id = 1\npoll = \"adaptiv\"",
@@ -400,9 +400,9 @@ fn keys_that_change_nothing_are_warned_of() {
     warned("state = \"/dev/shm/wedjat-leaf1\"", group, &["`leaf.state_group`: found a key"]);
 }
 
-/// Each range in the tables of docs/configuration.md is the one that holds, and the one that its message tells.
+/// Each range in the tables of docs/configuration.md is enforced, and its message names it.
 #[test]
-fn the_ranges_that_are_documented_are_those_that_hold_and_are_told() {
+fn documented_ranges_are_enforced_and_reported() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
     let text = std::fs::read_to_string(path).unwrap();
     let leafs = text.split("## A spine's file").next().unwrap();
@@ -452,7 +452,7 @@ fn the_ranges_that_are_documented_are_those_that_hold_and_are_told() {
     assert!(held >= 9, "{held} ranges are found");
 }
 
-/// What no host has is refused wherever an address is named.
+/// An address that no host can have is refused in every key.
 #[test]
 fn every_address_is_a_hosts() {
     let text = GOOD.replace("10.0.2.1/24\"", "10.0.2.1/24\"\ngateway = \"10.0.2.254\"");
@@ -480,7 +480,8 @@ fn every_address_is_a_hosts() {
             assert_eq!(once, 1, "told once: {all}");
         }
     }
-    // A network of two addresses has neither a name nor a broadcast address, and behind a gateway nobody can tell.
+    // A network of two addresses has no network or broadcast address. Behind a gateway the network's size is
+    // unknown.
     let pair = text.replace("10.0.2.1/24", "10.0.2.254/31").replace("10.0.2.254\"", "10.0.2.255\"");
     assert!(parse(&pair).is_ok(), "{}", parse(&pair).unwrap_err());
     faulty("02:00:00:00:02:0b", "00:00:00:00:00:00", &["leaf.toml:25", "server.mac", "unicast"]);
@@ -535,7 +536,7 @@ fn central_queues_need_buffers() {
 }
 
 #[test]
-fn all_faults_are_told_at_once_in_order() {
+fn all_faults_are_reported_in_order() {
     let text = GOOD.replace("udp_port = 1234", "udp_port = 0").replace("0-31", "x");
     let error = parse(&text).unwrap_err();
     let lines: Vec<_> = error.faults.iter().map(|fault| fault.line).collect();
@@ -558,7 +559,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_leaf_may_have_worker_cores_of_its_own_host() {
+fn leaf_may_have_local_workers() {
     let text =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/host.toml"));
     let text = text.unwrap();
@@ -592,7 +593,7 @@ fn a_leaf_may_have_worker_cores_of_its_own_host() {
             assert!(error.contains(part), "{new}: `{part}` is missing in\n{error}");
         }
     }
-    // All workers may be here, and then no port needs to lead to others.
+    // All workers may be on this host. Then no port needs to lead to workers.
     let alone = text.replace("side = \"workers\"", "side = \"clients\"");
     let (before, rest) = alone.split_once("[[server]]").unwrap();
     let (_, after) = rest.split_once("[agent]").unwrap();
@@ -662,7 +663,7 @@ fn a_spines_file_has_leaves_for_workers() {
 }
 
 #[test]
-fn every_fault_of_a_spines_file_names_its_place() {
+fn every_spine_fault_names_its_place() {
     let cases: [(&str, &str, &[&str]); 12] = [
         ("id = 90", "id = 40000", &["spine.toml:3", "spine.id", "40000"]),
         ("cores = [1]", "cores = [1]\nworkers_max = 4", &["spine.toml:5", "spine.workers_max"]),
@@ -690,7 +691,7 @@ fn every_fault_of_a_spines_file_names_its_place() {
 }
 
 #[test]
-fn a_leaf_names_its_spines_and_what_it_tells_them() {
+fn leaf_names_spines_and_signal_settings() {
     let spines = "[[spine]]\nid = 90\nip = \"10.0.1.3\"\n";
     let linked = |keys: &str| {
         let policy = "policy = \"horus\"";
@@ -720,7 +721,7 @@ fn a_leaf_names_its_spines_and_what_it_tells_them() {
     assert!(error.contains("90 again") && error.contains("each address once"), "{error}");
 }
 
-/// A leaf's file with every key that a leaf has.
+/// Leaf's file with every key of a leaf.
 const EVERY_KEY: &str = r#"
 [leaf]
 id = 1
@@ -772,7 +773,7 @@ listen = "127.0.0.1:7070"
 metrics = "127.0.0.1:7071"
 "#;
 
-/// Words of the TOML reader and of serde, which are no words for people.
+/// Terms of the TOML reader and of serde that users must not see.
 const READERS_WORDS: [&str; 14] = [
     "invalid type",
     "invalid value",
@@ -811,7 +812,7 @@ fn wrong_types_are_told_as_wrong_values() {
             messages.insert(message.split_once("found").unwrap().1.to_owned());
             let (line, key) = (at + 1, format!("{table}.{key}"));
             let is_named = error.faults.iter().any(|fault| fault.line == line && fault.key == key);
-            // 5 is an id of the right type, which other entries do not name.
+            // 5 is an id of the right type that other entries do not name.
             assert!(is_named || table == "leaf" || value == "5", "{changed}: {message}");
             for word in READERS_WORDS {
                 assert!(!message.contains(word), "{word} in {message}");
@@ -881,7 +882,7 @@ fn only_regular_files_of_bounded_size_are_read() {
     assert!(missing.contains("No such file"), "{missing}");
 }
 
-/// Runs on a thread and fails after a time that no linear check needs and no quadratic one keeps.
+/// Runs a check on a thread with a timeout. Every linear check ends in time; a quadratic one does not.
 fn within_five_minutes(check: impl FnOnce() + Send + 'static) {
     let (done, is_done) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -914,7 +915,7 @@ fn faults_cost_linear_time_and_the_first_hundred_are_printed() {
             let [_, a, b, c] = (at as u32).to_be_bytes();
             format!("[[server]]\nip = \"11.{a}.{b}.{c}\"\n{rest}\n")
         };
-        // No pool, the same workers, an address that no port leads to, a key that changes nothing.
+        // A missing pool, the same workers, an address that no port leads to, and a key without effect.
         check(GOOD, &|at| server(at, "workers = \"0-32000\"\npool = 9\nspeed = 2.0"));
         check(GOOD, &|_| "[[server]]\nip = \"10.0.2.11\"\nworkers = \"1\"\npool = 1\n".to_owned());
         check(GOOD, &|at| {

@@ -1,4 +1,4 @@
-//! What a control changes at an agent: channels of its region, and what its core is given to go over to another membership.
+//! Control of an agent: channels of its region, and updates for its core.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,49 +22,49 @@ use crate::state::{Member, Table};
 use crate::wire::auth::{self, Key};
 use crate::wire::task::NO_MEMBER;
 
-/// A leaf that hears no more of a worker sends tasks to it for as long as its timeout lasts. They are done by others of the pool
-/// meanwhile, as long as the worker's id is known here.
+/// Time for which the id of a removed worker stays known. A leaf sends tasks to a worker until its timeout,
+/// and other workers of the pool serve them meanwhile.
 const KNOWN_NS: u64 = 1_000_000_000;
 
-/// What the control of an agent is made of, besides its state and its membership.
+/// Parts of an agent's control, besides its state and its membership.
 #[derive(Debug)]
 pub struct AgentParts<B: Buf + Token> {
-    /// What workers attach to; none when they are threads of this process, to which none can be added.
+    /// Region that workers attach to; `None` for threads of this process, to which none can be added.
     pub region: Option<Arc<WorkerRegion>>,
-    /// The core's commands.
+    /// Commands of the core.
     pub commands: AgentCommands<B>,
     /// Slots of each worker's ring.
     pub slots: usize,
-    /// Bytes that a task or a reply may have.
+    /// Maximum bytes of a task or a reply.
     pub payload: usize,
-    /// Bytes that one may have at most where nothing is proved.
+    /// Maximum bytes of these without a proof.
     pub payload_max: usize,
-    /// It tells a leaf of its workers.
+    /// True if it registers its workers with a leaf.
     pub has_leaf: bool,
-    /// Ticks of silence after which a worker with tasks is shut out.
+    /// Ticks of silence after which a worker with tasks is excluded.
     pub timeout: u64,
     /// Seed of all random streams.
     pub seed: u64,
-    /// Who signs in the workers' names.
+    /// Signer of the workers' messages.
     pub signer: Option<Arc<Signer>>,
 }
 
-/// The core of an agent.
+/// Core of an agent.
 #[derive(Debug)]
 pub struct AgentCores<B: Buf + Token> {
     parts: AgentParts<B>,
-    /// The agent's address, which all its workers have.
+    /// Address of the agent, shared by all its workers.
     address: IpAddr,
-    /// The channel of each worker, by id.
+    /// Channel of each worker, by id.
     channels: BTreeMap<u16, usize>,
-    /// Entries of channels that are nobody's.
+    /// Entries of free channels.
     free: Vec<Entry<B>>,
-    /// Tasks that each pool's queue has memory for, by index.
+    /// Capacity of each pool's queue, by index.
     rooms: Vec<usize>,
 }
 
 impl<B: Buf + Token> AgentCores<B> {
-    /// Of an agent whose core starts at `membership`.
+    /// Creates the cores of an agent that starts at `membership`.
     #[must_use]
     pub fn new(parts: AgentParts<B>, membership: &Membership) -> Self {
         let (mut channels, mut free) = (BTreeMap::new(), Vec::new());
@@ -82,12 +82,12 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 }
 
-/// Whose an entry is that is nobody's.
+/// Place of a free entry.
 const NOBODY: Place = Place { id: NO_MEMBER, pool: u16::MAX };
 
 impl<B: Buf + Token> Cores for AgentCores<B> {
-    /// What workers that come get, by their ids.
-    type Ready = BTreeMap<u16, Entry<B>>;
+    /// Entries for new workers, by id.
+    type PreparedChange = BTreeMap<u16, Entry<B>>;
 
     const DECIDE: &'static str = "the core decides by it";
 
@@ -144,7 +144,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         self.parts.commands.has_room()
     }
 
-    fn free_what_is_done(&mut self) {
+    fn free_replaced(&mut self) {
         while let Some(update) = self.parts.commands.next_done() {
             for step in update.steps {
                 if let Step::Remove { entry, .. } = step
@@ -161,7 +161,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         _: &Table,
         next: &Membership,
         _of_agent: &[Change],
-    ) -> Result<Self::Ready, ChangeError> {
+    ) -> Result<Self::PreparedChange, ChangeError> {
         let new = next.workers().map(|(_, worker)| worker.id);
         let new: Vec<_> = new.filter(|id| !self.channels.contains_key(id)).collect();
         let Some(region) = self.parts.region.as_ref().filter(|_| !new.is_empty()) else {
@@ -174,7 +174,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         if most < new.len() {
             self.free.extend(left);
             if self.parts.commands.epoch() + 1 < next.epoch {
-                return Err(ChangeError::Busy); // what it gives back may be enough
+                return Err(ChangeError::Busy); // the objects returned may suffice
             }
             let reason = format!(
                 "{most} places have nobody; at others the processes of workers that were let go of have not ended, end them"
@@ -191,7 +191,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         &mut self,
         table: &Table,
         differences: &Differences<'_>,
-        mut ready: Self::Ready,
+        mut ready: Self::PreparedChange,
     ) -> Result<(), ChangeError> {
         let mut steps = Vec::new();
         for (pool, difference) in differences.all() {
@@ -238,21 +238,21 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         steps.extend(self.signing(differences).map(Step::Sign));
         let (epoch, touched) = (differences.to.epoch, differences.touched());
         let update = Box::new(Update { epoch, steps, touched });
-        // There was room, and nobody else gives commands.
+        // There was room, and no other thread sends commands.
         self.parts.commands.push(update).map_err(|_| ChangeError::Busy)
     }
 
-    fn known_ns(&self, _: u16) -> u64 {
+    fn linger_ns(&self, _: u16) -> u64 {
         if self.parts.has_leaf { KNOWN_NS } else { 0 }
     }
 
     fn gives_up(&self) -> bool {
-        self.parts.region.is_some() // a thread has its tasks in its own hands
+        self.parts.region.is_some() // a thread holds its tasks itself
     }
 }
 
 impl<B: Buf + Token> AgentCores<B> {
-    /// A worker's thread or process is there.
+    /// Returns true if a worker's thread or process is attached.
     pub(super) fn is_attached(&self, worker: u16) -> bool {
         let Some(region) = &self.parts.region else { return true };
         self.channels.get(&worker).is_some_and(|&channel| region.has_worker(channel))
@@ -267,7 +267,7 @@ impl<B: Buf + Token> AgentCores<B> {
         refused(format!("policy {policy}"), reason)
     }
 
-    /// A reply has room for its proof.
+    /// Checks that a reply has room for its proof.
     fn check_proof(&self) -> Result<(), ChangeError> {
         let (payload, most) = (self.parts.payload, self.parts.payload_max - auth::LEN);
         if payload <= most {
@@ -289,7 +289,7 @@ impl<B: Buf + Token> AgentCores<B> {
         steps.push(Step::Begin { pool, new: Box::new(Some(new)) });
     }
 
-    /// A worker that comes, and its entry; its channel is offered to it from now on.
+    /// Returns a new worker with its entry, and offers its channel.
     fn joining(
         &mut self,
         to: &Pool,
@@ -304,7 +304,7 @@ impl<B: Buf + Token> AgentCores<B> {
         Some((place, entry))
     }
 
-    /// Nobody attaches any more in the place of a worker that leaves.
+    /// Withdraws the channel of a leaving worker, so that no one attaches to it.
     fn withdraw(&self, of: &Pool, member: Member) {
         let channel = place_of(of, member).and_then(|place| self.channels.get(&place.id));
         if let (Some(&channel), Some(region)) = (channel, &self.parts.region) {
@@ -312,7 +312,7 @@ impl<B: Buf + Token> AgentCores<B> {
         }
     }
 
-    /// Who is to sign from now on, when workers of pools with keys have come or gone.
+    /// Returns the new signer, if workers of pools with keys have changed.
     fn signing(&mut self, differences: &Differences<'_>) -> Option<Option<Arc<Signer>>> {
         let ids =
             |of: &Membership| keys(of).into_iter().map(|(worker, _)| worker).collect::<Vec<_>>();
@@ -326,7 +326,7 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 }
 
-/// What signs in the names of workers whose pool has a key, after `before`.
+/// Creates the signer of workers in pools with a key, continuing `before`.
 #[must_use]
 pub fn signer(membership: &Membership, before: Option<&Signer>) -> Option<Signer> {
     let clock = || auth::sequence_at(SystemTime::now());

@@ -1,4 +1,4 @@
-//! What can be changed while a node runs, as values and as text.
+//! Changes of a running node, as values and as text.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,189 +11,194 @@ use crate::policy::signals::{Protocol, SIGNAL_RULES};
 use crate::policy::{Overflow, PolicyError, PolicySpec};
 use crate::wire::ether::Mac;
 
-/// One change. As text a verb and `key=value` for each of its fields, as in `add-workers server=10.0.2.13 pool=1 workers=8-11`.
+/// One change. Its text is a verb followed by `key=value` for each field, as in `add-workers server=10.0.2.13
+/// pool=1 workers=8-11`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// `add-server ip=… [mac=…] [registers=true]`: a host that workers may be added on.
+    /// `add-server ip=… [mac=…] [registers=true]`: adds a host for workers.
     AddServer {
-        /// Its address.
+        /// Address.
         ip: IpAddr,
-        /// Its MAC address, unless ARP is to find it.
+        /// MAC address; `None` to resolve it.
         mac: Option<Mac>,
-        /// Its workers register themselves.
+        /// True if its workers register themselves.
         registers: bool,
     },
-    /// `remove-server ip=…`: its workers leave, then it does.
+    /// `remove-server ip=…`: removes a server after its workers have left.
     RemoveServer {
-        /// Its address.
+        /// Address.
         ip: IpAddr,
     },
-    /// `move-server ip=… to=… [mac=…]`: it has another address from now on. Its workers keep their places, and what they have.
+    /// `move-server ip=… to=… [mac=…]`: changes a server's address. Its workers keep their places and tasks.
     MoveServer {
-        /// Its address so far.
+        /// Old address.
         ip: IpAddr,
-        /// Its new address, which may be the same.
+        /// New address, which may be equal.
         to: IpAddr,
-        /// Its MAC address there, unless ARP is to find it.
+        /// MAC address there; `None` to resolve it.
         mac: Option<Mac>,
     },
-    /// `add-workers [server=…] pool=… workers=… [speed=…]`.
+    /// `add-workers [server=…] pool=… workers=… [speed=…]`: adds workers.
     AddWorkers {
-        /// Their server's address; none for those of an agent's own host.
+        /// Address of their server; `None` for an agent's own host.
         server: Option<IpAddr>,
         /// Id of their pool.
         pool: u16,
-        /// Their ids.
+        /// Ids.
         workers: Vec<u16>,
-        /// How fast each of them is, relative to others.
+        /// Relative speed of each.
         speed: f64,
     },
-    /// `remove-workers [pool=…] workers=…`: they get no new tasks, and leave when they have answered those that they have.
+    /// `remove-workers [pool=…] workers=…`: stops new tasks to workers, and removes them once they have
+    /// answered theirs.
     RemoveWorkers {
-        /// Id of their pool, if they are to leave that one alone: a spine's leaves may be in several.
+        /// Id of the pool to remove them from; `None` for all. A spine's leaves may be in several pools.
         pool: Option<u16>,
-        /// Their ids.
+        /// Ids.
         workers: Vec<u16>,
     },
-    /// `drain workers=…`: they get no new tasks until they are undrained, and stay.
+    /// `drain workers=…`: stops new tasks to workers until they are undrained.
     Drain {
-        /// Their ids.
+        /// Ids.
         workers: Vec<u16>,
     },
-    /// `undrain workers=…`: they get tasks again.
+    /// `undrain workers=…`: allows tasks to workers again.
     Undrain {
-        /// Their ids.
+        /// Ids.
         workers: Vec<u16>,
     },
-    /// `add-pool id=… policy=… [queue=…] [overflow=…] [shared-workers=true] [key-file=…]`.
+    /// `add-pool id=… policy=… [queue=…] [overflow=…] [shared-workers=true] [key-file=…]`: adds a pool.
     AddPool {
-        /// Its id.
+        /// Id.
         id: u16,
-        /// Its policy.
+        /// Policy.
         policy: PolicySpec,
-        /// Tasks that may wait for a member on each core.
+        /// Maximum number of tasks that wait on each core.
         queue: usize,
-        /// What becomes of those beyond.
+        /// Treatment of further tasks.
         overflow: Overflow,
-        /// Other schedulers send tasks to its workers, too.
+        /// True if other schedulers send tasks to its workers, too.
         shared_workers: bool,
-        /// The file with its key, if what its workers say is to be proved.
+        /// Key file, if its workers must prove their messages.
         key_file: Option<PathBuf>,
     },
-    /// `remove-pool id=…`: it takes no new tasks; its workers leave when none waits, then it does.
+    /// `remove-pool id=…`: stops new tasks to a pool. Its workers leave once no task waits, and the pool is
+    /// then removed.
     RemovePool {
-        /// Its id.
+        /// Id.
         id: u16,
     },
-    /// `set-policy pool=… policy=…`.
+    /// `set-policy pool=… policy=…`: changes a pool's policy.
     SetPolicy {
         /// Id of the pool.
         pool: u16,
-        /// The new policy.
+        /// New policy.
         policy: PolicySpec,
     },
-    /// `set-queue pool=… queue=… [overflow=…]`: tasks beyond the new bound that wait already do so on.
+    /// `set-queue pool=… queue=… [overflow=…]`: changes the queue's bound. Tasks beyond it that wait already
+    /// stay.
     SetQueue {
         /// Id of the pool.
         pool: u16,
-        /// Tasks that may wait for a member on each core.
+        /// Maximum number of tasks that wait on each core.
         queue: usize,
-        /// What becomes of those beyond.
+        /// Treatment of further tasks.
         overflow: Overflow,
     },
-    /// `set-speed [pool=…] workers=… speed=…`.
+    /// `set-speed [pool=…] workers=… speed=…`: changes the speed of workers.
     SetSpeed {
-        /// Id of their pool, if it is to be so in that one alone.
+        /// Id of the only pool to change; `None` for all.
         pool: Option<u16>,
-        /// Their ids.
+        /// Ids.
         workers: Vec<u16>,
-        /// How fast each of them is, relative to others.
+        /// Relative speed of each.
         speed: f64,
     },
-    /// `set-service pool=… [ip=…]`: clients ask for the pool at this address from now on, or at the node's own.
+    /// `set-service pool=… [ip=…]`: changes the address at which clients reach the pool; without `ip` the
+    /// node's own.
     SetService {
         /// Id of the pool.
         pool: u16,
-        /// The address.
+        /// Address.
         ip: Option<IpAddr>,
     },
-    /// `link-pool pool=… spine=… ip=… [signals=…]`: the spine is told of the pool from now on.
+    /// `link-pool pool=… spine=… ip=… [signals=…]`: links a pool to a spine, which then receives its signals.
     LinkPool {
         /// Id of the pool.
         pool: u16,
-        /// The spine's id.
+        /// Id of the spine.
         spine: u16,
-        /// Its address.
+        /// Address of the spine.
         ip: IpAddr,
-        /// What it is told, and when.
+        /// Rules of the signals.
         signals: Protocol,
     },
-    /// `unlink-pool pool=…`: no spine is told of it.
+    /// `unlink-pool pool=…`: removes a pool's link to its spine.
     UnlinkPool {
         /// Id of the pool.
         pool: u16,
     },
-    /// `agent` and a change: of the agent's pools on a leaf's core.
+    /// `agent` and a change: changes the agent on a leaf's core.
     OfAgent(Box<Self>),
 }
 
-/// Why a change is refused; nothing has changed then.
+/// Reason why a change is refused. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChangeError {
-    /// The text is no change.
+    /// The text is not a change.
     #[error("{found}; allowed: {allowed}")]
     Text {
-        /// What was found.
+        /// Text found.
         found: String,
-        /// What is allowed there.
+        /// Allowed text.
         allowed: String,
     },
-    /// A policy that there is not.
+    /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// There is no such thing.
+    /// The object does not exist.
     #[error("{what}: there is none now; `wedjat state` lists what there is")]
     Unknown {
-        /// What was asked for.
+        /// Object.
         what: String,
     },
-    /// It is there already, or still.
+    /// The object exists already, or still.
     #[error("{what}: it is there already{}", if *.is_leaving { ", and leaving: wait until it has gone" } else { "" })]
     Taken {
-        /// What was to be added.
+        /// Object.
         what: String,
-        /// It will go.
+        /// True if it is leaving.
         is_leaving: bool,
     },
-    /// The room that was taken at the start is used up.
+    /// The room reserved at the start is used up.
     #[error(
         "{what}: there is room for {most}; restart with a larger `{setting}`, or remove some first"
     )]
     Full {
-        /// What was to be added.
+        /// Kind of object.
         what: &'static str,
-        /// How many there may be.
+        /// Maximum number.
         most: usize,
-        /// The setting that says so.
+        /// Setting of that maximum.
         setting: &'static str,
     },
-    /// It can't be.
+    /// The change is impossible.
     #[error("{what}: {reason}")]
     Refused {
-        /// What was asked for.
+        /// Requested change.
         what: String,
-        /// Why not.
+        /// Reason.
         reason: String,
     },
-    /// A core has not yet taken the changes before.
+    /// A core has not finished the previous changes.
     #[error("a core has not yet taken the changes before this one; try again")]
     Busy,
 }
 
-/// Verbs with their keys; those in brackets may be left out.
+/// Verbs with their keys; keys in brackets are optional.
 pub(crate) type Verbs = [(&'static str, &'static [&'static str])];
 
-/// Those of changes.
+/// Verbs of changes.
 const VERBS: &Verbs = &[
     ("add-server", &["ip", "[mac]", "[registers]"]),
     ("remove-server", &["ip"]),
@@ -212,10 +217,10 @@ const VERBS: &Verbs = &[
     ("unlink-pool", &["pool"]),
 ];
 
-/// What may stand for a host.
+/// Allowed text for a host.
 const HOST: &str = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
 
-/// The words of a text; what stands in parentheses is of one word.
+/// Splits a text into words; parentheses keep a word together.
 fn words(text: &str) -> Vec<&str> {
     let (mut words, mut depth, mut start) = (Vec::new(), 0_usize, None);
     for (at, letter) in text.char_indices() {
@@ -237,14 +242,14 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// The values of a text of a verb and `key=value`s, by key.
+/// Values of a text with a verb and `key=value` pairs, by key.
 pub(crate) struct Values<'a> {
     pub(crate) verb: &'static str,
     keys: &'static [&'static str],
     given: Vec<(&'a str, &'a str)>,
 }
 
-/// It can't be, for this reason.
+/// Returns a refusal with this reason.
 pub(super) fn refused<T>(
     what: impl Into<String>,
     reason: impl Into<String>,
@@ -252,7 +257,7 @@ pub(super) fn refused<T>(
     Err(ChangeError::Refused { what: what.into(), reason: reason.into() })
 }
 
-/// The text is no change.
+/// Returns the error for a text that is not a change.
 pub(crate) fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
     ChangeError::Text { found: found.to_string(), allowed: allowed.to_string() }
 }
@@ -306,7 +311,7 @@ impl<'a> Values<'a> {
         value.parse().map(Some).map_err(|_| text(format!("{key}={value}"), allowed))
     }
 
-    /// That of a key which must be there.
+    /// Returns the value of a required key.
     pub(crate) fn needed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<T, ChangeError> {
         let value = self.parsed(key, allowed)?;
         value.ok_or_else(|| self.refuse(format!("no `{key}`")))
@@ -328,7 +333,7 @@ impl<'a> Values<'a> {
         self.needed(key, "a pool's id, 0 to 65535")
     }
 
-    /// That of a pool which may be left out.
+    /// Returns the optional pool.
     pub(crate) fn pool(&self) -> Result<Option<u16>, ChangeError> {
         self.get("pool").map(|_| self.id("pool")).transpose()
     }
@@ -368,7 +373,7 @@ pub(crate) fn check_queue(queue: usize) -> Result<usize, ChangeError> {
     (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(found)
 }
 
-/// What becomes of tasks beyond a queue's bound, by its name.
+/// Returns the overflow treatment with this name.
 pub(crate) fn overflow_named(name: &str) -> Result<Overflow, ChangeError> {
     match name {
         "drop" => Ok(Overflow::Drop),
@@ -377,7 +382,7 @@ pub(crate) fn overflow_named(name: &str) -> Result<Overflow, ChangeError> {
     }
 }
 
-/// The name of what becomes of tasks beyond a queue's bound.
+/// Returns the name of an overflow treatment.
 #[must_use]
 pub const fn overflow_name(overflow: Overflow) -> &'static str {
     match overflow {
@@ -386,22 +391,22 @@ pub const fn overflow_name(overflow: Overflow) -> &'static str {
     }
 }
 
-/// What a spine is told, by the name of its rules.
+/// Returns the signal rules with this name.
 pub(crate) fn signals_named(name: &str) -> Result<Protocol, ChangeError> {
     Protocol::of_rules(name).ok_or_else(|| text(format!("signals={name}"), SIGNAL_RULES))
 }
 
-/// What a change says of the pool that it is of alone.
+/// Formats the optional pool of a change.
 fn pool_text(pool: Option<u16>) -> String {
     pool.map_or_else(String::new, |pool| format!(" pool={pool}"))
 }
 
-/// What a change says of MAC addresses that ARP finds.
+/// Formats an optional MAC address.
 fn mac_text(mac: Option<Mac>) -> String {
     mac.map_or_else(String::new, |mac| format!(" mac={mac}"))
 }
 
-/// As it is read.
+/// Formats a change in the syntax that is parsed.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ids = ids::text;
@@ -576,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_change_is_told_with_what_is() {
+    fn invalid_change_lists_the_valid_verbs() {
         for (bad, says) in [
             ("", "allowed: add-server, remove-server"),
             ("drop-server ip=1.2.3.4", "`drop-server`"),

@@ -1,9 +1,9 @@
-//! What a control changes at a leaf with an agent on its core: what the leaf goes over to, and with it the agent.
+//! Control of a leaf with an agent on its core: updates of the leaf, and with it of the agent.
 //!
-//! The leaf's membership has the agent's workers, too, at an address of their own. Who comes is known to the agent before the
-//! leaf sends there; who leaves is let go of by the leaf first, and by the agent when nothing more can come in its name. So it is
-//! with who is drained: the agent gives each of its workers what was sent to any of them, and goes on giving it to one that is
-//! drained for as long as there are such tasks and nobody else to do them.
+//! The leaf's membership includes the agent's workers, at an address of their own. The agent adds a worker
+//! before the leaf sends tasks to it. The leaf removes a worker first; the agent follows once no task for it
+//! can arrive. Drains work the same way. The agent gives any task sent to its workers to any of them, and
+//! continues with a drained one while such tasks exist and no other worker can serve them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,23 +14,23 @@ use super::change::refused;
 use super::difference::Differences;
 use super::leaf::LeafCores;
 use super::membership::{Membership, Pool, Worker};
-use super::{Change, ChangeError, Control, Cores, LEAVING_NS, Moment, WorkerHere};
+use super::{Change, ChangeError, Control, Cores, LEAVING_NS, LocalWorker, Moment};
 use crate::io::{Buf, Token};
 use crate::role::colocated::AGENT_IP;
 use crate::stage::Network;
 use crate::state::{Member, Table};
 
-/// The cores of a leaf, and on the first of them an agent if there is one.
+/// Cores of a leaf, with an optional agent on the first one.
 #[derive(Debug)]
 pub struct ColocatedCores<B: Buf + Token> {
     leaf: LeafCores,
     agent: Option<Control<AgentCores<B>>>,
-    /// The leaf's epoch that is reached only when the agent has reached that one.
+    /// Epoch of the leaf that is reached only with this epoch of the agent.
     awaited: (u64, u64),
 }
 
 impl<B: Buf + Token> ColocatedCores<B> {
-    /// Of a leaf whose cores start as the agent does, with the same workers there.
+    /// Creates the cores of a leaf that start with the same workers as its agent.
     #[must_use]
     pub fn new(leaf: LeafCores, agent: Option<Control<AgentCores<B>>>) -> Self {
         Self { leaf, agent, awaited: (0, 0) }
@@ -43,7 +43,7 @@ impl<B: Buf + Token> ColocatedCores<B> {
 }
 
 impl<B: Buf + Token> Cores for ColocatedCores<B> {
-    type Ready = Arc<Network>;
+    type PreparedChange = Arc<Network>;
 
     const DECIDE: &'static str = LeafCores::DECIDE;
 
@@ -85,9 +85,9 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.leaf.has_room() && self.agent.as_ref().is_none_or(|agent| agent.cores.has_room())
     }
 
-    fn free_what_is_done(&mut self) {
-        self.leaf.free_what_is_done();
-        self.agent.iter_mut().for_each(|agent| agent.cores.free_what_is_done());
+    fn free_replaced(&mut self) {
+        self.leaf.free_replaced();
+        self.agent.iter_mut().for_each(|agent| agent.cores.free_replaced());
     }
 
     fn prepare(
@@ -95,7 +95,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         table: &Table,
         next: &Membership,
         of_agent: &[Change],
-    ) -> Result<Self::Ready, ChangeError> {
+    ) -> Result<Self::PreparedChange, ChangeError> {
         let network = self.leaf.prepare(table, next, &[])?;
         if let Some(agent) = &mut self.agent {
             agent.apply_all(&ahead(agent, next, of_agent)?)?;
@@ -111,17 +111,17 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
     ) -> Result<(), ChangeError> {
         if let Some(agent) = &self.agent {
             let epoch = agent.membership().epoch;
-            // What was awaited before still is.
+            // The earlier pair of epochs remains awaited.
             let leafs = if self.has_agents() { differences.to.epoch } else { self.awaited.0 };
             self.awaited = (leafs, epoch);
         }
         self.leaf.issue(table, differences, network)
     }
 
-    fn tend(&mut self, now: &Moment<'_>) {
-        self.leaf.tend(now);
+    fn collect(&mut self, now: &Moment<'_>) {
+        self.leaf.collect(now);
         if let Some(agent) = &mut self.agent {
-            // What a core is too busy for is tried again at the next time.
+            // Tried again at the next call if a core is busy.
             let _ = follow(agent, now);
             agent.tend(now.now_ns);
         }
@@ -135,13 +135,15 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.agent.as_ref().map(Control::membership)
     }
 
-    fn workers_here(&self) -> BTreeMap<u16, WorkerHere> {
+    fn local_workers(&self) -> BTreeMap<u16, LocalWorker> {
         let agent = self.agent.iter();
-        agent.flat_map(|agent| members(agent.membership()).map(|one| here(agent, one))).collect()
+        agent
+            .flat_map(|agent| members(agent.membership()).map(|one| local_worker(agent, one)))
+            .collect()
     }
 
-    /// The agent must not speak in the name of a worker that the leaf has forgotten.
-    fn known_ns(&self, worker: u16) -> u64 {
+    /// The agent must not send messages for a worker that the leaf has forgotten.
+    fn linger_ns(&self, worker: u16) -> u64 {
         let agents = self.agent.iter().flat_map(|agent| agent.membership().workers());
         let stays = { agents }.any(|(_, there)| there.id == worker && !there.is_leaving);
         if stays { u64::MAX } else { 0 }
@@ -152,11 +154,11 @@ fn has_workers(agents: &Membership, pool: u16) -> bool {
     agents.pool(pool).is_some_and(|(_, pool)| pool.members.iter().any(Option::is_some))
 }
 
-/// A worker with its pool, and its place there.
-type Placed<'a> = (&'a Pool, usize, Member, &'a Worker);
+/// A worker with its pool and its place.
+type MemberPlace<'a> = (&'a Pool, usize, Member, &'a Worker);
 
-/// All workers of a membership.
-fn members(of: &Membership) -> impl Iterator<Item = Placed<'_>> {
+/// Iterates over all workers of a membership.
+fn members(of: &Membership) -> impl Iterator<Item = MemberPlace<'_>> {
     let pools = of.pools.iter().enumerate().filter_map(|(at, pool)| Some((at, pool.as_ref()?)));
     pools.flat_map(|(at, pool)| {
         let members = pool.members.iter().enumerate();
@@ -166,19 +168,19 @@ fn members(of: &Membership) -> impl Iterator<Item = Placed<'_>> {
     })
 }
 
-/// The agent's workers, as the leaf's membership has them.
-fn locals(of: &Membership) -> impl Iterator<Item = Placed<'_>> {
+/// Iterates over the agent's workers in the leaf's membership.
+fn locals(of: &Membership) -> impl Iterator<Item = MemberPlace<'_>> {
     members(of).filter(|(_, _, _, worker)| of.is_local(worker))
 }
 
-/// A worker of the agent's.
-fn here<B: Buf + Token>(
+/// Returns a worker of the agent.
+fn local_worker<B: Buf + Token>(
     agent: &Control<AgentCores<B>>,
-    (_, pool, member, worker): Placed<'_>,
-) -> (u16, WorkerHere) {
+    (_, pool, member, worker): MemberPlace<'_>,
+) -> (u16, LocalWorker) {
     let held = agent.table.outstanding(pool, member).max(0).cast_unsigned();
     let has_heard = agent.acknowledged() == agent.membership().epoch;
-    (worker.id, WorkerHere { held, is_drained: worker.is_drained && has_heard })
+    (worker.id, LocalWorker { held, is_drained: worker.is_drained && has_heard })
 }
 
 fn at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<Worker> {
@@ -186,7 +188,7 @@ fn at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<W
     workers.find(|worker| worker.id == id)
 }
 
-/// A change of the agent's alone, beside which the leaf goes over to this membership.
+/// Checks a change of the agent, together with the leaf's next membership.
 fn check_of_agent<B: Buf + Token>(
     agent: &Control<AgentCores<B>>,
     change: &Change,
@@ -213,8 +215,8 @@ fn check_of_agent<B: Buf + Token>(
     }
 }
 
-/// What the agent goes ahead to, all at once: changes of its own, and the workers that the leaf is to have there and to give tasks,
-/// with their speeds.
+/// Returns the changes that the agent makes before the leaf: its own, and workers that the leaf will add or
+/// undrain, with their speeds.
 fn ahead<B: Buf + Token>(
     agent: &Control<AgentCores<B>>,
     next: &Membership,
@@ -247,8 +249,8 @@ fn adds(change: &Change, pool: u16) -> bool {
     matches!(change, Change::AddPool { id, .. } if *id == pool)
 }
 
-/// The workers that the leaf has drained and whom the agent is to drain or, since there is nobody else to do what it still has, to
-/// give tasks again.
+/// Returns the workers that the agent must drain because the leaf did, and those it must undrain because no
+/// other worker can serve the remaining tasks.
 fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &Moment<'_>) -> [Change; 2] {
     let is_other = |worker: &Worker| worker.is_active() && agent.cores.is_attached(worker.id);
     let mut found = [Vec::new(), Vec::new()];
@@ -266,14 +268,14 @@ fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &Moment<'_>) ->
     [Change::Drain { workers: drain }, Change::Undrain { workers: undrain }]
 }
 
-/// The agent lets go of whom the leaf sends nothing more to, when all is answered or lost, and of pools that the leaf has no
-/// more; and gives those that are drained nothing more.
+/// Removes workers and pools at the agent that the leaf no longer uses, once everything is answered or lost.
+/// Drains workers that the leaf has drained.
 fn follow<B: Buf + Token>(
     agent: &mut Control<AgentCores<B>>,
     now: &Moment<'_>,
 ) -> Result<(), ChangeError> {
     let stays = |id| {
-        // Before the leaf knows nothing of it any more.
+        // Before the leaf forgets the worker.
         let is_lost = now.has_left_ns(id) > LEAVING_NS / 2;
         let has_tasks = |pool, member| !is_lost && now.table.outstanding(pool, member) > 0;
         let mut there = locals(now.membership).filter(|(_, _, _, worker)| worker.id == id);

@@ -1,22 +1,23 @@
-//! What differs between two memberships: the same for every kind of node, each of which makes of it what its cores are given.
+//! Differences between two memberships, common to all kinds of nodes. Each kind derives its cores' updates
+//! from them.
 
 use super::membership::{Membership, Pool, Server, Worker};
-use crate::policy::{Core, Prepared};
+use crate::policy::{Core, PreparedPolicy};
 use crate::stage::Setting;
 use crate::state::Member;
 
-/// One thing that differs; pools and members by index.
+/// One difference, with pools and members by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// A pool begins, without members; those that it has join it.
+    /// A pool begins, without members; its members join it.
     Begin,
-    /// The pool takes no new tasks.
+    /// The pool accepts no new tasks.
     Close,
     /// The pool has ended.
     End,
-    /// The member is another worker, or nobody was it before; it may be chosen unless it leaves already.
+    /// The member is a new worker; it may be chosen unless it is already leaving.
     Join(Member),
-    /// The member's server is elsewhere.
+    /// The member's server has another address.
     Move(Member),
     /// The member leaves: it may not be chosen.
     Leave(Member),
@@ -24,46 +25,48 @@ pub enum Difference {
     Drain(Member),
     /// The member may be chosen again.
     Undrain(Member),
-    /// The member has gone.
+    /// The member has left.
     Forget(Member),
-    /// Speeds.
+    /// Speeds changed.
     Rates,
-    /// The policy.
+    /// The policy changed.
     Policy,
-    /// The queue's bound, or what becomes of tasks beyond it.
+    /// The queue's bound or its overflow treatment changed.
     Queue,
 }
 
 impl Difference {
-    /// What changes of a pool's scheduler on this core, if anything does, for so many members.
+    /// Returns the change of the pool's scheduler on this core, if any, for `members` places.
     pub(super) fn setting(self, to: &Pool, members: usize, core: Core) -> Option<Setting> {
         Some(match self {
             Self::Rates => Setting::Rates(to.rates(members)),
-            Self::Policy => Setting::Policy(Box::new(Prepared::new(&to.policy, members, core))),
+            Self::Policy => {
+                Setting::Policy(Box::new(PreparedPolicy::new(&to.policy, members, core)))
+            }
             Self::Queue => Setting::Queue(to.queue, to.overflow),
             _ => return None,
         })
     }
 }
 
-/// Two memberships.
+/// Two memberships to compare.
 #[derive(Clone, Copy, Debug)]
 pub struct Differences<'a> {
-    /// The one that cores have.
+    /// Current membership.
     pub from: &'a Membership,
-    /// The one that they are to have.
+    /// Next membership.
     pub to: &'a Membership,
 }
 
 impl Differences<'_> {
-    /// All of them, in order, with the index of their pool.
+    /// Returns all differences in order, with the index of their pool.
     pub fn all(&self) -> Vec<(usize, Difference)> {
         (0..self.to.pools.len())
             .flat_map(|pool| self.of_pool(pool).into_iter().map(move |one| (pool, one)))
             .collect()
     }
 
-    /// Pools that stay, whose policy, members or their speeds differ.
+    /// Returns remaining pools with a changed policy, members or speeds.
     pub fn touched(&self) -> Vec<usize> {
         let both = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
             (Some(Some(from)), Some(to)) => from.policy != to.policy || from.members != to.members,

@@ -1,5 +1,5 @@
-//! What a control changes at a leaf, or at a scheduler with its contexts: the network around it, and what each core is given to
-//! go over to another membership.
+//! Control of a leaf, or of an embedded scheduler: the network around it, and the update of each core to the
+//! next membership.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,34 +21,34 @@ use crate::stage::{Network, NewPool, Recognition, Stages, Step, Update};
 use crate::state::table::Limits;
 use crate::state::{Member, Table};
 
-/// Packets that wait for a next hop's MAC address do so for less: until then its place is not another host's.
+/// Upper limit of the time that packets are held for a next hop. Until then its slot is not reused.
 const HELD_NS: u64 = 2_000_000_000;
 
-/// The cores of a leaf or a scheduler.
+/// Cores of a leaf or an embedded scheduler.
 #[derive(Debug)]
 pub struct LeafCores {
-    /// That of the newest membership.
+    /// Network of the latest membership.
     network: Arc<Network>,
-    /// Tasks that there is memory for to wait on each core.
+    /// Capacity for waiting tasks on each core.
     waiting: usize,
-    /// One for each core.
+    /// Commands of each core.
     cores: Vec<Commands>,
     seed: u64,
-    /// What all cores share of what spines or leaves are told.
+    /// Signal state shared by all cores.
     fabric: Option<Arc<Shared>>,
-    /// Spines may be told of pools.
+    /// True if pools may be linked to spines.
     may_link: bool,
-    /// Next hops may be pinned that no network leads to any more.
+    /// True if next hops may be pinned that no network uses any more.
     has_old_hops: bool,
-    /// Since when all cores have known of that.
+    /// Time since which all cores have left them.
     old_hops_since_ns: Option<u64>,
 }
 
 impl LeafCores {
-    /// Cores that have these stages and take these commands; `seed` is that of all random streams.
+    /// Creates the cores with these stages and commands; `seed` is the seed of all random streams.
     ///
     /// # Panics
-    /// When there is no core.
+    /// If there is no core.
     #[must_use]
     pub fn new(stages: &[Stages], cores: Vec<Commands>, seed: u64) -> Self {
         let first = stages.first().expect("a node has a core");
@@ -64,7 +64,7 @@ impl LeafCores {
         }
     }
 
-    /// The same where nobody sends what spines are to be told.
+    /// Same, for a node that sends no signals to spines.
     #[must_use]
     pub fn without_spines(self) -> Self {
         Self { may_link: false, ..self }
@@ -72,7 +72,7 @@ impl LeafCores {
 }
 
 impl Cores for LeafCores {
-    type Ready = Arc<Network>;
+    type PreparedChange = Arc<Network>;
 
     const DECIDE: &'static str = "all cores decide by it";
 
@@ -124,7 +124,7 @@ impl Cores for LeafCores {
         self.cores.iter().all(Commands::has_room)
     }
 
-    fn free_what_is_done(&mut self) {
+    fn free_replaced(&mut self) {
         for core in &self.cores {
             while let Some(update) = core.next_done() {
                 drop(update);
@@ -137,7 +137,7 @@ impl Cores for LeafCores {
         table: &Table,
         next: &Membership,
         _of_agent: &[Change],
-    ) -> Result<Self::Ready, ChangeError> {
+    ) -> Result<Self::PreparedChange, ChangeError> {
         (self.has_old_hops, self.old_hops_since_ns) = (true, None);
         let network = next.network(self.network.base(), table.limits(), &table.neighbours());
         network.map_err(|error| {
@@ -170,7 +170,7 @@ impl Cores for LeafCores {
                 let Limits { pools, workers, .. } = table.limits();
                 Box::new(Fabric::new(&network, core, Arc::clone(shared), pools, workers))
             });
-            // There was room for each, and nobody else gives commands that fill it.
+            // There was room for each, and no other thread sends commands that fill it.
             commands.push(Box::new(update)).map_err(|_| ChangeError::Busy)?;
         }
         self.network = network;
@@ -178,7 +178,7 @@ impl Cores for LeafCores {
         Ok(())
     }
 
-    fn tend(&mut self, &Moment { table, now_ns, .. }: &Moment<'_>) {
+    fn collect(&mut self, &Moment { table, now_ns, .. }: &Moment<'_>) {
         if !self.has_old_hops {
             return;
         }
@@ -198,7 +198,7 @@ impl LeafCores {
         }
     }
 
-    /// Somebody else's address.
+    /// Checks that the address is not the node's own or another host's.
     fn check_host(&self, what: &str, ip: IpAddr) -> Result<(), ChangeError> {
         match () {
             () if self.network.is_own_address(ip) => {
@@ -217,7 +217,7 @@ impl LeafCores {
         refused(format!("queue={queue}"), format!("{reason}; restart with a larger `queue`"))
     }
 
-    /// Gives up next hops that nothing leads to any more; no core looks at them now.
+    /// Unpins next hops that no network uses; no core reads them now.
     fn unpin_old_hops(&self, table: &Table) {
         let neighbours = table.neighbours();
         let gateway = self.network.gateway().map(|(_, slot, _)| slot);
@@ -239,14 +239,14 @@ fn check_is_elsewhere(ip: IpAddr) -> Result<(), ChangeError> {
     }
 }
 
-/// Two memberships, and the network of the second.
+/// Two memberships, and the network of the second one.
 struct Updates<'a> {
     differences: &'a Differences<'a>,
     network: &'a Arc<Network>,
 }
 
 impl Updates<'_> {
-    /// For the core at `index` of so many.
+    /// Returns the update of the core at `index` out of `count`.
     fn of_core(&self, table: &Table, (index, count): (usize, usize), seed: u64) -> Update {
         let core = Core { index, count };
         let mut steps = Vec::new();
@@ -282,7 +282,7 @@ impl Updates<'_> {
                 let worker = to.members.get(member.index()).copied().flatten();
                 let is_here = worker.is_some_and(|worker| self.differences.to.is_local(&worker));
                 steps.push(Step::Meet { pool, member });
-                // Who is on this core is chosen when the agent there says so.
+                // A local worker becomes eligible when the agent reports it.
                 let active = worker.is_some_and(|worker| worker.is_active());
                 if !(is_here && active) {
                     steps.push(Step::Choose { pool, member, active });
@@ -297,7 +297,7 @@ impl Updates<'_> {
             other => {
                 let setting = other.setting(to, places, core);
                 steps.extend(setting.map(|setting| Step::Set { pool, setting }));
-                // What takes no tasks the network knows.
+                // The network knows which pools accept no tasks.
                 step_of_ended(steps, pool, other);
             }
         }

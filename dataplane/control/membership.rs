@@ -1,5 +1,5 @@
-//! What a node schedules for: pools, worker servers and workers, as one value with an epoch. Everything else follows from it: the
-//! network, what the state names, and each core's dispatchers.
+//! Membership of a node: pools, servers and workers as one value with an epoch. Network, state entries and
+//! the cores' dispatchers derive from it.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -12,33 +12,33 @@ use crate::policy::{Overflow, PolicySpec, Reports};
 use crate::role::colocated;
 use crate::stage::Network;
 use crate::stage::auth::ReplyAuthenticator;
-use crate::stage::network::{Base, Host, NetworkError, NetworkPool, SpineLink};
+use crate::stage::network::{FixedNetwork, Host, NetworkError, NetworkPool, SpineLink};
 use crate::state::Neighbours;
 use crate::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use crate::wire::auth::{self, Key};
 use crate::wire::ether::Mac;
 
-/// A host that workers run on.
+/// A worker host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Its address.
+    /// Address.
     pub ip: IpAddr,
-    /// Its MAC address, unless ARP finds it.
+    /// MAC address; `None` if it is resolved.
     pub mac: Option<Mac>,
-    /// Its workers register themselves.
+    /// True if its workers register themselves.
     pub registers: bool,
-    /// It goes when its last worker has gone.
+    /// True if it is removed with its last worker.
     pub is_leaving: bool,
-    /// The address that it had until a short time ago.
+    /// Former address, for a short time after a move.
     pub was: Option<IpAddr>,
 }
 
-/// A spine over a leaf.
+/// A spine above a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spine {
-    /// Its id.
+    /// Id.
     pub id: u16,
-    /// Its address.
+    /// Address.
     pub ip: IpAddr,
 }
 
@@ -49,22 +49,22 @@ pub struct Worker {
     pub id: u16,
     /// Index of its server.
     pub server: u16,
-    /// How fast it is, relative to others; of a leaf how many workers it has at the start.
+    /// Relative speed; for a leaf its initial number of workers.
     pub speed: f64,
-    /// It gets no new tasks until it is undrained.
+    /// True if it gets no new tasks until it is undrained.
     pub is_drained: bool,
-    /// It gets no new tasks, and goes when it has answered those that it has.
+    /// True if it gets no new tasks, and leaves once it has answered its tasks.
     pub is_leaving: bool,
 }
 
 impl Worker {
-    /// One that comes.
+    /// Creates a new worker.
     #[must_use]
     pub const fn new(id: u16, server: u16, speed: f64) -> Self {
         Self { id, server, speed, is_drained: false, is_leaving: false }
     }
 
-    /// It may be given tasks.
+    /// Returns true if it may get tasks.
     #[must_use]
     pub const fn is_active(&self) -> bool {
         !self.is_drained && !self.is_leaving
@@ -74,40 +74,40 @@ impl Worker {
 /// A pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Its id in packets.
+    /// Id in packets.
     pub id: u16,
-    /// Its policy.
+    /// Policy.
     pub policy: PolicySpec,
-    /// Tasks that may wait for a member on each core, under policies that let them wait.
+    /// Maximum number of tasks that wait on each core, for policies with a queue.
     pub queue: usize,
-    /// What becomes of those beyond.
+    /// Treatment of further tasks.
     pub overflow: Overflow,
-    /// Other schedulers send tasks to its workers, too.
+    /// True if other schedulers send tasks to its workers, too.
     pub shared_workers: bool,
-    /// How its workers tell their queues, at a leaf.
+    /// At a leaf: source of its workers' load reports.
     pub reports: Reports,
-    /// What asks for proof of what its workers say, at a leaf.
+    /// At a leaf: check of its workers' proofs.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
-    /// What its workers sign with, at an agent.
+    /// At an agent: key of its workers' signatures.
     pub key: Option<Key>,
-    /// The address that clients ask, where it is not the node's own.
+    /// Address at which clients reach it, if not the node's own.
     pub service: Option<IpAddr>,
-    /// The spine that is told of it, at a leaf, and what.
+    /// At a leaf: link to the spine that receives its signals.
     pub link: Option<SpineLink>,
-    /// It takes no new tasks, and goes when those that it has are answered.
+    /// True if it accepts no new tasks, and ends once its tasks are answered.
     pub is_leaving: bool,
-    /// Its members, each at the place that it keeps.
+    /// Members by place.
     pub members: Vec<Option<Worker>>,
 }
 
 impl Pool {
-    /// The members' speeds, by place; none when all are equally fast.
+    /// Returns the members' speeds by place; `None` if all are equal.
     #[must_use]
     pub fn speeds(&self, places: usize) -> Option<Box<[f64]>> {
         self.has_speeds().then(|| self.speeds_of_all(places))
     }
 
-    /// The members' speeds, by place.
+    /// Returns the members' speeds by place.
     #[must_use]
     pub fn speeds_of_all(&self, places: usize) -> Box<[f64]> {
         let speed =
@@ -115,13 +115,13 @@ impl Pool {
         (0..places).map(speed).collect()
     }
 
-    /// The same, where a policy may know others already: all equal when all are equally fast.
+    /// Same, for a policy that may already use other speeds: all equal if all members are equally fast.
     #[must_use]
     pub fn rates(&self, places: usize) -> Box<[f64]> {
         self.speeds(places).unwrap_or_else(|| vec![1.0; places].into_boxed_slice())
     }
 
-    /// Not all its members are equally fast.
+    /// Returns true if the members' speeds differ.
     #[must_use]
     pub fn has_speeds(&self) -> bool {
         let mut known = self.members.iter().flatten().map(|worker| worker.speed);
@@ -130,33 +130,34 @@ impl Pool {
     }
 }
 
-/// Everything at one epoch. Pools, servers and members keep their places for as long as they are there.
+/// Membership at one epoch. Pools, servers and members keep their places.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// Its number: 1 at the start, one more with each change.
+    /// Epoch: 1 at the start, incremented by each change.
     pub epoch: u64,
-    /// Servers, by index.
+    /// Servers by index.
     pub servers: Vec<Option<Server>>,
-    /// A leaf's spines, by the place that each keeps.
+    /// Spines of a leaf by place.
     pub spines: Vec<Option<Spine>>,
-    /// Pools, by index.
+    /// Pools by index.
     pub pools: Vec<Option<Pool>>,
 }
 
-/// What was sent so long before a pool is there is not believed, if a key is to prove it: an earlier leaf may have.
+/// Age before a pool's start from which signed messages are refused, because an earlier leaf may have
+/// accepted them.
 const BEFORE_START: Duration = Duration::from_secs(300);
 
-/// The first sequence that a leaf believes of pools that are there from now on.
-pub(crate) fn first_believed() -> u64 {
+/// Returns the first sequence that a leaf accepts for a new pool.
+pub(crate) fn first_accepted() -> u64 {
     auth::sequence_at(SystemTime::now().checked_sub(BEFORE_START).unwrap_or(UNIX_EPOCH))
 }
 
-/// What asks the workers of a pool for proof with this key.
+/// Creates the check of a pool's proofs with this key.
 pub(super) fn authenticator(key: &Key, limits: Limits, first: u64) -> Arc<ReplyAuthenticator> {
     Arc::new(ReplyAuthenticator::new(key.clone(), limits.workers, first))
 }
 
-/// Puts something at the first place that is free and may be used, or behind the last.
+/// Stores a value at the first free and usable place, or appends it.
 pub(super) fn settle<T>(places: &mut Vec<Option<T>>, one: T, is_usable: impl Fn(usize) -> bool) {
     let free = (0..places.len()).find(|&at| places[at].is_none() && is_usable(at));
     match free {
@@ -166,10 +167,10 @@ pub(super) fn settle<T>(places: &mut Vec<Option<T>>, one: T, is_usable: impl Fn(
 }
 
 impl Membership {
-    /// As the configuration has it: servers in its order, this host last when it has workers of its own.
+    /// Returns the membership of a configuration: servers in its order, and last this host if it has workers.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        let (limits, first) = (config.leaf.limits, first_believed());
+        let (limits, first) = (config.leaf.limits, first_accepted());
         let spines = config.spines.iter().map(|&(id, ip)| Some(Spine { id, ip })).collect();
         let mut membership = Self { epoch: 1, servers: Vec::new(), spines, pools: Vec::new() };
         for pool in &config.pools {
@@ -204,7 +205,7 @@ impl Membership {
         membership
     }
 
-    /// That of an agent: the workers of a host with this address, its only server.
+    /// Returns the membership of an agent: the workers of a host with this address, its only server.
     #[must_use]
     pub fn of_host(host: &HostConfig, ip: IpAddr) -> Self {
         let here = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
@@ -230,9 +231,9 @@ impl Membership {
         Self { epoch: 1, servers: vec![Some(here)], spines: Vec::new(), pools }
     }
 
-    /// That of an agent on a leaf's core.
+    /// Returns the membership of an agent on a leaf's core.
     #[must_use]
-    pub fn beside_leaf(host: &HostConfig) -> Self {
+    pub fn of_colocated_agent(host: &HostConfig) -> Self {
         Self::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)))
     }
 
@@ -251,7 +252,7 @@ impl Membership {
         pool.into_iter().for_each(|pool| pool.members.extend(workers.clone()));
     }
 
-    /// What a state names.
+    /// Returns the entries of the state file.
     #[must_use]
     pub fn entries(&self) -> Entries {
         let worker = |worker: &Option<Worker>| {
@@ -269,21 +270,21 @@ impl Membership {
         }
     }
 
-    /// The spine that is told of a pool, and what.
+    /// Returns the spine that receives a pool's signals, with their rules.
     #[must_use]
     pub fn link_of(&self, pool: &Pool) -> Option<(Spine, Protocol)> {
         let SpineLink { spine, protocol } = pool.link?;
         Some((self.spines.get(usize::from(spine)).copied().flatten()?, protocol))
     }
 
-    /// Spines are told of some pool.
+    /// Returns true if any pool is linked to a spine.
     #[must_use]
     pub fn has_links(&self) -> bool {
         self.pools.iter().flatten().any(|pool| pool.link.is_some())
     }
 
-    /// Links a pool of a leaf to a spine, whose address from now on is this one, or to none. Spines that no pool is linked to any
-    /// more go; false when there is no room.
+    /// Links a pool of a leaf to a spine with this address, or to none. Removes spines without linked pools.
+    /// Returns false if there is no room.
     #[must_use]
     pub(super) fn link(&mut self, pool: usize, to: Option<(Spine, Protocol)>) -> bool {
         let Some(Some(there)) = self.pools.get_mut(pool) else { return true };
@@ -300,7 +301,7 @@ impl Membership {
         let Some((spine, protocol)) = to else { return true };
         let known = |one: &Option<Spine>| one.is_some_and(|one| one.id == spine.id);
         let at = self.spines.iter().position(known).unwrap_or_else(|| {
-            // Where it was, if it has only another address.
+            // Same place if only its address changed.
             let old = was.map(|was| usize::from(was.spine));
             old.filter(|&at| self.spines[at].is_none())
                 .or_else(|| self.spines.iter().position(Option::is_none))
@@ -316,13 +317,13 @@ impl Membership {
         self.spines.len() <= SPINES_MAX
     }
 
-    /// The network around a node, with so many places for members in each pool; next hops are pinned.
+    /// Creates the network around a node, with `places` member places per pool, and pins next hops.
     ///
     /// # Errors
-    /// When no port leads to a server or spine.
+    /// If no port leads to a server or spine.
     pub fn network(
         &self,
-        base: Base,
+        base: FixedNetwork,
         limits: Limits,
         neighbours: &Neighbours,
     ) -> Result<Arc<Network>, NetworkError> {
@@ -358,14 +359,14 @@ impl Membership {
         (self.servers.iter().map(|one| one.map(host)).collect(), pools.collect())
     }
 
-    /// The pool with this id, with its index.
+    /// Returns the pool with this id, and its index.
     #[must_use]
     pub fn pool(&self, id: u16) -> Option<(usize, &Pool)> {
         let mut pools = self.pools.iter().enumerate();
         pools.find_map(|(at, pool)| Some((at, pool.as_ref().filter(|pool| pool.id == id)?)))
     }
 
-    /// Where a worker is: index of its pool, and its place.
+    /// Returns the pool's index and the place of a worker.
     #[must_use]
     pub fn worker(&self, id: u16) -> Option<(usize, usize)> {
         let at = |pool: &Pool| {
@@ -375,7 +376,7 @@ impl Membership {
         pools.find_map(|(index, pool)| Some((index, at(pool.as_ref()?)?)))
     }
 
-    /// Where a worker is in the pool of this id: the pool's index, and its place.
+    /// Returns the pool's index and the place of a worker in the pool with this id.
     #[must_use]
     pub fn place(&self, pool: u16, worker: u16) -> Option<(usize, usize)> {
         let (at, pool) = self.pool(pool)?;
@@ -383,14 +384,14 @@ impl Membership {
         Some((at, pool.members.iter().position(is_there)?))
     }
 
-    /// A worker is on the leaf's own core, behind the agent there.
+    /// Returns true if a worker is on the leaf's own core, behind its agent.
     #[must_use]
     pub fn is_local(&self, worker: &Worker) -> bool {
         let server = self.servers[usize::from(worker.server)];
         server.is_some_and(|server| v4_bits(server.ip) == Some(colocated::AGENT_IP))
     }
 
-    /// All workers, with the index of their pools.
+    /// Iterates over all workers, with the index of their pools.
     pub fn workers(&self) -> impl Iterator<Item = (usize, &Worker)> {
         let pools = self.pools.iter().enumerate();
         pools.flat_map(|(at, pool)| {

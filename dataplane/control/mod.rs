@@ -1,9 +1,10 @@
-//! Changes to a node while it runs: what is asked for becomes another membership, and each core is given what leads there. All
-//! memory is taken and freed here, on a thread that polls nothing.
+//! Changes of a running node: a requested change gives the next membership, and each core gets an update to
+//! it. All memory is allocated and freed here, on a thread that does not poll.
 //!
-//! A change is acknowledged by its epoch: when [`Control::acknowledged`] has reached the number that [`Control::apply`] returned,
-//! all cores decide by it. Workers, servers and pools leave in two steps: first nothing new comes to them, and when they have
-//! answered what they have, or a time is over, their places become free; [`Control::tend`] sees to the second.
+//! A change is acknowledged by its epoch. Once [`Control::acknowledged`] has reached the epoch returned by
+//! [`Control::apply`], all cores use it. Workers, servers and pools leave in two steps. First they get no new
+//! tasks. Once they have answered their tasks, or a timeout has passed, their places become free;
+//! [`Control::tend`] does that.
 
 mod agent;
 mod change;
@@ -27,7 +28,7 @@ pub(crate) use change::{
 pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
 pub use leaf::LeafCores;
-pub(crate) use membership::first_believed;
+pub(crate) use membership::first_accepted;
 pub use membership::{Membership, Pool, Server, Spine, Worker};
 
 use crate::config::{KEY_FILE, UNSPECIFIED, read_key};
@@ -39,152 +40,153 @@ use crate::state::{Member, Table};
 use crate::wire::auth::Key;
 use membership::{authenticator, settle};
 
-/// What a leaving worker has not answered for so long is lost: its place becomes free.
+/// Time after which unanswered tasks of a leaving worker count as lost, and its place becomes free.
 pub const LEAVING_NS: u64 = 10_000_000_000;
 
-/// What is leaving: a worker or a pool, by id, or an address.
+/// Pending removal of a worker or a pool, by id, or of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Leaving {
+enum PendingRemoval {
     Pool(u16),
-    /// Of a pool.
+    /// Pool and worker.
     Worker(u16, u16),
-    /// The address that a server had, by the server's index.
+    /// A server's former address, by the server's index.
     Address(usize),
 }
 
-/// The cores of a kind of node, as its control drives them.
+/// Cores of one kind of node, as driven by its control.
 pub trait Cores {
-    /// What is made for a change before the state names it, and may be refused.
-    type Ready;
+    /// Objects created for a change before the state contains it; creation may fail.
+    type PreparedChange;
 
-    /// What is told when a change has been taken.
+    /// Log text for an accepted change.
     const DECIDE: &'static str;
 
-    /// Looks at what only this kind of node can refuse.
+    /// Checks conditions specific to this kind of node.
     ///
     /// # Errors
-    /// Why the change can't be.
+    /// Reason why the change is impossible.
     fn check(&self, change: &Change) -> Result<(), ChangeError>;
 
-    /// Looks at changes of an agent on the same core, which are made with those that lead to this node's next membership, and at
-    /// what that has it change besides.
+    /// Checks changes of an agent on the same core, which apply together with this node's next membership.
     ///
     /// # Errors
-    /// Why they can't be, as when there is no such agent.
+    /// Reason why they are impossible, for instance because there is no agent.
     fn check_agent(&self, of_agent: &[Change], _next: &Membership) -> Result<(), ChangeError> {
         let reason = "there is no agent on this node's core; leave `agent` out";
         if of_agent.is_empty() { Ok(()) } else { refused("agent", reason) }
     }
 
-    /// Address of the host whose workers are added without a server.
+    /// Returns the address of the host for workers without a server.
     fn own_host(&self) -> IpAddr {
         UNSPECIFIED
     }
 
-    /// Its members are leaves, each of which may be in several pools.
+    /// Returns true if members are leaves, each of which may be in several pools.
     fn is_spine(&self) -> bool {
         false
     }
 
-    /// How many workers there may be in all.
+    /// Returns the maximum number of workers.
     fn workers_max(&self) -> usize;
 
-    /// The membership that all cores have reached; none without cores.
+    /// Returns the epoch that all cores have reached; `None` without cores.
     fn epoch(&self) -> Option<u64>;
 
-    /// Each core has taken enough of the changes before.
+    /// Returns true if each core has room for another change.
     fn has_room(&self) -> bool;
 
-    /// Frees what cores have replaced.
-    fn free_what_is_done(&mut self);
+    /// Frees objects that cores have replaced.
+    fn free_replaced(&mut self);
 
-    /// Makes what the next membership needs, changes of an agent on the same core included; nothing has changed when it is refused.
+    /// Creates the objects for the next membership, including changes of an agent on the same core. Nothing
+    /// has changed if this fails.
     ///
     /// # Errors
-    /// Why the change can't be.
+    /// Reason why the change is impossible.
     fn prepare(
         &mut self,
         table: &Table,
         next: &Membership,
         of_agent: &[Change],
-    ) -> Result<Self::Ready, ChangeError>;
+    ) -> Result<Self::PreparedChange, ChangeError>;
 
-    /// Gives each core what leads to the next membership, which the state names by now.
+    /// Sends each core its update to the next membership, which the state already contains.
     ///
     /// # Errors
-    /// When a core has no room.
+    /// If a core has no room.
     fn issue(
         &mut self,
         table: &Table,
         differences: &Differences<'_>,
-        ready: Self::Ready,
+        ready: Self::PreparedChange,
     ) -> Result<(), ChangeError>;
 
-    /// To be called now and then while all cores have taken all changes.
-    fn tend(&mut self, _now: &Moment<'_>) {}
+    /// Does periodic work while all cores have reached the latest change.
+    fn collect(&mut self, _now: &Moment<'_>) {}
 
-    /// All that was given to the cores besides has been taken, and nothing of it is leaving.
+    /// Returns true if everything else sent to the cores is done, and nothing of it is leaving.
     fn is_settled(&self) -> bool {
         true
     }
 
-    /// For how long the id of a worker that leaves is to be known at least.
-    fn known_ns(&self, _worker: u16) -> u64 {
+    /// Returns the minimum time for which the id of a leaving worker stays known.
+    fn linger_ns(&self, _worker: u16) -> u64 {
         0
     }
 
-    /// What the newest change has led to at an agent on the node's own core.
+    /// Returns the latest membership of an agent on the node's own core.
     fn of_agent(&self) -> Option<&Membership> {
         None
     }
 
-    /// Workers behind the node's own core.
-    fn workers_here(&self) -> BTreeMap<u16, WorkerHere> {
+    /// Returns the local workers.
+    fn local_workers(&self) -> BTreeMap<u16, LocalWorker> {
         BTreeMap::new()
     }
 
-    /// The leaf's spine at this place is silent.
+    /// Returns true if the leaf's spine at this place is silent.
     fn is_spine_silent(&self, _place: usize) -> bool {
         false
     }
 
-    /// What a worker that leaves does not answer in time is given up.
+    /// Returns true if unanswered tasks of a leaving worker are given up after the timeout.
     fn gives_up(&self) -> bool {
         true
     }
 }
 
-/// A moment at which all cores have taken all changes.
+/// A moment at which all cores have reached the latest change.
 #[derive(Debug)]
 pub struct Moment<'a> {
-    /// The node's state.
+    /// State of the node.
     pub table: &'a Table,
-    /// What the cores work with.
+    /// Membership used by the cores.
     pub membership: &'a Membership,
-    /// The time, ns.
+    /// Time in nanoseconds.
     pub now_ns: u64,
-    leaving_since_ns: &'a BTreeMap<Leaving, u64>,
+    leaving_since_ns: &'a BTreeMap<PendingRemoval, u64>,
 }
 
-/// A worker behind a leaf's own core.
+/// A worker on a leaf's own core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerHere {
-    /// Tasks that it has in hand, whoever of the workers here they were sent to.
+pub struct LocalWorker {
+    /// Tasks that it holds, sent to any of the local workers.
     pub held: u64,
-    /// It gets no more of them until it is undrained.
+    /// True if it gets no more tasks until it is undrained.
     pub is_drained: bool,
 }
 
 impl Moment<'_> {
-    /// For so long a worker has been leaving, ns.
+    /// Returns the time since a worker began to leave, in nanoseconds.
     fn has_left_ns(&self, worker: u16) -> u64 {
-        let is_it = |one: &Leaving| matches!(one, Leaving::Worker(_, id) if *id == worker);
+        let is_it =
+            |one: &PendingRemoval| matches!(one, PendingRemoval::Worker(_, id) if *id == worker);
         let since_ns = self.leaving_since_ns.iter().find(|(one, _)| is_it(one));
         since_ns.map_or(0, |(_, since_ns)| self.now_ns.saturating_sub(*since_ns))
     }
 }
 
-/// The control of one node: a leaf's or a scheduler's unless `C` says otherwise. One thread uses it at a time, and none that
+/// Control of one node: a leaf or embedded scheduler by default. One thread uses it at a time, and none that
 /// polls.
 #[derive(Debug)]
 pub struct Control<C = LeafCores> {
@@ -192,50 +194,50 @@ pub struct Control<C = LeafCores> {
     membership: Membership,
     limits: Limits,
     cores: C,
-    /// Since when it has been leaving, by id.
-    leaving_since_ns: BTreeMap<Leaving, u64>,
+    /// Start times of pending removals.
+    leaving_since_ns: BTreeMap<PendingRemoval, u64>,
 }
 
 impl<C: Cores> Control<C> {
-    /// Of a node with this state, whose cores start at `membership`.
+    /// Creates the control of a node with this state, whose cores start at `membership`.
     #[must_use]
     pub fn of(table: Arc<Table>, membership: Membership, cores: C) -> Self {
         let limits = table.limits();
         Self { table, membership, limits, cores, leaving_since_ns: BTreeMap::new() }
     }
 
-    /// What the newest change has led to, leaving things included.
+    /// Returns the latest membership, including leaving members.
     #[must_use]
     pub fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// All cores decide by the membership of this epoch, or of a later one.
+    /// Returns the epoch that all cores use at least.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.cores.epoch().unwrap_or(self.membership.epoch)
     }
 
-    /// All cores have taken all changes, and nothing is leaving.
+    /// Returns true if all cores have reached the latest change and nothing is leaving.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let is_told = self.acknowledged() == self.membership.epoch;
         is_told && !self.is_leaving() && self.cores.is_settled()
     }
 
-    /// What the newest change has led to at an agent on a leaf's own core.
+    /// Returns the latest membership of an agent on a leaf's own core.
     #[must_use]
     pub fn of_agent(&self) -> Option<&Membership> {
         self.cores.of_agent()
     }
 
-    /// Workers behind a leaf's own core.
+    /// Returns the local workers of a leaf.
     #[must_use]
-    pub fn workers_here(&self) -> BTreeMap<u16, WorkerHere> {
-        self.cores.workers_here()
+    pub fn workers_here(&self) -> BTreeMap<u16, LocalWorker> {
+        self.cores.local_workers()
     }
 
-    /// Spines that are silent, by id.
+    /// Returns the ids of silent spines.
     #[must_use]
     pub fn silent_spines(&self) -> Vec<u16> {
         let spines = self.membership.spines.iter().enumerate();
@@ -250,18 +252,18 @@ impl<C: Cores> Control<C> {
             || self.membership.servers.iter().flatten().any(|server| server.is_leaving)
     }
 
-    /// Makes a change; returns its epoch.
+    /// Applies a change. Returns its epoch.
     ///
     /// # Errors
-    /// Why not; nothing has changed then.
+    /// Reason for refusal. Nothing has changed then.
     pub fn apply(&mut self, change: &Change) -> Result<u64, ChangeError> {
         self.apply_all(std::slice::from_ref(change))
     }
 
-    /// Makes changes in their order, all at once; returns their epoch, which is the one that there is when there are none.
+    /// Applies changes in order and atomically. Returns their epoch, or the current one for an empty list.
     ///
     /// # Errors
-    /// Why one can't be; nothing has changed then.
+    /// Reason why one is impossible. Nothing has changed then.
     pub fn apply_all(&mut self, changes: &[Change]) -> Result<u64, ChangeError> {
         if changes.is_empty() {
             return Ok(self.membership.epoch);
@@ -270,10 +272,10 @@ impl<C: Cores> Control<C> {
         self.issue(next, &of_agent(changes))
     }
 
-    /// The membership that changes would lead to, as far as can be told without making them.
+    /// Returns the membership after these changes, as far as it can be checked without applying them.
     ///
     /// # Errors
-    /// Why one can't be.
+    /// Reason why one is impossible.
     pub fn after(&self, changes: &[Change]) -> Result<Membership, ChangeError> {
         let mut next = self.membership.clone();
         next.epoch += 1;
@@ -285,7 +287,7 @@ impl<C: Cores> Control<C> {
         Ok(next)
     }
 
-    /// The cores, as far as they are not common to all kinds of node.
+    /// Returns the parts specific to this kind of node.
     #[must_use]
     pub fn cores(&self) -> &C {
         &self.cores
@@ -344,7 +346,7 @@ impl<C: Cores> Control<C> {
                 let server = server.unwrap_or_else(|| self.cores.own_host());
                 self.add_workers(next, (server, pool), workers, speed)
             }
-            Change::OfAgent(_) => Ok(()), // the membership of the node around it stays
+            Change::OfAgent(_) => Ok(()), // the leaf's own membership stays
             Change::RemoveWorkers { pool, ref workers } => {
                 for &id in workers {
                     workers_of(next, pool, id)?.into_iter().for_each(|one| one.is_leaving = true);
@@ -362,7 +364,7 @@ impl<C: Cores> Control<C> {
                 let (policy, members, is_leaving) = (policy.clone(), Vec::new(), false);
                 let key = key_file.as_deref().map(key_in).transpose()?;
                 let authenticator =
-                    key.as_ref().map(|key| authenticator(key, self.limits, first_believed()));
+                    key.as_ref().map(|key| authenticator(key, self.limits, first_accepted()));
                 let pool = Pool {
                     id,
                     policy,
@@ -377,7 +379,7 @@ impl<C: Cores> Control<C> {
                     is_leaving,
                     members,
                 };
-                // Tasks that waited for the one that ended may not have been dropped yet.
+                // Tasks that waited for the ended pool may not have been dropped yet.
                 settle(&mut next.pools, pool, |at| self.queued(at) == 0);
                 full(next.pools.len(), self.limits.pools, "pool", "pools_max")
             }
@@ -477,13 +479,13 @@ impl<C: Cores> Control<C> {
         full(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
     }
 
-    /// Frees what cores have replaced; refused while one has not taken enough of the changes before.
+    /// Frees replaced objects. Fails if a core has not finished the previous changes.
     fn make_ready(&mut self) -> Result<(), ChangeError> {
-        self.cores.free_what_is_done();
+        self.cores.free_replaced();
         self.cores.has_room().then_some(()).ok_or(ChangeError::Busy)
     }
 
-    /// Has all cores go over to another membership.
+    /// Moves all cores to another membership.
     fn issue(&mut self, next: Membership, of_agent: &[Change]) -> Result<u64, ChangeError> {
         self.make_ready()?;
         let ready = self.cores.prepare(&self.table, &next, of_agent)?;
@@ -494,44 +496,44 @@ impl<C: Cores> Control<C> {
         Ok(self.membership.epoch)
     }
 
-    /// Frees what cores have replaced, and the places of what has left; to be called now and then. `now_ns` is any clock's that
-    /// does not go back.
+    /// Frees replaced objects and the places of departed members. Call it periodically; `now_ns` is any
+    /// monotonic clock's.
     pub fn tend(&mut self, now_ns: u64) {
-        self.cores.free_what_is_done();
+        self.cores.free_replaced();
         if self.acknowledged() < self.membership.epoch {
             return;
         }
         self.note_leaving(now_ns);
         let (table, membership, leaving_since_ns) =
             (&*self.table, &self.membership, &self.leaving_since_ns);
-        self.cores.tend(&Moment { table, membership, leaving_since_ns, now_ns });
+        self.cores.collect(&Moment { table, membership, leaving_since_ns, now_ns });
         if self.leaving_since_ns.is_empty() && !self.is_leaving() {
             return;
         }
         let mut next = self.membership.clone();
-        if self.let_go(&mut next, now_ns) {
+        if self.release(&mut next, now_ns) {
             next.epoch += 1;
-            let _ = self.issue(next, &[]); // when a core is busy, at the next time
+            let _ = self.issue(next, &[]); // tried again at the next call if a core is busy
         }
     }
 
-    /// Notes since when what is leaving has been.
+    /// Records the start times of pending removals.
     fn note_leaving(&mut self, now_ns: u64) {
         let pools = self.membership.pools.iter().flatten().filter(|pool| pool.is_leaving);
         let workers = self.membership.workers().filter(|(_, worker)| worker.is_leaving);
-        let pools = pools.map(|pool| Leaving::Pool(pool.id));
+        let pools = pools.map(|pool| PendingRemoval::Pool(pool.id));
         let servers = self.membership.servers.iter().enumerate();
         let moved = servers.filter(|(_, server)| server.is_some_and(|one| one.was.is_some()));
-        let addresses = moved.map(|(at, _)| Leaving::Address(at));
+        let addresses = moved.map(|(at, _)| PendingRemoval::Address(at));
         let pool = |at: usize| self.membership.pools[at].as_ref().map_or(0, |pool| pool.id);
-        let workers = workers.map(|(at, worker)| Leaving::Worker(pool(at), worker.id));
+        let workers = workers.map(|(at, worker)| PendingRemoval::Worker(pool(at), worker.id));
         let all = pools.chain(workers).chain(addresses);
         let since = |one| (one, self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns));
         self.leaving_since_ns = all.map(since).collect();
     }
 
-    /// Frees the places of what has left; true when there was any.
-    fn let_go(&self, next: &mut Membership, now_ns: u64) -> bool {
+    /// Frees the places of departed members. Returns true if there were any.
+    fn release(&self, next: &mut Membership, now_ns: u64) -> bool {
         let mut has_changed = false;
         let has_left = |one| {
             let since_ns = self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns);
@@ -541,20 +543,20 @@ impl<C: Cores> Control<C> {
         for (index, place) in next.pools.iter_mut().enumerate() {
             let Some(pool) = place else { continue };
             let id = pool.id;
-            if pool.is_leaving && (is_over(Leaving::Pool(id)) || self.queued(index) == 0) {
+            if pool.is_leaving && (is_over(PendingRemoval::Pool(id)) || self.queued(index) == 0) {
                 let staying = pool.members.iter_mut().flatten().filter(|one| !one.is_leaving);
                 for worker in staying {
                     (worker.is_leaving, has_changed) = (true, true);
                 }
             }
             for (member, place) in pool.members.iter_mut().enumerate() {
-                // What has only now been told to leave is still chosen by the cores.
+                // The cores still choose members that have only just begun to leave.
                 let was =
                     self.membership.pools[index].as_ref().and_then(|pool| pool.members[member]);
                 let Some(worker) = was.filter(|worker| worker.is_leaving) else { continue };
-                let one = Leaving::Worker(id, worker.id);
+                let one = PendingRemoval::Worker(id, worker.id);
                 let is_done = match self.outstanding(index, member) {
-                    ..=0 => has_left(one) >= self.cores.known_ns(worker.id),
+                    ..=0 => has_left(one) >= self.cores.linger_ns(worker.id),
                     _ => self.cores.gives_up() && is_over(one),
                 };
                 if is_done {
@@ -569,7 +571,7 @@ impl<C: Cores> Control<C> {
         for (index, place) in next.servers.iter_mut().enumerate() {
             if let Some(server) = place
                 && server.was.is_some()
-                && is_over(Leaving::Address(index))
+                && is_over(PendingRemoval::Address(index))
             {
                 (server.was, has_changed) = (None, true);
             }
@@ -590,7 +592,7 @@ impl<C: Cores> Control<C> {
     }
 }
 
-/// Those of an agent on the node's own core.
+/// Returns the changes of an agent on the node's own core.
 fn of_agent(changes: &[Change]) -> Vec<Change> {
     let of_agent = changes.iter().filter_map(|change| match change {
         Change::OfAgent(change) => Some(Change::clone(change)),
@@ -638,13 +640,13 @@ fn check_policy(policy: &PolicySpec, is_spine: bool) -> Result<(), ChangeError> 
     refused(format!("policy {policy}"), reason)
 }
 
-/// The key in a file.
+/// Reads a key file.
 fn key_in(path: &Path) -> Result<Key, ChangeError> {
     let what = || format!("key-file={}", path.display());
     read_key(path).or_else(|reason| refused(what(), format!("{reason}; allowed: {KEY_FILE}")))
 }
 
-/// Indices of the servers with this address: one, or one for each pool that the configuration names it for.
+/// Returns the indices of the servers with this address: one, or one for each pool in the configuration.
 fn servers_at(membership: &Membership, ip: IpAddr) -> Result<Vec<usize>, ChangeError> {
     let servers = membership.servers.iter().enumerate();
     let there = servers.filter(|(_, server)| server.is_some_and(|server| server.ip == ip));
@@ -658,7 +660,7 @@ fn pool_of(membership: &mut Membership, id: u16) -> Result<&mut Pool, ChangeErro
     pool.ok_or_else(|| ChangeError::Unknown { what: format!("pool {id}") })
 }
 
-/// Has clients ask for a pool at another address.
+/// Changes the address at which clients reach a pool.
 fn set_service(
     membership: &mut Membership,
     id: u16,
@@ -673,7 +675,7 @@ fn set_service(
     Ok(())
 }
 
-/// The worker of this id; a spine's leaf in each of its pools, or in one alone.
+/// Returns the worker with this id; for a spine's leaf, in each of its pools or in a given one.
 fn workers_of(
     membership: &mut Membership,
     pool: Option<u16>,

@@ -1,4 +1,4 @@
-//! Asking a controller over its gRPC, as an operator.
+//! Operator's client of a controller's gRPC service.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,24 +12,26 @@ use super::generated::fabric_client::FabricClient;
 use crate::admin::{ClientError, channel_at, channel_to};
 use crate::config::ControllerAddress;
 
-/// A controller has so long to answer.
+/// Timeout of a call.
 const CALL_MAX: Duration = Duration::from_secs(20);
-/// It is asked so often whether it is there, and has so long to say so: one that stands still is left for another.
+/// Keep-alive of a connection: interval of pings, and timeout of their answers. A caller leaves a stalled
+/// controller for another one.
 pub(super) const ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
-/// A whole fabric may have so many bytes.
+/// Maximum size of a reply in bytes. It must hold a whole fabric.
 const REPLY_MAX: usize = 256 << 20;
 
-/// A connection with a controller.
+/// Connection to a controller.
 #[derive(Debug)]
 pub struct Operator {
     runtime: Runtime,
     client: FabricClient<Channel>,
 }
 
-/// A connection with a controller; over https with these files, the authority's, our certificate and its key.
+/// Connects to a controller. For https, `tls` names the authority, the client's certificate and its private
+/// key.
 ///
 /// # Errors
-/// Why there is none.
+/// If the connection fails. The error is the reason.
 pub(super) async fn connect(
     to: &ControllerAddress,
     tls: Option<&[PathBuf; 3]>,
@@ -49,10 +51,10 @@ fn timed<T>(message: T) -> tonic::Request<T> {
 }
 
 impl Operator {
-    /// With the controller there.
+    /// Connects to the controller at `to`.
     ///
     /// # Errors
-    /// When it can't be reached.
+    /// If the controller cannot be reached.
     pub fn open(to: &ControllerAddress, tls: Option<&[PathBuf; 3]>) -> Result<Self, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = runtime.block_on(connect(to, tls)).map_err(|reason| {
@@ -61,10 +63,10 @@ impl Operator {
         Ok(Self { runtime, client })
     }
 
-    /// Has it do a command.
+    /// Executes a command.
     ///
     /// # Errors
-    /// When it refuses, or does not answer.
+    /// If the controller refuses the command or does not answer.
     pub fn command(
         &mut self,
         command: &Command,
@@ -75,10 +77,10 @@ impl Operator {
         Ok(self.runtime.block_on(call)?.into_inner())
     }
 
-    /// What there is.
+    /// Returns the topology of the fabric.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the controller does not answer.
     pub fn topology(&mut self) -> Result<proto::TopologyReply, ClientError> {
         let call = self.client.topology(timed(proto::TopologyRequest {}));
         Ok(self.runtime.block_on(call)?.into_inner())

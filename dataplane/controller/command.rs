@@ -1,4 +1,4 @@
-//! What an operator, or a registration, asks of a fabric, as values and as text.
+//! Commands of operators and registrations to a fabric, as values and as text.
 
 use std::fmt::{self, Display};
 use std::net::Ipv4Addr;
@@ -12,25 +12,27 @@ use crate::limits::{MEMBERS_MAX, QUEUE, WORKER_ID_MAX};
 use crate::policy::{Overflow, PolicySpec};
 use crate::wire::ether::Mac;
 
-/// One command. As text a verb and `key=value` for each of its fields, as in `add-leaf id=3 ip=10.0.3.1`.
+/// Command to a fabric. The text form is a verb with `key=value` for each field, for example `add-leaf id=3
+/// ip=10.0.3.1`.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "ids, and the fields of what they name")]
 pub enum Command {
     /// `add-spine id=… ip=…`.
     AddSpine { id: u16, ip: Ipv4Addr },
-    /// `remove-spine id=…`: its racks are linked to others.
+    /// `remove-spine id=…`: links its racks to other spines.
     RemoveSpine { id: u16 },
-    /// `fail-spine id=…`: it is down; its racks are linked to others.
+    /// `fail-spine id=…`: marks it as down and links its racks to other spines.
     FailSpine { id: u16 },
-    /// `restore-spine id=…`: it is up again.
+    /// `restore-spine id=…`: marks it as up again.
     RestoreSpine { id: u16 },
-    /// `add-leaf id=… ip=…`: with an empty rack.
+    /// `add-leaf id=… ip=…`: adds it with an empty rack.
     AddLeaf { id: u16, ip: Ipv4Addr },
-    /// `remove-leaf id=…`: with its rack; pools get workers elsewhere.
+    /// `remove-leaf id=…`: removes it with its rack. Pools get workers elsewhere.
     RemoveLeaf { id: u16 },
-    /// `fail-leaf id=… [to=…]`: it is down; pools get workers elsewhere, or another leaf takes its servers over.
+    /// `fail-leaf id=… [to=…]`: marks it as down. Pools get workers elsewhere, or another leaf takes over its
+    /// servers.
     FailLeaf { id: u16, to: Option<u16> },
-    /// `restore-leaf id=…`: it is up again.
+    /// `restore-leaf id=…`: marks it as up again.
     RestoreLeaf { id: u16 },
     /// `add-server ip=… leaf=… workers=… [mac=…] [registers=true] [speed=…]`.
     AddServer {
@@ -41,57 +43,57 @@ pub enum Command {
         registers: bool,
         speed: f64,
     },
-    /// `remove-server ip=…`: with its workers; pools get others.
+    /// `remove-server ip=…`: removes it with its workers. Pools get other workers.
     RemoveServer { ip: Ipv4Addr },
     /// `drain-server ip=…`: its workers get no new tasks, and no pool takes them.
     DrainServer { ip: Ipv4Addr },
     /// `undrain-server ip=…`.
     UndrainServer { ip: Ipv4Addr },
-    /// `add-pool [id=…] workers=… policy=… …`; without an id the first that is free.
+    /// `add-pool [id=…] workers=… policy=… …`: without an id, takes the first free one.
     AddPool { id: Option<u16>, settings: PoolSettings },
-    /// `remove-pool id=…`: its workers are free.
+    /// `remove-pool id=…`: frees its workers.
     RemovePool { id: u16 },
-    /// `set-policy pool=… policy=…`: the leaves'.
+    /// `set-policy pool=… policy=…`: sets the leaves' policy.
     SetPolicy { pool: u16, policy: String },
     /// `set-queue pool=… queue=… [overflow=…]`.
     SetQueue { pool: u16, queue: usize, overflow: Overflow },
     /// `resize-pool id=… workers=…`.
     ResizePool { id: u16, workers: usize },
-    /// `register leaf=… ip=… pool=… workers=…`: workers of a server have said to their leaf that they serve this pool.
+    /// `register leaf=… ip=… pool=… workers=…`: adds workers that registered at a leaf for this pool.
     Register { leaf: u16, ip: Ipv4Addr, pool: u16, workers: Vec<u16> },
 }
 
-/// Why a command is refused; nothing has changed then.
+/// Reason why a command is refused. The fabric is unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CommandError {
-    /// It is no command.
+    /// The text is not a command.
     #[error(transparent)]
     Text(#[from] ChangeError),
-    /// There is no such thing.
+    /// The named object does not exist.
     #[error("{what}: there is none; `wedjat ctl topology` lists what there is")]
     Unknown {
-        /// What was asked for.
+        /// Object that the command names.
         what: String,
     },
-    /// Something has its place.
+    /// The id, address or worker is in use.
     #[error("{what}: {by} has it already; choose another")]
     Taken {
-        /// What was to be added.
+        /// Object to be added.
         what: String,
-        /// Who has it.
+        /// Current owner.
         by: String,
     },
-    /// It can't be.
+    /// The command is impossible.
     #[error("{what}: {reason}")]
     Refused {
-        /// What was asked for.
+        /// Object that the command names.
         what: String,
-        /// Why not, and what helps.
+        /// Reason, with a remedy.
         reason: String,
     },
 }
 
-/// The keys of each verb; those in brackets may be left out.
+/// Keys of each verb. Keys in brackets are optional.
 const VERBS: &Verbs = &[
     ("add-spine", &["id", "ip"]),
     ("remove-spine", &["id"]),
@@ -128,12 +130,12 @@ const VERBS: &Verbs = &[
     ("register", &["leaf", "ip", "pool", "workers"]),
 ];
 
-/// The policy of agents unless a command names another.
+/// Default policy of agents.
 const AGENT_POLICY: &str = "cfcfs(silence-ms=0)";
-/// Workers that a fabric may have: what there is room for in a snapshot.
+/// Maximum number of workers in a fabric: the room in a snapshot.
 pub const FABRIC_WORKERS_MAX: usize = 1 << 24;
 
-/// What may stand for a node's id.
+/// Allowed ids of a node.
 const NODE: (u16, &str) = (WORKER_ID_MAX, "an id, 0 to 32766");
 
 fn node(values: &Values<'_>, key: &str) -> Result<u16, ChangeError> {
@@ -148,13 +150,13 @@ fn count(values: &Values<'_>, key: &str, least: usize, most: usize) -> Result<us
     if is_right { Ok(found) } else { Err(text(format!("{key}={found}"), allowed)) }
 }
 
-/// A policy as it is written, after a look whether there is one.
+/// Returns a policy's text after checking that the policy exists.
 fn policy(values: &Values<'_>, key: &str) -> Result<Option<String>, ChangeError> {
     let Some(name) = values.get(key) else { return Ok(None) };
     Ok(Some(name.parse::<PolicySpec>()?.to_string()))
 }
 
-/// The spines' policy that goes with a leaf's.
+/// Returns the spines' policy that matches a leaf's.
 fn over_racks(policy: &str) -> String {
     let entry = policy.parse::<PolicySpec>().ok().and_then(|policy| policy.entry().over_racks);
     entry.map_or("random", |entry| entry.policy).to_owned()
@@ -241,7 +243,7 @@ fn with<T: Display>(key: &str, value: Option<T>) -> String {
     value.map_or_else(String::new, |value| format!(" {key}={value}"))
 }
 
-/// As it is read.
+/// Formats a command in the form that is parsed.
 impl Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_told_with_what_is() {
+    fn invalid_command_lists_the_valid_ones() {
         for (bad, says) in [
             ("", "allowed: add-spine, remove-spine"),
             ("add-leaf ip=10.0.2.1", "no `id` in `add-leaf`; allowed: add-leaf id=… ip=…"),

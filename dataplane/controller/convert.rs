@@ -1,4 +1,4 @@
-//! Between messages of the fabric's gRPC and what they mean.
+//! Conversion between messages of the fabric's gRPC service and values.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -15,10 +15,10 @@ use crate::control::{overflow_name, overflow_named};
 use crate::limits::WORKER_ID_MAX;
 use crate::wire::ether::Mac;
 
-/// The version of the protocol between controllers and nodes.
+/// Version of the protocol between controllers and nodes.
 pub const PROTOCOL: u32 = 1;
 
-/// Why a message means nothing.
+/// Error of an invalid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: it is not of this protocol's version {PROTOCOL}, or damaged")]
 pub struct MessageError(String);
@@ -36,24 +36,24 @@ fn worker(value: u32) -> Result<u16, MessageError> {
         .and_then(|id| if id <= WORKER_ID_MAX { Ok(id) } else { wrong(format!("worker {id}")) })
 }
 
-/// Ids of workers.
+/// Converts ids of workers.
 ///
 /// # Errors
-/// The one that is none.
+/// If a number is not a worker's id. The error names it.
 pub fn workers(ids: &[u32]) -> Result<Vec<u16>, MessageError> {
     ids.iter().map(|&id| worker(id)).collect()
 }
 
-/// The address in a text.
+/// Parses an address.
 ///
 /// # Errors
-/// When it is none.
+/// If the text is not an address.
 pub fn address(text: &str) -> Result<Ipv4Addr, MessageError> {
     let shown: String = text.chars().take(40).collect();
     text.parse().or_else(|_| wrong(format!("address {shown:?}")))
 }
 
-/// A pool, as it is told.
+/// Returns the message for a pool.
 #[must_use]
 pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, Ipv4Addr)>) -> proto::Pool {
     proto::Pool {
@@ -95,7 +95,7 @@ fn pool_view(of: proto::Pool) -> Result<(u16, PoolView), MessageError> {
     Ok((small(of.id)?, PoolView { settings, spine }))
 }
 
-/// What a node is told.
+/// Returns the message that sends a delta to a node.
 #[must_use]
 pub fn message(term: u64, version: u64, snapshot: bool, delta: &Delta) -> proto::FollowReply {
     let server = |(ip, server): (&Ipv4Addr, &ServerView)| proto::Server {
@@ -119,7 +119,7 @@ pub fn message(term: u64, version: u64, snapshot: bool, delta: &Delta) -> proto:
         snapshot,
         pools: put.pools.iter().map(|(&id, of)| pool(id, &of.settings, of.spine)).collect(),
         servers: put.servers.iter().map(server).collect(),
-        workers: alike(&put.workers),
+        workers: group_equal(&put.workers),
         racks: put.racks.iter().map(rack).collect(),
         gone_pools: ids(&delta.pools),
         gone_servers: delta.servers.iter().map(ToString::to_string).collect(),
@@ -128,8 +128,8 @@ pub fn message(term: u64, version: u64, snapshot: bool, delta: &Delta) -> proto:
     }
 }
 
-/// Workers of which all but the ids is the same, together.
-fn alike(all: &BTreeMap<u16, WorkerView>) -> Vec<proto::Workers> {
+/// Groups workers that differ only in their ids.
+fn group_equal(all: &BTreeMap<u16, WorkerView>) -> Vec<proto::Workers> {
     let mut found = BTreeMap::<_, proto::Workers>::new();
     for (&id, of) in all {
         let key = (of.server, of.pool, of.is_drained, of.speed.to_bits());
@@ -145,10 +145,10 @@ fn alike(all: &BTreeMap<u16, WorkerView>) -> Vec<proto::Workers> {
     found.into_values().collect()
 }
 
-/// What a message changes.
+/// Returns the delta in a message.
 ///
 /// # Errors
-/// What in it means nothing.
+/// If a part of the message is invalid. The error describes it.
 pub fn delta(from: proto::FollowReply) -> Result<Delta, MessageError> {
     let mut put = View::default();
     for of in from.pools {
@@ -182,10 +182,10 @@ pub fn delta(from: proto::FollowReply) -> Result<Delta, MessageError> {
     })
 }
 
-/// Who a node says it is.
+/// Returns the node that sent a hello.
 ///
 /// # Errors
-/// When that is nobody.
+/// If the message does not name a node.
 pub fn node(hello: &proto::Hello) -> Result<NodeId, MessageError> {
     match hello.kind() {
         proto::Kind::Spine => Ok(NodeId::Spine(small(hello.id)?)),
@@ -195,7 +195,7 @@ pub fn node(hello: &proto::Hello) -> Result<NodeId, MessageError> {
     }
 }
 
-/// What a node says first.
+/// Returns a node's first message.
 #[must_use]
 pub fn hello(node: NodeId, instance: u64, (version, term): (u64, u64)) -> proto::Hello {
     let (kind, id, address) = match node {
@@ -206,7 +206,7 @@ pub fn hello(node: NodeId, instance: u64, (version, term): (u64, u64)) -> proto:
     proto::Hello { protocol: PROTOCOL, kind: kind.into(), id, address, instance, term, version }
 }
 
-/// The status that a refused command has.
+/// Returns the gRPC status for a refused command.
 #[must_use]
 pub fn command_status(error: &CommandError) -> Status {
     let code = match error {

@@ -1,4 +1,4 @@
-//! From a command to what it changes: the only place where something is decided about a fabric.
+//! Effects of commands. All decisions about a fabric are made here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use crate::config::is_unicast;
 use crate::limits::MEMBERS_MAX;
 use crate::policy::{PolicySpec, Runs};
 
-/// A fabric on its way to the next version, with the steps so far.
+/// Fabric on its way to the next version, with the events so far.
 struct Draft {
     fabric: Fabric,
     events: Vec<Event>,
@@ -22,10 +22,10 @@ struct Draft {
 type Decided<T = ()> = Result<T, CommandError>;
 
 impl Fabric {
-    /// What a command changes: the steps to the next version, and that version. No steps when it changes nothing.
+    /// Returns the events of a command, and the fabric after them. No events means no change.
     ///
     /// # Errors
-    /// Why the command can't be.
+    /// If the command is refused. The error is the reason.
     pub fn decide(&self, command: &Command) -> Decided<(Vec<Event>, Self)> {
         let mut draft = Draft { fabric: self.clone(), events: Vec::new() };
         draft.command(command)?;
@@ -38,9 +38,12 @@ impl Fabric {
 }
 
 impl Fabric {
-    /// A spine is to be taken to be down, as by [`Command::FailSpine`]: it does not follow any more, all leaves that are linked to it
-    /// and follow hear nothing of it, and another that follows could do its part. One that still follows has only lost its links, or
-    /// stands still. `follows` tells who follows, `hears_nothing` of a leaf whether it hears nothing of the spine.
+    /// Returns true if a spine should be marked as down, like by [`Command::FailSpine`].
+    ///
+    /// Three conditions must hold. The spine no longer follows. All following leaves linked to it, at least
+    /// one, report it as silent. Another following spine could replace it. A spine that still follows has
+    /// only lost its links, or stalls. `follows` returns true for a node that follows. `hears_nothing`
+    /// returns true for a leaf that reports the spine as silent.
     #[must_use]
     pub fn is_spine_down(
         &self,
@@ -276,7 +279,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Gives workers another pool, as far as they have not got it.
+    /// Assigns workers to a pool, or to none. Skips workers that are there already.
     fn assign(&mut self, leaf: u16, workers: Vec<u16>, pool: Option<u16>) {
         let Some(rack) = self.fabric.leaves.get(&leaf) else { return };
         let other = |id: &u16| rack.workers.get(id).is_some_and(|worker| worker.pool != pool);
@@ -321,12 +324,13 @@ impl Draft {
         Ok(())
     }
 
-    /// Workers that a pool may take.
+    /// Returns the number of workers that a pool may take.
     fn free(&self) -> usize {
         self.fabric.leaves.values().map(|leaf| leaf.free_count()).sum()
     }
 
-    /// Lets workers go until so many are left: from the racks with most of them, those that came last first.
+    /// Frees workers until `left` remain. Takes from the racks with the most workers of the pool, highest ids
+    /// first.
     fn shrink(&mut self, pool: u16, left: usize) {
         let mut racks: BTreeMap<u16, u32> = self.fabric.racks(pool).collect();
         let mut more = self.fabric.members(pool).saturating_sub(left);
@@ -396,7 +400,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Gives pools that are short what is free, and links racks.
+    /// Fills pools that lack workers with free ones, and links racks to spines.
     fn settle(&mut self, before: &Fabric) {
         let fabric = &self.fabric;
         let is_short = |id: &u16| fabric.members(*id) < fabric.pools[id].settings.workers;
@@ -418,7 +422,7 @@ impl Draft {
         }
     }
 
-    /// Pools of which racks, or what links depend on, may be others than before.
+    /// Returns the pools whose racks may have changed, or the inputs of their links.
     fn touched(&self, before: &Fabric) -> BTreeSet<u16> {
         let fabric = &self.fabric;
         if fabric.spines != before.spines {
@@ -444,7 +448,7 @@ impl Draft {
         touched
     }
 
-    /// Takes free workers for a pool that has fewer than it is to have; returns how many.
+    /// Takes free workers for a pool that lacks workers. Returns their number.
     fn fill(&mut self, pool: u16) -> usize {
         let Some(settings) = self.fabric.pools.get(&pool).map(|pool| &pool.settings) else {
             return 0;
@@ -468,10 +472,10 @@ impl Draft {
         taken.values().sum()
     }
 
-    /// So many free workers of a rack, from its servers in turn.
+    /// Chooses `count` free workers of a rack, from its servers in turn.
     fn choose(&self, leaf: u16, count: usize) -> Vec<u16> {
         let Some(rack) = self.fabric.leaves.get(&leaf) else { return Vec::new() };
-        // Workers of one server mostly stand together.
+        // Workers of one server mostly have adjacent ids.
         let (mut turns, mut at) = (Vec::<(Ipv4Addr, usize)>::new(), 0);
         let mut free = Vec::new();
         for (id, worker) in rack.free() {
@@ -496,7 +500,7 @@ impl Draft {
         ids
     }
 
-    /// Links a pool's racks; `spines` are those that are up, with all their links.
+    /// Links a pool's racks to spines. `spines` holds the number of links of each spine that is up.
     fn link(&mut self, pool: u16, spines: &mut BTreeMap<u16, usize>) {
         let Some(there) = self.fabric.pools.get(&pool).cloned() else { return };
         let racks: Vec<_> = self.fabric.racks(pool).map(|(leaf, _)| leaf).collect();

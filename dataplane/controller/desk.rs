@@ -1,5 +1,5 @@
-//! The one place of a controller that changes the truth: it leads or waits to, does what is asked for in turn, and tells all who
-//! listen of each version once the store keeps it.
+//! Desk: the only place of a controller that changes the desired state. It leads or waits for the lead,
+//! executes requests in turn, and publishes each version after the store has kept it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,34 +13,34 @@ use super::lease::Lease;
 use super::store::{Store, StoreError};
 use super::view::NodeId;
 
-/// After so many versions all of it is kept anew, instead of what led there.
+/// Number of versions after which the store is compacted into one whole fabric.
 const COMPACT: u64 = 1024;
-/// A store has so long to hear that another may lead.
+/// Timeout for releasing the lead in the store.
 const RESIGN_MAX: Duration = Duration::from_secs(2);
-/// Between two tries at a store that does not answer.
+/// Delay before the next attempt at a store that does not answer.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Reason of a controller whose lease is over and whose desk has not noticed it yet.
+/// Reason given by a controller whose lease has ended before its desk noticed.
 const LEASE_IS_OVER: &str = "its lease is over";
 
-/// What others see of a controller.
+/// Role of a controller at one moment.
 #[derive(Clone, Debug)]
 pub enum Standing {
-    /// It does not lead: for this reason.
+    /// Standby, with the reason.
     StandsBy(Arc<str>),
-    /// It leads.
+    /// Leader.
     Leads {
-        /// Larger than that of each controller before.
+        /// Term: larger than all earlier ones.
         term: u64,
-        /// What there is.
+        /// Current fabric.
         fabric: Arc<Fabric>,
-        /// How long this holds.
+        /// Lease that limits this role.
         lease: Lease,
     },
 }
 
 impl Standing {
-    /// A leader whose lease is over stands by.
+    /// Returns the current role: a leader whose lease is over is a standby.
     fn at_this_moment(&self) -> Self {
         match self {
             Self::Leads { lease, .. } if !lease.holds() => Self::StandsBy(LEASE_IS_OVER.into()),
@@ -49,23 +49,24 @@ impl Standing {
     }
 }
 
-/// Read access to a controller's standing. Each read compares the lease with the clock, so nobody answers for a leader whose lease is over.
+/// Read access to a controller's standing. Each read compares the lease with the clock, so an ended lease
+/// never gives an answer of a leader.
 #[derive(Clone, Debug)]
-pub(super) struct StandingReader {
+pub(super) struct PersistentReader {
     standing: watch::Receiver<Standing>,
-    /// [`Self::changed`] has returned the end of the lease that `standing` has.
+    /// True after [`Self::changed`] has reported the end of the lease in `standing`.
     has_ended: bool,
 }
 
-impl StandingReader {
-    /// Makes the standing of a controller that has not led, and its reader.
+impl PersistentReader {
+    /// Creates the standing of a controller that has not led yet, and its reader.
     pub fn new() -> (watch::Sender<Standing>, Self) {
         let began = Standing::StandsBy("it has not led yet".into());
         let (sender, standing) = watch::channel(began);
         (sender, Self { standing, has_ended: false })
     }
 
-    /// Returns the standing at this moment.
+    /// Returns the current standing.
     pub fn now(&self) -> Standing {
         self.standing.borrow().at_this_moment()
     }
@@ -77,7 +78,7 @@ impl StandingReader {
         Self { standing, has_ended: false }
     }
 
-    /// Waits for another standing; the end of a lease is one, too. `None` when the controller ends.
+    /// Waits for another standing, including the end of a lease. Returns `None` when the controller ends.
     pub async fn changed(&mut self) -> Option<Standing> {
         let lease = match &*self.standing.borrow() {
             Standing::Leads { lease, .. } if !self.has_ended => Some(lease.clone()),
@@ -101,20 +102,20 @@ impl StandingReader {
     }
 }
 
-/// Why something that was asked for has not been done, or may not have been.
+/// Reason why a request was not executed, or may not have been.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The command can't be.
+    /// The command is refused.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// The version is another one.
+    /// The fabric has another version.
     #[error(
         "the fabric's version is {found}, not {wanted}: look at what has changed since, and ask again"
     )]
     Version {
-        /// That of the fabric.
+        /// Version of the fabric.
         found: u64,
-        /// The one that was asked for.
+        /// Version named in the request.
         wanted: u64,
     },
     /// A node has a newer version than the store.
@@ -130,64 +131,64 @@ pub enum AskError {
         /// The store's version.
         found: u64,
     },
-    /// The store has not kept it, or not said so.
+    /// The store did not keep the change, or did not confirm it.
     #[error("{0}")]
     Store(String),
-    /// It does not lead.
+    /// The controller does not lead.
     #[error("this controller stands by: {0}")]
     StandsBy(Arc<str>),
 }
 
-/// What was done.
+/// Result of a request.
 #[derive(Clone, Debug)]
-pub struct Done {
-    /// The fabric that has it.
+pub struct CommandResult {
+    /// Fabric after the request.
     pub fabric: Arc<Fabric>,
-    /// The pool that was made, if one was.
+    /// Pool that was created or changed, if any.
     pub pool: Option<u16>,
 }
 
 /// Request to the desk.
 #[derive(Debug)]
 pub enum Request {
-    /// Do this command.
+    /// Execute this command.
     Command(Command),
     /// Raise the fabric's version above this one.
     Raise(u64),
 }
 
-/// A request, and who waits for the answer.
+/// Request with the channel for its answer.
 #[derive(Debug)]
-pub struct Ask {
-    /// What is asked for.
+pub struct CommandRequest {
+    /// Request.
     pub request: Request,
-    /// Only at this version.
+    /// Version that the fabric must have, if given.
     pub if_version: Option<u64>,
-    /// Where the answer goes.
-    pub answer: oneshot::Sender<Result<Done, AskError>>,
+    /// Channel for the answer.
+    pub answer: oneshot::Sender<Result<CommandResult, AskError>>,
 }
 
-/// What changes the truth.
+/// Writer of the desired state.
 #[derive(Debug)]
 pub(super) struct Desk<S> {
     pub store: S,
-    pub asked: mpsc::Receiver<Ask>,
+    pub asked: mpsc::Receiver<CommandRequest>,
     pub standing: watch::Sender<Standing>,
-    /// The newest term and version that it has led with.
+    /// Newest term and version with which it has led.
     pub known: (u64, u64),
 }
 
 impl<S: Store> Desk<S> {
-    /// Leads or waits to, until `stopped`.
+    /// Leads or waits for the lead until `stopped`.
     ///
     /// # Errors
-    /// When the store can't be used until a person mends it.
+    /// If the store needs repair by an operator before it can be used.
     pub async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<(), StoreError> {
         let ended = tokio::select! {
             reason = self.serve() => Err(reason),
             _ = stopped.wait_for(|stop| *stop) => Ok(()),
         };
-        // A lease that is not given back ends by itself.
+        // A lease that is not released ends by itself.
         let _ = tokio::time::timeout(RESIGN_MAX, self.store.resign()).await;
         ended
     }
@@ -212,7 +213,7 @@ impl<S: Store> Desk<S> {
                 log::error!("{reason}");
             }
             if matches!(reason, StoreError::WentBack { .. }) {
-                // Another one, started since, may take it as it is.
+                // Another controller, started since, may accept the older version.
                 self.store.resign().await;
             }
             self.stand_by(&reason.to_string());
@@ -226,7 +227,7 @@ impl<S: Store> Desk<S> {
         self.standing.send_replace(Standing::StandsBy(reason.into()));
     }
 
-    /// Waits for the lead; who asks meanwhile is told that somebody else has it.
+    /// Waits for the lead. Refuses requests in the meantime.
     async fn begin(&mut self) -> Result<(u64, Arc<Fabric>), StoreError> {
         let (store, asked, standing) = (&mut self.store, &mut self.asked, &self.standing);
         let known = self.known;
@@ -266,7 +267,8 @@ impl<S: Store> Desk<S> {
         }
     }
 
-    /// Does what is asked for until it leads no more; returns why. The end of the lease ends it, whatever the store is doing.
+    /// Executes requests until the lead ends. Returns the reason. The end of the lease ends it at once, even
+    /// during a call to the store.
     async fn lead(&mut self, term: u64, mut fabric: Arc<Fabric>) -> StoreError {
         log::info!("leads with term {term} from version {}", fabric.version);
         self.known = (term, fabric.version);
@@ -279,7 +281,7 @@ impl<S: Store> Desk<S> {
                 Some(ask) = self.asked.recv() => ask,
                 else => return StoreError::Deposed,
             };
-            // This process may have been stopped since the last look at the clock.
+            // The process may have been stopped since the last check of the clock.
             if !lease.holds() {
                 let _ = ask.answer.send(Err(AskError::StandsBy(LEASE_IS_OVER.into())));
                 return StoreError::Deposed;
@@ -307,7 +309,7 @@ impl<S: Store> Desk<S> {
                     return lost;
                 }
             }
-            // Counted from the store's base: a lead may be shorter than so many versions.
+            // Counted from the store's base, because one lead may be shorter than `COMPACT` versions.
             if fabric.version.saturating_sub(self.store.base()) >= COMPACT {
                 let compacted = tokio::select! {
                     compacted = self.store.compact(&fabric) => compacted,
@@ -325,12 +327,12 @@ impl<S: Store> Desk<S> {
         self.standing.send_replace(Standing::Leads { term, fabric, lease });
     }
 
-    /// Does one thing. What the store does not keep is told apart from what is refused.
+    /// Executes one request. The inner `Err` holds an error of the store; the inner `Ok` holds a refusal.
     async fn take(
         &mut self,
         fabric: &Arc<Fabric>,
-        ask: &Ask,
-    ) -> Result<Done, Result<AskError, StoreError>> {
+        ask: &CommandRequest,
+    ) -> Result<CommandResult, Result<AskError, StoreError>> {
         let command = match &ask.request {
             Request::Command(command) => command,
             Request::Raise(above) => return self.raise(fabric, *above).await.map_err(Err),
@@ -345,15 +347,19 @@ impl<S: Store> Desk<S> {
             _ => None,
         });
         if events.is_empty() {
-            return Ok(Done { fabric: Arc::clone(fabric), pool });
+            return Ok(CommandResult { fabric: Arc::clone(fabric), pool });
         }
         self.store.append(next.version, &events).await.map_err(Err)?;
         log::info!("version {}: {}", next.version, command);
-        Ok(Done { fabric: Arc::new(next), pool })
+        Ok(CommandResult { fabric: Arc::new(next), pool })
     }
 
-    /// Raises the version above one that a node has. Nothing else changes.
-    async fn raise(&mut self, fabric: &Arc<Fabric>, above: u64) -> Result<Done, StoreError> {
+    /// Raises the fabric's version above a node's version, with no other change.
+    async fn raise(
+        &mut self,
+        fabric: &Arc<Fabric>,
+        above: u64,
+    ) -> Result<CommandResult, StoreError> {
         let mut next = Arc::clone(fabric);
         if above >= fabric.version {
             let version = above.saturating_add(1);
@@ -361,11 +367,11 @@ impl<S: Store> Desk<S> {
             self.store.compact(&next).await?;
             log::warn!("version {version}: restored from version {}", fabric.version);
         }
-        Ok(Done { fabric: next, pool: None })
+        Ok(CommandResult { fabric: next, pool: None })
     }
 }
 
-fn refuse(standing: &watch::Sender<Standing>, ask: Ask) {
+fn refuse(standing: &watch::Sender<Standing>, ask: CommandRequest) {
     let reason = match &*standing.borrow() {
         Standing::StandsBy(reason) => Arc::clone(reason),
         Standing::Leads { .. } => "it begins".into(),
@@ -373,7 +379,7 @@ fn refuse(standing: &watch::Sender<Standing>, ask: Ask) {
     let _ = ask.answer.send(Err(AskError::StandsBy(reason)));
 }
 
-/// What may not be as it is meant.
+/// Returns notes for operators on probably unintended conditions, such as a pool with too few workers.
 pub(super) fn notes(fabric: &Fabric) -> Vec<String> {
     let up = fabric.spine_links().len();
     let mut notes = Vec::new();

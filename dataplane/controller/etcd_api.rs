@@ -33,7 +33,7 @@ pub struct KeyValue {
 pub struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: ::prost::alloc::vec::Vec<u8>,
-    /// Keys up to this one; empty: the key alone.
+    /// End of the range of keys, exclusive. Empty: only `key`.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: ::prost::alloc::vec::Vec<u8>,
     #[prost(int64, tag = "3")]

@@ -1,5 +1,5 @@
-//! What a command has changed, in the smallest steps: they are what a store keeps, and applying them needs no decision, so that
-//! what was decided once stays so.
+//! Events: the smallest changes of a fabric. A store keeps them. Applying an event makes no decision, so each
+//! decision is made only once.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
 use crate::wire::ether::Mac;
 
-/// Ids, kept as ranges.
+/// Ids, serialized as ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<(u16, u16)>", into = "Vec<(u16, u16)>")]
 pub struct Ids(pub Vec<u16>);
@@ -28,36 +28,36 @@ impl From<Ids> for Vec<(u16, u16)> {
     }
 }
 
-/// One step.
+/// Smallest change of a fabric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "ids, and the fields of what they name")]
 pub enum Event {
-    /// A spine is there, or is another than before.
+    /// Adds or replaces a spine.
     Spine { id: u16, ip: Ipv4Addr, is_failed: bool },
-    /// A spine has gone.
+    /// Removes a spine.
     SpineGone { id: u16 },
-    /// A leaf is there, or is another than before; its rack stays.
+    /// Adds or replaces a leaf. Its rack stays.
     Leaf { id: u16, ip: Ipv4Addr, is_failed: bool },
-    /// A leaf has gone, with its rack.
+    /// Removes a leaf with its rack.
     LeafGone { id: u16 },
-    /// A server is in a leaf's rack, or is another than before; its workers stay.
+    /// Adds or replaces a server in a leaf's rack. Its workers stay.
     Server { leaf: u16, ip: Ipv4Addr, mac: Option<String>, registers: bool, is_drained: bool },
-    /// A server has gone, with its workers.
+    /// Removes a server with its workers.
     ServerGone { leaf: u16, ip: Ipv4Addr },
-    /// Workers are on a server, of no pool.
+    /// Puts workers without a pool on a server.
     Workers { leaf: u16, server: Ipv4Addr, ids: Ids, speed: f64 },
-    /// Workers have another pool, or none.
+    /// Assigns workers to a pool, or to none.
     Assign { leaf: u16, ids: Ids, pool: Option<u16> },
-    /// A pool is there, or is another than before; its workers and links stay.
+    /// Adds or replaces a pool. Its workers and links stay.
     Pool { id: u16, settings: PoolSettings },
-    /// A pool has gone; its workers are of no pool.
+    /// Removes a pool. Its workers have no pool then.
     PoolGone { id: u16 },
-    /// A pool's rack is linked to another spine, or to none.
+    /// Links a pool's rack to another spine, or to none.
     Link { pool: u16, leaf: u16, spine: Option<u16> },
 }
 
-/// Counts a worker that a pool has, or has no more.
+/// Updates the number of a pool's workers for one worker that it gained or lost.
 fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_there: bool) {
     let Some(pool) = pool else { return };
     let all = members.entry(pool).or_default();
@@ -68,20 +68,20 @@ fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_there: bool) 
 }
 
 impl Fabric {
-    /// Takes a step. One that names what is not there does nothing.
+    /// Applies an event. An event that names a missing object has no effect.
     pub fn take(&mut self, event: &Event) {
         match event {
             Event::Assign { leaf, ids, pool } => self.count_assigned(*leaf, &ids.0, *pool),
             Event::LeafGone { id } => self.forget(*id, |_| true),
             Event::ServerGone { leaf, ip } => self.forget(*leaf, |worker| worker.server == *ip),
-            // Ids that there were before are others' from now on.
+            // Existing workers with these ids lose their pool.
             Event::Workers { leaf, ids, .. } => self.count_assigned(*leaf, &ids.0, None),
             _ => {}
         }
         self.change(event);
     }
 
-    /// Counts workers that get another pool.
+    /// Updates the numbers of members for workers that change their pool.
     fn count_assigned(&mut self, leaf: u16, ids: &[u16], pool: Option<u16>) {
         let Some(leaf) = self.leaves.get(&leaf) else { return };
         for worker in ids.iter().filter_map(|id| leaf.workers.get(id)) {
@@ -90,7 +90,7 @@ impl Fabric {
         }
     }
 
-    /// Counts those workers of a rack no more.
+    /// Updates the numbers of members for removed workers of a rack.
     fn forget(&mut self, leaf: u16, is_gone: impl Fn(&Worker) -> bool) {
         let Some(leaf) = self.leaves.get(&leaf) else { return };
         for worker in leaf.workers.values().filter(|worker| is_gone(worker)) {
@@ -147,7 +147,7 @@ impl Fabric {
         }
     }
 
-    /// The steps that lead here from an empty fabric.
+    /// Returns the events that lead from an empty fabric to this one.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         let spine = |(&id, spine): (&u16, &Spine)| Event::Spine {

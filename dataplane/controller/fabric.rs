@@ -1,7 +1,7 @@
-//! What there is in a fabric, as one value with a version: spines, leaves, the servers of their racks, workers, pools, and which
-//! spine each pool's rack is linked to.
+//! Desired state of a fabric at one version: spines, leaves, the servers of their racks, workers, pools, and
+//! the spine of each pool's rack.
 //!
-//! Leaves and pools are shared with the versions before, so another version costs only what differs in it.
+//! Versions share unchanged leaves and pools, so a new version costs only its differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -13,54 +13,54 @@ use super::place::Placement;
 use crate::policy::Overflow;
 use crate::wire::ether::Mac;
 
-/// A spine.
+/// Spine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spine {
-    /// Its address towards leaves.
+    /// Address towards leaves.
     pub ip: Ipv4Addr,
-    /// It is down, by an operator's word: no rack is linked to it.
+    /// True if it is marked as down: no rack is linked to it.
     pub is_failed: bool,
 }
 
-/// A host that workers run on.
+/// Host of workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Its MAC address, unless its leaf finds it by ARP.
+    /// MAC address; `None` if the leaf finds it by ARP.
     pub mac: Option<Mac>,
-    /// Its workers register themselves.
+    /// True if its workers register themselves.
     pub registers: bool,
-    /// Its workers get no new tasks, and no pool takes them.
+    /// True if it is drained: its workers get no new tasks, and no pool takes them.
     pub is_drained: bool,
 }
 
-/// A worker.
+/// Worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worker {
-    /// Its server's address.
+    /// Address of its server.
     pub server: Ipv4Addr,
-    /// The pool that it serves.
+    /// Pool that it serves.
     pub pool: Option<u16>,
-    /// How fast it is, relative to others.
+    /// Relative speed.
     pub speed: f64,
 }
 
-/// A leaf and its rack.
+/// Leaf and its rack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leaf {
-    /// Its address towards spines.
+    /// Address towards spines.
     pub ip: Ipv4Addr,
-    /// It is down, by an operator's word: no pool has workers there.
+    /// True if it is marked as down: no pool has workers there.
     pub is_failed: bool,
-    /// The rack's servers.
+    /// Servers of the rack.
     pub servers: BTreeMap<Ipv4Addr, Server>,
-    /// The rack's workers, by id.
+    /// Workers of the rack, by id.
     pub workers: BTreeMap<u16, Worker>,
-    /// How many of them each pool has, of those that have any.
+    /// Number of workers that each pool has in this rack. Pools without workers are absent.
     pub pools: BTreeMap<u16, u32>,
 }
 
 impl Leaf {
-    /// A leaf whose rack is empty.
+    /// Creates a leaf with an empty rack.
     #[must_use]
     pub fn new(ip: Ipv4Addr) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Leaf {
         }
     }
 
-    /// How many workers a pool may take here.
+    /// Returns the number of workers that a pool may take from this rack.
     #[must_use]
     pub fn free_count(&self) -> usize {
         if self.is_failed || self.servers.values().any(|server| server.is_drained) {
@@ -81,7 +81,7 @@ impl Leaf {
         self.workers.len() - self.pools.values().map(|&count| count as usize).sum::<usize>()
     }
 
-    /// Its workers that a pool may take: of no pool yet, on servers that are not drained.
+    /// Returns the workers that a pool may take: without a pool, on servers that are not drained.
     pub fn free(&self) -> impl Iterator<Item = (u16, &Worker)> {
         let drained: Vec<Ipv4Addr> =
             self.servers.iter().filter(|(_, one)| one.is_drained).map(|(&ip, _)| ip).collect();
@@ -90,7 +90,7 @@ impl Leaf {
         workers.filter(move |(_, worker)| may(worker)).map(|(&id, worker)| (id, worker))
     }
 
-    /// Counts a worker that a pool gets or loses.
+    /// Updates the number of a pool's workers by `more`.
     pub(super) fn count(&mut self, pool: Option<u16>, more: i64) {
         let Some(pool) = pool else { return };
         let count = self.pools.entry(pool).or_default();
@@ -101,44 +101,44 @@ impl Leaf {
     }
 }
 
-/// What an operator says of a pool.
+/// Settings of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSettings {
-    /// The leaves' policy, over workers.
+    /// Policy of the leaves, over workers.
     pub policy: String,
-    /// The spines' policy, over racks.
+    /// Policy of the spines, over racks.
     pub spine_policy: String,
-    /// The agents' policy, over the workers of a host.
+    /// Policy of the agents, over the workers of a host.
     pub agent_policy: String,
-    /// Tasks that may wait for a worker on each core of a leaf.
+    /// Maximum number of queued tasks on each core of a leaf.
     pub queue: usize,
-    /// What becomes of those beyond.
+    /// Treatment of tasks that exceed the queue.
     pub overflow: Overflow,
-    /// Workers that it is to have.
+    /// Desired number of workers.
     pub workers: usize,
-    /// How they are chosen.
+    /// Placement of the workers among racks.
     pub placement: Placement,
-    /// Spines that its racks are linked to; 0: it has none, and clients send to leaves.
+    /// Number of spines that its racks are linked to; 0 if clients send to leaves.
     pub spines: usize,
-    /// The address that clients send its tasks to, at all its spines.
+    /// Address for the pool's tasks at all its spines.
     pub address: Option<Ipv4Addr>,
-    /// Workers that register for it join while it has fewer than so many.
+    /// Number of workers up to which workers that register for it join.
     pub admits: usize,
 }
 
-/// A pool.
+/// Pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// What it is to be.
+    /// Settings.
     pub settings: PoolSettings,
-    /// The spine of each of its racks, by leaf.
+    /// Spine of each of its racks, by leaf.
     pub links: BTreeMap<u16, u16>,
 }
 
-/// All of it at one version.
+/// Whole fabric at one version.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fabric {
-    /// Its number: one more with each command that changes something.
+    /// Version. Each command with an effect raises it by one.
     pub version: u64,
     /// Spines, by id.
     pub spines: BTreeMap<u16, Spine>,
@@ -146,31 +146,31 @@ pub struct Fabric {
     pub leaves: BTreeMap<u16, Arc<Leaf>>,
     /// Pools, by id.
     pub pools: BTreeMap<u16, Arc<Pool>>,
-    /// Workers that each pool has in all racks, of those that have any.
+    /// Number of workers that each pool has in all racks. Pools without workers are absent.
     pub(super) members: BTreeMap<u16, usize>,
 }
 
 impl Fabric {
-    /// The leaf that has this server in its rack.
+    /// Returns the leaf that has this server in its rack.
     #[must_use]
     pub fn leaf_of(&self, server: Ipv4Addr) -> Option<u16> {
         let mut leaves = self.leaves.iter();
         leaves.find(|(_, leaf)| leaf.servers.contains_key(&server)).map(|(&id, _)| id)
     }
 
-    /// The racks in which a pool has workers, with how many.
+    /// Returns the racks in which a pool has workers, with their number.
     pub fn racks(&self, pool: u16) -> impl Iterator<Item = (u16, u32)> {
         let count = move |(&id, leaf): (&u16, &Arc<Leaf>)| Some((id, *leaf.pools.get(&pool)?));
         self.leaves.iter().filter_map(count)
     }
 
-    /// Workers that a pool has.
+    /// Returns the number of workers that a pool has.
     #[must_use]
     pub fn members(&self, pool: u16) -> usize {
         self.members.get(&pool).copied().unwrap_or_default()
     }
 
-    /// Spines that racks may be linked to, with how many are.
+    /// Returns the spines that racks may be linked to, with the number of links of each.
     #[must_use]
     pub fn spine_links(&self) -> BTreeMap<u16, usize> {
         let up = self.spines.iter().filter(|(_, spine)| !spine.is_failed);
@@ -181,7 +181,7 @@ impl Fabric {
         links
     }
 
-    /// Who has this address already, for people.
+    /// Describes the current owner of an address, for messages.
     #[must_use]
     pub fn owner_of(&self, ip: Ipv4Addr) -> Option<String> {
         let spine = self.spines.iter().find(|(_, spine)| spine.ip == ip);
@@ -194,7 +194,7 @@ impl Fabric {
             .or_else(|| self.leaf_of(ip).map(|leaf| format!("a server of leaf {leaf}")))
     }
 
-    /// What contradicts itself in it, a line each: nothing, whatever commands it was made by.
+    /// Returns the inconsistencies of the fabric, one line each. No sequence of commands causes any.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();

@@ -1,5 +1,6 @@
-//! A node that follows a controller: it is told what it is to be, makes itself so by the same changes as an operator's, and says
-//! so. While no controller answers it stays as it is, and looks for one again.
+//! Follower: a node that receives its desired state from a controller. It applies the state by the same
+//! changes as an operator, and acknowledges it. While no controller answers, the node keeps its state and
+//! tries to connect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,48 +20,51 @@ use super::convert;
 use super::generated as proto;
 use super::generated::follow_request::Message;
 use super::view::{NodeId, PoolView, View};
-use crate::admin::{Followed, Follows, Handle, RequestError, Seen, Told, stay_on};
+use crate::admin::{
+    FollowResult, FollowerKind, Handle, KnownState, NodeSnapshot, RequestError, stay_on,
+};
 use crate::config::{ControllerAddress, FollowConfig};
 use crate::control::{Membership, Pool, Server, Spine, Worker};
 use crate::policy::signals::Protocol;
 use crate::policy::{PolicySpec, Reports};
-use crate::stage::Newcomer;
+use crate::stage::UnknownWorker;
 use crate::stage::network::SpineLink;
 use crate::state::Presence;
 
-/// Between two tries to reach a controller: the first, and the most.
+/// Delay before the next attempt to reach a controller: the first, and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
-/// A node that could not take all of a version tries again after so long: workers must leave before others come.
+/// Delay before a node retries a version that it could apply only in part: workers must leave before others
+/// join.
 const AGAIN: Duration = Duration::from_millis(50);
 /// The same after a refusal.
 const AFTER_REFUSAL: Duration = Duration::from_secs(1);
-/// What the node sees is looked at so often.
+/// Interval between checks of the node's workers.
 const LOOK: Duration = Duration::from_millis(500);
-/// A leaf looks so often whether its spines are silent.
+/// Interval between a leaf's checks for silent spines.
 const LOOK_AT_SPINES: Duration = Duration::from_millis(50);
-/// A controller has so long to answer a node's first word.
+/// Timeout for the controller's answer to a node's first message.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Messages to the controller that it has not taken.
+/// Maximum number of messages that the controller has not taken yet.
 const AHEAD: usize = 64;
 
-/// The thread by which a node follows.
+/// Thread of a follower.
 #[derive(Debug)]
-pub struct Following {
+pub struct FollowerThread {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Following {
-    /// Has the node behind `handle` follow a controller, on a thread on these CPUs if there are any. `newcomers` are workers that
-    /// said to a leaf that they are there.
+impl FollowerThread {
+    /// Makes the node behind `handle` follow a controller, on a thread on `cpus` if there are any.
+    /// `newcomers` holds workers that registered at a leaf.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system cannot start a thread.
     pub fn start(
         config: FollowConfig,
         node: NodeId,
         handle: Handle,
-        newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
+        newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
         cpus: &[usize],
     ) -> std::io::Result<Self> {
         let (stop, mut stopped) = watch::channel(false);
@@ -75,7 +79,7 @@ impl Following {
             newcomers,
             instance,
             view: View::default(),
-            told: Told::default(),
+            told: KnownState::default(),
             heard: (0, 0),
         };
         let cpus = cpus.to_vec();
@@ -94,7 +98,7 @@ impl Following {
     }
 }
 
-impl Drop for Following {
+impl Drop for FollowerThread {
     fn drop(&mut self) {
         let _ = self.stop.send(true);
         if let Some(thread) = self.thread.take() {
@@ -107,27 +111,27 @@ struct Follower {
     config: FollowConfig,
     node: NodeId,
     handle: Handle,
-    newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
+    newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
     instance: u64,
-    /// What it was told.
+    /// Desired state received so far.
     view: View,
-    /// All that it was ever told of.
-    told: Told,
-    /// Newest version that it was told, and its term.
+    /// All pools and workers that it ever received.
+    told: KnownState,
+    /// Newest version received, with its term.
     heard: (u64, u64),
 }
 
-/// One connection: what goes to the controller, and what comes.
+/// Connection to the controller: messages to it and from it.
 struct Link {
     to: mpsc::Sender<proto::FollowRequest>,
     from: Streaming<proto::FollowReply>,
 }
 
-/// How far the node is with what it was told.
+/// Progress of the node with its desired state.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Done,
-    /// To be tried again at this time.
+    /// Retry at this time.
     Again(Instant),
 }
 
@@ -164,11 +168,12 @@ impl Follower {
         let hello = Message::Hello(convert::hello(self.node, self.instance, self.heard));
         let _ = to.send(proto::FollowRequest { message: Some(hello) }).await;
         let called = timeout(ANSWER_MAX, client.follow(ReceiverStream::new(messages))).await;
-        let from = called.map_err(|_| "no answer".to_owned())?.map_err(|status| told(&status))?;
+        let from =
+            called.map_err(|_| "no answer".to_owned())?.map_err(|status| announced(&status))?;
         Ok(Link { to, from: from.into_inner() })
     }
 
-    /// Follows until the connection ends; returns why.
+    /// Follows until the connection ends. Returns the reason.
     async fn follow(&mut self, mut link: Link) -> String {
         let mut look = tokio::time::interval(LOOK_AT_SPINES);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -189,7 +194,7 @@ impl Follower {
                         Err(reason) => return reason,
                     },
                     Ok(None) => return "it has ended".to_owned(),
-                    Err(status) => return told(&status),
+                    Err(status) => return announced(&status),
                 },
                 () = again => true,
                 _ = look.tick() => false,
@@ -203,7 +208,7 @@ impl Follower {
                 }
                 self.look(&mut seen, all).await
             };
-            for message in message.into_iter().chain(self.newcomers()) {
+            for message in message.into_iter().chain(self.unknown_workers()) {
                 if link.to.send(proto::FollowRequest { message: Some(message) }).await.is_err() {
                     return "it has ended".to_owned();
                 }
@@ -211,10 +216,11 @@ impl Follower {
         }
     }
 
-    /// Takes what it is told, unless that is older than what it has: from a controller that was deposed, or from an old copy of a store.
+    /// Takes a message into the view. Refuses one that is older than the view, from a deposed controller or
+    /// an old copy of a store.
     fn take(&mut self, message: proto::FollowReply) -> Result<(), String> {
         let (term, version, snapshot) = (message.term, message.version, message.snapshot);
-        // A version is kept before anybody hears of it, so each later term begins with it.
+        // The store keeps a version before any node receives it. So each later term begins with it.
         if (version, term) < self.heard {
             let (known, of) = self.heard;
             return Err(format!(
@@ -233,16 +239,16 @@ impl Follower {
         Ok(())
     }
 
-    /// Makes the node what it was told to be, as far as that is possible now.
+    /// Applies the desired state, as completely as possible now.
     async fn apply(&self, progress: &mut Progress, refused: &mut String) -> Option<Message> {
         let version = self.heard.0;
         let followed = match wanted(self.node, &self.view) {
             Ok(wanted) => {
                 let (answer, answered) = oneshot::channel();
                 let follows = match self.node {
-                    NodeId::Leaf(_) => Follows::Leaf,
-                    NodeId::Spine(_) => Follows::Spine,
-                    NodeId::Agent(_) => Follows::Agent(self.told.clone()),
+                    NodeId::Leaf(_) => FollowerKind::Leaf,
+                    NodeId::Spine(_) => FollowerKind::Spine,
+                    NodeId::Agent(_) => FollowerKind::Agent(self.told.clone()),
                 };
                 self.handle.follow(wanted, follows, move |done| _ = answer.send(done));
                 answered.await.ok()?
@@ -250,7 +256,7 @@ impl Follower {
             Err(reason) => Err(RequestError::Reload(reason)),
         };
         match followed {
-            Ok(Followed { is_complete: true, .. }) => {
+            Ok(FollowResult { is_complete: true, .. }) => {
                 *progress = Progress::Done;
                 refused.clear();
                 Some(Message::Acknowledge(proto::Acknowledge { version }))
@@ -269,7 +275,7 @@ impl Follower {
         }
     }
 
-    /// What it sees of its spines and, at times, of its workers, if that is something else than before.
+    /// Returns the node's observations of its spines, with `all` also of its workers, if they have changed.
     async fn look(&self, before: &mut proto::Seen, all: bool) -> Option<Message> {
         let mut seen = before.clone();
         if all {
@@ -287,8 +293,8 @@ impl Follower {
         is_new.then_some(Message::Seen(seen))
     }
 
-    /// Workers that it has not been told of, by server and pool.
-    fn newcomers(&self) -> Vec<Message> {
+    /// Returns the registrations of workers that are missing from the desired state, by server and pool.
+    fn unknown_workers(&self) -> Vec<Message> {
         let mut found = BTreeMap::<_, BTreeSet<u32>>::new();
         while let Some(one) = self.newcomers.as_ref().and_then(|newcomers| newcomers.pop()) {
             found.entry((one.server, one.pool)).or_default().insert(one.worker.into());
@@ -305,14 +311,14 @@ impl Follower {
     }
 }
 
-fn told(status: &Status) -> String {
+fn announced(status: &Status) -> String {
     match status.code() {
         Code::Unknown | Code::Cancelled => format!("the connection is lost ({})", status.message()),
         _ => status.message().to_owned(),
     }
 }
 
-fn presences(seen: &Seen) -> proto::Seen {
+fn presences(seen: &NodeSnapshot) -> proto::Seen {
     let mut found = proto::Seen::default();
     for member in seen.snapshot.pools.iter().flat_map(|pool| &pool.members) {
         match member.presence {
@@ -324,10 +330,10 @@ fn presences(seen: &Seen) -> proto::Seen {
     found
 }
 
-/// What a node is to schedule for.
+/// Returns the membership that a node should have.
 ///
 /// # Errors
-/// Why that can't be.
+/// If the membership is impossible. The error is the reason.
 pub fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
     let mut wanted =
         Membership { epoch: 0, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
@@ -358,7 +364,7 @@ pub fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
     Ok(wanted)
 }
 
-/// A pool with its members, whose servers are there; its spine is put there.
+/// Returns a pool with its members. Their servers are in `wanted` already; the pool's spine is added to it.
 fn pool_of(
     node: NodeId,
     view: &View,

@@ -11,19 +11,19 @@ pub mod follow_request {
     #[derive(serde::Serialize)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Message {
-        /// The first message, and no other.
+        /// First message of the node, sent once.
         #[prost(message, tag = "1")]
         Hello(super::Hello),
-        /// The node works with this version.
+        /// The node has applied this version.
         #[prost(message, tag = "2")]
         Acknowledge(super::Acknowledge),
-        /// The node can't work with this version, and stays as it is.
+        /// The node cannot apply this version and is unchanged.
         #[prost(message, tag = "3")]
         Refuse(super::Refuse),
-        /// Which workers of the node are there.
+        /// Presence of the node's workers.
         #[prost(message, tag = "4")]
         Seen(super::Seen),
-        /// Workers that the node has not been told of say that they are there.
+        /// Registrations of workers that are not in the node's desired state.
         #[prost(message, tag = "5")]
         Register(super::Register),
     }
@@ -31,21 +31,21 @@ pub mod follow_request {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Hello {
-    /// The version of this protocol: 1.
+    /// Version of this protocol: 1.
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
     #[prost(enumeration = "Kind", tag = "2")]
     pub kind: i32,
-    /// A spine's or a leaf's.
+    /// Id of a spine or leaf.
     #[prost(uint32, tag = "3")]
     pub id: u32,
-    /// An agent's host.
+    /// Address of an agent's host.
     #[prost(string, tag = "4")]
     pub address: ::prost::alloc::string::String,
-    /// The process: another number after each start.
+    /// Number of the process, different after each start.
     #[prost(fixed64, tag = "5")]
     pub instance: u64,
-    /// The newest that it has been told, 0 when nothing.
+    /// Term and version of the newest state that it received; 0 if none.
     #[prost(uint64, tag = "6")]
     pub term: u64,
     #[prost(uint64, tag = "7")]
@@ -68,20 +68,20 @@ pub struct Refuse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Seen {
-    /// Those that registered.
+    /// Workers that registered.
     #[prost(uint32, repeated, tag = "1")]
     pub registered: ::prost::alloc::vec::Vec<u32>,
-    /// Those that did, and are silent or out of reach.
+    /// Registered workers that are silent or unreachable.
     #[prost(uint32, repeated, tag = "2")]
     pub silent: ::prost::alloc::vec::Vec<u32>,
-    /// From a leaf: spines of which it hears nothing.
+    /// From a leaf: silent spines.
     #[prost(uint32, repeated, tag = "3")]
     pub silent_spines: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Register {
-    /// Their server's address.
+    /// Address of their server.
     #[prost(string, tag = "1")]
     pub server: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
@@ -96,10 +96,10 @@ pub struct FollowReply {
     pub term: u64,
     #[prost(uint64, tag = "2")]
     pub version: u64,
-    /// What there was before is gone; otherwise it stays but for what follows.
+    /// True if this is the complete state. Otherwise it is a delta, and the rest stays.
     #[prost(bool, tag = "3")]
     pub snapshot: bool,
-    /// New, or other than before.
+    /// New or changed.
     #[prost(message, repeated, tag = "4")]
     pub pools: ::prost::alloc::vec::Vec<Pool>,
     #[prost(message, repeated, tag = "5")]
@@ -108,7 +108,7 @@ pub struct FollowReply {
     pub workers: ::prost::alloc::vec::Vec<Workers>,
     #[prost(message, repeated, tag = "7")]
     pub racks: ::prost::alloc::vec::Vec<Rack>,
-    /// Gone.
+    /// Removed.
     #[prost(uint32, repeated, tag = "8")]
     pub gone_pools: ::prost::alloc::vec::Vec<u32>,
     #[prost(string, repeated, tag = "9")]
@@ -123,7 +123,7 @@ pub struct FollowReply {
 pub struct Pool {
     #[prost(uint32, tag = "1")]
     pub id: u32,
-    /// The policy of leaves, of spines, and of agents.
+    /// Policies of leaves, of spines, and of agents.
     #[prost(string, tag = "2")]
     pub policy: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
@@ -135,15 +135,15 @@ pub struct Pool {
     /// "drop" or "refuse".
     #[prost(string, tag = "6")]
     pub overflow: ::prost::alloc::string::String,
-    /// Where clients send its tasks; empty when it has no spines.
+    /// Service address; empty without spines.
     #[prost(string, tag = "7")]
     pub address: ::prost::alloc::string::String,
-    /// To a leaf: the spine that it is linked to; none when the address is empty.
+    /// To a leaf: id and address of its spine; none if the address is empty.
     #[prost(uint32, tag = "8")]
     pub spine: u32,
     #[prost(string, tag = "9")]
     pub spine_address: ::prost::alloc::string::String,
-    /// Workers that register join while it has fewer than so many.
+    /// Number of workers up to which registering workers join the pool.
     #[prost(uint64, tag = "10")]
     pub admits: u64,
     #[prost(uint64, tag = "11")]
@@ -158,7 +158,7 @@ pub struct Pool {
 pub struct Server {
     #[prost(string, tag = "1")]
     pub ip: ::prost::alloc::string::String,
-    /// Empty: ARP finds it.
+    /// MAC address; empty: found by ARP.
     #[prost(string, tag = "2")]
     pub mac: ::prost::alloc::string::String,
     #[prost(bool, tag = "3")]
@@ -176,11 +176,11 @@ pub struct Workers {
     pub pool: u32,
     #[prost(double, tag = "4")]
     pub speed: f64,
-    /// They get no new tasks.
+    /// True if they get no new tasks.
     #[prost(bool, tag = "5")]
     pub drained: bool,
 }
-/// To a spine: a leaf that has workers of a pool.
+/// To a spine: a leaf with workers of a pool.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Rack {
@@ -204,23 +204,23 @@ pub struct PoolsRack {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CommandRequest {
-    /// As docs/controller.md has them: "add-leaf id=3 ip=10.0.3.1".
+    /// Command in the syntax of docs/controller.md: "add-leaf id=3 ip=10.0.3.1".
     #[prost(string, tag = "1")]
     pub command: ::prost::alloc::string::String,
-    /// Refused when the version is another one; any version when it is absent.
+    /// Version that the fabric must have, or the command is refused. Absent: any version.
     #[prost(uint64, optional, tag = "2")]
     pub if_version: ::core::option::Option<u64>,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CommandReply {
-    /// The version that has it; the one that there was when it changes nothing.
+    /// Version that contains the change; the current one if nothing changed.
     #[prost(uint64, tag = "1")]
     pub version: u64,
-    /// What may not be as it is meant: pools with too few workers, or without a spine.
+    /// Warnings: pools with too few workers, or without a spine.
     #[prost(string, repeated, tag = "2")]
     pub notes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The pool that an add-pool has made.
+    /// Id of the pool that an add-pool created.
     #[prost(uint32, optional, tag = "3")]
     pub pool: ::core::option::Option<u32>,
 }
@@ -234,7 +234,7 @@ pub struct TopologyReply {
     pub term: u64,
     #[prost(uint64, tag = "2")]
     pub version: u64,
-    /// The id of the controller.
+    /// Id of the controller.
     #[prost(uint32, tag = "3")]
     pub controller: u32,
     #[prost(message, repeated, tag = "4")]
@@ -243,23 +243,23 @@ pub struct TopologyReply {
     pub leaves: ::prost::alloc::vec::Vec<TopologyLeaf>,
     #[prost(message, repeated, tag = "6")]
     pub pools: ::prost::alloc::vec::Vec<TopologyPool>,
-    /// What may not be as it is meant.
+    /// Warnings.
     #[prost(string, repeated, tag = "7")]
     pub notes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// A node, as the controller hears of it.
+/// Node as the controller sees it.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Node {
     #[prost(bool, tag = "1")]
     pub connected: bool,
-    /// It works with this version.
+    /// Version that the node has applied.
     #[prost(uint64, tag = "2")]
     pub version: u64,
-    /// Why it can't work with the newest; empty when it does.
+    /// Reason why it cannot apply the newest version; empty otherwise.
     #[prost(string, tag = "3")]
     pub refuses: ::prost::alloc::string::String,
-    /// Workers that registered, and those that are silent.
+    /// Number of registered workers, and ids of silent ones.
     #[prost(uint32, tag = "4")]
     pub registered: u32,
     #[prost(uint32, repeated, tag = "5")]
@@ -300,7 +300,7 @@ pub struct TopologyServer {
     pub registers: bool,
     #[prost(bool, tag = "3")]
     pub drained: bool,
-    /// As in 0-31.
+    /// Ids such as 0-31.
     #[prost(string, tag = "4")]
     pub workers: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "5")]
@@ -311,7 +311,7 @@ pub struct TopologyServer {
 pub struct TopologyPool {
     #[prost(message, optional, tag = "1")]
     pub pool: ::core::option::Option<Pool>,
-    /// Workers that it has.
+    /// Number of its workers.
     #[prost(uint64, tag = "2")]
     pub members: u64,
     #[prost(message, repeated, tag = "3")]
@@ -440,7 +440,8 @@ pub mod fabric_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// For a node: it says who it is, and is told what there is for it, then what changes, for as long as both are there.
+        /// For nodes. The node sends its identity, then reports. The controller sends the node's desired state, then
+        /// deltas, until one of them ends.
         pub async fn follow(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::FollowRequest>,
@@ -465,7 +466,8 @@ pub mod fabric_client {
                 .insert(GrpcMethod::new("wedjat.fabric.v1.Fabric", "Follow"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Changes the fabric, and answers with the version that has it when the store keeps it. Refused, it has changed nothing.
+        /// Changes the fabric. Answers with the new version after the store has it. A refused command has changed
+        /// nothing.
         pub async fn command(
             &mut self,
             request: impl tonic::IntoRequest<super::CommandRequest>,
@@ -487,7 +489,7 @@ pub mod fabric_client {
                 .insert(GrpcMethod::new("wedjat.fabric.v1.Fabric", "Command"));
             self.inner.unary(req, path, codec).await
         }
-        /// What there is, and which nodes follow.
+        /// Returns the desired state and the nodes that follow.
         pub async fn topology(
             &mut self,
             request: impl tonic::IntoRequest<super::TopologyRequest>,
@@ -530,17 +532,19 @@ pub mod fabric_server {
             >
             + std::marker::Send
             + 'static;
-        /// For a node: it says who it is, and is told what there is for it, then what changes, for as long as both are there.
+        /// For nodes. The node sends its identity, then reports. The controller sends the node's desired state, then
+        /// deltas, until one of them ends.
         async fn follow(
             &self,
             request: tonic::Request<tonic::Streaming<super::FollowRequest>>,
         ) -> std::result::Result<tonic::Response<Self::FollowStream>, tonic::Status>;
-        /// Changes the fabric, and answers with the version that has it when the store keeps it. Refused, it has changed nothing.
+        /// Changes the fabric. Answers with the new version after the store has it. A refused command has changed
+        /// nothing.
         async fn command(
             &self,
             request: tonic::Request<super::CommandRequest>,
         ) -> std::result::Result<tonic::Response<super::CommandReply>, tonic::Status>;
-        /// What there is, and which nodes follow.
+        /// Returns the desired state and the nodes that follow.
         async fn topology(
             &self,
             request: tonic::Request<super::TopologyRequest>,

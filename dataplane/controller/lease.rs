@@ -1,4 +1,4 @@
-//! Lease of a leading controller: the time until which it may answer, by this machine's own clock.
+//! Lease of a leading controller: the time until which it may answer, measured by this machine's clock.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use tokio::time::sleep;
 /// Source of the time since the machine booted.
 pub type Clock = fn() -> Duration;
 
-/// [`Lease::end`] reads the clock at least this often: a timer of tokio does not count the time of a suspended machine.
+/// Maximum interval at which [`Lease::end`] reads the clock: tokio's timers do not count time during which
+/// the machine is suspended.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Returns the time since boot. It goes on while the process is stopped and while the machine is suspended.
+/// Returns the time since boot. It also advances while the process is stopped or the machine is suspended.
 pub fn since_boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// A leader's lease, for all that answer in its name. They read the clock before each answer, so that a process which was stopped
-/// beyond its lease answers nothing, whichever of its tasks runs first.
+/// Lease of a leader, for all tasks that answer for it. They read the clock before each answer. So a process
+/// that was stopped beyond its lease sends no answer, whichever of its tasks runs first.
 #[derive(Clone, Debug)]
 pub struct Lease {
     clock: Clock,
@@ -34,18 +35,18 @@ pub struct Renewal {
 }
 
 impl Lease {
-    /// Makes a lease until `end`, by `clock`.
+    /// Creates a lease until `end`, measured by `clock`.
     pub fn new(clock: Clock, end: Duration) -> (Renewal, Self) {
         let (sender, receiver) = watch::channel(end);
         (Renewal { clock, end: sender }, Self { clock, end: receiver })
     }
 
-    /// Makes a lease without an end, for a store that no other controller can open.
+    /// Creates a lease without an end, for a store that no other controller can open.
     pub fn unlimited() -> Self {
         Self::new(since_boot, Duration::MAX).1
     }
 
-    /// Reports whether the lease lasts at this moment.
+    /// Returns true while the lease lasts.
     #[must_use]
     pub fn holds(&self) -> bool {
         (self.clock)() < *self.end.borrow()
@@ -67,7 +68,7 @@ impl Lease {
 }
 
 impl Renewal {
-    /// Extends the lease, unless it is over: an ended lease stays ended.
+    /// Extends the lease, unless it has ended: an ended lease stays ended.
     pub fn extend(&self, end: Duration) {
         self.end.send_if_modified(|now| {
             let is_later = (self.clock)() < *now && *now < end;

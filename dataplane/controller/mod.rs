@@ -1,5 +1,5 @@
-//! What a whole fabric is to be, and how its nodes hear of it: one truth with versions, which one controller at a time writes, a
-//! store keeps, and spines, leaves and agents follow. What runs goes on without it.
+//! Controller: desired state of a whole fabric. One controller at a time changes it, a store keeps its
+//! versions, and spines, leaves and agents follow it. Nodes keep running without a controller.
 
 mod client;
 mod command;
@@ -28,7 +28,7 @@ pub use convert::{MessageError, delta, hello};
 pub use desk::Standing;
 pub use event::{Event, Ids};
 pub use fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
-pub use follow::{Following, wanted};
+pub use follow::{FollowerThread, wanted};
 pub use lease::{Clock, Lease};
 pub use place::{Placement, Rack, link, take};
 pub use server::{Controller, ControllerError};

@@ -1,25 +1,26 @@
-//! Which racks a pool's workers are taken from, and which spine each of its racks is linked to. Values only.
+//! Placement: the racks that a pool's workers come from, and the spine of each of its racks. Pure functions
+//! of values.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use serde::{Deserialize, Serialize};
 
-/// How a pool's workers are chosen among racks.
+/// Rule that chooses a pool's workers among racks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// As evenly over as many racks as there are.
+    /// Evenly over as many racks as possible.
     #[default]
     Spread,
-    /// Into as few racks as possible.
+    /// From as few racks as possible.
     Pack,
-    /// From each rack by its size.
+    /// From each rack in proportion to its size.
     Size,
 }
 
 impl Placement {
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -29,32 +30,32 @@ impl Placement {
         }
     }
 
-    /// The one of this name.
+    /// Returns the rule with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Spread, Self::Pack, Self::Size].into_iter().find(|one| one.name() == name)
     }
 }
 
-/// A rack that workers may be taken from.
+/// Rack that workers may be taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rack {
     /// Its leaf.
     pub leaf: u16,
-    /// Workers that may be taken.
+    /// Number of workers that may be taken.
     pub free: usize,
-    /// Workers that the pool has there already.
+    /// Number of workers that the pool has there already.
     pub has: usize,
-    /// All its workers.
+    /// Number of all its workers.
     pub size: usize,
 }
 
-/// How many workers to take from each rack, by leaf: `wanted` in all, or as many as there are.
+/// Returns the number of workers to take from each rack, by leaf: `wanted` in all, or as many as are free.
 #[must_use]
 pub fn take(racks: &[Rack], wanted: usize, placement: Placement) -> BTreeMap<u16, usize> {
     match placement {
         Placement::Spread => one_by_one(racks, wanted, |rack, taken| (rack.has + taken, 1)),
-        // By how full of this pool the rack is then.
+        // Ranks racks by the share that the pool would have of them.
         Placement::Size => {
             one_by_one(racks, wanted, |rack, taken| (rack.has + taken + 1, rack.size.max(1)))
         }
@@ -62,7 +63,7 @@ pub fn take(racks: &[Rack], wanted: usize, placement: Placement) -> BTreeMap<u16
     }
 }
 
-/// Part over whole, in order without rounding.
+/// Fraction, compared exactly without rounding.
 #[derive(PartialEq, Eq)]
 struct Share(usize, usize);
 
@@ -78,7 +79,8 @@ impl PartialOrd for Share {
     }
 }
 
-/// Each from the rack with the least share; of equal ones from that with most free workers, then by id.
+/// Takes workers one by one, each from the rack with the smallest share. Ties go to the rack with the most
+/// free workers, then to the smallest id.
 fn one_by_one(
     racks: &[Rack],
     wanted: usize,
@@ -102,7 +104,8 @@ fn one_by_one(
     taken
 }
 
-/// Racks where the pool is first, then those with most free workers; the last is the smallest that suffices.
+/// Takes from racks that have workers of the pool first, then from those with the most free workers. The last
+/// rack is the smallest that suffices.
 fn pack(racks: &[Rack], wanted: usize) -> BTreeMap<u16, usize> {
     let mut left: Vec<_> = racks.iter().filter(|rack| rack.free > 0).collect();
     left.sort_by_key(|rack| (Reverse(rack.has.min(1)), Reverse(rack.free), rack.leaf));
@@ -120,8 +123,8 @@ fn pack(racks: &[Rack], wanted: usize) -> BTreeMap<u16, usize> {
     taken
 }
 
-/// The spine of each of a pool's racks, with as few links changed as evenness allows. `links` are those that there are; `spines` are
-/// those that are up, with all their links.
+/// Returns the spine of each of a pool's racks. Keeps as many of `links`, the current ones, as an even
+/// distribution allows. `spines` holds the number of links of each spine that is up.
 #[must_use]
 pub fn link(
     racks: &[u16],
@@ -140,7 +143,7 @@ pub fn link(
     let mut others: Vec<_> = spines.iter().filter(|(spine, _)| !chosen.contains(spine)).collect();
     others.sort_by_key(|(spine, links)| (**links, **spine));
     chosen.extend(others.into_iter().map(|(spine, _)| *spine).take(count - chosen.len()));
-    // Those with most links keep one more where it does not come out even.
+    // If the division leaves a remainder, the spines with the most links get one more.
     let (share, more) = (racks.len() / count.max(1), racks.len() % count.max(1));
     let room = |at: usize| share + usize::from(at < more);
     let mut left: BTreeMap<u16, usize> =
@@ -153,7 +156,7 @@ pub fn link(
         _ => false,
     });
     let mut linked: BTreeMap<u16, u16> = kept.into_iter().collect();
-    // Racks beside each other to one spine, as pods are.
+    // Adjacent racks go to one spine, like the racks of a pod.
     let mut open = chosen.into_iter().flat_map(|spine| std::iter::repeat_n(spine, left[&spine]));
     for leaf in racks {
         if !linked.contains_key(leaf)
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_spread_packed_or_placed_by_size() {
+    fn pool_placement_follows_its_strategy() {
         let racks = [rack(1, 4), rack(2, 4), rack(3, 8), rack(4, 32)];
         let taken =
             |wanted, placement| take(&racks, wanted, placement).into_iter().collect::<Vec<_>>();
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_grows_where_it_is_when_it_is_packed_and_elsewhere_when_it_is_spread() {
+    fn packed_pool_grows_in_place_spread_pool_elsewhere() {
         let racks = [Rack { has: 2, ..rack(1, 6) }, rack(2, 8)];
         assert_eq!(take(&racks, 2, Placement::Pack), [(1, 2)].into());
         assert_eq!(take(&racks, 2, Placement::Spread), [(2, 2)].into());
@@ -205,15 +208,15 @@ mod tests {
         let first = link(&racks, &BTreeMap::new(), 2, &spines);
         let wanted = racks.iter().map(|&leaf| (leaf, if leaf < 14 { 1 } else { 2 })).collect();
         assert_eq!(first, wanted);
-        // Spine 1 is down: spine 3 takes its place, and nobody else moves.
+        // Spine 1 is down: spine 3 replaces it, and no other rack moves.
         let left = BTreeMap::from([(2, 4), (3, 5)]);
         let next = link(&racks, &first, 2, &left);
         assert!(racks.iter().all(|leaf| next[leaf] == if *leaf < 14 { 3 } else { 2 }), "{next:?}");
-        // Only one is left, and none.
+        // Only one spine is left, then none.
         assert!(link(&racks, &next, 2, &[(2, 4)].into()).values().all(|spine| *spine == 2));
         assert!(link(&racks, &next, 2, &BTreeMap::new()).is_empty());
         assert!(link(&racks, &next, 0, &spines).is_empty());
-        // A rack more goes to the one with fewer, and a rack less moves nobody.
+        // An additional rack goes to the spine with fewer links. Removing a rack moves no other.
         let racks: Vec<u16> = (10..19).collect();
         let more = link(&racks, &first, 2, &spines);
         assert!(first.iter().all(|(leaf, spine)| more[leaf] == *spine));

@@ -1,4 +1,4 @@
-//! A controller's thread: its desk, and gRPC over a socket of the user's and over TCP.
+//! Thread of a controller: its desk, and gRPC over a Unix socket and TCP.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::ServerTlsConfig;
 
-use super::desk::{Desk, Standing, StandingReader};
+use super::desk::{Desk, PersistentReader, Standing};
 use super::generated::fabric_server::FabricServer;
 use super::service::Service;
 use super::store::{EtcdAccess, EtcdStore, FileStore, Store, StoreError};
@@ -21,32 +21,32 @@ use crate::admin::places::Places;
 use crate::admin::{OwnersSocket, SocketError};
 use crate::config::{ControllerConfig, StoreConfig};
 
-/// What the reflection service tells of the calls.
+/// Descriptor of the calls for the reflection service.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
-/// Connections of one listener, if the system allows as many.
+/// Maximum number of connections of one listener, if the system allows as many.
 const CONNECTIONS: usize = 1 << 15;
 /// Limits of the gRPC servers.
 const LIMITS: GrpcLimits =
     GrpcLimits { calls: 16, call_max: Duration::from_secs(15), alive: ALIVE };
-/// Bytes of a message.
+/// Maximum size of a request in bytes.
 const REQUEST_MAX: usize = 256 << 10;
-/// Nodes are asked so often whether they are there, and have so long to say so.
+/// Keep-alive of nodes: interval of pings, and timeout of their answers.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
-/// Commands that wait.
+/// Maximum number of waiting commands.
 const ASKS: usize = 64;
-/// The thread has so long to end what it does.
+/// Timeout for the thread to end its work.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// Why a controller does not start.
+/// Reason why a controller does not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// The store.
+    /// Error of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Where it listens.
+    /// Error of a listener.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// No thread or runtime.
+    /// The system has no thread or runtime.
     #[error("the controller's thread: {0}")]
     Thread(#[from] io::Error),
     /// The thread panicked.
@@ -62,35 +62,35 @@ impl From<SocketError> for ControllerError {
     }
 }
 
-/// A controller that runs.
+/// Running controller.
 #[derive(Debug)]
 pub struct Controller {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<Result<(), StoreError>>>,
-    /// Where it is reached over TCP.
+    /// TCP address at which it listens.
     pub listen: Option<SocketAddr>,
-    standing: StandingReader,
+    standing: PersistentReader,
 }
 
-/// What it listens at.
+/// Listeners of a controller.
 struct Listeners {
     socket: Option<OwnersSocket>,
     listen: Option<(TcpListener, Option<ServerTlsConfig>)>,
 }
 
 impl Controller {
-    /// Starts one; it leads as soon as its store lets it.
+    /// Starts a controller. It leads as soon as its store lets it.
     ///
     /// # Errors
-    /// What can't be had.
+    /// If a listener, the store or the thread is not available.
     pub fn start(config: &ControllerConfig) -> Result<Self, ControllerError> {
         Self::start_as(config, false)
     }
 
-    /// Starts one that has nodes take what its store has, also those that run a newer version.
+    /// Starts a controller that sends nodes the state of its store, including nodes with a newer version.
     ///
     /// # Errors
-    /// Those of [`Controller::start`].
+    /// Like [`Controller::start`].
     pub fn restore(config: &ControllerConfig) -> Result<Self, ControllerError> {
         Self::start_as(config, true)
     }
@@ -117,13 +117,13 @@ impl Controller {
         }
     }
 
-    /// What it is at this moment.
+    /// Returns the current standing.
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.standing.now()
     }
 
-    /// Returns how the controller's thread ended, once, if it ended by itself.
+    /// Returns the end of the controller's thread once, if it ended by itself.
     pub fn ended(&mut self) -> Option<ControllerError> {
         let thread = self.thread.take_if(|thread| thread.is_finished())?;
         match thread.join() {
@@ -147,20 +147,21 @@ impl Drop for Controller {
     }
 }
 
-/// Each node is a descriptor: as many as this user may have.
+/// Raises the limit of file descriptors to the user's maximum. Each node takes one.
 fn allow_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Places of one listener. The other half of the descriptors is for the other listener, the store and files.
+/// Returns the places of one listener. Half of the descriptors stay free for the second listener, the store
+/// and files.
 fn places() -> Arc<Places> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
     Places::new(most, (most / 4).max(1))
 }
 
-/// What a controller starts with.
+/// Inputs of a controller's start.
 struct Parts {
     listeners: Listeners,
     id: u16,
@@ -175,7 +176,7 @@ impl Parts {
     ) -> Result<Controller, ControllerError> {
         let (stop, stopped) = watch::channel(false);
         let (asks, asked) = mpsc::channel(ASKS);
-        let (standing, seen) = StandingReader::new();
+        let (standing, seen) = PersistentReader::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let service = Service::new(self.id, self.restores, asks, seen.clone());
         let (listeners, ended) = (self.listeners, stopped.clone());
@@ -185,7 +186,7 @@ impl Parts {
                 serve(listeners, service, stopped).await;
                 Ok(())
             };
-            // Nobody is served any more once the desk has failed.
+            // Serving ends when the desk fails.
             let done = runtime.block_on(async { tokio::try_join!(desk.run(ended), served) });
             runtime.shutdown_background();
             done.map(|_| ())
@@ -195,7 +196,7 @@ impl Parts {
     }
 }
 
-/// Serves until it is told to stop.
+/// Serves until `stopped`.
 async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<bool>) {
     let Listeners { mut socket, listen } = listeners;
     let add_services = |server| services(server, service.clone());

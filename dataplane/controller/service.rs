@@ -1,4 +1,4 @@
-//! The fabric's calls: nodes that follow, and operators.
+//! gRPC service of a controller, for followers and operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -13,7 +13,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::command::Command;
 use super::convert::{self, PROTOCOL, command_status};
-use super::desk::{Ask, AskError, Done, Request as Demand, Standing, StandingReader, notes};
+use super::desk::{
+    AskError, CommandRequest, CommandResult, PersistentReader, Request as Demand, Standing, notes,
+};
 use super::fabric::{Fabric, Leaf, Pool};
 use super::generated as proto;
 use super::generated::fabric_server::Fabric as Calls;
@@ -21,51 +23,52 @@ use super::generated::follow_request::Message;
 use super::view::{NodeId, View};
 use crate::config::ids;
 
-/// A node has so long to say who it is.
+/// Timeout for a node's first message.
 const HELLO_MAX: Duration = Duration::from_secs(5);
-/// Highest version that a controller raises its own above.
+/// Highest version of a node above which a controller raises its own.
 const VERSION_MAX: u64 = 1 << 62;
-/// Messages to a node that it has not taken.
+/// Maximum number of messages that a node has not taken yet.
 const AHEAD: usize = 4;
 
-/// A node that follows.
+/// Node that follows.
 #[derive(Debug)]
 struct Follower {
     instance: u64,
-    /// Dropped when the same process follows anew.
+    /// Dropped when the same process follows again, which ends the earlier session.
     _replaced: oneshot::Sender<()>,
     session: u64,
-    /// The newest version that says something else to it.
+    /// Newest version with a change for this node.
     sent: u64,
-    /// It works with this one.
+    /// Version that the node has applied.
     version: u64,
     refuses: String,
     seen: proto::Seen,
-    /// Why workers that registered have not joined, as it was last logged.
+    /// Last logged reason why registered workers did not join.
     told: String,
 }
 
 type Followers = BTreeMap<NodeId, Follower>;
 
-/// Answers nodes and operators.
+/// Service for nodes and operators.
 #[derive(Clone, Debug)]
 pub struct Service {
     id: u16,
-    asks: mpsc::Sender<Ask>,
-    standing: StandingReader,
+    asks: mpsc::Sender<CommandRequest>,
+    standing: PersistentReader,
     followers: Arc<Mutex<Followers>>,
     /// Spines that have followed this process.
     met: Arc<Mutex<BTreeSet<u16>>>,
-    /// Pools that differ between two versions, which most nodes ask for at the same time.
-    changed: Arc<Mutex<Changed>>,
-    /// Nodes with newer versions than the store's take what it has: an operator restored it.
+    /// Pools that differ between two versions. Most nodes ask for the same pair at the same time.
+    changed: Arc<Mutex<PoolDelta>>,
+    /// True after a restore by an operator: nodes with a newer version than the store accept the store's
+    /// state.
     restores: bool,
-    /// The newest version that a node ran when it began to follow, and that node.
+    /// Newest version of a node at the start of its session, with that node.
     newest: Arc<Mutex<Option<(u64, NodeId)>>>,
 }
 
-/// Of a term, from a version, to a version: the pools that differ.
-type Changed = ([u64; 3], Arc<[u16]>);
+/// Term, first version and second version, with the pools that differ.
+type PoolDelta = ([u64; 3], Arc<[u16]>);
 
 type Replies = Pin<Box<dyn Stream<Item = Result<proto::FollowReply, Status>> + Send>>;
 
@@ -83,8 +86,13 @@ fn status(error: &AskError) -> Status {
 }
 
 impl Service {
-    /// Of the controller with this id, whose truth is asked and seen there.
-    pub fn new(id: u16, restores: bool, asks: mpsc::Sender<Ask>, standing: StandingReader) -> Self {
+    /// Creates the service of the controller `id`. Requests go to `asks`; `standing` has the desired state.
+    pub fn new(
+        id: u16,
+        restores: bool,
+        asks: mpsc::Sender<CommandRequest>,
+        standing: PersistentReader,
+    ) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
         let (followers, met, newest) = (Arc::default(), Arc::default(), Arc::default());
         Self { id, asks, standing, followers, met, changed, restores, newest }
@@ -94,7 +102,7 @@ impl Service {
         self.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pools that differ between two versions of one term.
+    /// Returns the pools that differ between two versions of one term.
     fn changed(&self, term: u64, before: &Fabric, now: &Fabric) -> Arc<[u16]> {
         let between = [term, before.version, now.version];
         let mut known = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,8 +112,8 @@ impl Service {
         Arc::clone(&known.1)
     }
 
-    /// What a node is to be told of this version; nothing when it is the same to it.
-    fn told(
+    /// Returns the message that brings a node to this version. `None` if nothing changes for the node.
+    fn update_for(
         &self,
         node: NodeId,
         view: &mut View,
@@ -135,8 +143,12 @@ impl Service {
         }
     }
 
-    /// Has the desk do a command, unless a node has a newer version than the store.
-    async fn ask(&self, command: Command, if_version: Option<u64>) -> Result<Done, AskError> {
+    /// Sends a command to the desk, unless a node has a newer version than the store.
+    async fn ask(
+        &self,
+        command: Command,
+        if_version: Option<u64>,
+    ) -> Result<CommandResult, AskError> {
         let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some((has, node)), Standing::Leads { fabric, .. }) = (newest, self.standing.now())
             && has > fabric.version
@@ -146,16 +158,20 @@ impl Service {
         self.demand(Demand::Command(command), if_version).await
     }
 
-    async fn demand(&self, request: Demand, if_version: Option<u64>) -> Result<Done, AskError> {
+    async fn demand(
+        &self,
+        request: Demand,
+        if_version: Option<u64>,
+    ) -> Result<CommandResult, AskError> {
         let (answer, answered) = oneshot::channel();
         let gone = || AskError::StandsBy("it ends".into());
-        let sent = self.asks.send(Ask { request, if_version, answer }).await;
+        let sent = self.asks.send(CommandRequest { request, if_version, answer }).await;
         sent.map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 
-    /// Checks that a node may follow. One with a newer version than the store's may only if an operator restored the store; its version
-    /// then is raised above the node's.
+    /// Checks that a node may follow. A node with a newer version than the store may follow only after an
+    /// operator restored the store. The store's version is then raised above the node's.
     async fn check(&self, node: NodeId, hello: &proto::Hello) -> Result<(), Status> {
         let (term, mut fabric) = self.leads()?;
         let is_newer = hello.version > fabric.version || hello.term > term;
@@ -179,7 +195,7 @@ impl Service {
         Ok(())
     }
 
-    /// Notes a node that follows from now on; the receiver ends when it is replaced.
+    /// Registers a node as a follower. The receiver ends when the node is replaced.
     fn enter(&self, node: NodeId, instance: u64) -> Result<(u64, oneshot::Receiver<()>), Status> {
         let mut followers = self.followers();
         let there = followers.get(&node);
@@ -210,7 +226,7 @@ impl Service {
         }
     }
 
-    /// Tells a node what there is and what changes, and hears it, until one of both goes.
+    /// Sends a node its desired state and handles its messages, until the connection or the lead ends.
     async fn serve(
         &self,
         (node, session): (NodeId, u64),
@@ -231,7 +247,7 @@ impl Service {
                             return;
                         }
                     };
-                    let Some(message) = self.told(node, &mut view, &mut before, (term, &fabric)) else { continue };
+                    let Some(message) = self.update_for(node, &mut view, &mut before, (term, &fabric)) else { continue };
                     self.note((node, session), |there| there.sent = fabric.version);
                     if replies.send(Ok(message)).await.is_err() {
                         return;
@@ -244,7 +260,7 @@ impl Service {
                 }
                 message = heard.message() => match message {
                     Ok(Some(proto::FollowRequest { message: Some(message) })) => {
-                        self.hear((node, session), message).await;
+                        self.handle_hello((node, session), message).await;
                     }
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => return,
@@ -259,7 +275,7 @@ impl Service {
         followers.get_mut(&node).filter(|there| there.session == session).map(change);
     }
 
-    async fn hear(&self, (node, session): (NodeId, u64), message: Message) {
+    async fn handle_hello(&self, (node, session): (NodeId, u64), message: Message) {
         let note = |change: &dyn Fn(&mut Follower)| self.note((node, session), change);
         match message {
             Message::Hello(_) => {}
@@ -288,7 +304,8 @@ impl Service {
         }
     }
 
-    /// Takes a spine to be down that has followed this process, if it is by [`Fabric::is_spine_down`]. An operator restores it.
+    /// Marks a spine as down if [`Fabric::is_spine_down`] returns true and it has followed this process
+    /// before. An operator must restore it.
     async fn judge_spine(&self, id: u32) {
         let Ok(id) = u16::try_from(id) else { return };
         let Ok((_, fabric)) = self.leads() else { return };
@@ -300,7 +317,7 @@ impl Service {
                 "spine {id} is taken to be down: its leaves hear nothing of it; others have its racks. Once it is mended, \
                  `wedjat ctl restore-spine {id}`"
             ),
-            Err(AskError::Version { .. }) => {} // they tell it again
+            Err(AskError::Version { .. }) => {} // the leaves report it again
             Err(error) => log::warn!("spine {id} is silent, and not taken to be down: {error}"),
         }
     }
@@ -326,7 +343,7 @@ impl Service {
         self.ask(command, None).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// A node that has all that it was told works with this version.
+    /// Returns the state of a node. A node that has applied all messages counts as having `version`.
     fn node(followers: &Followers, node: NodeId, version: u64) -> Option<proto::Node> {
         let there = followers.get(&node);
         Some(there.map_or_else(proto::Node::default, |there| proto::Node {
@@ -428,7 +445,7 @@ impl Calls for Service {
                 service.judge_spine(id.into()).await;
             }
         });
-        // A reply may have waited here while the lease ended.
+        // The lease may have ended while a reply waited here.
         let standing = self.standing.clone();
         let replies = ReceiverStream::new(told).map(move |reply| match standing.now() {
             Standing::Leads { .. } => reply,

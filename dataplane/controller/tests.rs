@@ -1,10 +1,10 @@
-//! Commands on a fabric: what they lead to, what is refused, and what holds whatever is asked.
+//! Tests of commands on a fabric: effects, refusals, and invariants.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The fabric that commands lead to.
+/// Returns the fabric after the commands.
 fn made(commands: &[&str]) -> Fabric {
     let mut fabric = Fabric::default();
     for text in commands {
@@ -26,7 +26,7 @@ fn refusal(fabric: &Fabric, text: &str) -> String {
     error.to_string()
 }
 
-/// Two spines, and four leaves with two servers of four workers each.
+/// Returns two spines, and four leaves with two servers of four workers each.
 fn racks() -> Fabric {
     let mut commands =
         vec!["add-spine id=1 ip=10.0.0.1".to_owned(), "add-spine id=2 ip=10.0.0.2".to_owned()];
@@ -44,11 +44,11 @@ fn racks_of(fabric: &Fabric, pool: u16) -> Vec<(u16, u32)> {
 }
 
 #[test]
-fn a_pool_has_workers_spread_packed_or_by_size_and_its_racks_have_spines() {
+fn pool_gets_workers_and_spines_by_strategy() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
     assert_eq!(racks_of(&fabric, 7), [(1, 2), (2, 2), (3, 2), (4, 2)]);
     assert_eq!(fabric.pools[&7].links, [(1, 1), (2, 1), (3, 2), (4, 2)].into());
-    // Of each server one.
+    // One worker of each server.
     let members =
         |leaf: u16| fabric.leaves[&leaf].workers.iter().filter(|(_, one)| one.pool == Some(7));
     assert_eq!(members(1).map(|(id, _)| *id).collect::<Vec<_>>(), [0, 4]);
@@ -67,21 +67,21 @@ fn a_pool_has_workers_spread_packed_or_by_size_and_its_racks_have_spines() {
 }
 
 #[test]
-fn a_spine_is_down_when_it_and_all_that_its_leaves_hear_of_it_are_gone() {
+fn spine_is_down_after_all_heartbeats_end() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
     let all = |_: NodeId| true;
     let but = |gone: &'static [NodeId]| move |node: NodeId| !gone.contains(&node);
     let (first, second) = (NodeId::Spine(1), NodeId::Spine(2));
     assert!(!fabric.is_spine_down(1, all, |_| true), "it follows: its links are lost");
     assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |_| true));
-    // Leaf 2 hears it; leaves 3 and 4 are not its own.
+    // Leaf 2 still hears the spine. Leaves 3 and 4 are not linked to it.
     assert!(!fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |leaf| leaf != 2));
     assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |leaf| leaf < 3));
-    // A leaf that does not follow says nothing; without any nobody knows.
+    // A leaf that does not follow does not count. Without any leaf the spine's state is unknown.
     assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1), NodeId::Leaf(2)]), |leaf| leaf != 2));
     let nobody = but(&[NodeId::Spine(1), NodeId::Leaf(1), NodeId::Leaf(2)]);
     assert!(!fabric.is_spine_down(1, nobody, |_| true));
-    // Nobody else could do its part.
+    // No other spine could replace it.
     assert!(!fabric.is_spine_down(1, move |node| node != first && node != second, |_| true));
     let failed = after(&fabric, "fail-spine id=2");
     assert!(!failed.is_spine_down(1, but(&[NodeId::Spine(1)]), |_| true));
@@ -89,7 +89,7 @@ fn a_spine_is_down_when_it_and_all_that_its_leaves_hear_of_it_are_gone() {
 }
 
 #[test]
-fn what_fails_is_replaced_and_nothing_else_moves() {
+fn only_failed_parts_are_replaced() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
     let failed = after(&fabric, "fail-spine id=1");
     assert!(failed.pools[&7].links.values().all(|spine| *spine == 2));
@@ -100,12 +100,12 @@ fn what_fails_is_replaced_and_nothing_else_moves() {
     assert_eq!(gone.view(NodeId::Leaf(2)), View::default());
     let back = after(&gone, "restore-leaf id=2");
     assert_eq!(racks_of(&back, 7), [(1, 3), (3, 3), (4, 2)]);
-    // No rack has workers left: the pool is short until there are some again.
+    // No rack has free workers. The pool lacks workers until some return.
     let mut short = after(&fabric, "resize-pool id=7 workers=32");
     short = after(&short, "fail-leaf id=2");
     assert_eq!(short.members(7), 24);
     assert_eq!(after(&short, "restore-leaf id=2").members(7), 32);
-    // Another leaf takes the rack over; ids that it has already are in the way.
+    // Another leaf takes over the rack. Ids that it already has prevent that.
     assert!(
         refusal(&fabric, "fail-leaf id=2 to=3")
             .contains("worker 0 of leaf 3: server 10.0.3.11 has it already")
@@ -117,11 +117,11 @@ fn what_fails_is_replaced_and_nothing_else_moves() {
 }
 
 #[test]
-fn workers_that_register_join_where_the_pool_admits_them() {
+fn registered_workers_join_an_admitting_pool() {
     let fabric = after(&racks(), "add-pool id=7 workers=0 policy=horus admits=3");
     let there = after(&fabric, "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1");
     assert_eq!(racks_of(&there, 7), [(1, 2)]);
-    // The same once more changes nothing.
+    // Repeating the command changes nothing.
     let same = "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1".parse().unwrap();
     assert_eq!(there.decide(&same).unwrap(), (Vec::new(), there.clone()));
     let new = after(&there, "register leaf=1 ip=10.0.1.99 pool=7 workers=40");
@@ -147,7 +147,7 @@ fn workers_that_register_join_where_the_pool_admits_them() {
 }
 
 #[test]
-fn a_topology_that_contradicts_itself_is_refused_with_what_is_in_the_way() {
+fn contradictory_topology_is_refused_with_the_cause() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2 address=10.9.0.1");
     for (text, says) in [
         ("add-leaf id=1 ip=10.0.9.1", "id 1: leaf 1 has it already"),
@@ -180,12 +180,12 @@ fn a_topology_that_contradicts_itself_is_refused_with_what_is_in_the_way() {
 }
 
 #[test]
-fn a_drained_server_is_told_so_and_gives_no_more_workers() {
+fn drained_server_is_notified_and_gives_no_workers() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus");
     let drained = after(&fabric, "drain-server ip=10.0.1.11");
     let view = drained.view(NodeId::Leaf(1));
     assert!(view.workers[&0].is_drained && !view.workers[&4].is_drained);
-    // Its leaf sends nothing more to its agent, which is to do what it has.
+    // The leaf sends no more tasks to the agent, which serves the tasks that it has.
     let agent = NodeId::Agent([10, 0, 1, 11].into());
     assert_eq!(drained.view(agent), fabric.view(agent));
     assert_eq!(
@@ -198,7 +198,7 @@ fn a_drained_server_is_told_so_and_gives_no_more_workers() {
     );
 }
 
-/// A command, sensible or not, on a small fabric.
+/// Generates a command, valid or not, on a small fabric.
 fn any_command() -> impl Strategy<Value = String> {
     let (id, pool) = (0..4_u16, 1..4_u16);
     let placement = prop::sample::select(vec!["spread", "pack", "size"]);
@@ -233,7 +233,7 @@ fn any_command() -> impl Strategy<Value = String> {
     ]
 }
 
-/// All nodes that there may be.
+/// Returns all nodes that can exist.
 fn nodes() -> Vec<NodeId> {
     let ids = (0..4).flat_map(|id| [NodeId::Spine(id), NodeId::Leaf(id)]);
     ids.chain((1..12).map(|ip| NodeId::Agent([10, 3, 0, ip].into()))).collect()
@@ -241,7 +241,7 @@ fn nodes() -> Vec<NodeId> {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_the_fabric_does_not_contradict_itself(
+    fn random_commands_keep_the_fabric_consistent(
         commands in prop::collection::vec(any_command(), 1..60),
     ) {
         let mut fabric = Fabric::default();
@@ -251,13 +251,13 @@ proptest! {
             let Ok((events, next)) = fabric.decide(&text.parse().unwrap()) else { continue };
             prop_assert_eq!(next.contradictions(), Vec::<String>::new(), "{}", text);
             prop_assert_eq!(next.version, fabric.version + u64::from(!events.is_empty()));
-            // What a store keeps leads to the same, also when it was written down in between.
+            // The stored events lead to the same fabric, also after serialization.
             let text = serde_json::to_string(&events).unwrap();
             let read: Vec<Event> = serde_json::from_str(&text).unwrap();
             read.iter().for_each(|event| kept.take(event));
             kept.version = next.version;
             prop_assert_eq!(&kept, &next);
-            // Some nodes hear of every version, some of a few.
+            // Some nodes receive every version, some only a few.
             for (which, (node, view, heard)) in views.iter_mut().enumerate() {
                 if (at + which) % (1 + which % 3) == 0 {
                     let now = next.view(*node);

@@ -1,4 +1,4 @@
-//! What one node is told of a fabric, and what it is told when that changes.
+//! View of one node: its part of a fabric, and deltas between two versions of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use super::fabric::{Fabric, Leaf, Pool, PoolSettings};
 use crate::wire::ether::Mac;
 
-/// A node.
+/// Node of a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeId {
-    /// A spine, by its id.
+    /// Spine, by id.
     Spine(u16),
-    /// A leaf, by its id.
+    /// Leaf, by id.
     Leaf(u16),
-    /// The agent of a server, by its address.
+    /// Agent of a server, by address.
     Agent(Ipv4Addr),
 }
 
@@ -29,83 +29,83 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A pool, as a node is told of it.
+/// Pool in a node's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolView {
-    /// What it is to be.
+    /// Settings.
     pub settings: PoolSettings,
-    /// For a leaf: the spine that it is linked to, with its address.
+    /// For a leaf: the spine that the pool is linked to, with its address.
     pub spine: Option<(u16, Ipv4Addr)>,
 }
 
-/// A server, as its leaf is told of it.
+/// Server in its leaf's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerView {
-    /// Its MAC address, unless ARP is to find it.
+    /// MAC address; `None` to find it by ARP.
     pub mac: Option<Mac>,
-    /// Its workers register themselves.
+    /// True if its workers register themselves.
     pub registers: bool,
 }
 
-/// A worker of a pool.
+/// Worker of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerView {
-    /// Its server.
+    /// Server.
     pub server: Ipv4Addr,
-    /// Its pool.
+    /// Pool.
     pub pool: u16,
-    /// How fast it is.
+    /// Relative speed.
     pub speed: f64,
-    /// It gets no new tasks.
+    /// True if it gets no new tasks.
     pub is_drained: bool,
 }
 
-/// A rack of a pool, as its spine is told of it.
+/// Rack of a pool in its spine's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RackView {
-    /// Its leaf's address.
+    /// Address of its leaf.
     pub ip: Ipv4Addr,
-    /// Workers that the pool has there.
+    /// Number of workers that the pool has there.
     pub workers: u32,
 }
 
-/// All that a node is told of.
+/// Part of a fabric that one node receives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View {
     /// Pools, by id.
     pub pools: BTreeMap<u16, PoolView>,
-    /// A leaf's servers with workers of pools.
+    /// Servers of a leaf that have workers of pools.
     pub servers: BTreeMap<Ipv4Addr, ServerView>,
-    /// A leaf's or an agent's workers of pools, by id.
+    /// Workers of pools at a leaf or agent, by id.
     pub workers: BTreeMap<u16, WorkerView>,
-    /// A spine's racks, by pool and leaf.
+    /// Racks of a spine, by pool and leaf.
     pub racks: BTreeMap<(u16, u16), RackView>,
 }
 
-/// What leads from one view to another.
+/// Delta between two views.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {
-    /// What is new or another than before.
+    /// New and changed entries.
     pub put: View,
-    /// Pools that have gone.
+    /// Removed pools.
     pub pools: Vec<u16>,
-    /// Servers that have gone.
+    /// Removed servers.
     pub servers: Vec<Ipv4Addr>,
-    /// Workers that have gone.
+    /// Removed workers.
     pub workers: Vec<u16>,
-    /// Racks that have gone.
+    /// Removed racks.
     pub racks: Vec<(u16, u16)>,
 }
 
 impl Delta {
-    /// It changes nothing.
+    /// Returns true if it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What is new or other in `to`, and what `to` has no more.
+/// Returns the new and changed entries of `to`, and the keys that only `from` has.
 fn between<K: Ord + Copy, V: PartialEq + Clone>(
     from: &BTreeMap<K, V>,
     to: &BTreeMap<K, V>,
@@ -116,7 +116,7 @@ fn between<K: Ord + Copy, V: PartialEq + Clone>(
 }
 
 impl View {
-    /// What leads from here to another view.
+    /// Computes the delta from this view to another.
     #[must_use]
     pub fn delta(&self, to: &Self) -> Delta {
         let (pools, gone_pools) = between(&self.pools, &to.pools);
@@ -132,7 +132,7 @@ impl View {
         }
     }
 
-    /// Takes what has changed.
+    /// Applies a delta.
     pub fn take(&mut self, delta: Delta) {
         let Delta { put, pools, servers, workers, racks } = delta;
         pools.iter().for_each(|gone| _ = self.pools.remove(gone));
@@ -147,7 +147,7 @@ impl View {
 }
 
 impl Fabric {
-    /// There is such a node.
+    /// Returns true if the fabric has this node.
     #[must_use]
     pub fn has(&self, node: NodeId) -> bool {
         match node {
@@ -157,7 +157,7 @@ impl Fabric {
         }
     }
 
-    /// What a node is told; nothing of one that there is not.
+    /// Returns a node's view. It is empty for an unknown node.
     #[must_use]
     pub fn view(&self, node: NodeId) -> View {
         match node {
@@ -173,7 +173,8 @@ impl Fabric {
                 };
                 let mut view = leaf.map(own).unwrap_or_default();
                 view.servers.clear();
-                // Its leaf sends it nothing more; what is under way or waits there its workers do.
+                // The leaf sends no more tasks to a drained server. Its workers still serve the tasks in
+                // flight and in the queue.
                 view.workers.values_mut().for_each(|worker| worker.is_drained = false);
                 view.pools.values_mut().for_each(|pool| pool.spine = None);
                 view
@@ -181,7 +182,7 @@ impl Fabric {
         }
     }
 
-    /// Pools that are others than before.
+    /// Returns the pools that differ from those of `before`.
     #[must_use]
     pub fn changed_pools(&self, before: &Self) -> Vec<u16> {
         let is_same = |(id, pool): &(&u16, &Arc<Pool>)| {
@@ -190,8 +191,8 @@ impl Fabric {
         self.pools.iter().filter(|one| !is_same(one)).map(|(&id, _)| id).collect()
     }
 
-    /// What changes in the view of a leaf whose rack is the same as before, as the spines are, when these pools have changed; none
-    /// where more may have.
+    /// Returns the delta of a leaf's view for these changed pools. `None` if its rack or the spines have
+    /// changed too.
     #[must_use]
     pub fn delta_of_pools(
         &self,
@@ -215,7 +216,7 @@ impl Fabric {
         Some(delta)
     }
 
-    /// A pool as this leaf is told of it.
+    /// Returns a pool in this leaf's view.
     fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolView> {
         let there = self.pools.get(&pool)?;
         let spine = there.links.get(&leaf).and_then(|id| Some((*id, self.spines.get(id)?.ip)));
@@ -231,7 +232,7 @@ impl Fabric {
             let is_drained = server.is_drained;
             let told = WorkerView { server: of.server, pool, speed: of.speed, is_drained };
             view.workers.insert(worker, told);
-            // Workers of one server mostly stand together.
+            // Workers of one server mostly have adjacent ids.
             if last != Some(of.server) {
                 let told = ServerView { mac: server.mac, registers: server.registers };
                 view.servers.insert(of.server, told);

@@ -1,4 +1,4 @@
-//! A batch beside an agent's workers, from its place in the queue to its end.
+//! A batch job beside an agent's workers, from the queue to its end.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,118 +14,119 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
 use wedjat_cosched::mechanism::{
-    Actuator, Class, Controller, Group, Hierarchies, Limits, Made, Process, Quota, Scheduling,
-    Unlimited, Weight, in_group, set_class, threads_of,
+    Actuator, CgroupFolders, Class, Controller, Group, Hierarchies, Limits, Process, Quota,
+    Scheduling, Unlimited, Weight, in_group, set_class, threads_of,
 };
 use wedjat_cosched::{
-    Chooser, Expert, Guard, Logged, Mode, Outcome, Plan, Progress, Settings, Setup, Share, State,
+    Chooser, Expert, Guard, LoggingChooser, Mode, Outcome, Plan, Progress, Settings, Setup, Share,
+    State,
 };
 
 use super::notes::{Figures, Folder, JobState, Note};
 use super::progress::{self, Reading};
-use super::{CoschedError, Measure, Objective, Policy, Watching};
+use super::{AgentMonitor, CoschedError, Measure, Objective, Policy};
 use crate::cpus;
 use crate::ring::region::path_of;
 
-/// Between two looks at the workers.
+/// Interval of worker observations.
 const LOOK: Duration = Duration::from_millis(20);
-/// Between two notes of what it does.
+/// Interval of updates of the job's note.
 const NOTED: Duration = Duration::from_millis(200);
-/// Between two looks whether it is one's turn.
+/// Interval of checks for the job's turn.
 const TURN: Duration = Duration::from_millis(50);
-/// How long what was killed may take to be gone.
+/// Time for killed processes to disappear.
 const GONE: Duration = Duration::from_secs(10);
 
-/// A batch, and how it is to be run.
+/// A batch job and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// The agent.
+    /// Name of the agent.
     pub agent: String,
-    /// What runs: a program and its arguments.
+    /// Program and its arguments.
     pub command: Vec<OsString>,
-    /// Who says how much it gets.
+    /// Policy that sets the share.
     pub policy: Policy,
-    /// What the workers are owed.
+    /// Latency objective of the workers' tasks.
     pub objective: Objective,
-    /// The guard, the chooser and its experts.
+    /// Configuration of guard, chooser and experts.
     pub setup: Setup,
-    /// How it ranks among other threads.
+    /// Scheduling class of its threads.
     pub class: Class,
-    /// Cores that it may have; those of the workers when none.
+    /// CPUs that it may use; `None` for those of the workers.
     pub cpus: Option<BTreeSet<usize>>,
-    /// Below which cgroup, in each hierarchy, its own is made.
+    /// Parent cgroup, in each hierarchy, of its own cgroup.
     pub cgroup: PathBuf,
-    /// Processes and threads that it may have.
+    /// Maximum number of processes and threads.
     pub processes: u32,
-    /// How long it may run.
+    /// Maximum run time.
     pub wall: Option<Duration>,
-    /// By what its progress is told.
+    /// Measure of its progress.
     pub measure: Measure,
-    /// How much there is to do, by that measure.
+    /// Total work in that measure.
     pub work: Option<f64>,
-    /// Where decisions are written down.
+    /// File for the log of decisions.
     pub log: Option<PathBuf>,
-    /// Between two choices of a share.
+    /// Interval of decisions.
     pub round: Duration,
-    /// How long it has to end when it is told to.
+    /// Time to end after a request.
     pub grace: Duration,
-    /// Also what does harm.
+    /// True to run even if the job can harm the workers.
     pub force: bool,
 }
 
-/// Signals that were sent to whoever runs a job.
+/// Signals received by the process that runs a job.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
-    /// How often it was told to end.
+    /// Number of requests to end.
     pub ends: Arc<AtomicUsize>,
-    /// The last one that is only to be passed on, 0 for none.
+    /// Last signal to forward to the job; 0 for none.
     pub passed: Arc<AtomicUsize>,
 }
 
-/// How a job ended.
+/// End of a job.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
-    /// The command's; none when it never began.
+pub struct JobEnd {
+    /// Exit status of the command; `None` if it never started.
     pub status: Option<ExitStatus>,
-    /// Its time was over.
+    /// True if the run time was exceeded.
     pub is_late: bool,
-    /// What it did.
+    /// Final figures.
     pub figures: Figures,
 }
 
-/// What is known before a batch begins.
-struct Planned {
-    watching: Watching,
+/// Facts determined before a batch starts.
+struct JobPlan {
+    watching: AgentMonitor,
     hierarchies: Hierarchies,
-    made: Made,
+    made: CgroupFolders,
     limits: Limits,
     actuator: Box<dyn Actuator>,
 }
 
-/// What the jobs of one agent have in common.
+/// Common settings of an agent's jobs.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The agent.
+    /// Name of the agent.
     pub agent: String,
-    /// Who says how much a batch gets.
+    /// Policy that sets the share.
     pub policy: Policy,
-    /// What the workers are owed.
+    /// Latency objective of the workers' tasks.
     pub objective: Objective,
-    /// The guard, the chooser and its experts.
+    /// Configuration of guard, chooser and experts.
     pub setup: Setup,
-    /// Processes and threads that a batch may have.
+    /// Maximum number of processes and threads.
     pub processes: u32,
 }
 
 impl Job {
-    /// Processes and threads that a batch may have unless configured.
+    /// Default number of processes and threads.
     pub const PROCESSES: u32 = 1024;
-    /// Between two choices of a share unless said otherwise.
+    /// Default interval of decisions.
     pub const ROUND: Duration = Duration::from_secs(1);
-    /// How long it has to end unless configured.
+    /// Default time to end after a request.
     pub const GRACE: Duration = Duration::from_secs(5);
 
-    /// A job of this setting without a command.
+    /// Creates a job with these settings and without a command.
     #[must_use]
     pub fn new(setting: Setting) -> Self {
         let Setting { agent, policy, objective, setup, processes } = setting;
@@ -149,9 +150,9 @@ impl Job {
         }
     }
 
-    /// Finds out what it would run on and be held by, and refuses what would do harm.
-    fn plan(&self, hierarchies: Hierarchies) -> Result<Planned, CoschedError> {
-        let watching = Watching::open(&self.agent, self.objective)?;
+    /// Determines CPUs and cgroups, and refuses a job that can harm the workers.
+    fn plan(&self, hierarchies: Hierarchies) -> Result<JobPlan, CoschedError> {
+        let watching = AgentMonitor::open(&self.agent, self.objective)?;
         let cpus = watching.cpus(self.cpus.as_ref())?;
         let actuator: Box<dyn Actuator> = match self.policy {
             Policy::Idle => Box::new(Unlimited),
@@ -171,7 +172,8 @@ impl Job {
         {
             return Err(CoschedError::Harmful { limit: actuator.name(), worker });
         }
-        // Cores that were named may be of nobody who can be watched; then the guard would see no load and allow all.
+        // The given CPUs may have no worker that can be watched. The guard would then see no load and allow
+        // everything.
         if self.policy.is_guarded() && watching.workers().is_empty() && !self.force {
             let (agent, policy) = (self.agent.clone(), self.policy.to_string());
             return Err(CoschedError::Unwatched { agent, policy });
@@ -180,14 +182,14 @@ impl Job {
         let made =
             Group::planned(&hierarchies, &self.cgroup, &format!("{}-{}", own.pid, own.started));
         let limits = Limits { cpus, processes: self.processes };
-        Ok(Planned { watching, hierarchies, made, limits, actuator })
+        Ok(JobPlan { watching, hierarchies, made, limits, actuator })
     }
 
-    /// What would be done, for people; nothing is.
+    /// Describes the run as text, without running anything.
     ///
     /// # Errors
-    /// Those for which it would not be done.
-    pub fn told(&self) -> Result<String, CoschedError> {
+    /// Reasons why the job would be refused.
+    pub fn dry_run(&self) -> Result<String, CoschedError> {
         let planned = self.plan(Hierarchies::of_this_machine())?;
         let cpus: Vec<_> = planned.limits.cpus.iter().map(usize::to_string).collect();
         let mut lines = vec![
@@ -230,17 +232,18 @@ impl Job {
     }
 }
 
-/// Runs a job when it is its turn, until it ends or is told to. What it made is taken away again, and its note.
+/// Runs a job on its turn until it ends or is stopped. Removes everything that it created, including its
+/// note.
 ///
 /// # Errors
-/// When it can't run, or when its agent ends.
-pub fn run(job: &Job, signals: &Signals) -> Result<Ended, CoschedError> {
+/// If the job cannot run, or its agent ends.
+pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     let folder = Folder::open()?;
     let hierarchies = Hierarchies::of_this_machine();
     for note in folder.clean(wedjat_cosched::mechanism::System::REAL)? {
         log::warn!("job {} ({}) was killed; what it left is taken away", note.id(), note.command);
     }
-    let Planned { watching, hierarchies, made, limits, actuator } = job.plan(hierarchies)?;
+    let JobPlan { watching, hierarchies, made, limits, actuator } = job.plan(hierarchies)?;
     for lacking in hierarchies.missing() {
         log::warn!("this machine lacks the controller {} of cgroups", lacking.name());
     }
@@ -253,21 +256,21 @@ pub fn run(job: &Job, signals: &Signals) -> Result<Ended, CoschedError> {
         policy: job.policy.to_string(),
         objective: job.objective.to_string(),
         state: JobState::Waiting,
-        made: Made::default(),
+        made: CgroupFolders::default(),
         figures: Figures::default(),
     };
-    let entered = Entered { folder: &folder, id: note.id() };
+    let entered = JobEntry { folder: &folder, id: note.id() };
     folder.enter(&mut note)?;
     while !folder.take_turn(&mut note)? {
         if signals.ends.load(Acquire) > 0 {
-            return Ok(Ended { status: None, is_late: false, figures: note.figures });
+            return Ok(JobEnd { status: None, is_late: false, figures: note.figures });
         }
-        if !watching.is_there() {
+        if !watching.is_running() {
             return Err(CoschedError::AgentGone(job.agent.clone()));
         }
         std::thread::sleep(TURN);
     }
-    // Before it is made, so that it is known to be ours whatever happens now.
+    // Noted before creation, so that leftovers can be identified.
     note.made = made;
     folder.write(&note)?;
     let group = Group::make(&hierarchies, &note.made, &limits)?;
@@ -278,44 +281,44 @@ pub fn run(job: &Job, signals: &Signals) -> Result<Ended, CoschedError> {
         false => Err(CoschedError::Unkillable(group.processes().into_iter().collect())),
     };
     if cleared.is_err() {
-        // Its note stays, for whoever comes next.
+        // Keeps the note for the next clean-up.
         std::mem::forget(entered);
     }
     cleared.and(ran)
 }
 
-/// A job's place in the folder, left when dropped.
-struct Entered<'a> {
+/// A job's entry in the folder; removed on drop.
+struct JobEntry<'a> {
     folder: &'a Folder,
     id: u32,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for JobEntry<'_> {
     fn drop(&mut self) {
         self.folder.forget(self.id);
     }
 }
 
-/// Chooses shares, and writes down why.
-type Choosing = Logged<Box<dyn io::Write>>;
+/// Chooser of shares with its log.
+type Choosing = LoggingChooser<Box<dyn io::Write>>;
 
-/// A batch that runs.
+/// A running batch.
 struct Batch<'a> {
     job: &'a Job,
     folder: &'a Folder,
     note: &'a mut Note,
     group: &'a Group,
     limits: &'a Limits,
-    watching: Watching,
+    watching: AgentMonitor,
     actuator: Box<dyn Actuator>,
     guard: Guard,
     choosing: Option<Choosing>,
     reading: Reading,
     child: Child,
     began: Instant,
-    /// What it gets where the guard allows it.
+    /// Share chosen within the guard's limit.
     chosen: Share,
-    /// What it was given last.
+    /// Current share.
     given: Share,
 }
 
@@ -325,7 +328,7 @@ impl<'a> Batch<'a> {
         folder: &'a Folder,
         note: &'a mut Note,
         (group, limits): (&'a Group, &'a Limits),
-        watching: Watching,
+        watching: AgentMonitor,
         mut actuator: Box<dyn Actuator>,
     ) -> Result<Self, CoschedError> {
         if job.class == Class::Idle && !group.yield_to_all()? && group.set_least_weight().is_err() {
@@ -341,7 +344,8 @@ impl<'a> Batch<'a> {
             Policy::Guard | Policy::Idle | Policy::Shares => Share::MOST,
         };
         let given = if job.policy.is_guarded() { Share::NONE } else { chosen };
-        // What is frozen can't even start, so it begins with little until the workers have been looked at.
+        // A frozen process cannot even start, so the batch begins with a small share until the first
+        // observation.
         actuator.give(group, if given == Share::NONE { Share::at_most(0.1) } else { given })?;
         keep_off(&limits.cpus);
         let (child, reading) = spawn(job, folder, note.id(), group, limits)?;
@@ -370,8 +374,8 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Until it ends; what is left of it then is ended, too.
-    fn run(mut self, signals: &Signals) -> Result<Ended, CoschedError> {
+    /// Runs until the end, then kills the remaining processes.
+    fn run(mut self, signals: &Signals) -> Result<JobEnd, CoschedError> {
         let watched = self.watch(signals);
         if watched.is_err() {
             self.note.state = JobState::Ending;
@@ -387,10 +391,10 @@ impl<'a> Batch<'a> {
         if let Some(choosing) = self.choosing.take() {
             choosing.into_log().map_err(|error| CoschedError::Log(error.into()))?;
         }
-        Ok(Ended { status, is_late, figures: self.note.figures })
+        Ok(JobEnd { status, is_late, figures: self.note.figures })
     }
 
-    /// Until the first process ends, or is to.
+    /// Watches until the first process ends or must end.
     fn watch(&mut self, signals: &Signals) -> Result<(Option<ExitStatus>, bool), CoschedError> {
         let (mut rounds, mut noted) = (Instant::now() + self.job.round, Instant::now());
         loop {
@@ -398,7 +402,7 @@ impl<'a> Batch<'a> {
             if let Some(status) = self.child.try_wait().map_err(|error| self.broken(error))? {
                 return Ok((Some(status), false));
             }
-            if !self.watching.is_there() {
+            if !self.watching.is_running() {
                 return Err(CoschedError::AgentGone(self.job.agent.clone()));
             }
             if signals.ends.load(Acquire) > 0 {
@@ -434,11 +438,11 @@ impl<'a> Batch<'a> {
             (Signal::from_named_raw(number), i32::try_from(self.child.id()))
             && let Some(pid) = Pid::from_raw(pid)
         {
-            let _ = kill_process(pid, signal); // it may have ended meanwhile
+            let _ = kill_process(pid, signal); // the process may have exited meanwhile
         }
     }
 
-    /// What the workers do, and what may be given by that.
+    /// Observes the workers and updates the share.
     fn look(&mut self, now: Instant) {
         let seen = self.watching.look(now);
         let at_ns = now.duration_since(self.began).as_nanos() as u64;
@@ -449,7 +453,7 @@ impl<'a> Batch<'a> {
         (figures.load, figures.allowed) = (seen.load, allowed.part());
     }
 
-    /// What came of the last share, and the next one.
+    /// Reports the outcome of the last share, and chooses the next one.
     fn choose(&mut self, now: Instant) -> Result<(), CoschedError> {
         let (tail, _) = self.watching.tail();
         self.note.figures.tail_us = tail;
@@ -463,7 +467,7 @@ impl<'a> Batch<'a> {
             (now.duration_since(self.began).as_secs_f64() / wall.as_secs_f64()).min(1.0)
         });
         let load = self.note.figures.load;
-        // Tasks come one by one to each worker, so that how many workers a stage of theirs uses is their load.
+        // Tasks arrive one by one, so the fraction of workers in use is the load.
         let state =
             State { cpu: load, memory: memory_used(), stage: load, interval, progress: workers };
         self.chosen = choosing.decide(at_ns, &state, limit)?;
@@ -471,7 +475,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// The workers are content when the objective is met: it is what they may take, and the percentile what they do take.
+    /// Progress of the workers: the objective is their allowed time, and the measured percentile the time
+    /// they need.
     fn workers_progress(&self, tail: Option<f64>) -> Progress {
         let remaining = tail.unwrap_or(0.0);
         Progress { wall: self.job.objective.us, elapsed: 0.0, rate: 1.0, remaining }
@@ -504,7 +509,7 @@ impl<'a> Batch<'a> {
         Ok(self.actuator.give(self.group, share)?)
     }
 
-    /// Puts threads back that have taken another class than they may have, or other cores.
+    /// Restores threads that have changed their scheduling class or CPUs.
     fn hold(&mut self) {
         let mut cores = CpuSet::new();
         self.limits.cpus.iter().for_each(|cpu| cores.set(*cpu));
@@ -514,7 +519,7 @@ impl<'a> Batch<'a> {
                 || (self.job.class == Class::Idle && scheduling.class != 5);
             let is_elsewhere = !scheduling.cpus.is_subset(&self.limits.cpus);
             if may_not {
-                let _ = set_class(thread, self.job.class); // it may have ended meanwhile
+                let _ = set_class(thread, self.job.class); // the thread may have exited meanwhile
             }
             if is_elsewhere && let Some(pid) = i32::try_from(thread).ok().and_then(Pid::from_raw) {
                 let _ = rustix::thread::sched_setaffinity(Some(pid), &cores);
@@ -532,11 +537,12 @@ impl<'a> Batch<'a> {
         self.folder.write(self.note)
     }
 
-    /// Ends whatever of it still runs: asks first, unless it is to be at once, and then kills. The first process's status.
+    /// Ends all remaining processes: requests the end, unless it is urgent, and then kills. Returns the first
+    /// process's status.
     fn finish(&mut self, signals: &Signals) -> Option<ExitStatus> {
         self.note.state = JobState::Ending;
-        let _ = self.note_figures(Instant::now()); // what counts is that it ends
-        // What is frozen hears no signal; with more it would end sooner, but might do harm.
+        let _ = self.note_figures(Instant::now()); // only the end matters here
+        // A frozen process receives no signal. A large share would end it sooner, but might harm the workers.
         let little = self.given.max(Share::at_most(0.1));
         if let Err(error) = self.actuator.give(self.group, little) {
             log::warn!("{error}");
@@ -558,13 +564,13 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Keeps the calling thread, which runs now and then, off the workers' cores where there are others.
+/// Moves the calling thread, which runs now and then, off the workers' cores if there are others.
 fn keep_off(cores: &BTreeSet<usize>) {
-    let others = cpus::beside(&cores.iter().copied().collect::<Vec<_>>());
+    let others = cpus::except(&cores.iter().copied().collect::<Vec<_>>());
     if !others.is_empty() {
         let mut set = CpuSet::new();
         others.iter().for_each(|cpu| set.set(*cpu));
-        let _ = rustix::thread::sched_setaffinity(None, &set); // it then runs where it ran before
+        let _ = rustix::thread::sched_setaffinity(None, &set); // keeps its affinity on failure
     }
 }
 
@@ -585,7 +591,7 @@ fn choosing(job: &Job) -> Result<Option<Choosing>, CoschedError> {
         }
         None => Box::new(io::sink()),
     };
-    let logged = Logged::new(Chooser::new(settings, experts)?, log);
+    let logged = LoggingChooser::new(Chooser::new(settings, experts)?, log);
     logged.map(Some).map_err(|error| CoschedError::Log(error.into()))
 }
 
@@ -624,7 +630,7 @@ fn spawn(
     Ok((child, reading))
 }
 
-/// The part of this machine's memory that is in use; 0 where that is not told.
+/// Returns the used fraction of this machine's memory; 0 if unknown.
 fn memory_used() -> f64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {

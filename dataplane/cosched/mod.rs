@@ -1,9 +1,10 @@
-//! Batch work beside an agent's worker cores: watching the agent, the job that runs there, and the queue of those that are to.
+//! Batch work beside an agent's workers: observation of the agent, the running job, and the queue of waiting
+//! jobs.
 //!
-//! A job is a process of its own, `wedjat cosched run`. It reads what the agent tells in its workers' region ([`watching`]), has
-//! the guard and the chooser of `wedjat-cosched` decide what its batch may have, and holds the batch by cgroups of its own
-//! ([`job`]). What it makes it notes beforehand in a folder of the user's ([`notes`]), where jobs of one agent wait for each
-//! other, and whoever comes next takes away what a killed one left.
+//! A job is a separate process, `wedjat cosched run`. It reads the agent's published state in the worker
+//! region ([`watching`]). Guard and chooser of `wedjat-cosched` set the share of its batch, and cgroups hold
+//! the batch ([`job`]). The job notes in advance what it creates, in a folder of the user ([`notes`]). Jobs
+//! of one agent queue there, and a later job removes what a killed one left.
 
 pub mod job;
 pub mod notes;
@@ -12,12 +13,12 @@ pub mod progress;
 pub mod queue;
 pub mod watching;
 
-pub use job::{Ended, Job, Setting, Signals, run};
-pub use notes::{Folder, JobState, Note, jobs_beside};
+pub use job::{Job, JobEnd, Setting, Signals, run};
+pub use notes::{Folder, JobState, Note, jobs_of_this_process};
 pub use options::{Objective, Policy};
 pub use progress::Measure;
 pub use queue::Queue;
-pub use watching::Watching;
+pub use watching::AgentMonitor;
 
 use std::io;
 use std::path::PathBuf;
@@ -27,10 +28,10 @@ use wedjat_cosched::{GuardSettingsError, LoggedError, SettingsError};
 
 use crate::ring::RegionError;
 
-/// Why a batch does not run, or did not to its end.
+/// Reason why a batch did not start or did not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum CoschedError {
-    /// Its agent can't be watched.
+    /// The agent cannot be watched.
     #[error("{error}{hint}", error = .0, hint = threads(.0))]
     Region(#[from] RegionError),
     /// The agent has ended.
@@ -38,22 +39,22 @@ pub enum CoschedError {
         "agent {0} does not run any more, so that nobody tells what its cores leave idle; the batch is ended"
     )]
     AgentGone(String),
-    /// Nobody knows which cores it could have.
+    /// No worker is pinned or visible.
     #[error(
         "agent {0} has no worker that can be watched: attach one that is pinned to its core, or name the cores with --cpus"
     )]
     NoWorkers(String),
-    /// The same.
+    /// A worker is not pinned to one CPU.
     #[error(
         "worker {worker} (process {process}) may run on CPUs {cpus}, so which core it leaves idle is not known: pin it \
          (`cpu` of its options, or taskset), or name the cores with --cpus"
     )]
     NotPinned {
-        /// The worker.
+        /// Worker.
         worker: u16,
         /// Its process.
         process: u32,
-        /// Where it may run.
+        /// CPUs that it may use.
         cpus: String,
     },
     /// The batch would take the dispatcher's time.
@@ -61,46 +62,46 @@ pub enum CoschedError {
         "CPU {0} is that of the agent's dispatcher, which never leaves it idle: pin the workers elsewhere, or name other cores with --cpus"
     )]
     Dispatcher(usize),
-    /// A core that is not there.
+    /// The CPU does not exist.
     #[error("this process may not use CPU {cpu}; it may use {usable:?}")]
     Cpu {
-        /// The one.
+        /// The given CPU.
         cpu: usize,
-        /// Those there are.
+        /// Usable CPUs.
         usable: Vec<usize>,
     },
-    /// What does harm.
+    /// The batch would harm a worker.
     #[error(
         "a batch of the normal class (limited by: {limit}) beside worker {worker}, which is of the normal class, too, delays its tasks by \
          milliseconds: leave out --class normal, have the worker ask for real time (`real_time` of its options, or chrt -f), or \
          say --force"
     )]
     Harmful {
-        /// What would limit the batch.
+        /// Limit of the batch.
         limit: &'static str,
-        /// Whom it would harm.
+        /// Worker.
         worker: u16,
     },
-    /// Nobody tells what its guard would go by.
+    /// The guard would have no observations.
     #[error(
         "agent {agent} has no worker that can be watched, so that policy {policy} has nothing to go by: attach a worker, \
          or say --policy idle, or --force"
     )]
     Unwatched {
-        /// The agent.
+        /// Agent.
         agent: String,
-        /// Who would say how much the batch gets.
+        /// Policy.
         policy: String,
     },
-    /// This machine has no cgroups at all.
+    /// The machine has no cgroups.
     #[error(
         "this machine has no cgroups that a batch could be held by: mount cgroup2, or the controllers cpu and pids"
     )]
     NoGroups,
-    /// A cgroup can't be made or set.
+    /// A cgroup cannot be created or changed.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// Something of it is left.
+    /// Processes are left.
     #[error(
         "processes {0:?} of the batch do not end, though they were killed; they stay in its cgroup"
     )]
@@ -108,34 +109,35 @@ pub enum CoschedError {
     /// The command does not start.
     #[error("{command}: {error}")]
     Command {
-        /// The program.
+        /// Program.
         command: String,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The folder of notes can't be used.
+    /// The folder of notes cannot be used.
     #[error("{}: {error}", path.display())]
     Notes {
-        /// The folder or file.
+        /// Folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The folder of notes is another user's.
+    /// The folder of notes belongs to another user.
     #[error("{} is not a folder of this user's alone; take it away, or name another one in WEDJAT_COSCHED_DIR", .0.display())]
     Foreign(PathBuf),
-    /// The log can't be written.
+    /// The log cannot be written.
     #[error(transparent)]
     Log(#[from] LoggedError),
-    /// It can't be learnt so.
+    /// The chooser's settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// It can't be guarded so.
+    /// The guard's settings are invalid.
     #[error(transparent)]
     Guard(#[from] GuardSettingsError),
 }
 
-/// An agent's workers are all processes, which attach to it by its name, or all threads of its own, which have no need of one.
+/// Explanation for agents with worker threads. An agent's workers are either all processes, which attach by
+/// its name, or all threads, which need no name.
 fn threads(error: &RegionError) -> &'static str {
     match error {
         RegionError::Missing { .. } => {

@@ -1,7 +1,7 @@
-//! The folder in which each job notes what it is and what it makes, before it makes it.
+//! Folder of notes, in which each job describes itself and what it creates, in advance.
 //!
-//! Jobs of one agent run one at a time, in the order in which they came. Whoever looks takes away what killed ones left: their
-//! processes, their cgroups, their notes.
+//! Jobs of one agent run one at a time in the order of arrival. Each visitor removes what killed jobs left:
+//! processes, cgroups and notes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,29 +11,29 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
-use wedjat_cosched::mechanism::{Group, Made, Process, System};
+use wedjat_cosched::mechanism::{CgroupFolders, Group, Process, System};
 
 use super::CoschedError;
 
-/// Names another folder.
+/// Environment variable that names another folder.
 const VARIABLE: &str = "WEDJAT_COSCHED_DIR";
-/// How long the processes of a killed job have to end.
+/// Time for the processes of a killed job to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a job stands.
+/// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// Another one of its agent runs.
+    /// Another job of its agent is running.
     Waiting,
-    /// It runs.
+    /// Running.
     Running,
-    /// It has been told to end.
+    /// Asked to end.
     Ending,
 }
 
 impl JobState {
-    /// As it is shown.
+    /// Returns the displayed name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,72 +44,72 @@ impl JobState {
     }
 }
 
-/// What a job tells of itself.
+/// Note of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Note {
-    /// Who runs it; its number is the job's.
+    /// Process that runs it. Its id is the job's number.
     pub process: Process,
-    /// Its turn in the queue: larger than that of all that were there when it came.
+    /// Position in the queue: larger than all earlier ones.
     pub turn: u64,
-    /// Its agent, as the region's path.
+    /// Path of its agent's region.
     pub agent: PathBuf,
-    /// The agent's process.
+    /// Process of the agent.
     pub agent_pid: u64,
-    /// What runs.
+    /// Command.
     pub command: String,
-    /// Who says how much it gets.
+    /// Policy that sets the share.
     pub policy: String,
-    /// What the workers are owed.
+    /// Latency objective.
     pub objective: String,
-    /// Where it stands.
+    /// State.
     pub state: JobState,
-    /// The cgroups made for it.
-    pub made: Made,
-    /// What it does.
+    /// Cgroup folders created for it.
+    pub made: CgroupFolders,
+    /// Latest figures.
     #[serde(default)]
     pub figures: Figures,
 }
 
-/// What a job does, as it was noted last.
+/// Figures of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// The part of the cores that it may have, from 0 to 1.
+    /// Share of the cores, from 0 to 1.
     pub share: f64,
-    /// What the guard allows.
+    /// Limit set by the guard.
     pub allowed: f64,
-    /// The part of the workers' time that their tasks need.
+    /// Fraction of the workers' time that their tasks need.
     pub load: f64,
-    /// The percentile that has an objective, in microseconds, of the last second.
+    /// Latency percentile of the last second in microseconds.
     pub tail_us: Option<f64>,
-    /// Seconds since it began.
+    /// Seconds since the start.
     pub elapsed_seconds: f64,
-    /// Seconds that it may take.
+    /// Allowed seconds.
     pub wall_seconds: Option<f64>,
-    /// Seconds of CPU time that it has had.
+    /// Seconds of CPU time.
     pub cpu_seconds: f64,
-    /// What is done of it, by its measure.
+    /// Completed work in its measure.
     pub done: f64,
-    /// What there is to do.
+    /// Total work.
     pub work: Option<f64>,
-    /// Looks at the workers.
+    /// Observations of the workers.
     pub windows: u64,
-    /// Looks at which they missed the objective.
+    /// Observations with a missed objective.
     pub violations: u64,
-    /// Shares that were chosen.
+    /// Decisions.
     pub decisions: u64,
-    /// Threads that had to be put back into their class or onto their cores.
+    /// Threads restored to their scheduling class or CPUs.
     pub put_back: u64,
 }
 
 impl Note {
-    /// The job's number.
+    /// Returns the job's number.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.pid
     }
 }
 
-/// The folder of notes.
+/// Folder of notes.
 #[derive(Clone, Debug)]
 pub struct Folder(PathBuf);
 
@@ -120,18 +120,19 @@ impl Folder {
         named.map_or_else(|| format!("/dev/shm/wedjat-cosched-{user}").into(), PathBuf::from)
     }
 
-    /// This user's: that which `WEDJAT_COSCHED_DIR` names, else one in /dev/shm, which is made if it is not there.
+    /// Opens this user's folder: the one named by `WEDJAT_COSCHED_DIR`, else one in /dev/shm. Creates it if
+    /// needed.
     ///
     /// # Errors
-    /// When it can't be made, or is another user's.
+    /// If it cannot be created, or belongs to another user.
     pub fn open() -> Result<Self, CoschedError> {
         Self::at(Self::path())
     }
 
-    /// The folder at this path.
+    /// Opens the folder at this path.
     ///
     /// # Errors
-    /// As [`Folder::open`].
+    /// As for [`Folder::open`].
     pub fn at(path: PathBuf) -> Result<Self, CoschedError> {
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -141,7 +142,7 @@ impl Folder {
         }
         let found = fs::symlink_metadata(&path)
             .map_err(|error| CoschedError::Notes { path: path.clone(), error })?;
-        // What others may write here would be believed.
+        // Notes are trusted, so no other user may write here.
         let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
         match is_own && found.mode() & 0o022 == 0 {
             true => Ok(Self(path)),
@@ -149,7 +150,7 @@ impl Folder {
         }
     }
 
-    /// The folder if it is there already, for those who only look.
+    /// Returns the folder if it exists, for readers only.
     #[must_use]
     pub fn existing() -> Option<Self> {
         let path = Self::path();
@@ -161,7 +162,7 @@ impl Folder {
         move |error| CoschedError::Notes { path, error }
     }
 
-    /// Keeps others from changing the queue for as long as the file lives.
+    /// Locks the queue until the file is closed.
     fn lock(&self) -> Result<File, CoschedError> {
         let path = self.0.join("lock");
         let file = File::create(&path).map_err(self.fault(&path))?;
@@ -170,16 +171,16 @@ impl Folder {
         Ok(file)
     }
 
-    /// Where the counter of a job's progress is.
+    /// Returns the path of a job's progress counter.
     #[must_use]
     pub fn counter(&self, id: u32) -> PathBuf {
         self.0.join(format!("{id}.progress"))
     }
 
-    /// Writes a job's note in the place of its last one.
+    /// Replaces a job's note.
     ///
     /// # Errors
-    /// When that can't be done.
+    /// If the note cannot be written.
     pub fn write(&self, note: &Note) -> Result<(), CoschedError> {
         let (path, new) =
             (self.0.join(format!("{}.json", note.id())), self.0.join(format!("{}.new", note.id())));
@@ -187,27 +188,27 @@ impl Folder {
         fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(self.fault(&path))
     }
 
-    /// Takes a job's note away, and what lies beside it.
+    /// Removes a job's note and counter.
     pub fn forget(&self, id: u32) {
         for kind in ["json", "new", "progress"] {
             let _ = fs::remove_file(self.0.join(format!("{id}.{kind}")));
         }
     }
 
-    /// Puts a job into the queue of its agent: whoever comes later has a later place.
+    /// Appends a job to the queue of its agent.
     ///
     /// # Errors
-    /// When its note can't be written.
+    /// If its note cannot be written.
     pub fn enter(&self, note: &mut Note) -> Result<(), CoschedError> {
         let _lock = self.lock()?;
         note.turn = self.notes().last().map_or(0, |last| last.turn) + 1;
         self.write(note)
     }
 
-    /// Marks a job as running if it is its turn.
+    /// Marks a job as running if it is first in the queue.
     ///
     /// # Errors
-    /// When the queue can't be read.
+    /// If the queue cannot be read.
     pub fn take_turn(&self, note: &mut Note) -> Result<bool, CoschedError> {
         let _lock = self.lock()?;
         let others = self.notes();
@@ -222,7 +223,7 @@ impl Folder {
         self.write(note).map(|()| true)
     }
 
-    /// All jobs, in the order in which they came; those that were killed, too.
+    /// Returns the notes of all jobs, including killed ones, in the order of arrival.
     #[must_use]
     pub fn notes(&self) -> Vec<Note> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
@@ -234,16 +235,17 @@ impl Folder {
         notes
     }
 
-    /// Jobs whose process lives.
+    /// Returns the notes of jobs with a live process.
     #[must_use]
     pub fn jobs(&self) -> Vec<Note> {
         self.notes().into_iter().filter(|note| note.process.is_alive()).collect()
     }
 
-    /// Takes away what killed jobs left; their notes. A job whose processes do not end keeps its note, for the next time.
+    /// Removes what killed jobs left, and returns their notes. A job whose processes do not end keeps its
+    /// note for the next time.
     ///
     /// # Errors
-    /// When something of one can't be taken away.
+    /// If something cannot be removed.
     pub fn clean(&self, system: System) -> Result<Vec<Note>, CoschedError> {
         let _lock = self.lock()?;
         let mut cleaned = Vec::new();
@@ -260,9 +262,9 @@ impl Folder {
     }
 }
 
-/// Jobs that run beside the workers of the agent of this process.
+/// Returns the jobs beside the workers of the agent with this process id.
 #[must_use]
-pub fn jobs_beside(agent_pid: u64) -> Vec<Note> {
+pub fn jobs_of_this_process(agent_pid: u64) -> Vec<Note> {
     let mut jobs = Folder::existing().map(|folder| folder.jobs()).unwrap_or_default();
     jobs.retain(|note| note.agent_pid == agent_pid && note.state != JobState::Waiting);
     jobs
@@ -284,12 +286,12 @@ mod tests {
             policy: "guard".to_owned(),
             objective: "p99=1ms".to_owned(),
             state: JobState::Waiting,
-            made: Made::default(),
+            made: CgroupFolders::default(),
             figures: Figures::default(),
         }
     }
 
-    /// A process that does nothing, ended when dropped.
+    /// An idle process, killed on drop.
     struct Sleeper(Child);
 
     impl Sleeper {
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_an_agent_run_one_after_the_other_as_they_came() {
+    fn jobs_of_an_agent_run_in_order() {
         let home = tempfile::tempdir().unwrap();
         let folder = Folder::at(home.path().join("notes")).unwrap();
         let (one, two, other) = (Sleeper::new(), Sleeper::new(), Sleeper::new());
@@ -324,7 +326,7 @@ mod tests {
         assert!(!folder.take_turn(second).unwrap(), "the first one runs");
         let ids: Vec<_> = folder.jobs().iter().map(Note::id).collect();
         assert_eq!(ids, [first.id(), second.id(), elsewhere.id()]);
-        // Killed, it keeps nobody from running, and is cleaned away.
+        // A killed job blocks no other job, and is cleaned up.
         drop(one);
         assert!(folder.take_turn(second).unwrap());
         assert_eq!(folder.jobs().len(), 2);
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_may_write_into_is_refused() {
+    fn world_writable_folder_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("notes");
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_note_is_passed_over() {
+    fn invalid_note_is_skipped() {
         let home = tempfile::tempdir().unwrap();
         let folder = Folder::at(home.path().join("notes")).unwrap();
         fs::write(home.path().join("notes/7.json"), "{\"process\":").unwrap();

@@ -1,4 +1,4 @@
-//! How much a batch may have, and what the workers are owed, as command lines and files say it.
+//! Policies and objectives of batch jobs, as written on command lines and in files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,31 +6,32 @@ use std::time::Duration;
 
 use wedjat_cosched::Share;
 
-/// Who says how much of the cores the batch gets.
+/// Policy that sets the batch's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// ASA_X's chooser among what the guard allows.
+    /// ASA_X's chooser within the guard's limit.
     Asax,
-    /// Always the same share, unguarded.
+    /// A constant share without guard.
     Static(Share),
-    /// A tenth more after each second that did no harm, half as much after one that did, within what the guard allows.
+    /// Additive increase of 10% after each harmless second, multiplicative decrease by half after a harmful
+    /// one, within the guard's limit.
     Aimd,
     /// All that the guard allows.
     Guard,
-    /// All that the workers leave, which the class alone has it give back.
+    /// All that the workers leave idle; the idle class yields the rest.
     Idle,
-    /// The least weight, unguarded.
+    /// The smallest CPU weight, without guard.
     Shares,
 }
 
 impl Policy {
-    /// A chooser decides, whose decisions can be written down.
+    /// Returns true if a chooser decides, so that decisions can be logged.
     #[must_use]
     pub fn is_logged(self) -> bool {
         matches!(self, Self::Asax | Self::Aimd)
     }
 
-    /// The guard has a say.
+    /// Returns true if the guard limits the share.
     #[must_use]
     pub fn is_guarded(self) -> bool {
         matches!(self, Self::Asax | Self::Aimd | Self::Guard)
@@ -78,12 +79,12 @@ impl FromStr for Policy {
     }
 }
 
-/// What the tasks' times may be.
+/// Latency objective of tasks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
-    /// Which percentile, as a part of 1.
+    /// Percentile as a fraction.
     pub part: f64,
-    /// What it may be, in microseconds.
+    /// Limit in microseconds.
     pub us: f64,
 }
 
@@ -95,7 +96,7 @@ impl Default for Objective {
 
 impl fmt::Display for Objective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of 99.9 as a part of 1 and back something is left in the last places.
+        // Removes the rounding error of converting 99.9 to a fraction and back.
         let percentile = (self.part * 1e8).round() / 1e6;
         write!(f, "p{percentile}={}us", self.us)
     }
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_and_objectives_are_read_as_they_are_shown() {
+    fn policies_and_objectives_round_trip_as_text() {
         for text in ["asax", "static(50%)", "static(0%)", "aimd", "guard", "idle", "shares"] {
             assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
         }
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_named_with_what_would_be() {
+    fn invalid_option_lists_valid_values() {
         for text in ["", "always", "static", "static(55%)", "static(100%)", "static(x)"] {
             assert!(text.parse::<Policy>().unwrap_err().contains("static("), "{text}");
         }

@@ -1,4 +1,4 @@
-//! How far a batch has come.
+//! Progress of a batch.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -9,18 +9,18 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 
-/// Names the file of its counter to a batch.
+/// Environment variable with the path of the counter file.
 pub const COUNTER: &str = "WEDJAT_PROGRESS";
 
-/// By what its progress is told.
+/// Measure of progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// Seconds of CPU time that it has had.
+    /// Seconds of CPU time.
     #[default]
     Cpu,
-    /// Lines of its output that hold this text.
+    /// Lines of output that contain this text.
     Lines(String),
-    /// A number that it keeps in a file of 8 bytes, which it may map: little-endian, at the path that [`COUNTER`] holds.
+    /// A counter in a file of 8 bytes, little-endian, which the batch may map. [`COUNTER`] holds its path.
     Counter,
 }
 
@@ -37,24 +37,24 @@ impl FromStr for Measure {
     }
 }
 
-/// Where the progress of a batch that runs is read.
+/// Source of a running batch's progress.
 #[derive(Debug)]
 pub enum Reading {
-    /// Of its cgroup.
+    /// CPU time of its cgroup.
     Cpu,
-    /// Counted as they pass.
+    /// Lines of its output.
     Lines {
-        /// How many there were.
+        /// Number of matching lines.
         count: Arc<AtomicU64>,
-        /// Passes them on.
+        /// Thread that forwards the output.
         thread: JoinHandle<()>,
     },
-    /// In this file.
+    /// Counter file.
     Counter(PathBuf),
 }
 
 impl Reading {
-    /// What was done until now, where the CPU time was so much.
+    /// Returns the completed work, given the CPU time of the cgroup.
     #[must_use]
     pub fn done(&self, cpu_ns: Option<u64>) -> f64 {
         match self {
@@ -64,25 +64,25 @@ impl Reading {
         }
     }
 
-    /// Once the batch has ended: the last of its output has been passed on.
+    /// Waits until all output of an ended batch has been forwarded.
     pub fn end(self) {
         if let Self::Lines { thread, .. } = self {
-            let _ = thread.join(); // it can't panic, and there is nothing else to wait for
+            let _ = thread.join(); // the thread cannot panic
         }
     }
 }
 
-/// 0 for what is no counter.
+/// Reads a counter file; 0 if it is invalid.
 fn counter(path: &Path) -> u64 {
     let mut bytes = [0; 8];
     let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
     read.map_or(0, |()| u64::from_le_bytes(bytes))
 }
 
-/// Passes output on, and counts the lines that hold `text`. Lines that are no text count, too.
+/// Forwards output and counts the lines that contain `text`. Lines that are not UTF-8 count, too.
 ///
 /// # Errors
-/// When there is no thread for it.
+/// If no thread can be started.
 pub fn count_lines(
     from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
@@ -96,7 +96,7 @@ pub fn count_lines(
         while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             let holds = line.windows(text.len()).any(|part| part == text.as_bytes());
             counted.fetch_add(u64::from(holds), Relaxed);
-            // Whoever reads may have gone; the batch goes on.
+            // The reader may have gone; the batch continues.
             is_heard = is_heard && to.write_all(&line).and_then(|()| to.flush()).is_ok();
             line.clear();
         }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_counted_and_passed_on_as_they_are() {
+    fn progress_lines_are_counted_and_forwarded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
         let said = b"frame 1\nnothing\n\xFF frame 2\nframe 3 without an end";
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_is_read_from_its_file_and_a_bad_one_is_none() {
+    fn progress_counter_file_is_read_or_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("counter");
         let reading = Reading::Counter(path.clone());

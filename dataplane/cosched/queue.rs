@@ -1,4 +1,4 @@
-//! The jobs of an agent's file: run one after the other while the agent does.
+//! Batch jobs in an agent's configuration, run one after another while the agent runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -13,11 +13,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::ring::WorkerRegion;
 use crate::ring::region::path_of;
 
-/// Between two looks whether workers have come, or a job has ended.
+/// Interval of checks for workers and for the end of a job.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A thread that starts a process for each job: an agent's own never forks, since that would make its memory's pages
-/// copies, which its dispatcher would then wait for.
+/// Thread that starts a process per job. The agent itself never forks, because that would mark its pages
+/// copy-on-write and delay its dispatcher.
 #[derive(Debug)]
 pub struct Queue {
     stop: Arc<AtomicBool>,
@@ -25,10 +25,11 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Starts so many jobs of the agent's file `config`, each by `program cosched job CONFIG NUMBER`, once a worker is there.
+    /// Starts the jobs of configuration `config`, each by `program cosched job CONFIG NUMBER`, once a worker
+    /// is attached.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// If no thread can be started.
     pub fn start(
         program: PathBuf,
         config: PathBuf,
@@ -59,12 +60,12 @@ impl Drop for Queue {
     fn drop(&mut self) {
         self.stop.store(true, Release);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // whatever became of it, there is nothing left to do
+            let _ = thread.join(); // nothing is left to do after a panic
         }
     }
 }
 
-/// False when it is told to stop instead.
+/// Waits for a worker. Returns false when stopped.
 fn wait_for_workers(region: &Path, stop: &AtomicBool) -> bool {
     let is_there = || {
         WorkerRegion::open(region).is_ok_and(|region| {
@@ -80,7 +81,7 @@ fn wait_for_workers(region: &Path, stop: &AtomicBool) -> bool {
     false
 }
 
-/// Until the job's process has ended, which is told to when the agent is to stop.
+/// Waits for the end of a job's process; asks it to end when the agent stops.
 fn watch(mut child: Child, job: usize, stop: &AtomicBool) {
     let mut is_told = false;
     loop {
@@ -93,7 +94,7 @@ fn watch(mut child: Child, job: usize, stop: &AtomicBool) {
         if stop.load(Acquire) && !is_told {
             is_told = true;
             if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                let _ = kill_process(pid, Signal::TERM); // it may have ended meanwhile
+                let _ = kill_process(pid, Signal::TERM); // the process may have exited meanwhile
             }
         }
         std::thread::sleep(LOOK);

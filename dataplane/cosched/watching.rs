@@ -1,4 +1,4 @@
-//! What an agent's workers do, as another process sees it in the region that they share.
+//! Observation of an agent's workers by another process, through their shared region.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,32 +9,32 @@ use wedjat_cosched::mechanism::Scheduling;
 use super::{CoschedError, Objective};
 use crate::cpus;
 use crate::ring::region::path_of;
-use crate::ring::watch::{Times, Watch};
-use crate::ring::{WorkerRegion, WorkerSeen};
+use crate::ring::watch::{AgentStatusWords, Times};
+use crate::ring::{WorkerRegion, WorkerStatus};
 
-/// Over how long the percentile is taken that has an objective: the shortest time after which a guard is told of it anew.
+/// Window of the latency percentile: the shortest time between observations.
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// A running agent, watched.
+/// Observer of a running agent.
 #[derive(Debug)]
-pub struct Watching {
+pub struct AgentMonitor {
     name: String,
     region: WorkerRegion,
-    watch: Watch,
+    watch: AgentStatusWords,
     objective: Objective,
-    /// By channel: how long each worker had worked.
+    /// Worked time of each channel's worker at the last observation.
     busy_ns: Vec<Option<u64>>,
-    /// The times at the looks of the last window.
+    /// Latency counts at the observations in the last window.
     looks: VecDeque<(Instant, Times)>,
-    /// The times when they were last asked for over longer.
+    /// Latency counts at the last call of `tail`.
     before: Times,
 }
 
-impl Watching {
-    /// Watches the agent of this name from now on.
+impl AgentMonitor {
+    /// Opens the agent with this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is none.
     pub fn open(name: &str, objective: Objective) -> Result<Self, CoschedError> {
         let region = WorkerRegion::open(&path_of(name))?;
         let watch = region.watch();
@@ -44,36 +44,36 @@ impl Watching {
         Ok(Self { name: name.to_owned(), region, watch, objective, busy_ns, looks, before })
     }
 
-    /// As it was named.
+    /// Returns the given name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process.
+    /// Returns the agent's process id.
     #[must_use]
     pub fn pid(&self) -> u64 {
         self.region.pid()
     }
 
-    /// It has not ended.
+    /// Returns true while the agent runs.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.region.has_agent()
     }
 
-    /// Workers that are there.
+    /// Returns the attached workers.
     #[must_use]
-    pub fn workers(&self) -> Vec<WorkerSeen> {
+    pub fn workers(&self) -> Vec<WorkerStatus> {
         let channels = 0..self.region.shape().channels;
         let there = channels.filter(|channel| self.region.has_worker(*channel));
         there.filter_map(|channel| self.region.worker(channel)).collect()
     }
 
-    /// The cores of its workers, or those of them that are named; none of them is its dispatcher's.
+    /// Returns the workers' CPUs, or the named ones. Excludes the dispatcher's CPU.
     ///
     /// # Errors
-    /// When they are not known, or when a batch may not have them.
+    /// If the CPUs are unknown, or a batch must not use them.
     pub fn cpus(&self, named: Option<&BTreeSet<usize>>) -> Result<BTreeSet<usize>, CoschedError> {
         let found = match named {
             Some(named) => named.clone(),
@@ -108,16 +108,16 @@ impl Watching {
         }
     }
 
-    /// A worker that is not of real time, by its id.
+    /// Returns the id of a worker without real-time class, if any.
     #[must_use]
     pub fn normal_worker(&self) -> Option<u16> {
-        let is_normal = |worker: &WorkerSeen| {
+        let is_normal = |worker: &WorkerStatus| {
             Scheduling::of(worker.thread).is_some_and(|scheduling| !scheduling.is_real_time())
         };
         self.workers().into_iter().find(is_normal).map(|worker| worker.place.id)
     }
 
-    /// What the workers did since the last look.
+    /// Returns the measurements since the last observation.
     pub fn look(&mut self, now: Instant) -> Observation {
         self.watch.ask();
         let times = self.watch.times();
@@ -127,7 +127,7 @@ impl Watching {
             let seen = self.region.worker(channel).map(|worker| worker.busy_ns);
             workers += u32::from(seen.is_some());
             if let (Some(now), Some(before)) = (seen, self.busy_ns[channel]) {
-                // Another worker in its place begins anew.
+                // A new worker in the place starts from 0.
                 worked_ns += now.saturating_sub(before);
             }
             self.busy_ns[channel] = seen;
@@ -144,7 +144,7 @@ impl Watching {
         Observation { load: load.min(1.0), backlog: self.watch.waiting() as f64 / all, tail }
     }
 
-    /// The percentile since this was last asked, in microseconds, and of how many tasks.
+    /// Returns the percentile since the last call, in microseconds, and the number of tasks.
     pub fn tail(&mut self) -> (Option<f64>, u64) {
         let times = self.watch.times();
         let since = times.since(&self.before);

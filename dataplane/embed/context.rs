@@ -1,4 +1,5 @@
-//! One core's part of an embedded scheduler: decides on bursts and says which neighbours to ask for; see also `release`.
+//! One core's part of an embedded scheduler: decides on bursts and returns neighbour questions. `release` has
+//! the rest.
 
 use arrayvec::ArrayVec;
 
@@ -12,46 +13,47 @@ use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
 use crate::wire::{arp, ndp};
 
-/// The worker of a packet that has none yet.
+/// Worker id of a packet without a worker.
 pub const NO_WORKER: u16 = NO_MEMBER;
 
 /// Bytes of the longest question, one of neighbour discovery.
 pub const QUESTION_LEN: usize = ndp::FRAME_LEN;
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Send it out of this port.
     Forward {
         /// Index of the port.
         port: u8,
-        /// The worker that a task goes to, or that a reply comes from.
+        /// Worker that a task goes to, or that a reply comes from.
         worker: u16,
     },
-    /// Keep it at this place, below [`Context::places`], until [`Context::release`] gives it back: the MAC address of
-    /// its next hop is not known yet, or no worker may have one more task.
+    /// Keep it at this place, below [`Context::places`], until [`Context::release`] returns it. The MAC
+    /// address of its next hop is unknown, or no worker may take one more task.
     Hold {
-        /// Where to keep it: nothing is kept there now.
+        /// Free place for it.
         place: u32,
-        /// The worker that a task goes to, or that a reply comes from; [`NO_WORKER`] for a task that waits for one.
+        /// Worker that a task goes to, or that a reply comes from; [`NO_WORKER`] for a task that waits for
+        /// one.
         worker: u16,
     },
-    /// Used up, and turned into an answer to be sent out of the port it came from (ARP, neighbour discovery, and tasks that are
-    /// refused).
+    /// Consumed and turned into an answer, to be sent out of the receiving port (ARP, neighbour discovery,
+    /// and refused tasks).
     Answer {
         /// Index of that port.
         port: u8,
     },
-    /// Used up; free it.
+    /// Consumed; free it.
     Consumed,
     /// Free it; already counted.
     Drop(DropReason),
 }
 
-/// A call that can't be: nothing was done.
+/// Invalid call; nothing was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
-    /// No such port.
+    /// The port does not exist.
     #[error("no such port: the configuration has fewer")]
     Port,
     /// Too many packets.
@@ -60,34 +62,35 @@ pub enum Misuse {
     /// Too little room for verdicts or rewrites.
     #[error("fewer verdicts, or rewrites, than packets")]
     Verdicts,
-    /// No such worker.
+    /// The worker does not exist.
     #[error("no such worker: the configuration has no server with that id")]
     Worker,
 }
 
-/// A question to be sent: who has an address, by ARP or neighbour discovery.
+/// Neighbour question to send, by ARP or neighbour discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Index of the port to send it out of.
     pub port: u8,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     pub len: usize,
 }
 
 /// One core's scheduler. Used by one thread at a time.
 ///
-/// Received = sent + consumed + dropped + held holds of its counters after every call. A packet counts as forwarded when its
-/// verdict says so; of those, what could not be sent is told by [`Context::unsent`] and counts as dropped, the rest as sent.
+/// After every call its counters satisfy received = sent + consumed + dropped + held. A packet counts as
+/// forwarded by its verdict. Of these, packets that could not be sent are reported by [`Context::unsent`] and
+/// count as dropped, the rest as sent.
 #[derive(Debug)]
 pub struct Context {
-    /// Its packets are named by the places that their owner keeps them at.
+    /// Node whose packets are named by their owner's places.
     pub(super) node: Node<u32>,
     pub(super) places: HeldPlaces,
-    /// The owner stops: all packets that are held are given up.
+    /// True once the owner stops, so that all held packets are dropped.
     pub(super) is_abandoned: bool,
 }
 
-/// A burst's verdicts other than to forward, by what the counters tell apart.
+/// Counts of a burst's verdicts other than `Forward`, by counter.
 #[derive(Default)]
 struct Tally {
     others: u64,
@@ -95,13 +98,13 @@ struct Tally {
     answers: u64,
 }
 
-/// Hands on at once what is to be forwarded, which most packets are, and keeps the rest.
-struct Told<F> {
+/// Passes on `Forward` verdicts, the common case, and collects the rest.
+struct SplitVerdicts<F> {
     take: F,
     others: ArrayVec<(usize, stage::Verdict), BURST>,
 }
 
-impl<F: FnMut(usize, Verdict)> Verdicts for Told<F> {
+impl<F: FnMut(usize, Verdict)> Verdicts for SplitVerdicts<F> {
     #[inline(always)]
     fn forward(&mut self, at: usize, port: u8, worker: u16) {
         (self.take)(at, Verdict::Forward { port, worker });
@@ -109,7 +112,7 @@ impl<F: FnMut(usize, Verdict)> Verdicts for Told<F> {
 
     #[cold]
     fn other(&mut self, at: usize, verdict: stage::Verdict) {
-        let _ = self.others.try_push((at, verdict)); // there are no more than packets
+        let _ = self.others.try_push((at, verdict)); // at most one per packet
     }
 }
 
@@ -119,17 +122,18 @@ impl Context {
         Self { places: HeldPlaces::new(node.queue_bound()), node, is_abandoned: false }
     }
 
-    /// How many packets its owner may have to keep at once: their places are numbered from 0.
+    /// Returns the maximum number of packets that the owner must keep at a time. Places are numbered from 0.
     #[must_use]
     pub fn places(&self) -> usize {
         self.places.count()
     }
 
-    /// Decides on up to [`BURST`] packets that `port` received at `now` ticks and rewrites those that go on:
-    /// they are ready to be sent, but for those to be held.
+    /// Decides on up to [`BURST`] packets that `port` received at `now` ticks, and rewrites those that
+    /// proceed. They are ready to send, except held ones.
     ///
     /// # Errors
-    /// When there is no such port, too large a burst, or too little room for verdicts; nothing is done then.
+    /// If the port does not exist, the burst is too large, or there is too little room for verdicts. Nothing
+    /// is done then.
     #[inline]
     pub fn process<B: Buf>(
         &mut self,
@@ -149,11 +153,11 @@ impl Context {
         Ok(())
     }
 
-    /// As [`Context::process`], handing each verdict with the packet's place in the burst to `take`, in no order. Returns
-    /// how many packets may have another verdict than [`Verdict::Forward`].
+    /// Like [`Context::process`], but passes each verdict with the packet's index in the burst to `take`, in
+    /// any order. Returns the number of packets that may have a verdict other than [`Verdict::Forward`].
     ///
     /// # Errors
-    /// When there is no such port, or too large a burst; nothing is done then.
+    /// If the port does not exist, or the burst is too large. Nothing is done then.
     #[inline]
     pub fn process_each<B: Buf>(
         &mut self,
@@ -166,10 +170,10 @@ impl Context {
         if !packets.is_empty() {
             self.node.note_time(now);
         }
-        let mut told = Told { take, others: ArrayVec::new() };
+        let mut told = SplitVerdicts { take, others: ArrayVec::new() };
         self.node.stages.process(port, now, packets, &mut told);
         let mut tally = Tally::default();
-        let Told { take, others } = &mut told;
+        let SplitVerdicts { take, others } = &mut told;
         for &(at, verdict) in &*others {
             take(at, self.tell(port, verdict, now, &mut tally));
         }
@@ -177,12 +181,12 @@ impl Context {
         Ok(others.len())
     }
 
-    /// Decides as [`Context::process`] does, but leaves the bytes of tasks and replies alone: `rewrites` says what to
-    /// write into those that go on or wait for their next hop only. What becomes an answer is rewritten all the same,
-    /// and so is, by [`Context::release`], a task that waits for a worker.
+    /// Decides like [`Context::process`], but does not change the bytes of tasks and replies. `rewrites`
+    /// receives the changes for packets that proceed or wait only for their next hop. Answers are rewritten
+    /// in place nevertheless, and so are tasks that waited for a worker, by [`Context::release`].
     ///
     /// # Errors
-    /// When there is no such port, too large a burst, or too little room; nothing is done then.
+    /// If the port does not exist, the burst is too large, or there is too little room. Nothing is done then.
     pub fn decide<B: Buf>(
         &mut self,
         port: usize,
@@ -265,7 +269,7 @@ impl Context {
         }
     }
 
-    /// A place for a packet that may push out another one.
+    /// Returns a place for a packet; may drop another packet for it.
     fn place(&mut self) -> Option<u32> {
         if self.places.pushed_out.is_full() { None } else { self.places.take() }
     }
@@ -288,12 +292,12 @@ impl Context {
         }
     }
 
-    /// Tells how many packets wait at the owner's.
+    /// Publishes the number of packets held by the owner.
     pub(super) fn note_held(&self) {
         self.node.note_held(self.places.pushed_out.len());
     }
 
-    /// Tells of forwarded packets that the port did not take and that were freed; they count as dropped.
+    /// Reports forwarded packets that the port rejected and the owner freed. They count as dropped.
     pub fn unsent(&mut self, packets: u64) {
         let counters = self.node.stages.counters();
         let forwarded = counters.read(Counter::Forwarded);
@@ -303,7 +307,7 @@ impl Context {
         );
     }
 
-    /// Sends forwarded packets out of a port. What it does not take at the second try is freed, as told by
+    /// Sends forwarded packets out of a port. Packets that it rejects twice are freed and counted as by
     /// [`Context::unsent`].
     pub fn send<P: Port>(&mut self, port: &mut P, packets: impl IntoIterator<Item = P::Buf>) {
         let mut packets = packets.into_iter();
@@ -319,15 +323,15 @@ impl Context {
         }
     }
 
-    /// Sends a packet that was made here, an answer or a question. One that the port does not take is freed and counted.
+    /// Sends an answer or question made here. If the port rejects it, it is freed and counted.
     pub fn send_own<P: Port>(&mut self, port: &mut P, packet: P::Buf) {
         if port.tx_burst(&mut Burst::from_iter([packet])) == 0 {
             self.node.stages.counters().add(Counter::OriginatedUnsent, 1);
         }
     }
 
-    /// Writes the next question that is due, by ARP or neighbour discovery, to the front of `frame`; to be called at every turn of
-    /// the owner's loop, after [`Context::release`], until there is none.
+    /// Writes the next neighbour question that is due to the start of `frame`. Call it in every iteration of
+    /// the owner's loop, after [`Context::release`], until it returns `None`.
     #[inline]
     pub fn question(&mut self, now: u64, frame: &mut [u8; QUESTION_LEN]) -> Option<Question> {
         let ask = self.node.next_question(now)?;
@@ -338,21 +342,21 @@ impl Context {
         Some(Question { port: ask.port, len })
     }
 
-    /// How long questions may be: [`QUESTION_LEN`], or less where no port has an IPv6 address.
+    /// Returns the maximum length of questions: [`QUESTION_LEN`], or less if no port has an IPv6 address.
     #[must_use]
     pub fn question_len(&self) -> usize {
         let has_v6 = self.node.stages.network().v6().is_some();
         if has_v6 { QUESTION_LEN } else { arp::FRAME_LEN }
     }
 
-    /// The port at this index has an IPv6 address, so that its packets are IPv6's.
+    /// Returns true if the port at this index has an IPv6 address.
     #[must_use]
     pub fn is_v6(&self, port: usize) -> bool {
         self.node.stages.network().ports().get(port).is_some_and(|port| port.v6.is_some())
     }
 
-    /// As [`Context::question`], in a buffer of the pool's, with the index of the port to send it out of. When the pool
-    /// has none left the question is asked at its next time.
+    /// Like [`Context::question`], but in a buffer from the pool. Also returns the port to send it out of. If
+    /// the pool is empty, the question is repeated at its next time.
     pub fn ask<A: Pool>(&mut self, now: u64, pool: &mut A) -> Option<(A::Buf, usize)> {
         let mut frame = [0; QUESTION_LEN];
         let question = self.question(now, &mut frame)?;
@@ -364,17 +368,17 @@ impl Context {
         Some((packet, usize::from(question.port)))
     }
 
-    /// Lets a worker get tasks from this core, or no longer; reports of its own do not change that.
+    /// Allows or forbids this core to send tasks to a worker. The worker's own reports do not change that.
     ///
     /// # Errors
-    /// When there is no such worker.
+    /// If the worker does not exist.
     pub fn set_active(&mut self, worker: u16, active: bool) -> Result<(), Misuse> {
         let place = self.node.stages.network().worker(worker).ok_or(Misuse::Worker)?;
         self.node.stages.set_active(usize::from(place.pool), place.member, active);
         Ok(())
     }
 
-    /// What this context has counted.
+    /// Returns the context's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.node.stages.counters()

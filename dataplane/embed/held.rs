@@ -1,51 +1,53 @@
-//! Packets that their owner keeps for a context: the places that the owner keeps them at.
+//! Places at which the owner of a context keeps packets.
 
 use arrayvec::ArrayVec;
 
 use crate::io::Buf;
 use crate::limits::{BURST, UNRESOLVED_HELD_MAX};
-use crate::node::Keeper;
+use crate::node::PacketStore;
 use crate::reason::DropReason;
 
-/// HeldPlaces of packets. All memory is taken when it is made.
+/// Places for held packets. All memory is allocated on creation.
 #[derive(Debug)]
 pub struct HeldPlaces {
-    /// Those where nothing is kept.
+    /// Free places.
     free: Vec<u32>,
     count: usize,
-    /// Those whose packets had to make room for others, to be given back and counted as dropped, and why.
+    /// Places of packets that made room for others, with the reasons. They will be returned and counted as
+    /// dropped.
     pub pushed_out: ArrayVec<(u32, DropReason), BURST>,
 }
 
 impl HeldPlaces {
-    /// As many as packets may wait for their next hop, and beside them `queued` for workers.
+    /// Creates places for all packets that may wait for their next hop, plus `queued` tasks that may wait for
+    /// workers.
     pub fn new(queued: usize) -> Self {
         let count = UNRESOLVED_HELD_MAX + BURST + queued;
-        // Low places are given out first.
+        // Hands out low places first.
         let free = (0..count as u32).rev().collect();
         Self { free, count, pushed_out: ArrayVec::new() }
     }
 
-    /// How many there are.
+    /// Returns the number of places.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// A place where nothing is kept.
+    /// Returns a free place, if any.
     pub fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// Nothing is kept there any more.
+    /// Frees a place.
     pub fn leave(&mut self, place: u32) {
         self.free.push(place);
     }
 }
 
-/// The packets that an owner keeps, by place.
-pub struct Kept<'a, B>(pub &'a mut [Option<B>]);
+/// Packets that an owner keeps, by place.
+pub struct PlaceStore<'a, B>(pub &'a mut [Option<B>]);
 
-impl<B: Buf> Keeper<u32> for Kept<'_, B> {
+impl<B: Buf> PacketStore<u32> for PlaceStore<'_, B> {
     fn frame<'a>(&'a mut self, place: &'a mut u32) -> Option<&'a mut [u8]> {
         Some(self.0.get_mut(*place as usize)?.as_mut()?.bytes_mut())
     }

@@ -1,16 +1,19 @@
-//! The scheduler for other people's programs: bursts in, verdicts out, no ports, no clock.
+//! Embedded scheduler for other programs: bursts in, verdicts out, without ports and clock.
 //!
-//! A [`Scheduler`] is made from a configuration, the same text that `wedjat leaf` takes; it hands out a [`Context`] for
-//! each of `leaf.cores`, and a context decides on bursts that its owner received. What only a leaf with its own ports
-//! needs is not looked at: `device` and `queue_slots` of a port, `mbufs`, and which CPUs `cores` names; only how many.
+//! A [`Scheduler`] is created from a configuration, the same text that `wedjat leaf` reads. It hands out a
+//! [`Context`] for each of `leaf.cores`, and a context decides on bursts that its owner received. Settings of
+//! a leaf's own ports are ignored: `device` and `queue_slots` of a port, `mbufs`, and the CPUs named by
+//! `cores` (only their number counts).
 //!
-//! Programs with a header of their own leave out the ports: a scheduler without `[[port]]` hands out a [`Picker`] for each core, which
-//! is told of tasks and reports as values, and chooses workers. A server's `ip` only names its host then.
+//! Programs with their own header leave out the ports. A scheduler without `[[port]]` hands out a [`Picker`]
+//! for each core. It takes tasks and reports as values and chooses workers. A server's `ip` is then only the
+//! name of its host.
 //!
-//! After creation nothing that the program calls for packets allocates, calls the system, prints, or ends the process. With a `state`
-//! in the configuration a scheduler has one thread, `wedjat-state`, which copies the state into that file every 50 ms. It
-//! takes no signals and has only CPU time that nobody else wants, on the CPUs of the thread that makes the
-//! scheduler: make it on a thread that is not pinned to a core that polls. Without `state` there is none.
+//! After creation no function for packets allocates, makes a system call, prints, or ends the process. With a
+//! `state` in the configuration a scheduler has one thread, `wedjat-state`, which copies the state into that
+//! file every 50 ms. The thread blocks all signals and runs in the idle class, on the CPUs of the thread that
+//! creates the scheduler. Create it on a thread that is not pinned to a polling core. Without `state` there
+//! is no thread.
 //!
 //! ```
 //! use wedjat::embed::{Options, Scheduler, Verdict};
@@ -19,7 +22,7 @@
 //! # let macs = ["02:00:00:00:00:01".parse()?, "02:00:00:00:00:02".parse()?];
 //! let mut scheduler = Scheduler::from_toml(&text, &Options { ticks_hz: 1_000_000_000, macs: &macs })?;
 //! let mut context = scheduler.context(0).ok_or("the configuration has one core")?;
-//! let mut frame = [0; 64]; // what a port received
+//! let mut frame = [0; 64]; // received by a port
 //! let mut verdicts = [Verdict::Consumed; 1];
 //! context.process(0, 1, &mut [&mut frame[..]], &mut verdicts)?;
 //! match verdicts[0] {
@@ -46,7 +49,7 @@ pub use crate::state::table::Snapshot;
 pub use crate::state::{Presence, on_numa_node};
 pub use context::{Context, Misuse, NO_WORKER, QUESTION_LEN, Question, Verdict};
 pub use picker::{Picker, ReleasedTask, TaskDescription, WorkerReport};
-pub use release::Released;
+pub use release::ReleasedPacket;
 
 use crate::assembly;
 use crate::config::{Config, ConfigError, PoolConfig};
@@ -58,50 +61,50 @@ use crate::state::table::{PoolSnapshot, Role};
 use crate::state::{Counters, StateError, Table, Totals};
 use crate::wire::ether::Mac;
 
-/// What the configuration does not say.
+/// Settings that are not in the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Ticks a second of the clock whose readings the calls get as `now`.
+    /// Ticks per second of the clock whose readings are passed as `now`.
     pub ticks_hz: u64,
-    /// MAC addresses of the ports, in order, for those to which the configuration gives none.
+    /// MAC addresses of the ports without a configured one, in order.
     pub macs: &'a [Mac],
 }
 
-/// Why there is no scheduler.
+/// Reason why no scheduler can be created.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
     /// The configuration has faults.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// No state.
+    /// The state cannot be created.
     #[error(transparent)]
     State(#[from] StateError),
-    /// No network.
+    /// The network is inconsistent.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// A port without a MAC address.
+    /// A port has no MAC address.
     #[error(
         "port {0}: no MAC address; set `mac` in its [[port]], or give its device's with the options"
     )]
     Mac(usize),
-    /// Worker cores of this host.
+    /// The configuration has local worker cores.
     #[error(
         "agent: found [agent], and the library has no rings to worker cores; allowed: a configuration without one, and \
          `wedjat agent` beside the program"
     )]
     Agent,
-    /// Spines or leaves.
+    /// The configuration is a spine's, or has spines.
     #[error(
         "spine: found a spine's file, or one with [[spine]], and the library has no packets to make signals of; allowed: a \
          leaf's without one"
     )]
     Fabric,
-    /// Questions to workers.
+    /// A policy needs probes to workers.
     #[error(
         "pool {0}: its policy asks workers in messages, and the library has no packets to ask with; allowed: `reports` left out"
     )]
     Asks(u16),
-    /// A clock that stands.
+    /// The clock has no ticks.
     #[error("ticks_hz: found 0; allowed: the ticks a second of the clock that `now` is read from")]
     Ticks,
 }
@@ -110,33 +113,33 @@ pub enum EmbedError {
 #[derive(Debug)]
 pub struct Scheduler {
     ports: usize,
-    /// With ports.
+    /// Contexts of the cores, if the configuration has ports.
     contexts: Vec<Option<Context>>,
-    /// Without.
+    /// Pickers of the cores, if it has none.
     pickers: Vec<Option<Picker>>,
     counters: Vec<Counters>,
     places: usize,
     seed: u64,
     timing: Timing,
-    /// The state, which is published for as long as this lives.
+    /// State, published as long as this exists.
     table: Arc<Table>,
     control: Mutex<Control>,
 }
 
-/// What is known of a worker.
+/// State of a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerState {
-    /// Its id.
+    /// Id of the worker.
     pub worker: u16,
     /// Id of its pool.
     pub pool: u16,
-    /// How fast it is, relative to others.
+    /// Relative speed.
     pub speed: f64,
-    /// Whether it says itself that it is there, and whether it is silent.
+    /// Presence, as registered or silent.
     pub presence: Presence,
-    /// It gets no new tasks until it is undrained.
+    /// True if it gets no new tasks until it is undrained.
     pub is_drained: bool,
-    /// It gets no new tasks, and goes when it has answered those that it has.
+    /// True if it gets no new tasks, and leaves once it has answered its tasks.
     pub is_leaving: bool,
     /// Tasks in its last report.
     pub load: f64,
@@ -144,23 +147,23 @@ pub struct WorkerState {
     pub drift: f64,
     /// Tasks sent to it and not answered.
     pub outstanding: u64,
-    /// Reports of its that were taken, modulo 2^32.
+    /// Number of accepted reports, modulo 2^32.
     pub reports: u32,
 }
 
 impl Scheduler {
-    /// A scheduler from a configuration's text.
+    /// Creates a scheduler from the text of a configuration.
     ///
     /// # Errors
-    /// All faults of the text, or what else is missing.
+    /// All faults of the text, or another missing part.
     pub fn from_toml(text: &str, options: &Options<'_>) -> Result<Self, EmbedError> {
         Self::new(&Config::parse_embedded(Path::new("configuration"), text)?, options)
     }
 
-    /// A scheduler from a checked configuration.
+    /// Creates a scheduler from a checked configuration.
     ///
     /// # Errors
-    /// When the state file can't be had, or a port has no MAC address.
+    /// If the state file cannot be created, or a port has no MAC address.
     pub fn new(config: &Config, options: &Options<'_>) -> Result<Self, EmbedError> {
         let ticks_hz = options.ticks_hz;
         if ticks_hz == 0 {
@@ -205,41 +208,45 @@ impl Scheduler {
         })
     }
 
-    /// How many contexts or pickers there are: as many as the configuration has cores.
+    /// Returns the number of contexts or pickers, which is the number of configured cores.
     #[must_use]
     pub fn cores(&self) -> usize {
         self.counters.len()
     }
 
-    /// The context of a core, once; it may be sent to the thread that is to use it. None, too, if the configuration has no ports.
+    /// Returns the context of a core, once; it may be sent to another thread. `None` if the configuration has
+    /// no ports.
     pub fn context(&mut self, core: usize) -> Option<Context> {
         self.contexts.get_mut(core)?.take()
     }
 
-    /// The picker of a core, once; it may be sent to the thread that is to use it. None, too, if the configuration has ports.
+    /// Returns the picker of a core, once; it may be sent to another thread. `None` if the configuration has
+    /// ports.
     pub fn picker(&mut self, core: usize) -> Option<Picker> {
         self.pickers.get_mut(core)?.take()
     }
 
-    /// How many packets the owner of a context may have to keep at once, see [`Verdict::Hold`]; how many tasks a picker may hold.
+    /// Returns the maximum number of packets that the owner of a context keeps at a time, see
+    /// [`Verdict::Hold`], or of tasks that a picker holds.
     #[must_use]
     pub fn places(&self) -> usize {
         self.places
     }
 
-    /// How many ports there are.
+    /// Returns the number of ports.
     #[must_use]
     pub fn ports(&self) -> usize {
         self.ports
     }
 
-    /// What all contexts have counted so far; any thread may ask at any time.
+    /// Returns the sum of all contexts' counters. Any thread may call it at any time.
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals::read(&self.counters)
     }
 
-    /// What is known of each worker at this moment, pool by pool; any thread that polls nothing may ask at any time.
+    /// Returns the current state of each worker, pool by pool. Any thread that does not poll may call it at
+    /// any time.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerState> {
         let membership = self.control().membership().clone();
@@ -266,34 +273,34 @@ impl Scheduler {
         pools.flat_map(of_pool).collect()
     }
 
-    /// All that the state file would tell at this moment.
+    /// Returns the current contents of the state file.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.table.snapshot()
     }
 
-    /// Has all contexts go over to what a change leads to, each at its next [`Context::release`]; returns the change's epoch.
-    /// Takes and frees memory, and may wait for another thread that does the same; contexts never wait for it.
+    /// Applies a change: each context adopts it at its next [`Context::release`]. Returns the epoch of the
+    /// change. Allocates and frees memory, and may wait for another such thread; contexts never wait for it.
     ///
     /// # Errors
-    /// Why the change can't be; nothing has changed then.
+    /// Reason why the change is impossible. Nothing has changed then.
     pub fn apply(&self, change: &Change) -> Result<u64, ChangeError> {
         self.control().apply(change)
     }
 
-    /// All contexts decide by the change of this epoch and all before it.
+    /// Returns the epoch up to which all contexts have adopted the changes.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.control().acknowledged()
     }
 
-    /// Frees what contexts have replaced, and lets go of workers, servers and pools that have left; to be called now and then
-    /// while changes are made, at `now` ticks.
-    pub fn tend(&self, now: u64) {
+    /// Frees replaced objects and releases workers, servers and pools that have left. Call it periodically
+    /// during changes; `now` is in ticks.
+    pub fn collect(&self, now: u64) {
         self.control().tend(self.timing.to_ns(now));
     }
 
-    /// Every change has been taken by all contexts, and nothing is leaving any more.
+    /// Returns true if all contexts have adopted every change and nothing is leaving.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.control().is_settled()
@@ -303,7 +310,7 @@ impl Scheduler {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The seed that all random streams follow from.
+    /// Returns the seed of all random streams.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed

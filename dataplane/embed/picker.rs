@@ -1,7 +1,8 @@
-//! One core's part of an embedded scheduler that is told of tasks and reports as values, for programs with a header of their own.
+//! One core's part of an embedded scheduler that takes tasks and reports as values, for programs with their
+//! own header.
 
 use crate::limits::BURST;
-use crate::node::{Commands, Egress, Keeper, Node, Timing};
+use crate::node::{Commands, Egress, Node, PacketStore, Timing};
 use crate::policy::Task;
 use crate::reason::DropReason;
 use crate::stage::{Choice, Stages, Verdict};
@@ -9,49 +10,49 @@ use crate::state::{Counter, Counters, Load};
 
 use super::context::Misuse;
 
-/// A task of the caller's.
+/// A task of the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskDescription {
-    /// What the caller knows it by, as the address of its packet; given back when it is held no longer.
+    /// Caller's id, such as the address of its packet; returned when the task is released.
     pub id: u64,
-    /// Its type, 0 when unknown.
+    /// Class; 0 if unknown.
     pub class: u16,
 }
 
-/// What a worker reports.
+/// Report of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerReport {
-    /// The worker's id.
+    /// Id of the worker.
     pub worker: u16,
-    /// Tasks that it has left.
+    /// Tasks left at the worker.
     pub queue: u16,
-    /// For how long it did the task that this answers, in nanoseconds; 0 when nobody knows.
+    /// Service time of the answered task in nanoseconds; 0 if unknown.
     pub service_ns: u32,
-    /// It answers a task. Otherwise the worker says that it is there, and what it has.
+    /// True if the report answers a task. Otherwise it is a sign of life with the current queue.
     pub answers: bool,
 }
 
-/// A task that is held no longer.
+/// A task that is no longer held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleasedTask {
-    /// What the caller knows it by.
+    /// Caller's id.
     pub id: u64,
-    /// The worker that it goes to; or why it is given up, already counted.
+    /// Worker that it goes to, or reason of its drop, which is already counted.
     pub outcome: Result<u16, DropReason>,
 }
 
 /// A task that waits for a worker.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct QueuedTask {
     id: u64,
     task: Task,
 }
 
-/// Tasks that wait have no bytes: what was told of them is what is decided on.
-struct Told;
+/// Packet store of a picker. Waiting tasks have no bytes; decisions use their descriptions.
+struct PickerStore;
 
-impl Keeper<Waiting> for Told {
-    fn frame<'a>(&'a mut self, _task: &'a mut Waiting) -> Option<&'a mut [u8]> {
+impl PacketStore<QueuedTask> for PickerStore {
+    fn frame<'a>(&'a mut self, _task: &'a mut QueuedTask) -> Option<&'a mut [u8]> {
         None
     }
 
@@ -60,21 +61,21 @@ impl Keeper<Waiting> for Told {
         stages: &mut Stages,
         (pool, _port): (usize, usize),
         _now: u64,
-        waiting: &mut Waiting,
+        waiting: &mut QueuedTask,
     ) -> Option<Verdict> {
-        stages.offer_told(pool, waiting.task)
+        stages.offer_reported(pool, waiting.task)
     }
 }
 
-/// One core's scheduler of tasks that are told. Used by one thread at a time.
+/// One core's scheduler of tasks passed as values. Used by one thread at a time.
 ///
-/// It decides as a leaf does to which the same comes in packets: with the same policies, seeds and looks at what workers report.
-/// Tasks and reports count as received packets, so that received = sent + consumed + dropped + held holds of its counters after
-/// every call.
+/// Decides like a leaf that receives the same tasks and reports in packets: with the same policies, seeds and
+/// checks of reports. Tasks and reports count as received packets, so after every call its counters satisfy
+/// received = sent + consumed + dropped + held.
 #[derive(Debug)]
 pub struct Picker {
-    node: Node<Waiting>,
-    /// The owner stops: all tasks that are held are given up.
+    node: Node<QueuedTask>,
+    /// True once the owner stops, so that all held tasks are dropped.
     is_abandoned: bool,
 }
 
@@ -83,17 +84,17 @@ impl Picker {
         Self { node: Node::new(stages, commands, Timing { ticks_hz }), is_abandoned: false }
     }
 
-    /// How many tasks it may hold at once.
+    /// Returns the maximum number of tasks held at a time.
     #[must_use]
     pub fn places(&self) -> usize {
         self.node.queue_bound()
     }
 
-    /// Chooses workers at `now` ticks for at most [`BURST`] tasks of the pool of this id, in their order, and puts what becomes of
-    /// each into `choices`. A task that goes counts as one more that its worker has.
+    /// Chooses workers at `now` ticks for up to [`BURST`] tasks of the pool with this id, in order, and
+    /// writes the results to `choices`. A chosen worker's count includes the task.
     ///
     /// # Errors
-    /// When there are too many tasks, or fewer choices than tasks; nothing is done then.
+    /// If there are too many tasks, or fewer choices than tasks. Nothing is done then.
     pub fn pick(
         &mut self,
         pool: u16,
@@ -136,7 +137,7 @@ impl Picker {
         Ok(())
     }
 
-    /// Puts tasks that are to be held last into their pool's queue.
+    /// Appends tasks to their pool's queue.
     fn hold(
         &mut self,
         pool: usize,
@@ -146,7 +147,7 @@ impl Picker {
     ) {
         for ((choice, described), task) in choices.iter_mut().zip(described).zip(tasks) {
             if *choice == Choice::Held {
-                let waiting = Waiting { id: task.id, task: *described };
+                let waiting = QueuedTask { id: task.id, task: *described };
                 if self.node.enqueue(waiting, pool, 0).is_err() {
                     *choice = Choice::Dropped(DropReason::QueueFull);
                 }
@@ -155,8 +156,8 @@ impl Picker {
         self.node.note_held(0);
     }
 
-    /// Takes what workers report, in this order; returns how many reports were taken. One of a worker that is not known is counted
-    /// as dropped.
+    /// Processes workers' reports in order. Returns the number of accepted reports. Reports of unknown
+    /// workers count as dropped.
     pub fn report(&mut self, reports: &[WorkerReport]) -> usize {
         let mut taken = 0;
         for &WorkerReport { worker, queue, service_ns, answers } in reports {
@@ -173,28 +174,28 @@ impl Picker {
         taken
     }
 
-    /// Tells of a task that the caller sent to a worker by its own choice, as one more packet of a task that it has, or again.
+    /// Counts a task that the caller sent to a worker by its own choice, such as a further packet or a retry.
     ///
     /// # Errors
-    /// When there is no such worker.
+    /// If the worker does not exist.
     pub fn sent(&mut self, worker: u16) -> Result<(), Misuse> {
         self.node.stages.note_sent(worker).then_some(()).ok_or(Misuse::Worker)
     }
 
-    /// Tells of so many tasks that a worker was sent and will not answer: they count no longer as what it has, and other tasks may
-    /// have their places. Tasks that are lost without anybody telling are found in time, since the worker does not report them.
+    /// Writes off tasks that a worker received and will not answer; others may take their places. Losses that
+    /// the caller does not report are detected later by missing reports.
     ///
     /// # Errors
-    /// When there is no such worker.
+    /// If the worker does not exist.
     pub fn lost(&mut self, worker: u16, tasks: u32) -> Result<(), Misuse> {
         self.node.stages.note_lost(worker, tasks).then_some(()).ok_or(Misuse::Worker)
     }
 
-    /// The next task that need not be held any longer: it has a worker, or is given up. To be called at every turn of the
-    /// caller's loop, after [`Picker::pick`] and [`Picker::report`], until there is none, also while nothing is held: it looks
-    /// after what time changes, too, and takes changes of members and policies.
+    /// Returns the next task that is no longer held: it has a worker, or is dropped. Call it in every
+    /// iteration of the caller's loop, after [`Picker::pick`] and [`Picker::report`], until it returns
+    /// `None`, even if nothing is held. It also advances the time and adopts changes of members and policies.
     ///
-    /// Tasks leave in the order in which they came to this core, each pool's by itself.
+    /// Tasks of each pool leave in the order of their arrival at this core.
     pub fn release(&mut self, now: u64) -> Option<ReleasedTask> {
         if now >= self.node.next_tick() {
             self.node.tick(now);
@@ -211,21 +212,21 @@ impl Picker {
 
     fn next_released(&mut self, now: u64) -> Option<ReleasedTask> {
         if self.is_abandoned {
-            if let Some(Waiting { id, .. }) = self.node.abandon() {
+            if let Some(QueuedTask { id, .. }) = self.node.abandon() {
                 return Some(ReleasedTask { id, outcome: Err(DropReason::Shutdown) });
             }
             self.is_abandoned = false;
         }
-        let (Waiting { id, .. }, outcome) = self.node.next_released(now, &mut Told)?;
+        let (QueuedTask { id, .. }, outcome) = self.node.next_released(now, &mut PickerStore)?;
         Some(ReleasedTask { id, outcome: outcome.map(|Egress { worker, .. }| worker) })
     }
 
-    /// Gives up all tasks that are held, because their owner stops: [`Picker::release`] gives them back.
+    /// Drops all held tasks, because their owner stops. [`Picker::release`] returns them.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }
 
-    /// What this picker has counted.
+    /// Returns the picker's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.node.stages.counters()

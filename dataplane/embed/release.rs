@@ -1,31 +1,35 @@
-//! Packets that were held go on, or are given up: in order, as a leaf does with those that it holds itself.
+//! Release of held packets, in order, like a leaf's own.
 
 use super::context::{Context, Verdict};
-use super::held::Kept;
+use super::held::PlaceStore;
 use crate::io::Buf;
 use crate::node::Egress;
 use crate::reason::DropReason;
 use crate::state::Counter;
 
-/// A packet that is held no longer.
+/// A packet that is no longer held.
 #[derive(Debug)]
-pub struct Released<B> {
-    /// Where it was kept.
+pub struct ReleasedPacket<B> {
+    /// Its place.
     pub place: u32,
     /// The packet.
     pub packet: B,
-    /// To be forwarded, or to be freed: already counted.
+    /// `Forward` or `Drop`; already counted.
     pub verdict: Verdict,
 }
 
 impl Context {
-    /// The next packet that need not be held any longer, out of those that its owner keeps at the places of their
-    /// verdicts: rewritten, to be sent; or given up. To be called at every turn of the owner's loop until there is none,
-    /// also while nothing is held: it looks after what time changes, too.
+    /// Returns the next packet that is no longer held, from the places that its owner keeps: rewritten and
+    /// ready to send, or dropped. Call it in every iteration of the owner's loop until it returns `None`,
+    /// even if nothing is held. It also advances the time.
     ///
-    /// A packet whose next hop has been asked for in vain is given up. Tasks that wait for a worker leave in the order in
-    /// which they came to this core, each pool's by itself. One that its owner has no more counts as given up.
-    pub fn release<B: Buf>(&mut self, now: u64, held: &mut [Option<B>]) -> Option<Released<B>> {
+    /// A packet is dropped if its next hop does not answer. Tasks of each pool that wait for a worker leave
+    /// in the order of their arrival at this core. A packet missing at its place counts as dropped.
+    pub fn release<B: Buf>(
+        &mut self,
+        now: u64,
+        held: &mut [Option<B>],
+    ) -> Option<ReleasedPacket<B>> {
         if now >= self.node.next_tick() {
             self.node.tick(now);
             self.node.stages.collect_picks();
@@ -41,12 +45,12 @@ impl Context {
                 self.node.stages.counters().add(Counter::Forwarded, 1);
             }
             if let Some(packet) = held.get_mut(place as usize).and_then(Option::take) {
-                return Some(Released { place, packet, verdict });
+                return Some(ReleasedPacket { place, packet, verdict });
             }
         }
     }
 
-    /// Gives up all packets that are held, because their owner stops: [`Context::release`] gives them back as dropped.
+    /// Drops all held packets, because their owner stops. [`Context::release`] returns them as dropped.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }
@@ -65,7 +69,7 @@ impl Context {
         if let Some((place, reason)) = self.places.pushed_out.pop() {
             return Some((place, self.drop(reason)));
         }
-        let (place, outcome) = self.node.next_released(now, &mut Kept(held))?;
+        let (place, outcome) = self.node.next_released(now, &mut PlaceStore(held))?;
         let verdict = match outcome {
             Ok(Egress { port, worker }) => Verdict::Forward { port, worker },
             Err(reason) => Verdict::Drop(reason),

@@ -1,4 +1,4 @@
-//! A wire inside one core: what one role sends, another role of the same thread receives.
+//! Wire within one core: packets sent by one role are received by another role of the same thread.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use super::{Buf, Burst, Port};
 
 type Line<B> = Rc<RefCell<VecDeque<B>>>;
 
-/// One end of a wire. Both ends belong to the thread that made them.
+/// One end of a wire. Both ends belong to the thread that created them.
 #[derive(Debug)]
 pub struct End<B> {
     incoming: Line<B>,
@@ -16,7 +16,7 @@ pub struct End<B> {
     depth: usize,
 }
 
-/// Two ends of a wire that holds up to `depth` packets each way; all memory is taken now.
+/// Creates two ends of a wire that holds up to `depth` packets each way. Allocates all memory now.
 #[must_use]
 pub fn pair<B>(depth: usize) -> (End<B>, End<B>) {
     let line = || Rc::new(RefCell::new(VecDeque::with_capacity(depth)));
@@ -26,7 +26,7 @@ pub fn pair<B>(depth: usize) -> (End<B>, End<B>) {
 }
 
 impl<B> End<B> {
-    /// The other end has not taken all that this one has sent.
+    /// Returns true if the other end has not received everything sent by this one.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         !self.outgoing.borrow().is_empty()
@@ -55,14 +55,14 @@ impl<B: Buf> Port for End<B> {
 
 /// A device's port, or the end of a wire.
 #[derive(Debug)]
-pub enum Either<P: Port> {
+pub enum DeviceOrWire<P: Port> {
     /// Leads out of this core.
     Device(P),
-    /// Stays in it.
+    /// Stays within this core.
     Link(End<P::Buf>),
 }
 
-impl<P: Port> Port for Either<P> {
+impl<P: Port> Port for DeviceOrWire<P> {
     type Buf = P::Buf;
 
     #[inline]
@@ -88,7 +88,7 @@ mod tests {
     use crate::io::memory::FramePool;
 
     #[test]
-    fn packets_pass_in_order_and_a_full_wire_takes_no_more() {
+    fn wire_keeps_order_and_refuses_when_full() {
         let pool = FramePool::new(8, 8);
         let (mut left, mut right) = pair(3);
         let mut burst: Burst<_> = (0..5u8).map(|byte| pool.frame(&[byte]).unwrap()).collect();

@@ -1,22 +1,24 @@
-//! What a memif peer may say on the control channel: the order of its messages, and what they must hold to be passed to a driver.
+//! Control channel of memif: order of a peer's messages, and conditions for passing them to a driver.
 //!
-//! DPDK's driver (21.11 to 26.07) believes most of what it is told: it maps a region at the size that is announced, looks for
-//! rings at any offset in any region, and counts a ring that is announced twice as two. So a message is passed on only when
-//! it is right by what is known here. Layouts are those of memif 2.0: packed, in the machine's byte order.
+//! DPDK's driver (21.11 to 26.07) trusts most messages. It maps a region with the announced size, looks for
+//! rings at any offset in any region, and counts a ring that is announced twice as two. So a message is
+//! passed on only if it is valid by the checks here. Layouts are those of memif 2.0: packed, in the machine's
+//! byte order.
 
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat, fstatfs};
 
-/// Every message is as long, on a sequenced-packet socket.
+/// Length of every message, on a sequenced-packet socket.
 pub const MESSAGE_BYTES: usize = 128;
-/// Regions that a peer may have. DPDK's driver has one, other programs two; more serve zero-copy, whose memory cannot be sealed.
+/// Maximum number of regions of a peer. DPDK's driver has one, other programs two. Zero-copy needs more, and
+/// its memory cannot be sealed.
 pub const REGIONS_MAX: u16 = 16;
-/// Logarithm of the slots of the longest ring, as in DPDK's driver.
+/// log2 of the maximum slots of a ring, as in DPDK's driver.
 pub const LOG2_SLOTS_MAX: u8 = 14;
-/// Queue pairs of a device, as in DPDK's driver.
+/// Maximum number of queue pairs of a device, as in DPDK's driver.
 pub const RINGS_MAX: u16 = 255;
-/// Descriptors hold offsets of 32 bits.
+/// Maximum region size: descriptors hold offsets of 32 bits.
 pub const REGION_BYTES_MAX: u64 = 1 << 32;
 
 const VERSION: u16 = 0x200;
@@ -24,40 +26,41 @@ const VERSION: u16 = 0x200;
 const NAME_BYTES: usize = 32;
 const REASON_AT: usize = 6;
 const REASON_BYTES: usize = 96;
-/// A ring begins with its cookie, its head and its tail, the latter two on cache lines of their own as DPDK counts them.
+/// Size of a ring's header: cookie, head and tail, the latter two on their own cache lines, as DPDK counts
+/// them.
 const RING_HEADER_BYTES: u64 =
     if cfg!(any(target_arch = "aarch64", target_arch = "powerpc64")) { 256 } else { 128 };
 const SLOT_BYTES: u64 = 16;
-/// A ring's words are of at most four bytes.
+/// Alignment of a ring, whose words have at most four bytes.
 const RING_ALIGNMENT: u32 = 4;
-/// The only flag of a ring: it leads to the server.
+/// The only flag of a ring: its direction is to the server.
 const TO_SERVER: u16 = 1;
-/// The magic number of the file system of huge pages, from which there may be none when one is touched.
+/// Magic number of hugetlbfs, whose pages may be missing at the first access.
 const HUGETLBFS: u32 = 0x958458f6;
 
-/// The type of a message, in its first two bytes.
+/// Type of a message, in its first two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum MessageKind {
-    /// The server has taken the last message.
+    /// The server has accepted the last message.
     Ack = 1,
-    /// The server's first word: what it offers.
+    /// First message of the server: its offer.
     Hello,
-    /// The client's first word: which device it wants.
+    /// First message of the client: the requested device.
     Init,
     /// A region of the client's memory, with its descriptor.
     AddRegion,
     /// A ring in one of them, with a descriptor that wakes its reader.
     AddRing,
-    /// The client has said all.
+    /// The client has sent everything.
     Connect,
-    /// The server has mapped all: packets flow.
+    /// The server has mapped everything: packets flow.
     Connected,
-    /// Either has left, and says why.
+    /// One side has left, with the reason.
     Disconnect,
 }
 
-/// Numbers of rings, in the directions as the protocol names them.
+/// Numbers of rings in both directions, as the protocol names them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
     /// From the client to the server: the server's receive queues.
@@ -66,149 +69,150 @@ pub struct Rings {
     pub to_client: u16,
 }
 
-/// What the system says of a descriptor that came with a message, whatever the message says.
+/// The kernel's information on a descriptor that came with a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Bytes behind it now.
+    /// Current size in bytes.
     pub bytes: u64,
-    /// It is memory that nobody can make shorter, and whose pages don't come from a pool that may be empty.
+    /// True if it is memory that no one can shrink, and whose pages do not come from a pool that may be
+    /// empty.
     pub keeps_its_size: bool,
-    /// It can be mapped for reading and writing.
+    /// True if it can be mapped for reading and writing.
     pub is_writable: bool,
 }
 
-/// Why a peer is refused.
+/// Reason for refusing a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A message is longer or shorter than the protocol's.
+    /// The message has a wrong length.
     #[error("a message of {0} bytes; each has {MESSAGE_BYTES}")]
     Length(usize),
-    /// There is no such type.
+    /// The type does not exist.
     #[error("a message of the unknown type {0}")]
     MessageKind(u16),
-    /// A message has no place here.
+    /// The message is out of order.
     #[error("{0:?} out of order")]
     Order(MessageKind),
-    /// Several descriptors with one message, one where none belongs, or none where one does.
+    /// Several descriptors with one message, an unexpected one, or a missing one.
     #[error("{0:?} with {1} descriptors")]
     Descriptors(MessageKind, usize),
-    /// The other end speaks another version.
+    /// The peer uses another version.
     #[error("memif version {0:#x}; {VERSION:#x} is needed")]
     Version(u16),
-    /// The client wants to exchange something other than Ethernet frames.
+    /// The client wants another mode than Ethernet.
     #[error("interface mode {0}; only Ethernet (0) is served")]
     Mode(u8),
-    /// No device has that id.
+    /// No device has this id.
     #[error("no device with id={0} is served here")]
     NoDevice(u32),
-    /// It has a peer.
+    /// The device has a peer.
     #[error("the device with id={0} has a peer already")]
     Taken(u32),
-    /// Regions are numbered from 0 on, without gaps.
+    /// Region numbers do not count from 0 without gaps.
     #[error("region {found}; the next is {expected}, and there may be {REGIONS_MAX}")]
     RegionNumber {
-        /// That of the message.
+        /// Number in the message.
         found: u16,
-        /// That which would be right.
+        /// Expected number.
         expected: u16,
     },
-    /// A region is empty, longer than descriptors can say, or longer than the memory behind it.
+    /// The region is empty, longer than descriptors can address, or longer than its memory.
     #[error(
         "a region of {announced} bytes with {there} bytes behind it; at most {REGION_BYTES_MAX} are allowed"
     )]
     RegionSize {
-        /// What the message says.
+        /// Announced size.
         announced: u64,
-        /// What the system says.
+        /// Actual size.
         there: u64,
     },
-    /// A region could be made shorter while it is in use, which would end this process.
+    /// The region could be shrunk while in use, which would kill this process.
     #[error("a region that is no memfd sealed with F_SEAL_SHRINK, such as zero-copy clients have")]
     Unsealed,
-    /// A region cannot be mapped for writing.
+    /// The region cannot be mapped for writing.
     #[error("a region that cannot be written")]
     ReadOnly,
-    /// Rings of each direction are numbered from 0 on, without gaps.
+    /// Ring numbers of a direction do not count from 0 without gaps.
     #[error("ring {found}; the next of that direction is {expected}, of {allowed}")]
     RingNumber {
-        /// That of the message.
+        /// Number in the message.
         found: u16,
-        /// That which would be right.
+        /// Expected number.
         expected: u16,
-        /// How many the device has queues for.
+        /// Number of queues of the device.
         allowed: u16,
     },
-    /// A ring has unknown flags.
+    /// The ring has unknown flags.
     #[error("a ring with flags {0:#x}")]
     RingFlags(u16),
-    /// A ring is too long.
+    /// The ring is too long.
     #[error("a ring of 2^{0} slots; at most 2^{LOG2_SLOTS_MAX} are allowed")]
     RingSlots(u8),
-    /// A ring has a private header, which drivers do not expect.
+    /// The ring has a private header, which drivers do not expect.
     #[error("a private header of {0} bytes")]
     PrivateHeader(u16),
-    /// A ring does not lie in a region that was added.
+    /// The ring is outside the added regions.
     #[error("a ring of {bytes} bytes at {offset} of region {region}, which has {there}")]
     RingPlace {
         /// Its region.
         region: u16,
-        /// Where it begins.
+        /// Its offset.
         offset: u32,
         /// Its length.
         bytes: u64,
-        /// The region's.
+        /// Length of the region.
         there: u64,
     },
-    /// Each of the device's queues needs its ring.
+    /// The number of rings differs from the device's queues.
     #[error(
         "{} rings to the server and {} to the client; {} and {} are needed",
         .made.to_server, .made.to_client, .needed.to_server, .needed.to_client
     )]
     RingCount {
-        /// Those announced, or offered.
+        /// Announced or offered rings.
         made: Rings,
-        /// Those the device has queues for.
+        /// Needed rings.
         needed: Rings,
     },
 }
 
-/// What came of a client's message.
+/// Result of a client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is right, and is acknowledged.
+    /// Valid; it is acknowledged.
     Next,
-    /// It was the last: the driver may hear all of it.
+    /// The last message: the driver may get all of them.
     Complete,
     /// The client leaves.
     Leaves,
 }
 
-/// A client's part of a handshake, as its server hears it.
+/// A client's messages in a handshake, as its server receives them.
 #[derive(Debug, Default)]
-pub struct ClientSays {
+pub struct ClientMessages {
     device: Option<(u32, Rings)>,
-    /// Their sizes, in bytes.
+    /// Sizes of the regions in bytes.
     regions: Vec<u64>,
     made: Rings,
     is_complete: bool,
 }
 
-/// A server's part of a handshake, as its client hears it.
+/// A server's messages in a handshake, as its client receives them.
 #[derive(Debug)]
-pub struct ServerSays {
+pub struct ServerMessages {
     needed: Rings,
     has_greeted: bool,
-    /// Messages of the client that are not yet acknowledged.
+    /// Client messages without an acknowledgement.
     unanswered: u32,
-    /// The client has said all.
+    /// True once the client has sent everything.
     is_asked: bool,
 }
 
 impl MessageKind {
-    /// That of a message.
+    /// Returns the type of a message.
     ///
     /// # Errors
-    /// When the message has another length than the protocol's, or an unknown type.
+    /// If the message has a wrong length or an unknown type.
     pub fn of(message: &[u8]) -> Result<Self, Refusal> {
         if message.len() != MESSAGE_BYTES {
             return Err(Refusal::Length(message.len()));
@@ -226,7 +230,7 @@ impl MessageKind {
         })
     }
 
-    /// A message of this type whose other bytes are zero.
+    /// Returns a message of this type with zeros otherwise.
     fn message(self) -> [u8; MESSAGE_BYTES] {
         let mut message = [0; MESSAGE_BYTES];
         put(&mut message, 0, &(self as u16).to_ne_bytes());
@@ -234,17 +238,17 @@ impl MessageKind {
     }
 }
 
-/// An acknowledgement.
+/// Returns an acknowledgement.
 pub fn ack() -> [u8; MESSAGE_BYTES] {
     MessageKind::Ack.message()
 }
 
-/// A server's greeting, which offers so many rings (at least one of each direction).
+/// Returns a server's greeting, which offers these rings (at least one per direction).
 pub fn hello(offered: Rings) -> [u8; MESSAGE_BYTES] {
     let mut message = MessageKind::Hello.message();
     let name = concat!("wedjat ", env!("CARGO_PKG_VERSION")).as_bytes();
     put(&mut message, 2, &name[..name.len().min(NAME_BYTES - 1)]);
-    // The greatest numbers: of versions as they are, of regions and rings counted from 0.
+    // Largest numbers: of versions themselves, of regions and rings counted from 0.
     let last = |count: u16| count.saturating_sub(1);
     let numbers =
         [VERSION, VERSION, REGIONS_MAX - 1, last(offered.to_client), last(offered.to_server)];
@@ -255,7 +259,7 @@ pub fn hello(offered: Rings) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// A farewell with its reason, which is cut where the protocol's room for it ends.
+/// Returns a disconnect message with its reason, truncated to the protocol's room.
 pub fn disconnect(reason: &str) -> [u8; MESSAGE_BYTES] {
     let mut message = MessageKind::Disconnect.message();
     let text = reason.as_bytes();
@@ -263,7 +267,7 @@ pub fn disconnect(reason: &str) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// The reason that a farewell gives, in characters that can be printed.
+/// Returns the reason in a disconnect message, in printable characters.
 pub fn reason(message: &[u8]) -> String {
     let text = message.get(REASON_AT..REASON_AT + REASON_BYTES).unwrap_or_default();
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
@@ -271,7 +275,7 @@ pub fn reason(message: &[u8]) -> String {
 }
 
 impl Descriptor {
-    /// What the system says of it; of what it does not answer, the worst.
+    /// Queries the kernel; assumes the worst for failed queries.
     pub fn of(descriptor: BorrowedFd<'_>) -> Self {
         let seals = fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
         let flags = fcntl_getfl(descriptor).unwrap_or(OFlags::empty());
@@ -286,21 +290,21 @@ impl Descriptor {
     }
 }
 
-/// Where a ring is, as the message that adds it says.
+/// Position of a ring, from the message that adds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPlace {
-    /// The client writes and the server reads.
+    /// True if the client writes and the server reads.
     pub to_server: bool,
-    /// Its number, from 0 on in each direction.
+    /// Number, from 0 in each direction.
     pub number: u16,
-    /// The number of its region.
+    /// Number of its region.
     pub region: u16,
-    /// Where it begins there, in bytes.
+    /// Offset in the region in bytes.
     pub offset: u32,
 }
 
 impl RingPlace {
-    /// What a message says; none when it adds no ring.
+    /// Parses a message; `None` if it adds no ring.
     pub fn of(message: &[u8]) -> Option<Self> {
         (MessageKind::of(message) == Ok(MessageKind::AddRing)).then(|| Self {
             to_server: u16_at(message, 2) == TO_SERVER,
@@ -311,12 +315,12 @@ impl RingPlace {
     }
 }
 
-impl ClientSays {
-    /// Takes the next message with the descriptors that came with it. `rings_of` says how many rings a device needs, or why
-    /// it cannot be had.
+impl ClientMessages {
+    /// Checks the next message with its descriptors. `rings_of` returns the rings of a device, or the reason
+    /// why it is unavailable.
     ///
     /// # Errors
-    /// When the message is not what may come here. Nothing more can be taken from this client then.
+    /// If the message is not allowed here. No more messages can be processed from this client then.
     pub fn take(
         &mut self,
         message: &[u8],
@@ -346,7 +350,7 @@ impl ClientSays {
         Ok(Step::Next)
     }
 
-    /// The device that it wants, once it has said so.
+    /// Returns the requested device, once known.
     pub fn id(&self) -> Option<u32> {
         self.device.map(|(id, _)| id)
     }
@@ -414,14 +418,14 @@ impl ClientSays {
     }
 }
 
-impl ServerSays {
-    /// For a client that has so many rings.
+impl ServerMessages {
+    /// Creates the state for a client with these rings.
     pub fn new(needed: Rings) -> Self {
         Self { needed, has_greeted: false, unanswered: 0, is_asked: false }
     }
 
-    /// Notes what the client says.
-    pub fn client_says(&mut self, kind: MessageKind) {
+    /// Records a message of the client.
+    pub fn note_client_message(&mut self, kind: MessageKind) {
         match kind {
             MessageKind::Connect => self.is_asked = true,
             MessageKind::Disconnect => {}
@@ -429,10 +433,10 @@ impl ServerSays {
         }
     }
 
-    /// Takes the server's next message, with which so many descriptors came, until the connection stands.
+    /// Checks the server's next message, with its number of descriptors, until the connection is established.
     ///
     /// # Errors
-    /// When the message is not what may come here. Nothing more can be taken from this server then.
+    /// If the message is not allowed here. No more messages can be processed from this server then.
     pub fn take(&mut self, message: &[u8], descriptors: usize) -> Result<MessageKind, Refusal> {
         let kind = MessageKind::of(message)?;
         if descriptors != 0 {
@@ -454,7 +458,7 @@ impl ServerSays {
         if !(least..=most).contains(&VERSION) {
             return Err(Refusal::Version(most));
         }
-        // The driver would make fewer rings and go on to use those that it has not made.
+        // The driver would create fewer rings and then use those that it did not create.
         let offered = Rings {
             to_server: to_server.saturating_add(1),
             to_client: to_client.saturating_add(1),
@@ -468,7 +472,7 @@ impl ServerSays {
     }
 }
 
-/// The bytes lie within every message of the protocol's length.
+/// The bytes are within every message of the protocol's length.
 fn bytes_at<const LEN: usize>(message: &[u8], at: usize) -> [u8; LEN] {
     std::array::from_fn(|index| message[at + index])
 }

@@ -1,4 +1,4 @@
-//! Two ports joined in memory, and the counted pool their frames come from: a wire for tests and small machines.
+//! Two ports joined in memory, and the counted pool of their frames: a wire for tests and small machines.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::{Buf, Burst, Pool, Port};
 
-/// Frames taken when the pool is made and never afterwards; a handle is cheap to clone and may go to any thread.
+/// Pool of frames, all allocated on creation; a handle is cheap to clone and may go to any thread.
 #[derive(Clone)]
 pub struct FramePool {
     free: Home,
@@ -14,7 +14,7 @@ pub struct FramePool {
 
 type Home = Arc<ArrayQueue<Box<Memory>>>;
 
-/// A frame's bytes, and while somebody has it, where they return to.
+/// Bytes of a frame, and its pool while it is in use.
 pub(crate) struct Memory {
     bytes: Box<[u8]>,
     len: usize,
@@ -22,10 +22,10 @@ pub(crate) struct Memory {
 }
 
 impl FramePool {
-    /// `frames` frames of at most `frame_bytes` bytes each.
+    /// Creates `frames` frames of at most `frame_bytes` bytes each.
     ///
     /// # Panics
-    /// When `frames` is 0.
+    /// If `frames` is 0.
     pub fn new(frames: usize, frame_bytes: usize) -> Self {
         let free = ArrayQueue::new(frames);
         for _ in 0..frames {
@@ -36,22 +36,22 @@ impl FramePool {
         Self { free: Arc::new(free) }
     }
 
-    /// How many frames the pool was made with.
+    /// Returns the total number of frames.
     pub fn size(&self) -> usize {
         self.free.capacity()
     }
 
-    /// How many frames can be taken now.
+    /// Returns the number of free frames.
     pub fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// How many frames somebody holds; 0 when every buffer has come back.
+    /// Returns the number of frames in use; 0 when every buffer is back.
     pub fn in_use(&self) -> usize {
         self.size() - self.available()
     }
 
-    /// A frame holding a copy of `bytes`, or none when the pool is exhausted or its frames are too small.
+    /// Returns a frame with a copy of `bytes`, or `None` if the pool is empty or its frames are too small.
     pub fn frame(&self, bytes: &[u8]) -> Option<Frame> {
         let mut frame = self.take_frame()?;
         if !frame.resize(bytes.len()) {
@@ -77,16 +77,16 @@ impl Pool for FramePool {
     }
 }
 
-/// One packet in memory of a [`FramePool`], to which it returns when dropped.
+/// A packet in memory of a [`FramePool`], to which it returns on drop.
 pub struct Frame(Option<Box<Memory>>);
 
 impl Frame {
-    /// What is left when it is neither used nor dropped any more.
+    /// Releases the memory from the frame's ownership.
     pub(crate) fn into_memory(mut self) -> Option<Box<Memory>> {
         self.0.take()
     }
 
-    /// The frame of this memory again.
+    /// Restores the frame of this memory.
     pub(crate) fn of_memory(memory: Option<Box<Memory>>) -> Self {
         Self(memory)
     }
@@ -128,12 +128,13 @@ pub struct RingPort {
     pool: FramePool,
 }
 
-/// Two ends of a wire that holds up to `depth` frames each way. A full wire takes no more, as a NIC's full queue does.
+/// Creates two ends of a wire that holds up to `depth` frames each way. A full wire rejects frames, like a
+/// NIC's full queue.
 ///
 /// `pool` serves [`RingPort::send`] of both ends; frames of other pools may pass as well.
 ///
 /// # Panics
-/// When `depth` is 0.
+/// If `depth` is 0.
 pub fn pair(depth: usize, pool: &FramePool) -> (RingPort, RingPort) {
     let (there, back) = (Arc::new(ArrayQueue::new(depth)), Arc::new(ArrayQueue::new(depth)));
     let left =
@@ -143,12 +144,13 @@ pub fn pair(depth: usize, pool: &FramePool) -> (RingPort, RingPort) {
 }
 
 impl RingPort {
-    /// Sends a copy of `bytes`; false when the pool is exhausted, its frames are too small, or the wire is full.
+    /// Sends a copy of `bytes`. Returns false if the pool is empty, its frames are too small, or the wire is
+    /// full.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         self.pool.frame(bytes).is_some_and(|frame| self.outgoing.push(frame).is_ok())
     }
 
-    /// The next frame that has arrived, if any.
+    /// Returns the next received frame, if any.
     pub fn receive(&mut self) -> Option<Frame> {
         self.incoming.pop()
     }
@@ -171,7 +173,7 @@ impl Port for RingPort {
 
     #[inline]
     fn tx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
-        // This end is the only producer, so a slot seen free stays free.
+        // This end is the only producer, so a free slot stays free.
         let room = self.outgoing.capacity() - self.outgoing.len();
         let sent = room.min(burst.len());
         for frame in burst.drain(..sent) {
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_wire_leaves_the_rest_with_the_sender() {
+    fn full_wire_returns_the_rest() {
         let pool = FramePool::new(8, 64);
         let (mut left, mut right) = pair(3, &pool);
         let mut burst: Burst<Frame> = (0..5u8).map(|byte| pool.frame(&[byte]).unwrap()).collect();
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_pool_gives_none_until_a_frame_returns() {
+    fn exhausted_pool_waits_for_returned_frames() {
         let mut pool = FramePool::new(1, 4);
         let mut frame = pool.take().unwrap();
         assert!(pool.take().is_none());

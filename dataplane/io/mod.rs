@@ -1,7 +1,8 @@
-//! Ports carry bursts of buffers and never look inside them.
+//! Ports: devices that carry bursts of buffers, without a look inside.
 //!
-//! A [`Port`] is one queue pair of one device, owned by one core. [`memory`] joins two ends in memory, [`link`] two of one core,
-//! [`pcap`] wraps any port, [`vdev`] reads devices' texts, and `dpdk` (feature `dpdk`) is the real thing.
+//! A [`Port`] is one queue pair of one device, owned by one core. [`memory`] connects two ports in memory,
+//! and [`link`] two ports of one core. [`pcap`] wraps any port, [`vdev`] parses device names with arguments,
+//! and `dpdk` (feature `dpdk`) drives real devices.
 
 use arrayvec::ArrayVec;
 
@@ -19,53 +20,53 @@ pub mod vdev;
 
 pub use token::Token;
 
-/// One packet's memory. Dropping it gives the memory back to its pool.
+/// Memory of one packet. Dropping it returns the memory to its pool.
 pub trait Buf: Sized {
-    /// The packet's bytes, from the Ethernet header on.
+    /// Returns the packet's bytes from the Ethernet header on.
     fn bytes(&self) -> &[u8];
 
-    /// The packet's bytes, to be changed in place.
+    /// Returns the packet's bytes for changes in place.
     fn bytes_mut(&mut self) -> &mut [u8];
 
-    /// Sets the packet's length; new bytes are unspecified. False when the buffer is too small,
-    /// and then nothing has changed.
+    /// Sets the packet's length; new bytes are unspecified. Returns false, without a change, if the buffer is
+    /// too small.
     fn resize(&mut self, len: usize) -> bool;
 
-    /// The packet continues in further segments that [`Buf::bytes`] does not show.
+    /// Returns true if the packet continues in further segments. [`Buf::bytes`] does not include these.
     fn is_segmented(&self) -> bool {
         false
     }
 
-    /// The device has checked the IPv4 and UDP checksums and found them good.
+    /// Returns true if the device has verified the IPv4 and UDP checksums.
     fn checksums_verified(&self) -> bool {
         false
     }
 
-    /// The device has verified the UDP checksum. An IPv6 packet has no other.
+    /// Returns true if the device has verified the UDP checksum. An IPv6 packet has no other.
     fn udp_checksum_verified(&self) -> bool {
         self.checksums_verified()
     }
 
-    /// When the packet was received, by the device's own clock or the kernel's, if that is said in this field.
+    /// Returns the receive time by the clock of the device or kernel, if this field holds one.
     #[inline]
     fn stamp(&self, _field: StampField) -> Option<u64> {
         None
     }
 
-    /// Asks the cache for the first line of the packet.
+    /// Prefetches the first cache line of the packet.
     #[inline]
     fn prefetch(&self) {}
 }
 
-/// Where a buffer has the time at which its packet was received, and the flag that says that it is there.
+/// Position of the receive time in a buffer, and the flag for its presence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StampField {
-    /// Bytes from the buffer's start.
+    /// Offset in bytes from the buffer's start.
     pub(in crate::io) offset: u16,
     pub(in crate::io) flag: u64,
 }
 
-/// Memory of somebody else's; nothing is freed.
+/// Borrowed memory; nothing is freed.
 impl Buf for &mut [u8] {
     #[inline]
     fn bytes(&self) -> &[u8] {
@@ -86,27 +87,27 @@ impl Buf for &mut [u8] {
     }
 }
 
-/// Up to [`BURST`] packets; a contiguous array of buffers.
+/// Up to [`BURST`] packets: a contiguous array of buffers.
 pub type Burst<B> = ArrayVec<B, BURST>;
 
 /// One queue pair of a device.
 pub trait Port {
-    /// The buffers this port carries.
+    /// Buffer type of this port.
     type Buf: Buf;
 
-    /// Appends received packets to `burst` until it is full or none is left; returns how many came.
+    /// Appends received packets to `burst` until it is full or none is left. Returns their number.
     fn rx_burst(&mut self, burst: &mut Burst<Self::Buf>) -> usize;
 
-    /// Sends from the front of `burst` and removes what was sent; the rest stays, in order.
-    /// Returns how many were sent.
+    /// Sends from the front of `burst` and removes the sent packets; the rest stays, in order. Returns the
+    /// number of packets sent.
     fn tx_burst(&mut self, burst: &mut Burst<Self::Buf>) -> usize;
 }
 
-/// Where new buffers come from: one core's handle on a pool that was filled at start-up.
+/// Source of new buffers: one core's handle to a pool that was filled at start-up.
 pub trait Pool {
-    /// The buffers of this pool.
+    /// Buffer type of this pool.
     type Buf: Buf;
 
-    /// An empty buffer, or none when the pool is exhausted.
+    /// Returns an empty buffer, or `None` if the pool is exhausted.
     fn take(&mut self) -> Option<Self::Buf>;
 }

@@ -1,6 +1,7 @@
-//! Packet captures: a port that records what passes, and whole files of frames for tests and traces.
+//! Packet captures: a port that records its packets, and whole files of frames for tests and traces.
 //!
-//! Files are pcap with nanosecond time stamps, link type Ethernet, as tcpdump, Wireshark and DPDK's pcap driver read.
+//! Files are pcap with nanosecond time stamps and link type Ethernet. Tcpdump, Wireshark and DPDK's pcap
+//! driver read them.
 
 use std::fmt;
 use std::fs::File;
@@ -14,49 +15,49 @@ use pcap_file::{DataLink, TsResolution};
 use super::{Buf, Burst, Port};
 use crate::state::files;
 
-/// The longest packet that is recorded whole.
+/// Length of the longest packet that is recorded whole.
 const SNAP_LEN: u32 = 65_535;
 
-/// Why a capture could not be written or read.
+/// Reason why a capture cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// The file cannot be created.
     #[error("cannot write the capture {path}: {reason}; choose a file in a folder that exists and is yours", path = path.display())]
     Create {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         reason: std::io::Error,
     },
     /// The file cannot be opened.
     #[error("cannot read the capture {path}: {reason}", path = path.display())]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         reason: std::io::Error,
     },
     /// Writing failed half-way.
     #[error("the capture {path} is incomplete: {reason}; is the disk full?", path = path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What failed.
+        /// Text of the error.
         reason: String,
     },
     /// The file is no capture of Ethernet frames, or is cut off.
     #[error("{path} is not a whole pcap file of Ethernet frames: {reason} (packet {packet}); convert others with editcap -F nsecpcap", path = path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Packets read before.
+        /// Number of the invalid packet, from 1; 0 for the header.
         packet: usize,
-        /// What is wrong.
+        /// Text of the error.
         reason: String,
     },
 }
 
-/// A file being written.
+/// A capture file open for writing.
 pub struct Capture {
     path: PathBuf,
     writer: PcapWriter<BufWriter<File>>,
@@ -74,10 +75,10 @@ impl Capture {
         Self::into_file(File::create(path).map_err(refused)?, path)
     }
 
-    /// A capture in an empty file, which lies at `path`.
+    /// Starts a capture in an empty file at `path`.
     ///
     /// # Errors
-    /// When the file takes no more.
+    /// If the file cannot be written.
     pub fn into_file(file: File, path: &Path) -> Result<Self, CaptureError> {
         let file = BufWriter::new(file);
         let header = PcapHeader {
@@ -91,55 +92,56 @@ impl Capture {
         Ok(Self { path: path.to_owned(), writer })
     }
 
-    /// Writes a packet that has `len` bytes of which these are the first; `time` is since the Unix epoch.
+    /// Writes the first bytes of a packet of `len` bytes. `time` counts from the Unix epoch.
     ///
     /// # Errors
-    /// When the file takes no more.
+    /// If the file cannot be written.
     pub fn write(&mut self, time: Duration, len: u32, bytes: &[u8]) -> Result<(), CaptureError> {
         let packet = PcapPacket::new(time, len, bytes);
         self.writer.write_packet(&packet).map(|_| ()).map_err(|error| incomplete(&self.path, error))
     }
 
-    /// Writes what has not been written yet.
+    /// Flushes the file.
     ///
     /// # Errors
-    /// When the file takes no more.
+    /// If the file cannot be written.
     pub fn finish(self) -> Result<(), CaptureError> {
         self.writer.into_writer().flush().map_err(|error| incomplete(&self.path, error))
     }
 }
 
 fn incomplete(path: &Path, error: impl std::error::Error) -> CaptureError {
-    CaptureError::Write { path: path.to_owned(), reason: whole_text(&error) }
+    CaptureError::Write { path: path.to_owned(), reason: error_chain(&error) }
 }
 
-/// An error and what caused it: pcap-file keeps the system's reason in the source.
-fn whole_text(error: &dyn std::error::Error) -> String {
+/// Returns the text of an error and its cause. `pcap-file` keeps the system's error in the source.
+fn error_chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     }
 }
 
-/// A port that records every packet it receives and sends. It writes to a file as packets pass, so it is for looking,
-/// not for speed.
+/// A port that records every packet it receives and sends. It writes to a file on the packet path, so it is
+/// for debugging, not for speed.
 pub struct Tap<P: Port, C: FnMut() -> Duration> {
     port: P,
     clock: C,
-    // None once writing has failed: the port must go on.
+    // `None` after a failed write: the port must go on.
     capture: Option<Capture>,
     failure: Option<CaptureError>,
     recorded: u64,
-    // What is being sent, until it is known how much of it was.
+    // Copy of the packets to send, until the port returns the number of sent ones.
     pending: Vec<u8>,
     lengths: Vec<usize>,
 }
 
 impl<P: Port, C: FnMut() -> Duration> Tap<P, C> {
-    /// Records what passes `port` in the file `path`, with time stamps from `clock` (time since the Unix epoch).
+    /// Records the packets of `port` in the file `path`, with time stamps from `clock` (time since the Unix
+    /// epoch).
     ///
     /// # Errors
-    /// When the file cannot be created.
+    /// If the file cannot be created.
     pub fn new(port: P, path: &Path, clock: C) -> Result<Self, CaptureError> {
         Ok(Self {
             port,
@@ -152,20 +154,20 @@ impl<P: Port, C: FnMut() -> Duration> Tap<P, C> {
         })
     }
 
-    /// Packets in the file so far.
+    /// Returns the number of packets in the file so far.
     pub fn recorded(&self) -> u64 {
         self.recorded
     }
 
-    /// The wrapped port.
+    /// Returns the wrapped port.
     pub fn inner(&mut self) -> &mut P {
         &mut self.port
     }
 
-    /// Ends the recording and gives the port back.
+    /// Ends the recording and returns the port.
     ///
     /// # Errors
-    /// When something, earlier or now, could not be written.
+    /// If this write or an earlier one failed.
     pub fn finish(self) -> Result<P, CaptureError> {
         match (self.failure, self.capture) {
             (Some(failure), _) => Err(failure),
@@ -225,10 +227,10 @@ impl<P: Port, C: FnMut() -> Duration> Port for Tap<P, C> {
     }
 }
 
-/// Writes a capture of `frames`, a microsecond apart.
+/// Writes a capture of `frames` at intervals of 1 µs.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write_frames<F: AsRef<[u8]>>(
     path: &Path,
     frames: impl IntoIterator<Item = F>,
@@ -241,48 +243,48 @@ pub fn write_frames<F: AsRef<[u8]>>(
     capture.finish()
 }
 
-/// The frames of a capture, in its order.
+/// Reads the frames of a capture, in its order.
 ///
 /// # Errors
-/// When the file cannot be read, or is not a whole capture of Ethernet frames.
+/// If the file cannot be read, is cut off, or is no capture of Ethernet frames.
 pub fn read_frames(path: &Path) -> Result<Vec<Vec<u8>>, CaptureError> {
     Ok(read_packets(path)?.into_iter().map(|packet| packet.bytes).collect())
 }
 
 /// A packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Captured {
-    /// When it was, since the Unix epoch.
+pub struct CapturedPacket {
+    /// Time since the Unix epoch.
     pub time: Duration,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Its first bytes; all of them unless it was cut off.
+    /// First bytes of the packet; all of them unless it was cut off.
     pub bytes: Vec<u8>,
 }
 
-/// The packets of a capture, in its order.
+/// Reads the packets of a capture, in its order.
 ///
 /// # Errors
-/// When the file cannot be read, or is not a whole capture of Ethernet frames.
-pub fn read_packets(path: &Path) -> Result<Vec<Captured>, CaptureError> {
+/// If the file cannot be read, is cut off, or is no capture of Ethernet frames.
+pub fn read_packets(path: &Path) -> Result<Vec<CapturedPacket>, CaptureError> {
     let file = files::open_regular(path)
         .map_err(|reason| CaptureError::Open { path: path.to_owned(), reason })?;
     let malformed = |packet, reason| CaptureError::Format { path: path.to_owned(), packet, reason };
     let mut reader =
-        PcapReader::new(BufReader::new(file)).map_err(|error| malformed(0, whole_text(&error)))?;
+        PcapReader::new(BufReader::new(file)).map_err(|error| malformed(0, error_chain(&error)))?;
     if reader.header().datalink != DataLink::ETHERNET {
         return Err(malformed(0, format!("its link type is {:?}", reader.header().datalink)));
     }
     let PcapHeader { snaplen, ts_resolution, .. } = reader.header();
-    // 0 says that there is no limit (DPDK 26.07 writes it, and libpcap reads it so).
+    // 0 means no limit: DPDK 26.07 writes it, and libpcap accepts it.
     let snaplen = if snaplen == 0 { u32::MAX } else { snaplen };
     let mut packets = Vec::new();
     while let Some(packet) = reader.next_raw_packet() {
         let packet = packet
             .and_then(|packet| PcapPacket::try_from_raw_packet(packet, ts_resolution, snaplen))
-            .map_err(|error| malformed(packets.len() + 1, whole_text(&error)))?;
+            .map_err(|error| malformed(packets.len() + 1, error_chain(&error)))?;
         let (time, len) = (packet.timestamp, packet.orig_len);
-        packets.push(Captured { time, len, bytes: packet.data.into_owned() });
+        packets.push(CapturedPacket { time, len, bytes: packet.data.into_owned() });
     }
     Ok(packets)
 }
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_limit_of_lengths_is_read() {
+    fn capture_without_snap_length_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unlimited.pcap");
         let frames = [vec![1; 60], vec![2; 1514]];
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tap_records_both_ways_but_nothing_that_stayed() {
+    fn tap_records_forwarded_packets_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tap.pcap");
         let pool = FramePool::new(16, 64);
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_or_read_is_named() {
+    fn unreadable_capture_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let absent = folder.path().join("no/such/file.pcap");
         let text = write_frames(&absent, [[0u8; 14]]).unwrap_err().to_string();

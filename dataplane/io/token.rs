@@ -1,17 +1,17 @@
-//! Packets as words: what a thread hands to another in a ring's slot.
+//! Packets as words, for handing them to another thread in a ring's slot.
 #![allow(unsafe_code, reason = "a packet becomes a word and comes back")]
 
 use super::memory::Frame;
 
-/// What fits a slot's word while it is on its way.
+/// A value that travels as one word.
 pub trait Token: Send + Sized {
-    /// Becomes a word; whoever has the word owns it.
+    /// Converts the value to a word; the owner of the word owns the value.
     fn into_word(self) -> u64;
 
-    /// Comes back of its word.
+    /// Converts a word back.
     ///
     /// # Safety
-    /// The word came of [`Token::into_word`] of the same type, and comes back once.
+    /// The word must come from [`Token::into_word`] of the same type, and be converted once.
     unsafe fn from_word(word: u64) -> Self;
 }
 
@@ -23,7 +23,7 @@ impl<T: Send> Token for Box<T> {
 
     #[inline]
     unsafe fn from_word(word: u64) -> Self {
-        // SAFETY: by this function's contract it is the pointer of a box that nobody else has.
+        // SAFETY: by this function's contract it is the pointer of a box without another owner.
         unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut(word as usize)) }
     }
 }
@@ -36,7 +36,7 @@ impl Token for Frame {
 
     #[inline]
     unsafe fn from_word(word: u64) -> Self {
-        // SAFETY: passed on; 0 is no box's.
+        // SAFETY: passed on; 0 is not a box's pointer.
         Self::of_memory((word != 0).then(|| unsafe { Box::from_word(word) }))
     }
 }

@@ -1,9 +1,9 @@
-//! What devices' texts say: a PCI address or a virtual device's name, and the arguments that its driver knows.
+//! Device texts: a PCI address or a virtual device's name, with arguments of its driver.
 
 use crate::nearest::did_you_mean;
 
-/// Arguments that drivers take (DPDK 21.11 to 26.07), and among memif's those that are read here. Drivers that are not in the list
-/// are not judged.
+/// Known arguments of drivers (DPDK 21.11 to 26.07), including those of memif that wedjat itself reads.
+/// Drivers missing from the list are not checked.
 const KNOWN: [(&str, &[&str]); 5] = [
     ("net_memif", &MEMIF),
     ("net_af_packet", &AF_PACKET),
@@ -50,13 +50,13 @@ const PCAP: [&str; 8] = [
     "infinite_rx",
 ];
 
-/// A device's name, without its arguments.
+/// Returns a device's name without its arguments.
 #[must_use]
 pub fn name(device: &str) -> &str {
     device.split(',').next().unwrap_or_default()
 }
 
-/// The driver of a virtual device: `net_memif` of `net_memif0`. None for a PCI address.
+/// Returns the driver of a virtual device: `net_memif` of `net_memif0`. `None` for a PCI address.
 #[must_use]
 pub fn driver(device: &str) -> Option<String> {
     let name = name(device);
@@ -64,19 +64,19 @@ pub fn driver(device: &str) -> Option<String> {
     is_virtual.then(|| name.trim_end_matches(|c: char| c.is_ascii_digit()).replace("eth_", "net_"))
 }
 
-/// The arguments behind a device's name, as keys and values.
+/// Iterates over the arguments after a device's name, as keys and values.
 pub fn arguments(device: &str) -> impl Iterator<Item = (&str, &str)> {
     let words = device.split(',').skip(1).filter(|word| !word.is_empty());
     words.map(|word| word.split_once('=').unwrap_or((word, "")))
 }
 
-/// The value of the last argument of this name.
+/// Returns the value of the last argument with this name.
 #[must_use]
 pub fn argument<'a>(device: &'a str, key: &str) -> Option<&'a str> {
     arguments(device).filter(|(name, _)| *name == key).last().map(|(_, value)| value)
 }
 
-/// `[domain:]bus:device.function`, possibly with driver arguments after a comma.
+/// Returns true for `[domain:]bus:device.function`, possibly with driver arguments after a comma.
 #[must_use]
 pub fn is_pci_address(device: &str) -> bool {
     let Some((rest, function)) = name(device).rsplit_once('.') else {
@@ -90,18 +90,18 @@ pub fn is_pci_address(device: &str) -> bool {
             .all(|part| u32::from_str_radix(part, 16).is_ok())
 }
 
-/// An argument that a driver does not know.
+/// An argument unknown to its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownArgument {
-    /// What was given, and what was probably meant.
+    /// The argument, and the nearest known one.
     pub found: String,
-    /// Those that there are.
+    /// Known arguments.
     pub known: String,
-    /// The driver passes over all arguments of the device when it does not know one, and says nothing.
+    /// True if the driver silently ignores all arguments of the device after an unknown one.
     pub is_silent: bool,
 }
 
-/// The first of a device's arguments that its driver does not know.
+/// Returns the first argument of a device that its driver does not know.
 #[must_use]
 pub fn unknown_argument(device: &str) -> Option<UnknownArgument> {
     let driver = driver(device)?;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_arguments_are_told_apart() {
+    fn device_names_and_arguments_are_separated() {
         let device = "net_memif0,role=server,id=3,role=client,users";
         assert_eq!((name(device), driver(device).as_deref()), ("net_memif0", Some("net_memif")));
         assert_eq!((argument(device, "role"), argument(device, "id")), (Some("client"), Some("3")));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn pci_addresses_are_told_from_names() {
+    fn pci_addresses_are_distinguished_from_names() {
         for address in ["0000:03:00.0", "03:00.1", "0002:af:1f.7", "03:00.0,txq_inline=64"] {
             assert!(is_pci_address(address), "{address}");
         }

@@ -1,10 +1,11 @@
-//! One core's resolver: packets that wait for their next hop's MAC address, and the questions for it, by ARP or neighbour discovery.
+//! One core's resolver of next hops: packets held until their next hop's MAC address is known, and the
+//! questions for it, by ARP or neighbour discovery.
 //!
-//! A host whose MAC address is not known is asked for by broadcast, three times. One that is known and is to be confirmed
-//! is asked by unicast first, three times, since whoever else answers a broadcast may be lying; only when it is silent
-//! is everybody asked. One that others claim to be is asked in quick succession, since meanwhile packets may go to a host
-//! that is gone or never was. Packets wait for three questions at most. When too many wait, the one that has waited longest is
-//! given up, so that a flood of packets for hosts that do not exist can't shut out those for hosts that do.
+//! An unknown host is asked for by broadcast, three times. A known host that needs confirmation is first
+//! probed by unicast, three times, because any host may answer a broadcast. Broadcasts follow only if it is
+//! silent. A host whose address another one claims is probed in quick succession, since packets may meanwhile
+//! go to a wrong host. Packets wait for at most three questions. If too many wait, the oldest is dropped, so
+//! that a flood of packets for non-existing hosts does not exclude packets for real ones.
 
 use std::collections::VecDeque;
 
@@ -17,25 +18,25 @@ use crate::state::neighbour::Slot;
 use crate::wire::ether::Mac;
 use crate::wire::{arp, ndp};
 
-/// Hosts asked for at once by one core.
+/// Maximum number of hosts that one core asks for at a time.
 const QUESTIONS_MAX: usize = 256;
-/// Times that a host is asked in each way before it counts as silent.
+/// Questions of each kind before a host counts as silent.
 const ASKS_MAX: u8 = 3;
-/// While packets come for a host it is asked again after so long, beside the times that count.
+/// Interval of additional questions while packets for the host arrive.
 const URGENT_MS: u64 = 20;
-/// A known host that another claims to be has so long for each answer. Three of these are longer than a machine that is
-/// alive usually stands still.
+/// Time for each answer of a known host whose address another one claims. Three of these exceed the usual
+/// stall of a live machine.
 const CLAIMED_MS: u64 = 40;
 
 /// A packet that lacks only its destination MAC address.
 #[derive(Debug)]
-struct Waiting<B> {
+struct HeldPacket<B> {
     packet: B,
     port: u8,
     slot: Slot,
-    /// The next hop: the slot may become another host's.
+    /// Next hop. The slot may be reused for another host.
     address: u32,
-    /// When it is given up, in milliseconds.
+    /// Time at which the packet is dropped, in milliseconds.
     until_ms: u64,
 }
 
@@ -44,15 +45,15 @@ struct Question {
     port: u8,
     slot: Slot,
     address: u32,
-    /// Times asked: by unicast up to [`ASKS_MAX`], then by broadcast.
+    /// Number of questions: by unicast up to [`ASKS_MAX`], then by broadcast.
     asks: u8,
-    /// When to ask next, in milliseconds.
+    /// Time of the next question in milliseconds.
     due_ms: u64,
-    /// When it was first asked.
+    /// Time of the first question.
     since_ms: u64,
-    /// When it was last asked, 0 when it was not yet.
+    /// Time of the last question; 0 before the first.
     asked_ms: u64,
-    /// A packet for it has come since.
+    /// True if a packet for the host has arrived since.
     is_urgent: bool,
 }
 
@@ -66,7 +67,7 @@ impl Question {
         again || (self.asks < 2 * ASKS_MAX && self.due_ms <= now_ms)
     }
 
-    /// Another host claims to be this one: the time that it has for its present answer is short.
+    /// Shortens the time for the pending answer, because another host claims the address.
     fn hurry(&mut self) {
         if (1..=ASKS_MAX).contains(&self.asks) {
             self.due_ms = self.due_ms.min(self.asked_ms + CLAIMED_MS);
@@ -76,25 +77,25 @@ impl Question {
 
 /// "Who has `address`?", to be sent out of `port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ArpQuestion {
     /// Index of the port.
     pub port: u8,
-    /// The host's address.
+    /// Address of the host.
     pub address: u32,
-    /// Whom to ask: the host itself, or everybody.
+    /// Destination: the host itself, or broadcast.
     pub to: Mac,
-    /// The address of an IPv6 host, for which neighbour discovery asks instead of ARP.
+    /// Address of an IPv6 host, which neighbour discovery resolves instead of ARP.
     pub v6: Option<u128>,
 }
 
-impl Ask {
-    /// Bytes of the frame that asks, Ethernet header included.
+impl ArpQuestion {
+    /// Returns the length of the frame, Ethernet header included.
     #[must_use]
     pub fn frame_len(&self) -> usize {
         if self.v6.is_some() { ndp::FRAME_LEN } else { arp::FRAME_LEN }
     }
 
-    /// Writes that frame, of the node with this address on the port.
+    /// Writes the frame, from the node's address on the port.
     pub fn emit(&self, own: &PortAddress, frame: &mut [u8]) {
         match self.v6.zip(own.v6) {
             None => arp::Packet::request(own.mac, own.ip, self.address).emit(frame, self.to),
@@ -107,34 +108,34 @@ impl Ask {
     }
 }
 
-/// Packets that wait for MAC addresses, and the questions for these. Times are milliseconds of the node's clock.
+/// Packets held for MAC addresses, and the questions for these. Times are milliseconds of the node's clock.
 #[derive(Debug)]
 pub struct ArpResolver<B> {
-    waiting: VecDeque<Waiting<B>>,
+    waiting: VecDeque<HeldPacket<B>>,
     questions: ArrayVec<Question, QUESTIONS_MAX>,
     interval_ms: u64,
 }
 
 impl<B> ArpResolver<B> {
-    /// Nobody is asked for; questions are repeated every `interval_ms`.
+    /// Creates a resolver that repeats questions every `interval_ms`.
     pub fn new(interval_ms: u64) -> Self {
         let waiting = VecDeque::with_capacity(UNRESOLVED_HELD_MAX);
         Self { waiting, questions: ArrayVec::new(), interval_ms }
     }
 
-    /// Packets that wait.
+    /// Returns the number of held packets.
     pub fn held(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Nothing waits and nothing is asked.
+    /// Returns true if no packet waits and no question is open.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.questions.is_empty()
     }
 
-    /// Holds a packet until its next hop is known, and has that asked for. Gives back the packet that has waited longest
-    /// when there is no room for both.
+    /// Holds a packet until its next hop is resolved, and starts the questions. If there is no room, returns
+    /// the oldest held packet.
     pub fn hold(
         &mut self,
         packet: B,
@@ -151,12 +152,12 @@ impl<B> ArpResolver<B> {
             question.is_urgent = true;
         }
         let until_ms = now_ms + u64::from(ASKS_MAX) * self.interval_ms;
-        self.waiting.push_back(Waiting { packet, port, slot, address, until_ms });
+        self.waiting.push_back(HeldPacket { packet, port, slot, address, until_ms });
         oldest.map(|one| one.packet)
     }
 
-    /// Has a host asked for, unless it is being asked for already; the host itself first when it `is_known`. When too
-    /// many are asked for, the one that was asked for first is not any more.
+    /// Starts the questions for a host, unless they are open already; by unicast first if it `is_known`. If
+    /// too many are open, ends the oldest.
     pub fn ask(&mut self, port: u8, slot: Slot, address: u32, is_known: bool, now_ms: u64) {
         let same = |question: &Question| question.slot == slot && question.address == address;
         if self.questions.iter().any(same) {
@@ -178,12 +179,12 @@ impl<B> ArpResolver<B> {
         });
     }
 
-    /// The next question to be sent at `now_ms`, if one is due.
-    pub fn due(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Ask> {
+    /// Returns the next question due at `now_ms`, if any.
+    pub fn due(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<ArpQuestion> {
         let answered = |question: &Question| {
             let since = now_ms.saturating_sub(question.since_ms);
             neighbours.address(question.slot) != question.address
-                || neighbours.is_heard_within(question.slot, since, now_ms as u32)
+                || neighbours.is_confirmed_within(question.slot, since, now_ms as u32)
         };
         self.questions.retain(|question| !answered(question));
         let claimed = |question: &&mut Question| neighbours.is_suspect(question.slot);
@@ -202,12 +203,12 @@ impl<B> ArpResolver<B> {
         }
         let &mut Question { port, address, slot, .. } = question;
         let v6 = neighbours.v6(slot);
-        Some(Ask { port, address, to: known.unwrap_or(Mac::BROADCAST), v6 })
+        Some(ArpQuestion { port, address, to: known.unwrap_or(Mac::BROADCAST), v6 })
     }
 
-    /// A packet whose next hop has become known.
+    /// Returns a packet whose next hop is now resolved.
     pub fn resolved(&mut self, neighbours: &Neighbours) -> Option<(B, u8, Mac)> {
-        let mac = |one: &Waiting<B>| {
+        let mac = |one: &HeldPacket<B>| {
             neighbours.mac(one.slot).filter(|_| neighbours.address(one.slot) == one.address)
         };
         let (at, mac) =
@@ -216,14 +217,14 @@ impl<B> ArpResolver<B> {
         Some((one.packet, one.port, mac))
     }
 
-    /// A packet whose next hop did not answer in time.
+    /// Returns a packet whose next hop did not answer in time.
     pub fn given_up(&mut self, now_ms: u64) -> Option<B> {
         self.waiting.front().filter(|one| one.until_ms <= now_ms)?;
         self.waiting.pop_front().map(|one| one.packet)
     }
 
-    /// A host that was asked for in every way and has not answered: where it is is not known any more. A later packet may
-    /// ask anew.
+    /// Returns a host that answered no question, so that its entry must be forgotten. A later packet may
+    /// start again.
     pub fn silent(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Slot> {
         let at = self.questions.iter().position(|question| question.is_over(now_ms))?;
         let Question { slot, address, .. } = self.questions.remove(at);
@@ -233,7 +234,7 @@ impl<B> ArpResolver<B> {
         Some(slot)
     }
 
-    /// Any packet that waits: the node stops.
+    /// Returns any held packet, because the node stops.
     pub fn abandon(&mut self) -> Option<B> {
         self.waiting.pop_front().map(|one| one.packet)
     }
@@ -245,7 +246,7 @@ mod tests {
     use crate::state::neighbour::LearnOutcome;
 
     const HOST: Mac = Mac([2, 0, 0, 0, 0, 9]);
-    const ALL: Ask = Ask { port: 0, address: 9, to: Mac::BROADCAST, v6: None };
+    const ALL: ArpQuestion = ArpQuestion { port: 0, address: 9, to: Mac::BROADCAST, v6: None };
 
     fn neighbours() -> (Neighbours, Slot) {
         let table = Neighbours::heap(1, 0);
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_starts_late_is_asked_again_when_there_is_something_for_it() {
+    fn late_host_is_asked_again_on_demand() {
         let (table, slot) = neighbours();
         let mut resolver = ArpResolver::new(200);
         resolver.ask(0, slot, 9, false, 1);
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!(asked, 1, "nothing has come since");
         resolver.hold('b', 0, slot, 9, 100);
         assert_eq!(resolver.due(100, &table), Some(ALL));
-        // Those times don't count.
+        // The additional questions do not count.
         assert_eq!(
             [201, 401, 601].map(|now| resolver.due(now, &table).is_some()),
             [true, true, false]
@@ -309,18 +310,18 @@ mod tests {
     }
 
     #[test]
-    fn a_known_host_is_asked_itself_before_everybody_is() {
+    fn known_host_is_probed_by_unicast_first() {
         let (table, slot) = neighbours();
         table.learn(slot, HOST, 0);
         let mut resolver = ArpResolver::<char>::new(10);
         resolver.ask(0, slot, 9, true, 100);
         let asked: Vec<_> = (10..16).filter_map(|step| resolver.due(10 * step, &table)).collect();
-        let itself = Ask { to: HOST, ..ALL };
+        let itself = ArpQuestion { to: HOST, ..ALL };
         assert_eq!(asked, [itself, itself, itself, ALL, ALL, ALL]);
         assert_eq!(table.mac(slot), Some(HOST), "it is believed until the end");
         assert_eq!(resolver.silent(160, &table), Some(slot));
         assert_eq!(table.mac(slot), None);
-        // One that answers is asked no more.
+        // No more questions after the answer.
         table.learn(slot, HOST, 200);
         resolver.ask(0, slot, 9, true, 300);
         assert_eq!(resolver.due(300, &table), Some(itself));
@@ -330,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn a_known_host_that_another_claims_to_be_has_little_time_to_answer() {
+    fn contested_host_gets_little_time_to_answer() {
         const OTHER: Mac = Mac([2, 0, 0, 0, 0, 8]);
         let (table, slot) = neighbours();
         table.learn(slot, HOST, 0);
         let mut resolver = ArpResolver::<char>::new(200);
         resolver.ask(0, slot, 9, true, 100);
-        let itself = Ask { to: HOST, ..ALL };
+        let itself = ArpQuestion { to: HOST, ..ALL };
         assert_eq!(resolver.due(100, &table), Some(itself));
         assert_eq!(resolver.due(150, &table), None, "nobody claims anything");
         table.learn(slot, OTHER, 150);
@@ -355,7 +356,7 @@ mod tests {
         }
         assert_eq!(resolver.hold(UNRESOLVED_HELD_MAX, 0, slot, 9, 0), Some(0));
         assert_eq!(resolver.held(), UNRESOLVED_HELD_MAX);
-        // A host that is asked for last is asked for all the same.
+        // The last of too many hosts is still asked for.
         for address in 0..2 * QUESTIONS_MAX as u32 {
             resolver.ask(0, table.insert(0, 100 + address, 1), 100 + address, false, 1);
         }
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_does_not_go_to_the_host_that_has_its_place_now() {
+    fn packet_never_reaches_a_reused_entry() {
         let (table, slot) = neighbours();
         let mut resolver = ArpResolver::new(10);
         resolver.hold('a', 0, slot, 8, 0);

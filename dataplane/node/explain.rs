@@ -1,8 +1,8 @@
-//! A core's part of explaining: while somebody asks, it writes down what became of packets and what was believed when that was
-//! decided, into a queue of fixed size that another thread reads.
+//! One core's part of `wedjat explain`. While a client asks, the core records packets, their outcomes, and
+//! the view at the time of the decision, in a queue of fixed size that another thread reads.
 //!
-//! A burst is then decided on a packet at a time, so that what is written down is what that decision was made from. What finds no
-//! room in the queue is counted. While nobody asks, a burst costs one comparison.
+//! Meanwhile the core decides packet by packet, so that a record contains exactly the input of its decision.
+//! Records that find the queue full are counted. Without a client, a burst costs one comparison.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,12 +23,12 @@ use crate::wire::task::Header;
 use crate::wire::udp::Datagram;
 use crate::wire::{arp, ether, ipv4, ipv6, ndp, udp};
 
-/// Records that wait on one core to be read: what passes in some milliseconds at most.
+/// Capacity of a core's queue: the traffic of a few milliseconds at most.
 const RECORDS: usize = 4096;
 
-/// What a packet is, read as far as it can be, however wrong its checksums are.
+/// Contents of a packet, as far as they can be parsed, regardless of checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum PacketSummary {
     /// Shorter than an Ethernet header.
     Runt,
     /// ARP.
@@ -37,23 +37,23 @@ pub enum Seen {
     Neighbour(ndp::Packet),
     /// UDP with a task header.
     Task(Datagram<IpAddr>, Header),
-    /// UDP without one.
+    /// UDP without a task header.
     Udp(Datagram<IpAddr>),
-    /// IPv4 or IPv6 whose headers can't be read further.
+    /// IPv4 or IPv6 with headers that cannot be parsed further.
     Ip {
         /// Source address.
         src: IpAddr,
         /// Destination address.
         dst: IpAddr,
-        /// Payload protocol, or of IPv6 the next header.
+        /// Payload protocol; for IPv6 the next header.
         protocol: u8,
     },
-    /// Of this EtherType.
+    /// Any other EtherType.
     Other(u16),
 }
 
-impl Seen {
-    /// What this frame is.
+impl PacketSummary {
+    /// Parses a frame.
     #[must_use]
     pub fn in_frame(frame: &[u8]) -> Self {
         if frame.len() < ether::LEN {
@@ -102,7 +102,7 @@ impl Seen {
         header.map_or(Self::Udp(datagram), |header| Self::Task(datagram, header))
     }
 
-    /// Its task header, if it has one.
+    /// Returns the task header, if any.
     #[must_use]
     pub fn header(&self) -> Option<&Header> {
         match self {
@@ -111,7 +111,7 @@ impl Seen {
         }
     }
 
-    /// The addresses that it is from and to, or speaks of.
+    /// Returns source and destination address, or those named in a neighbour message.
     #[must_use]
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         match *self {
@@ -134,21 +134,21 @@ fn v6(address: u128) -> IpAddr {
     Ipv6Addr::from_bits(address).into()
 }
 
-/// When something became of a packet.
+/// Moment of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// It came.
+    /// The packet arrived.
     Arrived,
-    /// It had waited, for a worker or for a next hop's MAC address.
+    /// The packet had waited for a worker or for its next hop's MAC address.
     Waited,
-    /// At an agent: its worker has ended the task.
+    /// At an agent: the worker has completed the task.
     Ended,
-    /// It was to go out.
+    /// The packet was about to leave.
     Leaving,
 }
 
 impl Moment {
-    /// The key under which it is reported.
+    /// Returns the key in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -160,45 +160,45 @@ impl Moment {
     }
 }
 
-/// What became of a packet.
+/// Outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes out of a port: a task to a worker, or a worker's reply to a client.
+    /// Sent out of a port: a task to a worker, or a worker's reply to a client.
     Sent {
         /// Index of the port.
         port: u8,
         /// The worker.
         worker: u16,
     },
-    /// It waits until its next hop's MAC address is known.
+    /// Held until its next hop's MAC address is known.
     Held {
-        /// Index of the port that it is to go out of.
+        /// Index of the port that leads to the next hop.
         port: u8,
         /// The worker.
         worker: u16,
     },
-    /// A task that waits in its pool's queue.
+    /// A task queued in its pool.
     Queued,
-    /// At an agent: a worker of this host has the task.
+    /// At an agent: given to a local worker.
     Given {
         /// The worker, as a member of its pool.
         member: Member,
     },
-    /// At an agent with peers: another node has the task.
+    /// At an agent with peers: forwarded to another node.
     Passed {
-        /// Its number.
+        /// Number of that node.
         node: u16,
     },
-    /// It was turned into an answer.
+    /// Turned into an answer.
     Answered,
-    /// It was used up.
+    /// Consumed.
     Consumed,
-    /// It was dropped.
+    /// Dropped.
     Dropped(DropReason),
 }
 
 impl Fate {
-    /// The worker that it names by its id.
+    /// Returns the id of the worker, if the outcome contains one.
     #[must_use]
     pub fn worker(self) -> Option<u16> {
         match self {
@@ -221,17 +221,17 @@ impl From<Verdict> for Fate {
     }
 }
 
-/// What was believed of a pool, with its members' ids.
+/// View of a pool, with its members' ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolBeliefs {
-    /// What was believed.
+    /// The view.
     pub beliefs: Beliefs,
-    /// The ids of those that are told of, in their order.
+    /// Ids of the candidates, in their order.
     pub workers: ArrayVec<u16, CANDIDATES_MAX>,
 }
 
 impl PoolBeliefs {
-    /// With the id of each member.
+    /// Adds the id of each member.
     #[must_use]
     pub fn named(beliefs: Beliefs, id: impl Fn(Member) -> u16) -> Self {
         let workers = beliefs.candidates.iter().map(|one| id(one.member)).collect();
@@ -239,30 +239,30 @@ impl PoolBeliefs {
     }
 }
 
-/// What became of one packet, and why.
+/// Record of one packet: outcome and reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When the poll began in which it did, in ticks of the core's clock.
+    /// Start of the poll, in ticks of the core's clock.
     pub ticks: u64,
-    /// Index of the port that received it; none when that is not known any more.
+    /// Index of the receiving port; `None` if it is no longer known.
     pub port: Option<u8>,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// What it is.
-    pub seen: Seen,
-    /// When it became so.
+    /// Contents.
+    pub seen: PacketSummary,
+    /// Moment.
     pub moment: Moment,
-    /// What became of it.
+    /// Outcome.
     pub fate: Fate,
     /// Id of the worker that it goes to or comes from.
     pub worker: Option<u16>,
-    /// The worker was taken off the list of those believed idle.
+    /// True if the worker was taken from the idle list.
     pub idle: bool,
-    /// It goes where the first packet of its task went.
+    /// True if the packet follows the first packet of its task.
     pub follows: bool,
-    /// What was believed before, of a task for a pool that there is.
+    /// View before the decision, for a task of an existing pool.
     pub beliefs: Option<PoolBeliefs>,
-    /// What is believed of the worker that was chosen, this task included.
+    /// View of the chosen worker, including this task.
     pub chosen: Option<Candidate>,
 }
 
@@ -270,7 +270,7 @@ const NOTHING: Record = Record {
     ticks: 0,
     port: None,
     len: 0,
-    seen: Seen::Runt,
+    seen: PacketSummary::Runt,
     moment: Moment::Arrived,
     fate: Fate::Consumed,
     worker: None,
@@ -280,7 +280,7 @@ const NOTHING: Record = Record {
     chosen: None,
 };
 
-/// Records on their way from one core to whoever reads them.
+/// Queue of records from one core to a reader.
 pub struct Records {
     queue: ArrayQueue<Record>,
     lost: AtomicU64,
@@ -295,7 +295,7 @@ impl fmt::Debug for Records {
 impl Default for Records {
     fn default() -> Self {
         let queue = ArrayQueue::new(RECORDS);
-        // So that the pages are there.
+        // Touches all pages.
         while queue.push(NOTHING).is_ok() {}
         while queue.pop().is_some() {}
         Self { queue, lost: AtomicU64::new(0) }
@@ -303,38 +303,38 @@ impl Default for Records {
 }
 
 impl Records {
-    /// The next one, oldest first.
+    /// Returns the next record, oldest first.
     pub fn next(&self) -> Option<Record> {
         self.queue.pop()
     }
 
-    /// Packets that were to be told of and found no room.
+    /// Returns the number of records lost to a full queue.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
 }
 
-/// Which packets are told of; all that are not excluded.
+/// Filter of packets; the default accepts all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Received by these ports, a bit for each; by all when there is none.
+    /// Receiving ports, one bit each; 0 accepts all.
     pub ports: u32,
-    /// Whose task header names this pool.
+    /// Pool in the task header.
     pub pool: Option<u16>,
-    /// Tasks that go to this worker, and what comes from it.
+    /// Worker that tasks go to, or that packets come from.
     pub worker: Option<u16>,
-    /// From or to this address, or ARP or neighbour discovery that speaks of it.
+    /// Source or destination address, or an address in a neighbour message.
     pub host: Option<IpAddr>,
-    /// Those that are dropped.
+    /// True to accept only dropped packets.
     pub drops: bool,
-    /// Those that are dropped for this reason.
+    /// Accept only packets dropped for this reason.
     pub reason: Option<DropReason>,
 }
 
 impl Filter {
-    /// By what is known when a packet comes.
-    fn may_pass(&self, port: Option<u8>, seen: &Seen) -> bool {
+    /// Applies the filter to the facts known on arrival.
+    fn may_pass(&self, port: Option<u8>, seen: &PacketSummary) -> bool {
         let by_port = self.ports == 0 || port.is_none_or(|port| self.ports >> port & 1 != 0);
         let by_pool =
             self.pool.is_none_or(|pool| seen.header().is_some_and(|one| one.pool == pool));
@@ -342,7 +342,7 @@ impl Filter {
         by_port && by_pool && self.host.is_none_or(speaks_of)
     }
 
-    /// By what has become of it.
+    /// Applies the filter to the outcome.
     fn passes(&self, record: &Record) -> bool {
         let reason = match record.fate {
             Fate::Dropped(reason) => Some(reason),
@@ -354,24 +354,24 @@ impl Filter {
     }
 }
 
-/// What a core writes down, and where to.
+/// Recorder of a core.
 #[derive(Debug)]
 pub struct Explainer {
     filter: Filter,
-    /// So many more.
+    /// Remaining number of records.
     left: u64,
     records: Arc<Records>,
-    /// Of the packet that is being decided on.
+    /// Record of the packet under decision.
     draft: Record,
     is_drafted: bool,
-    /// Later packets of tasks, before it was.
+    /// Number of continuation packets before the decision.
     continuations: u64,
-    /// What waited, and goes, has been told of.
+    /// True if a released packet is already recorded.
     is_told: bool,
 }
 
 impl Explainer {
-    /// Tells of the first `count` packets that pass the filter.
+    /// Records the first `count` packets that pass the filter.
     #[must_use]
     pub fn new(filter: Filter, count: u64, records: Arc<Records>) -> Box<Self> {
         Box::new(Self {
@@ -385,13 +385,13 @@ impl Explainer {
         })
     }
 
-    /// It has told of all that it was to.
+    /// Returns true once all requested packets are recorded.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.left == 0
     }
 
-    /// A packet is to be decided on; `beliefs` are those of the pool that a task is for.
+    /// Begins the record of a packet; `beliefs` is the view of the pool of a task.
     pub fn draft(
         &mut self,
         port: Option<u8>,
@@ -399,7 +399,7 @@ impl Explainer {
         frame: &[u8],
         beliefs: impl FnOnce(u16) -> Option<PoolBeliefs>,
     ) {
-        let seen = Seen::in_frame(frame);
+        let seen = PacketSummary::in_frame(frame);
         self.is_drafted = self.left > 0 && self.filter.may_pass(port, &seen);
         if self.is_drafted {
             let task = seen.header().filter(|header| header.code.carries_task());
@@ -409,7 +409,7 @@ impl Explainer {
         }
     }
 
-    /// The same at a leaf or spine with these stages.
+    /// Same, at a leaf or spine with these stages.
     pub fn draft_at(&mut self, stages: &Stages, port: Option<u8>, now: u64, frame: &[u8]) {
         self.continuations = stages.counters().read(Counter::Continuations);
         self.draft(port, now, frame, |pool| {
@@ -419,23 +419,23 @@ impl Explainer {
         });
     }
 
-    /// The pool that the packet names, which is being decided on.
+    /// Returns the pool named by the packet under decision.
     #[must_use]
     pub fn pool(&self) -> Option<u16> {
         self.draft.seen.header().filter(|_| self.is_drafted).map(|header| header.pool)
     }
 
-    /// It has been decided on, but nothing has come of it.
+    /// Discards the record of a packet without an outcome.
     pub fn forget(&mut self) {
         self.is_drafted = false;
     }
 
-    /// It goes to the worker of this id.
+    /// Sets the worker of the packet.
     pub fn name_worker(&mut self, worker: Option<u16>) {
         self.draft.worker = worker;
     }
 
-    /// What became of the packet, with what `add` puts into its record.
+    /// Completes the record with the outcome; `add` fills in further fields.
     pub fn settle(&mut self, moment: Moment, fate: Fate, add: impl FnOnce(&mut Record)) {
         if !std::mem::take(&mut self.is_drafted) {
             return;
@@ -450,11 +450,11 @@ impl Explainer {
         add(&mut self.draft);
         self.left -= 1;
         if self.records.queue.push(self.draft.clone()).is_err() {
-            self.records.lost.store(self.records.lost() + 1, Relaxed); // which nobody else counts
+            self.records.lost.store(self.records.lost() + 1, Relaxed); // single writer
         }
     }
 
-    /// The same at a leaf or spine with these stages, which have rewritten the packet.
+    /// Same, at a leaf or spine with these stages, which have rewritten the packet.
     pub fn settle_at(&mut self, stages: &Stages, moment: Moment, fate: Fate, frame: &[u8]) {
         let follows = stages.counters().read(Counter::Continuations) != self.continuations;
         self.is_told = moment == Moment::Waited && !matches!(fate, Fate::Held { .. });
@@ -467,7 +467,7 @@ impl Explainer {
             let dispatcher = pool.and_then(|pool| stages.dispatcher(pool));
             let (Some(pool), Some(dispatcher)) = (pool, dispatcher) else { return };
             let members = stages.network().members(pool);
-            let member = members.iter().position(|one| one.is_there() && one.worker == worker);
+            let member = members.iter().position(|one| one.is_occupied() && one.worker == worker);
             record.follows = follows;
             record.idle = !follows && is_for_idle(frame);
             record.chosen =
@@ -475,12 +475,12 @@ impl Explainer {
         });
     }
 
-    /// What waited, and goes, has been told of by whoever decided on it; asking takes the answer back.
-    pub fn take_told(&mut self) -> bool {
+    /// Returns true, once, if the decision already recorded the released packet.
+    pub fn take_explained(&mut self) -> bool {
         std::mem::take(&mut self.is_told)
     }
 
-    /// The device of a port did not take these packets.
+    /// Records packets that the device of a port rejected.
     pub fn unsent<B: Buf>(&mut self, port: usize, packets: &[B]) {
         let now = self.draft.ticks;
         for packet in packets {
@@ -491,7 +491,7 @@ impl Explainer {
     }
 }
 
-/// The header of a task that was sent on says that its worker was believed idle.
+/// Returns true if the header of a sent task marks its worker as idle.
 fn is_for_idle(frame: &[u8]) -> bool {
-    Seen::in_frame(frame).header().is_some_and(|header| header.qlen == 1)
+    PacketSummary::in_frame(frame).header().is_some_and(|header| header.qlen == 1)
 }

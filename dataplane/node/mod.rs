@@ -1,9 +1,9 @@
-//! The core of a node: what one dispatcher core does around its stages, whoever has its packets.
+//! Core of a node: one dispatcher core's work around its stages, independent of how packets are stored.
 //!
-//! Packets that can't go on yet wait here, for a worker or for their next hop's MAC address; time passes here for policies,
-//! workers and neighbours; and here neighbours are asked for. A leaf keeps its packets itself; an embedded scheduler's caller
-//! keeps them, at places that the node knows. So the node is made for any name of a packet, `T`, and reads the bytes of one
-//! through [`Keeper`].
+//! Packets that cannot proceed wait here, for a worker or for their next hop's MAC address. The node advances
+//! the time of policies, workers and neighbours, and asks for neighbours. A leaf stores its packets itself.
+//! With an embedded scheduler the caller stores them, at places that the node knows. So the node is generic
+//! over a packet handle `T`, and reads a packet's bytes through [`PacketStore`].
 
 pub mod arp;
 pub mod explain;
@@ -20,21 +20,21 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use crossbeam_queue::ArrayQueue;
 
-use arp::{ArpResolver, Ask};
+use arp::{ArpQuestion, ArpResolver};
 
 use crate::policy::fifo::{Fifo, Slab};
 use crate::reason::DropReason;
-use crate::stage::fabric::Word;
+use crate::stage::fabric::OutgoingMessage;
 use crate::stage::{NeighbourProbe, PortAddress, Server, Side, Stages, Update, Verdict};
 use crate::state::Gauge;
 use crate::state::neighbour::Slot;
 use crate::wire::ether::{self, Mac};
 
-/// Commands that may wait for a core.
+/// Capacity of a core's command queue.
 const COMMANDS: usize = 256;
 
-/// What a control thread asks of a core, to be done between bursts, on its way in, and with what it replaced on its way back. Any
-/// number of handles; one core takes commands. What a command is says the kind of node: `C` is a leaf's unless named.
+/// Queue of commands from control threads to a core, executed between bursts, and of replaced objects on the
+/// way back. Handles can be cloned; one core executes the commands. `C` is a leaf's command by default.
 #[derive(Debug)]
 pub struct Commands<C = Box<Update>>(Arc<Mailbox<C>>);
 
@@ -59,52 +59,55 @@ impl<C> Default for Commands<C> {
 }
 
 impl<C> Commands<C> {
-    /// Gives the core a command.
+    /// Sends a command to the core.
     ///
     /// # Errors
-    /// The command, when too many wait.
+    /// Returns the command if the queue is full.
     pub fn push(&self, command: C) -> Result<(), C> {
         self.0.waiting.push(command)
     }
 
-    /// Commands can be given: the core has taken enough of those before.
+    /// Returns true if there is room for commands.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        // What was taken and comes back needs room, too.
+        // Executed commands need room on their way back, too.
         self.0.waiting.len() + self.0.done.len() < COMMANDS / 2
     }
 
-    /// The next command, for the core.
+    /// Returns the next command; called by the core.
     #[inline]
     pub fn next(&self) -> Option<C> {
         self.0.waiting.pop()
     }
 
-    /// What the core has taken, with what it replaced, to be freed by another thread than the core's.
+    /// Returns an executed command with the objects it replaced, to be freed by a thread other than the
+    /// core's.
     pub fn next_done(&self) -> Option<C> {
         self.0.done.pop()
     }
 
-    /// Number of the membership that the core works with.
+    /// Returns the epoch of the core's membership.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.0.epoch.load(Acquire)
     }
 
-    /// The core works with the membership of this number, to which this led.
+    /// Reports that the core now uses the membership of this epoch, and returns the command.
     pub fn acknowledge(&self, epoch: u64, done: C) {
         self.0.epoch.store(epoch, Release);
-        // There is room, as long as it is asked for before each command; a leak is better than freeing on the core.
+        // There is room if senders check it before each command. Otherwise a leak is better than freeing
+        // memory on the core.
         self.0.done.push(done).unwrap_or_else(std::mem::forget);
     }
 }
 
-/// Whoever keeps the packets that wait.
-pub trait Keeper<T> {
-    /// The bytes of a packet; none when it is kept no more.
+/// Storage of the packets that wait.
+pub trait PacketStore<T> {
+    /// Returns the bytes of a packet, or `None` if it is no longer stored.
     fn frame<'a>(&'a mut self, packet: &'a mut T) -> Option<&'a mut [u8]>;
 
-    /// Decides on the packet that is first in a pool's central queue and came to this port; none when it must wait on.
+    /// Decides on the first packet of a pool's central queue, received at this port. `None` if it must keep
+    /// waiting.
     fn offer(
         &mut self,
         stages: &mut Stages,
@@ -122,70 +125,70 @@ pub trait Keeper<T> {
     }
 }
 
-/// Where a packet that has waited goes.
+/// Destination of a released packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
     /// Index of the port to send it out of.
     pub port: u8,
-    /// The worker that a task goes to, or that a reply comes from.
+    /// Worker that a task goes to, or that a reply comes from.
     pub worker: u16,
 }
 
-/// A packet that waits no longer: rewritten, to be sent; or given up, already counted.
-pub type Released<T> = (T, Result<Egress, DropReason>);
+/// A packet that no longer waits: rewritten and ready to send, or dropped and already counted.
+pub type ReleasedPacket<T> = (T, Result<Egress, DropReason>);
 
 /// A task that waits for a worker.
 #[derive(Debug)]
-struct Queued<T> {
+struct QueuedTask<T> {
     packet: T,
-    /// Index of the port that it came from.
+    /// Index of the receiving port.
     port: u8,
 }
 
-/// A packet that lacks only the MAC address of its next hop.
+/// A packet that lacks only its next hop's MAC address.
 #[derive(Debug)]
-struct Unaddressed<T> {
+struct UnresolvedPacket<T> {
     packet: T,
-    /// The worker that a task goes to, or that a reply comes from.
+    /// Worker that a task goes to, or that a reply comes from.
     worker: u16,
     /// Index of the port that leads to its next hop.
     port: u8,
 }
 
-/// What may have changed since the packets that wait were looked at.
+/// Changes since the waiting packets were last checked.
 #[derive(Clone, Copy, Debug, Default)]
 struct Review {
-    /// Next hops may be known, or have been asked for in vain.
+    /// True if next hops may have been resolved or have failed.
     neighbours: bool,
-    /// Workers may have room.
+    /// True if workers may have free places.
     workers: bool,
-    /// The first pool whose queue is still to be looked at.
+    /// First pool whose queue has not been checked.
     pool: usize,
 }
 
-/// One core's stages, and what waits around them. All memory is taken when it is made.
+/// One core's stages with the packets that wait. All memory is allocated on creation.
 #[derive(Debug)]
 pub struct Node<T> {
-    /// What it decides with.
+    /// The stages.
     pub stages: Stages,
-    resolver: ArpResolver<Unaddressed<T>>,
-    /// Tasks that wait for workers, of all pools.
-    tasks: Slab<Queued<T>>,
-    /// Their order, by pool in the network's order.
+    resolver: ArpResolver<UnresolvedPacket<T>>,
+    /// Tasks of all pools that wait for workers.
+    tasks: Slab<QueuedTask<T>>,
+    /// Queue of each pool, in the network's order.
     queues: Box<[Fifo]>,
     commands: Commands,
     review: Review,
     timing: Timing,
     next_tick: u64,
     next_servers: u64,
-    /// As the table of neighbours told last.
+    /// Last seen number of link changes.
     link_changes: u64,
-    /// Some pool's policy lets tasks wait.
+    /// True if some pool's policy queues tasks.
     holds: bool,
 }
 
 impl<T> Node<T> {
-    /// Nothing waits. Times given to it are ticks of `timing`'s clock.
+    /// Creates a node without waiting packets. Its times are ticks of `timing`'s clock.
     #[must_use]
     pub fn new(stages: Stages, commands: Commands, timing: Timing) -> Self {
         Self {
@@ -203,25 +206,25 @@ impl<T> Node<T> {
         }
     }
 
-    /// When there is something to do next without a packet.
+    /// Returns the time of the next timer.
     #[must_use]
     pub fn next_tick(&self) -> u64 {
         self.next_tick
     }
 
-    /// Number of the membership that it works with.
+    /// Returns the epoch of its membership.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.commands.epoch()
     }
 
-    /// How many tasks may wait for workers, of all pools.
+    /// Returns the maximum number of tasks that may wait for workers, over all pools.
     #[must_use]
     pub fn queue_bound(&self) -> usize {
         self.tasks.room()
     }
 
-    /// A burst is to be decided on: policies that let tasks wait measure by the time.
+    /// Updates the time before a burst, for policies that queue tasks.
     #[inline]
     pub fn note_time(&mut self, now: u64) {
         if self.holds {
@@ -229,8 +232,8 @@ impl<T> Node<T> {
         }
     }
 
-    /// Keeps a packet until its next hop is known, and has that asked for at once. When too many wait, the packet that has
-    /// waited longest is given up for it and returned with the reason: the caller counts it as dropped.
+    /// Holds a packet until its next hop is resolved, and asks for it at once. If there is no room, returns
+    /// the oldest held packet with the reason; the caller counts it as dropped.
     pub fn hold(
         &mut self,
         packet: T,
@@ -240,7 +243,7 @@ impl<T> Node<T> {
         now: u64,
     ) -> Option<(T, DropReason)> {
         let next_hop = self.stages.neighbours().address(slot);
-        let (packet, now_ms) = (Unaddressed { packet, worker, port }, self.timing.to_ms(now));
+        let (packet, now_ms) = (UnresolvedPacket { packet, worker, port }, self.timing.to_ms(now));
         let oldest = self.resolver.hold(packet, port, slot, next_hop, now_ms);
         self.stages.want_neighbour(usize::from(port));
         self.next_tick = now;
@@ -248,19 +251,19 @@ impl<T> Node<T> {
         oldest.map(|oldest| (oldest.packet, self.unaddressed(oldest.port, full)))
     }
 
-    /// Why a packet waited for its next hop in vain: that the port that leads there has no link, where that is so.
+    /// Returns the drop reason of a packet with an unresolved next hop: `port_down` if its port has no link.
     fn unaddressed(&self, port: u8, usual: DropReason) -> DropReason {
         let is_up = self.stages.neighbours().is_link_up(usize::from(port));
         if is_up { usual } else { DropReason::PortDown }
     }
 
-    /// Puts a task last in its pool's queue.
+    /// Appends a task to its pool's queue.
     ///
     /// # Errors
-    /// The task, already counted as dropped, when there is no room.
+    /// Returns the task, already counted as dropped, if there is no room.
     pub fn enqueue(&mut self, packet: T, pool: usize, from: usize) -> Result<(), T> {
-        // The pools share the room: their bounds together may be more.
-        let task = Queued { packet, port: from as u8 };
+        // The pools share the memory, and the sum of their bounds may exceed it.
+        let task = QueuedTask { packet, port: from as u8 };
         self.tasks.push(&mut self.queues[pool], task).map_err(|task| {
             self.stages.leave_last(pool);
             self.stages.counters().drop(DropReason::QueueFull, 1);
@@ -268,12 +271,12 @@ impl<T> Node<T> {
         })
     }
 
-    /// A neighbour may have answered.
+    /// Notes that a neighbour may have answered.
     pub fn review_neighbours(&mut self) {
         self.review.neighbours = true;
     }
 
-    /// Does what need not be done at every poll; due at [`Node::next_tick`].
+    /// Does periodic work; due at [`Node::next_tick`].
     #[cold]
     pub fn tick(&mut self, now: u64) {
         self.next_tick = now.saturating_add(self.timing.tick());
@@ -287,7 +290,7 @@ impl<T> Node<T> {
         self.review = Review { neighbours: true, workers: true, pool: 0 };
     }
 
-    /// Asks for servers whose MAC address is not known, now and then and whenever a link has changed.
+    /// Asks for servers with unknown MAC addresses, periodically and after each link change.
     fn ask_for_servers(&mut self, now: u64) {
         let link_changes = self.stages.neighbours().link_changes();
         if now < self.next_servers && link_changes == self.link_changes {
@@ -306,13 +309,14 @@ impl<T> Node<T> {
         }
     }
 
-    /// Its clock.
+    /// Returns its clock's parameters.
     #[must_use]
     pub fn timing(&self) -> Timing {
         self.timing
     }
 
-    /// Whether every port that has workers alone has a link, and every server behind it is known by its MAC address.
+    /// Returns true if every port for workers only has a link, and the MAC address of every server behind it
+    /// is known.
     #[must_use]
     pub fn reaches_workers(&self) -> bool {
         let (network, neighbours) = (self.stages.network(), self.stages.neighbours());
@@ -322,10 +326,11 @@ impl<T> Node<T> {
             && !self.stages.awaits_registrations()
     }
 
-    /// The next word to a leaf, a spine or a worker, with the MAC addresses of its next hop and of the port; where that is not known, it
-    /// is asked for and the word is passed over: it is said again, or nobody waits for its answer for long.
+    /// Returns the next message to a leaf, spine or worker, with the MAC address of its next hop and the
+    /// port's address. If the next hop is unresolved, asks for it and skips the message: it is repeated, or
+    /// its sender does not wait for long.
     #[inline]
-    pub fn next_word(&mut self, now: u64) -> Option<(Word, Mac, PortAddress)> {
+    pub fn next_word(&mut self, now: u64) -> Option<(OutgoingMessage, Mac, PortAddress)> {
         while let Some(word) = self.stages.next_word() {
             let (port, slot) = (word.port, word.slot);
             if let Some(mac) = self.stages.neighbours().mac(slot) {
@@ -337,18 +342,22 @@ impl<T> Node<T> {
         None
     }
 
-    /// The next question for a neighbour that is due.
+    /// Returns the next neighbour question that is due.
     #[inline]
-    pub fn next_question(&mut self, now: u64) -> Option<Ask> {
+    pub fn next_question(&mut self, now: u64) -> Option<ArpQuestion> {
         if self.resolver.is_quiet() {
             return None;
         }
         self.resolver.due(self.timing.to_ms(now), self.stages.neighbours())
     }
 
-    /// The next packet that waits no longer, in order.
+    /// Returns the next released packet, in order.
     #[inline]
-    pub fn next_released(&mut self, now: u64, keeper: &mut impl Keeper<T>) -> Option<Released<T>> {
+    pub fn next_released(
+        &mut self,
+        now: u64,
+        keeper: &mut impl PacketStore<T>,
+    ) -> Option<ReleasedPacket<T>> {
         if self.stages.take_freed() {
             self.review = Review { workers: true, pool: 0, ..self.review };
         }
@@ -359,9 +368,13 @@ impl<T> Node<T> {
     }
 
     #[cold]
-    fn look_for_released(&mut self, now: u64, keeper: &mut impl Keeper<T>) -> Option<Released<T>> {
+    fn look_for_released(
+        &mut self,
+        now: u64,
+        keeper: &mut impl PacketStore<T>,
+    ) -> Option<ReleasedPacket<T>> {
         if self.stages.has_peers() {
-            self.note_time(now); // by which cores agree on whose task is first
+            self.note_time(now); // cores use it to agree on whose task is first
         }
         if self.review.neighbours {
             if let Some(released) = self.next_addressed(now, keeper) {
@@ -376,11 +389,15 @@ impl<T> Node<T> {
         scheduled
     }
 
-    /// A packet whose next hop has become known, or is not to be had.
-    fn next_addressed(&mut self, now: u64, keeper: &mut impl Keeper<T>) -> Option<Released<T>> {
+    /// Returns a packet whose next hop was resolved or did not answer.
+    fn next_addressed(
+        &mut self,
+        now: u64,
+        keeper: &mut impl PacketStore<T>,
+    ) -> Option<ReleasedPacket<T>> {
         let now_ms = self.timing.to_ms(now);
         if let Some((waited, port, mac)) = self.resolver.resolved(self.stages.neighbours()) {
-            let Unaddressed { mut packet, worker, .. } = waited;
+            let UnresolvedPacket { mut packet, worker, .. } = waited;
             let own = self.stages.network().port(usize::from(port)).mac;
             let outcome = match keeper.frame(&mut packet) {
                 Some(frame) => {
@@ -403,8 +420,12 @@ impl<T> Node<T> {
         None
     }
 
-    /// The task that is first in a pool's queue, if some worker may have it.
-    fn next_scheduled(&mut self, now: u64, keeper: &mut impl Keeper<T>) -> Option<Released<T>> {
+    /// Returns the first task of a pool's queue, if a worker may have it.
+    fn next_scheduled(
+        &mut self,
+        now: u64,
+        keeper: &mut impl PacketStore<T>,
+    ) -> Option<ReleasedPacket<T>> {
         while self.review.pool < self.stages.network().pools() {
             let pool = self.review.pool;
             let first = self.queues[pool].first().and_then(|first| self.tasks.get_mut(first));
@@ -418,26 +439,27 @@ impl<T> Node<T> {
                 self.review.pool += 1;
                 continue;
             };
-            let Queued { packet, .. } = self.tasks.pop(&mut self.queues[pool])?;
+            let QueuedTask { packet, .. } = self.tasks.pop(&mut self.queues[pool])?;
             match verdict {
                 Verdict::Forward { port, worker } => {
                     return Some((packet, Ok(Egress { port, worker })));
                 }
                 Verdict::Drop(reason) => return Some((packet, Err(reason))),
-                // It waits on, for its next hop.
+                // It keeps waiting, for its next hop.
                 Verdict::Hold { port, worker, slot } => {
                     if let Some((oldest, reason)) = self.hold(packet, port, worker, slot, now) {
                         return Some((oldest, Err(dropped(&self.stages, reason))));
                     }
                 }
-                // A task that waited becomes nothing else; were it so, it would not be lost uncounted.
+                // No other verdict is possible for a queued task; if one occurred, the task would still be
+                // counted.
                 _ => return Some((packet, Err(dropped(&self.stages, DropReason::QueueFull)))),
             }
         }
         None
     }
 
-    /// Any packet that waits, counted as dropped: the node stops.
+    /// Returns any waiting packet, counted as dropped, because the node stops.
     pub fn abandon(&mut self) -> Option<T> {
         let packet = match self.resolver.abandon() {
             Some(waited) => waited.packet,
@@ -453,7 +475,7 @@ impl<T> Node<T> {
         Some(packet)
     }
 
-    /// Tells how many packets wait, here and `elsewhere` with the caller.
+    /// Publishes the number of waiting packets, here and `elsewhere` at the caller.
     pub fn note_held(&self, elsewhere: usize) {
         let (counters, queued) = (self.stages.counters(), self.stages.waiting());
         counters.set(Gauge::Queued, queued as u64);
@@ -465,12 +487,12 @@ impl<T> Node<T> {
         counters.set(Gauge::Held, (queued + self.resolver.held() + elsewhere) as u64);
     }
 
-    /// Does what was asked for since.
+    /// Executes pending commands.
     pub fn apply_commands(&mut self) {
         while let Some(mut update) = self.commands.next() {
             self.stages.update(&mut update);
             self.holds = self.stages.holds_tasks();
-            self.next_servers = 0; // new ones are asked for at once
+            self.next_servers = 0; // asks for new servers at once
             self.commands.acknowledge(update.epoch, update);
         }
     }

@@ -1,4 +1,4 @@
-//! Ports, and what goes out of them: sent a burst at a time and counted, what passes apart from what is made here.
+//! Ports and their output: packets are sent in bursts and counted, forwarded and originated ones separately.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use crate::limits::PORTS_MAX;
 use crate::reason::DropReason;
 use crate::state::{Counter, Counters};
 
-/// See the module's text.
+/// Ports of a core with their output; see the module's documentation.
 pub struct Outbox<P: Port> {
     pub ports: ArrayVec<P, PORTS_MAX>,
     tx: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
-    /// Packets made here, apart from those that pass: the ledger counts them apart.
+    /// Packets made by the node. The ledger counts them separately.
     own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
     pub counters: Counters,
     pub tap: TapCore,
-    /// What was dropped of what came.
+    /// Drops of received packets.
     pub refusals: Refusals,
 }
 
@@ -31,7 +31,7 @@ impl<P: Port> fmt::Debug for Outbox<P> {
 }
 
 impl<P: Port> Outbox<P> {
-    /// Nothing waits to go out of these ports.
+    /// Creates an outbox without pending packets.
     pub fn new(ports: impl IntoIterator<Item = P>, counters: Counters) -> Self {
         let ports: ArrayVec<P, PORTS_MAX> = ports.into_iter().collect();
         Self {
@@ -44,7 +44,8 @@ impl<P: Port> Outbox<P> {
         }
     }
 
-    /// Takes what a port has received into an empty burst, in a poll that began at `now` ticks; returns how many came.
+    /// Receives packets of a port into an empty burst, in a poll that began at `now` ticks. Returns their
+    /// number.
     #[inline]
     pub fn receive(&mut self, port: usize, now: u64, burst: &mut Burst<P::Buf>) -> usize {
         let received = self.ports[port].rx_burst(burst);
@@ -54,7 +55,7 @@ impl<P: Port> Outbox<P> {
         received
     }
 
-    /// Has a packet that came in go out of a port.
+    /// Queues a received packet for sending.
     #[inline]
     pub fn forward(&mut self, packet: P::Buf, port: usize) {
         if self.tx[port].is_full() {
@@ -63,9 +64,9 @@ impl<P: Port> Outbox<P> {
         self.tx[port].push(packet);
     }
 
-    /// Has a burst go out of a port as it is; gives it back when others wait there already.
+    /// Queues a whole burst for sending. Returns it if other packets are already queued for the port.
     #[inline]
-    pub fn forward_whole(
+    pub fn forward_burst(
         &mut self,
         burst: Burst<P::Buf>,
         port: usize,
@@ -77,7 +78,7 @@ impl<P: Port> Outbox<P> {
         Ok(())
     }
 
-    /// Has a packet that was made here go out of a port.
+    /// Queues a packet made by the node for sending.
     pub fn originate(&mut self, packet: P::Buf, port: usize) {
         if self.own[port].is_full() {
             self.flush_own(port);
@@ -85,7 +86,7 @@ impl<P: Port> Outbox<P> {
         self.own[port].push(packet);
     }
 
-    /// The same for a new packet of `len` bytes, which `fill` writes.
+    /// Queues a new packet of `len` bytes, written by `fill`.
     pub fn make<A: Pool<Buf = P::Buf>>(
         &mut self,
         pool: &mut A,
@@ -102,7 +103,7 @@ impl<P: Port> Outbox<P> {
         self.originate(packet, port);
     }
 
-    /// Sends all there is.
+    /// Sends all queued packets.
     #[inline]
     pub fn flush(&mut self) {
         for port in 0..self.ports.len() {
@@ -115,7 +116,7 @@ impl<P: Port> Outbox<P> {
         }
     }
 
-    /// What has come and gone so far, for a clock that wants to know; `timer` is the node's earliest, which may wait until
+    /// Returns the progress for the clock; `timer` is the node's earliest timer, which may wait until
     /// `latest`.
     pub fn progress(&self, timer: u64, latest: u64) -> Progress {
         let counters = &self.counters;
@@ -126,7 +127,7 @@ impl<P: Port> Outbox<P> {
         Progress { received, sent, timer, latest, awaits_workers: false }
     }
 
-    /// Sends; what the device does not take at the second try is dropped.
+    /// Sends; drops packets that the device rejects twice.
     #[inline]
     fn flush_port(&mut self, port: usize) {
         let (device, burst) = (&mut self.ports[port], &mut self.tx[port]);
@@ -146,7 +147,7 @@ impl<P: Port> Outbox<P> {
     }
 }
 
-/// Tries twice; returns how many were sent and how many were not, and leaves the burst empty.
+/// Sends a burst in two attempts and empties it. Returns the numbers of sent and rejected packets.
 #[inline]
 pub fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
     let sent = try_to_send(port, burst);
@@ -155,7 +156,7 @@ pub fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
     (sent as u64, unsent as u64)
 }
 
-/// Tries twice; returns how many were sent, and leaves the others in the burst.
+/// Sends a burst in two attempts. Returns the number of sent packets; the rest stays in the burst.
 #[inline]
 fn try_to_send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> usize {
     let mut sent = port.tx_burst(burst);
@@ -165,8 +166,8 @@ fn try_to_send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> usize {
     sent
 }
 
-/// The same as [`send`]; what the port at this index sends is recorded while a tap is on there, and what it does not send of packets
-/// that `pass` is explained while that is on.
+/// Same as [`send`], with tap and explain: records packets sent at this port while a tap is on, and explains
+/// rejected packets (only forwarded ones, if `pass`) while that is on.
 #[inline]
 fn send_by<P: Port>(
     tap: &mut TapCore,

@@ -1,5 +1,5 @@
-//! What was refused on each port, by reason, as far as packets are dropped when they come: for those who look for a cause. Only
-//! dropped packets are counted here, so the others pay nothing.
+//! Packets dropped on arrival, by port and reason, for finding causes. Only dropped packets are counted, so
+//! forwarded ones cost nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::limits::PORTS_MAX;
 use crate::reason::DropReason;
 
-/// One core's counts, which others read.
+/// Counts of one core, readable by other threads.
 #[derive(Clone, Debug)]
 pub struct Refusals(Arc<[[AtomicU64; DropReason::COUNT]; PORTS_MAX]>);
 
@@ -19,17 +19,17 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// A packet that this port received was dropped.
+    /// Counts a dropped packet of this port.
     #[cold]
     pub fn note(&self, port: usize, reason: DropReason) {
         if let Some(counts) = self.0.get(port) {
-            // One writer.
+            // Single writer.
             let count = &counts[reason as usize];
             count.store(count.load(Relaxed) + 1, Relaxed);
         }
     }
 
-    /// How many there were.
+    /// Returns a count.
     #[must_use]
     pub fn count(&self, port: usize, reason: DropReason) -> u64 {
         self.0.get(port).map_or(0, |counts| counts[reason as usize].load(Relaxed))

@@ -1,8 +1,10 @@
-//! A core's part of a tap: while one is on, it copies what passes into buffers that another thread writes into a capture; and the
-//! orders by which it begins that and ends it, or explains what becomes of packets ([`super::explain`]).
+//! One core's part of a tap. While a tap is on, the core copies packets into buffers that another thread
+//! writes into a capture file. This file also has the orders that start and end a tap or the explanation of
+//! packets ([`super::explain`]).
 //!
-//! The buffers are taken, and their pages written once, before the core gets them; they go back and forth over two queues with
-//! one end each. What finds none is counted. While no tap is on, a burst costs one comparison.
+//! Buffers are allocated, and their pages touched, before the core gets them. They circulate over two
+//! single-producer, single-consumer queues. Packets without a buffer are counted. Without a tap, a burst
+//! costs one comparison.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,16 +18,16 @@ use super::explain::{Explainer, Fate, Moment};
 use crate::io::Buf;
 use crate::limits::{BURST, SNAPLEN_MAX};
 
-/// Bytes of a buffer: a burst of the longest copies.
+/// Size of a buffer: a burst of the longest copies.
 const BUFFER: usize = 512 << 10;
-/// Buffers of a core: 8 MiB, which is what passes in some milliseconds at most.
+/// Buffers per core: 8 MiB, the traffic of a few milliseconds at most.
 const BUFFERS: usize = 16;
-/// Before each packet: its time in ticks, its length, and how many of its bytes follow.
+/// Bytes before each copy: time in ticks, packet length, and copied length.
 const HEAD: usize = 16;
 
 const _: () = assert!(BURST * (HEAD + SNAPLEN_MAX) <= BUFFER);
 
-/// Copies on their way from one core to whoever writes them.
+/// Queues of buffers between one core and the writer of the capture.
 pub struct TapBuffers {
     filled: ArrayQueue<Vec<u8>>,
     empty: ArrayQueue<Vec<u8>>,
@@ -43,7 +45,7 @@ impl Default for TapBuffers {
     fn default() -> Self {
         let (filled, empty) = (ArrayQueue::new(BUFFERS), ArrayQueue::new(BUFFERS));
         for _ in 0..BUFFERS {
-            let mut buffer = vec![1; BUFFER]; // so that its pages are there
+            let mut buffer = vec![1; BUFFER]; // touches all pages
             buffer.clear();
             let _ = empty.push(buffer);
         }
@@ -52,43 +54,43 @@ impl Default for TapBuffers {
 }
 
 impl TapBuffers {
-    /// The next buffer with copies, oldest first.
+    /// Returns the next filled buffer, oldest first.
     pub fn next_filled(&self) -> Option<Vec<u8>> {
         self.filled.pop()
     }
 
-    /// Gives a buffer back, of whose copies nothing is needed any more.
+    /// Returns a buffer after use.
     pub fn give_back(&self, mut buffer: Vec<u8>) {
         buffer.clear();
-        let _ = self.empty.push(buffer); // there is room for all there are
+        let _ = self.empty.push(buffer); // there is room for all buffers
     }
 
-    /// Packets that there was no room for.
+    /// Returns the number of packets without a buffer.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
 
-    /// What passed before this time, in ticks, has been handed over.
+    /// Returns the time in ticks up to which all packets have been handed over.
     #[must_use]
     pub fn until(&self) -> u64 {
         self.until.load(Acquire)
     }
 }
 
-/// A packet that passed.
+/// A copied packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied<'a> {
-    /// When the poll began in which it passed, in ticks of the core's clock.
+pub struct TapPacket<'a> {
+    /// Start of the poll in which it passed, in ticks of the core's clock.
     pub ticks: u64,
-    /// Its length, in bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Its first bytes.
+    /// First bytes.
     pub bytes: &'a [u8],
 }
 
-/// The copies in a buffer, in the order in which the packets passed.
-pub fn copies(buffer: &[u8]) -> impl Iterator<Item = Copied<'_>> {
+/// Iterates over the copies in a buffer, in order.
+pub fn copies(buffer: &[u8]) -> impl Iterator<Item = TapPacket<'_>> {
     let mut rest = buffer;
     std::iter::from_fn(move || {
         let (copied, after) = split(rest)?;
@@ -97,29 +99,29 @@ pub fn copies(buffer: &[u8]) -> impl Iterator<Item = Copied<'_>> {
     })
 }
 
-fn split(buffer: &[u8]) -> Option<(Copied<'_>, &[u8])> {
+fn split(buffer: &[u8]) -> Option<(TapPacket<'_>, &[u8])> {
     let (ticks, rest) = buffer.split_first_chunk()?;
     let (len, rest) = rest.split_first_chunk()?;
     let (kept, rest) = rest.split_first_chunk()?;
     let (bytes, rest) = rest.split_at_checked(u32::from_ne_bytes(*kept) as usize)?;
     let (ticks, len) = (u64::from_ne_bytes(*ticks), u32::from_ne_bytes(*len));
-    Some((Copied { ticks, len, bytes }, rest))
+    Some((TapPacket { ticks, len, bytes }, rest))
 }
 
-/// What a core copies, and where to. What it has not handed over when it is dropped, it does then.
+/// Recorder of a core. Hands over the rest on drop.
 #[derive(Debug)]
 pub struct TapRecorder {
-    /// A bit for each port.
+    /// Recorded ports, one bit each.
     ports: u32,
     snaplen: usize,
     buffers: Arc<TapBuffers>,
-    /// The buffer being filled; one without memory while there is none.
+    /// Buffer being filled; without memory if there is none.
     current: Vec<u8>,
     now: u64,
 }
 
 impl TapRecorder {
-    /// Copies the first `snaplen` bytes, [`SNAPLEN_MAX`] at most, of each packet that the ports with these indices receive or
+    /// Records the first `snaplen` bytes, at most [`SNAPLEN_MAX`], of each packet that these ports receive or
     /// send.
     #[must_use]
     pub fn new(ports: &[usize], snaplen: usize, buffers: Arc<TapBuffers>) -> Self {
@@ -128,7 +130,7 @@ impl TapRecorder {
         Self { ports, snaplen, buffers, current: Vec::new(), now: 0 }
     }
 
-    /// Copies these packets; gives where their copies begin, or nothing when there is no room for all of them.
+    /// Copies packets. Returns the start of the copies, or `None` if there is no room for all of them.
     fn copy<B: Buf>(&mut self, packets: &[B]) -> Option<usize> {
         let kept = |packet: &B| packet.bytes().len().min(self.snaplen);
         let needed: usize = packets.iter().map(|packet| HEAD + kept(packet)).sum();
@@ -150,7 +152,7 @@ impl TapRecorder {
         Some(start)
     }
 
-    /// Keeps the first `count` of the packets whose copies begin there.
+    /// Keeps the first `count` copies from `start` on.
     fn keep(&mut self, start: Option<usize>, count: usize) {
         let Some(start) = start else { return self.lose(count) };
         let kept: usize =
@@ -159,19 +161,19 @@ impl TapRecorder {
     }
 
     fn lose(&self, count: usize) {
-        let lost = self.buffers.lost() + count as u64; // which nobody else counts
+        let lost = self.buffers.lost() + count as u64; // single writer
         self.buffers.lost.store(lost, Relaxed);
     }
 
-    /// Hands over what was copied, if anything was.
+    /// Hands over a non-empty buffer.
     fn hand_over(&mut self) {
         if !self.current.is_empty() {
-            // There is room for all there are.
+            // There is room for all buffers.
             let _ = self.buffers.filled.push(std::mem::take(&mut self.current));
         }
     }
 
-    /// Hands over what was copied before `now`, once what was handed over before has been taken.
+    /// Hands over the copies made before `now`, once the reader has taken the previous buffer.
     fn tick(&mut self, now: u64) {
         if self.buffers.filled.is_empty() {
             self.hand_over();
@@ -188,47 +190,47 @@ impl Drop for TapRecorder {
     }
 }
 
-/// What a core is to record from now on; it comes back with what it recorded with before.
+/// Order to a core; comes back with the replaced recorder or explainer.
 #[derive(Debug)]
 pub struct TapOrder {
-    /// Its number, which the core acknowledges.
+    /// Number that the core acknowledges.
     pub number: u64,
-    /// What it is to do so with.
+    /// The change.
     pub what: TapChange,
 }
 
-/// What a core is to do otherwise from now on.
+/// Change of a core's recording.
 #[derive(Debug)]
 pub enum TapChange {
-    /// Copies what passes with this; none ends a tap.
+    /// Replaces the recorder; `None` ends the tap.
     Record(Option<TapRecorder>),
-    /// Tells by this what becomes of packets; none ends that.
+    /// Replaces the explainer; `None` ends the explanation.
     Explain(Option<Box<Explainer>>),
 }
 
 impl TapOrder {
-    /// Copies what passes from now on, or no longer.
+    /// Orders a change of the recorder.
     #[must_use]
     pub fn record(number: u64, recorder: Option<TapRecorder>) -> Self {
         Self { number, what: TapChange::Record(recorder) }
     }
 
-    /// Tells what becomes of packets from now on, or no longer.
+    /// Orders a change of the explainer.
     #[must_use]
     pub fn explain(number: u64, explainer: Option<Box<Explainer>>) -> Self {
         Self { number, what: TapChange::Explain(explainer) }
     }
 }
 
-/// A core's orders.
+/// Orders to a core.
 pub type TapCommands = Commands<TapOrder>;
 
-/// The tap of one core, off unless it is ordered.
+/// Tap of one core; off by default.
 #[derive(Debug, Default)]
 pub struct TapCore {
-    /// A bit for each port that is copied; none while no tap is on.
+    /// Recorded ports, one bit each; 0 without a tap.
     ports: u32,
-    /// What leaves by these ports is looked at: the same, or all while packets are explained.
+    /// Ports whose output is recorded or explained.
     watched: u32,
     explains: bool,
     recorder: Option<TapRecorder>,
@@ -237,53 +239,53 @@ pub struct TapCore {
 }
 
 impl TapCore {
-    /// One that takes orders.
+    /// Creates a tap that executes these commands.
     #[must_use]
     pub fn new(commands: TapCommands) -> Self {
         Self { commands: Some(commands), ..Self::default() }
     }
 
-    /// A tap is on, at whatever port.
+    /// Returns true if a tap is on at any port.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.ports != 0
     }
 
-    /// A tap is on at this port.
+    /// Returns true if a tap is on at this port.
     #[inline]
     pub fn covers(&self, port: usize) -> bool {
         self.ports >> port & 1 != 0
     }
 
-    /// What leaves by this port is copied or explained.
+    /// Returns true if the output of this port is recorded or explained.
     #[inline]
     pub fn watches(&self, port: usize) -> bool {
         self.watched >> port & 1 != 0
     }
 
-    /// What becomes of packets is written down.
+    /// Returns true if packets are explained.
     #[inline]
     pub fn explains(&self) -> bool {
         self.explains
     }
 
-    /// What writes it down while that is so.
+    /// Returns the explainer, if any.
     #[cold]
     pub fn explainer(&mut self) -> Option<&mut Explainer> {
         self.explainer.as_deref_mut()
     }
 
-    /// Tells of a packet that has waited, unless whoever decided on it did.
+    /// Records the outcome of a packet that has waited, unless its decision did.
     #[cold]
     pub fn explain_released(&mut self, now: u64, frame: &[u8], fate: Fate) {
         let Some(explainer) = &mut self.explainer else { return };
-        if !explainer.take_told() {
+        if !explainer.take_explained() {
             explainer.draft(None, now, frame, |_| None);
             explainer.settle(Moment::Waited, fate, |_| ());
         }
     }
 
-    /// A port has received these packets, of a poll that began at `now` ticks.
+    /// Records packets received by a port, in a poll that began at `now` ticks.
     #[cold]
     pub fn received<B: Buf>(&mut self, port: usize, now: u64, packets: &[B]) {
         let covers = self.covers(port);
@@ -294,18 +296,18 @@ impl TapCore {
         }
     }
 
-    /// Copies what a port is about to send, of which [`TapCore::keep`] is to be told how much it took; gives where the copies
-    /// begin, or nothing when there is no room.
+    /// Copies packets that a port is about to send; [`TapCore::keep`] then keeps the sent ones. Returns the
+    /// start of the copies, or `None` without room.
     pub fn copy<B: Buf>(&mut self, packets: &[B]) -> Option<usize> {
         self.recorder.as_mut()?.copy(packets)
     }
 
-    /// The first `count` of the packets whose copies begin there were sent; forgets the others.
+    /// Keeps the first `count` copies from `start` on, and discards the rest.
     pub fn keep(&mut self, start: Option<usize>, count: usize) {
         self.recorder.iter_mut().for_each(|recorder| recorder.keep(start, count));
     }
 
-    /// Takes orders, and hands over what was recorded before `now` ticks; due at each tick of the node.
+    /// Executes orders, and hands over copies made before `now` ticks; due at each tick of the node.
     #[inline]
     pub fn tick(&mut self, now: u64) {
         while let Some(mut order) = self.commands.as_ref().and_then(Commands::next) {
@@ -335,7 +337,7 @@ impl TapCore {
         self.review();
     }
 
-    /// What it does, by what it was ordered.
+    /// Recomputes the port masks after an order.
     fn review(&mut self) {
         self.ports = self.recorder.as_ref().map_or(0, |recorder| recorder.ports);
         self.explains = self.explainer.as_ref().is_some_and(|one| !one.has_ended());
@@ -359,7 +361,7 @@ mod tests {
     }
 
     impl Rig {
-        /// Both ports of a core are recorded, but the first 20 bytes of each packet alone.
+        /// Records the first 20 bytes of each packet at both ports.
         fn new(depth: usize) -> Self {
             let pool = FramePool::new(64, 2048);
             let (near, far) = pair(depth, &pool);
@@ -381,11 +383,11 @@ mod tests {
             lengths.iter().map(|&len| self.pool.frame(&vec![len as u8; len]).unwrap()).collect()
         }
 
-        /// Time, length and bytes kept of all copies handed over.
+        /// Returns time, length and stored bytes of all copies handed over.
         fn handed_over(&self) -> Vec<(u64, u32, usize)> {
             let mut all = Vec::new();
             while let Some(buffer) = self.buffers.next_filled() {
-                let kept = |one: Copied<'_>| (one.ticks, one.len, one.bytes.len());
+                let kept = |one: TapPacket<'_>| (one.ticks, one.len, one.bytes.len());
                 all.extend(copies(&buffer).map(kept));
                 self.buffers.give_back(buffer);
             }
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_and_what_was_sent_is_copied_but_nothing_that_stayed() {
+    fn tap_copies_received_and_sent_packets() {
         let mut rig = Rig::new(2);
         let came = rig.burst(&[60, 14]);
         rig.tap.received(0, 5, &came);
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_ports_that_were_ordered_are_recorded_and_none_after_the_end() {
+    fn tap_records_ordered_ports_until_its_end() {
         let mut rig = Rig::new(4);
         let recorder = TapRecorder::new(&[1], 5, Arc::clone(&rig.buffers));
         rig.order(3, Some(recorder));
@@ -431,16 +433,16 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted_and_what_did_is_whole() {
+    fn dropped_tap_packets_are_counted() {
         let mut rig = Rig::new(4);
         let recorder = TapRecorder::new(&[0], SNAPLEN_MAX, Arc::clone(&rig.buffers));
         rig.order(3, Some(recorder));
         let came = rig.burst(&[2000; 32]);
-        // The first goes at once, with one burst; the others when they are full.
+        // The first buffer is handed over with one burst; the others when they are full.
         let (fits, all) = (1 + BUFFER / (32 * (2000 + HEAD)) * (BUFFERS - 1), 1000);
         for now in 0..all {
             rig.tap.received(0, now, &came);
-            rig.tap.tick(now); // nobody takes what is handed over
+            rig.tap.tick(now); // no buffer is read
         }
         assert_eq!(rig.buffers.lost(), 32 * (all - fits as u64));
         assert!(rig.buffers.until() < all, "what is not handed over yet is not told to be");

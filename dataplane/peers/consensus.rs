@@ -1,55 +1,55 @@
-//! Critics' parameters of other nodes, put together from the parts in which they come.
+//! Assembly of other nodes' critic parameters from their parts.
 
 use super::refusal::Refusal;
 use crate::wire::peer::{Parameters, VALUES_MAX};
 
-/// A parameter beyond this is not believed.
+/// Largest accepted magnitude of a parameter.
 const PARAMETER_MAX: f32 = 1e6;
 
-/// What came of one node's parameters for one round.
+/// Parts of one node's parameters in a round.
 #[derive(Clone, Debug)]
 struct Assembly {
     round: u64,
-    /// A bit for each part that came.
+    /// Received parts, one bit each.
     have: u64,
     values: Box<[f32]>,
 }
 
-/// The parameters of all other nodes. Rounds count from 1.
+/// Parameters of all other nodes. Rounds count from 1.
 #[derive(Clone, Debug)]
 pub struct Consensus {
     assemblies: Box<[Assembly]>,
-    /// Of the newest round that this node has told its own for.
+    /// Latest round for which this node has sent its own parameters.
     round: u64,
-    /// Nothing more is taken for that round.
+    /// True if the round accepts no more parts.
     is_over: bool,
     parameters: usize,
 }
 
 impl Consensus {
-    /// For so many nodes, whose critics have so many parameters.
+    /// Creates the state for `nodes` nodes with `parameters` parameters each.
     pub fn new(nodes: usize, parameters: usize) -> Self {
         let assembly = || Assembly { round: 0, have: 0, values: vec![0.0; parameters].into() };
         let assemblies = (0..nodes).map(|_| assembly()).collect();
         Self { assemblies, round: 0, is_over: true, parameters }
     }
 
-    /// Parts in which parameters come.
+    /// Returns the number of parts.
     pub fn chunks(&self) -> usize {
         self.parameters.div_ceil(VALUES_MAX)
     }
 
-    /// The round that this node has told its own parameters for.
+    /// Returns the round for which this node has sent its own parameters.
     pub fn round(&self) -> u64 {
         self.round
     }
 
-    /// This node tells its own parameters for a round, or comes in after it.
+    /// Opens a round when this node sends its parameters, or joins after it.
     pub fn open(&mut self, round: u64, joins: bool) {
         (self.round, self.is_over) = (round, joins);
     }
 
-    /// The round is over; says how many parts of what these nodes told are missing.
+    /// Closes the round. Returns the number of missing parts of these nodes.
     pub fn close(&mut self, nodes: impl Iterator<Item = usize>) -> u64 {
         self.is_over = true;
         let chunks = self.chunks() as u64;
@@ -60,12 +60,12 @@ impl Consensus {
         nodes.map(missing).sum()
     }
 
-    /// What a node said in an earlier life is forgotten.
+    /// Discards the parts of a node's earlier life.
     pub fn forget(&mut self, node: usize) {
         (self.assemblies[node].round, self.assemblies[node].have) = (0, 0);
     }
 
-    /// Takes a part of a node's parameters; gives them all when it was the last.
+    /// Stores a part. Returns all parameters of the node if it was the last one.
     pub fn take(
         &mut self,
         head: &Parameters,
@@ -83,7 +83,7 @@ impl Consensus {
         if values.clone().any(|value| value.abs() > PARAMETER_MAX) {
             return Err(Refusal::OutOfRange);
         }
-        // Beats are out of step: others may be a round ahead for the rest of a beat.
+        // Beats are out of phase: other nodes may be one round ahead for the rest of a beat.
         let is_current = head.round == self.round && !self.is_over;
         if !is_current && head.round != self.round + 1 {
             return Err(Refusal::Old);

@@ -1,25 +1,25 @@
-//! A node's learner, and what it is given at each beat.
+//! Learner of a node, and its input at each beat.
 
 use rand::SeedableRng as _;
 use wedjat_learner::{AdamW, Choice, Costs, Counts, Events, Learner, Optimizer, Reward, Settings};
 
 use super::consensus::Consensus;
-use super::spec::Learned;
+use super::spec::LearnedOptions;
 use crate::policy::Rng;
-use crate::wire::peer::Done;
+use crate::wire::peer::BeatStatistics;
 
-/// What the learner sees of a load, which is in microseconds for each slot of a worker.
+/// Factor from load (microseconds per worker slot) to the learner's input.
 const SCALE: f32 = 1e-3;
-/// Loads beyond this are alike to the policies and to the critic, which see them as they are and to the fourth power: a policy that
-/// saw a hundred times as much would be certain of what it does, and learn nothing any more. Rewards are of the loads themselves, so
-/// that an overloaded rack still tells better from worse.
+/// Largest input. Policies see loads directly, the critic up to the fourth power. With inputs a hundred times
+/// larger a policy would become certain and stop learning. Rewards use the unlimited loads, so that an
+/// overloaded rack still separates better from worse.
 const SEEN_MAX: f32 = 1.0;
-/// Weight of a beat in the mean of what critics are wrong by.
+/// Weight of a beat in the moving mean of the critic's squared error.
 const LOSS_SHARE: f64 = 1e-3;
 
-/// Two policies, how they learn, and what they were drawn for since the last beat.
+/// Two policies with their learner, and their draws since the last beat.
 #[derive(Clone, Debug)]
-pub struct Learning {
+pub struct PeerLearner {
     pub learner: Learner,
     pub consensus: Consensus,
     reward: Reward,
@@ -29,13 +29,13 @@ pub struct Learning {
     steals: Box<[u32]>,
     /// Loads as the learner sees them.
     seen: Box<[f32]>,
-    /// Loads of the nodes that are there, one behind the other.
+    /// Loads of the present nodes, consecutively.
     present: Vec<f32>,
-    /// The critic's parameters as they are told.
+    /// The critic's parameters as sent to peers.
     pub told: Box<[f32]>,
-    /// What rewards are of, as a multiple of what is seen.
+    /// Factor on the loads that rewards use.
     gain: f32,
-    /// It only decides, and never changes its parameters.
+    /// True if the parameters never change.
     is_frozen: bool,
     pub migrates: bool,
     pub steals_at_all: bool,
@@ -43,8 +43,8 @@ pub struct Learning {
     pub value_loss: f64,
 }
 
-impl Learning {
-    pub fn new(learned: &Learned, is_frozen: bool, nodes: usize, seed: u64) -> Self {
+impl PeerLearner {
+    pub fn new(learned: &LearnedOptions, is_frozen: bool, nodes: usize, seed: u64) -> Self {
         let settings = Settings::new(nodes);
         let optimizer = match (learned.sgd, settings.optimizer) {
             (true, _) => Optimizer::Sgd,
@@ -84,7 +84,7 @@ impl Learning {
         learning
     }
 
-    /// Where a fresh task goes.
+    /// Returns the destination of a fresh task.
     #[inline]
     pub fn destination(&mut self, uniform: f32) -> usize {
         let node = self.migration.draw(uniform);
@@ -92,7 +92,7 @@ impl Learning {
         node
     }
 
-    /// Whom to ask.
+    /// Returns the node to ask for a task.
     #[inline]
     pub fn victim(&mut self, uniform: f32) -> usize {
         let node = self.stealing.draw(uniform);
@@ -100,14 +100,14 @@ impl Learning {
         node
     }
 
-    /// A node is there, or not.
+    /// Marks a node as present or absent.
     pub fn set_live(&mut self, node: usize, is_live: bool) {
         self.learner.set_live(node, is_live);
         self.publish();
     }
 
-    /// A beat ends with these loads, each with whether its node is there, and all of these did this in it.
-    pub fn beat(&mut self, loads: impl Iterator<Item = (f32, bool)>, done: &Done) {
+    /// Ends a beat with these loads, each with the node's presence, and the events of all present nodes.
+    pub fn beat(&mut self, loads: impl Iterator<Item = (f32, bool)>, done: &BeatStatistics) {
         self.present.clear();
         for (seen, (load, is_live)) in self.seen.iter_mut().zip(loads) {
             let scaled = load * SCALE;
@@ -119,7 +119,7 @@ impl Learning {
         let taken = if self.is_frozen {
             self.learner.start(&self.seen)
         } else {
-            let Done { migrations, steals, failed_tasks, failed_steals } = *done;
+            let BeatStatistics { migrations, steals, failed_tasks, failed_steals } = *done;
             let events = Events { migrations, steals, failed_tasks, failed_steals };
             let reward = self.reward.of(&self.present, &events);
             let drawn = Counts { migrations: &self.migrations, steals: &self.steals };
@@ -128,15 +128,15 @@ impl Learning {
                 self.value_loss += LOSS_SHARE * (loss - self.value_loss);
             })
         };
-        // What was heard is a number in its range, and rewards are made of such.
+        // Received values were checked to be finite and in range, and so are rewards.
         debug_assert!(taken.is_ok(), "{taken:?}");
         self.migrations.fill(0);
         self.steals.fill(0);
         self.publish();
     }
 
-    /// Critics are to agree: this one's parameters are to be told.
-    pub fn tell(&mut self, round: u64) {
+    /// Prepares this critic's parameters for sending in a consensus round.
+    pub fn start_consensus(&mut self, round: u64) {
         self.consensus.open(round, false);
         self.told.iter_mut().zip(self.learner.critic()).for_each(|(told, value)| *told = *value);
     }

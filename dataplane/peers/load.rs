@@ -1,36 +1,36 @@
-//! How much waits at a node: its own load, as heartbeats tell it.
+//! Load of a node, as published in its heartbeats.
 
-/// A service time's weight in the moving mean of service times.
+/// Weight of a service time in the moving mean.
 const SERVICE_SHARE: f64 = 1.0 / 64.0;
-/// Load is at most this, in microseconds: more is not believed of anybody.
+/// Largest load in microseconds that a node accepts from a peer.
 pub const LOAD_MAX: f32 = 1e6;
 
-/// A moving mean of service times, and the number of tasks that wait.
+/// Moving mean of service times, and number of waiting tasks.
 #[derive(Clone, Debug)]
 pub struct OwnLoad {
     /// Slots of all workers.
     slots: f64,
-    /// Slots for each task that a worker serves at once.
+    /// Slots per task that a worker serves at once.
     each: u32,
     service_us: f64,
     waiting: u32,
 }
 
 impl OwnLoad {
-    /// Of workers that serve `tasks` at once, with `each` slots for each of them.
+    /// Creates the load of workers that serve `tasks` tasks at once, with `each` slots per task.
     pub fn new(tasks: u32, each: u32) -> Self {
         let mut load = Self { slots: 1.0, each, service_us: 0.0, waiting: 0 };
         load.set_tasks(tasks);
         load
     }
 
-    /// So many tasks wait from now on.
+    /// Sets the number of waiting tasks.
     #[inline]
     pub fn set_waiting(&mut self, waiting: u32) {
         self.waiting = waiting;
     }
 
-    /// A task was done, and took so long.
+    /// Adds a completed task's service time.
     #[inline]
     pub fn served(&mut self, service_ns: u64) {
         let us = service_ns as f64 / 1e3;
@@ -40,18 +40,18 @@ impl OwnLoad {
         };
     }
 
-    /// Workers serve so many tasks at once from now on.
+    /// Sets the number of tasks that workers serve at once.
     pub fn set_tasks(&mut self, tasks: u32) {
         self.slots = f64::from(tasks.max(1)) * f64::from(self.each);
     }
 
-    /// Tasks that wait.
+    /// Returns the number of waiting tasks.
     #[inline]
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Work that waits, in microseconds for each slot.
+    /// Returns the waiting work in microseconds per slot.
     pub fn load(&self) -> f32 {
         ((f64::from(self.waiting) * self.service_us / self.slots) as f32).min(LOAD_MAX)
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_load_is_the_queue_times_the_mean_service_time_over_the_slots() {
+    fn load_is_queued_work_per_slot() {
         let mut load = OwnLoad::new(4, 2);
         load.set_waiting(8);
         assert_eq!(load.load(), 0.0, "nothing was done yet");

@@ -1,16 +1,19 @@
-//! What one node of a rack without a leaf decides about its own tasks and those of its peers: where a fresh task goes, whom to ask for
-//! one when it runs dry, and what it learns from what all tell each other (Malcolm, POMACS 2022).
+//! Decisions of one node in a rack without a leaf: the destination of a fresh task, the node to ask for a
+//! task when idle, and learning from the messages of all nodes (Malcolm, POMACS 2022).
 //!
-//! Each node has a queue and workers of its own, and clients send to any. [`Peers`] is all that such a node decides, for an agent
-//! with peers as for the simulator: time, randomness' seed and messages are arguments, and nothing is allocated after the start.
+//! Each node has its own queue and workers, and clients send to any node. [`Peers`] contains all decisions of
+//! such a node, for agents with peers and for the simulator. Time, seed and messages are arguments, and
+//! nothing allocates after the start.
 //!
-//! A node tells all others every beat how much waits there ([`Heartbeat`]); beats are out of step. A peer is there from its first
-//! heartbeat on, until it was silent for [`SILENT_BEATS`] of this node's own beats: then nobody passes tasks to it, asks it, or
-//! learns from it. Beats are numbered; a node that starts takes up the number of those that are there, so that all know when a
-//! consensus is due. What of a message can't be is counted by its reason and changes nothing ([`Refusal`]).
+//! A node sends its waiting work to all others once per beat ([`Heartbeat`]); beats are out of phase. A peer
+//! is present from its first heartbeat until it was silent for [`SILENT_BEATS`] of this node's beats. Absent
+//! peers receive no tasks and no requests, and do not count in learning. Beats are numbered. A starting node
+//! adopts the number of the present ones, so that all nodes agree on the time of a consensus. Invalid message
+//! contents are counted by reason and otherwise ignored ([`Refusal`]).
 //!
-//! Deviations from the released program: the counters in a heartbeat are those of the period that it ends; loads are of the queues as
-//! they are, and not smoothed over polls, so that a node asks for a task as soon as it has none; and nodes may leave and return.
+//! Deviations from the released program: the counters in a heartbeat belong to the period that it ends. Loads
+//! use the current queues instead of values smoothed over polls, so that a node asks for a task as soon as it
+//! has none. Nodes may leave and return.
 
 mod consensus;
 mod learning;
@@ -23,66 +26,66 @@ mod tests;
 use rand::{Rng as _, SeedableRng as _};
 
 pub use refusal::{Refusal, Refusals};
-pub use spec::{Learned, PeerPolicy, PeerPolicyError};
+pub use spec::{LearnedOptions, PeerPolicy, PeerPolicyError};
 pub use wedjat_learner::{NODES_MAX, Utility};
 
 use crate::policy::{Rng, stream_seed};
-use crate::wire::peer::{Done, Heartbeat, Origin, Parameters, VALUES_MAX, VERSION};
-use learning::Learning;
+use crate::wire::peer::{BeatStatistics, Heartbeat, Origin, Parameters, VALUES_MAX, VERSION};
+use learning::PeerLearner;
 use load::{LOAD_MAX, OwnLoad};
 
-/// Of the learner: an actor that sees places and loads, a critic that sees powers and products.
+/// Version of the learner's features: an actor with ranks and loads, a critic with powers and products.
 pub const FEATURES: u8 = 1;
-/// A beat unless configured otherwise.
+/// Default length of a beat.
 pub const BEAT_NS: u64 = 100_000;
-/// A peer that was silent for more of this node's beats is left out.
+/// Silent beats after which a peer counts as absent.
 pub const SILENT_BEATS: u64 = 10;
-/// Critics agree after so many beats.
+/// Beats between two consensus rounds.
 pub const CONSENSUS_BEATS: u64 = 2000;
-/// Tasks that wait, and what is done in a beat: more is not believed.
+/// Largest accepted number of waiting tasks, or of events per beat.
 const COUNT_MAX: u32 = 1 << 20;
-/// Streams of a node's randomness.
+/// Streams of a node's random numbers.
 const DECISIONS: usize = 0;
 const PARAMETERS: usize = 1;
 
-/// What a node is made of.
+/// Parameters of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Nodes in all, [`NODES_MAX`] at most.
+    /// Number of nodes, at most [`NODES_MAX`].
     pub nodes: usize,
-    /// Which of them this is.
+    /// Index of this node.
     pub own: usize,
-    /// What it goes by.
+    /// Policy.
     pub policy: PeerPolicy,
-    /// Tasks that its workers may have at once.
+    /// Number of tasks that its workers may have at once.
     pub slots: u32,
-    /// Its beats' length.
+    /// Length of a beat.
     pub beat_ns: u64,
-    /// When its first beat ends.
+    /// End of the first beat.
     pub first_beat_ns: u64,
-    /// When it was started: later in each life.
+    /// Start time of the node; later in each life.
     pub born: u64,
-    /// Of its random decisions, and of what it starts to learn from.
+    /// Seed of its random decisions and of its initial parameters.
     pub seed: u64,
 }
 
-/// What is known of another node.
+/// State of another node.
 #[derive(Clone, Debug)]
-struct Other {
+struct RemoteNode {
     born: u64,
     number: u64,
     load: f32,
-    /// Tasks that wait there as it told last, and those passed to it since.
+    /// Waiting tasks by its last heartbeat, plus tasks forwarded to it since.
     waiting: u32,
-    /// Beats of this node since it was heard.
+    /// Beats of this node since its last heartbeat.
     silent: u64,
     is_live: bool,
 }
 
-/// How a node decides.
+/// Decision rule of a node.
 #[derive(Clone, Debug)]
-enum Mind {
-    Learning(Box<Learning>),
+enum DecisionRule {
+    Learning(Box<PeerLearner>),
     RandomSteal,
     Shortest,
     TwoChoices,
@@ -90,76 +93,78 @@ enum Mind {
     Keep,
 }
 
-/// What a node has done in all.
+/// Counts of a node since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Tasks passed on, and times that another was asked for one; tasks without room, and times that it was asked and had none.
+    /// Forwarded tasks.
     pub migrations: u64,
-    /// See above.
+    /// Requests for a task.
     pub steals: u64,
-    /// See above.
+    /// Tasks dropped because of a full queue.
     pub failed_tasks: u64,
-    /// See above.
+    /// Requests received without a task to give.
     pub failed_steals: u64,
-    /// Tasks given to those who asked.
+    /// Tasks given to other nodes on request.
     pub given: u64,
     /// Beats.
     pub beats: u64,
-    /// Heartbeats of others that were taken.
+    /// Accepted heartbeats of other nodes.
     pub heard: u64,
-    /// Parts of others' parameters that did not come in time.
+    /// Parts of other nodes' parameters that did not arrive in time.
     pub lost_chunks: u64,
-    /// Times that critics agreed.
+    /// Completed consensus rounds.
     pub agreed: u64,
 }
 
-/// One node of a rack without a leaf: where its fresh tasks go, whom it asks for one, what it tells its peers and learns from them.
+/// One node of a rack without a leaf: forwards fresh tasks, asks for tasks, and exchanges state with its
+/// peers.
 #[derive(Clone, Debug)]
 pub struct Peers {
     settings: Settings,
     rng: Rng,
-    mind: Mind,
+    mind: DecisionRule,
     own: OwnLoad,
-    others: Box<[Other]>,
-    /// The other nodes that are there.
+    others: Box<[RemoteNode]>,
+    /// The other present nodes.
     live: Vec<u16>,
-    /// Of its last heartbeat.
+    /// Number of its last heartbeat.
     number: u64,
     next_beat_ns: u64,
-    /// The parameters for a consensus are to be told.
+    /// True if parameters must be sent for a consensus.
     tells: bool,
-    done: Done,
-    /// What others did, by their heartbeats since the last beat.
-    heard: Done,
+    done: BeatStatistics,
+    /// Sum of the other nodes' events since the last beat.
+    heard: BeatStatistics,
     totals: Totals,
     refusals: Refusals,
 }
 
 impl Peers {
-    /// A node that has heard of nobody.
+    /// Creates a node without known peers.
     ///
     /// # Panics
-    /// When there are no nodes or more than [`NODES_MAX`], or it is none of them.
+    /// If the number of nodes is 0 or above [`NODES_MAX`], or `own` is out of range.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let Settings { nodes, own, policy, slots, seed, .. } = settings;
         assert!((1..=NODES_MAX).contains(&nodes) && own < nodes, "node {own} of {nodes}");
-        let learning = |learned: &Learned, is_frozen| {
+        let learning = |learned: &LearnedOptions, is_frozen| {
             let mut learning =
-                Learning::new(learned, is_frozen, nodes, stream_seed(seed, own, PARAMETERS));
+                PeerLearner::new(learned, is_frozen, nodes, stream_seed(seed, own, PARAMETERS));
             (0..nodes).filter(|node| *node != own).for_each(|node| learning.set_live(node, false));
-            Mind::Learning(Box::new(learning))
+            DecisionRule::Learning(Box::new(learning))
         };
         let mind = match &policy {
             PeerPolicy::Malcolm(learned) => learning(learned, false),
             PeerPolicy::Frozen(learned) => learning(learned, true),
-            PeerPolicy::RandomSteal => Mind::RandomSteal,
-            PeerPolicy::Shortest => Mind::Shortest,
-            PeerPolicy::TwoChoices => Mind::TwoChoices,
-            PeerPolicy::Below(below) => Mind::Below(*below),
-            PeerPolicy::Keep => Mind::Keep,
+            PeerPolicy::RandomSteal => DecisionRule::RandomSteal,
+            PeerPolicy::Shortest => DecisionRule::Shortest,
+            PeerPolicy::TwoChoices => DecisionRule::TwoChoices,
+            PeerPolicy::Below(below) => DecisionRule::Below(*below),
+            PeerPolicy::Keep => DecisionRule::Keep,
         };
-        let other = Other { born: 0, number: 0, load: 0.0, waiting: 0, silent: 0, is_live: false };
+        let other =
+            RemoteNode { born: 0, number: 0, load: 0.0, waiting: 0, silent: 0, is_live: false };
         Self {
             rng: Rng::seed_from_u64(stream_seed(seed, own, DECISIONS)),
             mind,
@@ -169,71 +174,71 @@ impl Peers {
             number: 0,
             next_beat_ns: settings.first_beat_ns,
             tells: false,
-            done: Done::default(),
-            heard: Done::default(),
+            done: BeatStatistics::default(),
+            heard: BeatStatistics::default(),
             totals: Totals::default(),
             refusals: Refusals::default(),
             settings,
         }
     }
 
-    /// What it is made of.
+    /// Returns its parameters.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// So many tasks wait here from now on.
+    /// Sets the number of waiting tasks.
     #[inline]
     pub fn set_waiting(&mut self, waiting: u32) {
         self.own.set_waiting(waiting);
     }
 
-    /// Its workers may have so many tasks at once from now on.
+    /// Sets the number of tasks that its workers may have at once.
     pub fn set_slots(&mut self, slots: u32) {
         self.own.set_tasks(slots);
     }
 
-    /// A random number from 0 to below 1.
+    /// Draws a random number in [0, 1).
     #[inline]
     fn uniform(&mut self) -> f32 {
         (self.rng.next_u64() >> 40) as f32 / 16_777_216.0
     }
 
-    /// A random number below that.
+    /// Draws a random number below `count`.
     #[inline]
     fn below(&mut self, count: usize) -> usize {
         (((self.rng.next_u64() >> 32) * count as u64) >> 32) as usize
     }
 
-    /// A node that is there, any of them: `place` counts the others first, and then this one.
+    /// Returns the present node at an index: the other nodes first, then this one.
     #[inline]
     fn at(&self, place: usize) -> usize {
         self.live.get(place).map_or(self.settings.own, |node| usize::from(*node))
     }
 
-    /// Tasks that wait at a node, as far as is known here.
+    /// Returns the known number of waiting tasks at a node.
     #[inline]
     fn waiting(&self, node: usize) -> u32 {
         if node == self.settings.own { self.own.waiting() } else { self.others[node].waiting }
     }
 
-    /// A fresh task came from a client: the node that it goes to, or none when it stays. A task that came from a peer always stays.
+    /// Returns the destination of a fresh client task, or `None` if it stays. Tasks from peers always stay.
     #[inline]
     pub fn destination(&mut self) -> Option<usize> {
         let own = self.settings.own;
         let node = match &self.mind {
-            Mind::Keep | Mind::RandomSteal => own,
+            DecisionRule::Keep | DecisionRule::RandomSteal => own,
             _ if self.live.is_empty() => own,
-            Mind::Learning(learning) if !learning.migrates => own,
-            Mind::Learning(_) => {
+            DecisionRule::Learning(learning) if !learning.migrates => own,
+            DecisionRule::Learning(_) => {
                 let uniform = self.uniform();
-                let Mind::Learning(learning) = &mut self.mind else { return None };
+                let DecisionRule::Learning(learning) = &mut self.mind else { return None };
                 learning.destination(uniform)
             }
-            Mind::Shortest => self.shortest(),
-            Mind::TwoChoices => self.two_choices(),
-            Mind::Below(below) => self.any_below(*below),
+            DecisionRule::Shortest => self.shortest(),
+            DecisionRule::TwoChoices => self.two_choices(),
+            DecisionRule::Below(below) => self.any_below(*below),
         };
         if node == own {
             return None;
@@ -244,7 +249,7 @@ impl Peers {
         Some(node)
     }
 
-    /// Of the nodes with the fewest tasks this one, or any.
+    /// Returns the node with the fewest tasks: this one if it is among them, else a random one.
     fn shortest(&mut self) -> usize {
         let own = self.settings.own;
         let (mut best, mut least, mut ties) = (own, self.own.waiting(), 0);
@@ -263,7 +268,7 @@ impl Peers {
         best
     }
 
-    /// The one of two different nodes that has fewer tasks; this one, or the first, when both have as many.
+    /// Returns the less loaded of two different nodes. On a tie, this node or the first one.
     fn two_choices(&mut self) -> usize {
         let count = self.live.len() + 1;
         let first = self.below(count);
@@ -273,7 +278,7 @@ impl Peers {
         if other < one || other == one && second == self.settings.own { second } else { first }
     }
 
-    /// This node or any other that has fewer tasks than that, else any.
+    /// Returns this node or a random one with fewer than `below` tasks, else a random node.
     fn any_below(&mut self, below: u32) -> usize {
         if self.own.waiting() < below {
             return self.settings.own;
@@ -294,32 +299,32 @@ impl Peers {
         })
     }
 
-    /// A worker is done with a task that took so long: whom to ask for another one, if anybody.
+    /// Records a completed task. Returns the node to ask for another one, if any.
     #[inline]
     pub fn done(&mut self, service_ns: u64) -> Option<usize> {
         self.served(service_ns);
         self.victim()
     }
 
-    /// A worker is done with a task that took so long.
+    /// Records a completed task.
     #[inline]
     pub fn served(&mut self, service_ns: u64) {
         self.own.served(service_ns);
     }
 
-    /// A worker has become free: whom to ask for a task, if anybody.
+    /// Handles an idle worker. Returns the node to ask for a task, if any.
     #[inline]
     pub fn victim(&mut self) -> Option<usize> {
         if self.live.is_empty() || self.own.waiting() > 0 {
             return None;
         }
         let node = match &self.mind {
-            Mind::Learning(learning) if learning.steals_at_all => {
+            DecisionRule::Learning(learning) if learning.steals_at_all => {
                 let uniform = self.uniform();
-                let Mind::Learning(learning) = &mut self.mind else { return None };
+                let DecisionRule::Learning(learning) = &mut self.mind else { return None };
                 learning.victim(uniform)
             }
-            Mind::RandomSteal => {
+            DecisionRule::RandomSteal => {
                 let any = self.below(self.live.len());
                 self.at(any)
             }
@@ -333,7 +338,7 @@ impl Peers {
         Some(node)
     }
 
-    /// Another node asks for a task: it gets the first that waits, if one does.
+    /// Handles a request for a task. Returns true if the first waiting task must be given.
     #[inline]
     pub fn asked(&mut self) -> bool {
         let gives = self.own.waiting() > 0;
@@ -346,25 +351,25 @@ impl Peers {
         gives
     }
 
-    /// There was no room for a task.
+    /// Records a task dropped because of a full queue.
     #[inline]
     pub fn failed(&mut self) {
         self.done.failed_tasks = self.done.failed_tasks.saturating_add(1);
         self.totals.failed_tasks += 1;
     }
 
-    /// When its next beat ends.
+    /// Returns the end of the current beat.
     #[inline]
     #[must_use]
     pub fn next_beat_ns(&self) -> u64 {
         self.next_beat_ns
     }
 
-    /// A beat ends: what all others are to be told. [`Peers::parameters`] may have more.
+    /// Ends a beat. Returns the heartbeat for all other nodes. [`Peers::parameters`] may return more to send.
     pub fn beat(&mut self, now_ns: u64) -> Heartbeat {
         self.number += 1;
         self.totals.beats += 1;
-        // Beats that were missed are not made up for.
+        // Missed beats are skipped.
         let beat_ns = self.settings.beat_ns.max(1);
         let missed = now_ns.saturating_sub(self.next_beat_ns) / beat_ns;
         self.next_beat_ns += (missed + 1) * beat_ns;
@@ -379,7 +384,7 @@ impl Peers {
         let mut all = std::mem::take(&mut self.heard);
         add(&mut all, &done);
         let load = self.own.load();
-        if let Mind::Learning(learning) = &mut self.mind {
+        if let DecisionRule::Learning(learning) = &mut self.mind {
             let own = self.settings.own;
             let loads = self.others.iter().enumerate().map(|(node, other)| match node {
                 _ if node == own => (load, true),
@@ -389,7 +394,7 @@ impl Peers {
             self.tells = false;
             let round = self.number / CONSENSUS_BEATS;
             if round > learning.consensus.round() {
-                learning.tell(round);
+                learning.start_consensus(round);
                 self.tells = true;
             } else if self.number == round * CONSENSUS_BEATS + 1 && round > 0 {
                 let live = self.live.iter().map(|node| usize::from(*node));
@@ -402,7 +407,7 @@ impl Peers {
         Heartbeat { origin: self.origin(), number: self.number, load, waiting, done }
     }
 
-    /// As whom it speaks.
+    /// Returns the sender fields of its messages.
     #[must_use]
     pub fn origin(&self) -> Origin {
         let Settings { nodes, own, born, .. } = self.settings;
@@ -410,11 +415,11 @@ impl Peers {
         Origin { version: VERSION, features: FEATURES, nodes, id, born }
     }
 
-    /// What is to be told besides since the last beat: the parts of its critic's parameters, when critics are to agree.
+    /// Returns the parts of the critic's parameters to send after a beat, in a consensus round.
     pub fn parameters(&self) -> impl Iterator<Item = (Parameters, &[f32])> {
         let origin = self.origin();
         let learning = match &self.mind {
-            Mind::Learning(learning) if self.tells => Some(learning),
+            DecisionRule::Learning(learning) if self.tells => Some(learning),
             _ => None,
         };
         learning.into_iter().flat_map(move |learning| {
@@ -424,11 +429,11 @@ impl Peers {
         })
     }
 
-    /// Takes another node's heartbeat.
+    /// Processes another node's heartbeat.
     ///
     /// # Errors
-    /// Why it is not taken; that was counted.
-    pub fn hear(&mut self, beat: &Heartbeat) -> Result<(), Refusal> {
+    /// Reason why it was refused and counted.
+    pub fn receive_heartbeat(&mut self, beat: &Heartbeat) -> Result<(), Refusal> {
         let taken = self.check(&beat.origin).and_then(|()| self.check_beat(beat));
         if let Err(refusal) = taken {
             self.refusals.count(refusal);
@@ -436,7 +441,7 @@ impl Peers {
         }
         let node = usize::from(beat.origin.id);
         if beat.origin.born > self.others[node].born
-            && let Mind::Learning(learning) = &mut self.mind
+            && let DecisionRule::Learning(learning) = &mut self.mind
         {
             learning.consensus.forget(node);
         }
@@ -448,26 +453,27 @@ impl Peers {
         }
         add(&mut self.heard, &beat.done);
         self.totals.heard += 1;
-        // Who comes in takes up the count of those who are there; that they are ahead by one is usual, for beats are out of step.
+        // A joining node adopts the beat number of the present ones. A difference of one is normal, because
+        // beats are out of phase.
         if self.totals.beats < SILENT_BEATS && beat.number > self.number + 1 {
             self.number = beat.number;
-            if let Mind::Learning(learning) = &mut self.mind {
+            if let DecisionRule::Learning(learning) = &mut self.mind {
                 learning.consensus.open(self.number / CONSENSUS_BEATS, true);
             }
         }
         Ok(())
     }
 
-    /// Checks who says a word: the node's number.
+    /// Checks the sender of a message and returns its index.
     ///
     /// # Errors
-    /// Why nothing that it says is taken; that was counted.
+    /// Reason why the message is refused and counted.
     pub fn admit(&mut self, origin: &Origin) -> Result<usize, Refusal> {
         self.check(origin).inspect_err(|refusal| self.refusals.count(*refusal))?;
         Ok(usize::from(origin.id))
     }
 
-    /// What every message must have.
+    /// Checks the fields common to all messages.
     fn check(&self, origin: &Origin) -> Result<(), Refusal> {
         let &Origin { version, features, nodes, id, .. } = origin;
         if version != VERSION {
@@ -489,9 +495,9 @@ impl Peers {
         if !beat.load.is_finite() {
             return Err(Refusal::NotFinite);
         }
-        let Done { migrations, steals, failed_tasks, failed_steals } = beat.done;
+        let BeatStatistics { migrations, steals, failed_tasks, failed_steals } = beat.done;
         let counts = [beat.waiting, migrations, steals, failed_tasks, failed_steals];
-        // Load is of tasks that wait.
+        // Load requires waiting tasks.
         let can_be =
             (0.0..=LOAD_MAX).contains(&beat.load) && (beat.waiting > 0 || beat.load == 0.0);
         if !can_be || counts.into_iter().any(|count| count > COUNT_MAX) {
@@ -505,26 +511,28 @@ impl Peers {
         }
     }
 
-    /// Takes a part of another node's parameters.
+    /// Processes a part of another node's parameters.
     ///
     /// # Errors
-    /// Why it is not taken; that was counted.
-    pub fn hear_parameters(
+    /// Reason why it was refused and counted.
+    pub fn receive_parameters(
         &mut self,
         head: &Parameters,
         values: impl ExactSizeIterator<Item = f32> + Clone,
     ) -> Result<(), Refusal> {
         let taken = self.check(&head.origin).and_then(|()| {
             let other = &self.others[usize::from(head.origin.id)];
-            // Only who is known to live speaks for itself.
+            // Only a present node in its current life is accepted.
             if !other.is_live || other.born != head.origin.born {
                 return Err(Refusal::Old);
             }
             match &mut self.mind {
-                Mind::Learning(learning) => {
-                    let Learning { learner, consensus, .. } = &mut **learning;
+                DecisionRule::Learning(learning) => {
+                    let PeerLearner { learner, consensus, .. } = &mut **learning;
                     let whole = consensus.take(head, values)?;
-                    whole.map_or(Ok(()), |values| learner.hear(values).map_err(|_| Refusal::Length))
+                    whole.map_or(Ok(()), |values| {
+                        learner.receive_critic(values).map_err(|_| Refusal::Length)
+                    })
                 }
                 _ => Err(Refusal::Features),
             }
@@ -532,14 +540,14 @@ impl Peers {
         taken.inspect_err(|refusal| self.refusals.count(*refusal))
     }
 
-    /// A node is there, or not.
+    /// Marks a node as present or absent.
     #[cold]
     fn set_live(&mut self, node: usize, is_live: bool) {
         self.others[node].is_live = is_live;
         if !is_live {
             self.others[node].load = 0.0;
         }
-        if let Mind::Learning(learning) = &mut self.mind {
+        if let DecisionRule::Learning(learning) = &mut self.mind {
             learning.set_live(node, is_live);
         }
         self.live.clear();
@@ -547,60 +555,60 @@ impl Peers {
         self.live.extend(live.map(|(node, _)| node as u16));
     }
 
-    /// The other nodes that are there.
+    /// Returns the other present nodes.
     #[must_use]
     pub fn live(&self) -> &[u16] {
         &self.live
     }
 
-    /// What is known of another node: whether it is there, its load as it told last, and the tasks that wait there.
+    /// Returns presence, last load, and known number of waiting tasks of another node.
     #[must_use]
-    pub fn known_of(&self, node: usize) -> (bool, f32, u32) {
-        let Other { is_live, load, waiting, .. } = self.others[node];
+    pub fn peer_state(&self, node: usize) -> (bool, f32, u32) {
+        let RemoteNode { is_live, load, waiting, .. } = self.others[node];
         (is_live, load, waiting)
     }
 
-    /// Work that waits here, in microseconds for each slot.
+    /// Returns the waiting work here in microseconds per slot.
     #[must_use]
     pub fn load(&self) -> f32 {
         self.own.load()
     }
 
-    /// The probabilities that a fresh task goes to each node, and that each is asked, where they are learned or drawn.
+    /// Returns the probabilities of migration to and stealing from each node, if the policy has them.
     #[must_use]
     pub fn probabilities(&self) -> Option<(&[f32], &[f32])> {
         match &self.mind {
-            Mind::Learning(learning) => {
+            DecisionRule::Learning(learning) => {
                 Some((learning.learner.migration(), learning.learner.stealing()))
             }
             _ => None,
         }
     }
 
-    /// By how much its critic is wrong: the moving mean of the squared temporal-difference error.
+    /// Returns the moving mean of the critic's squared temporal-difference error.
     #[must_use]
     pub fn value_loss(&self) -> Option<f64> {
         match &self.mind {
-            Mind::Learning(learning) => Some(learning.value_loss),
+            DecisionRule::Learning(learning) => Some(learning.value_loss),
             _ => None,
         }
     }
 
-    /// What it has done.
+    /// Returns the counts.
     #[must_use]
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// What it has not taken.
+    /// Returns the counts of refused messages.
     #[must_use]
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 }
 
-/// Adds what somebody did.
-fn add(all: &mut Done, done: &Done) {
+/// Adds events.
+fn add(all: &mut BeatStatistics, done: &BeatStatistics) {
     all.migrations = all.migrations.saturating_add(done.migrations);
     all.steals = all.steals.saturating_add(done.steals);
     all.failed_tasks = all.failed_tasks.saturating_add(done.failed_tasks);

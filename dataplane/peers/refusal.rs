@@ -1,11 +1,11 @@
-//! Why a peer's word is not taken, and how often that was.
+//! Reasons for refusing a peer's message, with counts.
 
 use crate::reason::DropReason;
 
-/// Makes the enum, its list and its texts of one table.
+/// Defines the enum, its list and its texts from one table.
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $name:ident => $reason:ident;)+) => {
-        /// Why a peer's word is not taken. Nothing is learned from it.
+        /// Reason for refusing a peer's message. Nothing is learned from a refused message.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Refusal {
@@ -13,10 +13,10 @@ macro_rules! refusals {
         }
 
         impl Refusal {
-            /// All of them, in the order of their counts.
+            /// All reasons, in the order of their counts.
             pub const ALL: [Self; [$(DropReason::$reason),+].len()] = [$(Self::$name),+];
 
-            /// The reason for which a packet with such a word is dropped.
+            /// Returns the drop reason of the packet.
             #[must_use]
             pub const fn reason(self) -> DropReason {
                 match self {
@@ -28,27 +28,27 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// Of another version of the messages.
+    /// The message has another version.
     Version => PeerVersion;
-    /// It takes another number of nodes for granted.
+    /// The sender assumes another number of nodes.
     Nodes => PeerNodes;
-    /// Its learner has other features.
+    /// The sender's learner has other features.
     Features => PeerFeatures;
-    /// No node has that number, or it is this one's own.
+    /// The sender's number does not exist or is this node's.
     Stranger => PeerStranger;
-    /// A value is not a number, or is infinite.
+    /// A value is not a number or infinite.
     NotFinite => PeerNotFinite;
-    /// A value is beyond what can be: a load below 0, or where no task waits, or waits and counts that no node has.
+    /// A value is out of range: a negative load, a load without waiting tasks, or impossible counts.
     OutOfRange => PeerOutOfRange;
-    /// From before one that was heard, or for a consensus that is over or far ahead.
+    /// The message is older than an accepted one, or for a consensus round that is over or far ahead.
     Old => PeerOld;
-    /// Heard before.
+    /// The message was received before.
     Doubled => PeerDoubled;
-    /// Parameters of another number than this node's.
+    /// The number of parameters differs from this node's.
     Length => PeerLength;
 }
 
-/// How often each was.
+/// Counts of refused messages by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusals([u64; Refusal::ALL.len()]);
 
@@ -57,13 +57,13 @@ impl Refusals {
         self.0[refusal as usize] += 1;
     }
 
-    /// How often this one was.
+    /// Returns the count of a reason.
     #[must_use]
     pub fn of(&self, refusal: Refusal) -> u64 {
         self.0[refusal as usize]
     }
 
-    /// How often any was.
+    /// Returns the total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

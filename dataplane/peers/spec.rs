@@ -1,4 +1,5 @@
-//! What nodes without a leaf go by, by name, as configuration and command lines give it: `rsteal`, `malcolm(steal=off)`.
+//! Policies of nodes without a leaf, by their names in configurations and on command lines: `rsteal`,
+//! `malcolm(steal=off)`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,52 +8,52 @@ use wedjat_learner::{Optimizer, Utility};
 
 use crate::nearest::did_you_mean;
 
-/// What a node goes by when it passes tasks on and asks for them.
+/// Policy by which a node forwards and requests tasks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PeerPolicy {
     /// Two learned policies (Malcolm, POMACS 2022).
-    Malcolm(Learned),
-    /// The same two policies as they were drawn at the start.
-    Frozen(Learned),
-    /// Keeps all tasks, and asks a random node when it runs dry.
+    Malcolm(LearnedOptions),
+    /// The same two policies with their random initial parameters.
+    Frozen(LearnedOptions),
+    /// Keeps all tasks, and asks a random node when idle.
     RandomSteal,
-    /// The node that has the fewest tasks waiting.
+    /// The node with the fewest waiting tasks.
     Shortest,
-    /// The one of two random nodes that has fewer.
+    /// The less loaded of two random nodes.
     TwoChoices,
-    /// Any node that has fewer tasks waiting than this, else any.
+    /// Any node with fewer waiting tasks than this, else any node.
     Below(u32),
     /// Keeps all tasks.
     Keep,
 }
 
-/// What may be said of learned policies.
+/// Options of learned policies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Learned {
-    /// Asks for tasks.
+pub struct LearnedOptions {
+    /// True to request tasks.
     pub steals: bool,
-    /// Passes tasks on.
+    /// True to forward tasks.
     pub migrates: bool,
-    /// What a state is worth.
+    /// Definition of the utility.
     pub utility: Utility,
-    /// A step a beat by plain gradients, instead of AdamW.
+    /// True for a plain gradient step per beat instead of AdamW.
     pub sgd: bool,
-    /// Beats of an AdamW step.
+    /// Beats per AdamW step.
     pub batch: u32,
-    /// Of eligibility traces.
+    /// Decay of eligibility traces.
     pub lambda: f32,
     /// Learning rate of the critic.
     pub critic_rate: f32,
-    /// Learning rate of the two policies.
+    /// Learning rate of both policies.
     pub actor_rate: f32,
-    /// What waits counts as load for each of so many slots of a worker.
+    /// Number of slots per worker over which waiting work is divided.
     pub slots: u32,
-    /// Rewards are of loads so many times as large as policies and critic see them.
+    /// Factor on loads for rewards.
     pub gain: f32,
 }
 
-impl Default for Learned {
-    /// As released.
+impl Default for LearnedOptions {
+    /// Returns the options of the released program.
     fn default() -> Self {
         let Optimizer::AdamW(adamw) = wedjat_learner::Settings::new(1).optimizer else {
             unreachable!("the released learner's optimizer")
@@ -74,37 +75,37 @@ impl Default for Learned {
     }
 }
 
-/// Slots of a worker unless told otherwise.
+/// Default number of slots per worker.
 const SLOTS: u32 = 64;
-/// Tasks below which `jbt` takes a node unless told otherwise.
+/// Default threshold of `jbt`.
 const BELOW: u32 = 2;
 const NAMES: &str = "malcolm, frozen, rsteal, jsq, po2, jbt, random";
 const LEARNED: &str = "steal=on|off, migrate=on|off, utility=difference|level, optimizer=adamw|sgd, batch=1..10000, \
                        lambda=0..1, critic-rate=0..1, actor-rate=0..1, slots=1..4096, gain=0.001..1000";
 
-/// Why a text names no policy of peers.
+/// Error in the text of a peer policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerPolicyError {
-    /// No such name.
+    /// The name is unknown.
     #[error("unknown policy of peers `{0}`{meant}; known: {NAMES}", meant = did_you_mean(.0, NAMES.split(", ")))]
     Name(String),
-    /// Not of the form `name(key=value,...)`.
+    /// The text does not have the form `name(key=value,...)`.
     #[error("`{0}`: write a name, or a name with parameters as in `malcolm(steal=off)`")]
     Form(String),
-    /// No such parameter, or not with this value.
+    /// The parameter or its value is invalid.
     #[error("`{policy}`: `{parameter}` is not allowed; allowed: {allowed}")]
     Parameter {
-        /// Of which policy.
+        /// Policy.
         policy: &'static str,
-        /// What was given.
+        /// The given parameter.
         parameter: String,
-        /// What may be.
+        /// Allowed parameters.
         allowed: &'static str,
     },
 }
 
 impl PeerPolicy {
-    /// It asks others for tasks.
+    /// Returns true if the policy requests tasks.
     #[must_use]
     pub fn steals(&self) -> bool {
         match self {
@@ -114,7 +115,7 @@ impl PeerPolicy {
         }
     }
 
-    /// The slots of a worker that its load is told by.
+    /// Returns the slots per worker used for its load.
     #[must_use]
     pub fn slots(&self) -> u32 {
         match self {
@@ -123,7 +124,7 @@ impl PeerPolicy {
         }
     }
 
-    /// Its name alone.
+    /// Returns the name without parameters.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -149,8 +150,8 @@ impl FromStr for PeerPolicy {
             Some((name, rest)) => (name.trim(), rest.strip_suffix(')').ok_or_else(form)?),
         };
         let mut policy = match name {
-            "malcolm" => Self::Malcolm(Learned::default()),
-            "frozen" => Self::Frozen(Learned::default()),
+            "malcolm" => Self::Malcolm(LearnedOptions::default()),
+            "frozen" => Self::Frozen(LearnedOptions::default()),
             "rsteal" => Self::RandomSteal,
             "jsq" => Self::Shortest,
             "po2" => Self::TwoChoices,
@@ -181,8 +182,8 @@ impl FromStr for PeerPolicy {
     }
 }
 
-impl Learned {
-    /// Takes a parameter, if it is one with a value that is allowed.
+impl LearnedOptions {
+    /// Sets a parameter, if it exists and the value is allowed.
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         let flag = || match value {
             "on" => Some(true),
@@ -227,7 +228,7 @@ impl Learned {
 
 impl fmt::Display for PeerPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let usual = Learned::default();
+        let usual = LearnedOptions::default();
         let mut parts = Vec::new();
         match self {
             Self::Malcolm(learned) | Self::Frozen(learned) => {
@@ -278,13 +279,14 @@ mod tests {
         ] {
             assert_eq!(text.parse::<PeerPolicy>().unwrap().to_string(), text);
         }
-        let malcolm = PeerPolicy::Malcolm(Learned { steals: false, ..Learned::default() });
+        let malcolm =
+            PeerPolicy::Malcolm(LearnedOptions { steals: false, ..LearnedOptions::default() });
         assert_eq!(" malcolm( steal = off )".parse(), Ok(malcolm));
         assert!(!malcolm.steals() && PeerPolicy::RandomSteal.steals());
     }
 
     #[test]
-    fn what_is_no_policy_is_refused_with_what_is_allowed() {
+    fn invalid_peer_policy_lists_allowed_values() {
         for (text, what) in [
             ("horus", "known: malcolm, frozen"),
             ("malcom", "(did you mean `malcolm`?)"),

@@ -1,4 +1,4 @@
-//! What a node does, whoever its peers are and whatever they tell.
+//! Behaviour of a node, for any peers and messages.
 
 use proptest::prelude::*;
 
@@ -21,21 +21,21 @@ fn rack(policy: &str, nodes: usize) -> Vec<Peers> {
     (0..nodes).map(|own| Peers::new(settings(policy, nodes, own))).collect()
 }
 
-/// A beat of one node, which nobody hears.
+/// Ends a beat of one node without delivery.
 fn alone(peers: &mut Peers) -> Heartbeat {
     peers.beat(peers.next_beat_ns())
 }
 
-/// A beat of one node, which all others hear.
+/// Ends a beat of one node, with delivery to all others.
 fn beat(rack: &mut [Peers], node: usize) -> Heartbeat {
     let now_ns = rack[node].next_beat_ns();
     let told = rack[node].beat(now_ns);
     let parts: Vec<_> =
         rack[node].parameters().map(|(head, values)| (head, values.to_vec())).collect();
     for (other, peers) in rack.iter_mut().enumerate().filter(|(other, _)| *other != node) {
-        assert_eq!(peers.hear(&told), Ok(()), "{other} hears {node}");
+        assert_eq!(peers.receive_heartbeat(&told), Ok(()), "{other} hears {node}");
         for (head, values) in &parts {
-            assert_eq!(peers.hear_parameters(head, values.iter().copied()), Ok(()));
+            assert_eq!(peers.receive_parameters(head, values.iter().copied()), Ok(()));
         }
     }
     told
@@ -47,19 +47,19 @@ fn beats(rack: &mut [Peers], count: u64) {
     }
 }
 
-/// A node that has heard these numbers of waiting tasks from the others, behind its own.
-fn told(policy: &str, waiting: &[u32]) -> Peers {
+/// Returns a node that knows these numbers of waiting tasks: its own first, then its peers'.
+fn node_with_loads(policy: &str, waiting: &[u32]) -> Peers {
     let mut peers = Peers::new(settings(policy, waiting.len(), 0));
     for (id, waiting) in waiting.iter().enumerate().skip(1) {
         let said = Peers::new(settings(policy, 4, id)).beat(0);
         let origin = Origin { nodes: peers.settings.nodes as u16, ..said.origin };
-        peers.hear(&Heartbeat { origin, waiting: *waiting, ..said }).unwrap();
+        peers.receive_heartbeat(&Heartbeat { origin, waiting: *waiting, ..said }).unwrap();
     }
     peers.set_waiting(waiting[0]);
     peers
 }
 
-/// Where so many fresh tasks go: how many to each node.
+/// Returns the number of fresh tasks sent to each node.
 fn destinations(peers: &mut Peers, tasks: u32) -> Vec<u32> {
     let mut counts = vec![0; peers.settings.nodes];
     for _ in 0..tasks {
@@ -69,7 +69,7 @@ fn destinations(peers: &mut Peers, tasks: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_node_that_has_heard_of_nobody_keeps_its_tasks_and_asks_nobody() {
+fn isolated_node_keeps_its_tasks() {
     for policy in ["malcolm", "frozen", "rsteal", "jsq", "po2", "jbt", "random"] {
         let mut peers = Peers::new(settings(policy, 4, 2));
         peers.set_waiting(100);
@@ -85,41 +85,46 @@ fn a_node_that_has_heard_of_nobody_keeps_its_tasks_and_asks_nobody() {
 }
 
 #[test]
-fn baselines_go_by_the_tasks_that_wait_and_by_what_they_sent() {
-    let counts = destinations(&mut told("jsq", &[5, 3, 1, 3]), 5);
+fn baselines_use_waiting_and_sent_tasks() {
+    let counts = destinations(&mut node_with_loads("jsq", &[5, 3, 1, 3]), 5);
     assert_eq!(
         counts,
         [0, 1, 3, 1],
         "one by one they become equal, and no node is longer than this one"
     );
     assert_eq!(
-        destinations(&mut told("jsq", &[1, 1, 1]), 4),
+        destinations(&mut node_with_loads("jsq", &[1, 1, 1]), 4),
         [4, 0, 0],
         "this one when it is as short"
     );
-    let mut ties = told("jsq", &[9, 0, 0, 0]);
+    let mut ties = node_with_loads("jsq", &[9, 0, 0, 0]);
     assert_eq!(destinations(&mut ties, 27), [0, 9, 9, 9]);
 
-    // The longest is never taken, and the shortest whenever it is drawn: in half of all pairs of four nodes.
-    let shortest = |_| told("po2", &[2, 9, 0, 1]).destination();
+    // The longest is never taken; the shortest is taken whenever it is drawn: in half of all pairs of four
+    // nodes.
+    let shortest = |_| node_with_loads("po2", &[2, 9, 0, 1]).destination();
     assert_eq!(shortest(()), shortest(()), "equal seeds decide alike");
-    let mut peers = told("po2", &[2000, 9000, 0, 1000]);
+    let mut peers = node_with_loads("po2", &[2000, 9000, 0, 1000]);
     let counts = destinations(&mut peers, 900);
     assert_eq!(counts[1], 0);
     assert!((350..550).contains(&counts[2]) && counts[0] > 100 && counts[3] > 200, "{counts:?}");
 
-    let counts = destinations(&mut told("jbt(below=3)", &[9, 1, 5, 0]), 5);
+    let counts = destinations(&mut node_with_loads("jbt(below=3)", &[9, 1, 5, 0]), 5);
     assert_eq!(counts, [0, 2, 0, 3], "as long as any is below 3");
-    let counts = destinations(&mut told("jbt(below=3)", &[9, 9, 9, 9]), 400);
+    let counts = destinations(&mut node_with_loads("jbt(below=3)", &[9, 9, 9, 9]), 400);
     assert!(counts.iter().all(|count| (60..140).contains(count)), "else any: {counts:?}");
-    assert_eq!(destinations(&mut told("jbt", &[1, 0, 0]), 9), [9, 0, 0]);
+    assert_eq!(destinations(&mut node_with_loads("jbt", &[1, 0, 0]), 9), [9, 0, 0]);
     for policy in ["random", "rsteal", "malcolm(migrate=off)"] {
-        assert_eq!(destinations(&mut told(policy, &[99, 0, 0]), 9), [9, 0, 0], "{policy}");
+        assert_eq!(
+            destinations(&mut node_with_loads(policy, &[99, 0, 0]), 9),
+            [9, 0, 0],
+            "{policy}"
+        );
     }
 }
 
 #[test]
-fn a_node_that_runs_dry_asks_and_one_with_tasks_does_not() {
+fn only_idle_nodes_ask_for_tasks() {
     for (policy, asks) in [
         ("rsteal", true),
         ("malcolm", true),
@@ -128,7 +133,7 @@ fn a_node_that_runs_dry_asks_and_one_with_tasks_does_not() {
         ("jsq", false),
         ("random", false),
     ] {
-        let mut peers = told(policy, &[0, 1, 1, 1]);
+        let mut peers = node_with_loads(policy, &[0, 1, 1, 1]);
         let mut counts = [0; 4];
         for _ in 0..1000 {
             if let Some(victim) = peers.done(50_000) {
@@ -141,14 +146,14 @@ fn a_node_that_runs_dry_asks_and_one_with_tasks_does_not() {
         assert_eq!(peers.totals().steals, u64::from(counts.iter().sum::<u32>()));
         peers.set_waiting(1);
         assert!((0..100).all(|_| peers.done(1000).is_none()), "{policy}");
-        // The queue as it is now decides, and nothing of what it was.
+        // Only the current queue counts.
         peers.set_waiting(0);
         assert_eq!((0..100).any(|_| peers.done(1000).is_some()), asks, "{policy}");
     }
 }
 
 #[test]
-fn heartbeats_tell_what_was_done_in_the_period_that_they_end() {
+fn heartbeat_reports_its_own_period() {
     let mut rack = rack("jsq", 2);
     beats(&mut rack, 1);
     let node = &mut rack[0];
@@ -161,17 +166,17 @@ fn heartbeats_tell_what_was_done_in_the_period_that_they_end() {
     node.failed();
     node.set_waiting(3);
     let first = beat(&mut rack, 0);
-    let done = Done { migrations: 2, steals: 0, failed_tasks: 1, failed_steals: 2 };
+    let done = BeatStatistics { migrations: 2, steals: 0, failed_tasks: 1, failed_steals: 2 };
     assert_eq!((first.done, first.number, first.waiting), (done, 2, 3));
     assert_eq!(first.load, 3.0 * 80.0 / (4.0 * 64.0));
     let second = beat(&mut rack, 0);
-    assert_eq!((second.done, second.number), (Done::default(), 3));
+    assert_eq!((second.done, second.number), (BeatStatistics::default(), 3));
     let Totals { migrations, given, failed_steals, failed_tasks, .. } = *rack[0].totals();
     assert_eq!([migrations, given, failed_steals, failed_tasks], [2, 1, 2, 1]);
 }
 
 #[test]
-fn a_silent_node_is_left_out_until_it_is_heard_again() {
+fn silent_node_is_excluded_until_it_returns() {
     for policy in ["malcolm", "rsteal", "jsq"] {
         let mut rack = rack(policy, 4);
         beats(&mut rack, 3);
@@ -193,19 +198,19 @@ fn a_silent_node_is_left_out_until_it_is_heard_again() {
         if let Some((migration, stealing)) = rack[0].probabilities() {
             assert_eq!((migration[2], stealing[2]), (0.0, 0.0));
         }
-        // What was under way from its last life is heard no more once it is back.
+        // Messages of its last life that are still in flight are refused after its return.
         rack[2] = Peers::new(Settings { born: 9, ..settings(policy, 4, 2) });
         let number = rack[0].number;
         beat(&mut rack, 0);
         let back = beat(&mut rack, 2);
         assert_eq!(rack[0].live(), [1, 2, 3], "{policy}");
         assert_eq!(back.number, number + 2, "it takes up the count of those that are there");
-        assert_eq!(rack[0].hear(&last), Err(Refusal::Old));
+        assert_eq!(rack[0].receive_heartbeat(&last), Err(Refusal::Old));
     }
 }
 
 #[test]
-fn what_cannot_be_is_counted_by_its_reason_and_changes_nothing() {
+fn invalid_message_is_counted_and_ignored() {
     let mut rack = rack("malcolm", 3);
     beats(&mut rack, 5);
     let good = alone(&mut rack[1]);
@@ -234,13 +239,13 @@ fn what_cannot_be_is_counted_by_its_reason_and_changes_nothing() {
         (with(|beat| (beat.origin.born, beat.number) = (0, 99)), Refusal::Old),
     ] {
         let counted = peers.refusals().of(reason);
-        assert_eq!(peers.hear(&bad), Err(reason), "{bad:?}");
+        assert_eq!(peers.receive_heartbeat(&bad), Err(reason), "{bad:?}");
         assert_eq!(peers.refusals().of(reason), counted + 1);
     }
     assert_eq!(peers.refusals().total(), 15);
     let mut other = before;
     for peers in [&mut *peers, &mut other] {
-        peers.hear(&good).unwrap();
+        peers.receive_heartbeat(&good).unwrap();
         alone(peers);
     }
     assert_eq!(peers.probabilities(), other.probabilities());
@@ -248,11 +253,11 @@ fn what_cannot_be_is_counted_by_its_reason_and_changes_nothing() {
 }
 
 #[test]
-fn critics_agree_after_so_many_beats_and_take_each_part_once() {
+fn critics_agree_once_per_round() {
     let nodes = 16; // 185 parameters: one part; see below for more
     let mut rack = rack("malcolm", nodes);
     let critic = |peers: &Peers| match &peers.mind {
-        Mind::Learning(learning) => learning.learner.critic().copied().collect::<Vec<_>>(),
+        DecisionRule::Learning(learning) => learning.learner.critic().copied().collect::<Vec<_>>(),
         _ => unreachable!(),
     };
     beats(&mut rack, CONSENSUS_BEATS - 1);
@@ -266,7 +271,7 @@ fn critics_agree_after_so_many_beats_and_take_each_part_once() {
     let (head, values) =
         rack[1].parameters().next().map(|(head, values)| (head, values.to_vec())).unwrap();
     assert_eq!((head.round, head.chunks), (1, 1));
-    let hear = |peers: &mut Peers, head| peers.hear_parameters(&head, values.iter().copied());
+    let hear = |peers: &mut Peers, head| peers.receive_parameters(&head, values.iter().copied());
     let peers = &mut rack[0];
     assert_eq!(hear(peers, head), Err(Refusal::Doubled));
     assert_eq!(hear(peers, Parameters { round: 0, ..head }), Err(Refusal::Old));
@@ -275,16 +280,16 @@ fn critics_agree_after_so_many_beats_and_take_each_part_once() {
     assert_eq!(hear(peers, Parameters { chunks: 2, ..head }), Err(Refusal::Length));
     let origin = Origin { born: 3, ..head.origin };
     assert_eq!(hear(peers, Parameters { origin, ..head }), Err(Refusal::Old));
-    assert_eq!(peers.hear_parameters(&head, values[1..].iter().copied()), Err(Refusal::Length));
+    assert_eq!(peers.receive_parameters(&head, values[1..].iter().copied()), Err(Refusal::Length));
     for (value, refusal) in [(f32::NAN, Refusal::NotFinite), (-1e7, Refusal::OutOfRange)] {
         let mut bad = values.clone();
         bad[7] = value;
-        assert_eq!(peers.hear_parameters(&head, bad.iter().copied()), Err(refusal));
+        assert_eq!(peers.receive_parameters(&head, bad.iter().copied()), Err(refusal));
     }
 
     beat(&mut rack, 0);
     assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_chunks), (1, 0));
-    // A step of the learner, which is small, lies between what was told and what came of it.
+    // A small step of the learner lies between the published and the resulting values.
     for (place, value) in critic(&rack[0]).into_iter().enumerate() {
         let mean = told.iter().map(|critic| critic[place]).sum::<f32>() / nodes as f32;
         assert!((value - mean).abs() < 2e-3, "{place}: {value} for {mean}");
@@ -293,7 +298,7 @@ fn critics_agree_after_so_many_beats_and_take_each_part_once() {
 }
 
 #[test]
-fn parts_that_are_lost_are_counted_and_what_is_not_whole_is_left_out() {
+fn lost_parts_are_counted_and_partial_updates_dropped() {
     let nodes = 24; // 373 parameters: two parts
     let mut rack = rack("malcolm", nodes);
     beats(&mut rack, CONSENSUS_BEATS - 1);
@@ -303,9 +308,9 @@ fn parts_that_are_lost_are_counted_and_what_is_not_whole_is_left_out() {
             rack[node].parameters().map(|(head, values)| (head, values.to_vec())).collect();
         assert_eq!(parts.iter().map(|(_, values)| values.len()).collect::<Vec<_>>(), [256, 117]);
         if node != 0 {
-            rack[0].hear(&told).unwrap();
+            rack[0].receive_heartbeat(&told).unwrap();
             for (head, values) in parts.iter().rev().take(if node < 3 { 1 } else { 2 }) {
-                rack[0].hear_parameters(head, values.iter().copied()).unwrap();
+                rack[0].receive_parameters(head, values.iter().copied()).unwrap();
             }
         }
     }
@@ -314,7 +319,7 @@ fn parts_that_are_lost_are_counted_and_what_is_not_whole_is_left_out() {
 }
 
 #[test]
-fn frozen_policies_go_by_loads_and_never_learn() {
+fn frozen_policies_use_loads_and_never_learn() {
     for (policy, learns) in [("frozen", false), ("malcolm", true)] {
         let mut rack = rack(policy, 3);
         beats(&mut rack, 2);
@@ -358,9 +363,9 @@ proptest! {
             if is_sane {
                 beat.origin = Origin { id, ..peers.origin() };
                 (beat.load, beat.number) = (load as f32 / 4000.0, number);
-                (beat.waiting, beat.done) = (load >> 12, Done { steals: load >> 13, ..Done::default() });
+                (beat.waiting, beat.done) = (load >> 12, BeatStatistics { steals: load >> 13, ..BeatStatistics::default() });
             }
-            _ = peers.hear(&beat);
+            _ = peers.receive_heartbeat(&beat);
             peers.set_waiting(load >> 20);
             _ = (peers.destination(), peers.done(u64::from(load)), peers.asked());
             let own = peers.beat(number * BEAT_NS);
@@ -379,7 +384,7 @@ proptest! {
 }
 
 #[test]
-fn rewards_are_of_loads_that_the_gain_makes_larger_and_policies_see_them_as_they_are() {
+fn gain_scales_rewards_only() {
     let learnt = |policy| {
         let mut rack = rack(policy, 3);
         beats(&mut rack, 2);

@@ -1,30 +1,31 @@
-//! What a dispatcher goes by for its next task, for those who ask why it chose as it did. Looks at all members: not for each packet.
+//! State behind a dispatcher's next decision, for `wedjat explain`. Reads all members, so it is too slow for
+//! each packet.
 
 use arrayvec::ArrayVec;
 
-use super::{Asked, Dispatcher};
+use super::{Dispatcher, ProbedMembers};
 use crate::state::{Load, Member, Presence, View};
 
-/// Members that are told of at most.
+/// Maximum number of reported candidates.
 pub const CANDIDATES_MAX: usize = 8;
 
-/// How a policy comes to the member of its next task.
+/// Method by which a policy selects the member for its next task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
-    /// A member that is believed idle comes first, and there is one.
+pub enum SelectionBasis {
+    /// Takes the first idle member; there is one.
     Idle,
-    /// Members are drawn at random, and the best of them is taken.
+    /// Draws members at random and takes the best of them.
     Drawn,
-    /// The best of all members is taken, any of those that tie.
+    /// Takes the best of all members, or any of several equal ones.
     Best,
-    /// It is the turn of one of them.
+    /// Takes members in turn.
     Turn,
-    /// The task waits until those that are asked about it have answered.
+    /// Waits for the answers of the probed members.
     Asked,
 }
 
-impl Basis {
-    /// The key under which it is reported.
+impl SelectionBasis {
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,78 +38,81 @@ impl Basis {
     }
 }
 
-/// The members that a policy's next decision is between, as far as it looks at some alone.
+/// Members considered by a policy's next decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidates {
-    /// How they come to be these.
-    pub basis: Basis,
-    /// Which they are, in the policy's order; none when it looks at all of them, or at one that other cores may take, too.
-    pub members: Asked,
+    /// Method of selection.
+    pub basis: SelectionBasis,
+    /// The members, in the policy's order. Empty if the policy considers all of them, or an idle one shared
+    /// by all cores.
+    pub members: ProbedMembers,
 }
 
 impl Candidates {
-    /// These members, for that reason.
-    pub fn new(basis: Basis, members: impl IntoIterator<Item = Member>) -> Self {
+    /// Creates candidates.
+    pub fn new(basis: SelectionBasis, members: impl IntoIterator<Item = Member>) -> Self {
         Self { basis, members: members.into_iter().collect() }
     }
 
-    /// All members.
+    /// Returns candidates that stand for all members.
     #[must_use]
     pub fn all() -> Self {
-        Self::new(Basis::Best, [])
+        Self::new(SelectionBasis::Best, [])
     }
 }
 
-/// The idle member that comes next, of policies that take such first: the last of the list, or one that any core may take.
+/// Returns the next idle member for policies that prefer idle members: the last on the list. Empty candidates
+/// stand for an idle member that any core may take.
 pub(super) fn idle_first(view: &View) -> Option<Candidates> {
     let last = view.idle().len().checked_sub(1).map(|last| view.idle().at(last));
     let shared = view.peers().is_some_and(|peers| peers.sharing().idle && peers.has_tokens());
-    (last.is_some() || shared).then(|| Candidates::new(Basis::Idle, last))
+    (last.is_some() || shared).then(|| Candidates::new(SelectionBasis::Idle, last))
 }
 
-/// The same of policies that take such first only where idle members belong to one core at a time.
+/// Same as [`idle_first`], for policies that prefer idle members only with one owner core each.
 pub(super) fn idle_shared(view: &View) -> Option<Candidates> {
     idle_first(view).filter(|_| view.shares_idle())
 }
 
-/// What is believed of one member.
+/// Estimated state of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which it is.
+    /// The member.
     pub member: Member,
-    /// Its last reported load.
+    /// Last reported load.
     pub load: Load,
-    /// What this core has sent it since.
+    /// Load sent to it by this core since the report.
     pub drift: Load,
-    /// Tasks sent there and not answered, over all cores as far as known.
+    /// Number of tasks sent to it and not answered, over all cores, by this core's knowledge.
     pub outstanding: u32,
-    /// It is on the idle list.
+    /// True if it is on the idle list.
     pub is_idle: bool,
-    /// The policy looks at it because it drew it, or because it is its turn.
+    /// True if the policy drew it, or its turn has come.
     pub is_drawn: bool,
 }
 
-/// What a decision is made from.
+/// Inputs of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beliefs {
-    /// How the policy comes to its member.
-    pub basis: Basis,
-    /// Tasks that wait in the pool's queue, and how many may.
+    /// Method of selection.
+    pub basis: SelectionBasis,
+    /// Number of tasks in the pool's queue, and the maximum.
     pub queue: (usize, usize),
-    /// Tasks that a member may have at a time, under a policy with a central queue.
+    /// Maximum number of tasks at a member, under a policy with a central queue.
     pub bound: Option<usize>,
-    /// Members that may be chosen.
+    /// Number of members that the policy may choose.
     pub active: usize,
-    /// Those of them on this core's idle list.
+    /// Number of these on this core's idle list.
     pub idle: usize,
-    /// Members that may not be chosen: silent, out of reach, and others (drained, or not registered yet).
+    /// Numbers of members that it may not choose: silent, unreachable, and others (drained, or not registered
+    /// yet).
     pub out: [usize; 3],
-    /// Those that the policy looks at; else those that are believed to have the least.
+    /// Candidates of the policy; else the members with the fewest estimated tasks.
     pub candidates: ArrayVec<Candidate, CANDIDATES_MAX>,
 }
 
 impl Beliefs {
-    /// Of a dispatcher, before its next task.
+    /// Returns the state of a dispatcher before its next task.
     #[must_use]
     pub fn of(dispatcher: &Dispatcher) -> Self {
         let view = dispatcher.view();
@@ -146,7 +150,7 @@ impl Beliefs {
         }
     }
 
-    /// What was believed of this member, if it is told of.
+    /// Returns the estimate of a member, if it is a candidate.
     #[must_use]
     pub fn candidate(&self, member: Member) -> Option<&Candidate> {
         self.candidates.iter().find(|one| one.member == member)
@@ -154,7 +158,7 @@ impl Beliefs {
 }
 
 impl Candidate {
-    /// As a core believes it now.
+    /// Returns a core's current estimate of a member.
     #[must_use]
     pub fn of(view: &View, member: Member) -> Self {
         let (load, drift) = view.load_and_drift(member);
@@ -162,13 +166,13 @@ impl Candidate {
         Self { member, load, drift, outstanding, is_idle, is_drawn: false }
     }
 
-    /// How much it is believed to have: its place among the others.
+    /// Returns the sort key: the estimated number of tasks.
     fn rank(&self) -> (u32, u64) {
         (self.outstanding, u64::from(self.load.0) + u64::from(self.drift.0))
     }
 }
 
-/// Keeps those that have the least, in order.
+/// Inserts a candidate in order, and keeps the first [`CANDIDATES_MAX`].
 fn insert(kept: &mut ArrayVec<Candidate, CANDIDATES_MAX>, one: Candidate) {
     let place = kept.partition_point(|other| other.rank() <= one.rank());
     if place == CANDIDATES_MAX {

@@ -1,33 +1,35 @@
-//! Central queues: a member holds at most k tasks, and while all are full tasks wait at the dispatcher
-//! (JBSQ, Kogias et al.: R2P2, ATC 2019), or at its one core (cFCFS, with the least k that keeps
-//! members busy).
+//! Central queues: a member holds at most k tasks, and tasks wait at the dispatcher while all members are
+//! full (JBSQ, Kogias et al.: R2P2, ATC 2019). With cFCFS they wait at its single core, and k is the smallest
+//! bound that keeps members busy.
 //!
-//! A pick of nobody means that the task waits: the caller keeps it in a FIFO and offers the first again after
-//! each reply and now and then (another core may have heard that a member has room), until one is refused.
+//! For a pick of `None` the task waits. The caller keeps it in a FIFO. It offers the first task again after
+//! each reply and from time to time, until a refusal. (Another core may have learned of a free place.)
 //!
-//! `cfcfs` chooses k itself, the least with which members are busy enough ([`Measured::bound`]): with one
-//! task at a time a member idles for a round trip R after each task of mean service S, and each more hides
-//! some of that. When R is next to nothing, k = 1 spares every task the wait behind a running one.
+//! `cfcfs` chooses k itself: the smallest bound that keeps members busy enough ([`MemberStatistics::bound`]).
+//! With one task at a time a member idles for a round trip R after each task of mean service time S. Each
+//! further task hides some of that time. If R is nearly 0, k = 1 saves every task the wait behind a running
+//! one.
 //!
-//! A lost task holds its member's place, and with k = 1 the member. So a member's tasks are written off when it is silent for
-//! much longer than tasks take, or when its own report does not count them ([`super::silence`]). The patience doubles with each
-//! write-off that loss does not explain: a stalled member must not collect tasks. Where no task can be lost on its way, as in
-//! an agent, silence means nothing unless a time is given for it.
+//! A lost task occupies a place of its member; with k = 1 it blocks the member. So a member's tasks are
+//! written off after a silence much longer than its tasks take, or if its own report does not count them
+//! ([`super::silence`]). The patience doubles with each write-off not explained by loss, because a stalled
+//! member must not collect tasks. In an agent no task can be lost in flight. There silence has no effect
+//! without a configured time.
 
 use rand::Rng as _;
 
-use super::measured::{Measured, Notes};
-use super::silence::{Counts, Patience, Silences, Watched};
+use super::measured::{MemberStatistics, ReplyNotes};
+use super::silence::{Counts, Patience, SilenceTracker, SilenceWatch};
 use super::slots::{self, Slots};
-use super::structure::{Found, Front, Losses, Rank, Ranks};
+use super::structure::{Front, Losses, Rank, RankedMember, Ranks};
 use super::{
     AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Reports, Rng, Runs, Task,
 };
-use crate::state::{Member, Report, Sharing, View, Words};
+use crate::state::{Member, MemberStates, Report, Sharing, View};
 
 /// `jbsq`.
 pub const GIVEN: Entry = Entry {
-    parameters: &[Parameter::whole("k", 2.0, (1.0, 64.0)), SILENCE],
+    parameters: &[Parameter::integer("k", 2.0, (1.0, 64.0)), SILENCE],
     runs: Runs::LeafHolding,
     sharing: Sharing::NOTHING.with_idle(),
     bound: |v| Some(v[0] as u32),
@@ -52,58 +54,58 @@ pub const CHOSEN: Entry = Entry {
     )
 };
 
-/// Tasks at a member that is silent for so many milliseconds are lost; 0: as services suggest.
+/// Milliseconds of silence after which a member's tasks are lost; 0 derives the time from service times.
 const SILENCE: Parameter = Parameter::new("silence-ms", 0.0, (0.0, 1e6));
 
 fn ms(milliseconds: f64) -> Option<u64> {
     (milliseconds > 0.0).then_some((milliseconds * 1e6) as u64)
 }
 
-/// As in [`super::shortest`].
+/// Maximum number of outdated counts that one pick corrects.
 const CORRECTIONS: usize = 8;
-/// Members looked at when all seem full and other cores may know better.
+/// Number of members to check if all seem full and other cores may know better.
 const LOOKS: usize = 32;
-/// Bound that `cfcfs` starts with, and keeps while members tell no service times.
+/// Initial bound of `cfcfs`, kept in pools without service times in their replies.
 const START: usize = 2;
-/// Of so many answers one is measured whole where the bound is given.
+/// With a fixed bound, one of this many replies is measured fully.
 const SAMPLE: u32 = 64;
-/// Between two looks for silent members there is no more than this.
+/// Maximum interval between checks for silent members.
 const CHECK_MOST_NS: u64 = 1_000_000;
 
-/// A run of choices.
+/// Front of the ranks during a run of picks.
 type Run = <Ranks as Rank>::Front;
 
-/// A bound on each member's tasks.
+/// Policy that bounds the tasks at each member.
 #[derive(Clone, Debug)]
 pub struct Bounded {
-    /// Tasks at a member that is silent for so long are lost; `None`: for as long as [`Silences`] says.
+    /// Silence after which a member's tasks are lost; `None` takes the time from [`SilenceTracker`].
     silence_ns: Option<u64>,
-    /// No task is lost on its way: whoever holds one is slow, or its end will be told.
+    /// True if no task is lost in flight. A member that holds one is slow, or its exit will be reported.
     lossless: bool,
-    /// Replies carry the member's queue.
+    /// True if replies carry the member's queue.
     replies_report: bool,
     next_check_ns: u64,
-    watched: Vec<Watched>,
-    silences: Silences,
-    room: Room,
-    /// Members' places, where cores share them; the room is looked at otherwise.
+    watched: Vec<SilenceWatch>,
+    silences: SilenceTracker,
+    room: FreePlaces,
+    /// Places of members, if cores share them. Otherwise `room` has the free ones.
     slots: Slots,
-    /// The bound that they have agreed on, where each would find its own.
+    /// Bound agreed between the cores, if each would choose its own.
     shared: Option<usize>,
-    heard: Heard,
+    heard: ReplyMeasurements,
     losses: Losses,
 }
 
-/// When a member last got a task while it had none, or answered; and whether that task is alone since it was sent, for
-/// all that this core has sent. (Waiting behind another core's task counts as its round trip: the more cores, the more
-/// a member must have to be busy.)
+/// Time of a member's last reply, or of a task sent to it while it had none. The flag is true if that task is
+/// alone there, counting only this core's tasks. (A wait behind another core's task adds to the round trip.
+/// So with more cores a member needs more tasks to be busy.)
 #[derive(Clone, Copy, Debug)]
-struct Touched {
-    /// Time and, in the lowest bit, the rest: one word to write for each task.
+struct LastActivity {
+    /// Time, with the flag in the lowest bit: one word to write for each task.
     word: u64,
 }
 
-impl Touched {
+impl LastActivity {
     #[inline(always)]
     fn new(now_ns: u64, alone: bool) -> Self {
         Self { word: now_ns << 1 | u64::from(alone) }
@@ -119,7 +121,7 @@ impl Touched {
         self.word & 1 == 1
     }
 
-    /// Another task follows, where there were so many.
+    /// Records another task for a member that had `queue` tasks.
     #[inline(always)]
     fn follow(&mut self, queue: u32, first: Self) {
         match queue {
@@ -129,35 +131,35 @@ impl Touched {
     }
 }
 
-/// The bound on each member's tasks, and what it is judged by.
+/// Bound on each member's tasks, and the measurements for its choice.
 #[derive(Clone, Debug)]
 struct Bound {
     tasks: usize,
     adapts: bool,
-    /// Those that share the tasks.
+    /// Number of members that share the tasks.
     members: usize,
     cores: usize,
-    measured: Measured,
-    /// Answers in a window of these.
+    measured: MemberStatistics,
+    /// Number of replies in a window.
     due: u64,
-    /// Answers that told a service.
+    /// Number of replies with a service time.
     answers: u32,
 }
 
 impl Bound {
-    /// So many members share the tasks of so many cores.
+    /// Sets the numbers of members and cores that share the tasks.
     fn share(&mut self, members: usize, cores: usize) {
         (self.members, self.cores) = (members, cores);
         self.due = self.measured.due(members, cores);
     }
 
-    /// Ends a window of answers, and begins the next.
+    /// Ends a window of replies and begins the next.
     #[cold]
     #[inline(never)]
-    fn judge(&mut self, notes: Notes, now_ns: u64) -> Notes {
+    fn judge(&mut self, notes: ReplyNotes, now_ns: u64) -> ReplyNotes {
         self.measured.notes = notes;
         self.measured.look(now_ns, self.members, self.cores, self.tasks);
-        if self.adapts && self.measured.is_known() {
+        if self.adapts && self.measured.is_warm() {
             self.tasks = self.measured.bound();
         }
         self.due = self.measured.due(self.members, self.cores);
@@ -165,39 +167,40 @@ impl Bound {
     }
 }
 
-/// What members' answers tell.
+/// Measurements from members' replies.
 #[derive(Clone, Debug)]
-struct Heard {
-    touched: Vec<Touched>,
+struct ReplyMeasurements {
+    touched: Vec<LastActivity>,
     bound: Bound,
 }
 
-impl Heard {
-    /// For a run of answers of so many members at one time.
+impl ReplyMeasurements {
+    /// Starts a run of replies at one time, of `members` members.
     #[inline(always)]
-    fn listen(&mut self, now_ns: u64, members: usize, adapts: bool) -> Hearing<'_> {
+    fn listen(&mut self, now_ns: u64, members: usize, adapts: bool) -> ReplyRun<'_> {
         let touched = &mut self.touched[..members];
         let (notes, answers) = (self.bound.measured.notes, self.bound.answers);
-        Hearing { adapts, notes, answers, now_ns, touched, bound: &mut self.bound }
+        ReplyRun { adapts, notes, answers, now_ns, touched, bound: &mut self.bound }
     }
 }
 
-/// What a run of answers tells.
-struct Hearing<'a> {
+/// Measurements during a run of replies.
+struct ReplyRun<'a> {
     adapts: bool,
-    notes: Notes,
+    notes: ReplyNotes,
     answers: u32,
     now_ns: u64,
-    touched: &'a mut [Touched],
+    touched: &'a mut [LastActivity],
     bound: &'a mut Bound,
 }
 
-impl Hearing<'_> {
-    /// A member answered. A bound that is given needs the longest service alone, and the rest now and then.
+impl ReplyRun<'_> {
+    /// Records a reply. A fixed bound needs only the longest service time, and a full measurement from time
+    /// to time.
     #[inline(always)]
     fn answered(&mut self, report: &Report) {
         let touched = &mut self.touched[report.member.index()];
-        let before = std::mem::replace(touched, Touched::new(self.now_ns, false));
+        let before = std::mem::replace(touched, LastActivity::new(self.now_ns, false));
         if report.service_ns == 0 {
             return;
         }
@@ -212,30 +215,31 @@ impl Hearing<'_> {
         }
     }
 
-    /// The run is over.
+    /// Ends the run.
     #[inline(always)]
     fn end(self) {
         (self.bound.measured.notes, self.bound.answers) = (self.notes, self.answers);
     }
 }
 
-/// Who has room, and the cores that send to the same members: this one does not hear of the others' tasks.
+/// Members with free places, and the cores that send to the same members. Tasks of other cores do not update
+/// it.
 #[derive(Clone, Debug)]
-struct Room {
+struct FreePlaces {
     ranks: Ranks,
     core: Core,
-    /// Where to look next for what the other cores changed.
+    /// Position of the next check for changes by other cores.
     cursor: usize,
 }
 
-impl Room {
-    /// All members are full, as far as known.
+impl FreePlaces {
+    /// Returns true if all members are full by this core's knowledge.
     #[inline(always)]
     fn is_full(&self, bound: usize) -> bool {
         self.ranks.least() >= bound
     }
 
-    /// Looks at some members whose tasks other cores may have heard of.
+    /// Checks some members, whose counts other cores may have changed.
     #[cold]
     fn look_around(&mut self, view: &View) {
         let active = view.active();
@@ -246,7 +250,7 @@ impl Room {
         }
     }
 
-    /// All members seem full; other cores may have heard that one is not.
+    /// Checks some members once all seem full, because other cores may have changed their counts.
     #[cold]
     #[inline(never)]
     fn look_again(&mut self, front: Run, view: &View) -> Run {
@@ -258,17 +262,17 @@ impl Room {
         self.ranks.open()
     }
 
-    /// A member with room, its queue as the view has it, and the front that it is of. As in [`super::shortest`] a core
-    /// that is alone looks nothing up.
+    /// Returns a member with a free place and its queue from the view, and the front. A single core looks
+    /// nothing up.
     #[inline(always)]
     fn first(
         &mut self,
         front: Run,
         bound: usize,
-        words: Words<'_>,
+        words: MemberStates<'_>,
         view: &View,
         rng: &mut Rng,
-    ) -> (Run, Option<Found>) {
+    ) -> (Run, Option<RankedMember>) {
         let (mut front, mut looks) = (front, CORRECTIONS);
         if !front.is_empty() {
             if self.is_full(bound) {
@@ -289,13 +293,13 @@ impl Room {
                 looks -= 1;
             }
         }
-        let mut state = rng.clone(); // what is lent lies in memory from then on
+        let mut state = rng.clone(); // copied, because a borrowed value lives in memory
         let found = self.look(looks, front, bound, view, &mut state);
         *rng = state;
         found
     }
 
-    /// As [`Self::first`], looking so many times.
+    /// Same as [`Self::first`], with up to `looks` checks.
     #[cold]
     #[inline(never)]
     fn look(
@@ -305,7 +309,7 @@ impl Room {
         bound: usize,
         view: &View,
         rng: &mut Rng,
-    ) -> (Run, Option<Found>) {
+    ) -> (Run, Option<RankedMember>) {
         for _ in 0..looks {
             if front.is_empty() {
                 let Some(next) = self.ranks.reopen(front) else { break };
@@ -329,12 +333,12 @@ impl Room {
 }
 
 impl Bounded {
-    /// At most `bound` tasks at a member; those at a member that is silent for `silence_ns` are lost, or for
-    /// longer than services suggest.
+    /// Creates a policy with at most `bound` tasks at a member. Tasks are lost at a member that is silent for
+    /// `silence_ns`; `None` derives the time from service times.
     #[must_use]
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
-        let room = Room { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
-        let measured = Measured::default();
+        let room = FreePlaces { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
+        let measured = MemberStatistics::default();
         let bound = Bound {
             tasks: bound,
             adapts: false,
@@ -344,7 +348,7 @@ impl Bounded {
             due: 0,
             answers: 0,
         };
-        let heard = Heard { touched: Vec::new(), bound };
+        let heard = ReplyMeasurements { touched: Vec::new(), bound };
         let losses = Losses::default();
         Self {
             silence_ns,
@@ -352,7 +356,7 @@ impl Bounded {
             replies_report: true,
             next_check_ns: 0,
             watched: Vec::new(),
-            silences: Silences::default(),
+            silences: SilenceTracker::default(),
             room,
             slots: Slots::default(),
             shared: None,
@@ -361,7 +365,7 @@ impl Bounded {
         }
     }
 
-    /// With a bound that it chooses itself.
+    /// Creates a policy that chooses its bound.
     #[must_use]
     pub fn adaptive(silence_ns: Option<u64>) -> Self {
         let mut adaptive = Self::new(START, silence_ns);
@@ -369,24 +373,25 @@ impl Bounded {
         adaptive
     }
 
-    /// The bound as it is now.
+    /// Returns the current bound.
     #[must_use]
     pub fn bound(&self) -> usize {
         self.heard.bound.tasks
     }
 
-    /// The hand-over as measured: from a task's sending to its answer, less the time that it took; 0 until one was.
+    /// Returns the measured hand-over time: from a task's sending to its reply, minus its service time. 0
+    /// before the first measurement.
     #[must_use]
     pub fn round_trip_ns(&self) -> f64 {
         self.heard.bound.measured.round_trip_ns()
     }
 
-    /// As one by one, but a member is found and counted up in one go.
+    /// Same as one by one, but finds and increments a member in one step.
     #[inline(always)]
-    fn pick_some(&mut self, picks: Picks<'_>, words: Words<'_>, view: &View, rng: &mut Rng) {
+    fn pick_some(&mut self, picks: Picks<'_>, words: MemberStates<'_>, view: &View, rng: &mut Rng) {
         let (room, heard) = (&mut self.room, &mut self.heard);
         let (bound, touched) = (heard.bound.tasks, &mut heard.touched[..]);
-        let first = Touched::new(view.now_ns(), true);
+        let first = LastActivity::new(view.now_ns(), true);
         let mut front = room.ranks.open();
         for pick in picks {
             let found;
@@ -403,9 +408,9 @@ impl Bounded {
         room.ranks.close(front);
     }
 
-    /// As one by one, where cores share the members' places.
+    /// Same as one by one, for cores that share the members' places.
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
-        let first = Touched::new(view.now_ns(), true);
+        let first = LastActivity::new(view.now_ns(), true);
         let bound = self.shared_bound();
         for pick in picks {
             let taken = self.slots.take(bound, view);
@@ -417,7 +422,7 @@ impl Bounded {
         }
     }
 
-    /// As one by one, where cores share the members' places.
+    /// Same as one by one, for cores that share the members' places.
     fn reply_shared(&mut self, reports: &[Report], view: &mut View) -> usize {
         let (now_ns, adapts) = (view.now_ns(), self.heard.bound.adapts);
         let mut parts = view.parts();
@@ -433,27 +438,27 @@ impl Bounded {
         surplus
     }
 
-    /// The bound where cores share the members' places.
+    /// Returns the bound for cores that share the members' places.
     fn shared_bound(&self) -> usize {
         self.shared.unwrap_or(self.heard.bound.tasks)
     }
 
-    /// Agrees with the other cores on it.
+    /// Agrees with all cores on that bound.
     fn agree(&mut self, view: &View) {
         let Bound { adapts, tasks, ref measured, .. } = self.heard.bound;
-        let own = measured.is_known().then(|| tasks.min(slots::MOST));
+        let own = measured.is_warm().then(|| tasks.min(slots::MOST));
         self.shared = match (adapts, view.peers()) {
             (true, Some(peers)) => Some(peers.bound(own).unwrap_or(START)),
             _ => None,
         };
     }
 
-    /// Rows of tokens for places.
+    /// Returns the number of rows of tokens for places.
     fn rows(&self) -> usize {
         if self.heard.bound.adapts { slots::MOST } else { self.heard.bound.tasks }
     }
 
-    /// As one by one. A function for each case: beside others the loop's values do not stay in registers.
+    /// Same as one by one. A separate function for each case, so that the loop's values stay in registers.
     #[inline(never)]
     fn reply_some<const ALONE: bool, const ADAPTS: bool>(
         &mut self,
@@ -479,7 +484,7 @@ impl Bounded {
         parts.surplus
     }
 
-    /// Limits for the next check; `None` where no task is lost.
+    /// Returns the limits for the next check; `None` if no task can be lost.
     fn patience(&self) -> Option<Patience> {
         let (measured, silences) = (&self.heard.bound.measured, &self.silences);
         let cores = self.room.core.count;
@@ -491,7 +496,7 @@ impl Bounded {
         Some(Patience { silence_ns, trip_ns, explained, denials, cores })
     }
 
-    /// Writes off a member's lost tasks, at one of the cores; true if there were any.
+    /// Checks a member and writes off its lost tasks, on one of the cores. Returns true if there were any.
     fn watch(&mut self, member: Member, patience: Patience, view: &mut View) -> bool {
         let (now_ns, reports) = (view.now_ns(), view.reports(member));
         let outstanding = view.outstanding_now(member);
@@ -506,12 +511,14 @@ impl Bounded {
             touched_ns: touched.at_ns(),
         };
         if self.room.core.count > 1 && !watched.is_quiet(&counts) {
-            // By another core, as far as this one knows.
-            *touched = Touched::new(now_ns, touched.is_alone());
+            // Stands for a task or reply of another core, at an unknown time.
+            *touched = LastActivity::new(now_ns, touched.is_alone());
             counts.touched_ns = now_ns;
         }
-        let believed =
-            (view.reported_most(member).whole_tasks(), view.believed_most(member).whole_tasks());
+        let believed = (
+            view.reported_most(member).rounded_tasks(),
+            view.largest_estimate(member).rounded_tasks(),
+        );
         let silences = (&mut self.silences, view.members());
         let is_ours = self.room.core.looks_after(member);
         let lost = watched.check(counts, believed, patience, silences, is_ours);
@@ -551,7 +558,7 @@ impl Policy for Bounded {
 
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.room.ranks.add(member);
-        let first = Touched::new(view.now_ns(), true);
+        let first = LastActivity::new(view.now_ns(), true);
         self.heard.touched[member.index()].follow(self.room.ranks.queue(member) - 1, first);
     }
 
@@ -564,7 +571,7 @@ impl Policy for Bounded {
             hearing.end();
         }
         self.room.ranks.set(report.member, left);
-        // A keep-alive ends no silence: the worker may live and its task be lost.
+        // A keep-alive does not end a silence: the worker may be alive and its task lost.
         self.watched[report.member.index()].reported();
     }
 
@@ -579,8 +586,8 @@ impl Policy for Bounded {
         self.lossless = caller.lossless;
         self.replies_report = caller.reports == Reports::Replies;
         self.losses.resize(view.members());
-        self.watched.resize(view.members(), Watched::default());
-        self.heard.touched.resize(view.members(), Touched::new(view.now_ns(), false));
+        self.watched.resize(view.members(), SilenceWatch::default());
+        self.heard.touched.resize(view.members(), LastActivity::new(view.now_ns(), false));
         self.room.ranks.rank(view.members(), view.active().iter().copied());
         self.heard.bound.share(self.room.ranks.len(), caller.core.count);
         self.agree(view);
@@ -598,7 +605,7 @@ impl Policy for Bounded {
         if now_ns < self.next_check_ns {
             return;
         }
-        // A member whose bound is filled by lost tasks would never be heard of again.
+        // Without this check, a member full of lost tasks would never get a task and so never reply.
         let patience = self.patience();
         let pause_ns = patience.map_or(CHECK_MOST_NS, |patience| patience.silence_ns / 4);
         self.next_check_ns = now_ns.saturating_add(pause_ns.min(CHECK_MOST_NS));

@@ -1,62 +1,63 @@
-//! What a node and the simulator drive a policy by: it counts what is sent and answered, so the two cannot differ in that.
+//! Driver of a policy, for nodes and the simulator. It counts tasks sent and answered, so both count alike.
 
 use std::collections::VecDeque;
 
 use rand::{Rng as _, SeedableRng};
 
-use super::asking::{Answer, Asking, Probe};
+use super::asking::{Answer, PendingProbes, Probe};
 use super::{
-    AnyPolicy, Basis, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec, Rng, Task,
+    AnyPolicy, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec, Rng,
+    SelectionBasis, Task,
 };
 use crate::limits::{QUEUE, QUEUE_MAX};
 use crate::reason::DropReason;
-use crate::state::{Exchange, Heard, Member, Peers, Report, Sharing, Topic, View};
+use crate::state::{Exchange, Member, Peers, RemoteUpdate, Report, Sharing, Topic, View};
 
-/// What becomes of a task that finds its pool's queue full.
+/// Treatment of a task that finds its pool's queue full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overflow {
-    /// It is dropped and counted.
+    /// Drops and counts it.
     #[default]
     Drop,
-    /// It is given back to its client, undone.
+    /// Returns it undone to its client.
     Refuse,
 }
 
-/// How members tell their queues.
+/// Source of members' load reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reports {
-    /// With every reply.
+    /// Every reply carries a report.
     #[default]
     Replies,
-    /// In messages of their own, when and to whom the policy has them tell ([`super::member::Notify`]), or when they are asked for
-    /// the policy: replies tell nothing.
+    /// Members send reports as messages, at times and to dispatchers chosen by the policy
+    /// ([`super::member::Notify`]), or in answer to probes. Replies carry no report.
     Messages,
 }
 
-/// The tasks that wait for a dispatcher's members, which others keep.
+/// Count of the tasks that wait for a dispatcher's members. The caller stores the tasks themselves.
 #[derive(Clone, Debug)]
 struct Backlog {
     waiting: usize,
     bound: usize,
     overflow: Overflow,
-    /// Tasks wait also while no member is there.
+    /// True if tasks may wait while no member is present.
     without_members: bool,
-    /// Since when they wait, as far as there is memory for it, where other cores are to know.
+    /// Arrival times of waiting tasks, as far as memory allows, for other cores.
     since_ns: VecDeque<u64>,
 }
 
-/// A policy that is to take another's place between bursts, with the memory that it needs for its members.
+/// A policy that will replace another one between bursts, with all memory it needs for its members.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedPolicy {
     policy: AnyPolicy,
     holds: bool,
     sharing: Sharing,
 }
 
-impl Prepared {
-    /// For a core's view of so many members.
+impl PreparedPolicy {
+    /// Creates the policy for a core's view of `members` members.
     #[must_use]
     pub fn new(spec: &PolicySpec, members: usize, core: Core) -> Self {
         let mut policy = spec.build();
@@ -67,8 +68,9 @@ impl Prepared {
     }
 }
 
-/// One core's scheduler of one pool: a policy, what it decides on, its random source, and how many tasks wait. It shares no cache
-/// lines with what other cores write; neighbouring ones are fetched in pairs.
+/// One core's scheduler of one pool: a policy, its view, its random source, and the count of waiting tasks.
+/// Aligned to two cache lines, which the CPU prefetches in pairs, so that it shares none with other cores'
+/// writes.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Dispatcher {
@@ -78,14 +80,14 @@ pub struct Dispatcher {
     caller: Caller,
     holds: bool,
     backlog: Backlog,
-    /// The policy asks some members about each task.
+    /// True if the policy probes members for each task.
     probes: bool,
-    /// What it asks them, where that takes messages.
-    asking: Option<Box<Asking>>,
+    /// State of the probes, if they are messages.
+    asking: Option<Box<PendingProbes>>,
 }
 
 impl Dispatcher {
-    /// A dispatcher on `core`. Equal seeds and equal calls give equal choices.
+    /// Creates a dispatcher on `core`. Equal seeds and equal calls give equal choices.
     #[must_use]
     pub fn new(spec: &PolicySpec, mut view: View, core: Core, seed: u64) -> Self {
         view.set_sharing(spec.entry().sharing);
@@ -106,13 +108,13 @@ impl Dispatcher {
         dispatcher
     }
 
-    /// What the policy derives from the members, the view or its caller is stale.
+    /// Recomputes the policy's derived state after a change of members, view or caller.
     pub fn review_members(&mut self) {
         self.policy.on_members(self.caller, &mut self.view);
     }
 
-    /// Says how members tell their queues; before the first task. Where they do so in messages, none is believed idle before it
-    /// says so.
+    /// Sets the source of load reports, before the first task. With messages, no member counts as idle before
+    /// its first report.
     pub fn set_reports(&mut self, reports: Reports) {
         self.caller.reports = reports;
         if reports == Reports::Messages {
@@ -124,79 +126,79 @@ impl Dispatcher {
         self.review_members();
     }
 
-    /// Tasks wait for the answers of those that are asked about them.
+    /// Makes tasks wait for the answers to their probes.
     fn ask_in_messages(&mut self) {
-        // Room for as many as usual, too: the bound may be raised while it runs.
+        // Allocates the usual maximum, because the bound may be raised later.
         let waiting = self.backlog.bound.clamp(QUEUE, QUEUE_MAX);
-        let asking = Asking::new(self.view.members(), waiting);
+        let asking = PendingProbes::new(self.view.members(), waiting);
         self.view.set_queues(asking.queues());
         self.asking = Some(Box::new(asking));
         self.holds = true;
     }
 
-    /// Members are asked about each task in messages ([`Dispatcher::next_probe`]), and each waits for their answers.
+    /// Returns true if each task waits for probes sent as messages ([`Dispatcher::next_probe`]).
     #[inline]
     #[must_use]
     pub fn asks(&self) -> bool {
         self.asking.is_some()
     }
 
-    /// The next member that is to be asked for its queue.
+    /// Returns the next member to probe.
     #[inline]
     pub fn next_probe(&mut self) -> Option<Probe> {
         self.asking.as_mut()?.next_probe()
     }
 
-    /// A member that was asked under this number had so many tasks.
+    /// Processes a member's answer to the probe with this number.
     pub fn answer(&mut self, member: Member, number: u16, queue: u32) -> Answer {
         match &mut self.asking {
             Some(asking) => {
-                self.view.note_heard(member);
+                self.view.note_sign_of_life(member);
                 asking.answer(member, number, queue)
             }
             None => Answer::Late,
         }
     }
 
-    /// Members that were asked and did not answer in time, since this was last asked.
+    /// Returns the number of probes without a timely answer since the last call.
     pub fn take_unanswered(&mut self) -> u64 {
         self.asking.as_mut().map_or(0, |asking| asking.take_unanswered())
     }
 
-    /// How members tell their queues.
+    /// Returns the source of load reports.
     #[must_use]
     pub fn reports(&self) -> Reports {
         self.caller.reports
     }
 
-    /// No task is lost on its way, see [`Caller`].
+    /// Declares that no task is lost in transit, see [`Caller`].
     pub fn set_lossless(&mut self) {
         self.caller.lossless = true;
         self.review_members();
     }
 
-    /// The caller carries out benchmark tasks, see [`Caller`].
+    /// Declares that the caller runs benchmark tasks, see [`Caller`].
     pub fn run_benchmarks(&mut self) {
         self.caller.benchmarks = true;
         self.review_members();
     }
 
-    /// The next member that the policy wants a benchmark task for.
+    /// Returns the next member for which the policy requests a benchmark task.
     #[inline]
     pub fn next_benchmark(&mut self) -> Option<Member> {
         self.policy.next_benchmark()
     }
 
-    /// The members that the next decision is between, as far as the policy looks at some alone.
+    /// Returns the candidates of the next decision, for policies that look at some members only.
     #[must_use]
     pub fn candidates(&self) -> Candidates {
         if self.asking.is_some() {
-            return Candidates::new(Basis::Asked, []);
+            return Candidates::new(SelectionBasis::Asked, []);
         }
         self.policy.candidates(&self.view, &mut self.rng.clone())
     }
 
-    /// Chooses for a run of tasks, counting each as sent.
+    /// Chooses a member for each task of a run, and counts each as sent.
     #[inline]
     pub fn schedule(&mut self, tasks: &[Task], picks: Picks<'_>) {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
@@ -205,27 +207,28 @@ impl Dispatcher {
         }
     }
 
-    /// Takes what another core (the `other`th of them) told.
-    fn hear(&mut self, other: usize, topic: Topic, messages: &[(Member, u16)]) {
+    /// Processes messages of remote core `other`.
+    fn receive_update(&mut self, other: usize, topic: Topic, messages: &[(Member, u16)]) {
         for &(member, value) in messages {
-            if self.view.hear(other, topic, member, value) {
-                self.policy.on_told(member, &mut self.view);
+            if self.view.receive(other, topic, member, value) {
+                self.policy.on_remote_update(member, &mut self.view);
             }
         }
     }
 
-    /// Some of what another core told was lost: looks up what it told last of every member.
+    /// Re-reads the last published value of every member from remote core `other`, after some of its messages
+    /// were lost.
     #[cold]
-    fn hear_again(&mut self, other: usize) {
+    fn resynchronize(&mut self, other: usize) {
         let Some(topic) = self.view.peers().and_then(|peers| peers.sharing().topic) else { return };
         for member in (0..self.view.members() as u16).map(Member) {
-            let told = self.view.told_by(other, member);
-            self.hear(other, topic, &[(member, told)]);
+            let told = self.view.last_published(other, member);
+            self.receive_update(other, topic, &[(member, told)]);
         }
     }
 
-    /// Chooses for a task, counting it as sent. While no member may have it, a task that is not complete has to make room:
-    /// `reclaim` takes one's place away and names its member.
+    /// Chooses a member for a task, and counts it as sent. If no member has a free place, `reclaim` takes the
+    /// place of an incomplete task and returns its member.
     #[inline]
     pub(crate) fn choose(
         &mut self,
@@ -245,7 +248,7 @@ impl Dispatcher {
         }
     }
 
-    /// Chooses for the first task that waits, when those that it asked have answered, counting it as sent.
+    /// Chooses a member for the first waiting task once its probes are answered, and counts it as sent.
     fn choose_answered(&mut self, task: Task) -> Option<Pick> {
         let asking = self.asking.as_mut()?;
         let mut rng = asking.ready(self.view.now_ns())?;
@@ -257,11 +260,12 @@ impl Dispatcher {
         Some(pick)
     }
 
-    /// Decides on a new task: it waits when others wait, else the policy chooses, else it waits. None when it waits: its caller
-    /// puts it last. `reclaim` is as in [`Dispatcher::choose`].
+    /// Decides on a new task. It waits if others wait; otherwise the policy chooses a member, or the task
+    /// waits. Returns `None` if it waits; the caller then appends it to its queue. `reclaim` as in
+    /// [`Dispatcher::choose`].
     ///
     /// # Errors
-    /// Why it neither goes nor waits.
+    /// Reason why the task can neither go nor wait.
     #[inline]
     pub(crate) fn offer(
         &mut self,
@@ -277,10 +281,10 @@ impl Dispatcher {
         self.wait().map(|()| None)
     }
 
-    /// A task that can't go now waits, if its policy lets it or others wait.
+    /// Queues a task that cannot go now, if the policy allows it or other tasks wait.
     ///
     /// # Errors
-    /// Why it may not.
+    /// Reason why it may not wait.
     #[inline]
     pub(crate) fn wait(&mut self) -> Result<(), DropReason> {
         let nobody = || !self.backlog.without_members && self.view.active().is_empty();
@@ -290,13 +294,13 @@ impl Dispatcher {
         self.join()
     }
 
-    /// A task waits.
+    /// Counts a waiting task.
     ///
     /// # Errors
-    /// That no more may.
+    /// If the queue is full.
     #[inline]
     pub(super) fn join(&mut self) -> Result<(), DropReason> {
-        let has_room = |asking: &Asking| asking.has_room();
+        let has_room = |asking: &PendingProbes| asking.has_room();
         if self.backlog.waiting >= self.backlog.bound
             || !self.asking.as_deref().is_none_or(has_room)
         {
@@ -318,7 +322,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// The first task that waits does so no longer.
+    /// Uncounts the first waiting task.
     #[inline]
     pub(crate) fn leave(&mut self) {
         self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
@@ -333,7 +337,7 @@ impl Dispatcher {
         }
     }
 
-    /// The last task that waits does so no longer: there is no room for it.
+    /// Uncounts the last waiting task, because the caller had no room for it.
     pub(crate) fn leave_last(&mut self) {
         if let Some(asking) = &mut self.asking {
             asking.pop_last();
@@ -347,7 +351,7 @@ impl Dispatcher {
         }
     }
 
-    /// A task that waits may go by what another core gave away.
+    /// Returns true if a waiting task may use a place released by another core.
     #[inline]
     #[must_use]
     pub fn may_release(&self) -> bool {
@@ -355,31 +359,31 @@ impl Dispatcher {
         peers.is_some_and(|peers| peers.has_tokens())
     }
 
-    /// Says how many tasks may wait, and what becomes of others; those that wait do so on.
+    /// Sets the bound of the queue and the treatment of excess tasks. Tasks that wait already stay.
     pub fn set_queue(&mut self, bound: usize, overflow: Overflow) {
         (self.backlog.bound, self.backlog.overflow) = (bound, overflow);
     }
 
-    /// With such a queue, see [`Dispatcher::set_queue`].
+    /// Returns the dispatcher with this queue, see [`Dispatcher::set_queue`].
     #[must_use]
     pub fn with_queue(mut self, bound: usize, overflow: Overflow) -> Self {
         self.set_queue(bound, overflow);
         self
     }
 
-    /// How many tasks may wait, and what becomes of others.
+    /// Returns the bound of the queue and the treatment of excess tasks.
     #[inline]
     #[must_use]
     pub fn queue(&self) -> (usize, Overflow) {
         (self.backlog.bound, self.backlog.overflow)
     }
 
-    /// No task begins to wait while no member is there: whoever sent it learns of that at once.
+    /// Refuses tasks while no member is present, so that the sender learns of it at once.
     pub fn refuse_without_members(&mut self) {
         self.backlog.without_members = false;
     }
 
-    /// How many tasks wait.
+    /// Returns the number of waiting tasks.
     #[inline]
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -396,32 +400,33 @@ impl Dispatcher {
         self.policy.on_follow(member, &mut self.view);
     }
 
-    /// Takes `lost` tasks off those outstanding at `member`: nobody will answer them.
+    /// Writes off `lost` tasks outstanding at `member`.
     pub fn write_off(&mut self, member: Member, lost: u32) {
         self.view.write_off(member, lost);
         self.policy.on_written_off(member, &mut self.view);
     }
 
-    /// `surplus` of the answers of `member`, over all cores, were to no task of this node.
+    /// Corrects the counts for `surplus` answers of `member`, over all cores, that belonged to no task of
+    /// this node.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.view.take_back(member, surplus);
         self.policy.on_written_off(member, &mut self.view);
     }
 
-    /// The core that it is on.
+    /// Returns the dispatcher's core.
     #[must_use]
     pub fn core(&self) -> Core {
         self.caller.core
     }
 
-    /// Tells the members' service rates.
+    /// Sets the members' service rates.
     pub fn set_rates(&mut self, rates: &[f64]) {
         self.view.set_rates(rates);
         self.review_members();
     }
 
-    /// Takes the reports that came with replies, in this order; returns how many came from members that had
-    /// no task outstanding. Where members tell their queues otherwise, tasks are counted as answered and no more.
+    /// Processes the reports of replies, in this order. Returns the number of replies from members without
+    /// outstanding tasks. If members report otherwise, only counts the tasks as answered.
     #[inline]
     pub fn reply_run(&mut self, reports: &[Report]) -> usize {
         let surplus = match self.caller.reports {
@@ -434,27 +439,27 @@ impl Dispatcher {
         surplus
     }
 
-    /// Takes the report that came with a reply; false when the member had no task outstanding.
+    /// Processes the report of a reply. Returns false if the member had no outstanding task.
     #[inline]
     pub fn reply(&mut self, report: &Report) -> bool {
         self.reply_run(std::slice::from_ref(report)) == 0
     }
 
-    /// Takes a report that came without a reply, in a keep-alive for instance.
+    /// Processes a report without a reply, for instance from a keep-alive.
     pub fn refresh(&mut self, report: &Report) {
         self.policy.on_reply(report, &mut self.view, &mut self.rng);
         self.view.touch(report.member);
     }
 
-    /// A member says that it is there, and what it has: believed, unless members tell their queues otherwise.
+    /// Processes a member's sign of life with its load. The load counts unless members report otherwise.
     pub fn note_alive(&mut self, report: &Report) {
         match self.caller.reports {
             Reports::Replies => self.refresh(report),
-            Reports::Messages => self.view.note_heard(report.member),
+            Reports::Messages => self.view.note_sign_of_life(report.member),
         }
     }
 
-    /// Lets a member be chosen, or no longer.
+    /// Allows or forbids choosing a member.
     pub fn set_active(&mut self, member: Member, active: bool) {
         if self.view.is_active(member) != active {
             self.view.set_active(member, active);
@@ -462,9 +467,9 @@ impl Dispatcher {
         }
     }
 
-    /// Replaces the policy between bursts, and leaves the old one in its place; what is known of the members stays.
-    /// [`Dispatcher::review_members`] is to follow.
-    pub fn exchange(&mut self, prepared: &mut Prepared) {
+    /// Swaps the policy between bursts and leaves the old one in `prepared`; the view stays. Call
+    /// [`Dispatcher::review_members`] afterwards.
+    pub fn exchange(&mut self, prepared: &mut PreparedPolicy) {
         std::mem::swap(&mut self.policy, &mut prepared.policy);
         std::mem::swap(&mut self.holds, &mut prepared.holds);
         let shared = self.view.peers().map(Peers::sharing);
@@ -472,20 +477,20 @@ impl Dispatcher {
         prepared.sharing = shared.unwrap_or(prepared.sharing);
     }
 
-    /// A task without a pick is to wait, and to be offered again; the first that waits is to wait on.
+    /// Returns true if a task without a pick must wait and be offered again.
     #[inline]
     #[must_use]
     pub fn holds(&self) -> bool {
         self.holds
     }
 
-    /// Lets the policy see time pass.
+    /// Advances the policy's time.
     pub fn tick(&mut self, now_ns: u64) {
         self.view.note_time(now_ns);
         self.policy.on_tick(&mut self.view, &mut self.rng);
     }
 
-    /// The central queue's bound and what it has measured, when it has one.
+    /// Returns the central queue's bound and measurements, if there is one.
     #[must_use]
     pub fn bounded(&self) -> Option<&Bounded> {
         match &self.policy {
@@ -494,14 +499,14 @@ impl Dispatcher {
         }
     }
 
-    /// What it decides on.
+    /// Returns the view.
     #[inline]
     #[must_use]
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// What it decides on, to be changed.
+    /// Returns the view for changes.
     #[inline]
     pub fn view_mut(&mut self) -> &mut View {
         &mut self.view
@@ -515,34 +520,36 @@ impl AsMut<Self> for Dispatcher {
     }
 }
 
-/// Tells a node's other cores what has changed at these dispatchers, one for each pool, and hears what has changed there; all is
-/// told if the core keeps up with what comes.
+/// Publishes the changes of these dispatchers, one per pool, to the node's other cores, and processes theirs.
+/// Publishes everything if the core is not overloaded (`keeps_up`).
 pub fn exchange<D>(exchange: &mut Exchange, dispatchers: &mut [D], keeps_up: bool)
 where
     D: AsMut<Dispatcher>,
 {
     for (pool, dispatcher) in dispatchers.iter_mut().enumerate() {
-        dispatcher.as_mut().view.tell(pool, &mut exchange.sender, keeps_up);
+        dispatcher.as_mut().view.publish(pool, &mut exchange.sender, keeps_up);
     }
     exchange.publish(keeps_up);
     while let Some(heard) = exchange.receive() {
         match heard {
-            Heard::Messages(other, subject, messages) => {
+            RemoteUpdate::Messages(other, subject, messages) => {
                 if let Some(dispatcher) = dispatchers.get_mut(usize::from(subject.pool)) {
-                    dispatcher.as_mut().hear(other, subject.topic, messages);
+                    dispatcher.as_mut().receive_update(other, subject.topic, messages);
                 }
             }
-            Heard::Lost(other) => {
-                dispatchers.iter_mut().for_each(|dispatcher| dispatcher.as_mut().hear_again(other));
+            RemoteUpdate::Lost(other) => {
+                dispatchers
+                    .iter_mut()
+                    .for_each(|dispatcher| dispatcher.as_mut().resynchronize(other));
             }
         }
     }
 }
 
-/// The seed of one random stream of a node, from the node's seed and the stream's place.
+/// Returns the seed of one random stream of a node, from the node's seed and the stream's core and pool.
 #[must_use]
 pub fn stream_seed(seed: u64, core: usize, pool: usize) -> u64 {
-    // Two steps of SplitMix64, so that neighbouring places have unrelated seeds.
+    // Two steps of SplitMix64, so that neighbouring inputs give unrelated seeds.
     let place = (core as u64) << 32 | pool as u64;
     let mut mix = rand_xoshiro::SplitMix64::seed_from_u64(seed);
     rand_xoshiro::SplitMix64::seed_from_u64(mix.next_u64() ^ place).next_u64()

@@ -1,13 +1,13 @@
-//! Tasks in order of arrival: any number of lists through memory that they share, so that no task takes memory of its own.
+//! FIFO lists of tasks in shared memory: any number of lists over one [`Slab`], so that no task allocates.
 
-/// Behind the last of a list.
+/// Link of a list's last item.
 const END: u32 = u32::MAX;
 
-/// Items at numbered places. The place that became free last is taken first.
+/// Numbered slots for items. The most recently freed slot is reused first.
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,
-    /// The first of the places that hold nothing.
+    /// First free slot.
     free: u32,
     grows: bool,
 }
@@ -15,11 +15,11 @@ pub struct Slab<T> {
 #[derive(Clone, Debug)]
 struct Entry<T> {
     item: Option<T>,
-    /// The place behind it in its list, or the next one that holds nothing.
+    /// Next slot in the list, or next free slot.
     next: u32,
 }
 
-/// First in, first out: a list of places of one [`Slab`]. A place is in one list at a time.
+/// FIFO list of slots of one [`Slab`]. A slot is in at most one list.
 #[derive(Clone, Copy, Debug)]
 pub struct Fifo {
     first: u32,
@@ -27,7 +27,7 @@ pub struct Fifo {
     len: u32,
 }
 
-/// Without places; it grows.
+/// An empty slab that grows.
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self { entries: Vec::new(), free: END, grows: true }
@@ -35,7 +35,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// With so many places, and never more: all memory is taken now.
+    /// Creates a slab with `room` slots, which never grows. Allocates all memory now.
     #[must_use]
     pub fn with_room(room: usize) -> Self {
         let next = |at: usize| if at + 1 < room { at as u32 + 1 } else { END };
@@ -43,16 +43,16 @@ impl<T> Slab<T> {
         Self { entries, free: if room > 0 { 0 } else { END }, grows: false }
     }
 
-    /// How many places there are.
+    /// Returns the number of slots.
     #[must_use]
     pub fn room(&self) -> usize {
         self.entries.len()
     }
 
-    /// Gives an item a place.
+    /// Stores an item and returns its slot.
     ///
     /// # Errors
-    /// The item, when all places are taken.
+    /// Returns the item if all slots are in use.
     #[inline]
     pub fn insert(&mut self, item: T) -> Result<u32, T> {
         let at = self.free;
@@ -66,10 +66,10 @@ impl<T> Slab<T> {
         }
     }
 
-    /// As [`Slab::insert`], of a slab that grows.
+    /// Like [`Slab::insert`], for a slab that grows.
     ///
     /// # Panics
-    /// When it does not, and all places are taken.
+    /// If the slab does not grow and all slots are in use.
     #[inline]
     pub fn add(&mut self, item: T) -> u32 {
         match self.insert(item) {
@@ -87,7 +87,7 @@ impl<T> Slab<T> {
         Ok(self.entries.len() as u32 - 1)
     }
 
-    /// Takes the item of a place, which is in no list, and frees the place.
+    /// Removes the item of a slot that is in no list, and frees the slot.
     #[inline]
     pub fn remove(&mut self, at: u32) -> Option<T> {
         let entry = self.entries.get_mut(at as usize)?;
@@ -96,23 +96,23 @@ impl<T> Slab<T> {
         Some(item)
     }
 
-    /// The item of a place.
+    /// Returns the item of a slot.
     #[inline]
     #[must_use]
     pub fn get(&self, at: u32) -> Option<&T> {
         self.entries.get(at as usize)?.item.as_ref()
     }
 
-    /// The same, to be changed.
+    /// Returns the item of a slot for changes.
     #[inline]
     pub fn get_mut(&mut self, at: u32) -> Option<&mut T> {
         self.entries.get_mut(at as usize)?.item.as_mut()
     }
 
-    /// Puts an item last in a list.
+    /// Appends an item to a list.
     ///
     /// # Errors
-    /// The item, when all places are taken.
+    /// Returns the item if all slots are in use.
     #[inline]
     pub fn push(&mut self, list: &mut Fifo, item: T) -> Result<(), T> {
         let at = self.insert(item)?;
@@ -120,7 +120,7 @@ impl<T> Slab<T> {
         Ok(())
     }
 
-    /// Takes the first item of a list.
+    /// Removes the first item of a list.
     #[inline]
     pub fn pop(&mut self, list: &mut Fifo) -> Option<T> {
         let entry = self.entries.get_mut(list.first as usize)?;
@@ -129,7 +129,7 @@ impl<T> Slab<T> {
         entry.item.take()
     }
 
-    /// The items of a list, in order.
+    /// Iterates over the items of a list in order.
     #[inline]
     pub fn iter(&self, list: Fifo) -> impl Iterator<Item = &T> {
         let mut at = list.first;
@@ -142,41 +142,41 @@ impl<T> Slab<T> {
 }
 
 impl Fifo {
-    /// No items.
+    /// The empty list.
     pub const EMPTY: Self = Self { first: END, last: END, len: 0 };
 
-    /// How many items there are.
+    /// Returns the number of items.
     #[inline]
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// There are none.
+    /// Returns true if the list is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first == END
     }
 
-    /// The place of the first.
+    /// Returns the first slot.
     #[inline]
     #[must_use]
     pub fn first(&self) -> Option<u32> {
         (self.first != END).then_some(self.first)
     }
 
-    /// Puts the item of a place last.
+    /// Appends a slot to the list.
     ///
     /// # Panics
-    /// When there is no such place.
+    /// If the slot does not exist.
     #[inline]
     pub fn push<T>(&mut self, at: u32, slab: &mut Slab<T>) {
         slab.entries[at as usize].next = END;
         self.link(at, slab);
     }
 
-    /// The item of a place with nothing behind it stands last.
+    /// Appends a slot whose link is already cleared.
     #[inline]
     fn link<T>(&mut self, at: u32, slab: &mut Slab<T>) {
         match slab.entries.get_mut(self.last as usize) {
@@ -187,14 +187,14 @@ impl Fifo {
         self.len += 1;
     }
 
-    /// Takes the first out of the list; its item stays at its place.
+    /// Removes the first slot from the list; its item stays there.
     #[inline]
     pub fn pop<T>(&mut self, slab: &Slab<T>) -> Option<u32> {
         let next = slab.entries.get(self.first as usize)?.next;
         Some(self.unlink(next))
     }
 
-    /// The first stands there no longer, but the `next` one; whose place it was.
+    /// Replaces the first slot by `next` and returns the old one.
     #[inline]
     fn unlink(&mut self, next: u32) -> u32 {
         if next == END {
@@ -206,7 +206,7 @@ impl Fifo {
 }
 
 /// # Panics
-/// When nothing is at the place.
+/// If the slot is empty.
 impl<T> std::ops::Index<u32> for Slab<T> {
     type Output = T;
 
@@ -217,7 +217,7 @@ impl<T> std::ops::Index<u32> for Slab<T> {
 }
 
 /// # Panics
-/// When nothing is at the place.
+/// If the slot is empty.
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, at: u32) -> &mut T {
@@ -233,12 +233,12 @@ mod tests {
 
     use super::*;
 
-    /// What is done to one of three lists.
+    /// A step on one of three lists.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push,
         Pop,
-        /// To the end of the next list, at the same place.
+        /// Moves the first slot to the end of the next list.
         Move,
     }
 
@@ -247,7 +247,7 @@ mod tests {
         proptest::collection::vec((0..3_usize, step), 0..300)
     }
 
-    /// Does the steps with lists and with models of them; returns the most items that there were.
+    /// Runs the steps on lists and on models of them. Returns the largest number of items.
     fn compare(
         mut slab: Slab<usize>,
         room: usize,

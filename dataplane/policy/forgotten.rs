@@ -1,40 +1,39 @@
-//! Members that nobody would ask again: they are on no list, and a policy that asks only those on its list does
-//! not hear of them, because the report that would have put them there was lost, was overtaken by an older
-//! one, or belongs to a task that was lost.
+//! Detection of members that a list-based policy would never ask again. They are on no list, because the
+//! report that would have put them there was lost, overtaken by an older one, or belonged to a lost task.
 //!
-//! Whoever is on no list here, owes nothing new and told nothing from one look to the next, while the others
-//! answered many tasks each, is taken for idle. When it is not, one task waits there.
+//! A member counts as idle if it is on no list, has no new outstanding task, and sent no report between two
+//! checks, while the remaining members answered many tasks each. If that is wrong, one task waits there.
 
 use super::Core;
 use super::structure::Line;
 use crate::state::View;
 
-/// Reports of each member between two looks, on average.
+/// Mean number of reports per member between two checks.
 const WINDOW_REPORTS: usize = 16;
-/// Time after which there is a look though nobody reports.
+/// Time after which a check happens without reports.
 const WINDOW_NS: u64 = 100_000_000;
 
-/// What was last seen of each member.
+/// State of each member at the last check.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Forgotten {
+pub(super) struct LastSeen {
     seen: Vec<(u32, u32)>,
     reports: usize,
     next_look_ns: u64,
 }
 
-impl Forgotten {
-    /// A member reported.
+impl LastSeen {
+    /// Counts a report.
     #[inline]
     pub(super) fn note(&mut self) {
         self.reports += 1;
     }
 
-    /// The members are so many from now on.
+    /// Sets the number of members.
     pub(super) fn resize(&mut self, members: usize) {
         self.seen.resize(members, (0, 0));
     }
 
-    /// Puts this core's share of the forgotten members last in the line, now and then.
+    /// Appends this core's share of the forgotten members to the line, if a check is due.
     pub(super) fn look(&mut self, core: Core, line: &mut Line, view: &mut View) {
         let now_ns = view.now_ns();
         let enough = self.reports >= WINDOW_REPORTS * view.active().len();

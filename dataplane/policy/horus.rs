@@ -1,16 +1,16 @@
 //! Horus (Yassini et al., NSDI 2024), 3.3, A.1 and A.6: an idle member if one is known, else the better of
-//! two random ones by load plus drift.
+//! two random members by load plus drift.
 //!
-//! Deviations. A switch compares loads and updates them lazily, sending a packet through its pipeline a
-//! second time when drift might change the choice; here comparing load plus drift costs nothing, and the
-//! second passes are only counted. Any reply keeps the idle list true, not only those to idle picks.
+//! Deviations: a switch compares loads only and corrects them lazily, by recirculating a packet if drift
+//! might change the choice. Here comparing load plus drift costs nothing, and recirculations are only
+//! counted. Any reply updates the idle list, not only replies to idle picks.
 
 use super::beliefs::idle_first;
 use super::sample::{compare, sample_two, select, share_idle, take_shared};
-use super::structure::{Losses, Watch};
+use super::structure::{LossWatch, Losses};
 use super::{
-    AnyPolicy, Basis, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
-    Task,
+    AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    SelectionBasis, Task,
 };
 use crate::limits::BURST;
 use crate::state::{Member, MemberWords, Parts, Report, Sharing, View};
@@ -40,12 +40,12 @@ pub const INFLIGHT: Entry = Entry {
 
 const SHARING: Sharing = Sharing::LOADS.with_idle();
 
-/// A leaf's Horus: it takes idle members off its list as it picks them.
+/// Horus at a leaf. Picking an idle member removes it from the list.
 #[derive(Clone, Debug, Default)]
 pub struct Horus;
 
-/// Nobody becomes idle between the tasks of a run, so the idle members come first, and who is left over
-/// is chosen in a loop that does not ask.
+/// No member becomes idle within a run. So the idle members come first, and the remaining tasks use a loop
+/// without that check.
 #[inline(always)]
 fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     let count = tasks.min(picks.len());
@@ -66,16 +66,16 @@ fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     }
 }
 
-/// An idle member, or the two that are drawn.
+/// Returns an idle member, or the two drawn members.
 fn candidates(view: &View, rng: &mut Rng) -> Candidates {
     let drawn = |rng: &mut Rng| {
         let pair = sample_two(view.active(), rng);
-        Candidates::new(Basis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
+        Candidates::new(SelectionBasis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
     };
     idle_first(view).unwrap_or_else(|| drawn(rng))
 }
 
-/// Draws all pairs before it looks at the first: either loop alone has registers enough.
+/// Draws all pairs before it reads the first, so that each of the two loops has enough registers.
 #[inline(never)]
 fn of_two_run(picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
     let words = parts.words;
@@ -98,7 +98,7 @@ fn of_two_run(picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
     let mut resubmits = 0;
     for (pick, &(a, b)) in picks.iter_mut().zip(&pairs) {
         let (one, other) = (words.of(a), words.of(b));
-        let (believed_one, believed_other) = (one.belief(), other.belief());
+        let (believed_one, believed_other) = (one.estimate(), other.estimate());
         let (second, resubmit) = compare(believed_one, believed_other);
         MemberWords::sent_to_either(second, (one, believed_one), (other, believed_other));
         resubmits += u64::from(resubmit);
@@ -135,7 +135,7 @@ impl Policy for Horus {
     }
 }
 
-/// Takes reports of replies; returns how many came from members that owed none.
+/// Processes the reports of replies. Returns the number of replies from members without outstanding tasks.
 #[inline(always)]
 fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
     let mut surplus = 0;
@@ -148,8 +148,8 @@ fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
     surplus
 }
 
-/// Horus that does not forget tasks in flight: on a reply, drift becomes what the member had been sent
-/// and had not received when it answered. A member is idle only when nothing is on its way to it.
+/// Horus that remembers tasks in flight. On a reply, drift becomes the number of tasks sent to the member
+/// that it had not received when it answered. A member is idle only if no task is in flight to it.
 #[derive(Clone, Debug, Default)]
 pub struct HorusInflight {
     losses: Losses,
@@ -187,7 +187,7 @@ impl Policy for HorusInflight {
 }
 
 #[inline(always)]
-fn keep_in_flight(report: &Report, watch: &mut Watch<'_>, parts: &mut Parts<'_>) {
+fn keep_in_flight(report: &Report, watch: &mut LossWatch<'_>, parts: &mut Parts<'_>) {
     let in_flight = watch.keep_in_flight(parts.words.of(report.member), report.load);
     parts.idle.note(report.member, report.is_idle() && in_flight == 0);
 }

@@ -1,21 +1,21 @@
-//! Horus at the spine (Yassini et al., NSDI 2024, 3.3): members are racks, loads are averages over a
-//! rack's workers, and a task adds 1/workers to the rack that gets it.
+//! Horus at the spine (Yassini et al., NSDI 2024, 3.3). Members are racks, loads are averages over a rack's
+//! workers, and a task adds 1/workers to its rack.
 //!
-//! Deviations. Which of the idle racks a spine takes is random here, as in the authors' simulator; their
-//! switch program takes the one added last. With one or two racks that are not idle, the choice between
-//! them is random, as in the simulator: two racks seen late are herded between otherwise.
+//! Deviations: the choice among idle racks is random, as in the authors' simulator; their switch program
+//! takes the rack added last. With one or two racks, none of them idle, the choice is random, as in the
+//! simulator. Otherwise two racks with delayed state would receive tasks in herds.
 //!
-//! Horus takes racks without regard to their size, so that a rack of 2 workers gets as many of the tasks
-//! of a moment as one of 32, and drowns. `horus-spine-weighted`, which is ours, takes racks in
-//! proportion to their workers, in both steps.
+//! Horus ignores the sizes of racks, so a rack of 2 workers receives as many simultaneous tasks as one of 32,
+//! and is overloaded. `horus-spine-weighted` is our variant: both steps choose racks in proportion to their
+//! workers.
 
 use rand::Rng as _;
 
 use super::sample::{below, compare, sample_one, sample_two, select};
 use super::structure::Alias;
 use super::{
-    AnyPolicy, Basis, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
-    Runs, Task,
+    AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Runs,
+    SelectionBasis, Task,
 };
 use crate::limits::BURST;
 use crate::state::{Load, Member, MemberWords, Parts, Report, Sharing, View};
@@ -46,7 +46,7 @@ pub const WEIGHTED: Entry = Entry {
     )
 };
 
-/// A spine's Horus. A rack leaves its idle list when the rack says so, not when it is picked.
+/// Horus at a spine. A rack leaves the idle list by its own signal, not when it is picked.
 #[derive(Clone, Debug, Default)]
 pub struct HorusSpine {
     shares: Shares,
@@ -55,12 +55,12 @@ pub struct HorusSpine {
     largest: f64,
 }
 
-/// What a task adds to each rack's average load.
+/// Increase of each rack's average load per task.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares(Vec<Load>);
 
 impl Shares {
-    /// By how many workers the racks have.
+    /// Recomputes the increases from the racks' workers.
     pub(super) fn renew(&mut self, view: &View) {
         let racks = (0..view.members() as u16).map(Member);
         let share = |rack| Load((f64::from(Load::ONE.0) / view.rate(rack).max(1.0)) as u32);
@@ -68,7 +68,7 @@ impl Shares {
         self.0.extend(racks.map(share));
     }
 
-    /// Of all racks, of which there are so many.
+    /// Returns the increases of the first `racks` racks.
     #[inline(always)]
     pub(super) fn all(&self, racks: usize) -> &[Load] {
         &self.0[..racks]
@@ -80,8 +80,8 @@ impl Shares {
     }
 }
 
-/// Racks that nobody has heard of are taken to have idle workers.
-pub(super) fn offer_unheard(view: &mut View) {
+/// Marks racks without any signal as idle.
+pub(super) fn offer_unreported(view: &mut View) {
     for place in 0..view.active().len() {
         let rack = view.active()[place];
         if view.reports(rack) == 0 && view.outstanding(rack) == 0 {
@@ -90,17 +90,17 @@ pub(super) fn offer_unheard(view: &mut View) {
     }
 }
 
-/// Draws for an idle rack in proportion to size, after which the last one drawn is taken.
+/// Maximum number of draws for an idle rack in proportion to size; the last draw counts.
 const DRAWS: usize = 16;
 
 impl HorusSpine {
-    /// With racks taken in proportion to their workers, or each alike.
+    /// Creates the policy, with racks chosen in proportion to their workers or uniformly.
     #[must_use]
     pub fn new(weighted: bool) -> Self {
         Self { weighted, ..Self::default() }
     }
 
-    /// One of the idle racks, of which there are some.
+    /// Draws one of the idle racks, of which there is at least one.
     #[inline(always)]
     fn idle_rack(&self, parts: &Parts<'_>, rng: &mut Rng) -> Member {
         let idle = &parts.idle;
@@ -118,7 +118,8 @@ impl HorusSpine {
         rack
     }
 
-    /// Racks come on and off the idle list by their signals, so all tasks of a run find it alike.
+    /// Picks idle racks for a run. Only signals change the idle list, so all tasks of a run see the same
+    /// list.
     #[inline(never)]
     fn idle_run(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers
@@ -131,7 +132,8 @@ impl HorusSpine {
         parts.picks.idle += picks.len() as u64;
     }
 
-    /// The better of two racks, drawn alike or by size. Draws all pairs before it looks at the first, as Horus does at a leaf.
+    /// Picks the better of two racks, drawn uniformly or by size. Draws all pairs before it reads the first,
+    /// like Horus at a leaf.
     #[inline(never)]
     fn of_two_run(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
         let mut pairs = [(Member(0), Member(0)); BURST];
@@ -149,7 +151,7 @@ impl HorusSpine {
         let mut resubmits = 0;
         for (pick, &(a, b)) in picks.iter_mut().zip(&pairs) {
             let (one, other) = (words.of(a), words.of(b));
-            let (believed_one, believed_other) = (one.belief(), other.belief());
+            let (believed_one, believed_other) = (one.estimate(), other.estimate());
             let (second, resubmit) = compare(believed_one, believed_other);
             let one = (one, believed_one, shares[a.index()]);
             let other = (other, believed_other, shares[b.index()]);
@@ -161,7 +163,7 @@ impl HorusSpine {
         parts.picks.resubmits += if self.weighted { 0 } else { resubmits };
     }
 
-    /// A random rack, where there are so few that the better one is no better choice.
+    /// Picks a random rack, where too few racks exist for a useful comparison.
     #[cold]
     fn of_few(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
         for pick in picks {
@@ -192,18 +194,18 @@ impl Policy for HorusSpine {
 
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         if !view.idle().is_empty() {
-            return Candidates::new(Basis::Idle, []); // any of them
+            return Candidates::new(SelectionBasis::Idle, []); // any of them
         }
         let active = view.active();
         let pair = match (self.weighted, active.len()) {
             (true, 1..) => self.by_size.sample(rng).zip(self.by_size.sample(rng)),
             (false, 3..) => sample_two(active, rng),
-            _ => return Candidates::new(Basis::Drawn, sample_one(active, rng)),
+            _ => return Candidates::new(SelectionBasis::Drawn, sample_one(active, rng)),
         };
-        Candidates::new(Basis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
+        Candidates::new(SelectionBasis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
     }
 
-    /// A rack's average load. Idleness has signals of its own.
+    /// Stores a rack's average load. Idleness has its own signals.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
     }
@@ -213,6 +215,6 @@ impl Policy for HorusSpine {
         let sizes = view.active().iter().map(|&rack| view.rate(rack));
         self.largest = sizes.fold(0.0, f64::max);
         self.by_size.rebuild(view.members(), view.active(), |rack| view.rate(rack));
-        offer_unheard(view);
+        offer_unreported(view);
     }
 }

@@ -1,14 +1,14 @@
-//! The shortest queue over racks: a rack's tasks for each of its workers, by the average load that it told last and by the tasks that
-//! were sent since, each of which adds 1/workers. Racks of unlike size are compared by how long a task would wait there. Among racks
-//! that tie the choice is random.
+//! Shortest queue over racks: tasks per worker of a rack, from its last average load and the tasks sent
+//! since, each of which adds 1/workers. Racks of different sizes are compared by the waiting time of a task.
+//! Ties are broken at random.
 //!
-//! What racks tell is rounded to one task a worker (they tell of a change of one) and some microseconds old; the power of two
-//! choices in `horus-spine` is there since all that know the same take the same. It looks at all racks for each task: for pools of some
-//! tens.
+//! Signals are rounded to one task per worker (racks signal a change of one) and some microseconds old.
+//! Dispatchers with equal knowledge choose the same rack, which is why `horus-spine` uses the power of two
+//! choices. This policy reads all racks for each task, so it suits pools of some tens of racks.
 
 use rand::Rng as _;
 
-use super::horus_spine::{Shares, offer_unheard};
+use super::horus_spine::{Shares, offer_unreported};
 use super::sample::below;
 use super::{
     AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Runs, Task,
@@ -28,17 +28,17 @@ pub const ENTRY: Entry = Entry {
     )
 };
 
-/// The rack with the shortest queues.
+/// Picks the rack with the shortest queues.
 #[derive(Clone, Debug, Default)]
 pub struct JsqSpine {
     shares: Shares,
 }
 
-/// The one with the least load; none where there is none.
+/// Returns the rack with the least load; `None` without racks.
 fn shortest(parts: &Parts<'_>, rng: &mut Rng) -> Option<Member> {
     let (mut least, mut found, mut ties) = (u64::MAX, None, 0);
     for &rack in parts.active {
-        let load = parts.words.of(rack).belief().total();
+        let load = parts.words.of(rack).estimate().total();
         if load < least {
             (least, found, ties) = (load, Some(rack), 1);
         } else if load == least {
@@ -57,7 +57,7 @@ impl Policy for JsqSpine {
         for pick in picks.iter_mut().take(tasks.len()) {
             *pick = shortest(&parts, rng).map(|member| {
                 parts.words.of(member).sent_share(self.shares.of(member));
-                // Its leaf is told whether it is known to have idle workers.
+                // The header tells the leaf whether its rack was known to be idle.
                 let idle = parts.idle.contains(member);
                 parts.picks.idle += u64::from(idle);
                 Pick { member, idle }
@@ -65,14 +65,14 @@ impl Policy for JsqSpine {
         }
     }
 
-    /// A rack's average load. Idleness has signals of its own.
+    /// Stores a rack's average load. Idleness has its own signals.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.shares.renew(view);
-        offer_unheard(view);
+        offer_unreported(view);
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use crate::state::Load;
 
     #[test]
-    fn the_least_loaded_rack_has_the_task_however_large_the_racks_are() {
+    fn least_loaded_rack_wins_regardless_of_size() {
         let view = View::heap(3, 1).remove(0);
         let mut spine = Dispatcher::new(&"jsq-spine".parse().unwrap(), view, Core::ONLY, 1);
         spine.set_rates(&[4.0, 8.0, 2.0]);
@@ -94,12 +94,12 @@ mod tests {
         let mut picks = [None; 7];
         spine.schedule(&[Task::default(); 7], &mut picks);
         let racks: Vec<_> = picks.iter().flatten().map(|pick| pick.member.0).collect();
-        // Each adds an eighth, until all are alike.
+        // Each task adds an eighth, until all racks are equal.
         assert_eq!(racks[..4], [1; 4]);
         assert_eq!(picks.map(|pick| pick.is_some()), [true; 7]);
         assert_eq!(spine.view().picks.po2, 0);
-        // Six, eight and three tasks would be 1.5 for each; nothing else that was sent would leave them so even.
-        let loads = [0, 1, 2].map(|rack| spine.view().estimate(Member(rack)));
+        // Six, eight and three tasks give 1.5 tasks per worker each; no other split is that even.
+        let loads = [0, 1, 2].map(|rack| spine.view().estimated_load(Member(rack)));
         assert!(loads.iter().all(|load| (1 << 16..=3 << 15).contains(load)), "{loads:?}");
     }
 }

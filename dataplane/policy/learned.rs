@@ -1,21 +1,21 @@
-//! Proportional power of two with rates that it learns while it runs (Rosella, IV): [`Ppot`] on the rates of a
-//! [`Learner`]. The alias table is rebuilt when the estimates are, between bursts.
+//! Proportional power of two with rates learned at run time (Rosella, IV): [`Ppot`] on the rates of a
+//! [`Learner`]. The alias table is rebuilt together with the estimates, between bursts.
 
 use super::learner::{Learner, Window};
-use super::{AnyPolicy, Asks, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, Rng, Task};
+use super::{AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, ProbeKind, Rng, Task};
 use crate::state::{Member, Report, View};
 
 const C1: Parameter = Parameter::new("c1", 1.0, (1e-3, 1000.0));
 const WEIGHT: Parameter = Parameter::new("weight", 0.05, (1e-4, 1.0));
-/// Arrivals whose mean distance is taken.
-const S: Parameter = Parameter::whole("s", 1000.0, (1.0, 1e9));
-/// Mean processing time that the members guarantee together; 0: as measured.
+/// Number of arrivals over which the arrival rate is averaged.
+const S: Parameter = Parameter::integer("s", 1000.0, (1.0, 1e9));
+/// Mean processing time guaranteed by the members together; 0: as measured.
 const GUARANTEED: Parameter = Parameter::new("service-us", 0.0, (0.0, 1e9));
 
 /// `ppot-learned`.
 pub const BY_QUEUE: Entry = Entry {
     parameters: &[C1, S, GUARANTEED],
-    asks: |_| Asks::Some,
+    asks: |_| ProbeKind::Some,
     learns: true,
     ..Entry::new(
         "ppot-learned",
@@ -28,7 +28,7 @@ pub const BY_QUEUE: Entry = Entry {
 /// `ppot-ewma`.
 pub const BY_QUEUE_EWMA: Entry = Entry {
     parameters: &[WEIGHT, S, GUARANTEED],
-    asks: |_| Asks::Some,
+    asks: |_| ProbeKind::Some,
     learns: true,
     ..Entry::new(
         "ppot-ewma",
@@ -41,7 +41,7 @@ pub const BY_QUEUE_EWMA: Entry = Entry {
 /// `ppot-ll-learned`.
 pub const BY_TIME: Entry = Entry {
     parameters: &[C1, S, GUARANTEED],
-    asks: |_| Asks::Some,
+    asks: |_| ProbeKind::Some,
     learns: true,
     ..Entry::new(
         "ppot-ll-learned",
@@ -54,7 +54,7 @@ pub const BY_TIME: Entry = Entry {
 /// `ppot-ll-ewma`.
 pub const BY_TIME_EWMA: Entry = Entry {
     parameters: &[WEIGHT, S, GUARANTEED],
-    asks: |_| Asks::Some,
+    asks: |_| ProbeKind::Some,
     learns: true,
     ..Entry::new(
         "ppot-ll-ewma",
@@ -65,20 +65,21 @@ pub const BY_TIME_EWMA: Entry = Entry {
 };
 
 fn build(least_loaded: bool, window: Window, v: &[f64]) -> AnyPolicy {
-    AnyPolicy::from(Learned::new(least_loaded, window, v[1] as u64, v[2] * 1e3))
+    AnyPolicy::from(LearnedRates::new(least_loaded, window, v[1] as u64, v[2] * 1e3))
 }
 
-/// With rates that are learned.
+/// Power of two choices with learned rates.
 #[derive(Clone, Debug)]
-pub struct Learned {
+pub struct LearnedRates {
     ppot: Ppot,
-    /// Large, and policies are values.
+    /// Boxed because it is large and policies are moved.
     learner: Box<Learner>,
     caller: Caller,
 }
 
-impl Learned {
-    /// By queue, or by time (`ppot-ll`); `arrivals` and `guaranteed_ns` as in [`Learner::new`].
+impl LearnedRates {
+    /// Creates the policy, by queue or by time (`ppot-ll`); `arrivals` and `guaranteed_ns` as in
+    /// [`Learner::new`].
     #[must_use]
     pub fn new(least_loaded: bool, window: Window, arrivals: u64, guaranteed_ns: f64) -> Self {
         let learner = Box::new(Learner::new(window, arrivals, guaranteed_ns));
@@ -86,7 +87,7 @@ impl Learned {
     }
 }
 
-impl Policy for Learned {
+impl Policy for LearnedRates {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         for pick in picks.iter_mut().take(tasks.len()) {
@@ -146,8 +147,8 @@ mod tests {
         dispatcher
     }
 
-    /// Sends `tasks` tasks, one each `gap_ns`, and has each answered at once, if its member answers at all:
-    /// `service_ns` of a member is what it tells.
+    /// Sends `tasks` tasks, one every `gap_ns`, with an immediate answer if the member answers at all;
+    /// `service_ns` returns the service time that a member reports.
     fn run(
         dispatcher: &mut Dispatcher,
         now_ns: &mut u64,
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_never_answers_gets_nothing_and_comes_back_by_benchmark_tasks() {
+    fn unanswering_member_returns_by_benchmark_tasks() {
         for policy in LEARNERS {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, true), 1_000_000);
             let dead = |member: Member| (member.0 != 2).then_some(100_000);
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn without_benchmark_tasks_a_silent_member_keeps_a_small_share() {
+    fn silent_member_keeps_a_small_share_without_benchmarks() {
         for policy in LEARNERS {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, false), 1_000_000);
             let dead = |member: Member| (member.0 != 2).then_some(100_000);
@@ -217,11 +218,11 @@ mod tests {
             let rate = dispatcher.view().rate(Member(2));
             assert!(rate > 0.0 && rate < 0.11, "{policy} {rate}");
             assert_eq!(dispatcher.next_benchmark(), None);
-            // One that nobody sends anything to is not thought slow for it.
+            // A member without tasks does not count as slow.
             now_ns += 1_000_000_000_000;
             dispatcher.tick(now_ns);
             assert!(dispatcher.view().rate(Member(0)) > 0.5, "{policy}");
-            // It answers again; its shares of the next tasks suffice to be seen.
+            // It answers again; its share of the next tasks suffices to measure it.
             run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), |_| Some(100_000));
             let outstanding = dispatcher.view().outstanding(Member(2));
             dispatcher.view_mut().write_off(Member(2), outstanding);
@@ -232,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn members_that_tell_no_times_are_all_alike() {
+    fn members_without_times_are_equal() {
         for policy in LEARNERS {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, true), 1_000_000);
             let mute = |_| Some(0);
             let counts = run(&mut dispatcher, &mut now_ns, (40_000, TASK_NS), mute);
             assert!(counts.iter().all(|count| count.abs_diff(10_000) < 600), "{policy} {counts:?}");
-            // One of them told nothing, the others did: it is taken for average.
+            // One member reported no times, the others did: it counts as average.
             run(&mut dispatcher, &mut now_ns, (200_000, TASK_NS), |member| {
                 Some(if member.0 == 3 { 0 } else { 100_000 })
             });
@@ -248,12 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn saturation_and_windows_of_one_task_leave_sound_rates() {
+    fn saturation_and_single_task_windows_keep_rates() {
         for policy in
             ["ppot-learned(c1=0.001, s=1)", "ppot-learned(service-us=1e9)", "ppot-ewma(weight=1)"]
         {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 3, true), 1_000_000);
-            // A task a nanosecond, each of which takes four seconds; then one in a second.
+            // One task per nanosecond, each of which takes four seconds; then one per second.
             for gap_ns in [1, 1_000_000_000] {
                 run(&mut dispatcher, &mut now_ns, (5000, gap_ns), |_| Some(u32::MAX));
                 run(&mut dispatcher, &mut now_ns, (50, 2_000_000), |_| Some(u32::MAX));
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_leave_are_forgotten_and_new_ones_are_average() {
+    fn removed_members_are_forgotten_new_ones_average() {
         for policy in LEARNERS {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 3, true), 1_000_000);
             let times = |member: Member| Some([400_000, 100_000, 100_000][member.index()]);
@@ -278,7 +279,7 @@ mod tests {
             assert_eq!(counts[0], 0, "{policy}");
             let kept = dispatcher.view().rate(Member(1));
             dispatcher.set_active(Member(0), true);
-            // Nothing is known of it yet but its rate of before; the next look makes it average.
+            // Only its earlier rate is known; the next estimate makes it average.
             now_ns += 2_000_000;
             dispatcher.tick(now_ns);
             let rate = |member| dispatcher.view().rate(Member(member));

@@ -1,38 +1,38 @@
-//! Learned service rates (Rosella, IV-A and IV-C): the arrival rate over the last tasks, each member's mean
-//! processing time over a window whose length follows the load, and benchmark tasks that keep the windows of
-//! members filled that get few others.
+//! Learned service rates (Rosella, IV-A and IV-C). The learner estimates the arrival rate over the last
+//! tasks, and each member's mean processing time over a window whose length follows the load. Benchmark tasks
+//! keep the windows of rarely used members filled.
 //!
-//! Where the paper is silent, or prints what cannot be meant: the window's `log(1/n)` is `log(n)`. The load
-//! is kept below [`LOAD_MOST`], or the window would be endless. The throughput that members together guarantee
-//! is a parameter, or else what it would be if all were as those measured in time are in the mean. While a
-//! window is not full its tasks so far count, and a member never measured is taken for average. Windows hold
-//! what is wanted to a sixteenth. Each core learns from what passes it: its share of arrivals and completions
-//! is one in so many cores.
+//! Where the paper is silent or has an obvious misprint, these rules hold. The window's `log(1/n)` is
+//! `log(n)`. The load is limited to [`LOAD_MOST`], which bounds the window. The members' guaranteed total
+//! throughput is a parameter, or else extrapolated from the members measured in time. A partly filled window
+//! counts with its tasks so far, and a member never measured counts as average. Windows hold their length to
+//! within a sixteenth. Each core learns from its own traffic, which is one part in `cores` of all arrivals
+//! and completions.
 //!
-//! A caller that carries out no benchmark tasks (a leaf: it can neither copy a task nor mark it as less
-//! urgent) would leave a member at rate 0 for ever. There a member is too slow when it *owes* an answer for
-//! as long as a task takes at the rate mu*, and then counts as having that rate, if not less.
+//! A caller without benchmark tasks (a leaf, which can neither copy a task nor mark it as less urgent) would
+//! leave a member at rate 0 for ever. There a member is too slow if it *owes* an answer for longer than a
+//! task takes at the rate mu*. It then counts with that rate or its measured one, whichever is lower.
 
 use rand::Rng as _;
 
 use super::sample::sample_one;
-use super::structure::Recent;
+use super::structure::MovingWindow;
 use super::{Caller, Rng};
 use crate::state::{Member, Report, View};
 
-/// The highest load that the learner believes in.
+/// Upper limit of the estimated load.
 const LOAD_MOST: f64 = 0.99;
-/// The paper's eps is this share of the load that is left.
+/// The paper's eps, as a fraction of the spare load.
 const EPS_SHARE: f64 = 0.3;
-/// The paper's mu*, and its c0: benchmark tasks, as a share of the load that is left.
+/// The paper's mu*, and its c0: rate of benchmark tasks, as a fraction of the spare load.
 const SPARE_SHARE: f64 = 0.1;
-/// Rates are estimated again after so many mean processing times, but not more often than that.
+/// Mean processing times between two estimates, with a lower limit in time.
 const PERIOD_TASKS: f64 = 4.0;
 const PERIOD_NS_LEAST: f64 = 1e6;
-/// Benchmark tasks asked for and not yet taken, at most.
+/// Maximum number of requested benchmark tasks.
 const BENCHMARKS_MOST: usize = 64;
 
-/// How far back a member's processing time is averaged.
+/// Averaging of a member's processing time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Window {
     /// Over the last c1 log(n) / eps^2 tasks, as printed.
@@ -40,33 +40,33 @@ pub enum Window {
         /// The paper's constant c1.
         c1: f64,
     },
-    /// With exponentially falling weights, of which this is the last task's.
+    /// With exponentially decreasing weights.
     Ewma {
-        /// Between 0 and 1.
+        /// Weight of the last task, between 0 and 1.
         weight: f64,
     },
 }
 
-/// What is known of one member.
+/// Measurements of one member.
 #[derive(Clone, Debug)]
 struct History {
-    recent: Recent,
+    recent: MovingWindow,
     ewma_ns: f64,
-    /// Since when it owes an answer, or when it last gave one.
+    /// Time since which it owes an answer, or time of its last answer.
     touched_ns: u64,
-    /// Its last answer told no processing time.
+    /// True if its last answer had no processing time.
     mute: bool,
     active: bool,
 }
 
 impl History {
     fn since(now_ns: u64, active: bool) -> Self {
-        let recent = Recent::since(now_ns);
+        let recent = MovingWindow::since(now_ns);
         Self { recent, ewma_ns: 0.0, touched_ns: now_ns, mute: false, active }
     }
 }
 
-/// What follows from the load.
+/// Parameters that follow from the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Plan {
     eps: f64,
@@ -74,38 +74,38 @@ struct Plan {
     window: u64,
     /// The paper's mu*, in mean rates.
     least_rate: f64,
-    /// How much longer than at that rate a window may take.
+    /// Factor by which a window may take longer than at that rate.
     patience: f64,
 }
 
-/// See the module's text.
+/// Learner of service rates; see the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Learner {
     window: Window,
-    /// Arrivals whose mean distance is taken.
+    /// Number of arrivals over which the arrival rate is averaged.
     arrivals_window: u64,
-    /// Mean processing time that the members together guarantee; 0 to measure it.
+    /// Mean processing time guaranteed by the members together; 0 to measure it.
     guaranteed_ns: f64,
     cores: f64,
     now_ns: u64,
     next_estimate_ns: u64,
     next_benchmark_ns: u64,
-    arrivals: Recent,
-    /// Arrivals since the last tick, which is taken for their time.
+    arrivals: MovingWindow,
+    /// Arrivals since the last tick, whose time they get.
     arrived: u64,
     members: Vec<History>,
     plan: Plan,
-    /// Tasks a nanosecond of an average member, 0 before any was measured.
+    /// Rate of an average member in tasks per nanosecond; 0 before the first measurement.
     mean_rate: f64,
-    /// Benchmark tasks a nanosecond that this core asks for.
+    /// Rate of this core's benchmark tasks per nanosecond.
     benchmark_rate: f64,
-    /// Members that a benchmark task is wanted for; none where nobody carries them out.
+    /// Members that need a benchmark task; `None` if the caller runs none.
     benchmarks: Option<Vec<Member>>,
 }
 
 impl Learner {
-    /// Nothing is known yet. The arrival rate is that of the last `arrivals` tasks; `guaranteed_ns` as in the
-    /// field.
+    /// Creates a learner without measurements. The arrival rate is averaged over `arrivals` tasks;
+    /// `guaranteed_ns` as in the field.
     #[must_use]
     pub fn new(window: Window, arrivals: u64, guaranteed_ns: f64) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl Learner {
             now_ns: 0,
             next_estimate_ns: 0,
             next_benchmark_ns: 0,
-            arrivals: Recent::since(0),
+            arrivals: MovingWindow::since(0),
             arrived: 0,
             members: Vec::new(),
             plan: Plan::of(0.0, 1, window),
@@ -126,7 +126,7 @@ impl Learner {
         }
     }
 
-    /// The members changed. Those that were there before keep what is known of them.
+    /// Adapts to changed members. Members that stay keep their measurements.
     pub fn on_members(&mut self, caller: Caller, view: &View) {
         self.cores = caller.core.count as f64;
         if caller.benchmarks && self.benchmarks.is_none() {
@@ -141,7 +141,7 @@ impl Learner {
         }
     }
 
-    /// A task was sent.
+    /// Records a task sent to a member.
     #[inline]
     pub fn on_sent(&mut self, member: Member, view: &View) {
         self.arrived += 1;
@@ -150,7 +150,7 @@ impl Learner {
         }
     }
 
-    /// A member answered. That it was does not say how fast it is, unless it tells.
+    /// Records a member's answer. Only a reported processing time measures its speed.
     #[inline]
     pub fn on_reply(&mut self, report: &Report) {
         let history = &mut self.members[report.member.index()];
@@ -158,7 +158,7 @@ impl Learner {
         history.mute = report.service_ns == 0;
         if history.mute {
             if history.recent.count() == 0 {
-                history.recent = Recent::since(self.now_ns);
+                history.recent = MovingWindow::since(self.now_ns);
             }
             return;
         }
@@ -171,7 +171,7 @@ impl Learner {
         history.recent.add(now_ns, 1, u64::from(report.service_ns), window);
     }
 
-    /// Takes the time; true when the members' rates, in the view, are new.
+    /// Advances the time. Returns true if the rates in the view changed.
     pub fn on_tick(&mut self, view: &mut View, rng: &mut Rng) -> bool {
         let now_ns = view.now_ns();
         if self.now_ns == 0 {
@@ -188,29 +188,29 @@ impl Learner {
         }
         let learned = self.estimate(view);
         let period = PERIOD_NS_LEAST.max(PERIOD_TASKS / self.mean_rate.max(f64::MIN_POSITIVE));
-        // Before anybody was measured there is no knowing what is often.
+        // Before the first measurement the period has its lower limit.
         let period = if self.mean_rate > 0.0 { period } else { PERIOD_NS_LEAST };
         self.next_estimate_ns = now_ns.saturating_add(period as u64);
         learned
     }
 
-    /// The clock starts anywhere; waiting counts from the first look at it.
+    /// Starts the measurements. The clock has an arbitrary origin, so waiting times count from here.
     fn start(&mut self, now_ns: u64) {
-        self.arrivals = Recent::since(now_ns);
+        self.arrivals = MovingWindow::since(now_ns);
         for history in &mut self.members {
             *history = History::since(now_ns, history.active);
         }
     }
 
-    /// Mean processing time of a member, none when it was never measured.
+    /// Returns the mean processing time of a member, or `None` if it was never measured.
     fn mean_ns(&self, member: Member) -> Option<f64> {
         let history = &self.members[member.index()];
         let mean = history.recent.mean()?;
         Some(if matches!(self.window, Window::Ewma { .. }) { history.ewma_ns } else { mean })
     }
 
-    /// L completions of the member take longer than (1 + eps) L / mu*; see the module's text for who
-    /// runs no benchmark tasks.
+    /// Returns true if L completions of the member take longer than (1 + eps) L / mu*. See the module's
+    /// documentation for callers without benchmark tasks.
     fn is_too_slow(&self, member: Member, view: &View) -> bool {
         if self.mean_rate == 0.0 {
             return false;
@@ -222,12 +222,12 @@ impl Learner {
             let owed = self.now_ns.saturating_sub(history.touched_ns) as f64;
             return view.outstanding(member) > 0 && owed > task_ns;
         }
-        // A member that answers without telling its time is no slower for that.
+        // A member that answers without a processing time is not slower for that.
         let elapsed = self.now_ns.saturating_sub(history.recent.start_ns()) as f64;
         !history.mute && elapsed > task_ns * history.recent.count().max(window) as f64
     }
 
-    /// Estimates everything anew; false while there is nothing to go by.
+    /// Recomputes all estimates. Returns false before the first measurement.
     fn estimate(&mut self, view: &mut View) -> bool {
         let (mut sum, mut measured) = (0.0, 0.0);
         for &member in view.active() {
@@ -258,7 +258,7 @@ impl Learner {
         true
     }
 
-    /// The estimate of a member's rate, 1 being the mean.
+    /// Returns the estimated rate of a member; 1 is the mean.
     fn rate(&self, member: Member, view: &View) -> f64 {
         let relative = self.mean_ns(member).map_or(1.0, |mean_ns| 1.0 / (mean_ns * self.mean_rate));
         let rate = (1.0 - self.plan.eps) * relative;
@@ -269,7 +269,7 @@ impl Learner {
         }
     }
 
-    /// Tasks a nanosecond, of all cores.
+    /// Returns the arrival rate of all cores, in tasks per nanosecond.
     fn arrival_rate(&self) -> f64 {
         let elapsed = self.arrivals.last_ns().saturating_sub(self.arrivals.start_ns());
         match elapsed {
@@ -285,7 +285,7 @@ impl Learner {
         self.benchmark_rate = SPARE_SHARE * spare_rate / self.cores;
     }
 
-    /// Asks for the benchmark tasks that are due: a Poisson process, to uniform members.
+    /// Requests the benchmark tasks that are due: a Poisson process over uniform members.
     fn ask(&mut self, view: &View, rng: &mut Rng) {
         if self.benchmark_rate == 0.0 || self.benchmarks.is_none() {
             return;
@@ -296,26 +296,26 @@ impl Learner {
             let asked =
                 sample_one(view.active(), rng).is_some_and(|member| self.want_benchmark(member));
             if !asked {
-                // Nobody to ask, or the caller is behind: what is due is not made up for.
+                // Without members, or if the caller is late, missed benchmark tasks are skipped.
                 self.next_benchmark_ns = self.now_ns.saturating_add(gap);
                 return;
             }
         }
     }
 
-    /// Asks for a benchmark task; false when too many wait.
+    /// Requests a benchmark task. Returns false if too many are pending.
     fn want_benchmark(&mut self, member: Member) -> bool {
         let wanted = self.benchmarks.as_mut().filter(|wanted| wanted.len() < BENCHMARKS_MOST);
         wanted.map(|wanted| wanted.push(member)).is_some()
     }
 
-    /// The next member that a benchmark task is wanted for.
+    /// Returns the next member that needs a benchmark task.
     pub fn next_benchmark(&mut self) -> Option<Member> {
         self.benchmarks.as_mut()?.pop()
     }
 }
 
-/// An exponential number with mean 1.
+/// Draws an exponential number with mean 1.
 fn exponential(rng: &mut Rng) -> f64 {
     let unit = ((rng.next_u64() >> 11) + 1) as f64 / 53.0_f64.exp2();
     -unit.ln()
@@ -327,8 +327,8 @@ impl Plan {
         let eps = EPS_SHARE * left;
         let (tasks, patience) = match window {
             Window::Printed { c1 } => (c1 * (members.max(2) as f64).ln() / (eps * eps), 1.0 + eps),
-            // The tasks whose plain mean varies as much. They do not become more as eps falls, so the time
-            // they take by benchmark tasks alone varies more than eps.
+            // Number of tasks whose plain mean has the same variance. It does not grow as eps falls, so the
+            // duration of benchmark tasks alone varies by more than eps.
             Window::Ewma { weight } => (2.0 / weight - 1.0, 2.0),
         };
         Self { eps, window: tasks.max(1.0) as u64, least_rate: SPARE_SHARE * left, patience }

@@ -1,12 +1,12 @@
 //! Local shortest queue (Vargaftik, Keslassy, Orda: LSQ, ToN 2020, V): every dispatcher sends to the shortest
-//! queue of its own, possibly outdated, view, and counts in what it sends.
+//! queue in its own, possibly outdated, view, and counts its own tasks.
 //!
-//! How views are brought up to date makes the variants: the dispatcher samples (`lsq-sample`), members
-//! report ([`super::member::Notify`]: `lsq-update`, `lsq-smart`), or both (`lsq-hybrid`, Example 3). The
-//! `hlsq` forms rank by (queue + 1) / speed; they are ours.
+//! The variants update views in different ways: the dispatcher samples (`lsq-sample`), members report
+//! ([`super::member::Notify`]: `lsq-update`, `lsq-smart`), or both (`lsq-hybrid`, Example 3). The `hlsq`
+//! forms rank by (queue + 1) / speed; they are ours.
 //!
-//! On a leaf every reply carries the queue, so whatever core a reply passes is brought up to date; unless members tell in
-//! messages, as they are meant to ([`super::Reports::Messages`]).
+//! On a leaf every reply carries the queue and updates the core that receives it. With
+//! [`super::Reports::Messages`] members report in messages, like in the paper.
 
 use rand::Rng as _;
 
@@ -14,21 +14,22 @@ use super::beliefs::idle_shared;
 use super::member::Notify;
 use super::sample::{rank_of, share_idle, take_shared};
 use super::shortest::sample_distinct;
-use super::structure::{Found, Front, Rank, Ranking};
+use super::structure::{Front, Rank, RankedMember, Ranking};
 use super::{
-    AnyPolicy, Asked, Asks, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, Rng, Task,
+    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, ProbedMembers,
+    Rng, Task,
 };
-use crate::state::{Member, Parts, Report, Sharing, View, Words};
+use crate::state::{Member, MemberStates, Parts, Report, Sharing, View};
 
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
-const D: Parameter = Parameter::whole("d", 2.0, (1.0, 16.0));
+const D: Parameter = Parameter::integer("d", 2.0, (1.0, 16.0));
 
 /// `lsq-sample`.
 pub const SAMPLE: Entry = Entry {
     sharing: Sharing::COUNTS.with_idle(),
     parameters: &[D],
     notify: |_| Notify::Never,
-    asks: |_| Asks::Some,
+    asks: |_| ProbeKind::Some,
     ..Entry::new(
         "lsq-sample",
         "the shortest queue of a local view, of which each arrival samples d",
@@ -71,7 +72,7 @@ pub const HYBRID: Entry = Entry {
     parameters: &[EPS],
     on_leaf: "eps is the share that samples",
     notify: |_| Notify::Update(0.0),
-    asks: |_| Asks::All,
+    asks: |_| ProbeKind::All,
     ..Entry::new(
         "lsq-hybrid",
         "the shortest queue of a local view; idle members report, a share eps of arrivals samples one",
@@ -86,7 +87,7 @@ pub const SPEED_SAMPLE: Entry = Entry {
     parameters: &[D],
     by_rate: true,
     notify: |_| Notify::Never,
-    asks: |_| Asks::Some,
+    asks: |_| ProbeKind::Some,
     ..Entry::new(
         "hlsq-sample",
         "lsq-sample by (queue + 1) / speed",
@@ -132,7 +133,7 @@ pub const SPEED_HYBRID: Entry = Entry {
     by_rate: true,
     on_leaf: "eps is the share that samples",
     notify: |_| Notify::Update(0.0),
-    asks: |_| Asks::All,
+    asks: |_| ProbeKind::All,
     ..Entry::new(
         "hlsq-hybrid",
         "lsq-hybrid by (queue + 1) / speed",
@@ -145,26 +146,26 @@ fn build(samples: f64, chance: f64, by_speed: bool) -> AnyPolicy {
     AnyPolicy::from(Lsq::new(samples as usize, chance, by_speed))
 }
 
-/// Which members an arrival samples.
+/// Sampling of members on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Samples {
     count: usize,
-    /// An arrival samples when a random number is not above this.
+    /// Threshold: an arrival samples if a random number does not exceed it.
     below: u32,
 }
 
 impl Samples {
     const NONE: Self = Self { count: 0, below: u32::MAX };
-    /// Each arrival samples two, as most do that sample.
+    /// Every arrival samples two members, the common case.
     const TWO: Self = Self { count: 2, below: u32::MAX };
 
-    /// The next arrival samples.
+    /// Draws whether the next arrival samples.
     #[inline(always)]
     fn are_due(self, rng: &mut Rng) -> bool {
         self.count > 0 && (self.below == u32::MAX || (rng.next_u64() as u32) < self.below)
     }
 
-    /// Brings some members' queues up to date.
+    /// Updates the queues of sampled members.
     #[inline(always)]
     fn take<R: Rank>(
         self,
@@ -193,7 +194,7 @@ impl Samples {
     }
 }
 
-/// The shortest queue of the local view.
+/// Picks the shortest queue of the local view.
 #[derive(Clone, Debug)]
 pub struct Lsq {
     queues: Ranking,
@@ -201,7 +202,8 @@ pub struct Lsq {
 }
 
 impl Lsq {
-    /// With `samples` members sampled on a share of `chance` of all arrivals, ranked by speed or not.
+    /// Creates the policy: a fraction `chance` of all arrivals samples `samples` members. Ranks by speed if
+    /// `by_speed`.
     #[must_use]
     pub fn new(samples: usize, chance: f64, by_speed: bool) -> Self {
         let samples = Samples { count: samples, below: (chance * 32.0_f64.exp2()) as u32 };
@@ -209,7 +211,7 @@ impl Lsq {
     }
 }
 
-/// Who comes first, once samples are taken, and the front that it is of.
+/// Returns the first member after sampling, with its front.
 #[inline(always)]
 fn first<R: Rank>(
     queues: &mut R,
@@ -218,7 +220,7 @@ fn first<R: Rank>(
     parts: &Parts<'_>,
     messages: &mut usize,
     rng: &mut Rng,
-) -> (R::Front, Option<Found>) {
+) -> (R::Front, Option<RankedMember>) {
     let mut front = samples.take(queues, front, parts, messages, rng);
     if front.is_empty() {
         let Some(next) = queues.reopen(front) else { return (front, None) };
@@ -227,7 +229,7 @@ fn first<R: Rank>(
     (front, queues.find(front, rng.next_u64() as u32))
 }
 
-/// As one by one, but a member is found and counted up in one go.
+/// Same as one by one, but finds and increments a member in one step.
 #[inline(always)]
 fn pick_run(
     queues: &mut impl Rank,
@@ -252,7 +254,7 @@ fn pick_run(
     parts.picks.messages += messages as u64;
 }
 
-/// As [`pick_run`], in a loop that knows what the run need not look at.
+/// Same as [`pick_run`], in a loop without checks that are useless for the run.
 #[inline(always)]
 fn pick_any(
     queues: &mut impl Rank,
@@ -270,21 +272,21 @@ fn pick_any(
     }
 }
 
-/// As [`reply_run`] where idle members belong to one core at a time: this one, if they become so by these replies.
+/// Same as [`reply_run`], for idle members with one owner core: this one, if its replies make them idle.
 fn reply_shared(queues: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>) -> usize {
     queues.set_all(reports, parts.words.members(), |report| {
         let words = parts.words.of(report.member);
         parts.surplus += usize::from(!words.answered());
         words.set_load(report.load);
         parts.idle.note(report.member, report.is_idle());
-        report.load.whole_tasks().max(1)
+        report.load.rounded_tasks().max(1)
     });
     parts.surplus
 }
 
-/// As one by one.
+/// Same as one by one.
 #[inline(always)]
-fn reply_run(queues: &mut impl Rank, reports: &[Report], words: Words<'_>) -> usize {
+fn reply_run(queues: &mut impl Rank, reports: &[Report], words: MemberStates<'_>) -> usize {
     let mut expected = 0;
     queues.set_all(
         reports,
@@ -304,7 +306,7 @@ impl Policy for Lsq {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         let count = tasks.len().min(picks.len());
-        // Those that belong to some core at a time; the others are ranked as if they had a task.
+        // Idle members owned by one core. All others rank like members with a task.
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
         let (samples, picks) = (self.samples, &mut picks[taken..count]);
         let parts = view.parts();
@@ -315,18 +317,18 @@ impl Policy for Lsq {
         *rng = local;
     }
 
-    fn ask(&self, view: &View, rng: &mut Rng) -> Asked {
-        let mut asked = Asked::new();
+    fn ask(&self, view: &View, rng: &mut Rng) -> ProbedMembers {
+        let mut asked = ProbedMembers::new();
         if self.samples.are_due(rng) {
             sample_distinct(self.samples.count, view.active(), rng, |member| asked.push(member));
         }
         if !view.active().is_empty() {
-            rng.next_u64(); // finds one of those that tie
+            rng.next_u64(); // the draw among equal members
         }
         asked
     }
 
-    /// Those that it asks are brought up to date before the best of all is taken.
+    /// Sampling updates members before the best of all is chosen.
     fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
         idle_shared(view).unwrap_or_else(Candidates::all)
     }
@@ -339,14 +341,14 @@ impl Policy for Lsq {
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
-        let queue = report.load.whole_tasks();
+        let queue = report.load.rounded_tasks();
         self.queues.set(report.member, rank_of(queue, view));
     }
 
-    fn on_told(&mut self, member: Member, view: &mut View) {
+    fn on_remote_update(&mut self, member: Member, view: &mut View) {
         let queue = match self.samples.count {
-            0 => (view.estimate(member) >> 16) as u32,
-            _ => view.outstanding(member), // as it samples
+            0 => (view.estimated_load(member) >> 16) as u32,
+            _ => view.outstanding(member), // same as a sample
         };
         self.queues.set(member, rank_of(queue, view));
     }
@@ -372,7 +374,7 @@ impl Policy for Lsq {
         if view.shares_idle() {
             share_idle(caller, view);
             for place in 0..view.active().len() {
-                self.on_told(view.active()[place], view);
+                self.on_remote_update(view.active()[place], view);
             }
         }
     }

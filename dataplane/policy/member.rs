@@ -1,34 +1,35 @@
-//! The member's side of pull policies: when a member tells a dispatcher of its queue, and which one.
+//! Member's side of pull policies: when a member reports its queue, and to which dispatcher.
 //!
-//! The simulator's models `ct` and `slots` run this for each server, and an agent for each worker of a pool that is told in
-//! messages ([`super::Reports::Messages`]): its dispatchers are the pool's leaves. Behind a leaf otherwise, and in the models
-//! `rack` and `fabric`, every reply tells the queue to the core that it passes, and reports reach all cores, so that there is
-//! nothing to choose: `eps` changes nothing there, and `lsq-smart` is `lsq-update`. An agent does not pick a leaf's core by its
-//! UDP source port, which it would have to know the leaf's RSS for.
+//! The simulator's models `ct` and `slots` run this for each server. An agent runs it for each worker of a
+//! pool with reports in messages ([`super::Reports::Messages`]); its dispatchers are the pool's leaves.
+//! Otherwise, behind a leaf and in the models `rack` and `fabric`, every reply reports the queue to the core
+//! that it reaches, and reports reach all cores. Then there is no choice: `eps` has no effect, and
+//! `lsq-smart` equals `lsq-update`. An agent cannot address a leaf's core by UDP source port, because it does
+//! not know the leaf's RSS.
 
 use rand::Rng as _;
 
 use super::Rng;
 use super::sample::below;
 
-/// When a member that completed a task reports, and to whom.
+/// Time and destination of a member's report after it completed a task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Notify {
-    /// Always, in its reply, to the dispatcher that sent the task: no message of its own.
+    /// Always, in its reply, to the dispatcher that sent the task: no separate message.
     Reply,
-    /// Never: dispatchers ask.
+    /// Never: dispatchers probe.
     Never,
-    /// Always, to a random dispatcher, which takes what it needs.
+    /// Always, to a random dispatcher, which filters.
     Always,
     /// To a random dispatcher: when it became idle, else with this probability (`lsq-update`).
     Update(f64),
-    /// To the dispatcher whose view of it is worst: when that is off by as much as its queue is long,
-    /// else with this probability (`lsq-smart`).
+    /// To the dispatcher whose estimate is worst: if the error is at least its queue, else with this
+    /// probability (`lsq-smart`).
     Smart(f64),
-    /// To a random dispatcher, when its queue is below this and it is on no dispatcher's list (`jiq`, `jbt`,
-    /// `pi`). JIQ's analysis has one copy of each idle member on all lists together, and so it is here: a
-    /// member is on a list from its report to that dispatcher's next task, which must be the use of it,
-    /// since a dispatcher with a list uses it.
+    /// To a random dispatcher, if its queue is below this and it is on no dispatcher's list (`jiq`, `jbt`,
+    /// `pi`). In JIQ's analysis each idle member is on at most one list. The same holds here: a member is on
+    /// a list from its report until that dispatcher's next task, which must come from the list, since a
+    /// dispatcher with a list uses it.
     Below(u32),
 }
 
@@ -36,31 +37,31 @@ pub enum Notify {
 #[derive(Clone, Debug)]
 pub struct MemberSide {
     notify: Notify,
-    /// The queue that each dispatcher believes it has: what it was last told, and what it sent since.
+    /// Estimate of its queue at each dispatcher: the last report, plus tasks sent since.
     believed: Box<[u32]>,
-    /// On whose list it is, if it is below a threshold that it was to tell of.
+    /// Dispatcher on whose list it is, if it reports below a threshold.
     listed: Option<usize>,
 }
 
 impl MemberSide {
-    /// Member `number` of `dispatchers` dispatchers, who all believe it idle; on the list of the one to whom
-    /// its number falls.
+    /// Creates member `number` for `dispatchers` dispatchers, which all estimate it as idle. It is on the
+    /// list of the dispatcher with its number, modulo their count.
     #[must_use]
     pub fn new(notify: Notify, number: usize, dispatchers: usize) -> Self {
         let listed = matches!(notify, Notify::Below(_)).then_some(number % dispatchers);
         Self { notify, believed: vec![0; dispatchers].into(), listed }
     }
 
-    /// Another member takes its place, on nobody's list; all dispatchers believe it idle.
+    /// Resets the state for another member in its place: on no list, idle in all estimates.
     pub fn replace(&mut self, notify: Notify) {
         self.believed.fill(0);
         (self.notify, self.listed) = (notify, None);
     }
 
-    /// A dispatcher has just taken the member for there, with so much to do. Says whether the member tells it: unless it is on
-    /// another's list, or has too much to do to be on any.
+    /// Handles a dispatcher that has just registered the member, which has `queue` tasks. Returns true if the
+    /// member should report: unless it is on another list, or has too many tasks for any.
     #[must_use]
-    pub fn on_met(&mut self, dispatcher: usize, queue: u32) -> bool {
+    pub fn on_dispatcher_joined(&mut self, dispatcher: usize, queue: u32) -> bool {
         let tells = match self.notify {
             Notify::Reply | Notify::Never => false,
             Notify::Always | Notify::Update(_) | Notify::Smart(_) => true,
@@ -75,14 +76,13 @@ impl MemberSide {
         tells
     }
 
-    /// The member is idle and nobody has taken notice of that for long, as if it had just become so. Says which dispatcher it
-    /// tells.
+    /// Returns the dispatcher that an idle member should report to again, after a long time without tasks.
     pub fn on_forgotten(&mut self, rng: &mut Rng) -> Option<usize> {
         self.listed = None;
         self.on_done(0, rng)
     }
 
-    /// `tasks` tasks came from a dispatcher.
+    /// Counts `tasks` tasks from a dispatcher.
     #[inline]
     pub fn on_tasks(&mut self, dispatcher: usize, tasks: u32) {
         self.believed[dispatcher] = self.believed[dispatcher].saturating_add(tasks);
@@ -91,7 +91,7 @@ impl MemberSide {
         }
     }
 
-    /// The member completed tasks and has `queue` left. Says which dispatcher it tells.
+    /// Handles completed tasks, with `queue` left. Returns the dispatcher to report to, if any.
     #[inline]
     pub fn on_done(&mut self, queue: u32, rng: &mut Rng) -> Option<usize> {
         let dispatchers = self.believed.len();
@@ -123,7 +123,7 @@ impl MemberSide {
         told
     }
 
-    /// The dispatcher with the worst view, any of those that tie, and how far it is off.
+    /// Returns the dispatcher with the worst estimate (a random one of ties) and its error.
     fn worst(&self, queue: u32, rng: &mut Rng) -> (usize, u32) {
         let start = below(self.believed.len(), rng.next_u64() as u32);
         let (mut worst, mut most, mut ties) = (start, 0, 0);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_member_always_tells_somebody() {
+    fn idle_member_always_notifies() {
         for notify in [Notify::Update(0.0), Notify::Smart(0.0), Notify::Below(1), Notify::Always] {
             let (mut member, mut rng) = member(notify);
             member.on_tasks(1, 1);
@@ -161,25 +161,25 @@ mod tests {
     }
 
     #[test]
-    fn a_smart_member_tells_the_dispatcher_that_is_most_wrong() {
+    fn smart_member_notifies_the_most_wrong_dispatcher() {
         let (mut member, mut rng) = member(Notify::Smart(0.0));
         member.on_tasks(3, 9);
         member.on_tasks(1, 2);
-        // Ten left: those who sent nothing are off by ten, and it does not matter which is told.
+        // Ten left: dispatchers that sent nothing are off by ten; either may receive the report.
         assert!(matches!(member.on_done(10, &mut rng), Some(0 | 2)));
-        // Two left: dispatcher 3 believes nine, one of the others ten.
+        // Two left: dispatcher 3 estimates nine, and one of the remaining ones ten.
         let told = member.on_done(2, &mut rng);
         assert!(matches!(told, Some(0 | 2)));
         assert_eq!(member.on_done(2, &mut rng), Some(3));
-        // Now nobody is off by as much as the queue is long but who believes it empty.
+        // Only a dispatcher that estimates an empty queue is off by the length of the queue.
         assert!(matches!(member.on_done(2, &mut rng), Some(0 | 2)));
         assert_eq!(member.on_done(2, &mut rng), None);
     }
 
     #[test]
-    fn a_member_is_on_one_list_until_that_is_used() {
+    fn member_stays_on_one_list_until_used() {
         let (mut member, mut rng) = member(Notify::Below(3));
-        member.on_tasks(3, 1); // of a dispatcher on whose list it is not
+        member.on_tasks(3, 1); // from a dispatcher on whose list it is not
         assert_eq!(member.on_done(0, &mut rng), None);
         member.on_tasks(1, 4);
         assert_eq!(member.on_done(3, &mut rng), None);
@@ -190,12 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn whoever_meets_a_member_is_told_and_a_list_has_it_once() {
+    fn new_dispatcher_is_notified_and_listed_once() {
         let (mut member, mut rng) = member(Notify::Update(0.0));
-        assert!(member.on_met(0, 3) && member.on_met(1, 3));
+        assert!(member.on_dispatcher_joined(0, 3) && member.on_dispatcher_joined(1, 3));
         member.replace(Notify::Below(2));
-        assert!(!member.on_met(2, 2), "it has too much to do");
-        assert!(member.on_met(2, 1) && !member.on_met(3, 0) && member.on_met(2, 0));
+        assert!(!member.on_dispatcher_joined(2, 2), "it has too much to do");
+        assert!(
+            member.on_dispatcher_joined(2, 1)
+                && !member.on_dispatcher_joined(3, 0)
+                && member.on_dispatcher_joined(2, 0)
+        );
         assert_eq!(member.on_done(0, &mut rng), None, "it is on a list");
         assert!(member.on_forgotten(&mut rng).is_some());
     }

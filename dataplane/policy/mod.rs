@@ -1,8 +1,8 @@
-//! Scheduling policies: values in, a member out.
+//! Scheduling policies: pure functions from a pool's state to a member.
 //!
-//! A policy sees a task's values, one core's [`View`] of the pool and a random source; never bytes, ports
-//! or clocks. The simulator and the dataplane drive the same types through [`Dispatcher`]. Names and
-//! parameters are in [`CATALOGUE`]; each policy's file cites its paper and states its deviations.
+//! A policy sees a task's class and size, one core's [`View`] of the pool, and a random source. It never sees
+//! bytes, ports or clocks, so the simulator and the dataplane run the same code through [`Dispatcher`].
+//! [`CATALOGUE`] lists names and parameters. Each policy's file cites its paper and states its deviations.
 
 mod asking;
 pub mod beliefs;
@@ -34,24 +34,26 @@ mod structure;
 mod waterfill;
 
 pub use asking::{Answer, Probe};
-pub use beliefs::{Basis, Beliefs, Candidates};
+pub use beliefs::{Beliefs, Candidates, SelectionBasis};
 pub use bounded::Bounded;
-pub use dispatcher::{Dispatcher, Overflow, Prepared, Reports, exchange, stream_seed};
+pub use dispatcher::{Dispatcher, Overflow, PreparedPolicy, Reports, exchange, stream_seed};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
 pub use jsq_spine::JsqSpine;
-pub use learned::Learned;
+pub use learned::LearnedRates;
 pub use learner::{Learner, Window};
 pub use lsq::Lsq;
-pub use notified::{Notified, Otherwise};
+pub use notified::{Fallback, ThresholdList};
 pub use ppot::Ppot;
-pub use queue::{Offered, QueueingDispatcher};
+pub use queue::{Placement, QueueingDispatcher};
 pub use racksched::RackSched;
 pub use random::{Random, WeightedRandom};
 pub use round_robin::RoundRobin;
 pub use shortest::{Shortest, ShortestOf};
-pub use spec::{Asks, Entry, LeafReports, OverRacks, Parameter, PolicyError, PolicySpec, Runs};
-pub use structure::{Alias, Found, Rank, Ranking, Ranks, SpeedRanks};
+pub use spec::{
+    Entry, LeafReports, OverRacks, Parameter, PolicyError, PolicySpec, ProbeKind, Runs,
+};
+pub use structure::{Alias, Rank, RankedMember, Ranking, Ranks, SpeedRanks};
 pub use waterfill::WaterFill;
 
 use arrayvec::ArrayVec;
@@ -59,23 +61,23 @@ use enum_dispatch::enum_dispatch;
 
 use crate::state::{Decision, Member, Report, View};
 
-/// The random source of policies: seedable, and its stream never changes between releases.
+/// Random source of policies. It is seedable, and its stream never changes between releases.
 pub type Rng = rand_xoshiro::Xoshiro256PlusPlus;
 
-/// What a policy may know of a task.
+/// Input of a scheduling decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Task type, 0 when unknown.
+    /// Task type; 0 if unknown.
     pub class: u16,
-    /// Packets that it consists of; 0 when there are several and nobody told how many, as in packets.
+    /// Number of packets; 0 if the task spans several and the count is unknown.
     pub packets: u16,
-    /// The number of this decision, which the report of the task's reply names ([`Report::decision`]). The simulator tells
-    /// it; on a leaf, where packets do not carry it back, there is none.
+    /// Number of this decision, which the report of the task's reply repeats ([`Report::decision`]). The
+    /// simulator sets it. `None` on a leaf, whose packets do not carry it back.
     pub decision: Option<Decision>,
 }
 
 impl Task {
-    /// Of one packet and that class, without a number.
+    /// Creates a task of one packet, without a decision number.
     #[inline(always)]
     #[must_use]
     pub const fn new(class: u16) -> Self {
@@ -90,101 +92,109 @@ impl Default for Task {
     }
 }
 
-/// A policy's choice.
+/// Decision of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// The member chosen.
+    /// The chosen member.
     pub member: Member,
-    /// It was believed idle (the task header's `qlen`, Horus's idleSelected).
+    /// True if the member counted as idle (the task header's `qlen`, Horus's idleSelected).
     pub idle: bool,
 }
 
-/// The members that a decision asks for their queues.
-pub type Asked = ArrayVec<Member, { shortest::SAMPLES_MAX }>;
+/// Members that a decision probes for their queues.
+pub type ProbedMembers = ArrayVec<Member, { shortest::SAMPLES_MAX }>;
 
-/// Where the choices for a run of tasks go: to each task's place its pick, or none.
+/// Output for a run of tasks: at each task's position its pick, or `None`.
 pub type Picks<'a> = &'a mut [Option<Pick>];
 
-/// Which of a node's dispatcher cores this is.
+/// A dispatcher core of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Its number, from 0.
+    /// Number of the core, from 0.
     pub index: usize,
-    /// How many there are.
+    /// Number of cores.
     pub count: usize,
 }
 
 impl Core {
-    /// The only core.
+    /// The only core of a node.
     pub const ONLY: Self = Self { index: 0, count: 1 };
 
-    /// What one core does for each member, this one does for `member`.
+    /// Returns true if this core does the shared work for `member`. Exactly one core does it for each member.
     #[must_use]
     pub fn looks_after(self, member: Member) -> bool {
         member.index() % self.count == self.index
     }
 }
 
-/// What a policy knows of whoever drives it.
+/// Properties of a policy's caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The core that it is on.
+    /// Core of the caller.
     pub core: Core,
-    /// No task is lost on its way to a member or back, as where memory is shared: whoever holds one is slow, or its end
-    /// will be told.
+    /// True if no task is lost on its way to a member or back, for example with shared memory. A member that
+    /// holds a task is slow, or its exit will be reported.
     pub lossless: bool,
-    /// Benchmark tasks are carried out: the caller asks for them after each tick ([`Policy::next_benchmark`]), sends that
-    /// member a copy of a recent task that it does only when it has nothing else to do, and passes the report on by itself.
+    /// True if the caller carries out benchmark tasks. It asks for them after each tick
+    /// ([`Policy::next_benchmark`]) and sends the member a copy of a recent task. The member runs it only
+    /// when otherwise idle, and the caller forwards its report.
     pub benchmarks: bool,
-    /// How members tell their queues: where in messages, nobody is idle before it says so.
+    /// Way in which members report their queues. With messages, a member is busy until its first report.
     pub reports: Reports,
 }
 
 impl Caller {
-    /// A node's core: packets may be lost, and there are no benchmark tasks.
+    /// Returns the caller for a node's core: packets may be lost, and there are no benchmark tasks.
     #[must_use]
     pub const fn on(core: Core) -> Self {
         Self { core, lossless: false, benchmarks: false, reports: Reports::Replies }
     }
 }
 
-/// A way to choose members for tasks. [`Policy::pick_run`] is the only hook that must be there.
+/// A scheduling policy. Only [`Policy::pick_run`] is mandatory.
 ///
-/// What the view tells of time ([`View::now_ns`]) is true for every hook: each burst's where tasks may wait, else that of
-/// the node's last tick. The caller counts a task as answered ([`View::answered`]) before each `on_reply`.
+/// [`View::now_ns`] is valid in every hook. Its resolution is one burst for pools that queue tasks, one tick
+/// of the node otherwise. The caller counts a task as answered ([`View::answered`]) before each `on_reply`.
 #[enum_dispatch]
 pub trait Policy {
-    /// Chooses among the view's active members for a run of tasks, one after the other, and counts each as sent
-    /// ([`View::sent`]) before it looks at the next. One call a burst, so that the policy is known at compile time within
-    /// the loop; [`one_by_one`] is that loop for policies that look at one task at a time.
+    /// Picks an active member for each task of a run, and counts each task as sent ([`View::sent`]) before
+    /// the next pick. Called once per burst, so that the policy's type is known inside the loop.
+    /// [`one_by_one`] is this loop for policies that decide task by task.
     ///
-    /// No pick means: no member may have the task now. Central queues answer so while all members are full; their caller
-    /// holds the task and offers it again after a reply or a tick.
+    /// `None` means that no member may take the task now. Central queues return it while all members are
+    /// full. The caller queues the task and offers it again after a reply or a tick.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng);
 
-    /// The members whose queues its next decision on one task will ask for, in the order in which it will; `rng` is then as that
-    /// decision will leave it. Of those that ask some ([`Asks::Some`]), where asking takes time.
-    fn ask(&self, _view: &View, _rng: &mut Rng) -> Asked {
-        Asked::new()
+    /// Returns the members that the next decision on one task probes, in order. Leaves `rng` in the
+    /// state after that decision. For policies that probe some members ([`ProbeKind::Some`]), with probes that
+    /// take time.
+    fn ask(&self, _view: &View, _rng: &mut Rng) -> ProbedMembers {
+        ProbedMembers::new()
     }
 
-    /// The members that its next decision on one task is between; `rng` is as that decision will find it. Of one that begins with
-    /// idle members, as things are now. For those who ask why a member was chosen, not for each task.
+    /// Returns the members between which the next decision on one task chooses. `rng` must have the state
+    /// before that decision. For a policy that prefers idle members, the result holds for the current idle
+    /// list. For explanations, not for each task.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         let asked = self.ask(view, rng);
-        if asked.is_empty() { Candidates::all() } else { Candidates::new(Basis::Drawn, asked) }
+        if asked.is_empty() {
+            Candidates::all()
+        } else {
+            Candidates::new(SelectionBasis::Drawn, asked)
+        }
     }
 
-    /// A task was sent to `member`, and counted, without a pick of its own: it follows another one.
+    /// Handles a task sent to `member` and counted without a pick, because it follows another one.
     fn on_follow(&mut self, _member: Member, _view: &mut View) {}
 
-    /// A member reported.
+    /// Handles a member's load report.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
     }
 
-    /// Takes the reports of replies, one after the other, each counted as answered just before. One call a
-    /// burst, as [`Policy::pick_run`]. Returns how many came from members that had no task outstanding.
+    /// Handles the reports of a run of replies, and counts each as answered before its report. Called once
+    /// per burst, like [`Policy::pick_run`]. Returns the number of replies from members without an
+    /// outstanding task.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, rng: &mut Rng) -> usize {
         let mut surplus = 0;
         for report in reports {
@@ -194,27 +204,29 @@ pub trait Policy {
         surplus
     }
 
-    /// Another core of the node told something of `member`: what the view has of it may have changed.
-    fn on_told(&mut self, _member: Member, _view: &mut View) {}
+    /// Handles an update from another core of the node, which may change the view of `member`.
+    fn on_remote_update(&mut self, _member: Member, _view: &mut View) {}
 
-    /// Tasks of `member` were written off: it has fewer than its answers told.
+    /// Handles a write-off: `member` has fewer tasks than its replies showed.
     fn on_written_off(&mut self, _member: Member, _view: &mut View) {}
 
-    /// The active members, their rates or the caller changed, or the policy starts: what it derives from them is stale.
-    /// Called on a polling core, so it must not allocate but the first time for so many members ([`View::members`]).
+    /// Rebuilds derived state after the active members, their rates or the caller changed, and at the start.
+    /// Runs on a polling core: must not allocate after the first call for a given number of members
+    /// ([`View::members`]).
     fn on_members(&mut self, _caller: Caller, _view: &mut View) {}
 
-    /// The next member that it wants a benchmark task for, where its caller carries those out.
+    /// Returns the next member for a benchmark task, if the caller carries these out.
     fn next_benchmark(&mut self) -> Option<Member> {
         None
     }
 
-    /// Time passed; called now and then, and before each burst where tasks may wait.
+    /// Updates time-dependent state. Called from time to time, and before each burst for pools that queue
+    /// tasks.
     fn on_tick(&mut self, _view: &mut View, _rng: &mut Rng) {}
 }
 
-/// [`Policy::pick_run`] of a policy that looks at one task at a time: has `choose` name a member for each, and counts it
-/// as sent.
+/// Implements [`Policy::pick_run`] for a policy that decides task by task: `choose` picks a member for each,
+/// and the loop counts it as sent.
 #[inline(always)]
 pub fn one_by_one(
     tasks: &[Task],
@@ -233,46 +245,46 @@ pub fn one_by_one(
     *rng = local;
 }
 
-/// Every policy, so that a pool's is chosen when it starts and known within a burst.
+/// All policies. A pool's policy is chosen at its start, and its type is known within a burst.
 #[enum_dispatch(Policy)]
 #[repr(u8)] // a tag of its own: one in a niche takes longer to read
 #[derive(Clone, Debug)]
 pub enum AnyPolicy {
     /// Idle list, then power of two on load plus drift.
     Horus,
-    /// As Horus, never forgetting tasks in flight.
+    /// Like Horus, but never forgets tasks in flight.
     HorusInflight,
     /// Horus over racks.
     HorusSpine,
-    /// The shortest queue over racks.
+    /// Shortest queue over racks.
     JsqSpine,
     /// Power of two on reported loads.
     RackSched,
-    /// Uniform.
+    /// Uniform random choice.
     Random,
-    /// One after the other.
+    /// Members in turn.
     RoundRobin,
-    /// In proportion to service rates.
+    /// Random choice in proportion to service rates.
     WeightedRandom,
-    /// The shortest queue, or the shortest expected delay.
+    /// Shortest queue, or shortest expected delay.
     Shortest,
-    /// The shortest of a few queues.
+    /// Shortest of a few queues.
     ShortestOf,
-    /// Members that told they have little to do.
-    Notified,
-    /// The shortest queue of a local view.
+    /// Members that reported a load below a threshold.
+    ThresholdList,
+    /// Shortest queue of a local view.
     Lsq,
     /// Proportional power of two.
     Ppot,
     /// Proportional power of two with learned rates.
-    Learned,
+    LearnedRates,
     /// Stochastic coordination.
     WaterFill,
-    /// A central queue.
+    /// Central queue.
     Bounded,
 }
 
-/// Every policy, each by the entry in its own file.
+/// All policies, each by the entry in its own file.
 pub const CATALOGUE: &[Entry] = &[
     horus::HORUS,
     horus::INFLIGHT,
@@ -310,7 +322,7 @@ pub const CATALOGUE: &[Entry] = &[
     waterfill::EQUAL,
 ];
 
-/// Pairs of policies for leaf and spine that have a name of their own: name, leaf's, spine's, summary, source.
+/// Pairs of leaf and spine policies with their own names: name, leaf policy, spine policy, summary, source.
 pub const PAIRS: &[(&str, &str, &str, &str, &str)] = &[
     (
         "rs-lb",

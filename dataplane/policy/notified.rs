@@ -1,14 +1,14 @@
-//! Members that tell when they have little to do come first: JIQ, JBT and their kin.
+//! Policies that prefer members which reported little work: JIQ, JBT and similar ones.
 
 use super::beliefs::idle_shared;
-use super::forgotten::Forgotten;
+use super::forgotten::LastSeen;
 use super::member::Notify;
 use super::sample::{sample_one, share_idle, take_shared};
 use super::shortest::sample_distinct;
 use super::structure::{Alias, Line};
 use super::{
-    AnyPolicy, Asks, Basis, Caller, Candidates, Core, Entry, Parameter, Pick, Picks, Policy,
-    Reports, Rng, Task,
+    AnyPolicy, Caller, Candidates, Core, Entry, Parameter, Pick, Picks, Policy, ProbeKind, Reports,
+    Rng, SelectionBasis, Task,
 };
 use crate::state::{Member, Parts, Report, Sharing, View};
 
@@ -20,7 +20,7 @@ pub const JIQ: Entry = Entry {
         "jiq",
         "a member that told of its idleness, else a random one",
         "JIQ, Performance Evaluation 2011",
-        |_| build(1.0, Otherwise::Random),
+        |_| build(1.0, Fallback::Random),
     )
 };
 
@@ -33,33 +33,36 @@ pub const JIQ_WEIGHTED: Entry = Entry {
         "jiq-weighted",
         "jiq that falls back on service rates",
         "JIQ, Performance Evaluation 2011",
-        |_| build(1.0, Otherwise::Weighted),
+        |_| build(1.0, Fallback::Weighted),
     )
 };
 
 /// `jbt`.
 pub const JBT: Entry = Entry {
-    parameters: &[Parameter::whole("r", 2.0, (1.0, 1000.0))],
+    parameters: &[Parameter::integer("r", 2.0, (1.0, 1000.0))],
     notify: |v| Notify::Below(v[0] as u32),
     sharing: Sharing::NOTHING.with_idle(),
     ..Entry::new(
         "jbt",
         "a member that told its queue fell below r, else a random one",
         "Malcolm, POMACS 2022, as its baseline",
-        |v| build(v[0], Otherwise::Random),
+        |v| build(v[0], Fallback::Random),
     )
 };
 
 /// `jbt-d`.
 pub const JBT_D: Entry = Entry {
-    parameters: &[Parameter::new("t", 1000.0, (1.0, 1e9)), Parameter::whole("d", 2.0, (1.0, 16.0))],
+    parameters: &[
+        Parameter::new("t", 1000.0, (1.0, 1e9)),
+        Parameter::integer("d", 2.0, (1.0, 16.0)),
+    ],
     notify: |_| Notify::Always,
-    asks: |_| Asks::All,
+    asks: |_| ProbeKind::All,
     ..Entry::new(
         "jbt-d",
         "jbt that learns its threshold from d random queues every t us",
         "Zhou et al., SIGMETRICS 2017",
-        |v| AnyPolicy::from(Notified::learning((v[0] * 1e3) as u64, v[1] as usize)),
+        |v| AnyPolicy::from(ThresholdList::learning((v[0] * 1e3) as u64, v[1] as usize)),
     )
 };
 
@@ -70,58 +73,59 @@ pub const PERSISTENT: Entry = Entry {
         "pi",
         "an idle member, else the one that was the last to report itself idle",
         "Persistent Idle, Atar et al. 2020",
-        |_| build(1.0, Otherwise::Last),
+        |_| build(1.0, Fallback::Last),
     )
 };
 
-fn build(below: f64, otherwise: Otherwise) -> AnyPolicy {
-    AnyPolicy::from(Notified::new(below as u32, otherwise))
+fn build(below: f64, otherwise: Fallback) -> AnyPolicy {
+    AnyPolicy::from(ThresholdList::new(below as u32, otherwise))
 }
 
-/// A member below a threshold that it told of itself, else a random one: JIQ, JBT and their kin.
+/// Picks a member that reported a queue below the threshold, else a random one: JIQ, JBT and similar
+/// policies.
 ///
 /// Sources: JIQ, Lu et al., Performance Evaluation 2011; JBT, as Malcolm's baseline; JBT-d, Zhou et al.,
-/// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020. The list is a queue: who told first is first, as JIQ has
-/// it. (Taken from the other end, members that were forgotten for long pile up on it, and pay off.)
+/// SIGMETRICS 2017; Persistent Idle, Atar et al., 2020. The list is a queue: the first to report is used
+/// first, as in JIQ. (Used in the opposite order, long-forgotten members accumulate on it, which helps.)
 ///
-/// Deviations. Under `jbt-d` members are not asked when the threshold changes: those that are below one that has
-/// just risen come on the list with their next report; and a member may be on the lists of several dispatchers
-/// at once, where `jiq`, `jbt` and `pi` keep it on one. `pi`, which never asks at random, looks for members that were
-/// forgotten (`policy/forgotten.rs`).
+/// Deviations: under `jbt-d` a new threshold triggers no probes; after an increase, members below it join the
+/// list with their next report. A member may be on the lists of several dispatchers at once; `jiq`, `jbt` and
+/// `pi` keep it on one. `pi` never picks at random, so it searches for forgotten members
+/// (`policy/forgotten.rs`).
 #[derive(Clone, Debug)]
-pub struct Notified {
+pub struct ThresholdList {
     /// Members with fewer tasks than this are on the list.
     below: u32,
-    otherwise: Otherwise,
-    /// The threshold is learned anew so often, from so many probes; 0: never.
+    otherwise: Fallback,
+    /// Interval of learning the threshold, from this many probes; 0: never.
     period_ns: u64,
     probes: usize,
     next_ns: u64,
     last: Option<Member>,
-    /// The members on the view's idle list in order.
+    /// The members on the view's idle list, in order.
     line: Line,
-    /// What `line` is made in anew.
+    /// Memory for rebuilding `line`.
     spare: Line,
     alias: Alias,
-    forgotten: Forgotten,
+    forgotten: LastSeen,
     caller: Caller,
 }
 
-/// Where a task goes when nobody is below the threshold.
+/// Choice without a member below the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Otherwise {
-    /// To a uniform member.
+pub enum Fallback {
+    /// A uniform member.
     Random,
-    /// To a random member by service rate.
+    /// A random member by service rate.
     Weighted,
-    /// To the one that was the last to report to be below.
+    /// The last member that reported to be below.
     Last,
 }
 
-impl Notified {
-    /// Members below `below` tasks come first.
+impl ThresholdList {
+    /// Creates the policy: members below `below` tasks come first.
     #[must_use]
-    pub fn new(below: u32, otherwise: Otherwise) -> Self {
+    pub fn new(below: u32, otherwise: Fallback) -> Self {
         Self {
             below,
             otherwise,
@@ -132,15 +136,15 @@ impl Notified {
             line: Line::default(),
             spare: Line::default(),
             alias: Alias::default(),
-            forgotten: Forgotten::default(),
+            forgotten: LastSeen::default(),
             caller: Caller::on(Core::ONLY),
         }
     }
 
-    /// The threshold becomes the least of `probes` random queues, every `period_ns`.
+    /// Learns the threshold every `period_ns`: the minimum of `probes` random queues.
     #[must_use]
     pub fn learning(period_ns: u64, probes: usize) -> Self {
-        Self { period_ns, probes, ..Self::new(1, Otherwise::Random) }
+        Self { period_ns, probes, ..Self::new(1, Fallback::Random) }
     }
 
     #[inline(always)]
@@ -152,21 +156,21 @@ impl Notified {
             return Some(Pick { member, idle: true });
         }
         let member = match (self.otherwise, self.last) {
-            (Otherwise::Last, Some(last)) if parts.is_active(last) => Some(last),
-            (Otherwise::Weighted, _) => self.alias.sample(rng),
+            (Fallback::Last, Some(last)) if parts.is_active(last) => Some(last),
+            (Fallback::Weighted, _) => self.alias.sample(rng),
             _ => sample_one(parts.active, rng),
         };
         member.map(|member| Pick { member, idle: false })
     }
 
-    /// A member reports.
+    /// Processes a member's report.
     #[inline(always)]
-    fn hear(&mut self, report: &Report, parts: &mut Parts<'_>) {
+    fn receive_report(&mut self, report: &Report, parts: &mut Parts<'_>) {
         let (member, words) = (report.member, parts.words.of(report.member));
         words.set_load(report.load);
         let mut below = report.load.0 >> 16 < self.below;
-        if self.otherwise == Otherwise::Last {
-            // The report was overtaken by that, unless others send there, too.
+        if self.otherwise == Fallback::Last {
+            // A task overtook the report, unless other dispatchers send to the member, too.
             below |= self.caller.reports == Reports::Replies && words.outstanding() == 0;
             self.last = if below { Some(member) } else { self.last };
             self.forgotten.note();
@@ -177,11 +181,11 @@ impl Notified {
             true => self.line.join(member),
             false => self.line.leave(member),
         }
-        // Members that know the threshold speak once, when they are at or below it.
+        // Members that know the threshold report once when they reach it.
         parts.picks.messages += u64::from(self.period_ns > 0 && below && !known);
     }
 
-    /// The view's list changed: who stays keeps its place, who is new comes last.
+    /// Follows a change of the view's list: members that stay keep their place, new ones come last.
     fn follow_list(&mut self, view: &View) {
         let idle = view.idle();
         self.spare.clear(view.members());
@@ -193,11 +197,11 @@ impl Notified {
         }
         (0..idle.len()).for_each(|place| self.spare.join(idle.at(place)));
         std::mem::swap(&mut self.line, &mut self.spare);
-        self.spare.clear(view.members()); // has room for all from the first time on
+        self.spare.clear(view.members()); // has room for all after the first time
     }
 }
 
-impl Policy for Notified {
+impl Policy for ThresholdList {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
@@ -215,28 +219,30 @@ impl Policy for Notified {
             return shared;
         }
         if let Some(first) = self.line.first() {
-            return Candidates::new(Basis::Idle, [first]);
+            return Candidates::new(SelectionBasis::Idle, [first]);
         }
         match (self.otherwise, self.last) {
-            (Otherwise::Last, Some(last)) if view.is_active(last) => {
-                Candidates::new(Basis::Turn, [last])
+            (Fallback::Last, Some(last)) if view.is_active(last) => {
+                Candidates::new(SelectionBasis::Turn, [last])
             }
-            (Otherwise::Weighted, _) => Candidates::new(Basis::Drawn, self.alias.sample(rng)),
-            _ => Candidates::new(Basis::Drawn, sample_one(view.active(), rng)),
+            (Fallback::Weighted, _) => {
+                Candidates::new(SelectionBasis::Drawn, self.alias.sample(rng))
+            }
+            _ => Candidates::new(SelectionBasis::Drawn, sample_one(view.active(), rng)),
         }
     }
 
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let mut parts = view.parts();
-        self.hear(report, &mut parts);
+        self.receive_report(report, &mut parts);
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let mut parts = view.parts();
         for report in reports {
             parts.surplus += usize::from(!parts.words.of(report.member).answered());
-            self.hear(report, &mut parts);
+            self.receive_report(report, &mut parts);
         }
         parts.surplus
     }
@@ -247,17 +253,17 @@ impl Policy for Notified {
         self.forgotten.resize(view.members());
         self.follow_list(view);
         if view.shares_idle() {
-            self.line.clear(view.members()); // any core takes them, in no order
+            self.line.clear(view.members()); // shared by all cores, without an order
         }
-        if self.otherwise == Otherwise::Weighted {
+        if self.otherwise == Fallback::Weighted {
             self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
         }
     }
 
     fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
         let now_ns = view.now_ns();
-        // Where others send to the members, too, nothing follows from what they tell and owe here.
-        if self.otherwise == Otherwise::Last && self.caller.reports == Reports::Replies {
+        // If other dispatchers send to the members too, their reports and debts here prove nothing.
+        if self.otherwise == Fallback::Last && self.caller.reports == Reports::Replies {
             self.forgotten.look(self.caller.core, &mut self.line, view);
         }
         if self.period_ns == 0 || now_ns < self.next_ns {

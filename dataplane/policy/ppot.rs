@@ -1,16 +1,16 @@
 //! Proportional power of two (Rosella, IV): two draws in proportion to the members' service rates, which may
-//! coincide, and the shorter queue of the two, or the one that would be done first (`ppot-ll`).
+//! coincide, and the shorter queue of both, or the earlier completion (`ppot-ll`).
 
 use super::sample::select;
 use super::structure::{Alias, Losses};
-use super::{AnyPolicy, Asked, Asks, Caller, Entry, Pick, Picks, Policy, Rng, Task};
+use super::{AnyPolicy, Caller, Entry, Pick, Picks, Policy, ProbeKind, ProbedMembers, Rng, Task};
 use crate::limits::BURST;
 use crate::state::{Member, Parts, Report, View};
 
 /// `ppot`.
 pub const BY_QUEUE: Entry = Entry {
     by_rate: true,
-    asks: |_| Asks::Some,
+    asks: |_| ProbeKind::Some,
     ..Entry::new(
         "ppot",
         "the shorter queue of two draws in proportion to given service rates",
@@ -22,7 +22,7 @@ pub const BY_QUEUE: Entry = Entry {
 /// `ppot-ll`.
 pub const BY_TIME: Entry = Entry {
     by_rate: true,
-    asks: |_| Asks::Some,
+    asks: |_| ProbeKind::Some,
     ..Entry::new(
         "ppot-ll",
         "of two draws in proportion to given rates, the one that is done sooner",
@@ -31,23 +31,23 @@ pub const BY_TIME: Entry = Entry {
     )
 };
 
-/// With rates that are given.
+/// Power of two choices with given rates.
 #[derive(Clone, Debug, Default)]
 pub struct Ppot {
-    /// Compare (queue + 1) / rate, not queues.
+    /// True to compare (queue + 1) / rate instead of queues.
     least_loaded: bool,
     alias: Alias,
     losses: Losses,
 }
 
 impl Ppot {
-    /// By queue, or by time.
+    /// Creates the policy, by queue or by time.
     #[must_use]
     pub fn new(least_loaded: bool) -> Self {
         Self { least_loaded, ..Self::default() }
     }
 
-    /// One choice, not counted as sent.
+    /// Chooses a member without counting it as sent.
     #[inline]
     pub fn pick(&self, view: &mut View, rng: &mut Rng) -> Option<Pick> {
         let pair = (self.alias.sample(rng)?, self.alias.sample(rng)?);
@@ -57,7 +57,7 @@ impl Ppot {
     }
 }
 
-/// One of two that were drawn, by their queues, or by when they would be done.
+/// Returns the better of two drawn members, by queue or by completion time.
 #[inline(always)]
 fn better(least_loaded: bool, (a, b): (Member, Member), parts: &Parts<'_>) -> Pick {
     let (queue_a, queue_b) = (parts.probe(a), parts.probe(b));
@@ -71,7 +71,7 @@ fn better(least_loaded: bool, (a, b): (Member, Member), parts: &Parts<'_>) -> Pi
     Pick { member: select(second, a, b), idle: select(second, queue_a, queue_b) == 0 }
 }
 
-/// As one by one. Draws all pairs before it looks at the first, as Horus does.
+/// Same as one by one. Draws all pairs before it reads the first, like Horus.
 #[inline(always)]
 fn pick_run(
     least_loaded: bool,
@@ -112,7 +112,7 @@ impl Policy for Ppot {
         }
     }
 
-    fn ask(&self, _view: &View, rng: &mut Rng) -> Asked {
+    fn ask(&self, _view: &View, rng: &mut Rng) -> ProbedMembers {
         (0..2).filter_map(|_| self.alias.sample(rng)).collect()
     }
 

@@ -1,4 +1,4 @@
-//! A dispatcher with the tasks that wait for its members.
+//! Dispatcher with a queue of waiting tasks.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,11 +6,10 @@ use super::fifo::{Fifo, Slab};
 use super::{Dispatcher, Pick, Task};
 use crate::reason::DropReason;
 
-/// A [`Dispatcher`], and what its caller has of each task that waits: a packet, or a number. Whatever else it does is the
-/// dispatcher's.
+/// A [`Dispatcher`] with its waiting tasks, each represented by an item of the caller: a packet, or a number.
 ///
-/// A task waits when others wait; else the policy chooses; else it waits, if it may. When a member may have become free,
-/// the first that waits is offered again, and the one behind it once that one has gone.
+/// A task waits if others wait. Otherwise the policy chooses a member, or the task waits if allowed. When a
+/// member may have a free place, the first waiting task is offered again, and then its successors.
 #[derive(Debug)]
 pub struct QueueingDispatcher<T> {
     dispatcher: Dispatcher,
@@ -18,18 +17,18 @@ pub struct QueueingDispatcher<T> {
     order: Fifo,
 }
 
-/// What was decided on a task: it is given back with the member that it goes to; none when it waits. Or it is given back with
-/// the reason why it neither goes nor waits.
-pub type Offered<T> = Result<Option<(T, Pick)>, (T, DropReason)>;
+/// Result of a decision: the task with its member, or `None` if it waits. Otherwise the task with the reason
+/// why it can neither go nor wait.
+pub type Placement<T> = Result<Option<(T, Pick)>, (T, DropReason)>;
 
 impl<T> QueueingDispatcher<T> {
-    /// Nothing waits. There is memory for as many tasks as may wait now ([`Dispatcher::set_queue`]).
+    /// Creates an empty queue with memory for its current bound ([`Dispatcher::set_queue`]).
     #[must_use]
     pub fn new(dispatcher: Dispatcher) -> Self {
         Self { tasks: Slab::with_room(dispatcher.queue().0), dispatcher, order: Fifo::EMPTY }
     }
 
-    /// Nothing waits, and any number of tasks may: memory is taken as they come.
+    /// Creates an empty queue without bound, which grows as tasks arrive.
     #[must_use]
     pub fn unbounded(mut dispatcher: Dispatcher) -> Self {
         dispatcher.set_queue(usize::MAX, dispatcher.queue().1);
@@ -39,9 +38,9 @@ impl<T> QueueingDispatcher<T> {
     /// Decides on a new task.
     ///
     /// # Errors
-    /// The task, and why it neither goes nor waits.
+    /// The task, and the reason why it can neither go nor wait.
     #[inline]
-    pub fn offer(&mut self, task: Task, item: T) -> Offered<T> {
+    pub fn offer(&mut self, task: Task, item: T) -> Placement<T> {
         match self.dispatcher.offer(task, || None) {
             Ok(Some(pick)) => Ok(Some((item, pick))),
             Ok(None) => {
@@ -51,10 +50,10 @@ impl<T> QueueingDispatcher<T> {
         }
     }
 
-    /// Puts a task last without deciding on it, whether or not others wait.
+    /// Appends a task to the queue without a decision.
     ///
     /// # Errors
-    /// The task, when no more may wait.
+    /// Returns the task if the queue is full.
     pub fn push(&mut self, item: T) -> Result<(), T> {
         match self.dispatcher.join() {
             Ok(()) => self.keep(item),
@@ -62,18 +61,18 @@ impl<T> QueueingDispatcher<T> {
         }
     }
 
-    /// A task that waits, as is counted already.
+    /// Stores a waiting task, which is already counted.
     fn keep(&mut self, item: T) -> Result<(), T> {
-        // More may wait by now than there is memory for.
+        // The bound may have been raised above the available memory.
         self.tasks.push(&mut self.order, item).inspect_err(|_| self.dispatcher.leave_last())
     }
 
-    /// Decides on the first task that waits, of which `task` says what policies may know; none, too, when none waits.
+    /// Decides on the first waiting task, if any; `task` describes it to the policy.
     ///
     /// # Errors
-    /// The task, and why it neither goes nor waits on.
+    /// The task, and the reason why it can neither go nor keep waiting.
     #[inline]
-    pub fn next(&mut self, task: impl FnOnce(&T) -> Task) -> Offered<T> {
+    pub fn next(&mut self, task: impl FnOnce(&T) -> Task) -> Placement<T> {
         let Some(first) = self.first() else { return Ok(None) };
         let task = task(first);
         match self.dispatcher.choose(task, || None) {
@@ -83,14 +82,14 @@ impl<T> QueueingDispatcher<T> {
         }
     }
 
-    /// The first task that waits.
+    /// Returns the first waiting task.
     #[inline]
     #[must_use]
     pub fn first(&self) -> Option<&T> {
         self.tasks.get(self.order.first()?)
     }
 
-    /// Takes out the first task that waits: [`Dispatcher::schedule`] has chosen a member for it, or it is given up.
+    /// Removes the first waiting task, after [`Dispatcher::schedule`] chose its member, or to drop it.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let item = self.tasks.pop(&mut self.order)?;
@@ -98,13 +97,13 @@ impl<T> QueueingDispatcher<T> {
         Some(item)
     }
 
-    /// The tasks that wait, the first one first.
+    /// Iterates over the waiting tasks in order.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.tasks.iter(self.order)
     }
 
-    /// Takes other memory for tasks that wait, which has room for those that do, and leaves its own in its place.
+    /// Swaps the memory for waiting tasks for `tasks`, which has enough room, and moves the tasks over.
     pub fn exchange_memory(&mut self, tasks: &mut Slab<T>) {
         let mut order = Fifo::EMPTY;
         while let Some(task) = self.tasks.pop(&mut self.order) {
@@ -144,7 +143,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{Core, Overflow, Prepared};
+    use crate::policy::{Core, Overflow, PreparedPolicy};
     use crate::state::{Load, Member, Report, View};
 
     fn dispatcher(policy: &str, members: usize) -> Dispatcher {
@@ -152,7 +151,7 @@ mod tests {
         Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)
     }
 
-    /// Two members that may have two tasks each.
+    /// Two members with two places each.
     fn queueing(bound: usize) -> QueueingDispatcher<usize> {
         QueueingDispatcher::new(dispatcher("jbsq(k=2)", 2).with_queue(bound, Overflow::Drop))
     }
@@ -195,7 +194,8 @@ mod tests {
         proptest::collection::vec(step, 0..200)
     }
 
-    /// One more task is at a member: nobody has more than two, and whoever has least gets the next.
+    /// Counts a task at its member. Returns true if no member has more than two and the least loaded one was
+    /// chosen.
     fn placed(at_members: &mut [u32; 2], member: u16) -> bool {
         let [own, other] = [member, 1 - member].map(|member| at_members[usize::from(member)]);
         at_members[usize::from(member)] += 1;
@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tasks_go_in_order_and_no_more_wait_than_may(steps in steps()) {
+        fn tasks_keep_order_and_queue_is_bounded(steps in steps()) {
             const ROOM: usize = 4;
             let mut queueing = queueing(ROOM);
             let (mut waiting, mut bound, mut at_members) = (VecDeque::new(), ROOM, [0_u32; 2]);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_lets_no_task_wait_refuses_those_that_cannot_go() {
+    fn policy_without_queue_refuses_excess_tasks() {
         let mut queueing = QueueingDispatcher::new(dispatcher("random", 1));
         assert_eq!(offer(&mut queueing, 'a'), Ok(Some(('a', 0))));
         queueing.set_active(Member(0), false);
@@ -260,13 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn tasks_wait_for_members_that_are_not_there_unless_that_is_refused() {
+    fn tasks_wait_for_absent_members_unless_refused() {
         for refused in [false, true] {
             let mut queueing = QueueingDispatcher::new(dispatcher("jbsq(k=1)", 1));
             if refused {
                 queueing.refuse_without_members();
             }
-            // One that is there and full is waited for, and so are its successors once one waits.
+            // A present but full member is waited for, and all later tasks wait behind the first.
             assert_eq!(offer(&mut queueing, 'a'), Ok(Some(('a', 0))));
             assert_eq!(offer(&mut queueing, 'b'), Ok(None));
             queueing.set_active(Member(0), false);
@@ -279,11 +279,11 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_when_the_policy_changes_goes_first() {
+    fn queued_tasks_go_first_after_policy_change() {
         let mut queueing = QueueingDispatcher::new(dispatcher("jbsq(k=1)", 1));
         assert_eq!(offer(&mut queueing, 0), Ok(Some((0, 0))));
         assert_eq!((offer(&mut queueing, 1), offer(&mut queueing, 2)), (Ok(None), Ok(None)));
-        queueing.exchange(&mut Prepared::new(&"random".parse().unwrap(), 1, Core::ONLY));
+        queueing.exchange(&mut PreparedPolicy::new(&"random".parse().unwrap(), 1, Core::ONLY));
         queueing.review_members();
         assert_eq!(offer(&mut queueing, 3), Ok(None));
         assert_eq!((next(&mut queueing), next(&mut queueing)), (Ok(Some(1)), Ok(Some(2))));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_gets_the_places_of_those_that_are_not_complete() {
+    fn task_takes_places_of_unfinished_ones() {
         let mut dispatcher = dispatcher("jbsq(k=1)", 2);
         let mut unfinished = vec![Member(1), Member(1)];
         let task = Task::default();
@@ -301,7 +301,7 @@ mod tests {
         assert_ne!(places[0], places[1]);
         let pick = dispatcher.offer(task, || unfinished.pop()).unwrap().unwrap();
         assert_eq!((pick.member, unfinished.len(), dispatcher.waiting()), (Member(1), 1, 0));
-        // Nobody's place is taken away for one that must wait behind others.
+        // A task that must wait behind others takes no place away.
         assert_eq!(dispatcher.offer(task, || None), Ok(None));
         assert_eq!(dispatcher.offer(task, || unfinished.pop()), Ok(None));
         assert_eq!((unfinished.len(), dispatcher.waiting()), (1, 2));

@@ -1,10 +1,10 @@
-//! RackSched (Zhu et al., OSDI 2020) as Horus evaluates it: power of two on loads that only replies
+//! RackSched (Zhu et al., OSDI 2020) as evaluated by Horus: power of two choices on loads that only replies
 //! update.
 
 use super::sample::{sample_two, select};
 use super::{
-    AnyPolicy, Basis, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Task,
-    one_by_one,
+    AnyPolicy, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, SelectionBasis,
+    Task, one_by_one,
 };
 use crate::state::{Report, Sharing, View};
 
@@ -20,7 +20,7 @@ pub const ENTRY: Entry = Entry {
     )
 };
 
-/// The better of two random members by reported load alone.
+/// Picks the better of two random members by reported load only.
 #[derive(Clone, Debug, Default)]
 pub struct RackSched;
 
@@ -36,7 +36,7 @@ impl Policy for RackSched {
 
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         let pair = sample_two(view.active(), rng);
-        Candidates::new(Basis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
+        Candidates::new(SelectionBasis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {

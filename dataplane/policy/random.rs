@@ -1,10 +1,10 @@
-//! Uniform choice and choice by service rate, the baselines.
+//! Uniform choice and choice by service rate, as baselines.
 
 use super::sample::sample_one;
 use super::structure::Alias;
 use super::{
-    AnyPolicy, Basis, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
-    Task, one_by_one,
+    AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    SelectionBasis, Task, one_by_one,
 };
 use crate::state::{Report, Sharing, View};
 
@@ -27,7 +27,7 @@ pub const WEIGHTED: Entry = Entry {
     )
 };
 
-/// Any active member, each as likely.
+/// Picks any active member with equal probability.
 #[derive(Clone, Debug, Default)]
 pub struct Random;
 
@@ -39,7 +39,7 @@ impl Policy for Random {
     }
 
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
-        Candidates::new(Basis::Drawn, sample_one(view.active(), rng))
+        Candidates::new(SelectionBasis::Drawn, sample_one(view.active(), rng))
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
@@ -47,7 +47,7 @@ impl Policy for Random {
     }
 }
 
-/// Any active member, in proportion to its service rate.
+/// Picks any active member in proportion to its service rate.
 #[derive(Clone, Debug, Default)]
 pub struct WeightedRandom {
     alias: Alias,
@@ -61,7 +61,7 @@ impl Policy for WeightedRandom {
     }
 
     fn candidates(&self, _view: &View, rng: &mut Rng) -> Candidates {
-        Candidates::new(Basis::Drawn, self.alias.sample(rng))
+        Candidates::new(SelectionBasis::Drawn, self.alias.sample(rng))
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {

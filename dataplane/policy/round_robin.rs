@@ -1,8 +1,8 @@
-//! One member after the other.
+//! Members in turn.
 
 use super::{
-    AnyPolicy, Basis, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
-    Task, one_by_one,
+    AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    SelectionBasis, Task, one_by_one,
 };
 use crate::state::{Report, Sharing, View};
 
@@ -37,7 +37,7 @@ impl Policy for RoundRobin {
     fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
         let active = view.active();
         let next = if self.next < active.len() { self.next } else { 0 };
-        Candidates::new(Basis::Turn, active.get(next).copied())
+        Candidates::new(SelectionBasis::Turn, active.get(next).copied())
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {

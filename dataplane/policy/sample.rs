@@ -1,24 +1,24 @@
-//! Random members, and the better of two: what several policies choose by.
+//! Random members and comparisons, shared by several policies.
 
 use rand::Rng as _;
 
 use super::{Caller, Pick, Picks, Reports, Rng};
 use crate::state::{Belief, Member, View};
 
-/// A uniform number below `n` (at most 2^32 of them), by multiplication (Lemire 2019 without the
-/// rejection: the bias is below n / 2^32).
+/// Maps random bits to a uniform number below `n` (at most 2^32) by multiplication (Lemire 2019, without the
+/// rejection step; the bias is below n / 2^32).
 #[inline]
 pub(super) fn below(n: usize, bits: u32) -> usize {
     ((u64::from(bits) * n as u64) >> 32) as usize
 }
 
-/// A uniform member, none when there are no members.
+/// Returns a uniform member, or `None` without members.
 #[inline]
 pub(super) fn sample_one(active: &[Member], rng: &mut Rng) -> Option<Member> {
     active.get(below(active.len(), rng.next_u64() as u32)).copied()
 }
 
-/// Two distinct members in random order; a lone member twice.
+/// Returns two distinct members in random order; a single member twice.
 #[inline(always)]
 pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Member)> {
     let n = active.len();
@@ -32,13 +32,13 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
     Some((active[first], active[second]))
 }
 
-/// Puts members that have nothing to do and are on no core's idle list on this core's: its share of those that nobody knows of,
-/// as when a node starts or has another policy (two cores must not both believe a worker to be theirs: JIQ), and those that may be
-/// chosen again. Where members tell of themselves whom they choose, none is put there.
+/// Puts idle members that are on no core's list on this core's list. These are its share of the unowned
+/// members, as after a start or a policy change (two cores must not both own an idle worker: JIQ), and
+/// members that may be chosen again. Does nothing if members choose whom they notify.
 pub(super) fn share_idle(caller: Caller, view: &mut View) {
     let Caller { core, reports, .. } = caller;
     if let Some(peers) = view.peers() {
-        peers.tokens().clear_from(1); // places under the bound of a policy before
+        peers.tokens().clear_from(1); // places under an earlier policy's bound
     }
     if reports == Reports::Messages {
         return;
@@ -52,7 +52,8 @@ pub(super) fn share_idle(caller: Caller, view: &mut View) {
     }
 }
 
-/// Idle members that this or any of the node's cores may have, for the first of these tasks; how many there were.
+/// Takes idle members that this core owns or any core may take, for the first of these tasks. Returns their
+/// number.
 #[cold]
 pub(super) fn take_shared(picks: Picks<'_>, view: &mut View) -> usize {
     let mut parts = view.parts();
@@ -64,23 +65,25 @@ pub(super) fn take_shared(picks: Picks<'_>, view: &mut View) -> usize {
     picks.len()
 }
 
-/// How a member with so many tasks is ranked: where idle ones belong to one core, as if it had one.
+/// Returns the rank of a member with `queue` tasks. If idle members belong to one core, an idle one ranks as
+/// if it had a task.
 #[inline]
 pub(super) fn rank_of(queue: u32, view: &View) -> u32 {
     if view.shares_idle() { queue.max(1) } else { queue }
 }
 
-/// One of a pair, chosen without a branch: the outcome is a coin toss, and a mispredicted branch costs
-/// as much as the rest of the decision.
+/// Selects one of a pair without a branch. The outcome is random, and a mispredicted branch would cost as
+/// much as the rest of the decision.
 #[inline]
 pub(super) fn select<T>(second: bool, a: T, b: T) -> T {
     std::hint::select_unpredictable(second, b, a)
 }
 
-/// The second of two members is the better one by load plus drift; and whether a switch would have passed the
-/// packet through its pipeline again: when the drift of the member with the smaller *load* exceeds the
-/// difference of the loads (Horus 3.3), so that it may be the worse one. A switch then folds drift into
-/// load, which makes the next such packet rarer; here it does not, so that their number is an upper bound.
+/// Returns whether the second of two members is better by load plus drift, and whether a switch would have
+/// recirculated the packet. It does so if the drift of the member with the smaller *load* exceeds the
+/// difference of the loads (Horus 3.3), so that this member may be the worse one. A switch then folds drift
+/// into load, which makes the next recirculation rarer. Nothing is folded here, so the count is an upper
+/// bound.
 #[inline(always)]
 pub(super) fn compare(a: Belief, b: Belief) -> (bool, bool) {
     let (load_a, load_b) = (a.load().0, b.load().0);

@@ -1,24 +1,24 @@
-//! Join the shortest queue, of all members or of a few, by length or by the time a task would take (SED:
-//! shortest expected delay). Ties are broken uniformly.
+//! Join the shortest queue, of all members or of a few, by length or by completion time (SED: shortest
+//! expected delay). Ties are broken uniformly.
 //!
-//! Where true queues can be seen, in a simulator, they are used. A leaf counts what it has outstanding at
-//! each member, which is what a server, unlike a switch, can do exactly.
+//! Uses true queues where they are visible, in a simulator. A leaf counts its outstanding tasks at each
+//! member exactly, as a server can and a switch cannot.
 
 use rand::Rng as _;
 
 use super::beliefs::idle_shared;
 use super::sample::{below, rank_of, sample_two, share_idle, take_shared};
-use super::structure::{Front, Losses, Rank, Ranking, Watch};
+use super::structure::{Front, LossWatch, Losses, Rank, Ranking};
 use super::{
-    AnyPolicy, Asked, Asks, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, Rng, Task,
-    one_by_one,
+    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, ProbedMembers,
+    Rng, Task, one_by_one,
 };
-use crate::state::{Member, Parts, Report, Sharing, View, Words};
+use crate::state::{Member, MemberStates, Parts, Report, Sharing, View};
 
 /// `jsq`.
 pub const BY_QUEUE: Entry = Entry {
-    parameters: &[Parameter::whole("d", 0.0, (0.0, 16.0))],
-    asks: |v| if v[0] >= 1.0 { Asks::Some } else { Asks::All },
+    parameters: &[Parameter::integer("d", 0.0, (0.0, 16.0))],
+    asks: |v| if v[0] >= 1.0 { ProbeKind::Some } else { ProbeKind::All },
     sharing: Sharing::COUNTS.with_idle(),
     ..Entry::new(
         "jsq",
@@ -34,7 +34,7 @@ pub const BY_QUEUE: Entry = Entry {
 /// `sed`.
 pub const BY_DELAY: Entry = Entry {
     by_rate: true,
-    asks: |_| Asks::All,
+    asks: |_| ProbeKind::All,
     ..Entry::new(
         "sed",
         "the shortest expected delay, (queue + 1) / speed; on a leaf by its own count",
@@ -43,17 +43,17 @@ pub const BY_DELAY: Entry = Entry {
     )
 };
 
-/// The shortest of all members' queues.
+/// Picks the shortest of all members' queues.
 #[derive(Clone, Debug)]
 pub struct Shortest {
-    /// Queues count by the time they take, not by their length.
+    /// True to rank queues by their time instead of their length.
     by_delay: bool,
     ranks: Ranking,
     losses: Losses,
 }
 
 impl Shortest {
-    /// By length, or by expected delay.
+    /// Creates the policy, by length or by expected delay.
     #[must_use]
     pub fn new(by_delay: bool) -> Self {
         Self { by_delay, ranks: Ranking::new(by_delay), losses: Losses::default() }
@@ -68,10 +68,10 @@ impl Shortest {
     }
 }
 
-/// As one by one, but a member is found and counted up in one go. A core is told of every task, of all that is written off and of
-/// what others send, so nothing is looked up.
+/// Same as one by one, but finds and increments a member in one step. The order already contains every task,
+/// write-off and remote change, so no word is read.
 #[inline(always)]
-fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, words: Words<'_>, rng: &mut Rng) {
+fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, words: MemberStates<'_>, rng: &mut Rng) {
     let mut front = ranks.open();
     for pick in picks {
         if front.is_empty() {
@@ -92,12 +92,12 @@ fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, words: Words<'_>, rng: &mut
     ranks.close(front);
 }
 
-/// As one by one.
+/// Same as one by one.
 #[inline(always)]
 fn reply_run(
     ranks: &mut impl Rank,
     reports: &[Report],
-    mut watch: Watch<'_>,
+    mut watch: LossWatch<'_>,
     mut parts: Parts<'_>,
 ) -> usize {
     ranks.set_all(
@@ -109,11 +109,11 @@ fn reply_run(
     parts.surplus
 }
 
-/// As [`reply_run`] where idle members belong to one core at a time: this one, if they become so by these replies.
+/// Same as [`reply_run`] where idle members belong to one core: to this one, if these replies make them idle.
 fn reply_shared(
     ranks: &mut impl Rank,
     reports: &[Report],
-    mut watch: Watch<'_>,
+    mut watch: LossWatch<'_>,
     mut parts: Parts<'_>,
 ) -> usize {
     ranks.set_all(reports, parts.words.members(), |report| {
@@ -124,7 +124,7 @@ fn reply_shared(
     parts.surplus
 }
 
-/// As [`reply_run`], in a loop that knows what the run need not look at.
+/// Same as [`reply_run`], in a loop without the checks that the run does not need.
 #[inline(always)]
 fn reply_any(
     ranks: &mut impl Rank,
@@ -139,7 +139,7 @@ fn reply_any(
     }
 }
 
-/// The member with the least key, uniformly among those that tie.
+/// Returns the member with the least key, uniformly among ties.
 fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Option<Member> {
     let mut best: Option<(f64, Member)> = None;
     let mut ties = 0;
@@ -173,7 +173,7 @@ impl Policy for Shortest {
             }
             return;
         }
-        // Those that belong to some core at a time; the others are ranked as if they had a task.
+        // Idle members that belong to one core. All others rank as if they had a task.
         let taken = if view.shares_idle() { take_shared(picks, view) } else { 0 };
         let picks = &mut picks[taken..];
         let mut local = rng.clone(); // stays in registers over the run
@@ -208,16 +208,16 @@ impl Policy for Shortest {
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         self.losses.take(report, view);
-        self.on_told(report.member, view);
+        self.on_remote_update(report.member, view);
     }
 
-    fn on_told(&mut self, member: Member, view: &mut View) {
+    fn on_remote_update(&mut self, member: Member, view: &mut View) {
         let queue = view.outstanding(member);
         self.ranks.set(member, rank_of(queue, view));
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
-        self.on_told(member, view);
+        self.on_remote_update(member, view);
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
@@ -227,15 +227,15 @@ impl Policy for Shortest {
             share_idle(caller, view);
         }
         for place in 0..view.active().len() {
-            self.on_told(view.active()[place], view);
+            self.on_remote_update(view.active()[place], view);
         }
     }
 }
 
-/// Most members that a policy samples at once.
+/// Maximum number of members that a policy samples at once.
 pub const SAMPLES_MAX: usize = 16;
 
-/// Distinct uniform members, up to `count` of them, each given to `each`; returns how many there were.
+/// Draws up to `count` distinct uniform members and passes each to `each`. Returns their number.
 #[inline(always)]
 pub(super) fn sample_distinct(
     count: usize,
@@ -259,7 +259,7 @@ pub(super) fn sample_distinct(
         return 2;
     }
     let mut chosen = [Member(0); SAMPLES_MAX];
-    let mut state = rng.clone(); // what is lent lies in memory from then on
+    let mut state = rng.clone(); // a borrowed value stays in memory
     let count = sample_several(count, active, &mut state, &mut chosen);
     *rng = state;
     for &member in &chosen[..count] {
@@ -268,7 +268,7 @@ pub(super) fn sample_distinct(
     count
 }
 
-/// Distinct uniform members, up to `count` of them; returns how many there are.
+/// Draws up to `count` distinct uniform members. Returns their number.
 #[inline(never)]
 fn sample_several(
     count: usize,
@@ -279,7 +279,7 @@ fn sample_several(
     let count = count.min(active.len()).min(SAMPLES_MAX);
     let mut chosen = [0; SAMPLES_MAX];
     for (number, member) in members[..count].iter_mut().enumerate() {
-        // Among the places not chosen yet: count past the chosen ones, which are kept in order.
+        // Index among the places not chosen yet: count past the chosen ones, kept in order.
         let mut place = below(active.len() - number, rng.next_u64() as u32);
         let mut at = 0;
         while at < number && chosen[at] <= place {
@@ -293,7 +293,7 @@ fn sample_several(
     count
 }
 
-/// The shortest of a few random members' queues (the power of d choices), each probed for it.
+/// Picks the shortest of a few random members' queues (power of d choices); probes each of them.
 #[derive(Clone, Debug)]
 pub struct ShortestOf {
     count: usize,
@@ -301,7 +301,7 @@ pub struct ShortestOf {
 }
 
 impl ShortestOf {
-    /// Of `count` members.
+    /// Creates the policy with `count` members.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self { count, losses: Losses::default() }
@@ -312,7 +312,7 @@ impl Policy for ShortestOf {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, rng| {
             let mut best: Option<(u32, Member)> = None;
-            // In random order, so that the first of those that tie is any of them.
+            // In random order, so that the first of ties is a random one.
             let probed = sample_distinct(self.count, view.active(), rng, |member| {
                 let queue = view.probe(member);
                 if best.is_none_or(|(least, _)| queue < least) {
@@ -324,8 +324,8 @@ impl Policy for ShortestOf {
         });
     }
 
-    fn ask(&self, view: &View, rng: &mut Rng) -> Asked {
-        let mut asked = Asked::new();
+    fn ask(&self, view: &View, rng: &mut Rng) -> ProbedMembers {
+        let mut asked = ProbedMembers::new();
         sample_distinct(self.count, view.active(), rng, |member| asked.push(member));
         asked
     }

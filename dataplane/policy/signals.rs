@@ -1,65 +1,67 @@
-//! What a leaf tells its spine, and when: idleness and average load (Horus 3.3, A.1).
+//! Signals from a leaf to its spine: idleness and average load (Horus 3.3, A.1).
 //!
-//! [`Protocol::Paper`] follows the paper's text, made idempotent: a lost message is repaired by later
-//! tasks that contradict it. [`Protocol::Text`] is the text to the letter. [`Protocol::Simulator`] is what the
-//! authors' released simulator does, thresholds included; their published curves come from it.
+//! [`Protocol::Paper`] follows the paper's text, made idempotent: later tasks that contradict a lost message
+//! repair it. [`Protocol::Text`] is the literal text. [`Protocol::Simulator`] is the authors' released
+//! simulator including its thresholds; their published curves come from it.
 //!
-//! Deviation. The paper compares the average load with the one sent last. But a spine adds 1/workers for
-//! every task meanwhile, so its belief runs away from a rack whose average hardly moves, and the
-//! rack that does send looks empty beside the others: at 4 racks of 8, 70% load and 5 us hops the mean
-//! response nearly doubles. Here a leaf compares with what the spine believes by now.
+//! Deviation: the paper compares the average load with the one sent last. But the spine adds 1/workers for
+//! every task in between, so its estimate runs away from a rack whose average hardly changes, and the rack
+//! that does signal looks empty in comparison. With 4 racks of 8, 70% load and 5 us hops the mean response
+//! time nearly doubles. Here a leaf compares with the spine's current estimate.
 //!
-//! And a rack that had no idle worker is on the spine's list again when it has three, or all, not with the first: at high loads a
-//! single one is gone with the next task, and its message and the next are for nothing. With two it is a third more messages, and the
-//! same response times. A large rack comes back with two: it says so more seldom for each task, and where racks of unlike size are
-//! taken alike, small ones drown unless the large one is offered whenever it can be.
+//! A rack without idle workers returns to the spine's list when it has three idle workers, or all, instead of
+//! the first. At high load a single idle worker is gone with the next task, so its two messages are useless.
+//! With a threshold of two there are a third more messages and the same response times. A large rack returns
+//! at two: it signals less often per task. Where racks of different sizes are chosen uniformly, small ones
+//! are overloaded unless the large one is offered whenever possible.
 //!
-//! Signals overtake each other where paths differ. An IDLE_ADD that is overtaken by the IDLE_REMOVE before
-//! it would starve an idle rack for ever, for without tasks nothing contradicts. So signals are numbered
-//! (the header's `seq`), a spine passes over what is older than what it has ([`Latest`]), and a
-//! leaf repeats its state now and then ([`Signals::repeat`]).
+//! Signals overtake each other on different paths. An IDLE_ADD that is overtaken by the preceding IDLE_REMOVE
+//! would starve an idle rack for ever, because without tasks no contradiction occurs. So signals are numbered
+//! (the header's `seq`), a spine ignores signals older than the latest ([`Latest`]), and a leaf repeats its
+//! state from time to time ([`Signals::repeat`]).
 
 use super::{LeafReports, PolicySpec};
 use crate::state::{Load, Member, View};
 
-/// Idle workers at or below which the authors' simulator takes a rack off the spine's idle list.
+/// Idle workers at or below which the authors' simulator removes a rack from the spine's idle list.
 const SIMULATOR_IDLE_FLOOR: usize = 4;
 
-/// Idle workers that a rack has before it is offered again, or all: one of up to so many workers, and a larger one.
+/// Idle workers at which a rack is offered again (or all of them): for racks up to `SMALL_RACK` workers, and
+/// for larger ones.
 const IDLE_AGAIN: (usize, usize) = (3, 2);
 const SMALL_RACK: usize = 16;
 
-/// Tasks that contradict the rack's state before it is told again.
+/// Number of contradicting tasks after which the rack's state is sent again.
 const UNDER_WAY: usize = 8;
 
-/// Which rules a leaf follows.
+/// Signalling rules of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// The paper's text with the repairs below.
     Paper,
-    /// The paper's text to the letter: one idle worker is enough for IDLE_ADD, every task that contradicts
-    /// has the message sent again, and the average load is compared with what was sent last.
+    /// The paper's literal text: one idle worker suffices for IDLE_ADD, every contradicting task repeats the
+    /// message, and the average load is compared with the value sent last.
     Text,
     /// The released simulator.
     Simulator,
-    /// The average of the loads that workers last reported, with every reply, and no idle signals: the hierarchical RackSched,
-    /// which adds nothing for tasks that were sent since.
+    /// The average of the workers' last reported loads with every reply, without idle signals: hierarchical
+    /// RackSched, which adds nothing for tasks sent since.
     EveryReply,
-    /// Nothing: the spine does not ask for load.
+    /// No signals: the spine needs no loads.
     Silent,
 }
 
-/// The names of the rules that a leaf on devices may follow.
+/// Names of the rules that a leaf on devices may use.
 pub const SIGNAL_RULES: &str = "horus, every-reply, none";
 
 impl Protocol {
-    /// The rules that a leaf on devices follows under this name.
+    /// Returns the rules with this name.
     #[must_use]
     pub fn of_rules(name: &str) -> Option<Self> {
         [Self::Paper, Self::EveryReply, Self::Silent].into_iter().find(|one| one.rules() == name)
     }
 
-    /// What leaves tell spines that decide by this policy.
+    /// Returns the rules for leaves below a spine with this policy.
     #[must_use]
     pub fn below(policy: &PolicySpec) -> Self {
         match policy.entry().over_racks.map(|over| over.reports) {
@@ -69,7 +71,7 @@ impl Protocol {
         }
     }
 
-    /// The name of its rules.
+    /// Returns the name of the rules.
     #[must_use]
     pub const fn rules(self) -> &'static str {
         match self {
@@ -82,73 +84,73 @@ impl Protocol {
     }
 }
 
-/// A message from a leaf to its spine.
+/// A signal from a leaf to its spine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// The rack has idle workers.
     IdleAdd,
-    /// The rack has none left.
+    /// The rack has no idle workers left.
     IdleRemove,
-    /// Its average load.
+    /// Average load of the rack.
     Load(Load),
 }
 
-/// A leaf's side of the protocol, for one pool.
+/// Leaf's side of the protocol, for one pool.
 #[derive(Clone, Debug)]
 pub struct Signals {
     protocol: Protocol,
     workers: usize,
-    /// The spine has us on its idle list, as far as we know.
+    /// True if the spine has the rack on its idle list, as far as the leaf knows.
     linked: bool,
-    /// Tasks since the last change that show the spine to know otherwise.
+    /// Tasks since the last change that contradict the spine's knowledge.
     contradictions: usize,
     replies: usize,
-    /// Sum of the loads by what the spine was told, and in [`Protocol::Paper`] what it sent since.
+    /// Sum of the loads as the spine estimates it; in [`Protocol::Paper`] including the tasks it sent since.
     believed: u64,
 }
 
 impl Signals {
-    /// A leaf with `workers` workers, all idle, and known as idle.
+    /// Creates the state of a leaf with `workers` workers, all idle and known as idle.
     #[must_use]
     pub fn new(protocol: Protocol, workers: usize) -> Self {
         Self { protocol, workers, linked: true, contradictions: 0, replies: 0, believed: 0 }
     }
 
-    /// The rack has so many workers from now on that tasks may be given to.
+    /// Sets the number of workers that accept tasks.
     pub fn set_workers(&mut self, workers: usize) {
         self.workers = workers;
     }
 
-    /// So many tasks came from the spine to other cores of the leaf.
+    /// Counts tasks that the spine sent to other cores of the leaf.
     pub fn note_tasks(&mut self, tasks: u64) {
         self.believed += tasks * u64::from(Load::ONE.0);
     }
 
-    /// The rack's idleness once more, in case the last message was lost; for the paper's protocol only.
+    /// Returns the idleness signal again, in case the last one was lost; only for the paper's protocol.
     pub fn repeat(&mut self) -> Option<Signal> {
         let signal = if self.linked { Signal::IdleAdd } else { Signal::IdleRemove };
         (self.protocol == Protocol::Paper).then_some(signal)
     }
 
-    /// What a member counts for in the rack's load.
+    /// Returns the weight of a member in the rack's load.
     #[inline]
     #[must_use]
     pub fn load_of(&self, view: &View, member: Member) -> u64 {
         match self.protocol {
             Protocol::EveryReply => u64::from(view.load(member).0),
-            _ => view.estimate(member),
+            _ => view.estimated_load(member),
         }
     }
 
-    /// What a task that was sent to a member adds to the rack's load.
+    /// Returns the increase of the rack's load by a task sent to a member.
     #[inline]
     #[must_use]
     pub fn load_of_task(&self) -> u64 {
         if self.protocol == Protocol::EveryReply { 0 } else { u64::from(Load::ONE.0) }
     }
 
-    /// A task came from the spine and `idle` workers are left after its own was chosen;
-    /// `idle_selected` is the header's word on why it came here.
+    /// Handles a task from the spine; `idle` workers are left after the choice. `idle_selected` is the
+    /// header's statement that the spine chose the rack as idle.
     #[inline]
     pub fn on_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
         match self.protocol {
@@ -168,7 +170,7 @@ impl Signals {
             self.contradictions = 0;
             return None;
         }
-        // Some tasks were under way when the state changed; so many were not.
+        // Ignores contradictions of tasks that were in flight when the state changed.
         self.contradictions += 1;
         (self.contradictions > self.workers.min(UNDER_WAY)).then(|| self.change(self.linked))
     }
@@ -190,7 +192,7 @@ impl Signals {
         if !self.linked && idle_selected {
             self.contradictions += 1;
             if self.contradictions > self.workers {
-                self.change(true); // and no message: the spine believes it already
+                self.change(true); // no message: the spine estimates it so already
             }
         }
         None
@@ -202,13 +204,14 @@ impl Signals {
         if linked { Signal::IdleAdd } else { Signal::IdleRemove }
     }
 
-    /// A reply passed, after which `idle` workers are idle and the loads of all sum to what `total` says.
-    /// At most one of each kind.
+    /// Handles a reply, after which `idle` workers are idle and the loads sum to `total()`. Returns at most
+    /// one signal of each kind.
     #[inline]
     pub fn on_reply(&mut self, idle: usize, total: impl FnOnce() -> u64) -> [Option<Signal>; 2] {
         match self.protocol {
             Protocol::Paper | Protocol::Text => {
-                // Some before the rack is offered again: one goes with the next task, and the spine is told of that, too.
+                // Several idle workers before the rack is offered again: a single one is gone with the next
+                // task, which costs another signal.
                 let least = match (self.protocol, self.workers) {
                     (Protocol::Text, _) => 1,
                     (_, ..=SMALL_RACK) => IDLE_AGAIN.0,
@@ -237,7 +240,7 @@ impl Signals {
         Signal::Load(self.average(total))
     }
 
-    /// The rack's average load, when the loads of all sum to what `total` says.
+    /// Returns the rack's average load for this sum of loads.
     #[must_use]
     pub fn average(&self, total: u64) -> Load {
         let average = total / self.workers.max(1) as u64;
@@ -245,27 +248,27 @@ impl Signals {
     }
 }
 
-/// The newest signal that a spine has of each rack.
+/// Latest signal number of each rack at a spine.
 #[derive(Clone, Debug)]
 pub struct Latest {
     numbers: Vec<u16>,
-    /// Of these any number is taken next.
+    /// Racks whose next signal is accepted regardless of its number.
     forgotten: Vec<bool>,
 }
 
 impl Latest {
-    /// Of so many racks, none heard of yet.
+    /// Creates the state of `racks` racks without any signal.
     #[must_use]
     pub fn new(racks: usize) -> Self {
         Self { numbers: vec![0; racks], forgotten: vec![false; racks] }
     }
 
-    /// Whatever comes next from `rack` is new.
+    /// Accepts the next signal of `rack` regardless of its number.
     pub fn forget(&mut self, rack: Member) {
         self.forgotten[rack.index()] = true;
     }
 
-    /// `number` is not older than what came from `rack` before; racks count from 1 and wrap around.
+    /// Returns true if `number` is not older than the latest signal of `rack`. Racks number from 1 and wrap around.
     pub fn accepts(&mut self, rack: Member, number: u16) -> bool {
         let newest = &mut self.numbers[rack.index()];
         let anew = std::mem::take(&mut self.forgotten[rack.index()]);
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_leaf_tells_of_its_last_idle_worker() {
+    fn leaf_signals_its_last_idle_worker() {
         let mut leaf = Signals::new(Protocol::Paper, 8);
         assert_eq!(leaf.on_task(true, 1), None);
         assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove));
@@ -321,20 +324,20 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_told_when_the_average_is_one_off_the_spines_belief() {
+    fn load_is_signalled_at_one_task_difference() {
         let mut leaf = Signals::new(Protocol::Paper, 2);
         let one = u64::from(Load::ONE.0);
         assert_eq!(leaf.on_reply(0, || 2 * one - 1), [None, None]);
         assert_eq!(leaf.on_reply(0, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
         assert_eq!(leaf.on_reply(0, || 3 * one), [None, None]);
-        // Two tasks more, and two less again: the spine only knows of the former.
+        // Two more tasks, then two fewer: the spine knows only of the former.
         assert_eq!(leaf.on_task(false, 0), Some(Signal::IdleRemove));
         assert_eq!(leaf.on_task(false, 0), None);
         assert_eq!(leaf.on_reply(0, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
     }
 
     #[test]
-    fn to_the_letter_every_contradiction_is_answered_and_loads_are_held_against_the_last() {
+    fn literal_mode_answers_every_contradiction() {
         let mut leaf = Signals::new(Protocol::Text, 2);
         let one = u64::from(Load::ONE.0);
         assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove));
@@ -342,7 +345,7 @@ mod tests {
         assert_eq!(leaf.on_task(false, 0), None);
         assert_eq!(leaf.on_reply(1, || one), [Some(Signal::IdleAdd), None]);
         assert_eq!(leaf.on_task(false, 1), Some(Signal::IdleAdd));
-        // Four tasks came, but two more than were told of last is what counts.
+        // Four tasks arrived; what counts is two more than the last signal reported.
         assert_eq!(leaf.on_reply(1, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
         assert_eq!(leaf.repeat(), None);
     }

@@ -1,36 +1,38 @@
-//! Lost tasks of a central queue's members: how long a member with tasks may be silent, and what a member's report denies.
+//! Detection of lost tasks for central queues: by the silence of a member with tasks, and by reports that do
+//! not count them.
 //!
-//! Both are judged between bursts, so that replies and tasks pay nothing. Each check compares a member's counts with those of the
-//! check before.
+//! Both checks run between bursts, so that replies and tasks pay nothing. Each check compares a member's
+//! counts with those of the last check.
 
-use super::measured::{Measured, SILENCE_LEAST_NS, SILENCE_MOST_NS};
+use super::measured::{MemberStatistics, SILENCE_LEAST_NS, SILENCE_MOST_NS};
 
 /// Weight of one task in the share of lost tasks.
 const SHARE_WEIGHT: f64 = 1.0 / 32.0;
-/// Share of lost tasks from which on loss explains a member's silence better than a stall does.
+/// Share of lost tasks above which loss is a likelier cause of a silence than a stall.
 const LOSSY: f64 = 1.0 / 16.0;
-/// A member stalls if its silences in a row are less likely than this by loss alone.
+/// Probability of a member's consecutive silences by loss alone below which it must have stalled.
 const UNLIKELY: f64 = 1e-3;
-/// Patience in mean services, where many tasks are lost.
+/// Patience in mean service times, if many tasks are lost.
 const MEANS: f64 = 4.0;
-/// Patience is `1 + UNSURE / replies` times as long while few replies are known.
+/// Factor of the patience while few replies are known: `1 + UNSURE / replies`.
 const UNSURE: f64 = 16.0;
 /// Weight of one silence in the mean.
 const MEAN_WEIGHT: f64 = 1.0 / 64.0;
-/// Part of the longest silence that remains after a window of replies.
+/// Fraction of the longest silence that remains after a window of replies.
 const LONGEST_KEPT: f64 = 0.98;
-/// Replies of a window, for each member.
+/// Number of replies in a window, for each member.
 const WINDOW_REPLIES: u64 = 64;
-/// Write-offs in a row that double the patience, at most: a pool whose members all lost several tasks in a row must find out soon.
+/// Maximum number of consecutive write-offs that double the patience. A pool whose members all lost several
+/// tasks in a row must detect it soon.
 const DOUBLINGS_MOST: u32 = 5;
 
 /// Silences of members with tasks that ended with a reply, and the share of lost tasks, over all members.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Silences {
+pub(super) struct SilenceTracker {
     longest_ns: f64,
     mean_ns: f64,
     replies: u64,
-    /// Replies of this window.
+    /// Number of replies in this window.
     window: u64,
     lost_share: f64,
 }
@@ -38,21 +40,21 @@ pub(super) struct Silences {
 /// Limits for one check of all members.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// A member that is silent for longer lost its tasks.
+    /// Silence after which a member's tasks are lost.
     pub silence_ns: u64,
-    /// Upper bound of the time from a task's sending to a report that counts it. `None`: reports tell nothing.
+    /// Maximum time from a task's sending to a report that counts it. `None` if reports prove nothing.
     pub trip_ns: Option<u64>,
-    /// Write-offs of a member in a row that loss explains, so that they do not double the patience.
+    /// Number of consecutive write-offs of a member that loss explains. They do not double the patience.
     pub explained: u32,
-    /// Tasks that a member's reports may deny until it was idle.
+    /// Maximum number of tasks that a member's reports may deny before it is idle again.
     pub denials: u32,
     /// Dispatcher cores of the node.
     pub cores: usize,
 }
 
 impl Patience {
-    /// Silence after so many write-offs in a row: twice as long for each that loss does not explain, since a stalled member must
-    /// not collect tasks.
+    /// Returns the patience after `losses` consecutive write-offs. It doubles with each one not explained by
+    /// loss, because a stalled member must not collect tasks.
     fn after(self, losses: u32) -> u64 {
         let doublings = losses.saturating_sub(self.explained).min(DOUBLINGS_MOST);
         let patience_ns = self.silence_ns.saturating_mul(1 << doublings);
@@ -60,8 +62,8 @@ impl Patience {
     }
 }
 
-impl Silences {
-    /// A member of `members` gave `replies` replies after it had been silent for so long.
+impl SilenceTracker {
+    /// Records the end of a silence: one of `members` members sent `replies` replies after `silent_ns`.
     fn end(&mut self, silent_ns: u64, replies: u32, members: usize) {
         let silent = silent_ns as f64;
         self.longest_ns = self.longest_ns.max(silent);
@@ -83,11 +85,12 @@ impl Silences {
         self.lost_share = 1.0 - (1.0 - self.lost_share) * kept;
     }
 
-    /// Silence beyond which a member lost its tasks, for one of `cores` cores.
+    /// Returns the silence after which a member's tasks are lost, for one of `cores` cores.
     ///
-    /// Where one core sees all tasks and replies, service times tell it if replies carry them. One of several cores can't tell a
-    /// round trip from another core's lost task, so it goes by the silences as well.
-    pub fn patience_ns(&self, measured: &Measured, cores: usize) -> u64 {
+    /// A single core sees all tasks and replies, so service times suffice if replies carry them. One of
+    /// several cores cannot distinguish a round trip from another core's lost task, so it also uses the
+    /// silences.
+    pub fn patience_ns(&self, measured: &MemberStatistics, cores: usize) -> u64 {
         let (cautious, mean) = match measured.service_ns() {
             Some(service) if cores == 1 => {
                 (measured.silence_ns() as f64, service + 2.0 * measured.round_trip_ns())
@@ -102,8 +105,8 @@ impl Silences {
         patience.clamp(SILENCE_LEAST_NS, SILENCE_MOST_NS as f64) as u64
     }
 
-    /// Upper bound of a round trip, for one of `cores` cores.
-    pub fn trip_ns(&self, measured: &Measured, cores: usize) -> u64 {
+    /// Returns an upper bound of a round trip, for one of `cores` cores.
+    pub fn trip_ns(&self, measured: &MemberStatistics, cores: usize) -> u64 {
         let trip = match measured.service_ns() {
             Some(_) if cores == 1 => 8.0 * measured.round_trip_ns(),
             _ => self.cautious_ns(),
@@ -118,7 +121,7 @@ impl Silences {
         (2.0 * self.longest_ns).max(SILENCE_LEAST_NS) * (1.0 + UNSURE / self.replies as f64)
     }
 
-    /// See [`Patience::explained`].
+    /// Returns [`Patience::explained`].
     pub fn explained(&self) -> u32 {
         if self.lost_share > LOSSY { (UNLIKELY.ln() / self.lost_share.ln()) as u32 } else { 0 }
     }
@@ -128,76 +131,81 @@ impl Silences {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
     pub now_ns: u64,
-    /// Reports so far, modulo 2^32. Read before `outstanding`: a reply between the two then makes fewer tasks seem lost, not more.
+    /// Number of reports, modulo 2^32. Read before `outstanding`: a reply between the two reads then makes
+    /// fewer tasks seem lost, not more.
     pub reports: u32,
     pub outstanding: u32,
-    /// Reports to this core, modulo 2^32.
+    /// Number of reports to this core, modulo 2^32.
     pub own_reports: u32,
-    /// More tasks were answered than sent: some that were written off had not been lost.
+    /// True if the number of answered tasks exceeds the sent ones: some written-off tasks had not been lost.
     pub is_surplus: bool,
-    /// When this core last had a reply, or sent a task to the idle member.
+    /// Time of the last reply to this core, or of its last task to the idle member.
     pub touched_ns: u64,
 }
 
-/// Tasks that had left for a member at some time.
+/// Number of tasks sent to a member until one moment.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at_ns: u64,
-    /// Tasks sent until then: reports and outstanding tasks.
+    /// Tasks sent until then: reports plus outstanding tasks.
     sent: u32,
-    /// Reports when a round trip had passed. A later report counts all tasks of the mark that are there.
+    /// Number of reports one round trip after the mark. A later report counts all tasks of the mark that
+    /// arrived.
     ripe: Option<u32>,
 }
 
-/// A member's counts at the last check.
+/// Counts of a member at the last check.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Watched {
+pub(super) struct SilenceWatch {
     reports: u32,
     own_reports: u32,
     outstanding: u32,
     silent_ns: u64,
-    /// Write-offs since it last reported.
+    /// Write-offs since its last report.
     losses: u32,
-    /// Tasks written off since it last reported.
+    /// Tasks written off since its last report.
     written_off: u32,
-    /// Tasks that its reports denied since it was last idle.
+    /// Tasks denied by its reports since it was last idle.
     denied: u32,
     mark: Option<Mark>,
 }
 
-impl Watched {
-    /// Its counts changed by something that is neither a task nor a reply.
+impl SilenceWatch {
+    /// Handles a change of its counts by another event than a task or reply.
     pub fn recounted(&mut self) {
         self.mark = None;
     }
 
-    /// It reported to this core without a reply.
+    /// Counts a report to this core without a reply.
     pub fn reported(&mut self) {
         self.reports = self.reports.wrapping_add(1);
         self.own_reports = self.own_reports.wrapping_add(1);
     }
 
-    /// Nothing came or went since the last check.
+    /// Returns true if no task or reply changed the counts after the last check.
     pub fn is_quiet(&self, counts: &Counts) -> bool {
         (self.reports, self.outstanding) == (counts.reports, counts.outstanding)
     }
 
-    /// Takes the counts of a check. `believed` is the most that the member can have by its reports, `reported` the longest queue
-    /// in them. Returns the tasks that are lost; the caller writes them off if it looks after the member (`is_ours`).
+    /// Processes the counts of a check. `reported` is the longest queue in the member's reports, and
+    /// `believed` the largest number of tasks that these allow. Returns the number of lost tasks, for the
+    /// caller to write off; 0 unless this core looks after the member (`is_ours`).
     pub fn check(
         &mut self,
         counts: Counts,
         (reported, believed): (u32, u32),
         patience: Patience,
-        (silences, members): (&mut Silences, usize),
+        (silences, members): (&mut SilenceTracker, usize),
         is_ours: bool,
     ) -> u32 {
         let answers = counts.reports.wrapping_sub(self.reports);
         if answers != 0 {
-            // A lost task would lengthen the silence up to the next task's reply. Other cores' beliefs are too old to exclude it.
+            // A lost task would lengthen the silence up to the next task's reply. Estimates of other cores
+            // are too old to exclude that.
             let is_alone = patience.cores == 1;
             let counts_agree = is_alone && believed >= counts.outstanding;
-            // After half the patience the tasks of another core's member may have been written off.
+            // After half the patience, another core that looks after the member may have written off its
+            // tasks.
             let is_known = is_ours || self.silent_ns <= patience.silence_ns / 2;
             let own_answers = counts.own_reports.wrapping_sub(self.own_reports);
             if (counts.outstanding == 0 || counts_agree)
@@ -208,7 +216,8 @@ impl Watched {
                 silences.end(self.silent_ns, own_answers, members);
             }
             if is_ours {
-                // A member that answers or reports more than it was sent was slow: it still had the tasks.
+                // A member with more answered or reported tasks than sent ones was slow: it still had the
+                // tasks.
                 let was_slow = counts.is_surplus || is_alone && believed > counts.outstanding;
                 silences.answered(if was_slow { answers.saturating_mul(2) } else { answers });
                 silences.lost(if was_slow { 0 } else { self.written_off });
@@ -231,7 +240,7 @@ impl Watched {
             return 0;
         }
         let patience_ns = patience.after(self.losses);
-        // Silent at two checks: after a stall of its own the core has not yet taken the replies that wait.
+        // Silent at two checks: after its own stall, the core has not yet received the waiting replies.
         if quiet_ns > patience_ns && before_ns > patience_ns / 2 {
             self.losses = self.losses.saturating_add(1);
             self.written_off = self.written_off.saturating_add(counts.outstanding);
@@ -253,7 +262,7 @@ impl Watched {
         lost
     }
 
-    /// Tasks that were sent a round trip before a report and that the report does not count.
+    /// Returns the number of tasks sent a round trip before a report that does not count them.
     fn denied_now(&mut self, counts: Counts, reported: u32, trip_ns: u64) -> u32 {
         let Counts { now_ns, reports, outstanding, .. } = counts;
         let sent = reports.wrapping_add(outstanding);
@@ -261,7 +270,7 @@ impl Watched {
         let mark = self.mark.get_or_insert(fresh);
         let since = sent.wrapping_sub(mark.sent);
         if since >= outstanding {
-            // All may be on their way.
+            // All of them may be in flight.
             *mark = fresh;
             return 0;
         }
@@ -296,19 +305,19 @@ mod tests {
         }
     }
 
-    fn check(watched: &mut Watched, counts: Counts, reported: u32) -> u32 {
-        let mut silences = Silences::default();
+    fn check(watched: &mut SilenceWatch, counts: Counts, reported: u32) -> u32 {
+        let mut silences = SilenceTracker::default();
         watched.check(counts, (reported, reported), PATIENCE, (&mut silences, 1), true)
     }
 
     #[test]
     fn report_denies_only_tasks_sent_before_the_trip() {
-        let mut watched = Watched::default();
+        let mut watched = SilenceWatch::default();
         assert_eq!(check(&mut watched, counts(0, 0, 2), 0), 0);
-        // A reply within the trip proves nothing: the other task may not have arrived.
+        // A reply within the trip proves nothing: the second task may not have arrived.
         assert_eq!(check(&mut watched, counts(MS / 2, 1, 1), 0), 0);
         assert_eq!(check(&mut watched, counts(MS, 1, 1), 0), 0);
-        // One more task is sent and answered: the report of an empty queue comes a trip after the first.
+        // One more task is sent and answered. The report of an empty queue comes a trip after the first task.
         assert_eq!(check(&mut watched, counts(2 * MS, 1, 2), 0), 0);
         assert_eq!(check(&mut watched, counts(3 * MS, 2, 1), 0), 0, "it may be the second task");
         assert_eq!(check(&mut watched, counts(5 * MS, 2, 1), 0), 0);
@@ -317,7 +326,7 @@ mod tests {
 
     #[test]
     fn empty_queue_denies_what_is_left() {
-        let mut watched = Watched::default();
+        let mut watched = SilenceWatch::default();
         check(&mut watched, counts(0, 0, 3), 0);
         check(&mut watched, counts(MS, 0, 3), 0);
         assert_eq!(check(&mut watched, counts(2 * MS, 1, 2), 0), 2);
@@ -325,7 +334,7 @@ mod tests {
 
     #[test]
     fn queue_that_a_report_counts_is_not_lost() {
-        let mut watched = Watched::default();
+        let mut watched = SilenceWatch::default();
         check(&mut watched, counts(0, 0, 4), 0);
         check(&mut watched, counts(MS, 0, 4), 0);
         assert_eq!(check(&mut watched, counts(2 * MS, 1, 3), 2), 1);
@@ -333,7 +342,7 @@ mod tests {
 
     #[test]
     fn denials_end_at_their_bound_until_the_member_is_idle() {
-        let mut watched = Watched::default();
+        let mut watched = SilenceWatch::default();
         let mut deny = |from_ms: u64, reports: u32| {
             check(&mut watched, counts(from_ms * MS, reports, 4), 0);
             check(&mut watched, counts((from_ms + 1) * MS, reports, 4), 0);
@@ -352,7 +361,7 @@ mod tests {
 
     #[test]
     fn loss_that_is_known_does_not_double_patience() {
-        let mut silences = Silences::default();
+        let mut silences = SilenceTracker::default();
         assert_eq!(silences.explained(), 0);
         for _ in 0..100 {
             silences.answered(1);
@@ -368,7 +377,7 @@ mod tests {
 
     #[test]
     fn silences_tell_the_patience_where_no_service_is_known() {
-        let (mut silences, measured) = (Silences::default(), Measured::default());
+        let (mut silences, measured) = (SilenceTracker::default(), MemberStatistics::default());
         assert_eq!(silences.patience_ns(&measured, 1), SILENCE_MOST_NS);
         silences.end(10_000, 1, 1);
         assert_eq!(silences.patience_ns(&measured, 1), 17 * MS);

@@ -1,46 +1,47 @@
-//! The places that members of a central queue have, where several cores of a node give tasks to them: each place is a token that
-//! one core has at a time, so that the bound on a member's tasks holds for the pool and not for each core.
+//! Places of a central queue's members, where several cores of a node send them tasks. Each place is a token
+//! that one core holds at a time, so the bound on a member's tasks holds for the pool, not per core.
 //!
-//! A place that a reply frees belongs to the core that the reply passed, which keeps it if it does not keep up with what comes and
-//! else lets any core have it. A core lets another's task go first if that has waited longer, for as long as the other takes to
-//! notice. Now and then one core for each member compares its places with its tasks: what was lost, or is bounded anew, is put
-//! right there.
+//! A reply frees a place for the core that it reaches. An overloaded core keeps it; otherwise any core may
+//! take it. A core lets another core's task go first if that has waited longer, for as long as the other core
+//! needs to notice. From time to time one core per member compares its places with its tasks. That repairs
+//! losses and applies a changed bound.
 
 use super::Core;
 use crate::state::{Member, Peers, View};
 
-/// Places of a member at most, where the bound is chosen.
+/// Maximum number of places per member, where the bound is chosen at run time.
 pub(super) const MOST: usize = 8;
-/// A task that has waited longer elsewhere goes first, unless its core lets it wait for so long though a place is free.
+/// A longer-waiting task on another core goes first, unless that core leaves it waiting for this long with a
+/// free place.
 const COURTESY_NS: u64 = 5_000;
-/// Looks in a row at which too many or too few places are there.
+/// Consecutive checks with too many or too few places before a correction.
 const LOOKS: u8 = 3;
 
-/// By how many places a member was off at the last looks, at least.
+/// Minimum number of surplus or missing places of a member over the last checks.
 #[derive(Clone, Copy, Debug, Default)]
-struct Off {
+struct Imbalance {
     least: i32,
     looks: u8,
 }
 
-/// One core's places.
+/// Places of one core.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slots {
-    off: Vec<Off>,
+    off: Vec<Imbalance>,
     /// Rows of tokens in use.
     rows: usize,
-    /// The oldest task of another core that goes first, and since when it does.
+    /// Arrival time of another core's oldest task that goes first, and time since which it does.
     courtesy: (u64, u64),
 }
 
 impl Slots {
-    /// There are so many members, with so many places each at most.
+    /// Sets the number of members, and the maximum number of places each.
     pub(super) fn resize(&mut self, members: usize, rows: usize) {
-        self.off.resize(members, Off::default());
+        self.off.resize(members, Imbalance::default());
         self.rows = rows;
     }
 
-    /// The core of `view` may give away a place now: no task has waited longer elsewhere.
+    /// Returns true if this core may release a place now: no task has waited longer on another core.
     fn is_first(&mut self, view: &View) -> bool {
         let Some(peers) = view.peers() else { return true };
         let now_ns = view.now_ns();
@@ -58,14 +59,15 @@ impl Slots {
         now_ns.saturating_sub(self.courtesy.1) > COURTESY_NS
     }
 
-    /// Takes a place at a member that has most of its places free under this bound; and whether all of them were.
+    /// Takes a place at a member that has most of its places free under this bound. Also returns true if all
+    /// of them were free.
     pub(super) fn take(&mut self, bound: usize, view: &mut View) -> Option<(Member, bool)> {
         let is_some = || view.peers().is_some_and(Peers::has_tokens);
         if view.idle().is_empty() && !is_some() || !self.is_first(view) {
             return None;
         }
         if let Some(member) = view.idle_mut().take_last() {
-            // Of its last place the report tells more than this core's own count.
+            // For its last place, the report says more than this core's own count.
             let words = view.of(member);
             return Some((member, words.own_outstanding() <= 0 && words.load().0 == 0));
         }
@@ -77,7 +79,7 @@ impl Slots {
         }
     }
 
-    /// A member has one place more.
+    /// Adds a free place of a member.
     #[inline]
     pub(super) fn give(&mut self, member: Member, view: &mut View) {
         if view.is_active(member)
@@ -88,7 +90,8 @@ impl Slots {
         }
     }
 
-    /// Compares a member's places with its tasks, if it falls to this core; at once, or when they have been off for some looks.
+    /// Compares a member's places with its tasks, if this core is responsible. Corrects them at once, or
+    /// after some checks with a difference.
     pub(super) fn settle(
         &mut self,
         member: Member,
@@ -103,7 +106,7 @@ impl Slots {
         let off = bound as i32 - tasks - free as i32;
         let known = &mut self.off[member.index()];
         if off == 0 || off.signum() != known.least.signum() {
-            *known = Off { least: off, looks: 0 };
+            *known = Imbalance { least: off, looks: 0 };
         } else if off.abs() < known.least.abs() {
             known.least = off;
         }

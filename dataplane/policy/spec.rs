@@ -1,5 +1,5 @@
-//! What is known of a policy before it is built, and policies by name, as configuration and command lines give them:
-//! `horus`, `lsq-smart(eps=0.2)`.
+//! Properties of policies, and policies by name as in configuration files and command lines: `horus`,
+//! `lsq-smart(eps=0.2)`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,83 +9,86 @@ use super::{AnyPolicy, CATALOGUE};
 use crate::nearest::did_you_mean;
 use crate::state::Sharing;
 
-/// What is known of a policy before it is built: all that it needs of others, or has them do. Stands in the policy's file
-/// and is listed in [`CATALOGUE`]; `Entry::new` has what most of them have in common.
+/// Properties of a policy, known before it is built: its needs, and its effects on cores, members and spines.
+/// Each policy's file has its own, and [`CATALOGUE`] lists them. `Entry::new` sets common values.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the policy.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// One-line description.
     pub summary: &'static str,
-    /// Where it is defined.
+    /// Paper or section that defines it.
     pub source: &'static str,
-    /// Its parameters.
+    /// Parameters.
     pub parameters: &'static [Parameter],
-    /// Where it runs besides the simulator.
+    /// Place where it runs, besides the simulator.
     pub runs: Runs,
-    /// It decides by service rates that it is told, and takes members for equally fast when it is told none.
+    /// True if it decides by configured service rates. Without rates all members count as equally fast.
     pub by_rate: bool,
-    /// It divides the tasks of a run among the members as a whole, which is not the same as deciding one at a time.
+    /// True if it divides a run's tasks among the members in one step. This differs from decisions one at a
+    /// time.
     pub divides_runs: bool,
-    /// It learns from what replies tell.
+    /// True if it learns from replies.
     pub learns: bool,
-    /// It may have racks as its members, at a spine.
+    /// Policy over racks at a spine, if there is one.
     pub over_racks: Option<OverRacks>,
-    /// What it has the cores of one node tell each other.
+    /// State that the cores of one node exchange for it.
     pub sharing: Sharing,
-    /// What its parameters mean on a leaf, where they mean something else; else empty.
+    /// Meaning of its parameters on a leaf, if different; else empty.
     pub on_leaf: &'static str,
-    /// When members tell their queue. This and those below are given the parameters' values in their order.
+    /// Time at which members report their queues. This function and the next ones get the parameters' values
+    /// in order.
     pub(super) notify: fn(&[f64]) -> Notify,
-    /// Whose queues it asks for.
-    pub(super) asks: fn(&[f64]) -> Asks,
-    /// The most tasks that it gives a member, where that is known beforehand.
+    /// Members that it probes for their queues.
+    pub(super) asks: fn(&[f64]) -> ProbeKind,
+    /// Maximum number of tasks given to a member, if known beforehand.
     pub(super) bound: fn(&[f64]) -> Option<u32>,
-    /// Makes it.
+    /// Builds the policy.
     pub(super) build: fn(&[f64]) -> AnyPolicy,
 }
 
-/// Which members a policy asks for their queues. On a leaf its own count of what is outstanding answers at once.
+/// Members that a policy probes for their queues. On a leaf, its own count of outstanding tasks answers at
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
-    /// None.
+pub enum ProbeKind {
+    /// No member.
     Nobody,
-    /// A few for each task, and it waits for their answers.
+    /// A few for each task; the task waits for their answers.
     Some,
-    /// It wants to know all, or now and then some, and goes by what it knows.
+    /// All, always or from time to time some of them. It decides by the known queues, without a wait.
     All,
 }
 
-/// A policy whose members are racks.
+/// Policy over racks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverRacks {
-    /// Which one it is there: itself, or one that is made for racks.
+    /// Name of that policy: the same one, or one made for racks.
     pub policy: &'static str,
-    /// What leaves report to it.
+    /// Reports of leaves to it.
     pub reports: LeafReports,
 }
 
-/// What leaves report to a spine.
+/// Reports of leaves to a spine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafReports {
     /// Idleness and average load, by one of Horus's protocols ([`super::signals::Protocol`]).
     Signals,
-    /// The average of the last reported loads, with every reply.
+    /// Average of the last reported loads, with every reply.
     EveryReply,
-    /// Nothing.
+    /// No reports.
     Nothing,
 }
 
-/// A policy's parameter.
+/// Parameter of a policy.
 #[derive(Debug)]
 pub struct Parameter {
-    /// Its name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Its value when not given.
+    /// Default value.
     pub default: f64,
-    /// The least and the greatest value allowed.
+    /// Smallest and largest allowed value.
     pub range: (f64, f64),
-    /// Only whole numbers mean something.
+    /// True if only whole numbers are allowed.
     pub whole: bool,
 }
 
@@ -94,11 +97,11 @@ impl Parameter {
         Self { name, default, range, whole: false }
     }
 
-    pub(super) const fn whole(name: &'static str, default: f64, range: (f64, f64)) -> Self {
+    pub(super) const fn integer(name: &'static str, default: f64, range: (f64, f64)) -> Self {
         Self { name, default, range, whole: true }
     }
 
-    /// The values allowed, for people.
+    /// Returns the allowed values, for messages.
     #[must_use]
     pub fn allowed(&self) -> String {
         let (least, most) = self.range;
@@ -107,25 +110,26 @@ impl Parameter {
     }
 }
 
-/// Where a policy runs besides the simulator.
+/// Place where a policy runs, besides the simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// On a leaf: its own sends and what replies report are enough.
+    /// On a leaf: its own sends and the reports in replies suffice.
     Leaf,
-    /// On a leaf that holds tasks while no member may have them.
+    /// On a leaf with a queue for tasks that no member may take now.
     LeafHolding,
     /// On a spine: its members are racks.
     Spine,
 }
 
 impl Entry {
-    /// A spine takes it: its members may be racks.
+    /// Returns true if it runs on a spine, over racks.
     #[must_use]
     pub fn runs_on_spine(&self) -> bool {
         self.over_racks.is_some_and(|over| over.policy == self.name)
     }
 
-    /// A leaf's policy that decides by its own sends and by what replies report, and has no parameters.
+    /// Creates an entry with common values: a leaf's policy without parameters that decides by its own sends
+    /// and the reports in replies.
     pub(super) const fn new(
         name: &'static str,
         summary: &'static str,
@@ -145,27 +149,27 @@ impl Entry {
             sharing: Sharing::COUNTS,
             on_leaf: "",
             notify: |_| Notify::Reply,
-            asks: |_| Asks::Nobody,
+            asks: |_| ProbeKind::Nobody,
             bound: |_| None,
             build,
         }
     }
 
-    /// The policy of that name; parameters that follow it are passed over.
+    /// Returns the policy of that name. Ignores parameters behind the name.
     #[must_use]
     pub fn named(text: &str) -> Option<&'static Self> {
         let name = text.split('(').next().unwrap_or_default().trim();
         CATALOGUE.iter().find(|entry| entry.name == name)
     }
 
-    /// Tasks wait while no member may have them.
+    /// Returns true if tasks wait for a member that may take them.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.runs == Runs::LeafHolding
     }
 
-    /// Members choose when to tell their queue, and whom, where that takes a message. On a leaf, and in models
-    /// of one, every reply tells it.
+    /// Returns true if members choose the time and receiver of their reports, for reports in messages. On a
+    /// leaf, and in models of one, every reply carries the queue.
     #[must_use]
     pub fn is_pulled(&self) -> bool {
         let defaults: Vec<_> = self.parameters.iter().map(|parameter| parameter.default).collect();
@@ -183,119 +187,120 @@ impl fmt::Display for Runs {
     }
 }
 
-/// A policy and its parameters, not yet built.
+/// A policy with parameters, not yet built.
 #[derive(Clone, Debug)]
 pub struct PolicySpec {
     entry: &'static Entry,
     values: Vec<f64>,
 }
 
-/// Why a text names no policy.
+/// Reason why a text names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// No such name.
+    /// The name is unknown.
     #[error("unknown policy `{name}`{meant}; known: {known}")]
     Name {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// What was probably meant, for a sentence's end.
+        /// Suggestion for the end of the message.
         meant: String,
-        /// What is known.
+        /// Known names.
         known: String,
     },
-    /// Not of the form `name(key=value, ...)`.
+    /// The text does not have the form `name(key=value, ...)`.
     #[error(
         "`{text}` is not a policy; write a name, or a name with parameters as in `name(key=value)`"
     )]
     Form {
-        /// What was given.
+        /// The given text.
         text: String,
     },
-    /// The policy has no such parameter.
+    /// The policy does not have this parameter.
     #[error("policy `{policy}` has no parameter `{parameter}`{meant}; it has {known}")]
     Parameter {
-        /// The policy.
+        /// Name of the policy.
         policy: &'static str,
-        /// What was given.
+        /// The given name.
         parameter: String,
-        /// What was probably meant, for a sentence's end.
+        /// Suggestion for the end of the message.
         meant: String,
-        /// What it has.
+        /// Known parameters.
         known: String,
     },
-    /// A value outside its range, or no number.
+    /// A value is no number or out of range.
     #[error("policy `{policy}`: `{parameter}` is {found}, allowed is {allowed}")]
     Value {
-        /// The policy.
+        /// Name of the policy.
         policy: &'static str,
-        /// The parameter.
+        /// Name of the parameter.
         parameter: &'static str,
-        /// What was given.
+        /// The given value.
         found: String,
-        /// The values allowed.
+        /// Allowed values.
         allowed: String,
     },
-    /// A parameter was given more than once.
+    /// A parameter is given more than once.
     #[error("policy `{policy}`: `{parameter}` is given twice; give each parameter once")]
     Twice {
-        /// The policy.
+        /// Name of the policy.
         policy: &'static str,
-        /// The parameter.
+        /// Name of the parameter.
         parameter: &'static str,
     },
 }
 
 impl PolicySpec {
-    /// What is known of the policy.
+    /// Returns the properties of the policy.
     #[must_use]
     pub fn entry(&self) -> &'static Entry {
         self.entry
     }
 
-    /// The value of a parameter.
+    /// Returns the value of a parameter.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<f64> {
         let at = self.entry.parameters.iter().position(|parameter| parameter.name == name)?;
         self.values.get(at).copied()
     }
 
-    /// When members report, under this policy.
+    /// Returns the time of members' reports under this policy.
     #[must_use]
     pub fn notify(&self) -> Notify {
         (self.entry.notify)(&self.values)
     }
 
-    /// It knows of queues only what members tell when they choose to, beside what it sends itself.
+    /// Returns true if it knows queues only from its own sends and from reports at the members' choice.
     #[must_use]
-    pub fn is_told(&self) -> bool {
-        !matches!(self.notify(), Notify::Reply | Notify::Never) && self.asks() == Asks::Nobody
+    pub fn uses_member_reports(&self) -> bool {
+        !matches!(self.notify(), Notify::Reply | Notify::Never) && self.asks() == ProbeKind::Nobody
     }
 
-    /// It asks some members about each task, and needs no more than their answers: they may be asked in messages.
+    /// Returns true if it probes some members for each task and needs only their answers. Messages can carry
+    /// such probes.
     #[must_use]
     pub fn probes(&self) -> bool {
-        self.asks() == Asks::Some && !self.entry.learns
+        self.asks() == ProbeKind::Some && !self.entry.learns
     }
 
-    /// Members may tell it of their queues in messages of their own, asked or not, and not by replies.
+    /// Returns true if members may report their queues in messages instead of replies, on request or not.
     #[must_use]
     pub fn takes_messages(&self) -> bool {
-        self.is_told() || self.probes()
+        self.uses_member_reports() || self.probes()
     }
 
-    /// Whose queues it asks for.
+    /// Returns the members that it probes for their queues.
     #[must_use]
-    pub fn asks(&self) -> Asks {
+    pub fn asks(&self) -> ProbeKind {
         (self.entry.asks)(&self.values)
     }
 
-    /// The most tasks that it gives a member, where that is known beforehand.
+    /// Returns the maximum number of tasks given to a member, if known beforehand.
     #[must_use]
     pub fn bound(&self) -> Option<u32> {
         (self.entry.bound)(&self.values)
     }
 
-    /// A new policy of this kind.
+    /// Builds a new policy of this kind.
     #[must_use]
     pub fn build(&self) -> AnyPolicy {
         (self.entry.build)(&self.values)
@@ -337,7 +342,7 @@ impl FromStr for PolicySpec {
         let mut given = vec![false; values.len()];
         let arguments = arguments.unwrap_or_default().split(',').map(str::trim);
         for (place, argument) in arguments.filter(|argument| !argument.is_empty()).enumerate() {
-            // `jsq(2)` as `jsq(d=2)`: in the parameters' order, without their names.
+            // `jsq(2)` means `jsq(d=2)`: values in the parameters' order, without names.
             let unnamed = entry.parameters.get(place).map(|parameter| (parameter.name, argument));
             let (key, value) = argument.split_once('=').or(unnamed).ok_or_else(form)?;
             let (at, value) = parse_parameter(entry, key.trim(), value.trim())?;

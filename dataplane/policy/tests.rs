@@ -1,4 +1,4 @@
-//! What policies promise, held against small views.
+//! Properties of all policies, checked on small views.
 
 use std::str::FromStr as _;
 use std::sync::atomic::AtomicU32;
@@ -31,7 +31,7 @@ fn reply(dispatcher: &mut Dispatcher, member: u16, queue: u16) {
     dispatcher.reply(&report);
 }
 
-/// How often each member was chosen.
+/// Number of times each member was chosen.
 fn histogram(picks: &[Option<Pick>], members: usize) -> Vec<usize> {
     let mut counts = vec![0; members];
     for pick in picks.iter().flatten() {
@@ -41,11 +41,11 @@ fn histogram(picks: &[Option<Pick>], members: usize) -> Vec<usize> {
 }
 
 #[test]
-fn every_policy_copes_with_no_one_and_two_members() {
+fn every_policy_handles_zero_to_two_members() {
     for entry in CATALOGUE {
         let mut none = dispatcher(entry.name, 0);
         assert_eq!(picks(&mut none, 3), [None; 3], "{}", entry.name);
-        // A central queue holds what is beyond its members' bound.
+        // A central queue holds the tasks beyond its members' bound.
         let sent = if entry.holds() { 2 } else { 5 };
         let mut one = dispatcher(entry.name, 1);
         assert_eq!(histogram(&picks(&mut one, 5), 1), [sent], "{}", entry.name);
@@ -59,7 +59,7 @@ fn every_policy_copes_with_no_one_and_two_members() {
     }
 }
 
-/// What a policy chooses in 200 rounds of tasks and reports, and whether it left anything to chance.
+/// Choices of a policy in 200 rounds of tasks and reports. Also true if it used random numbers.
 fn play(entry: &Entry, seed: u64) -> (Vec<Option<Pick>>, bool) {
     let mut view = View::heap(64, 1).remove(0);
     let mut policy = PolicySpec::from_str(entry.name).unwrap().build();
@@ -77,7 +77,7 @@ fn play(entry: &Entry, seed: u64) -> (Vec<Option<Pick>>, bool) {
 }
 
 #[test]
-fn who_is_chosen_is_one_of_those_that_were_said_to_be_looked_at() {
+fn choice_is_among_the_reported_candidates() {
     for entry in CATALOGUE {
         let mut dispatcher = dispatcher(entry.name, 12);
         dispatcher.set_active(Member(5), false);
@@ -101,14 +101,14 @@ fn who_is_chosen_is_one_of_those_that_were_said_to_be_looked_at() {
                 reply(&mut dispatcher, pick.member.0, round % 4);
             }
         }
-        // Those that look at all say so, and so do those that take any rack that is idle.
-        let looks_at_some = Beliefs::of(&dispatcher).basis != Basis::Best;
+        // Policies that read all members declare it, and so do those that take any idle rack.
+        let looks_at_some = Beliefs::of(&dispatcher).basis != SelectionBasis::Best;
         assert!(seen > 0 || !looks_at_some || entry.name.contains("-spine"), "{}", entry.name);
     }
 }
 
 #[test]
-fn beliefs_are_those_of_the_members_with_the_least() {
+fn explained_minimum_matches_the_queues() {
     let mut dispatcher = dispatcher("jsq", 12);
     for member in 0..12 {
         (0..member).for_each(|_| dispatcher.follow(Member(member)));
@@ -118,14 +118,14 @@ fn beliefs_are_those_of_the_members_with_the_least() {
     let told: Vec<_> =
         beliefs.candidates.iter().map(|one| (one.member.0, one.outstanding)).collect();
     assert_eq!(told, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
-    assert_eq!((beliefs.basis, beliefs.active, beliefs.out), (Basis::Best, 11, [0, 0, 1]));
+    assert_eq!((beliefs.basis, beliefs.active, beliefs.out), (SelectionBasis::Best, 11, [0, 0, 1]));
     assert_eq!(beliefs.candidates[1].drift, Load::tasks(2));
     dispatcher.view().set_presence(Member(1), Presence::Silent);
     assert_eq!(Beliefs::of(&dispatcher).out, [1, 0, 0]);
 }
 
 #[test]
-fn equal_seeds_make_equal_choices_and_others_do_not() {
+fn equal_seeds_make_equal_choices() {
     for entry in CATALOGUE {
         let (choices, by_chance) = play(entry, 1);
         assert_eq!(choices, play(entry, 1).0, "{}", entry.name);
@@ -135,7 +135,7 @@ fn equal_seeds_make_equal_choices_and_others_do_not() {
     assert!(by_chance > CATALOGUE.len() / 2, "{by_chance}");
 }
 
-/// As [`picks`], of a policy that may be told rates and shown queues.
+/// Like [`picks`], for policies with rates or visible queues.
 fn choices(
     entry: &Entry,
     members: usize,
@@ -170,16 +170,16 @@ fn policies_that_say_so_decide_by_rates() {
 }
 
 #[test]
-fn policies_see_queues_if_they_say_that_they_ask() {
+fn policies_see_queues_only_when_declared() {
     for entry in CATALOGUE {
-        let asks = PolicySpec::from_str(entry.name).unwrap().asks() != Asks::Nobody;
+        let asks = PolicySpec::from_str(entry.name).unwrap().asks() != ProbeKind::Nobody;
         let shown = choices(entry, 16, None, Some(|member| 9 + member as u32 % 7));
         assert_eq!(choices(entry, 16, None, None) != shown, asks, "{}", entry.name);
     }
 }
 
 #[test]
-fn policies_keep_the_bound_that_they_tell_and_only_those_that_hold_tasks_refuse_any() {
+fn policies_keep_their_bound() {
     for entry in CATALOGUE {
         let mut dispatcher = dispatcher(entry.name, 3);
         let refused = picks(&mut dispatcher, 200).contains(&None);
@@ -191,7 +191,7 @@ fn policies_keep_the_bound_that_they_tell_and_only_those_that_hold_tasks_refuse_
 }
 
 #[test]
-fn policies_choose_active_members_and_count_each_as_sent() {
+fn policies_count_each_choice_as_sent() {
     for entry in CATALOGUE {
         let (mut dispatcher, mut rng) = (dispatcher(entry.name, 9), Rng::seed_from_u64(3));
         let mut sent = [0; 9];
@@ -208,7 +208,7 @@ fn policies_choose_active_members_and_count_each_as_sent() {
                 (0..9).map(|member| view.outstanding(Member(member))).collect::<Vec<_>>()
             };
             assert_eq!(counted(&dispatcher), sent, "{}", entry.name);
-            // More than is in flight is reported, so that nothing is taken for lost.
+            // Reports exceed the tasks in flight, so that none counts as lost.
             if dispatcher.reply(&Report::new(member, Load::tasks(999), 0)) {
                 sent[member.index()] -= 1;
             }
@@ -247,7 +247,7 @@ fn runs_decide_as_one_by_one() {
         }
         for round in 0..300 {
             if round == 150 && entry.runs == Runs::Spine {
-                // Racks stay idle until they say that they are so no longer.
+                // Racks stay idle until they signal otherwise.
                 for dispatcher in [&mut by_run, &mut one_by_one] {
                     while dispatcher.view_mut().idle_mut().take_last().is_some() {}
                 }
@@ -264,13 +264,13 @@ fn runs_decide_as_one_by_one() {
                 let load = Load::tasks(below(4, rng.next_u64() as u32) as u16);
                 reports.push(Report::new(member, load, 1000));
             }
-            // Nobody owes these an answer, or not that one.
+            // These members owe no answer, or not this one.
             reports.push(Report::new(Member(7), Load(0), 0));
             let surplus = reports.iter().filter(|report| !one_by_one.reply(report)).count();
             assert_eq!(by_run.reply_run(&reports), surplus, "{}", entry.name);
             let (run, single) = (by_run.view(), one_by_one.view());
             for member in (0..40).map(Member) {
-                assert_eq!(run.belief(member), single.belief(member), "{}", entry.name);
+                assert_eq!(run.estimate(member), single.estimate(member), "{}", entry.name);
                 assert_eq!(run.outstanding(member), single.outstanding(member), "{}", entry.name);
                 assert_eq!(run.idle().contains(member), single.idle().contains(member));
             }
@@ -281,7 +281,7 @@ fn runs_decide_as_one_by_one() {
 
 #[test]
 fn uniform_choices_are_uniform() {
-    // 64,000 draws over 64 members: 1,000 each with a deviation of 31; six of them allowed.
+    // 64,000 draws over 64 members: 1,000 each with a standard deviation of 31; six deviations are allowed.
     for policy in ["random", "racksched"] {
         let mut dispatcher = dispatcher(policy, 64);
         let counts = histogram(&picks(&mut dispatcher, 64_000), 64);
@@ -314,7 +314,7 @@ fn horus_takes_idle_members_first_and_each_once() {
 }
 
 #[test]
-fn horus_takes_a_busy_member_off_its_idle_list() {
+fn horus_removes_busy_members_from_idle_list() {
     let mut horus = dispatcher("horus", 2);
     reply(&mut horus, 1, 3);
     assert_eq!(pick(&mut horus), Pick { member: Member(0), idle: true });
@@ -323,14 +323,14 @@ fn horus_takes_a_busy_member_off_its_idle_list() {
 }
 
 #[test]
-fn horus_compares_load_plus_drift_and_racksched_load_alone() {
+fn horus_adds_drift_racksched_does_not() {
     let prepare = |policy: &str| {
         let mut dispatcher = dispatcher(policy, 2);
         reply(&mut dispatcher, 0, 2);
         reply(&mut dispatcher, 1, 4);
         dispatcher
     };
-    // 2 and 4: two to the first, then the tie is anyone's.
+    // 2 and 4: two to the first, then a random choice.
     let mut horus = prepare("horus");
     assert_eq!(histogram(&picks(&mut horus, 2), 2), [2, 0]);
     assert_eq!(horus.view().picks.resubmits, 0);
@@ -341,12 +341,12 @@ fn horus_compares_load_plus_drift_and_racksched_load_alone() {
 }
 
 #[test]
-fn horus_forgets_tasks_in_flight_and_horus_inflight_does_not() {
+fn only_horus_inflight_keeps_tasks_in_flight() {
     let after = |policy: &str| {
         let mut dispatcher = dispatcher(policy, 1);
         picks(&mut dispatcher, 3);
-        reply(&mut dispatcher, 0, 0); // the first is done; two are still on their way
-        (dispatcher.view().estimate(Member(0)) >> 16, dispatcher.view().idle().len())
+        reply(&mut dispatcher, 0, 0); // the first is done; two are still in flight
+        (dispatcher.view().estimated_load(Member(0)) >> 16, dispatcher.view().idle().len())
     };
     assert_eq!(after("horus"), (0, 1));
     assert_eq!(after("horus-inflight"), (2, 0));
@@ -368,7 +368,7 @@ fn a_policy_changes_and_knowledge_stays() {
     let mut dispatcher = dispatcher("racksched", 2);
     reply(&mut dispatcher, 0, 9);
     reply(&mut dispatcher, 1, 1);
-    let mut horus = Prepared::new(&"horus".parse().unwrap(), 2, Core::ONLY);
+    let mut horus = PreparedPolicy::new(&"horus".parse().unwrap(), 2, Core::ONLY);
     dispatcher.exchange(&mut horus);
     dispatcher.review_members();
     assert_eq!(histogram(&picks(&mut dispatcher, 5), 2), [0, 5]);
@@ -390,7 +390,7 @@ fn names_parse_and_errors_say_what_is_allowed() {
     assert!(error("horus(d=2)").contains("no parameter `d`"), "{}", error("horus(d=2)"));
     assert!(error("horus(").contains("name(key=value)"), "{}", error("horus("));
     assert_eq!(spec("jbt-d(T=500)").parameter("t"), Some(500.0));
-    assert_eq!((spec("jsq").asks(), spec("jsq(2)").asks()), (Asks::All, Asks::Some));
+    assert_eq!((spec("jsq").asks(), spec("jsq(2)").asks()), (ProbeKind::All, ProbeKind::Some));
     assert_eq!((spec("jbsq(3)").bound(), spec("cfcfs").bound()), (Some(3), None));
     for fraction in ["jbsq(k=2.7)", "jbt(r=1.5)", "jsq(1.5)", "lsq-sample(d=1.5)", "jbt-d(d=2.5)"] {
         assert!(error(fraction).contains("whole numbers"), "{}", error(fraction));
@@ -425,9 +425,9 @@ fn faster_members_get_more() {
 }
 
 proptest! {
-    /// Whatever happened before, a task goes to a member that a scan of all could have chosen.
+    /// A task always goes to a member that a scan of all could have chosen.
     #[test]
-    fn the_first_of_an_order_is_the_first_of_a_scan(
+    fn order_head_equals_scan_minimum(
         policy in 0..4_usize,
         speeds in 1..13_usize,
         steps in proptest::collection::vec((0..6_u8, 0..12_u16, 0..40_u16), 1..200),
@@ -483,9 +483,9 @@ fn chi_square(counts: &[usize]) -> f64 {
 }
 
 #[test]
-fn members_that_tie_are_alike() {
-    // Of 24 members, 16 tie: with 15 degrees of freedom 44.3 is exceeded once in 10,000 runs, and the
-    // seed is fixed. Where speeds count, half of those that tie are twice as fast and have one task more.
+fn ties_are_uniform() {
+    // Of 24 members, 16 tie. With 15 degrees of freedom 44.3 is exceeded once in 10,000 runs, and the seed is
+    // fixed. With speeds, half of the tied members are twice as fast and have one task more.
     for (policy, fast) in
         [("jsq", 1.0), ("lsq-update", 1.0), ("jbsq(3)", 1.0), ("sed", 2.0), ("hlsq-update", 2.0)]
     {
@@ -507,7 +507,7 @@ fn members_that_tie_are_alike() {
     }
 }
 
-/// Cores of one node that exchange what they learn.
+/// Cores of one node that exchange their changes.
 struct Cores {
     dispatchers: Vec<Dispatcher>,
     exchanges: Vec<Exchange>,
@@ -521,7 +521,7 @@ impl Cores {
         Self { dispatchers: views.into_iter().enumerate().map(core).collect(), exchanges }
     }
 
-    /// All tell and hear, twice, so that everybody has heard all.
+    /// All cores publish and receive twice, so that every core has every change.
     fn exchange(&mut self, keeps_up: bool) {
         for _ in 0..2 {
             let cores = self.exchanges.iter_mut().zip(self.dispatchers.chunks_mut(1));
@@ -536,7 +536,7 @@ impl Cores {
 }
 
 #[test]
-fn queues_that_another_core_changed_are_known_after_an_exchange() {
+fn remote_changes_arrive_with_the_exchange() {
     let mut cores = Cores::new("jsq", 2, 2);
     cores.exchange(true);
     assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 4), 2), [2, 2]);
@@ -544,18 +544,18 @@ fn queues_that_another_core_changed_are_known_after_an_exchange() {
     picks(&mut cores.dispatchers[1], 4);
     cores.exchange(true);
     assert_eq!(cores.outstanding(0), [2, 6]);
-    // The first core sent two to each, but now knows of the other's four.
+    // The first core sent two tasks to each, and now knows of the four from the second.
     assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 4), 2), [4, 0]);
 }
 
 #[test]
-fn cores_that_do_not_keep_up_tell_what_is_far_off_and_the_rest_later() {
+fn overloaded_cores_publish_large_differences_first() {
     let mut cores = Cores::new("jsq", 40, 2);
     cores.exchange(true);
     cores.dispatchers[0].follow(Member(3));
     (0..3).for_each(|_| cores.dispatchers[0].follow(Member(5)));
     cores.exchange(false);
-    (0..100).for_each(|_| cores.exchange(false)); // lines that are not full are seen in the end, too
+    (0..100).for_each(|_| cores.exchange(false)); // incomplete lines are published eventually, too
     let heard = cores.outstanding(1);
     assert_eq!((heard[3], heard[5]), (0, 3));
     cores.exchange(true);
@@ -568,7 +568,7 @@ fn no_two_cores_take_one_idle_member() {
         let mut cores = Cores::new(policy, 9, 3);
         let mut taken = histogram(&picks(&mut cores.dispatchers[1], 2), 9);
         cores.exchange(true);
-        // All are any core's now: whoever needs them takes them.
+        // All idle members belong to any core now: each core takes them on demand.
         for core in 0..3 {
             let more = picks(&mut cores.dispatchers[core], if core == 2 { 5 } else { 1 });
             assert!(more.iter().flatten().all(|pick| pick.idle), "{policy}");
@@ -576,7 +576,8 @@ fn no_two_cores_take_one_idle_member() {
         }
         assert_eq!(taken, [1; 9], "{policy}");
         assert!(!pick(&mut cores.dispatchers[0]).idle, "{policy}");
-        // One that is idle again is the core's that hears it, while that does not keep up and has no more than its share.
+        // A member that becomes idle again belongs to the core that received the report, while that core is
+        // overloaded and has no more than its share.
         cores.exchange(true);
         reply(&mut cores.dispatchers[0], 4, 0);
         cores.exchange(false);
@@ -587,17 +588,17 @@ fn no_two_cores_take_one_idle_member() {
 }
 
 #[test]
-fn a_member_that_may_be_chosen_again_is_idle_for_one_core() {
+fn readmitted_member_is_idle_for_one_core() {
     for policy in ["horus", "jsq", "lsq-smart", "jiq"] {
         let mut cores = Cores::new(policy, 4, 2);
         assert!(picks(&mut cores.dispatchers[0], 2).iter().flatten().all(|pick| pick.idle));
         cores.exchange(true);
         assert!(picks(&mut cores.dispatchers[1], 2).iter().flatten().all(|pick| pick.idle));
-        // What it has it answers while it is drained.
+        // It answers its tasks while it is drained.
         cores.dispatchers.iter_mut().for_each(|core| core.set_active(Member(2), false));
         reply(&mut cores.dispatchers[1], 2, 0);
         cores.exchange(true);
-        // One core knows that this ends before the other does, and lets it have the member.
+        // One core learns of the end of the drain first, and releases the member.
         cores.dispatchers[0].set_active(Member(2), true);
         cores.exchange(true);
         assert!(picks(&mut cores.dispatchers[1], 1).iter().flatten().all(|pick| !pick.idle));
@@ -610,11 +611,11 @@ fn a_member_that_may_be_chosen_again_is_idle_for_one_core() {
 }
 
 #[test]
-fn idle_members_are_taken_once_where_a_bound_gave_them_places_before() {
+fn bounded_idle_members_are_taken_once() {
     let mut cores = Cores::new("jbsq(k=3)", 4, 2);
     cores.exchange(true);
     for (index, core) in cores.dispatchers.iter_mut().enumerate() {
-        let mut horus = Prepared::new(&"horus".parse().unwrap(), 4, Core { index, count: 2 });
+        let mut horus = PreparedPolicy::new(&"horus".parse().unwrap(), 4, Core { index, count: 2 });
         core.exchange(&mut horus);
         core.review_members();
     }
@@ -626,11 +627,11 @@ fn idle_members_are_taken_once_where_a_bound_gave_them_places_before() {
 }
 
 #[test]
-fn a_policy_that_looks_for_idle_members_learns_who_is_when_it_takes_another_ones_place() {
+fn new_policy_inherits_known_idle_members() {
     let mut dispatcher = dispatcher("random", 3);
     (0..3).for_each(|member| dispatcher.follow(Member(member)));
     (0..2).for_each(|member| reply(&mut dispatcher, member, 0));
-    let mut horus = Prepared::new(&"horus".parse().unwrap(), 3, Core::ONLY);
+    let mut horus = PreparedPolicy::new(&"horus".parse().unwrap(), 3, Core::ONLY);
     dispatcher.exchange(&mut horus);
     dispatcher.review_members();
     let idle = |pick: &Option<Pick>| pick.is_some_and(|pick| pick.idle);
@@ -659,7 +660,7 @@ fn places_under_a_central_queue_are_the_pools() {
 }
 
 #[test]
-fn the_task_that_has_waited_longest_goes_first_unless_its_core_stands_still() {
+fn longest_waiting_task_goes_first_unless_stalled() {
     let mut cores = Cores::new("jbsq(k=1)", 1, 2);
     let task = Task::default();
     let tick = |cores: &mut Cores, now_ns| {
@@ -671,12 +672,12 @@ fn the_task_that_has_waited_longest_goes_first_unless_its_core_stands_still() {
     assert_eq!(cores.dispatchers[0].offer(task, || None), Ok(None));
     tick(&mut cores, 2_000);
     assert_eq!(cores.dispatchers[1].offer(task, || None), Ok(None));
-    // The second core hears that the place is free, and leaves it to the first.
+    // The second core learns of the free place, and leaves it to the first.
     reply(&mut cores.dispatchers[1], 0, 0);
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);
     tick(&mut cores, 3_000);
     assert!(cores.dispatchers[0].may_release());
-    // Which stands still.
+    // The first core stalls.
     tick(&mut cores, 7_000);
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);
     tick(&mut cores, 9_000);
@@ -696,7 +697,7 @@ fn a_central_queue_bounds_its_members_and_releases() {
 }
 
 #[test]
-fn a_silent_member_of_a_central_queue_comes_back() {
+fn silent_member_of_central_queue_returns() {
     let mut dispatcher = dispatcher("jbsq(k=1, silence-ms=10)", 1);
     dispatcher.tick(1_000_000);
     pick(&mut dispatcher); // lost
@@ -706,7 +707,7 @@ fn a_silent_member_of_a_central_queue_comes_back() {
     assert!(picks(&mut dispatcher, 1)[0].is_some());
 }
 
-/// A task and its answer after 100 us, so that a member's silence is judged by that.
+/// A task with its answer after 100 us, by which a member's silence is judged.
 fn serve(dispatcher: &mut Dispatcher, now_ns: u64) {
     dispatcher.tick(now_ns);
     let member = pick(dispatcher).member;
@@ -741,7 +742,7 @@ fn silence_is_judged_by_what_tasks_take() {
                 rooms.push(ms);
             }
         }
-        // Each time for longer: it may merely be stalled.
+        // The wait grows each time, because the member may only be stalled.
         let waits: Vec<_> = rooms.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(rooms[0] <= 103 && waits[0] >= 2 && waits[1] >= 4 && waits[2] >= 8, "{rooms:?}");
         // It answers, and is judged as before.
@@ -756,10 +757,10 @@ fn silence_is_judged_by_what_tasks_take() {
 }
 
 #[test]
-fn a_member_that_another_core_serves_is_not_silent() {
+fn member_served_elsewhere_is_not_silent() {
     let mut cores = Cores::new("jbsq(k=2)", 1, 2);
     let left = |cores: &Cores| cores.dispatchers[0].view().outstanding_now(Member(0));
-    // The first core, who would write its tasks off, knows how long they take and then sends none.
+    // The first core, which would write its tasks off, learns the service time and then sends none.
     (0..100).for_each(|round| serve(&mut cores.dispatchers[0], round * 1_000_000));
     for ms in 100..200 {
         cores.exchange(true);
@@ -774,7 +775,7 @@ fn a_member_that_another_core_serves_is_not_silent() {
         cores.dispatchers.iter_mut().for_each(|core| core.tick(ms * 1_000_000));
     }
     assert_eq!(left(&cores), 0);
-    // Both of its places are there again.
+    // Both of its places are free again.
     cores.exchange(true);
     assert_eq!(histogram(&picks(&mut cores.dispatchers[1], 3), 1), [2]);
 }
@@ -807,14 +808,14 @@ fn persistent_idle_is_not_misled_by_overtaken_reports() {
     reply(&mut dispatcher, 0, 1);
     let next = pick(&mut dispatcher);
     assert!(next.idle && next.member == Member(0), "{next:?}");
-    // Who reports itself busy is not the one that was last idle.
+    // A member that reports itself busy is not the last idle one.
     reply(&mut dispatcher, 1, 1);
     assert_eq!(histogram(&picks(&mut dispatcher, 2), 2), [2, 0]);
 }
 
 #[test]
 fn cfcfs_chooses_its_bound() {
-    // Tasks of 100 us, 10 us on the way: one at a time would waste a tenth.
+    // Tasks of 100 us, 10 us in transit: a bound of one would waste a tenth.
     for (busy, bound) in [(0.95, 2), (0.5, 1)] {
         let mut dispatcher = dispatcher("cfcfs", 1);
         let mut now_ns = 0;

@@ -1,21 +1,24 @@
-//! Stochastic coordination (Goren, Vargaftik, Moses: SCD, SIGMETRICS 2021; TWF, INFOCOM 2020): each
-//! dispatcher supposes that the others have as many tasks as it has, finds the level to which all of them
-//! together would fill the queues, and sends to each member with the probability that makes it so.
+//! Stochastic coordination (Goren, Vargaftik, Moses: SCD, SIGMETRICS 2021; TWF, INFOCOM 2020). Each
+//! dispatcher assumes that the others have as many tasks as it has, and computes the level to which all of
+//! them together would fill the queues. It sends to each member with the probability that produces this
+//! level.
 //!
-//! It needs every queue; the level is found by sorting and prefix sums.
+//! The policy needs every queue. It finds the level by sorting and prefix sums.
 
 use std::cell::RefCell;
 
 use rand::Rng as _;
 
-use super::{AnyPolicy, Asks, Basis, Caller, Candidates, Entry, Pick, Picks, Policy, Rng, Task};
+use super::{
+    AnyPolicy, Caller, Candidates, Entry, Pick, Picks, Policy, ProbeKind, Rng, SelectionBasis, Task,
+};
 use crate::state::{Member, View};
 
 /// `scd`.
 pub const BY_RATE: Entry = Entry {
     by_rate: true,
     divides_runs: true,
-    asks: |_| Asks::All,
+    asks: |_| ProbeKind::All,
     ..Entry::new(
         "scd",
         "stochastically coordinated dispatching: fill queues to a level by chance",
@@ -27,7 +30,7 @@ pub const BY_RATE: Entry = Entry {
 /// `twf`.
 pub const EQUAL: Entry = Entry {
     divides_runs: true,
-    asks: |_| Asks::All,
+    asks: |_| ProbeKind::All,
     ..Entry::new(
         "twf",
         "tidal water filling: scd for equal speeds",
@@ -36,49 +39,49 @@ pub const EQUAL: Entry = Entry {
     )
 };
 
-/// One member's queue.
+/// Queue of one member.
 #[derive(Clone, Copy, Debug)]
 struct Depth {
-    /// Its surface: the queue over the rate.
+    /// Surface: queue divided by rate.
     surface: f64,
     queue: f64,
     rate: f64,
     member: Member,
 }
 
-/// Members' probabilities.
+/// Probabilities of the members.
 #[derive(Clone, Debug, Default)]
 struct Shares {
     depths: Vec<Depth>,
-    /// Sums of the probabilities of the members up to each, in the order of `depths`.
+    /// Prefix sums of the probabilities, in the order of `depths`.
     sums: Vec<f64>,
 }
 
 /// SCD or TWF.
 #[derive(Clone, Debug, Default)]
 pub struct WaterFill {
-    /// SCD: rates count, and a task is expected half served; TWF: all speeds are equal.
+    /// True for SCD: rates count, and half a task is added to each queue. False for TWF: all speeds are equal.
     scd: bool,
     dispatchers: usize,
-    /// Worked out anew for each run of tasks, and for whoever asks who would be drawn.
+    /// Recomputed for each run of tasks, and for queries of the candidates.
     shares: RefCell<Shares>,
 }
 
 impl WaterFill {
-    /// SCD or TWF.
+    /// Creates the policy, SCD or TWF.
     #[must_use]
     pub fn new(scd: bool) -> Self {
         Self { scd, ..Self::default() }
     }
 
-    /// So many tasks as all dispatchers have together, of which each has `tasks`.
+    /// Returns the tasks of all dispatchers together, if each has `tasks`.
     fn arrivals(&self, tasks: usize) -> f64 {
         (self.dispatchers.max(1) * tasks) as f64 - if self.scd { 1.0 } else { 0.0 }
     }
 }
 
 impl Shares {
-    /// Works out the probabilities for so many tasks of all dispatchers.
+    /// Computes the probabilities for this number of tasks of all dispatchers.
     fn solve(&mut self, scd: bool, arrivals: f64, view: &View) {
         self.depths.clear();
         for &member in view.active() {
@@ -94,7 +97,7 @@ impl Shares {
         for depth in &self.depths {
             let share = match arrivals > 0.0 {
                 true => (depth.rate * level - depth.queue).max(0.0) / arrivals,
-                // One task and nobody else: to the least surface.
+                // A single task of a single dispatcher goes to the lowest surface.
                 false => f64::from(depth.surface == self.depths[0].surface),
             };
             sum += share;
@@ -111,7 +114,7 @@ impl Shares {
     }
 }
 
-/// The level at which `volume` fits in over the sorted depths.
+/// Returns the level at which `volume` fits over the sorted depths.
 fn level(depths: &[Depth], volume: f64) -> f64 {
     let (mut queues, mut rates, mut level) = (0.0, 0.0, 0.0);
     for depth in depths {
@@ -138,15 +141,15 @@ impl Policy for WaterFill {
         }
     }
 
-    /// With chances that depend on all of them, for a task alone.
+    /// Returns the candidates, whose probabilities depend on all members, for a single task.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         let mut shares = self.shares.borrow_mut();
         shares.solve(self.scd, self.arrivals(1), view);
-        Candidates::new(Basis::Drawn, shares.draw(rng).map(|pick| pick.member))
+        Candidates::new(SelectionBasis::Drawn, shares.draw(rng).map(|pick| pick.member))
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        // Cores that tell each other what they send are one.
+        // Cores that exchange their tasks count as one dispatcher.
         self.dispatchers = if view.peers().is_some() { 1 } else { caller.core.count };
         let shares = self.shares.get_mut();
         shares.depths.clear();

@@ -1,10 +1,11 @@
-//! How a worker's process gets the region of its agent: over a socket, on which a thread of the agent hands out the
-//! memory's descriptor.
+//! Attachment of a worker's process to the region of its agent. A thread of the agent passes the memory's
+//! descriptor over a socket.
 //!
-//! At the path of an agent's name lies a socket that only its user can connect to. Who connects is sent one message, an
-//! [`Offer`], with the descriptor, and the connection is closed: nobody has to say anything, so nobody can hold the
-//! agent up, and a peer costs two descriptors for as long as that takes. What a worker must know to attach is in
-//! the message. The memory itself holds nothing but the channels, so no other worker can spoil it by what he writes.
+//! The socket lies at the path of the agent's name, and only the agent's user can connect to it. The agent
+//! sends each peer one message, an [`Offer`], with the descriptor, and closes the connection. The peer sends
+//! nothing, so it cannot delay the agent, and costs two descriptors only for that time. The message holds all
+//! data that a worker needs to attach. The memory itself holds only the channels, so no worker can corrupt
+//! another's attachment.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -28,47 +29,47 @@ use rustix::net::{
 use super::layout::{CHANNELS_MAX, RegionShape};
 use super::region::Place;
 use crate::outage::Outage;
-use crate::state::files::{self, Found, open_again};
+use crate::state::files::{self, ExistingFile, open_again};
 
-/// "WEDJATwk": a region of workers, of a little-endian machine.
+/// "WEDJATwk": region of workers on a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
 /// Version of the offer, of the region's layout and of the channels' words.
 pub const VERSION: u64 = 5;
-/// The word of a channel that is nobody's.
+/// Word of a free channel.
 const NOBODY: u64 = u64::MAX;
-/// Words of an offer before those of the places.
+/// Number of words of an offer before those of the places.
 const WORDS: usize = 5;
-/// An agent that has not answered after so long is stopped or overloaded, unless its worker is more patient.
+/// Default time limit for an agent's answer. An agent that exceeds it is stopped or overloaded.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// What the system takes as a time of waiting, and no time at all is not among it.
+/// Minimum and maximum of a socket timeout. The system does not accept 0.
 const WAITS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1 << 30));
-/// Before a peer is accepted again when descriptors or memory are used up.
+/// Time before the next peer is accepted after descriptors or memory ran out.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// What an agent tells a worker of its region.
+/// Message from an agent to a worker about its region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// How much of everything there is.
+    /// Shape of the region: the number of each item.
     pub shape: RegionShape,
-    /// The worker of each channel; none when it is free.
+    /// Worker of each channel; `None` for a free one.
     pub places: Vec<Option<Place>>,
 }
 
-/// Why a worker can't use an offer.
+/// Reason why an offer cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidOffer {
-    /// It is none.
+    /// Not an offer.
     Foreign,
-    /// It is of this other version.
+    /// Offer of this other version.
     Version(u64),
-    /// The agent has no offer for this user.
+    /// The agent makes no offer to this user.
     Refused,
-    /// What is wrong with it.
+    /// Damaged offer, with a description of the fault.
     Damaged(String),
 }
 
 impl Offer {
-    /// As it is sent.
+    /// Encodes the offer.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let RegionShape { channels, slots, payload } = self.shape;
@@ -77,10 +78,10 @@ impl Offer {
         head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
     }
 
-    /// What was received, believed only if it can be.
+    /// Decodes a received offer and checks it.
     ///
     /// # Errors
-    /// Why it can't.
+    /// If the offer cannot be valid.
     pub fn parse(bytes: &[u8]) -> Result<Self, InvalidOffer> {
         let (words, rest) = bytes.as_chunks::<8>();
         let words: Vec<_> = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
@@ -109,33 +110,34 @@ impl Offer {
         Ok(Self { shape, places: places.iter().map(place).collect() })
     }
 
-    /// What a peer is sent that may have none.
+    /// Encodes the message to a peer that gets no offer.
     fn refusal() -> Vec<u8> {
         [MAGIC, VERSION].into_iter().flat_map(u64::to_le_bytes).collect()
     }
 }
 
-/// An offer that another thread may change; whoever panicked with it had not begun to.
+/// Locks an offer that another thread may change. A thread that panicked with the lock had not begun a
+/// change.
 pub(super) fn locked(offer: &Mutex<Offer>) -> MutexGuard<'_, Offer> {
     offer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why a socket gave no offer.
+/// Reason why a socket gave no offer.
 #[derive(Debug)]
 pub enum OfferError {
-    /// Nothing lies there.
+    /// Nothing at the path.
     Missing,
-    /// Something else lies there: this.
+    /// Another kind of file at the path, with its description.
     Foreign(String),
-    /// Nobody listens any more.
+    /// No process listens any more.
     Dead,
-    /// Nothing was said in time.
+    /// No answer in time.
     Silent,
-    /// It is another user's, who has this number.
+    /// Belongs to another user, with this number.
     Owner(u32),
-    /// What was said can't be used.
+    /// Invalid offer.
     Bad(InvalidOffer),
-    /// The system refused.
+    /// System error.
     Io(io::Error),
 }
 
@@ -151,57 +153,58 @@ impl From<Errno> for OfferError {
     }
 }
 
-/// What an agent gave.
+/// Offer, memory and process of an agent.
 #[derive(Debug)]
-pub struct Received {
-    /// Of its region.
+pub struct ReceivedOffer {
+    /// Offer of its region.
     pub offer: Offer,
-    /// Its region's memory.
+    /// Memory of its region.
     pub memory: File,
-    /// Its process.
+    /// Number of its process.
     pub pid: u64,
 }
 
-/// Asks the agent whose socket lies at `path`, and waits so long for it at most.
+/// Requests the offer of the agent with the socket at `path`. Waits for it at most `patience`.
 ///
 /// # Errors
-/// Why there is no offer.
-pub fn ask(path: &Path, patience: Duration) -> Result<Received, OfferError> {
-    let found = Found::behind(path)?.ok_or(OfferError::Missing)?;
+/// If there is no offer.
+pub fn ask(path: &Path, patience: Duration) -> Result<ReceivedOffer, OfferError> {
+    let found = ExistingFile::behind(path)?.ok_or(OfferError::Missing)?;
     if !found.is_socket() {
         return Err(OfferError::Foreign(found.describe()));
     }
     let socket = connect(&found, patience.clamp(WAITS.0, WAITS.1))?;
     let agent = peer(&socket)?;
     if !is_trusted(agent.uid) {
-        // Its tasks would be done with this user's rights.
+        // Its tasks would run with this user's rights.
         return Err(OfferError::Owner(agent.uid));
     }
     let (bytes, memory) = receive(&socket)?;
     let offer = Offer::parse(&bytes).map_err(OfferError::Bad)?;
     let missing = || OfferError::Bad(InvalidOffer::Damaged("an offer without memory".to_owned()));
     let memory = memory.ok_or_else(missing)?;
-    Ok(Received { offer, memory, pid: agent.pid as u64 })
+    Ok(ReceivedOffer { offer, memory, pid: agent.pid as u64 })
 }
 
-/// Who is at the other end, as the system knows; process 0 when it is not visible from here.
+/// Returns the peer's credentials from the system. The process number is 0 if it is not visible from here.
 fn peer(socket: &OwnedFd) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of_val(&peer) as libc::socklen_t;
     let (at, len) = ((&raw mut peer).cast(), &raw mut len);
-    // SAFETY: the descriptor is open, and `len` is the size of the memory at `at`, which may hold any numbers.
+    // SAFETY: the descriptor is open, and `len` is the size of the memory at `at`, which may hold any
+    // numbers.
     let done = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, len)
     };
     if done == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
-/// This process's user and root may share memory with it.
+/// Returns true if `user` may share memory with this process: its own user or root.
 fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-fn connect(found: &Found, patience: Duration) -> Result<OwnedFd, OfferError> {
+fn connect(found: &ExistingFile, patience: Duration) -> Result<OwnedFd, OfferError> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
@@ -220,7 +223,7 @@ fn connect(found: &Found, patience: Duration) -> Result<OwnedFd, OfferError> {
 
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
     let mut bytes = vec![0; 8 * (WORDS + CHANNELS_MAX)];
-    // Room for one: the system closes those beyond it.
+    // Room for one descriptor: the system closes any further ones.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
@@ -244,7 +247,7 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
     Ok((bytes, memory))
 }
 
-/// The thread of an agent that hands its region out.
+/// Thread of an agent that passes its region to workers.
 #[derive(Debug)]
 pub struct AttachServer {
     stop: Arc<OwnedFd>,
@@ -252,10 +255,11 @@ pub struct AttachServer {
 }
 
 impl AttachServer {
-    /// Offers `memory` to whoever connects to `socket`, which listens, with the offer of that moment.
+    /// Starts the thread. It sends `memory` and the current offer to each peer that connects to the listening
+    /// `socket`.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn open(socket: OwnedFd, memory: File, offer: Arc<Mutex<Offer>>) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let thread = std::thread::Builder::new().name("wedjat-attach".to_owned()).spawn({
@@ -268,7 +272,7 @@ impl AttachServer {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// For a child that was forked since: there it has no thread.
+    /// Forgets the thread. For a child that was forked since and does not have it.
     pub fn forget(&mut self) {
         std::mem::forget(self.thread.take());
     }
@@ -317,7 +321,7 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
     }
 }
 
-/// Sends the offer, without waiting for anything.
+/// Sends the offer without blocking.
 fn hand_over(peer: &OwnedFd, memory: &File, offer: &[u8]) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -328,9 +332,9 @@ fn hand_over(peer: &OwnedFd, memory: &File, offer: &[u8]) -> io::Result<()> {
         let text = format!("its process is user {user}'s");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
-    // Workers of the same user can change it, and those that come later must be able to open it.
+    // A worker of the same user can change the mode. Later workers must still be able to open the memory.
     rustix::fs::fchmod(memory, Mode::RUSR | Mode::WUSR)?;
-    // An open file of its own, so that no worker has a hand in the locks of another.
+    // A separate open file, so that a worker cannot touch another worker's locks.
     let own = open_again(memory)?;
     let rights = [own.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&rights));

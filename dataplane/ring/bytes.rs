@@ -1,13 +1,13 @@
-//! Tasks' and replies' bytes in shared memory, in words that both ends may touch.
+//! Bytes of tasks and replies in shared memory, accessed as words that both ends may touch.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Copies bytes into shared words; the last word is filled up with zeros.
+/// Copies bytes into shared words; pads the last word with zeros.
 ///
 /// # Panics
-/// When the words are fewer than the bytes need.
+/// If there are too few words.
 #[inline]
 pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
@@ -22,10 +22,10 @@ pub fn store(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Copies shared words out, each read once: whoever writes them meanwhile spoils the copy and nothing else.
+/// Copies bytes out of shared words, each read once. A concurrent writer can only spoil the copy.
 ///
 /// # Panics
-/// When the words are fewer than the bytes asked for.
+/// If there are too few words.
 #[inline]
 pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     let words = &words[..bytes.len().div_ceil(8)];
@@ -39,28 +39,28 @@ pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Shared words as plain bytes.
+/// Returns shared words as plain bytes.
 ///
 /// # Safety
-/// Nobody may write the words while the slice lives.
+/// No one may write the words while the slice exists.
 #[inline]
 pub unsafe fn view(words: &[AtomicU64]) -> &[u8] {
-    // SAFETY: the words are initialised memory of this many bytes, and the caller keeps writers away.
+    // SAFETY: the words are initialised memory of this length, and the caller excludes writers.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), 8 * words.len()) }
 }
 
-/// Shared words as plain bytes to be written.
+/// Returns shared words as mutable plain bytes.
 ///
 /// # Safety
-/// Nobody else may read or write the words while the slice lives.
+/// No one else may read or write the words while the slice exists.
 #[inline]
 #[expect(clippy::mut_from_ref, reason = "atomics may be written through a shared reference")]
 pub unsafe fn view_mut(words: &[AtomicU64]) -> &mut [u8] {
-    // SAFETY: atomics are interior-mutable memory of this many bytes, and the caller keeps others away.
+    // SAFETY: atomics are interior-mutable memory of this length, and the caller excludes other accesses.
     unsafe { std::slice::from_raw_parts_mut(words.as_ptr().cast_mut().cast(), 8 * words.len()) }
 }
 
-/// Asks the cache for the line at `place`.
+/// Prefetches the line at `place`.
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn prefetch<T>(place: *const T) {
@@ -81,7 +81,7 @@ mod tests {
             let mut back = vec![0xFF; len];
             load(&words, &mut back);
             assert_eq!(back, bytes);
-            // SAFETY: this thread alone has the words.
+            // SAFETY: only this thread has the words.
             assert_eq!(unsafe { &view(&words)[..len] }, bytes);
         }
         // SAFETY: as above.

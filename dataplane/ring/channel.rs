@@ -1,4 +1,4 @@
-//! The dispatcher's end of one worker: the channel, and the bytes that go with it.
+//! Dispatcher's end of one worker's channel, with the bytes of tasks and replies.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -8,37 +8,37 @@ use super::protocol::{Fault, Notice, Sender};
 use super::{bytes, park};
 use crate::state::region::Slice;
 
-/// Length of a reply that a worker has not given.
+/// Length of a missing reply.
 pub const NO_REPLY: u32 = u32::MAX;
 
-/// What goes with a task beside its bytes.
+/// Ids that accompany a task's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskIds {
     /// Application id.
     pub app: u32,
     /// Sequence number.
     pub seq: u32,
-    /// Task type, 0 when unknown.
+    /// Class; 0 if unknown.
     pub class: u16,
 }
 
-/// What became of a completed task.
+/// Result of a completed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answered.
     Reply {
-        /// Bytes of the answer.
+        /// Length of the answer.
         len: usize,
-        /// Time worked, as the worker says; saturating.
+        /// Service time as reported by the worker; saturating.
         service_ns: u32,
     },
     /// Completed without an answer.
     Unanswered,
-    /// The answer is of another task, or longer than an answer can be.
+    /// The answer belongs to another task, or has an impossible length.
     Refused,
 }
 
-/// See the module's text.
+/// Dispatcher's end; see the module's documentation.
 #[derive(Debug)]
 pub struct Channel {
     index: usize,
@@ -59,29 +59,30 @@ impl Channel {
         Self { index, sender, sleep, area, shape }
     }
 
-    /// Its place in its region.
+    /// Returns its index in the region.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The protocol's end.
+    /// Returns the protocol's end.
     #[inline]
     #[must_use]
     pub fn sender(&self) -> &Sender<Slice<AtomicU64>> {
         &self.sender
     }
 
-    /// The protocol's end, to be driven without bytes.
+    /// Returns the protocol's end, for use without bytes.
     #[inline]
     pub fn sender_mut(&mut self) -> &mut Sender<Slice<AtomicU64>> {
         &mut self.sender
     }
 
-    /// Gives a task; false, and nothing done, when there is no worker, no slot is free or the task is too long.
+    /// Gives a task to the worker. Returns false without effect if there is no worker, no free slot, or the
+    /// task is too long.
     #[inline]
     pub fn give(&mut self, ids: TaskIds, payload: &[u8]) -> bool {
-        // Without a grant a worker that was shut out may still read what it was given.
+        // Without a grant, an excluded worker may still read its old tasks.
         let may = self.sender.is_granted() && self.sender.room() > 0;
         if !may || payload.len() > self.shape.payload {
             return false;
@@ -94,17 +95,17 @@ impl Channel {
         self.sender.send(Notice { offset, len, class: ids.class })
     }
 
-    /// Takes new credits: the numbers of the tasks completed since the last call, in order. Wakes the worker
-    /// when it sleeps on a task.
+    /// Processes new credits. Returns the numbers of the tasks completed since the last call, in order. Wakes
+    /// the worker if it sleeps with a pending task.
     ///
     /// # Errors
-    /// When the worker's count can't be.
+    /// If the worker's count is impossible.
     #[inline]
     pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
         let done = self.sender.collect()?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         for number in done.clone() {
-            // All at once: each has to come from the worker's cache.
+            // All at once, since each line must come from the worker's cache.
             bytes::prefetch(self.reply_part(number).as_ptr());
         }
         if self.sender.outstanding() > 0 && park::is_asleep(&self.sleep[0]) {
@@ -119,7 +120,7 @@ impl Channel {
         &self.area[at / 8..][..self.shape.part() / 8]
     }
 
-    /// What became of a completed task: ask before the next task is given.
+    /// Returns the result of a completed task. Call it before giving the next task.
     #[inline]
     #[must_use]
     pub fn outcome(&self, number: u64) -> Outcome {
@@ -142,13 +143,13 @@ impl Channel {
     /// Copies the first bytes of the reply to a completed task.
     ///
     /// # Panics
-    /// When more are asked for than a reply may have.
+    /// If `into` is longer than a reply may be.
     #[inline]
     pub fn reply(&self, number: u64, into: &mut [u8]) {
         bytes::load(&self.reply_part(number)[HEAD / 8..], into);
     }
 
-    /// Tells the worker that no more tasks will come, also when it sleeps.
+    /// Tells the worker that no more tasks will come, and wakes it.
     pub fn stop(&self) {
         self.sender.stop();
         self.wake();

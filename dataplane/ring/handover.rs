@@ -1,9 +1,9 @@
-//! The same channel between threads of one process: tasks change hands whole, packet and all, and nothing is copied.
+//! Channel between threads of one process: tasks change owner with their packet, and nothing is copied.
 //!
-//! A slot's word is the task itself (a pointer), so what a worker reads must have been put there by its dispatcher and
-//! be taken once. That is why both ends are made together, around memory that nobody else can reach, and why a task
-//! that was taken is completed before its worker leaves, whatever happens: what the dispatcher then finds
-//! not completed was never taken, and is its own again.
+//! A slot's word is the task itself (a pointer), so the word that a worker reads must come from its
+//! dispatcher and be taken exactly once. Therefore both ends are created together, around memory that no one
+//! else can reach. A task that was taken is always completed before its worker leaves. So a task that the
+//! dispatcher finds incomplete afterwards was never taken, and belongs to the dispatcher again.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -21,10 +21,10 @@ use super::worker_end::WorkerEnd;
 use crate::io::Token;
 use crate::state::region::Slice;
 
-/// Both ends of a channel of so many slots. The worker has its place, and waits to be let in.
+/// Creates both ends of a channel with `slots` slots. The worker waits for its grant.
 ///
 /// # Errors
-/// When there can't be so many slots.
+/// If the number of slots is impossible.
 pub fn pair<T: Token>(
     place: Place,
     slots: usize,
@@ -42,12 +42,12 @@ pub fn pair<T: Token>(
     Ok((producer, Consumer { end, has_task: false, panicked, _tasks: PhantomData }))
 }
 
-/// The dispatcher's end.
+/// Dispatcher's end.
 pub struct Producer<T: Token> {
     channel: Channel,
-    /// The worker's thread panicked.
+    /// True if the worker's thread panicked.
     panicked: Arc<AtomicBool>,
-    /// Numbers of the tasks that a worker which has left did not take.
+    /// Numbers of the tasks that a departed worker did not take.
     back: Range<u64>,
     _tasks: PhantomData<fn(T)>,
 }
@@ -59,7 +59,7 @@ impl<T: Token> fmt::Debug for Producer<T> {
 }
 
 impl<T: Token> Producer<T> {
-    /// The channel, to be looked at.
+    /// Returns the channel for inspection.
     #[inline]
     #[must_use]
     pub fn channel(&self) -> &Channel {
@@ -71,23 +71,23 @@ impl<T: Token> Producer<T> {
         self.channel.sender()
     }
 
-    /// Lets the worker begin; once. False when it has gone already.
+    /// Grants the channel to the worker; once. Returns false if it has already left.
     pub fn grant(&mut self) -> bool {
         let claim = self.sender().claim();
         claim != 0 && !self.sender().is_granted() && self.channel.sender_mut().grant(claim)
     }
 
-    /// A worker is there, and a slot is free.
+    /// Returns true if a worker is attached and a slot is free.
     #[inline]
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.sender().is_granted() && self.sender().room() > 0
     }
 
-    /// Gives a task away, and a note with it.
+    /// Gives a task away, with a note.
     ///
     /// # Errors
-    /// The task, when no worker was let in or no slot is free.
+    /// Returns the task if no worker has the grant or no slot is free.
     #[inline]
     pub fn give(&mut self, task: T, note: u32) -> Result<(), T> {
         if !self.has_room() {
@@ -98,7 +98,7 @@ impl<T: Token> Producer<T> {
         Ok(())
     }
 
-    /// As [`Channel::collect`].
+    /// Same as [`Channel::collect`].
     ///
     /// # Errors
     /// As there.
@@ -107,57 +107,57 @@ impl<T: Token> Producer<T> {
         self.channel.collect()
     }
 
-    /// Nanoseconds worked since the last call.
+    /// Returns the nanoseconds worked since the last call.
     #[inline]
     pub fn worked_ns(&mut self) -> u64 {
         self.channel.sender_mut().worked_ns()
     }
 
-    /// The worker is there.
+    /// Returns true if the worker is attached.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_attached(&self) -> bool {
         self.sender().claim() != 0
     }
 
-    /// The worker was let in and has left.
+    /// Returns true if the worker had the grant and has left.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.sender().is_granted() && self.sender().claim() == 0
     }
 
-    /// It left because its thread panicked.
+    /// Returns true if it left because its thread panicked.
     #[must_use]
     pub fn has_panicked(&self) -> bool {
         self.panicked.load(Relaxed)
     }
 
-    /// Takes back the next task that a worker which has left did not take; none while it is there.
-    /// Collect its last credits before.
+    /// Takes back the next task that a departed worker did not take. `None` while the worker is attached.
+    /// Call `collect` before.
     pub fn take_back(&mut self) -> Option<(T, u32)> {
         if self.is_left() && matches!(self.collect(), Ok(done) if done.is_empty()) {
             self.back = self.channel.sender_mut().revoke();
         }
         let number = self.back.next()?;
         let (word, note) = self.sender().sent_word(number);
-        // SAFETY: `give` made the word of a task of this type. The worker has left, and completed all that it took
-        // before; this task it did not complete, so it did not take it, and its number comes up here once.
+        // SAFETY: `give` made the word from a task of this type. The worker has left after completing every
+        // task that it took. This one is incomplete, so it was not taken, and its number occurs here once.
         Some((unsafe { T::from_word(word) }, note))
     }
 }
 
 impl<T: Token> Drop for Producer<T> {
     fn drop(&mut self) {
-        // Else the worker is there, and may take them still.
+        // Otherwise the worker is attached, and may still take them.
         if self.is_left() && self.collect().is_ok() {
             while self.take_back().is_some() {}
         }
     }
 }
 
-/// The worker's end.
+/// Worker's end.
 pub struct Consumer<T: Token> {
     end: WorkerEnd,
-    /// A task was taken and is not completed.
+    /// True if a task was taken and not completed.
     has_task: bool,
     panicked: Arc<AtomicBool>,
     _tasks: PhantomData<fn() -> T>,
@@ -170,49 +170,49 @@ impl<T: Token> fmt::Debug for Consumer<T> {
 }
 
 impl<T: Token> Consumer<T> {
-    /// Who it is.
+    /// Returns the worker's identity.
     #[must_use]
     pub fn place(&self) -> Place {
         self.end.place()
     }
 
-    /// The next task and its note.
+    /// Takes the next task with its note.
     #[inline]
     pub fn take(&mut self) -> Option<(T, u32)> {
         let (word, note) = self.end.receiver_mut().receive_word()?;
         self.has_task = true;
-        // SAFETY: only `Producer::give`, of the same type, writes into the slots; a number is received once.
+        // SAFETY: only `Producer::give`, of the same type, writes the slots, and a number is received once.
         Some((unsafe { T::from_word(word) }, note))
     }
 
-    /// All tasks taken so far are completed, after so much more work.
+    /// Completes all tasks taken so far, after `worked_ns` more work.
     #[inline]
     pub fn complete(&mut self, worked_ns: u64) {
         self.has_task = false;
         self.end.receiver_mut().complete(worked_ns);
     }
 
-    /// Tasks given and not taken.
+    /// Returns the number of tasks given and not taken.
     #[inline]
     pub fn waiting(&mut self) -> usize {
         self.end.receiver_mut().waiting()
     }
 
-    /// A task is there.
+    /// Returns true if a task is available.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.end.receiver().is_ready()
     }
 
-    /// The dispatcher ends.
+    /// Returns true if the dispatcher ends.
     #[inline]
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.end.receiver().is_stopped()
     }
 
-    /// As [`WorkerEnd::sleep`].
+    /// Same as [`WorkerEnd::sleep`].
     pub fn sleep(&self, longest: Duration) {
         self.end.sleep(longest);
     }
@@ -224,7 +224,7 @@ impl<T: Token> Drop for Consumer<T> {
         if self.has_task {
             self.end.receiver_mut().complete(0);
         }
-        // The end goes next, and leaves the channel with that.
+        // The end is dropped next, which leaves the channel.
     }
 }
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_change_hands_in_order_and_a_full_ring_gives_them_back() {
+    fn handover_keeps_order_and_full_ring_refuses() {
         let (mut producer, mut consumer) = ends();
         assert!((0..4).all(|task| producer.give(Box::new(task), 10 + task).is_ok()));
         assert_eq!(producer.give(Box::new(4), 0), Err(Box::new(4)));
@@ -258,13 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_before_the_worker_is_let_in() {
+    fn nothing_is_given_before_the_grant() {
         let (mut producer, mut consumer) = pair::<Box<u32>>(Place { id: 3, pool: 1 }, 4).unwrap();
         assert_eq!((producer.give(Box::new(1), 0), consumer.take()), (Err(Box::new(1)), None));
     }
 
     #[test]
-    fn what_a_worker_that_left_did_not_take_comes_back_once() {
+    fn untaken_tasks_of_departed_worker_return_once() {
         let (mut producer, mut consumer) = ends();
         assert!((0..4).all(|task| producer.give(Box::new(task), 0).is_ok()));
         assert!(consumer.take().is_some());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_is_told_apart() {
+    fn panicked_thread_is_distinguished() {
         let (mut producer, mut consumer) = ends();
         assert!((0..2).all(|task| producer.give(Box::new(task), 0).is_ok()));
         let thread = std::thread::spawn(move || {

@@ -1,47 +1,47 @@
-//! Where everything lies in a worker region. Both ends compute it from the region's shape, which a worker is told when it
-//! attaches; places are offsets, never pointers.
+//! Layout of a worker region. Both ends compute it from the region's shape, which a worker receives on
+//! attaching. Positions are offsets, never pointers.
 //!
 //! | section | words | written by |
 //! |---|---|---|
-//! | per channel: control | u64: granted claim, first task, wishes | dispatcher |
-//! | per channel: claim | u64: claim, process, who left in order, name, thread | worker, when it comes and goes |
+//! | per channel: control | u64: granted claim, first task, requests | dispatcher |
+//! | per channel: claim | u64: claim, process, last orderly departure, name, thread | worker, on attaching and leaving |
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
 //! | per channel: credit | u64: tasks completed, time worked | worker |
-//! | per channel: slots | two u64 per slot: number, length; place, class | dispatcher |
+//! | per channel: slots | two u64 per slot: number, length; position, class | dispatcher |
 //! | per channel: area | per slot: ids and bytes of the task; number, length and bytes of the reply | both in turn |
-//! | watch | u64: see [`super::watch`] | dispatcher, whoever watches |
+//! | watch | u64: see [`super::watch`] | dispatcher, observers |
 //!
-//! Sections start at multiples of [`ALIGN`], since neighbouring lines are fetched in pairs.
+//! Sections start at multiples of [`ALIGN`], because the CPU prefetches adjacent lines in pairs.
 
 use super::protocol::SLOT_WORDS;
 use super::watch;
 use crate::state::region::ALIGN;
 
-/// Bytes before a task's and before a reply's own: ids, or number and length.
+/// Bytes before a task's bytes (ids) and before a reply's bytes (number and length).
 pub const HEAD: usize = 16;
-/// Bytes that a task's and a reply's part are a multiple of.
+/// Alignment of a task's and a reply's part in bytes.
 const LINE: usize = 64;
 
-/// How much of everything there is.
+/// Dimensions of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionShape {
-    /// Channels, one for each worker that there may be.
+    /// Number of channels, one per possible worker.
     pub channels: usize,
-    /// Slots of each, a power of two.
+    /// Slots per channel, a power of two.
     pub slots: usize,
-    /// Bytes that a task or a reply may have.
+    /// Maximum bytes of a task or a reply.
     pub payload: usize,
 }
 
-/// Most channels of a region.
+/// Maximum number of channels.
 pub const CHANNELS_MAX: usize = 1024;
-/// Most slots of a channel.
+/// Maximum number of slots per channel.
 pub const SLOTS_MAX: usize = 1 << 14;
-/// Most bytes of a task or a reply.
+/// Maximum bytes of a task or a reply.
 pub const PAYLOAD_MAX: usize = 1 << 16;
 
 impl RegionShape {
-    /// Within bounds, so that no sum overflows.
+    /// Returns true if all dimensions are within bounds, so that no sum overflows.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         (1..=CHANNELS_MAX).contains(&self.channels)
@@ -51,20 +51,20 @@ impl RegionShape {
             && self.channels * self.slots * self.stride() <= u32::MAX as usize
     }
 
-    /// Bytes of a task's part and of a reply's part, each.
+    /// Returns the bytes of a task's part, which equal those of a reply's part.
     #[must_use]
     pub fn part(&self) -> usize {
         (HEAD + self.payload).next_multiple_of(LINE)
     }
 
-    /// Bytes from one task's part to the next one's.
+    /// Returns the bytes from one task's part to the next one's.
     #[must_use]
     pub fn stride(&self) -> usize {
         2 * self.part()
     }
 }
 
-/// A channel's place.
+/// Offsets of a channel.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelLayout {
     /// Offset of the control line.
@@ -73,7 +73,7 @@ pub struct ChannelLayout {
     pub claim: usize,
     /// Offset of the sleep word.
     pub sleep: usize,
-    /// Offset of the line of credits.
+    /// Offset of the credit line.
     pub credit: usize,
     /// Offset of the slots.
     pub slots: usize,
@@ -84,16 +84,16 @@ pub struct ChannelLayout {
 /// Offsets in bytes from the region's start.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Bytes of it all.
+    /// Length of the region.
     pub len: usize,
-    /// Offset of what the agent tells those who watch.
+    /// Offset of the state published to observers.
     pub watch: usize,
     channel: ChannelLayout,
     channel_len: usize,
 }
 
 impl Layout {
-    /// The layout of a region of this shape, which must be possible.
+    /// Computes the layout of a valid shape.
     #[must_use]
     pub fn new(shape: &RegionShape) -> Self {
         let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
@@ -112,7 +112,7 @@ impl Layout {
         Self { len: watch + round(8 * watch::WORDS), watch, channel, channel_len }
     }
 
-    /// The place of a channel.
+    /// Returns the offsets of a channel.
     #[must_use]
     pub fn channel(&self, index: usize) -> ChannelLayout {
         let start = index * self.channel_len;

@@ -1,24 +1,24 @@
-//! Rings between a dispatcher core and its worker cores: one producer, one consumer, a cache line a transfer.
+//! Rings between a dispatcher core and its workers: one producer, one consumer, one cache line per transfer.
 //!
-//! A dispatcher gives tasks to a worker through 16-byte slots in which the notice (the task's number) and the
-//! place of its bytes lie side by side, so that the line that says "here is one" also says where. The worker
-//! writes nothing into slots. It answers with one line of its own that holds how many tasks it has
-//! completed since it came, and for how long it has worked: a credit for each task, and no
-//! acknowledgement of any single one. Both ends are in shared memory, of threads or of processes.
+//! A dispatcher gives tasks to a worker through 16-byte slots. The notice (the task's number) and the
+//! position of the task's bytes are adjacent, so one line contains both. The worker writes no slots. It
+//! answers with one line of its own, which holds the number of tasks completed and the time worked since it
+//! attached: a credit per task, without individual acknowledgements. Both ends are in memory shared by
+//! threads or processes.
 //!
-//! Neither end believes the other. An index is masked on the reader's own count, lengths and offsets are
-//! checked on private copies, counts that run backwards or ahead are a [`Fault`], and a worker that
-//! is at fault is shut out until it attaches anew.
+//! Neither end trusts the other. Indices are masked on the reader's own count, and lengths and offsets are
+//! checked on private copies. A count that runs backwards or ahead is a [`Fault`], and excludes the worker
+//! until it attaches again.
 //!
-//! - [`protocol`]: what is in shared words, over any words, so that loom can try its orderings;
-//! - [`layout`]: where everything lies in a region;
-//! - [`bytes`]: tasks' and replies' bytes;
-//! - [`region`]: the region and its memory, and who is alive, which locks on it tell (`lock`);
-//! - [`attach`]: how a worker's process gets it;
-//! - [`park`]: a worker that sleeps, and its awakening;
-//! - [`channel`] and [`worker_end`]: the dispatcher's and the worker's end, the protocol with its bytes;
-//! - [`handover`]: both ends between threads of one process, where tasks change hands whole;
-//! - [`watch`]: what the agent tells those who watch its workers.
+//! - [`protocol`]: contents of shared words, generic over the words, so that loom can check orderings;
+//! - [`layout`]: offsets in a region;
+//! - [`bytes`]: bytes of tasks and replies;
+//! - [`region`]: the region's memory, and detection of live processes by locks (`lock`);
+//! - [`attach`]: transfer of the region to a worker process;
+//! - [`park`]: sleeping workers and their wake-up;
+//! - [`channel`] and [`worker_end`]: the dispatcher's and the worker's end: protocol and bytes;
+//! - [`handover`]: both ends between threads of one process, where tasks change owner without copying;
+//! - [`watch`]: state that the agent publishes to observers of its workers.
 
 pub mod attach;
 pub mod bytes;
@@ -36,8 +36,8 @@ pub use channel::{Channel, Outcome, TaskIds};
 pub use handover::{Consumer, Producer};
 pub use layout::{Layout, RegionShape};
 pub use protocol::{Fault, Holder, Notice, Receiver, Sender};
-pub use region::{Place, RegionError, WorkerRegion, WorkerSeen};
-pub use watch::Watch;
+pub use region::{Place, RegionError, WorkerRegion, WorkerStatus};
+pub use watch::AgentStatusWords;
 pub use worker_end::WorkerEnd;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! A worker that has nothing to do sleeps, and its dispatcher wakes it.
+//! Sleep of an idle worker, and its wake-up by the dispatcher.
 //!
-//! The worker stores that it sleeps, looks once more for a task, and waits in the system. The dispatcher, which
-//! polls anyway, looks at that word while the worker has tasks outstanding, so it needs no fence after
-//! giving a task, and calls the system only for a worker that does sleep.
+//! The worker stores that it sleeps, checks once more for a task, and waits in the kernel. The dispatcher,
+//! which polls anyway, reads that word while the worker has outstanding tasks. So it needs no fence after
+//! giving a task, and makes a system call only for a sleeping worker.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -13,22 +13,23 @@ use rustix::thread::futex;
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
-/// Sleeps until woken or for so long, unless `is_ready` says that there is no need.
+/// Sleeps until woken, or for at most `longest`, unless `is_ready` returns true.
 pub fn sleep(word: &AtomicU32, longest: Duration, is_ready: impl Fn() -> bool) {
     word.store(ASLEEP, Release);
-    // The dispatcher keeps looking while a task is outstanding, so a task that comes after this look wakes us.
+    // The dispatcher reads the word while a task is outstanding, so a task that arrives after this check
+    // wakes the worker.
     if !is_ready() {
         let time = futex::Timespec {
             tv_sec: longest.as_secs() as i64,
             tv_nsec: longest.subsec_nanos().into(),
         };
-        // Woken, woken before it slept, or the time is over: the caller looks in any case.
+        // Woken, woken before sleeping, or timed out: the caller checks in any case.
         let _ = futex::wait(word, futex::Flags::empty(), ASLEEP, Some(&time));
     }
     word.store(AWAKE, Relaxed);
 }
 
-/// The worker sleeps, or is about to.
+/// Returns true if the worker sleeps or is about to.
 #[inline]
 pub fn is_asleep(word: &AtomicU32) -> bool {
     word.load(Relaxed) == ASLEEP
@@ -48,7 +49,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn a_sleeper_is_woken_and_a_needless_sleep_is_not_begun() {
+    fn sleeper_is_woken_and_needless_sleep_avoided() {
         let word = AtomicU32::new(AWAKE);
         sleep(&word, Duration::from_secs(3600), || true);
         let ready = AtomicBool::new(false);
@@ -62,7 +63,7 @@ mod tests {
                 std::thread::yield_now();
             }
             ready.store(true, Release);
-            // As a dispatcher does: it looks until the worker has answered.
+            // Like a dispatcher, which checks until the worker has answered.
             wake(&word);
         });
     }

@@ -1,22 +1,22 @@
-//! The protocol of one channel: slots one way, one line of credits the other.
+//! Protocol of one channel: slots in one direction, one line of credits in the other.
 //!
-//! Generic over its words, so that loom runs the code that the processes run.
+//! Generic over its words, so that loom checks the code that the processes run.
 
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// A shared word of 64 bits.
-pub trait Word {
-    /// Loads it.
+pub trait SharedWord {
+    /// Loads the word.
     fn load(&self, order: Ordering) -> u64;
-    /// Stores it.
+    /// Stores the word.
     fn store(&self, value: u64, order: Ordering);
-    /// A sequentially consistent fence of the same memory model.
+    /// Sequentially consistent fence of the same memory model.
     fn fence();
 }
 
-impl Word for AtomicU64 {
+impl SharedWord for AtomicU64 {
     #[inline]
     fn load(&self, order: Ordering) -> u64 {
         Self::load(self, order)
@@ -35,118 +35,120 @@ impl Word for AtomicU64 {
 
 /// Words of a line that the dispatcher writes.
 pub mod control {
-    /// The claim that is granted, 0 for none; stored last.
+    /// Granted claim; 0 for none. Stored last.
     pub const GRANTED: usize = 0;
-    /// Number of the first task for the worker that has the grant.
+    /// Number of the granted worker's first task.
     pub const START: usize = 1;
-    /// What the dispatcher wishes: [`STOP`], or nothing.
+    /// Request of the dispatcher: [`STOP`], or none.
     pub const WISHES: usize = 2;
-    /// How many words.
+    /// Number of words.
     pub const WORDS: usize = 3;
     /// The dispatcher ends: no more tasks will come.
     pub const STOP: u64 = 1;
 }
 
-/// Words of a line that a worker writes when it comes and goes.
+/// Words of a line that a worker writes on attaching and leaving.
 pub mod claim {
-    /// Twice the number of workers that came so far, and 1 while the last is there.
+    /// Twice the number of workers so far, plus 1 while the last one is attached.
     pub const CLAIM: usize = 0;
-    /// Its process.
+    /// Process of the worker.
     pub const PID: usize = 1;
-    /// The last claim that was granted and then given back in order: what a successor's claim does not replace.
+    /// Last granted claim that was returned in order. A successor's claim does not replace it.
     pub const LEFT: usize = 2;
-    /// Whom the worker takes itself for: a channel may have been given to another one since it was told.
+    /// Identity that the worker assumes. The channel may have been given to another one since the worker was
+    /// told.
     pub const NAME: usize = 3;
-    /// Its thread, as it claimed.
+    /// Thread of the worker when it claimed.
     pub const THREAD: usize = 4;
-    /// How many words.
+    /// Number of words.
     pub const WORDS: usize = 5;
-    /// The worker is there.
+    /// The worker is attached.
     pub const THERE: u64 = 1;
 }
 
 /// Words of the line that a worker answers with.
 pub mod credit {
-    /// Number of the task that comes after the last one completed; stored last.
+    /// Number of the task after the last completed one. Stored last.
     pub const DONE: usize = 0;
-    /// Nanoseconds worked since the worker came.
+    /// Nanoseconds worked since the worker attached.
     pub const BUSY_NS: usize = 1;
-    /// How many words.
+    /// Number of words.
     pub const WORDS: usize = 2;
 }
 
-/// u64 words of a slot: the task's number and length, then the place of its bytes and its class.
+/// u64 words of a slot: the task's number and length, then the position of its bytes and its class.
 pub const SLOT_WORDS: usize = 2;
 
-/// What a slot says of a task.
+/// Contents of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// Offset of its bytes in the channel's area.
+    /// Offset of the task's bytes in the channel's area.
     pub offset: u32,
-    /// How many bytes it has.
+    /// Number of bytes.
     pub len: u32,
-    /// Its type, 0 when unknown.
+    /// Class; 0 if unknown.
     pub class: u16,
 }
 
-/// What a worker's line of credits must not say. A dispatcher that sees it shuts the worker out.
+/// Impossible contents of a worker's credit line. The dispatcher then excludes the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Fewer tasks completed than before.
     #[error("its count of completed tasks went backwards, from {before} to {found}")]
     Backwards {
-        /// The count before.
+        /// Count before.
         before: u64,
-        /// The count now.
+        /// Count now.
         found: u64,
     },
-    /// More tasks completed than given: an answer to a task that it was not given, or a second answer.
+    /// More tasks completed than given: an answer to a task that it did not get, or a second answer.
     #[error("it completed {found} tasks of {given} that it was given")]
     Beyond {
         /// Tasks given.
         given: u64,
-        /// Tasks that it says are completed.
+        /// Tasks completed, as reported.
         found: u64,
     },
 }
 
-/// What has become of the worker that has the grant, as its channel's words tell. Whether its process still runs is
-/// told by its lock alone, as long as nobody else has claimed its place.
+/// State of the granted worker, from its channel's words. As long as no other worker has claimed the place,
+/// only its lock shows whether its process still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// It has not said that it leaves.
+    /// It has not reported its departure.
     There,
     /// It has left in order.
     Left,
-    /// It has not left, and another has its place: it has died.
+    /// It has not left, and another worker has its place: it has died.
     Died,
 }
 
-/// A channel's shared words.
+/// Shared words of a channel.
 #[derive(Clone, Debug)]
-pub struct Words<S> {
+pub struct ChannelWords<S> {
     /// Written by the dispatcher; [`control`].
     pub control: S,
-    /// Written by the worker that comes or goes; [`claim`].
+    /// Written by the attaching or leaving worker; [`claim`].
     pub claim: S,
     /// Written by the worker; [`credit`].
     pub credit: S,
-    /// Written by the dispatcher; two words a slot, a power of two of slots.
+    /// Written by the dispatcher; two words per slot, a power of two of slots.
     pub slots: S,
 }
 
-/// The number by which a slot's reader knows its task: never that of an empty slot or of the lap before.
+/// Returns the tag by which a slot's reader recognises its task. It differs from the tag of an empty slot and
+/// of the previous lap.
 #[inline]
 const fn tag(number: u64) -> u32 {
-    // Skipping 0 would cost a comparison; an empty slot has 0, and so has every 2^32nd task, but by
-    // then no slot is empty.
+    // Skipping 0 would cost a comparison. An empty slot has 0, and so has every 2^32nd task, but by then no
+    // slot is empty.
     number.wrapping_add(1) as u32
 }
 
-/// The dispatcher's end.
+/// Dispatcher's end.
 #[derive(Debug)]
 pub struct Sender<S> {
-    words: Words<S>,
+    words: ChannelWords<S>,
     mask: u64,
     /// Number of the next task.
     next: u64,
@@ -156,67 +158,67 @@ pub struct Sender<S> {
     granted: u64,
 }
 
-impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
-    /// The end of a channel that no worker has ever used.
+impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
+    /// Creates the end of a channel that no worker has used.
     ///
     /// # Panics
-    /// When the slots are not a power of two.
+    /// If the number of slots is not a power of two.
     #[must_use]
-    pub fn new(words: Words<S>) -> Self {
+    pub fn new(words: ChannelWords<S>) -> Self {
         let slots = words.slots.len() / SLOT_WORDS;
         assert!(slots.is_power_of_two(), "slots are a power of two");
         Self { words, mask: slots as u64 - 1, next: 0, done: 0, busy_ns: 0, granted: 0 }
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     #[inline]
     #[must_use]
     pub fn slots(&self) -> usize {
         self.mask as usize + 1
     }
 
-    /// The slot of the task of this number.
+    /// Returns the slot of a task.
     #[inline]
     #[must_use]
     pub fn slot(&self, number: u64) -> usize {
         (number & self.mask) as usize
     }
 
-    /// Tasks given and not completed.
+    /// Returns the number of tasks given and not completed.
     #[inline]
     #[must_use]
     pub fn outstanding(&self) -> usize {
         (self.next - self.done) as usize
     }
 
-    /// Tasks that can be given now.
+    /// Returns the number of tasks that can be given now.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         self.slots() - self.outstanding()
     }
 
-    /// Number of the next task.
+    /// Returns the number of the next task.
     #[inline]
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// A worker is there and may be given tasks.
+    /// Returns true if a worker has the grant.
     #[inline]
     #[must_use]
     pub fn is_granted(&self) -> bool {
         self.granted != 0
     }
 
-    /// The claim that is granted, 0 for none.
+    /// Returns the granted claim; 0 for none.
     #[must_use]
     pub fn granted(&self) -> u64 {
         self.granted
     }
 
-    /// Gives a task; false, and nothing done, when no slot is free.
+    /// Gives a task. Returns false without effect if no slot is free.
     #[inline]
     pub fn send(&mut self, notice: Notice) -> bool {
         if self.room() == 0 {
@@ -227,8 +229,8 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         true
     }
 
-    /// Gives as many tasks as there is room for and returns how many. The first becomes visible last, so a
-    /// worker that sees it finds the others in the same lines.
+    /// Gives as many tasks as possible and returns their number. The first becomes visible last, so a worker
+    /// that sees it finds the others in the same lines.
     #[inline]
     pub fn send_burst(&mut self, notices: &[Notice]) -> usize {
         let count = notices.len().min(self.room());
@@ -239,7 +241,8 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         count
     }
 
-    /// As [`Sender::send`], for a task that is a word itself and has no place in an area; `note` goes with it.
+    /// Like [`Sender::send`], for a task that is a single word without bytes in the area; `note` accompanies
+    /// it.
     #[inline]
     pub fn send_word(&mut self, word: u64, note: u32) -> bool {
         if self.room() == 0 {
@@ -250,7 +253,7 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         true
     }
 
-    /// The word and the note that were sent under this number, if its slot has not been used again.
+    /// Returns the word and the note sent under this number, if its slot has not been reused.
     #[must_use]
     pub fn sent_word(&self, number: u64) -> (u64, u32) {
         let at = SLOT_WORDS * self.slot(number);
@@ -271,10 +274,10 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         self.words.slots[at].store(u64::from(note) << 32 | u64::from(tag(number)), Release);
     }
 
-    /// Takes new credits: the numbers of the tasks completed since the last call, in order.
+    /// Processes new credits. Returns the numbers of the tasks completed since the last call, in order.
     ///
     /// # Errors
-    /// When the worker's count can't be; nothing has changed then.
+    /// If the worker's count is impossible. Nothing has changed then.
     #[inline]
     pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
         let found = self.words.credit[credit::DONE].load(Acquire);
@@ -292,7 +295,7 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         Ok(done)
     }
 
-    /// Nanoseconds worked since the last call, as the worker says.
+    /// Returns the nanoseconds worked since the last call, as reported by the worker.
     #[inline]
     pub fn worked_ns(&mut self) -> u64 {
         let busy = self.words.credit[credit::BUSY_NS].load(Relaxed);
@@ -301,14 +304,14 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         worked
     }
 
-    /// Asks the cache for the line of credits.
+    /// Prefetches the credit line.
     #[inline]
     pub fn prefetch_credits(&self) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         super::bytes::prefetch(std::ptr::from_ref(&self.words.credit[credit::DONE]));
     }
 
-    /// The claim of the worker that is there, 0 when none is.
+    /// Returns the claim of the attached worker; 0 if there is none.
     #[inline]
     #[must_use]
     pub fn claim(&self) -> u64 {
@@ -316,26 +319,27 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         if found & claim::THERE == 0 { 0 } else { found }
     }
 
-    /// Whom the worker that is there takes itself for.
+    /// Returns the identity that the attached worker assumes.
     #[must_use]
     pub fn claimed_name(&self) -> u64 {
         self.words.claim[claim::NAME].load(Relaxed)
     }
 
-    /// The process of the worker that is there.
+    /// Returns the process of the attached worker.
     #[must_use]
     pub fn pid(&self) -> u64 {
         self.words.claim[claim::PID].load(Relaxed)
     }
 
-    /// What has become of the worker that has the grant.
+    /// Returns the state of the granted worker.
     #[must_use]
     pub fn holder(&self) -> Holder {
         let found = self.words.claim[claim::CLAIM].load(Acquire);
         if found == self.granted {
             return Holder::There;
         }
-        // Who claimed the place after a worker that left has its words before it, by the lock of the place.
+        // A worker that claims the place after another has left sees that worker's words, by the lock of the
+        // place.
         let left = self.words.claim[claim::LEFT].load(Relaxed) == self.granted;
         match left || found == self.granted & !claim::THERE {
             true => Holder::Left,
@@ -343,8 +347,8 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         }
     }
 
-    /// Lets the worker of this claim begin; false, and nobody has the grant, when it has gone meanwhile. Outstanding
-    /// tasks must have been given up.
+    /// Grants the channel to the worker with this claim. Returns false, with no grant, if it has left
+    /// meanwhile. Outstanding tasks must have been given up.
     pub fn grant(&mut self, claimed: u64) -> bool {
         debug_assert_eq!(self.outstanding(), 0);
         self.busy_ns = 0;
@@ -353,7 +357,7 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         self.words.control[control::START].store(self.next, Relaxed);
         self.words.control[control::GRANTED].store(claimed, Release);
         self.granted = claimed;
-        // Either the worker that leaves now sees the grant and says so in LEFT, or it is seen here to have left.
+        // Either the leaving worker sees the grant and reports it in LEFT, or its departure is visible here.
         W::fence();
         let there = self.claim() == claimed;
         if !there {
@@ -362,7 +366,7 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         there
     }
 
-    /// Ends the worker's grant; returns the numbers of its outstanding tasks, which count as given up.
+    /// Revokes the grant. Returns the numbers of the outstanding tasks, which count as given up.
     pub fn revoke(&mut self) -> std::ops::Range<u64> {
         self.words.control[control::GRANTED].store(0, Release);
         self.granted = 0;
@@ -376,30 +380,30 @@ impl<W: Word, S: Deref<Target = [W]>> Sender<S> {
         self.words.control[control::WISHES].store(control::STOP, Release);
     }
 
-    /// Takes that back, for a worker that is to come.
+    /// Withdraws that, for the next worker.
     pub fn reopen(&self) {
         self.words.control[control::WISHES].store(0, Release);
     }
 }
 
-/// The worker's end.
+/// Worker's end.
 #[derive(Debug)]
 pub struct Receiver<S> {
-    words: Words<S>,
+    words: ChannelWords<S>,
     mask: u64,
     claimed: u64,
     /// Number of the next task.
     next: u64,
-    /// Number of the first task that was not there when it was last looked for.
+    /// Number of the first task that was missing at the last check.
     seen: u64,
     busy_ns: u64,
 }
 
-impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
-    /// Claims a channel as the worker of this name; its owner answers by granting the claim, see [`Receiver::is_granted`].
-    /// There must be no other worker on it: what a lock on the region's file ensures.
+impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
+    /// Claims a channel under this name. The channel's owner answers with a grant, see
+    /// [`Receiver::is_granted`]. The caller excludes other workers by a lock on the region's file.
     #[must_use]
-    pub fn claim(words: Words<S>, pid: u32, name: u64) -> Self {
+    pub fn claim(words: ChannelWords<S>, pid: u32, name: u64) -> Self {
         let slots = (words.slots.len() / SLOT_WORDS).max(1);
         let before = words.claim[claim::CLAIM].load(Relaxed);
         let claimed = (before | claim::THERE).wrapping_add(2);
@@ -409,50 +413,51 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
         Self { words, mask: slots as u64 - 1, claimed, next: 0, seen: 0, busy_ns: 0 }
     }
 
-    /// The claim is granted. Once it is, call [`Receiver::start`].
+    /// Returns true once the claim is granted. Then call [`Receiver::start`].
     #[inline]
     #[must_use]
     pub fn is_granted(&self) -> bool {
         self.words.control[control::GRANTED].load(Acquire) == self.claimed
     }
 
-    /// Takes up where the dispatcher's tasks begin.
+    /// Begins with the dispatcher's first task.
     pub fn start(&mut self) {
         self.next = self.words.control[control::START].load(Relaxed);
     }
 
-    /// The slot of the task of this number.
+    /// Returns the slot of a task.
     #[inline]
     #[must_use]
     pub fn slot(&self, number: u64) -> usize {
         (number & self.mask) as usize
     }
 
-    /// Number of the next task.
+    /// Returns the number of the next task.
     #[inline]
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The next task is there.
+    /// Returns true if the next task is available.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.is_ready_at(self.next)
     }
 
-    /// The task of this number, one that was not taken, is there.
+    /// Returns true if this task, which was not taken, is available.
     #[inline]
     #[must_use]
     pub fn is_ready_at(&self, number: u64) -> bool {
         self.words.slots[SLOT_WORDS * self.slot(number)].load(Relaxed) as u32 == tag(number)
     }
 
-    /// Tasks that are there and were not taken. Looks at each task once, however often it is asked.
+    /// Returns the number of available tasks. Checks each task once, however often it is called.
     #[inline]
     pub fn waiting(&mut self) -> usize {
-        // Numbers begin where the dispatcher says, so they may wrap; what was taken meanwhile was not only seen.
+        // Numbers start where the dispatcher chooses, so they may wrap. Tasks taken meanwhile were more than
+        // just seen.
         if self.seen.wrapping_sub(self.next) > self.mask + 1 {
             self.seen = self.next;
         }
@@ -469,7 +474,7 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
         Some(Notice { offset: (place >> 32) as u32, len, class: place as u16 })
     }
 
-    /// Takes the next task as [`Sender::send_word`] sent it: its word and its note.
+    /// Takes the next task given by [`Sender::send_word`]: its word and its note.
     #[inline]
     pub fn receive_word(&mut self) -> Option<(u64, u32)> {
         let at = SLOT_WORDS * self.slot(self.next);
@@ -482,7 +487,7 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
         Some((word, (first >> 32) as u32))
     }
 
-    /// All tasks taken so far are completed, after so much more work.
+    /// Completes all tasks taken so far, after `worked_ns` more work.
     #[inline]
     pub fn complete(&mut self, worked_ns: u64) {
         self.busy_ns = self.busy_ns.wrapping_add(worked_ns);
@@ -490,23 +495,23 @@ impl<W: Word, S: Deref<Target = [W]>> Receiver<S> {
         self.words.credit[credit::DONE].store(self.next, Release);
     }
 
-    /// As if so many more tasks had been taken: what a worker at fault does.
+    /// Skips tasks as if they had been taken, like a faulty worker.
     #[cfg(test)]
     pub(crate) fn skip(&mut self, tasks: u64) {
         self.next = self.next.wrapping_add(tasks);
     }
 
-    /// The dispatcher ends.
+    /// Returns true if the dispatcher ends.
     #[inline]
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.words.control[control::WISHES].load(Acquire) & control::STOP != 0
     }
 
-    /// Leaves the channel, while the lock that keeps others off it is still held.
+    /// Leaves the channel, while its lock still excludes other workers.
     pub fn leave(&mut self) {
         self.words.claim[claim::CLAIM].store(self.claimed & !claim::THERE, Release);
-        // A predecessor's word stays until its grant is taken back; see `Sender::grant`.
+        // A predecessor's word stays until its grant is revoked; see `Sender::grant`.
         W::fence();
         if self.is_granted() {
             self.words.claim[claim::LEFT].store(self.claimed, Release);

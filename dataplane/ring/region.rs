@@ -1,9 +1,9 @@
-//! The region that a dispatcher shares with its workers: memory of one process, or anonymous memory that workers'
-//! processes get from their agent by its name ([`super::attach`]).
+//! Region shared by a dispatcher and its workers: memory of one process, or anonymous memory that worker
+//! processes get from their agent by name ([`super::attach`]).
 //!
-//! The memory is sealed, so nobody can take it away from those who have mapped it, and all of it is there from the start.
-//! Who is alive is told by locks on it, which the system takes back from a process however it ends: the
-//! dispatcher holds the first byte, the worker of channel i byte i + 1.
+//! The memory is sealed, so no one can remove it from processes that have mapped it, and all its pages exist
+//! from the start. Locks on it show which processes live; the system releases them however a process ends.
+//! The dispatcher holds the first byte, the worker of channel i byte i + 1.
 
 use std::fs::File;
 use std::io;
@@ -16,41 +16,41 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::io::Errno;
 
-use super::attach::{self, AttachServer, InvalidOffer, Offer, OfferError, Received, VERSION};
+use super::attach::{self, AttachServer, InvalidOffer, Offer, OfferError, ReceivedOffer, VERSION};
 use super::channel::Channel;
 use super::layout::{Layout, RegionShape};
 use super::lock::{is_held, is_locked, lock};
-use super::protocol::{Receiver, SLOT_WORDS, Sender, Words, claim, control, credit};
-use super::watch::{self, Watch};
+use super::protocol::{ChannelWords, Receiver, SLOT_WORDS, Sender, claim, control, credit};
+use super::watch::{self, AgentStatusWords};
 use super::worker_end::WorkerEnd;
 use crate::state::files::{
-    Found, Identity, NameError, NameLock, Scratch, advice, open_again, within_limits,
+    ExistingFile, Identity, NameError, NameLock, Scratch, advice, open_again, within_limits,
 };
 use crate::state::region::{Region, Slice};
 
-/// Folder of regions that are named without one.
+/// Folder of regions with a name without a slash.
 const FOLDER: &str = "/dev/shm";
 
-/// Why a region can't be made or attached to.
+/// Reason why a region cannot be created or attached to.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// The system refused.
     #[error("worker region {path}: {error}{}", advice(error))]
     Io {
-        /// The agent's socket.
+        /// Socket of the agent.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// Another agent runs on it.
+    /// Another agent uses the region.
     #[error(
         "worker region {path}: in use by a running agent{}; stop that one or give this one another `name`",
         pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     InUse {
-        /// The agent's socket.
+        /// Socket of the agent.
         path: PathBuf,
-        /// Who uses it, if that can be read.
+        /// Process that uses it, if known.
         pid: Option<u64>,
     },
     /// There is no such agent.
@@ -58,13 +58,13 @@ pub enum RegionError {
         "worker region {path}: there is none; start the agent first, or attach to the `name` of its configuration"
     )]
     Missing {
-        /// The agent's socket.
+        /// Socket of the agent.
         path: PathBuf,
     },
-    /// The agent that made it has ended without taking it away.
+    /// Its agent has ended without removing it.
     #[error("worker region {path}: its agent does not run any more; start it")]
     Dead {
-        /// The agent's socket.
+        /// Socket of the agent.
         path: PathBuf,
     },
     /// The agent does not answer.
@@ -72,110 +72,110 @@ pub enum RegionError {
         "worker region {path}: its agent does not answer; is it stopped, or out of descriptors (`ulimit -n`)?"
     )]
     Silent {
-        /// The agent's socket.
+        /// Socket of the agent.
         path: PathBuf,
     },
-    /// Something else lies there.
+    /// The path holds something else.
     #[error(
         "worker region {path}: not a region of wedjat workers but {found}; it is left alone, use another name"
     )]
     Foreign {
-        /// What was looked at.
+        /// Path.
         path: PathBuf,
-        /// What lies there.
+        /// Contents found there.
         found: String,
     },
-    /// Worker and agent are not the same user's.
+    /// Worker and agent have different users.
     #[error("worker region {path}: its agent is {whose}; run agent and workers as one user")]
     Owner {
-        /// The agent's socket.
+        /// Socket of the agent.
         path: PathBuf,
-        /// Whose the agent is.
+        /// User of the agent.
         whose: String,
     },
-    /// Made by another version.
+    /// The region has another layout version.
     #[error(
         "worker region {path}: layout version {found}, this program uses version {VERSION}; build worker and agent from the same release"
     )]
     Version {
-        /// The agent's socket.
+        /// Socket of the agent.
         path: PathBuf,
         /// Its version.
         found: u64,
     },
-    /// What the agent offers contradicts itself.
+    /// The agent's offer contradicts itself.
     #[error("worker region {path}: damaged ({reason}); restart the agent that owns it")]
     Damaged {
-        /// The agent's socket.
+        /// Socket of the agent.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason.
         reason: String,
     },
-    /// A shape that can't be.
+    /// The shape is impossible.
     #[error("worker region: {0:?} can't be; use fewer workers, slots (a power of two) or bytes")]
     RegionShape(RegionShape),
 }
 
-/// A worker as a region names it.
+/// Identity of a worker in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Global worker id.
     pub id: u16,
-    /// The pool it serves.
+    /// Its pool.
     pub pool: u16,
 }
 
 impl Place {
-    /// As one number: what a worker claims a channel by.
+    /// Returns it as one number, by which a worker claims a channel.
     #[must_use]
     pub fn word(self) -> u64 {
         u64::from(self.id) << 32 | u64::from(self.pool)
     }
 }
 
-/// A worker as those see it who watch its agent's region.
+/// State of a worker, as observers of the agent's region see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerSeen {
-    /// Who it is.
+pub struct WorkerStatus {
+    /// Identity.
     pub place: Place,
-    /// Its process.
+    /// Process.
     pub process: u32,
-    /// The thread that it attached with.
+    /// Thread that attached.
     pub thread: u32,
-    /// Nanoseconds worked since it came.
+    /// Nanoseconds worked since it attached.
     pub busy_ns: u64,
 }
 
-/// Memory that a dispatcher and its workers share: a channel for each worker, and for those that may come.
+/// Memory shared by a dispatcher and its workers: a channel for each worker, and for future ones.
 #[derive(Debug)]
 pub struct WorkerRegion {
     region: Arc<Region>,
     layout: Layout,
     shape: RegionShape,
-    /// Whose channels they are. At an agent this changes, and its thread for attaching reads it.
+    /// Offered channels. The agent changes them, and its attach thread reads them.
     offer: Arc<Mutex<Offer>>,
     backing: Backing,
 }
 
 #[derive(Debug)]
 enum Backing {
-    /// Which channels have a worker.
+    /// Channels with a worker.
     Heap(Vec<AtomicBool>),
-    /// The memory of an agent, in its own process.
+    /// Memory of an agent, in its own process.
     Agent {
         server: AttachServer,
-        /// An open file that no worker is given, for the agent's lock.
+        /// Open file for the agent's lock, which no worker receives.
         memory: File,
         path: PathBuf,
         socket: Identity,
-        /// Of the path; given back last.
+        /// Lock of the path; released last.
         name: NameLock,
     },
-    /// In a worker's.
+    /// Memory in a worker's process.
     Worker { memory: File, pid: u64 },
 }
 
-/// Where the socket of an agent of this name is: the name itself when it holds a slash.
+/// Returns the socket path of an agent: the name itself if it contains a slash.
 #[must_use]
 pub fn path_of(name: &str) -> PathBuf {
     match name.contains('/') {
@@ -185,18 +185,18 @@ pub fn path_of(name: &str) -> PathBuf {
 }
 
 impl WorkerRegion {
-    /// A region in this process's own memory, for workers that are its threads.
+    /// Creates a region in this process's own memory, for worker threads.
     ///
     /// # Errors
-    /// When the shape can't be.
+    /// If the shape is impossible.
     pub fn heap(workers: &[Place], slots: usize, payload: usize) -> Result<Self, RegionError> {
         Self::heap_for(workers, RegionShape { channels: workers.len(), slots, payload })
     }
 
-    /// The same with as many channels as `shape` says; those behind the workers' are free.
+    /// Same, with the channels of `shape`. Channels beyond the workers' are free.
     ///
     /// # Errors
-    /// When the shape can't be.
+    /// If the shape is impossible.
     pub fn heap_for(workers: &[Place], shape: RegionShape) -> Result<Self, RegionError> {
         let (offer, layout) = planned(workers, shape)?;
         let taken = (0..shape.channels).map(|_| AtomicBool::new(false)).collect();
@@ -204,11 +204,11 @@ impl WorkerRegion {
         Ok(Self { region, layout, shape, offer, backing: Backing::Heap(taken) })
     }
 
-    /// A region that workers' processes of the same user get over a socket at `path`, for as long as this lives. A socket
-    /// left by an agent that no longer runs is replaced.
+    /// Creates a region that worker processes of the same user get over a socket at `path`, as long as this
+    /// exists. Replaces the socket of an agent that no longer runs.
     ///
     /// # Errors
-    /// When another agent runs at the path, when something else lies there, or when the system refuses.
+    /// If another agent uses the path, the path holds something else, or the system refuses.
     pub fn create(
         path: &Path,
         workers: &[Place],
@@ -218,10 +218,10 @@ impl WorkerRegion {
         Self::create_for(path, workers, RegionShape { channels: workers.len(), slots, payload })
     }
 
-    /// The same with as many channels as `shape` says; those behind the workers' are free.
+    /// Same, with the channels of `shape`. Channels beyond the workers' are free.
     ///
     /// # Errors
-    /// As [`WorkerRegion::create`].
+    /// As for [`WorkerRegion::create`].
     pub fn create_for(
         path: &Path,
         workers: &[Place],
@@ -229,7 +229,7 @@ impl WorkerRegion {
     ) -> Result<Self, RegionError> {
         let (offer, layout) = planned(workers, shape)?;
         let io = |error| RegionError::Io { path: path.to_owned(), error };
-        socket_at(path)?; // also where nothing can be made beside it
+        socket_at(path)?; // before anything is created, also in read-only folders
         let name = NameLock::take(path).map_err(|error| taken(path, error))?;
         let left = socket_at(path)?;
         left.iter().try_for_each(|_| check_dead(path))?;
@@ -237,7 +237,7 @@ impl WorkerRegion {
         let memory = open_again(&given).map_err(io)?;
         lock(&memory, 0).map_err(io)?;
         let region = Region::shared(&given, layout.len).map_err(io)?;
-        // Whoever connects before the server starts waits for it.
+        // Clients that connect before the server starts wait for it.
         let socket = Scratch::socket(path).map_err(io)?;
         let (socket, identity) = socket.put_at(path, left.is_some()).map_err(io)?;
         let server = AttachServer::open(socket, given, Arc::clone(&offer)).map_err(|error| {
@@ -249,20 +249,20 @@ impl WorkerRegion {
         Ok(Self { region, layout, shape, offer, backing })
     }
 
-    /// Gets the region of a running agent, whose socket lies at `path`.
+    /// Gets the region of a running agent with its socket at `path`.
     ///
     /// # Errors
-    /// When there is none, when it does not answer, or when it is foreign, of another version or damaged.
+    /// If there is none, it does not answer, or the region is foreign, damaged or of another version.
     pub fn open(path: &Path) -> Result<Self, RegionError> {
         Self::open_within(path, attach::PATIENCE)
     }
 
-    /// The same, for an agent that has so long to answer.
+    /// Same, with a limit on the agent's response time.
     ///
     /// # Errors
-    /// As [`WorkerRegion::open`].
+    /// As for [`WorkerRegion::open`].
     pub fn open_within(path: &Path, patience: Duration) -> Result<Self, RegionError> {
-        let Received { offer, memory, pid } =
+        let ReceivedOffer { offer, memory, pid } =
             attach::ask(path, patience).map_err(|why| refused(path, why))?;
         let layout = Layout::new(&offer.shape);
         let region = Region::shared(&memory, layout.len).map_err(|error| {
@@ -278,13 +278,13 @@ impl WorkerRegion {
         Ok(Self { region, layout, shape, offer, backing: Backing::Worker { memory, pid } })
     }
 
-    /// How much of everything there is.
+    /// Returns the dimensions.
     #[must_use]
     pub fn shape(&self) -> RegionShape {
         self.shape
     }
 
-    /// The agent's process.
+    /// Returns the agent's process id.
     #[must_use]
     pub fn pid(&self) -> u64 {
         match &self.backing {
@@ -293,29 +293,30 @@ impl WorkerRegion {
         }
     }
 
-    /// The worker of a channel; none when it is free. In a worker's process as it was when the region was got.
+    /// Returns the worker of a channel; `None` if it is free. A worker process sees the state at the time of
+    /// attaching.
     #[must_use]
     pub fn place(&self, channel: usize) -> Option<Place> {
         attach::locked(&self.offer).places[channel]
     }
 
-    /// Offers a channel to a worker, or to nobody any more. Who is there already hears nothing of it, and who was told of
-    /// the channel before is known by the name that it claims.
+    /// Offers a channel to a worker, or to none. An attached worker notices nothing. A worker that was told
+    /// of the channel earlier is recognised by the name that it claims.
     pub fn offer(&self, channel: usize, place: Option<Place>) {
         attach::locked(&self.offer).places[channel] = place;
     }
 
-    /// The dispatcher's end of a channel. Ask once for each.
+    /// Returns the dispatcher's end of a channel. Call it once per channel.
     #[must_use]
     pub fn channel(&self, channel: usize) -> Channel {
         let sender = Sender::new(self.words(channel));
         Channel::new(channel, sender, self.sleep_word(channel), self.area(channel), self.shape())
     }
 
-    /// Claims a channel for the worker that it returns; none when it has one, or is free.
+    /// Claims a channel for the returned worker. `None` if it has one, or is free.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn claim(self: &Arc<Self>, channel: usize) -> io::Result<Option<WorkerEnd>> {
         let Some(place) = self.place(channel) else { return Ok(None) };
         let held = match &self.backing {
@@ -325,7 +326,7 @@ impl WorkerRegion {
                 }
                 ChannelLock::Heap { region: Arc::clone(self), channel }
             }
-            // Locks are the open file's, so each worker opens it for itself.
+            // Locks belong to the open file, so each worker opens it separately.
             Backing::Agent { memory, .. } | Backing::Worker { memory, .. } => {
                 let own = open_again(memory)?;
                 match lock(&own, 1 + channel as i64) {
@@ -343,7 +344,7 @@ impl WorkerRegion {
         Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, held)))
     }
 
-    /// The worker of this channel lives.
+    /// Returns true if the worker of this channel is alive.
     #[must_use]
     pub fn has_worker(&self, channel: usize) -> bool {
         match &self.backing {
@@ -354,7 +355,7 @@ impl WorkerRegion {
         }
     }
 
-    /// The agent lives.
+    /// Returns true if the agent is alive.
     #[must_use]
     pub fn has_agent(&self) -> bool {
         match &self.backing {
@@ -363,18 +364,18 @@ impl WorkerRegion {
         }
     }
 
-    /// The claim that the agent has granted on a channel, 0 for none.
+    /// Returns the granted claim of a channel; 0 for none.
     #[must_use]
     pub fn granted(&self, channel: usize) -> u64 {
         self.words(channel).control[control::GRANTED].load(Acquire)
     }
 
-    /// What the worker of this channel tells of itself; none while nobody has the grant.
+    /// Returns the state of a channel's worker; `None` without a grant.
     #[must_use]
-    pub fn worker(&self, channel: usize) -> Option<WorkerSeen> {
+    pub fn worker(&self, channel: usize) -> Option<WorkerStatus> {
         let (words, place) = (self.words(channel), self.place(channel)?);
         let is_there = words.control[control::GRANTED].load(Acquire) != 0;
-        is_there.then(|| WorkerSeen {
+        is_there.then(|| WorkerStatus {
             place,
             process: words.claim[claim::PID].load(Relaxed) as u32,
             thread: words.claim[claim::THREAD].load(Relaxed) as u32,
@@ -382,15 +383,15 @@ impl WorkerRegion {
         })
     }
 
-    /// What the agent tells those who watch its workers.
+    /// Returns the state that the agent publishes to observers.
     #[must_use]
-    pub fn watch(&self) -> Watch {
-        Watch::new(self.region.slice(self.layout.watch, watch::WORDS))
+    pub fn watch(&self) -> AgentStatusWords {
+        AgentStatusWords::new(self.region.slice(self.layout.watch, watch::WORDS))
     }
 
-    pub(super) fn words(&self, channel: usize) -> Words<Slice<AtomicU64>> {
+    pub(super) fn words(&self, channel: usize) -> ChannelWords<Slice<AtomicU64>> {
         let at = self.layout.channel(channel);
-        Words {
+        ChannelWords {
             control: self.region.slice(at.control, control::WORDS),
             claim: self.region.slice(at.claim, claim::WORDS),
             credit: self.region.slice(at.credit, credit::WORDS),
@@ -398,7 +399,7 @@ impl WorkerRegion {
         }
     }
 
-    /// All words of the region, any of which a worker may write.
+    /// Returns all words of the region. A worker may write any of them.
     #[must_use]
     pub fn memory(&self) -> Slice<AtomicU64> {
         self.region.slice(0, self.layout.len / 8)
@@ -426,7 +427,7 @@ impl Drop for WorkerRegion {
     }
 }
 
-/// Keeps other workers off a channel.
+/// Lock that keeps other workers off a channel.
 #[derive(Debug)]
 pub(super) enum ChannelLock {
     Heap { region: Arc<WorkerRegion>, channel: usize },
@@ -455,11 +456,11 @@ fn planned(
     Ok((Arc::new(Mutex::new(Offer { shape, places })), Layout::new(&shape)))
 }
 
-/// Memory without a name, all of it there, which nobody can shorten or lengthen.
+/// Creates anonymous memory with all pages allocated, sealed against resizing.
 fn anonymous(len: usize) -> io::Result<File> {
     let name = "wedjat-workers";
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Systems that can want it said that nothing in it will be executed; others don't know the flag.
+    // Some systems require a declaration that the memory is not executable; others do not know the flag.
     let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         result => result?,
@@ -472,7 +473,7 @@ fn anonymous(len: usize) -> io::Result<File> {
     Ok(File::from(memory))
 }
 
-/// Why the name of a region can't be had.
+/// Returns the error for a region name that cannot be claimed.
 fn taken(path: &Path, error: NameError) -> RegionError {
     match error {
         NameError::Held(pid) => RegionError::InUse { path: path.to_owned(), pid },
@@ -481,19 +482,19 @@ fn taken(path: &Path, error: NameError) -> RegionError {
     }
 }
 
-/// Makes sure that an agent could have its region at `path` now, as far as that shows without making anything.
+/// Checks that an agent could create its region at `path` now, as far as possible without creating anything.
 ///
 /// # Errors
-/// Those that [`WorkerRegion::create`] would have.
+/// Those of [`WorkerRegion::create`].
 pub fn check_free(path: &Path) -> Result<(), RegionError> {
     let left = socket_at(path)?;
     NameLock::look(path).map_err(|error| taken(path, error))?;
     left.iter().try_for_each(|_| check_dead(path))
 }
 
-/// The socket of this user or root at `path`, which an agent may have left; none when nothing lies there.
-fn socket_at(path: &Path) -> Result<Option<Found>, RegionError> {
-    let found = Found::at(path);
+/// Returns this user's or root's socket at `path`, perhaps of a former agent; `None` if the path is free.
+fn socket_at(path: &Path) -> Result<Option<ExistingFile>, RegionError> {
+    let found = ExistingFile::at(path);
     let found = found.map_err(|error| RegionError::Io { path: path.to_owned(), error })?;
     match found {
         Some(found) if !found.is_socket() || !found.is_own_or_roots() => {
@@ -503,12 +504,12 @@ fn socket_at(path: &Path) -> Result<Option<Found>, RegionError> {
     }
 }
 
-/// Makes sure that nobody listens at the socket at `path`.
+/// Checks that no one listens at the socket at `path`.
 fn check_dead(path: &Path) -> Result<(), RegionError> {
     match attach::ask(path, attach::PATIENCE) {
         Err(OfferError::Dead | OfferError::Missing) => Ok(()),
-        // An agent whose lock somebody has removed.
-        Ok(Received { pid, .. }) => {
+        // An agent whose lock file was removed.
+        Ok(ReceivedOffer { pid, .. }) => {
             Err(RegionError::InUse { path: path.to_owned(), pid: Some(pid) })
         }
         Err(OfferError::Silent) => Err(RegionError::InUse { path: path.to_owned(), pid: None }),
@@ -516,7 +517,7 @@ fn check_dead(path: &Path) -> Result<(), RegionError> {
     }
 }
 
-/// What a worker is told.
+/// Returns the error for a refused worker.
 fn refused(path: &Path, why: OfferError) -> RegionError {
     let path = path.to_owned();
     match why {

@@ -1,29 +1,31 @@
-//! What an agent tells those who watch its workers from another process: how many tasks wait, and how long tasks take.
+//! State that an agent publishes to observers of its workers in other processes: waiting tasks and response
+//! times.
 //!
-//! It is measured only while somebody asks, by raising a number again and again: one who is killed asks no more. Times are
-//! counted in classes whose bounds are a sixteenth apart, so that a percentile over any time is a difference of counts.
+//! The agent measures only while an observer keeps incrementing a word, so a killed observer costs nothing.
+//! Times are counted in classes with bounds a sixteenth apart, so a percentile over any interval is a
+//! difference of counts.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::state::region::Slice;
 
-/// Raised by whoever watches.
+/// Incremented by observers.
 const ASKED: usize = 0;
-/// The dispatcher's CPU and 1; 0 while it is not known.
+/// The dispatcher's CPU plus 1; 0 if unknown.
 const CORE: usize = 1;
-/// Tasks for which no worker was free.
+/// Tasks without a free worker.
 const WAITING: usize = 2;
-/// Where the counts of times begin.
+/// Start of the time counts.
 const TIMES: usize = 3;
-/// Classes of an octave.
+/// Classes per octave.
 const PER_OCTAVE: u64 = 16;
-/// Classes in all: up to some 17 s.
+/// Number of classes: up to about 17 s.
 const CLASSES: usize = 32 * PER_OCTAVE as usize;
-/// u64 words of it all.
+/// Number of u64 words.
 pub const WORDS: usize = TIMES + CLASSES;
 
-/// The class of a time.
+/// Returns the class of a time.
 #[inline]
 fn class(ns: u64) -> usize {
     let octave = u64::from(ns.max(PER_OCTAVE).ilog2() - PER_OCTAVE.ilog2());
@@ -31,7 +33,7 @@ fn class(ns: u64) -> usize {
     (class as usize).min(CLASSES - 1)
 }
 
-/// The shortest time of the next class.
+/// Returns the shortest time of the next class.
 fn end_ns(class: usize) -> u64 {
     let (octave, within) = ((class as u64 + 1) / PER_OCTAVE, (class as u64 + 1) % PER_OCTAVE);
     match octave {
@@ -40,86 +42,86 @@ fn end_ns(class: usize) -> u64 {
     }
 }
 
-/// Words of a region that an agent writes and others read. There is one writer of each.
+/// Words of a region that an agent writes and others read. Each word has one writer.
 #[derive(Clone, Debug)]
-pub struct Watch(Slice<AtomicU64>);
+pub struct AgentStatusWords(Slice<AtomicU64>);
 
-impl Watch {
-    /// Over [`WORDS`] words.
+impl AgentStatusWords {
+    /// Creates the view over [`WORDS`] words.
     #[must_use]
     pub fn new(words: Slice<AtomicU64>) -> Self {
         assert_eq!(words.len(), WORDS);
         Self(words)
     }
 
-    /// Somebody watches now; to be said at least ten times a second. Several may say it.
+    /// Marks that an observer is active. Call it at least ten times per second. Several observers may.
     pub fn ask(&self) {
         self.0[ASKED].fetch_add(1, Relaxed);
     }
 
-    /// How often that was said.
+    /// Returns the number of those calls.
     #[inline]
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.0[ASKED].load(Relaxed)
     }
 
-    /// Tells the dispatcher's CPU.
+    /// Publishes the dispatcher's CPU.
     pub fn set_core(&self, cpu: usize) {
         self.0[CORE].store(cpu as u64 + 1, Relaxed);
     }
 
-    /// The dispatcher's CPU, if it is known.
+    /// Returns the dispatcher's CPU, if known.
     #[must_use]
     pub fn core(&self) -> Option<usize> {
         (self.0[CORE].load(Relaxed) as usize).checked_sub(1)
     }
 
-    /// Tells for how many tasks no worker is free.
+    /// Publishes the number of tasks without a free worker.
     #[inline]
     pub fn set_waiting(&self, tasks: u64) {
         self.0[WAITING].store(tasks, Relaxed);
     }
 
-    /// For how many tasks no worker was free when that was told last.
+    /// Returns the last published number of tasks without a free worker.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.0[WAITING].load(Relaxed)
     }
 
-    /// A task took so long, from its arrival at the agent to its answer.
+    /// Counts a task's time from its arrival at the agent to its answer.
     #[inline]
     pub fn note(&self, ns: u64) {
         let word = &self.0[TIMES + class(ns)];
         word.store(word.load(Relaxed) + 1, Relaxed);
     }
 
-    /// How often which time was taken since the agent's start.
+    /// Returns the time counts since the agent's start.
     #[must_use]
     pub fn times(&self) -> Times {
         Times(self.0[TIMES..].iter().map(|word| word.load(Relaxed)).collect())
     }
 }
 
-/// Counts of times.
+/// Counts of times by class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times(Box<[u64]>);
 
 impl Times {
-    /// Those noted since `before`.
+    /// Returns the counts added since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        // What a worker spoils in the region they share may do no more than spoil the measurement.
+        // A worker that spoils the shared region can only spoil the measurement.
         Self(self.0.iter().zip(&before.0).map(|(now, then)| now.saturating_sub(*then)).collect())
     }
 
-    /// How many there are.
+    /// Returns the total count.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The time in microseconds that this part of them does not exceed, rounded up to its class; none when there are none.
+    /// Returns the time in microseconds at this fraction, rounded up to its class; `None` without counts.
     #[must_use]
     pub fn percentile(&self, part: f64) -> Option<f64> {
         let count = self.count();
@@ -138,12 +140,12 @@ mod tests {
     use super::*;
     use crate::state::region::Region;
 
-    fn watch() -> Watch {
-        Watch::new(Region::heap(8 * WORDS).slice(0, WORDS))
+    fn watch() -> AgentStatusWords {
+        AgentStatusWords::new(Region::heap(8 * WORDS).slice(0, WORDS))
     }
 
     #[test]
-    fn each_time_is_in_a_class_that_ends_a_sixteenth_above_it_at_most() {
+    fn time_classes_end_within_a_sixteenth() {
         let mut last = 0;
         for ns in
             (0..5000).chain((13..34).flat_map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 7]))
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_what_was_noted_between_two_looks() {
+    fn percentiles_cover_the_interval_between_readings() {
         let watch = watch();
         watch.note(1_000_000_000);
         let before = watch.times();
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_tells_is_read_as_it_was_told() {
+    fn published_words_read_back() {
         let watch = watch();
         assert_eq!((watch.core(), watch.waiting(), watch.asked()), (None, 0, 0));
         watch.set_core(0);

@@ -1,4 +1,4 @@
-//! The worker's end of its channel: the protocol, one task at a time, with its bytes.
+//! Worker's end of its channel: the protocol, one task at a time, with its bytes.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,18 +12,18 @@ use super::region::{ChannelLock, Place};
 use super::{bytes, park};
 use crate::state::region::Slice;
 
-/// What the worker's end can't believe of its agent.
+/// An impossible notice from the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadNotice;
 
 /// A task taken and not completed.
 #[derive(Clone, Copy, Debug)]
-struct Current {
+struct CurrentTask {
     number: u64,
     notice: Notice,
 }
 
-/// See the module's text.
+/// Worker's end; see the module's documentation.
 #[derive(Debug)]
 pub struct WorkerEnd {
     receiver: Receiver<Slice<AtomicU64>>,
@@ -31,7 +31,7 @@ pub struct WorkerEnd {
     area: Slice<AtomicU64>,
     shape: RegionShape,
     place: Place,
-    current: Option<Current>,
+    current: Option<CurrentTask>,
     _lock: ChannelLock,
 }
 
@@ -47,41 +47,41 @@ impl WorkerEnd {
         Self { receiver, sleep, area, shape, place, current: None, _lock: lock }
     }
 
-    /// Who it is.
+    /// Returns the worker's identity.
     #[must_use]
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// The protocol's end.
+    /// Returns the protocol's end.
     #[inline]
     #[must_use]
     pub fn receiver(&self) -> &Receiver<Slice<AtomicU64>> {
         &self.receiver
     }
 
-    /// The protocol's end, to be driven without bytes.
+    /// Returns the protocol's end, for use without bytes.
     #[inline]
     pub fn receiver_mut(&mut self) -> &mut Receiver<Slice<AtomicU64>> {
         &mut self.receiver
     }
 
-    /// Takes up where the dispatcher's tasks begin, once the claim is granted.
+    /// Begins with the dispatcher's first task, once the claim is granted.
     pub fn start(&mut self) {
         self.receiver.start();
     }
 
-    /// A task was taken and is not completed.
+    /// Returns true if a task was taken and not completed.
     #[inline]
     #[must_use]
     pub fn has_task(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Takes the next task; false when none is there. One taken before must have been completed.
+    /// Takes the next task. Returns false if none is available. An earlier task must have been completed.
     ///
     /// # Errors
-    /// When its place can't be.
+    /// If its position is impossible.
     #[inline]
     pub fn take(&mut self) -> Result<bool, BadNotice> {
         debug_assert!(self.current.is_none());
@@ -94,11 +94,11 @@ impl WorkerEnd {
         if !fits || notice.len as usize > self.shape.payload {
             return Err(BadNotice);
         }
-        self.current = Some(Current { number, notice });
+        self.current = Some(CurrentTask { number, notice });
         Ok(true)
     }
 
-    /// The current task's part of the area and the reply's; empty without a task.
+    /// Returns the current task's part and the reply's part of the area; empty without a task.
     #[inline]
     fn parts(&self) -> (&[AtomicU64], &[AtomicU64]) {
         let Some(current) = self.current else {
@@ -108,20 +108,20 @@ impl WorkerEnd {
         self.area[at..][..self.shape.stride() / 8].split_at(self.shape.part() / 8)
     }
 
-    /// The current task's bytes; empty without a task.
+    /// Returns the current task's bytes; empty without a task.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         let Some(current) = self.current else {
             return &[];
         };
-        // SAFETY: the dispatcher writes a task's part only before it gives the task and after it is
-        // completed, which takes `&mut self`; this end never writes it.
+        // SAFETY: the dispatcher writes a task's part only before giving the task and after its completion,
+        // which takes `&mut self`; this end never writes it.
         let part = unsafe { bytes::view(self.parts().0) };
         &part[HEAD..][..current.notice.len as usize]
     }
 
-    /// What goes with the current task; zeros without one.
+    /// Returns the ids of the current task; zeros without one.
     #[inline]
     #[must_use]
     pub fn ids(&self) -> TaskIds {
@@ -132,11 +132,11 @@ impl WorkerEnd {
         TaskIds { app: (word >> 32) as u32, seq: word as u32, class: current.notice.class }
     }
 
-    /// Completes the current task with what `write` puts into its second argument, given the task's bytes as its
-    /// first; it returns how many bytes the answer has. `worked` is asked afterwards for the time worked.
+    /// Completes the current task with an answer. `write` gets the task's bytes and the buffer for the
+    /// answer, and returns its length. `worked` is called afterwards for the time worked.
     ///
     /// # Panics
-    /// When the answer is longer than an answer may be; the task is not completed then.
+    /// If the answer is too long. The task is not completed then.
     #[inline]
     pub fn answer(
         &mut self,
@@ -146,8 +146,8 @@ impl WorkerEnd {
         if self.current.is_none() {
             return;
         }
-        // SAFETY: the dispatcher does not read a reply's part before the task is completed, this end
-        // has no other reference to it, and `&mut self` keeps it so.
+        // SAFETY: the dispatcher does not read a reply's part before the task is completed. This end has no
+        // other reference to it, ensured by `&mut self`.
         let reply = unsafe { bytes::view_mut(self.parts().1) };
         let len = write(self.payload(), &mut reply[HEAD..][..self.shape.payload]);
         assert!(len <= self.shape.payload, "a reply of {len} bytes, {} fit", self.shape.payload);
@@ -173,15 +173,15 @@ impl WorkerEnd {
         self.receiver.complete(worked_ns);
     }
 
-    /// Goes without a word and lets go of its place, as a process does that is killed.
+    /// Disappears without notice and releases its lock, like a killed process.
     #[cfg(test)]
     pub(crate) fn die(self) {
         let mut dead = std::mem::ManuallyDrop::new(self);
-        // SAFETY: nobody uses the lock after this; the rest is never dropped.
+        // SAFETY: the lock is not used after this, and the rest is never dropped.
         unsafe { std::ptr::drop_in_place(&raw mut dead._lock) };
     }
 
-    /// Sleeps until the dispatcher wakes it, a task comes, the dispatcher ends, or for so long.
+    /// Sleeps until the dispatcher wakes it, a task arrives, the dispatcher ends, or `longest` has passed.
     pub fn sleep(&self, longest: Duration) {
         park::sleep(&self.sleep[0], longest, || {
             self.receiver.is_ready() || self.receiver.is_stopped()

@@ -1,14 +1,14 @@
-//! Leaf and agent on one core: tasks go to servers of the rack or to worker cores of this host, as the leaf chooses.
+//! Leaf and agent on one core. The leaf sends tasks to servers of the rack or to worker cores of this host.
 //!
-//! The agent is a server of the leaf's like any other, at the other end of a wire inside the core ([`crate::io::link`]),
-//! and registers its workers with it. Besides, the leaf is told at once who came and who has gone: it need not wait
-//! for silence.
+//! To the leaf the agent is a normal server, at the far end of a wire inside the core ([`crate::io::link`]).
+//! The agent registers its workers with the leaf. In addition, the leaf learns at once that a worker attached
+//! or departed, without waiting for its silence.
 
 use super::agent::{AttachStats, Parts};
 use super::{Agent, Leaf};
 use crate::clock::Progress;
 use crate::io::Token;
-use crate::io::link::{Either, End};
+use crate::io::link::{DeviceOrWire, End};
 use crate::io::{Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::reason::DropReason;
@@ -18,20 +18,20 @@ use crate::stage::{IpOptions, PortAddress, Side};
 use crate::state::{Counter, Load, Member, Report};
 use crate::wire::ether::Mac;
 
-/// The leaf's address on the wire, of the networks that no router passes on (RFC 3927).
+/// Address of the leaf on the wire, from the networks that no router forwards (RFC 3927).
 pub const LEAF_IP: u32 = 0xA9FE_4D01;
-/// The agent's address there.
+/// Address of the agent on the wire.
 pub const AGENT_IP: u32 = 0xA9FE_4D02;
-/// Bits of the wire's network.
+/// Prefix length of the wire's network.
 pub const PREFIX: u8 = 30;
-/// The leaf's MAC address on the wire.
+/// MAC address of the leaf on the wire.
 pub const LEAF_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 1]);
-/// The agent's MAC address there.
+/// MAC address of the agent on the wire.
 pub const AGENT_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 2]);
 
-/// A worker of this host, as the leaf knows it.
+/// A worker of this host, in the leaf's terms.
 #[derive(Clone, Copy, Debug)]
-struct Local {
+struct LocalWorker {
     place: Place,
     /// Index of its pool at the leaf.
     pool: usize,
@@ -39,7 +39,7 @@ struct Local {
     present: bool,
 }
 
-impl Local {
+impl LocalWorker {
     fn is(&self, known: &Worker) -> bool {
         (self.pool, self.member) == (usize::from(known.pool), known.member)
     }
@@ -48,13 +48,13 @@ impl Local {
 /// A leaf and an agent on one core, joined by a wire.
 #[derive(Debug)]
 pub struct Colocated<P: Port<Buf: Token>, A> {
-    leaf: Leaf<Either<P>, A>,
+    leaf: Leaf<DeviceOrWire<P>, A>,
     agent: Agent<End<P::Buf>, A>,
-    /// With room for as many as there may be.
-    locals: Vec<Local>,
-    /// The memberships of leaf and agent that they are of.
+    /// Workers of this host. Has capacity for the maximum number of them.
+    locals: Vec<LocalWorker>,
+    /// Epochs of the leaf's and the agent's memberships at the last review.
     epochs: (u64, u64),
-    /// The agent's, when the leaf was last told.
+    /// Attachments of the agent at the last update of the leaf.
     attach_stats: AttachStats,
 }
 
@@ -63,9 +63,10 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// A leaf, and an agent of these parts at the other end of the last of its ports, of whose workers none is there yet.
+    /// Joins a leaf to an agent of these parts, at the far end of the leaf's last port. No worker is attached
+    /// yet.
     #[must_use]
-    pub fn new(leaf: Leaf<Either<P>, A>, parts: Parts<P::Buf, A>, end: End<P::Buf>) -> Self {
+    pub fn new(leaf: Leaf<DeviceOrWire<P>, A>, parts: Parts<P::Buf, A>, end: End<P::Buf>) -> Self {
         let (_, workers) = parts.room;
         let (mac, ip, prefix) = (AGENT_MAC, AGENT_IP, PREFIX);
         let (side, ip_options) = (Side::Both, IpOptions::Refuse);
@@ -77,7 +78,8 @@ where
         both
     }
 
-    /// Whom both know, now that one of them has gone over to another membership: none of the new ones is there yet.
+    /// Rebuilds the list of workers that both have, after a change of either membership. New workers are not
+    /// attached yet.
     #[cold]
     fn review(&mut self) {
         self.epochs = (self.leaf.epoch(), self.agent.epoch());
@@ -90,7 +92,7 @@ where
         for place in agent.places() {
             let Some(known) = stages.network().worker(place.id) else { continue };
             let pool = usize::from(known.pool);
-            let local = Local { place, pool, member: known.member, present: false };
+            let local = LocalWorker { place, pool, member: known.member, present: false };
             let is_here =
                 known.ip == AGENT_IP && stages.network().pool_id(pool) == Some(place.pool);
             if is_here && !self.locals.iter().any(|other| other.is(&known)) {
@@ -100,11 +102,11 @@ where
         }
     }
 
-    /// One pass over ports and workers at `now` ticks; returns how many packets came.
+    /// Polls ports and workers once at `now` ticks. Returns the number of received packets.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         let received = self.leaf.poll(now);
-        // What several ports brought may be more than a burst.
+        // Packets of several ports may be more than a burst.
         while self.agent.poll(now) == BURST {}
         let attach_stats = self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
         let has_changed = self.epochs != (self.leaf.epoch(), self.agent.epoch());
@@ -113,14 +115,14 @@ where
         }
         if has_changed || attach_stats != self.attach_stats {
             self.attach_stats = attach_stats;
-            self.tell_leaf();
+            self.update_leaf();
         }
         received
     }
 
-    /// Tells the leaf who is there.
+    /// Updates the leaf's members with the attached workers.
     #[cold]
-    fn tell_leaf(&mut self) {
+    fn update_leaf(&mut self) {
         for local in &mut self.locals {
             let present = self.agent.is_present(local.place);
             if present == local.present {
@@ -138,7 +140,7 @@ where
                         let idle = Report::new(local.member, Load(0), 0);
                         dispatcher.refresh(&idle);
                     }
-                    // What it had is lost, or done by another in its name.
+                    // Its tasks are lost, or another worker does them in its name.
                     false => dispatcher.write_off(local.member, u32::MAX),
                 }
             }
@@ -146,36 +148,36 @@ where
         }
     }
 
-    /// The loop has slept.
+    /// Runs a due tick after a sleep of the poll loop.
     pub fn catch_up(&mut self, now: u64) {
         self.leaf.catch_up(now);
     }
 
-    /// What both have done so far, and when one of them has something to do next.
+    /// Returns the progress of both, and the next time at which either has work.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.leaf.progress().and(self.agent.progress())
     }
 
-    /// Tasks at this host.
+    /// Returns the number of tasks at this host.
     #[must_use]
     pub fn held(&self) -> usize {
         self.agent.held()
     }
 
-    /// The leaf.
+    /// Returns the leaf.
     #[must_use]
-    pub fn leaf(&self) -> &Leaf<Either<P>, A> {
+    pub fn leaf(&self) -> &Leaf<DeviceOrWire<P>, A> {
         &self.leaf
     }
 
-    /// The agent.
+    /// Returns the agent.
     #[must_use]
     pub fn agent(&self) -> &Agent<End<P::Buf>, A> {
         &self.agent
     }
 
-    /// Both stop: workers are told, and what is still held is dropped and counted. Gives the devices' ports back.
+    /// Stops both: notifies workers, drops and counts the held packets. Returns the devices' ports.
     pub fn close(mut self, now: u64) -> Vec<P> {
         for local in &self.locals {
             self.leaf.stages_mut().set_active(local.pool, local.member, false);
@@ -187,7 +189,7 @@ where
             self.leaf.poll(now);
         }
         let ports = self.leaf.close();
-        // Further packets of tasks that an agent does not take may have come so late.
+        // Further packets of tasks that an agent does not accept may have arrived this late.
         let mut late = Burst::new();
         while ends.iter_mut().any(|end| end.rx_burst(&mut late) > 0) {
             counters.add(Counter::RxPackets, late.len() as u64);
@@ -195,8 +197,8 @@ where
             late.clear();
         }
         let device = |port| match port {
-            Either::Device(port) => Some(port),
-            Either::Link(_) => None,
+            DeviceOrWire::Device(port) => Some(port),
+            DeviceOrWire::Link(_) => None,
         };
         ports.into_iter().filter_map(device).collect()
     }

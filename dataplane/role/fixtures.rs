@@ -1,21 +1,21 @@
-//! What the tests of agents share: workers of the same thread, and packets.
+//! Fixtures of agents' tests: workers of the same thread, and packets.
 
 use crate::ring::WorkerEnd;
 use crate::role::agent::Address;
 use crate::wire::task::{Extension, Header};
 use crate::wire::udp::Flow;
 
-/// Ticks, one a microsecond.
+/// Ticks per second: one per microsecond.
 pub const HZ: u64 = 1_000_000;
-/// Ticks of silence after which a worker is shut out.
+/// Ticks of silence after which a worker is excluded.
 pub const TIMEOUT: u64 = 50_000;
 
-/// What goes with the task of this number when its header has an extension.
+/// Returns the extension of the task with this number.
 pub fn extension(seq: u16) -> Extension {
     Extension { app: 5, seq32: 0xABCD_0000 | u32::from(seq), service_ns: 9, class: 4 }
 }
 
-/// A packet with this header and what comes behind it.
+/// Returns a packet with this header and the bytes after it.
 pub fn datagram<A: Address>(flow: &Flow<A>, header: &Header, behind: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; A::PAYLOAD + header.len()];
     header.emit(&mut bytes[A::PAYLOAD..]);
@@ -27,7 +27,7 @@ pub fn datagram<A: Address>(flow: &Flow<A>, header: &Header, behind: &[u8]) -> V
     bytes
 }
 
-/// Does the worker_end's next task and answers with its bytes.
+/// Serves the worker's next task and answers with its bytes.
 pub fn work(worker_end: &mut WorkerEnd) -> bool {
     let there = worker_end.take().unwrap();
     let echo = |request: &[u8], reply: &mut [u8]| {

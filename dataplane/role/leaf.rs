@@ -1,5 +1,5 @@
-//! The leaf: one dispatcher core between ports. Receives bursts, has the stages decide, sends, and accounts
-//! for every packet. A spine is the same over members that are leaves.
+//! Leaf: one dispatcher core between ports. Receives bursts, lets the stages decide, sends, and accounts for
+//! every packet. A spine is a leaf whose members are leaves.
 
 use std::net::IpAddr;
 use std::slice;
@@ -12,19 +12,19 @@ use crate::node::explain::{Fate, Moment};
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
-use crate::node::{Commands, Egress, Keeper, Node, Timing};
+use crate::node::{Commands, Egress, Node, PacketStore, Timing};
 use crate::reason::DropReason;
-use crate::stage::fabric::Word;
+use crate::stage::fabric::OutgoingMessage;
 use crate::stage::{PortAddress, Side, Stages, Verdict};
 use crate::state::{Counter, Gauge};
 use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
 use crate::wire::{arp, ndp};
 
-/// A leaf keeps its packets itself, and tells of those that have waited while it is asked.
-struct Own<'a>(&'a mut TapCore);
+/// Packet store of a leaf; reports released packets to `wedjat explain`.
+struct LeafPacketStore<'a>(&'a mut TapCore);
 
-impl<B: Buf> Keeper<B> for Own<'_> {
+impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
     fn frame<'a>(&'a mut self, packet: &'a mut B) -> Option<&'a mut [u8]> {
         Some(packet.bytes_mut())
     }
@@ -56,26 +56,27 @@ impl<B: Buf> Keeper<B> for Own<'_> {
 pub struct Leaf<P: Port, A> {
     node: Node<P::Buf>,
     out: Outbox<P>,
-    /// Where packets of its own come from.
+    /// Buffer pool for packets that the node makes.
     pool: A,
     time: PollTime,
     patience: Patience,
 }
 
-/// Tasks may come as soon as clients have a link, when workers have none yet or their servers' MAC addresses are still asked for. So
-/// the ports of clients alone are not polled for a moment then, nor before: their devices keep what comes.
+/// Delay of tasks after a link-up. Clients may have a link before the workers have one or the servers' MAC
+/// addresses are resolved. Meanwhile ports for clients only are not polled, and their devices keep the
+/// packets.
 #[derive(Debug, Default)]
 struct Patience {
-    /// Now.
+    /// True while these ports are not polled.
     holds_back: bool,
     is_on: bool,
-    /// Until when, in ticks.
+    /// End of the delay in ticks.
     until: u64,
-    /// The ports of clients alone that had a link at the last look, as bits.
+    /// Ports for clients only with a link at the last check, one bit each.
     linked: u16,
 }
 
-/// So long at most, from the time at which a port of clients has a link.
+/// Longest delay after a client port's link-up.
 const PATIENCE_MS: u64 = 250;
 
 impl<P, A> Leaf<P, A>
@@ -83,10 +84,10 @@ where
     P: Port,
     A: Pool<Buf = P::Buf>,
 {
-    /// A leaf over these ports, in the order of the network's. `pool` is where its own packets come from.
+    /// Creates a leaf over these ports, in the network's order. `pool` supplies buffers for its own packets.
     ///
     /// # Panics
-    /// When the ports are not as many as the network's.
+    /// If the number of ports differs from the network's.
     #[must_use]
     pub fn new(stages: Stages, ports: Vec<P>, pool: A, commands: Commands, timing: Timing) -> Self {
         assert_eq!(ports.len(), stages.network().ports().len());
@@ -99,8 +100,8 @@ where
         }
     }
 
-    /// The same, which leaves tasks in their devices for a moment when workers can't be reached yet: in real time, where devices
-    /// come up one after the other.
+    /// Leaves tasks in their devices for a short time if workers are not reachable yet. For real time, where
+    /// devices come up one after another.
     #[must_use]
     pub fn with_patience(mut self) -> Self {
         let holds_back = !self.node.reaches_workers();
@@ -108,21 +109,21 @@ where
         self
     }
 
-    /// The same, which records what passes when it is ordered to.
+    /// Adds a tap.
     #[must_use]
     pub fn with_tap(mut self, commands: TapCommands) -> Self {
         self.out.tap = TapCore::new(commands);
         self
     }
 
-    /// The same, whose drops are looked at by whoever has these counts.
+    /// Counts drops by port and reason for other threads.
     #[must_use]
     pub fn with_refusals(mut self, refusals: Refusals) -> Self {
         self.out.refusals = refusals;
         self
     }
 
-    /// One pass over all ports at `now` ticks; returns how many packets came.
+    /// Polls all ports once at `now` ticks. Returns the number of received packets.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         match self.patience.holds_back {
@@ -131,7 +132,7 @@ where
         }
     }
 
-    /// The same over all ports, or but for those that have clients alone.
+    /// Polls all ports, or all except those for clients only.
     #[inline]
     fn poll_ports<const ALL: bool>(&mut self, now: u64) -> usize {
         self.time.start(now, self.node.stages.counters());
@@ -142,7 +143,7 @@ where
             }
             let mut burst = Burst::new();
             received += self.out.receive(port, now, &mut burst);
-            // A burst is moved when it is given away, also an empty one.
+            // Passing a burst moves it, even an empty one.
             if !burst.is_empty() {
                 self.dispatch(port, now, burst);
             }
@@ -155,13 +156,13 @@ where
         if self.release(now) || ticks {
             self.node.note_held(0);
         }
-        self.speak(now);
+        self.send_signals(now);
         self.flush();
         self.time.end(received > 0);
         received
     }
 
-    /// Has a burst decided on.
+    /// Decides on a burst.
     #[inline]
     fn dispatch(&mut self, port: usize, now: u64, mut burst: Burst<P::Buf>) {
         let count = burst.len();
@@ -172,12 +173,12 @@ where
             true => self.explain(port, now, &mut burst, &mut verdicts),
         }
         self.node.stages.counters().add(Counter::RxPackets, count as u64);
-        // Most bursts go out as they are, by one port.
+        // Most bursts leave unchanged by one port.
         let whole = match verdicts[0] {
             Verdict::Forward { port, .. }
                 if verdicts[..count].iter().all(|one| one.leaves_by(port)) =>
             {
-                self.out.forward_whole(burst, usize::from(port))
+                self.out.forward_burst(burst, usize::from(port))
             }
             _ => Err(burst),
         };
@@ -186,7 +187,7 @@ where
         }
     }
 
-    /// Has a burst decided on a packet at a time, and tells what is decided and why.
+    /// Decides on a burst packet by packet, and explains each decision.
     #[cold]
     fn explain(
         &mut self,
@@ -208,7 +209,7 @@ where
         }
     }
 
-    /// Puts each packet where its verdict says.
+    /// Distributes packets by their verdicts.
     fn distribute(
         &mut self,
         port: usize,
@@ -224,7 +225,7 @@ where
         }
     }
 
-    /// Does with a packet what was decided.
+    /// Carries out the verdict on a packet.
     fn apply(&mut self, packet: P::Buf, from: usize, now: u64, verdict: Verdict) {
         match verdict {
             Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
@@ -249,7 +250,7 @@ where
         }
     }
 
-    /// A packet that waited, or was to, is dropped, and has been counted.
+    /// Explains the drop of a packet that waited or should have; it is already counted.
     #[cold]
     fn give_up(&mut self, packet: &P::Buf, now: u64, reason: DropReason) {
         if self.out.tap.explains() {
@@ -257,7 +258,7 @@ where
         }
     }
 
-    /// What need not happen at every poll.
+    /// Does periodic work.
     #[cold]
     fn tick(&mut self, now: u64) {
         self.node.tick(now);
@@ -275,7 +276,7 @@ where
         }
     }
 
-    /// Decides whether ports of clients alone are left alone for now.
+    /// Updates whether ports for clients only are polled.
     fn look_for_workers(&mut self, now: u64) {
         let (network, neighbours) = (self.node.stages.network(), self.node.stages.neighbours());
         let ports = (0..).zip(network.ports()).filter(|(_, port)| port.side == Side::Clients);
@@ -286,12 +287,12 @@ where
             patience.until = now.saturating_add(self.node.timing().of_ms(PATIENCE_MS));
         }
         patience.linked = linked;
-        // Of a link that came up the core is told a moment later.
+        // The core learns of a link-up with a short delay.
         let is_time = linked == 0 || now < patience.until;
         patience.holds_back = is_time && !self.node.reaches_workers();
     }
 
-    /// Tells everybody on the clients' side that this node has the address now.
+    /// Announces on the clients' side that this node has the address now.
     fn announce(&mut self, address: IpAddr) {
         for port in 0..self.node.stages.network().ports().len() {
             let PortAddress { mac, side, v6, .. } = *self.node.stages.network().port(port);
@@ -315,12 +316,12 @@ where
         }
     }
 
-    /// Sends on what need not wait any longer. No more than a burst at once, so that no device is given more than it is given
-    /// otherwise. True when something waits no longer.
+    /// Sends packets that need not wait any longer, at most one burst, so that no device gets more than
+    /// usual. Returns true if a packet was released.
     #[inline]
     fn release(&mut self, now: u64) -> bool {
         for released in 0..BURST {
-            let keeper = &mut Own(&mut self.out.tap);
+            let keeper = &mut LeafPacketStore(&mut self.out.tap);
             let Some((packet, outcome)) = self.node.next_released(now, keeper) else {
                 return released > 0;
             };
@@ -338,12 +339,12 @@ where
         true
     }
 
-    /// Tells spines or leaves what they are to know, and asks workers for their queues.
+    /// Sends signals to spines or leaves, and probes to workers.
     #[inline]
-    fn speak(&mut self, now: u64) {
-        self.node.stages.tell_spines();
+    fn send_signals(&mut self, now: u64) {
+        self.node.stages.send_spine_signals();
         while let Some((word, mac, own)) = self.node.next_word(now) {
-            let Word { port, ip, header, extension, .. } = word;
+            let OutgoingMessage { port, ip, header, extension, .. } = word;
             let udp_port = self.node.stages.network().udp_port;
             let len = header.len();
             let at = if ip.is_ipv6() { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
@@ -357,7 +358,7 @@ where
                         flow((own.mac, own.ip), (mac, ip.to_bits()), udp_port).emit(frame, len);
                     }
                     IpAddr::V6(ip) => {
-                        // A port without an IPv6 address leads to none.
+                        // A port without an IPv6 address leads to no IPv6 host.
                         let src = own.v6.map_or(0, |own| own.ip);
                         flow((own.mac, src), (mac, ip.to_bits()), udp_port).emit_v6(frame, len);
                     }
@@ -372,7 +373,7 @@ where
         self.node.stages.collect_picks();
     }
 
-    /// The leaf stops: what it still holds is dropped and counted. Gives the ports back.
+    /// Stops the leaf: drops and counts held packets, and returns the ports.
     pub fn close(mut self) -> Vec<P> {
         self.abandon();
         self.out.ports.into_iter().collect()
@@ -384,42 +385,43 @@ where
         self.flush();
     }
 
-    /// What it has done so far, and when it has something to do next without a packet.
+    /// Returns its progress, and the time of its next timer.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let tick = self.node.next_tick();
-        // Other cores may let tasks that wait go on, and what is held for a next hop is asked for at ticks.
+        // Other cores may free places for waiting tasks, and held packets need questions at ticks.
         let is_at_rest = self.node.stages.counters().read(Gauge::Held) == 0;
         let rest = if is_at_rest { self.node.timing().rest() } else { 0 };
         self.out.progress(tick, tick.saturating_add(rest))
     }
 
-    /// The loop has slept: what ticks do is done before what woke it, so that policies know the time.
+    /// Ticks once after the loop has slept, before it processes new packets, so that policies have the
+    /// current time.
     pub fn catch_up(&mut self, now: u64) {
         if now >= self.node.next_tick() {
             self.tick(now);
         }
     }
 
-    /// Number of the membership that it works with.
+    /// Returns the epoch of its membership.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.node.epoch()
     }
 
-    /// What the leaf decides with.
+    /// Returns the stages.
     #[must_use]
     pub fn stages(&self) -> &Stages {
         &self.node.stages
     }
 
-    /// What the leaf decides with, to be changed between polls.
+    /// Returns the stages, for changes between polls.
     pub fn stages_mut(&mut self) -> &mut Stages {
         &mut self.node.stages
     }
 }
 
-/// Where a word of the node's own comes from and goes to.
+/// Returns the flow of a message that the node makes.
 fn flow<A>((src_mac, src): (Mac, A), (dst_mac, dst): (Mac, A), udp_port: u16) -> Flow<A> {
     Flow { src_mac, dst_mac, src, dst, src_port: udp_port, dst_port: udp_port }
 }

@@ -12,7 +12,8 @@ pub use agent::Agent;
 pub use colocated::Colocated;
 pub use leaf::Leaf;
 
-/// How polls' time is accounted for: a poll lasts until the next one starts, so one reading of the clock a poll is enough.
+/// Accounting of the polls' time. A poll lasts until the next one starts, so one clock reading per poll
+/// suffices.
 #[derive(Clone, Copy, Debug, Default)]
 struct PollTime {
     last: u64,
@@ -20,7 +21,7 @@ struct PollTime {
 }
 
 impl PollTime {
-    /// A poll starts at `now` ticks.
+    /// Starts a poll at `now` ticks.
     #[inline]
     fn start(&mut self, now: u64, counters: &Counters) {
         if self.was_busy {
@@ -32,7 +33,7 @@ impl PollTime {
         self.last = now;
     }
 
-    /// Whether it brought any packet.
+    /// Ends a poll; `was_busy` if it brought packets.
     #[inline]
     fn end(&mut self, was_busy: bool) {
         self.was_busy = was_busy;

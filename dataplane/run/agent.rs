@@ -1,4 +1,4 @@
-//! The agent: one dispatcher core; the calling thread watches over workers' locks, too.
+//! The agent: one dispatcher core. The calling thread also watches the workers' locks.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,15 +9,15 @@ use crossbeam_queue::ArrayQueue;
 
 use super::attach_log::AttachLog;
 use super::causes::Causes;
-use super::{LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
+use super::{ControlInterface, LaunchError, Links, Options, QUIET, Watch, telemetry};
 use super::{
     check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, tap_points,
     ticks_hz,
 };
 use crate::admin::{Requests, reload};
 use crate::assembly::agent;
-use crate::clock::{Adaptive, Clock, ClockError, ClockFile, Node, NodeKind, Watched};
-use crate::config::{AgentConfig, HostConfig, Polling, Sends};
+use crate::clock::{Adaptive, Clock, ClockError, ClockFile, Node, NodeKind, StallCounter};
+use crate::config::{AgentConfig, HostConfig, PollMode, ReplyPath};
 use crate::control::signer;
 #[cfg(feature = "control")]
 use crate::controller::NodeId;
@@ -38,20 +38,20 @@ use crate::state::{Counters, Totals};
 use crate::stats::{AgentStats, LeafStats};
 use crate::wire::ether::Mac;
 
-/// Between two looks at workers' locks, signals and time.
+/// Interval between checks of workers' locks, signals and time.
 pub const WATCH: Duration = Duration::from_millis(5);
-/// A stopping agent ends at the latest after so long.
+/// Maximum time of an agent's drain after a stop request.
 pub(super) const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-type Ended = (Vec<AttachStats>, usize);
+type AgentEnd = (Vec<AttachStats>, usize);
 
-/// Threads that are told to end have so long for what they are doing.
+/// Time in which threads must finish their tasks after a stop request.
 const LEAVE_MAX: Duration = Duration::from_millis(500);
 
-/// Runs the agent until `stop` is set or the duration is over; `report` gets a line a second.
+/// Runs the agent until `stop` is set or the duration is over. `report` gets a line per second.
 ///
 /// # Errors
-/// When it can't start, or its core failed.
+/// If it cannot start, or its core failed.
 pub fn run(
     config: &AgentConfig,
     options: &Options,
@@ -59,52 +59,52 @@ pub fn run(
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
-    // First, so that a second agent of that name is refused before it takes devices.
+    // First, to refuse a second agent of that name before it opens devices.
     let region = Arc::new(region(&config.host)?);
     start(config, options, &region, None, stop, report)
 }
 
-/// The transmit queues of each port that threads can have.
+/// Transmit queues of each port for threads.
 pub(super) type Queues = Vec<Vec<Outlet>>;
 
 /// Workers that are threads of this process.
 #[derive(Default)]
-pub(super) struct Hired {
+pub(super) struct ThreadWorkers {
     pub load: Arc<NamedLoad>,
-    /// What those that send have counted.
+    /// Counters of the workers that send.
     pub counters: Vec<Counters>,
-    /// For each worker that sends.
+    /// Producer for each worker that sends, by worker.
     pub producers: Vec<Option<Producer<Mbuf>>>,
     pub threads: Vec<JoinHandle<()>>,
 }
 
-pub(super) type Hire<'a> =
-    &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<Hired, LaunchError>;
+pub(super) type StartThreadWorkers<'a> =
+    &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<ThreadWorkers, LaunchError>;
 
-/// Brings the agent up around the region of its workers, processes or threads, and runs it to its end.
+/// Starts the agent around the region of its workers, processes or threads, and runs it to its end.
 pub(super) fn start(
     config: &AgentConfig,
     options: &Options,
     region: &Arc<WorkerRegion>,
-    hire: Option<Hire<'_>>,
+    hire: Option<StartThreadWorkers<'_>>,
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
     check_cpus(&[config.core])?;
-    let cpus = cpus::beside(&[config.core]);
+    let cpus = cpus::except(&[config.core]);
     config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let host = &config.host;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
-    let eal = Eal::init_beside(&options.eal, &names, &[config.core])?;
+    let eal = Eal::init_excluding(&options.eal, &names, &[config.core])?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
     let hz = ticks_hz(clock.as_ref(), &eal);
     let table = agent::table(config, hz)?;
     let seed = table.seed();
     telemetry::show(&eal, Role::Agent, &table);
     let senders = match config.sends {
-        Sends::Never => 0,
-        Sends::Try | Sends::Must if hire.is_some() => host.places().len(),
+        ReplyPath::Never => 0,
+        ReplyPath::Try | ReplyPath::Must if hire.is_some() => host.places().len(),
         _ => 0,
     };
     let opened = open_devices(config, &eal, &mbufs, senders, (options.patience, stop));
@@ -135,7 +135,7 @@ pub(super) fn start(
     let requests = Requests::new(control, Arc::clone(&table), reload::agents_reader(config));
     let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.state.as_deref());
-    let outside = Outside::open(&requests, options, reached, &cpus)?;
+    let outside = ControlInterface::open(&requests, options, reached, &cpus)?;
     #[cfg(feature = "control")]
     let _following = {
         let port = &config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)];
@@ -153,14 +153,14 @@ pub(super) fn start(
     let clock = clock.map(|clock| clock.join(node)).transpose()?;
     let told = Arc::clone(stop);
     let (counter, polling) = (eal.clone(), config.poll);
-    let place = (config.core, clock.is_none() && polling == Polling::Busy);
+    let place = (config.core, clock.is_none() && polling == PollMode::Busy);
     let core = spawn("agent", place, eal.clone(), move || {
         let counters = parts.counters.clone();
-        let watched = |counters| Watched::new(counter, counters);
+        let watched = |counters| StallCounter::new(counter, counters);
         let (ended, time) = match (clock, polling) {
             (Some(clock), _) => poll(clock, (parts, ports), shared, &told),
-            (None, Polling::Busy) => poll(watched(counters), (parts, ports), shared, &told),
-            (None, Polling::Adaptive) => {
+            (None, PollMode::Busy) => poll(watched(counters), (parts, ports), shared, &told),
+            (None, PollMode::Adaptive) => {
                 let sleeper = Sleeper::new(ports.iter().map(|(port, _)| port));
                 let sleeper = sleeper.map_err(|error| error.to_string())?;
                 let clock = Adaptive::new(watched(counters.clone()), sleeper, counters);
@@ -192,7 +192,7 @@ pub(super) fn start(
     let ports = devices.iter().map(port_stats).collect();
     let mut ledger =
         LeafStats::of(Totals::read(&counters), seconds, manifest(&config.text, &eal, hz));
-    drop(devices); // returns the buffers that receive queues hold
+    drop(devices); // returns the buffers in receive queues
     ledger.ports = ports;
     ledger.mbufs_leaked = mbufs.in_use();
     let membership = requests.control().membership();
@@ -201,7 +201,7 @@ pub(super) fn start(
     Ok(AgentStats { ledger, name: host.name.clone(), attach: attach_stats, registered, senders })
 }
 
-/// The account of an agent that was told to stop before its devices had started.
+/// Returns the account of an agent that was stopped before its devices started.
 fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStats {
     let mut ledger = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
     describe(&mut ledger, "agent", &agent::membership(config), &[config.core], seed);
@@ -209,7 +209,7 @@ fn not_started(config: &AgentConfig, eal: &Eal, hz: u64, seed: u64) -> AgentStat
     AgentStats { ledger, name, attach: attach_stats, registered: 0, senders: 0 }
 }
 
-/// What the host's workers attach to.
+/// Creates the region to which the host's workers attach.
 pub(super) fn region(host: &HostConfig) -> Result<WorkerRegion, RegionError> {
     WorkerRegion::create_for(&path_of(&host.name), &host.places(), host.shape())
 }
@@ -230,7 +230,7 @@ fn open_devices(
             multicast: port.ip.is_ipv6(),
             trust_checksums: port.trust_checksums,
             vlan: port.vlan,
-            interrupts: config.poll == Polling::Adaptive,
+            interrupts: config.poll == PollMode::Adaptive,
             outlets: senders as u16,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)
@@ -245,12 +245,12 @@ fn open_devices(
     Ok((devices, queues, spare))
 }
 
-/// Threads have so long to end when the agent has.
+/// Time in which threads must end after the agent.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks whether they have.
+/// Interval between checks of the threads.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Waits until the threads have ended, but not for ever: one that hangs in its work is left behind.
+/// Waits a limited time for the threads. Leaves a thread behind that hangs in its work.
 fn join_workers(threads: Vec<JoinHandle<()>>) {
     let began = Instant::now();
     while !threads.iter().all(JoinHandle::is_finished) && began.elapsed() < PATIENCE {
@@ -266,7 +266,7 @@ fn join_workers(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// What the core and its threads share.
+/// State shared by the core and further threads.
 struct Shared {
     load: Arc<NamedLoad>,
     counters: Vec<Counters>,
@@ -275,14 +275,14 @@ struct Shared {
     refusals: Refusals,
 }
 
-/// The loop. Once stopped it goes on until the ports fall quiet and no task is held, or for long enough. Also gives why there
-/// was no more time.
+/// Runs the poll loop. After a stop request it goes on until the ports are quiet and no task is held, at most
+/// for a fixed time. Also returns the reason why emulated time ended.
 fn poll(
     mut clock: impl Clock,
     (parts, ports): (Parts<Mbuf, PoolHandle>, Vec<(QueuePort, PortAddress)>),
     shared: Shared,
     stop: &AtomicBool,
-) -> (Ended, Result<(), ClockError>) {
+) -> (AgentEnd, Result<(), ClockError>) {
     let Shared { load, counters, signer, tap, refusals } = shared;
     let mut agent = Agent::new(parts, ports).with_signer(signer).with_tap(tap);
     agent = agent.with_refusals(refusals);
@@ -290,7 +290,7 @@ fn poll(
         agent = agent.with_threads(load, counters);
     }
     while let Some(now) = clock.next(stop) {
-        // Its policies are told the time at each poll, also after a sleep.
+        // The policies get the time at each poll, also after a sleep.
         agent.poll(now);
         clock.polled(|| agent.progress());
     }
@@ -307,13 +307,13 @@ fn poll(
     (ended, clock.ended())
 }
 
-/// A worker that was let in and whose lock is free has died. The claim is read before the lock, so that a
-/// successor is not taken for it.
+/// Reports dead workers: accepted ones with a free lock. Reads the claim before the lock, so that a successor
+/// does not count as dead.
 pub fn look_for_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     for channel in 0..region.shape().channels {
         let claim = region.granted(channel);
         if claim != 0 && !region.has_worker(channel) {
-            // Should the queue be full, the next look finds it dead still.
+            // If the queue is full, the next check finds the death again.
             let _ = deaths.push(Death { channel, claim });
         }
     }

@@ -1,18 +1,18 @@
-//! Tells on the log who comes to an agent and who goes.
+//! Log of workers that attach to an agent and leave.
 
 use crate::ring::{Place, WorkerRegion};
 
-/// The claims that were granted at the last update, and whose the channels were.
+/// Claims that were granted at the last update, and the workers' places.
 #[derive(Debug)]
 pub struct AttachLog(Vec<(u64, Option<Place>)>);
 
 impl AttachLog {
-    /// Nobody has come yet.
+    /// Creates a log without workers.
     pub fn new(region: &WorkerRegion) -> Self {
         Self(vec![(0, None); region.shape().channels])
     }
 
-    /// Tells what has changed since the last update.
+    /// Logs the changes since the last update.
     pub fn update(&mut self, region: &WorkerRegion) {
         for (channel, (before, was)) in self.0.iter_mut().enumerate() {
             let (granted, now) = (region.granted(channel), region.place(channel));
@@ -22,10 +22,10 @@ impl AttachLog {
             let there = if *before == 0 { now } else { was.or(now) };
             let Some(Place { id, pool }) = there else { continue };
             match (*before, region.has_worker(channel)) {
-                // Its place is nobody's, or another's by now.
+                // The channel has another place by now, or none.
                 (1.., _) if now != there => log::info!("worker {id} of pool {pool} was let go of"),
                 (0, _) => {}
-                // Who leaves or dies lets go of its lock.
+                // A worker that leaves or dies releases its lock.
                 (_, true) if granted == 0 => {
                     log::warn!(
                         "worker {id} of pool {pool} was shut out: it was silent for too long, or its credits could not be"

@@ -1,4 +1,4 @@
-//! Why nearly nothing of what a port receives is taken: told once in the log, with what to look at.
+//! Causes of nearly total loss at a port: logs each once, with advice.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use crate::reason::DropReason;
 use crate::state::counters::idle_cores;
 use crate::state::{Counter, Counters};
 
-/// So many packets must have been refused for a reason before it is told.
+/// Minimum number of refused packets for a log line.
 const ENOUGH: u64 = 20;
 
-/// Between two looks.
+/// Interval between checks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What has been told.
+/// Causes that the log has already.
 pub struct Causes {
     next: Instant,
     cores: Vec<Refusals>,
@@ -25,13 +25,13 @@ pub struct Causes {
 }
 
 impl Causes {
-    /// Of the node whose cores have these counts.
+    /// Creates the log of a node from its cores' counts.
     pub fn of(cores: Vec<Refusals>, counters: Vec<Counters>) -> Self {
         let (told, idle_told) = (BTreeSet::new(), BTreeSet::new());
         Self { next: Instant::now(), cores, counters, told, idle_told }
     }
 
-    /// Looks at all ports once a second, and logs what has not been told.
+    /// Checks all ports once a second, and logs new causes.
     pub fn look(&mut self, devices: &[Device]) {
         if Instant::now() < self.next {
             return;
@@ -53,7 +53,7 @@ impl Causes {
         }
     }
 
-    /// Idle cores that the log does not have yet.
+    /// Returns idle cores that the log does not have yet.
     fn new_idle_cores(&mut self) -> Vec<usize> {
         let received = self.counters.iter().map(|core| core.read(Counter::RxPackets));
         let mut idle = idle_cores(received);
@@ -61,7 +61,8 @@ impl Causes {
         idle
     }
 
-    /// The reason for which nine in ten of the packets of a port were refused, of those that are meant for somebody like us.
+    /// Returns a message about the drop reason of at least 90% of a port's packets, without packets meant for
+    /// other hosts. A reason that shows an error in the setup counts from its first packet.
     fn find(&mut self, port: usize, device: &str, received: u64) -> Option<String> {
         let refused = |reason| self.cores.iter().map(|core| core.count(port, reason)).sum::<u64>();
         let (strays, meant): (Vec<_>, Vec<_>) =
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearly_all_for_one_reason_is_told_once_for_each_port() {
+    fn dominant_drop_reason_is_logged_once_per_port() {
         let cores = vec![Refusals::default(), Refusals::default()];
         let mut causes = Causes::of(cores.clone(), Vec::new());
         let refuse = |core: usize, port, reason, count| {

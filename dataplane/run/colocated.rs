@@ -1,4 +1,4 @@
-//! The agent on a leaf's core: what its workers attach to, what the core needs of it, and its account.
+//! The agent on a leaf's core: its region, the parts for the core, and its account.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::role::agent::{AttachStats, Death, Parts};
 use crate::state::{StateError, Table};
 use crate::stats::{AgentStats, LeafStats};
 
-/// Who came and went, and how many workers were registered at the end.
-pub type Ended = (AttachStats, usize);
+/// Attach statistics, and the number of workers registered at the end.
+pub type ColocatedEnd = (AttachStats, usize);
 
-/// The agent, as it is handed to the core's thread.
+/// Parts of the agent for the core's thread.
 pub type LocalParts = Parts<Mbuf, PoolHandle>;
 
-/// See the module's text.
+/// Agent on a leaf's core, as the watching thread sees it.
 pub struct LocalAgent<'a> {
     host: &'a HostConfig,
     core: usize,
@@ -34,7 +34,8 @@ pub struct LocalAgent<'a> {
 }
 
 impl<'a> LocalAgent<'a> {
-    /// Around the region of the configured workers, with what the core needs and what changes it; `leafs` is the leaf's state.
+    /// Creates the agent around the region of the configured workers. Also returns the parts for the core,
+    /// and the control of both. `leafs` is the leaf's state.
     pub fn new(
         config: &'a Config,
         (host, region): (&'a HostConfig, WorkerRegion),
@@ -43,27 +44,27 @@ impl<'a> LocalAgent<'a> {
     ) -> Result<(Self, LocalParts, Control<AgentCores<Mbuf>>), StateError> {
         let region = Arc::new(region);
         let (parts, table, control) =
-            agent::beside_leaf(config, host, leafs, &region, mbufs.handle())?;
+            agent::colocated(config, host, leafs, &region, mbufs.handle())?;
         let (attach_log, deaths) = (AttachLog::new(&region), Arc::clone(&parts.deaths));
         let (core, attach_log) = (config.leaf.cores[0], RefCell::new(attach_log));
         Ok((Self { host, core, region, table, deaths, attach_log }, parts, control))
     }
 
-    /// The agent's state.
+    /// Returns the agent's state.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// Looks for workers whose process has ended.
+    /// Checks for workers with an exited process.
     pub fn look(&self) {
         shell::look_for_deaths(&self.region, &self.deaths);
         self.attach_log.borrow_mut().update(&self.region);
     }
 
-    /// What it did, until it had the workers and policies of this membership.
+    /// Returns the agent's account. `membership` holds its last workers and policies.
     pub fn account(
         &self,
-        ended: Ended,
+        ended: ColocatedEnd,
         seconds: f64,
         config: &Config,
         membership: &Membership,
@@ -77,7 +78,7 @@ impl<'a> LocalAgent<'a> {
     }
 }
 
-/// The region of a leaf's own workers, if it has any; a second agent of that name is refused.
+/// Creates the region of a leaf's own workers, if it has any. Refuses a second agent of that name.
 pub fn region(config: &Config) -> Result<Option<WorkerRegion>, LaunchError> {
     Ok(config.agent.as_ref().map(shell::region).transpose()?)
 }

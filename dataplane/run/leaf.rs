@@ -1,4 +1,4 @@
-//! The leaf or spine: a dispatcher core or several, and an agent's workers on the first of them if it has any.
+//! The leaf or spine: one or several dispatcher cores. The first one may also run an agent with its workers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,17 +6,19 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::causes::Causes;
-use super::colocated::{self, Ended, LocalAgent, LocalParts};
-use super::{CoreThread, LaunchError, Links, Options, Outside, QUIET, Watch, telemetry};
+use super::colocated::{self, ColocatedEnd, LocalAgent, LocalParts};
+use super::{ControlInterface, CoreThread, LaunchError, Links, Options, QUIET, Watch, telemetry};
 use super::{
     check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, tap_points,
     ticks, ticks_hz,
 };
 use crate::admin::{Requests, reload};
 use crate::assembly;
-use crate::assembly::takeover::{self, TakenOver};
-use crate::clock::{Adaptive, Clock, ClockError, ClockFile, Emulated, Node, NodeKind, Watched};
-use crate::config::{Config, Polling};
+use crate::assembly::takeover::{self, TakeoverCounts};
+use crate::clock::{
+    Adaptive, Clock, ClockError, ClockFile, EmulatedClock, Node, NodeKind, StallCounter,
+};
+use crate::config::{Config, PollMode};
 use crate::control::{ColocatedCores, Control, Membership};
 #[cfg(feature = "control")]
 use crate::controller::NodeId;
@@ -24,7 +26,7 @@ use crate::cpus;
 use crate::io::Port;
 use crate::io::dpdk::{self, Device, DeviceError, DeviceOptions, Eal, MbufPool};
 use crate::io::dpdk::{PoolHandle, QueuePort, RssFields, Sleeper};
-use crate::io::link::{self, Either};
+use crate::io::link::{self, DeviceOrWire};
 use crate::io::pcap::Tap;
 use crate::node::refusals::Refusals;
 use crate::node::tap::TapCommands;
@@ -38,15 +40,15 @@ use crate::state::table::Role;
 use crate::stats::LeafStats;
 use crate::wire::ether::Mac;
 
-/// A stopping core ends at the latest after so long.
+/// Maximum time of a core's drain after a stop request.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
-/// Between two looks of the watching thread at signals and time.
+/// Interval at which the watching thread checks signals and time.
 const WATCH: Duration = Duration::from_millis(20);
 
-/// Runs the leaf or spine until `stop` is set or the duration is over; `report` gets a line a second.
+/// Runs the leaf or spine until `stop` is set or the duration is over. `report` gets a line per second.
 ///
 /// # Errors
-/// When it can't start, or a core failed.
+/// If it cannot start, or a core failed.
 pub fn run(
     config: &Config,
     options: &Options,
@@ -54,16 +56,16 @@ pub fn run(
     report: impl FnMut(&str),
 ) -> Result<LeafStats, LaunchError> {
     check_cpus(&config.leaf.cores)?;
-    let cpus = cpus::beside(&config.leaf.cores);
+    let cpus = cpus::except(&config.leaf.cores);
     config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let region = colocated::region(config)?;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
-    let eal = Eal::init_beside(&options.eal, &names, &config.leaf.cores)?;
+    let eal = Eal::init_excluding(&options.eal, &names, &config.leaf.cores)?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
     let hz = ticks_hz(clock.as_ref(), &eal);
     let left = takeover::read(config).unwrap_or_else(|error| {
-        // What is really in the way is told when the file is made.
+        // A real obstacle shows as an error at the creation of the file.
         log::info!("nothing is taken over: {error}");
         None
     });
@@ -88,7 +90,7 @@ pub fn run(
     let mut stages = assembly::stages(config, &membership, macs, &table)?;
     if let Some(left) = left {
         let now_ms = Timing { ticks_hz: hz }.to_ms(ticks(clock.as_ref(), &eal)());
-        let TakenOver { members, hosts } = left.take_over(&mut stages, &table, now_ms as u32);
+        let TakeoverCounts { members, hosts } = left.take_over(&mut stages, &table, now_ms as u32);
         let age = left.age().as_millis();
         log::info!(
             "took over loads of {} and MAC addresses of {}, which were written {age} ms ago",
@@ -96,8 +98,9 @@ pub fn run(
             quantity(hosts, "host")
         );
     }
-    // Whose workers nobody knows is told to a controller.
-    let newcomers = config.controller.as_ref().map(|_| assembly::watch_newcomers(&mut stages));
+    // Reports unknown workers to the controller.
+    let newcomers =
+        config.controller.as_ref().map(|_| assembly::watch_unknown_workers(&mut stages));
     log::info!(
         "{} {} runs on {} with seed {seed}",
         config.role.name(),
@@ -113,7 +116,7 @@ pub fn run(
     let requests = Requests::new(control, Arc::clone(&table), reload::leafs_reader(config));
     let mut requests = requests.with_taps(points);
     let reached = (&config.control, config.leaf.state.as_deref());
-    let outside = Outside::open(&requests, options, reached, &cpus)?;
+    let outside = ControlInterface::open(&requests, options, reached, &cpus)?;
     #[cfg(feature = "control")]
     let _following = super::follow(
         config.controller.as_ref(),
@@ -127,7 +130,7 @@ pub fn run(
     )?;
     #[cfg(not(feature = "control"))]
     drop(newcomers);
-    // Before the cores look.
+    // Before the cores start.
     let mut links = Links::of(&devices);
     let neighbours = table.neighbours();
     for (port, device) in devices.iter().enumerate().filter(|(_, device)| !device.link().up) {
@@ -157,16 +160,16 @@ pub fn run(
             sleeper: None,
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
-            agent: parts.take(), // such a leaf has one core
+            agent: parts.take(), // a leaf with an agent has one core
             clock: clock.as_ref().map(|clock| clock.join(node)).transpose()?,
             mbufs: config.leaf.mbufs as usize,
         };
-        let place = (cpu, clock.is_none() && config.leaf.poll == Polling::Busy);
+        let place = (cpu, clock.is_none() && config.leaf.poll == PollMode::Busy);
         let thread = spawn("dispatch", place, eal.clone(), move || dispatch(setup))?;
         cores.push((cpu, thread));
     }
     drop(queues);
-    // Who was there is not known to be there afterwards.
+    // A host may be gone after the link was down.
     let changed = |port, device: &Device, is_up| {
         link_changed(port, device, is_up);
         neighbours.set_link(port, is_up);
@@ -189,7 +192,7 @@ pub fn run(
 
     let ports = devices.iter().map(port_stats).collect();
     let manifest = manifest(&config.text, &eal, hz);
-    drop(devices); // returns the buffers that receive queues hold
+    drop(devices); // returns the buffers in receive queues
     let mut account = LeafStats::of(Totals::read(&counters), seconds, manifest);
     account.ports = ports;
     account.mbufs_leaked = mbufs.in_use();
@@ -207,7 +210,7 @@ pub fn run(
     Ok(account)
 }
 
-/// The account of a leaf that was told to stop before its devices had started.
+/// Returns the account of a leaf that was stopped before its devices started.
 fn not_started(config: &Config, eal: &Eal, hz: u64, seed: u64) -> LeafStats {
     let mut account = LeafStats::of(Totals::default(), 0.0, manifest(&config.text, eal, hz));
     describe(&mut account, config.role.name(), &Membership::of(config), &config.leaf.cores, seed);
@@ -235,12 +238,12 @@ fn open_devices(
             },
             rx_slots: port.queue_slots,
             tx_slots: port.queue_slots,
-            // A device that has another MAC address than we use must pass ours.
+            // A device with another MAC address than the configured one must accept the latter.
             promiscuous: port.mac.is_some(),
             multicast: port.ip.is_ipv6(),
             trust_checksums: port.trust_checksums,
             vlan: port.vlan,
-            interrupts: config.leaf.poll == Polling::Adaptive,
+            interrupts: config.leaf.poll == PollMode::Adaptive,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)
         };
@@ -255,7 +258,7 @@ fn open_devices(
     Ok((devices, queues))
 }
 
-/// What a dispatcher thread takes with it.
+/// State for a dispatcher thread.
 struct CoreSetup {
     eal: Eal,
     stages: Stages,
@@ -264,24 +267,24 @@ struct CoreSetup {
     commands: Commands,
     tap: TapCommands,
     refusals: Refusals,
-    /// Tasks may wait in their devices until workers can be reached.
+    /// True to leave tasks in their devices until workers are reachable.
     is_patient: bool,
     stop: Arc<AtomicBool>,
     pcap: Option<(PathBuf, usize)>,
-    /// On the same core.
+    /// Agent on the same core.
     agent: Option<LocalParts>,
-    /// Emulated time instead of the counter's.
-    clock: Option<Emulated>,
-    polling: Polling,
-    /// Where the core sleeps while nothing comes.
+    /// Emulated time instead of the time-stamp counter.
+    clock: Option<EmulatedClock>,
+    polling: PollMode,
+    /// Sleep of the core while no packets arrive.
     sleeper: Option<Sleeper>,
-    /// Packet buffers in all.
+    /// Total number of packet buffers.
     mbufs: usize,
 }
 
-fn dispatch(mut setup: CoreSetup) -> Result<Option<Ended>, String> {
+fn dispatch(mut setup: CoreSetup) -> Result<Option<ColocatedEnd>, String> {
     let ports = std::mem::take(&mut setup.ports);
-    if setup.polling == Polling::Adaptive && setup.clock.is_none() {
+    if setup.polling == PollMode::Adaptive && setup.clock.is_none() {
         setup.sleeper = Some(Sleeper::new(&ports).map_err(|error| error.to_string())?);
     }
     let Some((path, index)) = setup.pcap.take() else {
@@ -304,17 +307,17 @@ fn dispatch(mut setup: CoreSetup) -> Result<Option<Ended>, String> {
     clock.map(|()| ended).map_err(|error| error.to_string())
 }
 
-/// The ports, the account of an agent, and why there was no more time.
-type Polled<P> = (Vec<P>, Option<Ended>, Result<(), ClockError>);
+/// The ports, the account of an agent, and the reason why emulated time ended.
+type PollResult<P> = (Vec<P>, Option<ColocatedEnd>, Result<(), ClockError>);
 
-/// The loop, on the clock that was chosen at the start.
-fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> Polled<P> {
+/// Runs the poll loop, on the clock chosen at the start.
+fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> PollResult<P> {
     match setup.clock.take() {
         Some(clock) => poll_on(clock, setup, ports),
         None => {
             let counters = setup.stages.counters().clone();
             setup.is_patient = true;
-            let watched = Watched::new(setup.eal.clone(), counters.clone());
+            let watched = StallCounter::new(setup.eal.clone(), counters.clone());
             match setup.sleeper.take() {
                 Some(sleeper) => poll_on(Adaptive::new(watched, sleeper, counters), setup, ports),
                 None => poll_on(watched, setup, ports),
@@ -323,12 +326,12 @@ fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> Polle
     }
 }
 
-/// Once stopped it goes on until the ports fall quiet, so that replies under way get through.
+/// Runs the poll loop. After a stop request it goes on until the ports are quiet, for the replies in flight.
 fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     mut clock: impl Clock,
     setup: CoreSetup,
     ports: Vec<P>,
-) -> Polled<P> {
+) -> PollResult<P> {
     let CoreSetup { stages, pool, commands, tap, refusals, is_patient, stop, agent, mbufs, .. } =
         setup;
     let timing = Timing { ticks_hz: clock.ticks_hz() };
@@ -348,9 +351,9 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
         clock.drain(QUIET, DRAIN_MAX, |now| leaf.poll(now) > 0);
         return (leaf.close(), None, clock.ended());
     };
-    // Room for all buffers there are: the wire never loses a reply.
+    // Room for all buffers, so that the link never loses a reply.
     let (near, far) = link::pair(mbufs);
-    let ports = ports.into_iter().map(Either::Device).chain([Either::Link(near)]);
+    let ports = ports.into_iter().map(DeviceOrWire::Device).chain([DeviceOrWire::Link(near)]);
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
     let mut both = Colocated::new(leaf.with_tap(tap).with_refusals(refusals), parts, far);
     let mut last = 0;
@@ -371,8 +374,10 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     (both.close(last), Some(ended), clock.ended())
 }
 
-/// The account of the agent on the core that has one.
-fn join_all(cores: Vec<(usize, CoreThread<Option<Ended>>)>) -> Result<Option<Ended>, LaunchError> {
+/// Joins all cores. Returns the account of the agent, from the core that has one.
+fn join_all(
+    cores: Vec<(usize, CoreThread<Option<ColocatedEnd>>)>,
+) -> Result<Option<ColocatedEnd>, LaunchError> {
     let ended: Vec<_> = cores.into_iter().map(|(cpu, core)| join(cpu, core)).collect();
     let ended: Result<Vec<_>, _> = ended.into_iter().collect();
     Ok(ended?.into_iter().flatten().next())

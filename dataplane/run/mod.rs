@@ -1,5 +1,5 @@
-//! Brings a configured node up on DPDK ports, runs it, and ends it in order: a thread for each dispatcher core polls, the
-//! calling thread watches and reports.
+//! Start, run and orderly end of a configured node on DPDK ports. A thread for each dispatcher core polls.
+//! The calling thread watches and reports.
 
 pub mod agent;
 mod attach_log;
@@ -31,94 +31,95 @@ use crate::config::ControlConfig;
 use crate::config::FollowConfig;
 use crate::control::{Cores, Membership, Pool};
 #[cfg(feature = "control")]
-use crate::controller::{Following, NodeId};
+use crate::controller::{FollowerThread, NodeId};
 use crate::cpus;
 use crate::io::dpdk::{self, Device, DeviceError, Eal, EalError, PoolError};
 use crate::io::pcap::CaptureError;
 use crate::node::tap::TapCommands;
 use crate::policy::stream_seed;
 #[cfg(feature = "control")]
-use crate::stage::Newcomer;
+use crate::stage::UnknownWorker;
 use crate::stage::network::NetworkError;
 use crate::state::{Counters, StateError, Totals};
 use crate::stats::{self, CoreTime, LeafStats, Manifest, PortStats};
 
-/// A stopping core ends when no packet came for so long, and nothing is held.
+/// Time without a packet and without held tasks after which a stopping core ends.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// How to run, beyond the configuration.
+/// Options of a run, beyond the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Stop by itself after so long.
+    /// Time after which the node stops by itself.
     pub duration: Option<Duration>,
-    /// EAL's arguments.
+    /// Arguments of EAL.
     pub eal: Vec<String>,
-    /// Record all packets in files of this name (with port and core appended).
+    /// Name of the files that record all packets (port and core are appended).
     pub pcap: Option<PathBuf>,
-    /// Make the changes that stand in this file, a line each, as they come; `-` is standard input.
+    /// File with changes, one per line, applied on arrival; `-` is standard input.
     pub changes: Option<PathBuf>,
-    /// Set from outside: read the configuration again, and make what differs so.
+    /// Set from outside, for example by a signal: the node reads the configuration again and applies the
+    /// differences.
     pub reload: Arc<AtomicBool>,
-    /// Run on the emulated time of this clock file's conductor.
+    /// Clock file of a conductor, whose emulated time the node uses.
     pub clock: Option<PathBuf>,
-    /// Wait so long for the server of a memif device of role client; as [`dpdk::DeviceOptions`] has it when none.
+    /// Time to wait for the server of a memif client; `None` takes the default of [`dpdk::DeviceOptions`].
     pub patience: Option<Duration>,
 }
 
-/// Why a leaf does not start or did not run.
+/// Reason why a node does not start or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// EAL does not start.
     #[error(transparent)]
     Eal(#[from] EalError),
-    /// No mempool.
+    /// The mempool cannot be created.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// No device.
+    /// A device cannot be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No state.
+    /// The state cannot be created.
     #[error(transparent)]
     State(#[from] StateError),
-    /// No region for an agent's workers.
+    /// The region of an agent's workers cannot be created.
     #[error(transparent)]
     Region(#[from] crate::ring::RegionError),
-    /// No network.
+    /// The network configuration is invalid.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// No capture.
+    /// A capture cannot be created.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// No emulated time.
+    /// Emulated time is not available.
     #[error(transparent)]
     Clock(#[from] ClockError),
-    /// Its control can't be reached.
+    /// The control interface cannot be opened.
     #[cfg(feature = "control")]
     #[error(transparent)]
     Control(#[from] crate::admin::ServerError),
-    /// No thread to follow a controller with.
+    /// The thread that follows a controller cannot be started.
     #[cfg(feature = "control")]
     #[error("the thread that follows the controller: {0}")]
     Follow(std::io::Error),
-    /// A core that is not there.
+    /// The CPU of a core is not available.
     #[error(
         "dispatcher core: this machine has no CPU {cpu} for this process; it may use {usable:?}"
     )]
     Cpu {
-        /// The CPU asked for.
+        /// The requested CPU.
         cpu: usize,
-        /// Those there are.
+        /// The usable CPUs.
         usable: Vec<usize>,
     },
-    /// A worker thread's CPU that is not there.
+    /// The CPU of a worker thread is not available.
     #[error("worker thread: this machine has no CPU {cpu} for this process; it may use {usable:?}")]
     WorkerCpu {
-        /// The CPU asked for.
+        /// The requested CPU.
         cpu: usize,
-        /// Those there are.
+        /// The usable CPUs.
         usable: Vec<usize>,
     },
-    /// Batch jobs beside workers that nobody can watch.
+    /// Batch jobs are configured, but their workers cannot be watched from another process.
     #[cfg(feature = "admin")]
     #[error(
         "{}: `[cosched]` has {}, and workers that are threads of the agent's own process can't be watched from another one, so \
@@ -127,17 +128,17 @@ pub enum LaunchError {
         crate::quantity(*jobs, "batch job")
     )]
     JobsBesideThreads {
-        /// The configuration.
+        /// Path of the configuration.
         path: PathBuf,
-        /// Jobs that it has.
+        /// Number of configured jobs.
         jobs: usize,
     },
-    /// A worker thread does not start.
+    /// A worker thread cannot be started.
     #[error("worker {id}: the system starts no thread for it: {error}")]
     Worker {
-        /// The worker.
+        /// Id of the worker.
         id: u16,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// Too few transmit queues for workers that must send for themselves.
@@ -146,29 +147,29 @@ pub enum LaunchError {
          themselves; give it more, use fewer workers, or set worker_sends = \"try\""
     )]
     Outlets {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// Queues there are besides the dispatcher's.
+        /// Number of queues besides the dispatcher's.
         found: usize,
-        /// Workers.
+        /// Number of workers.
         wanted: usize,
     },
     /// A dispatcher thread ended early.
     #[error("the dispatcher on CPU {cpu} failed: {reason}")]
     Core {
-        /// Its CPU.
+        /// CPU of the thread.
         cpu: usize,
-        /// Why.
+        /// Text of the error.
         reason: String,
     },
 }
 
-/// Ticks a second of the clock that nodes run on.
+/// Returns the ticks per second of the nodes' clock.
 fn ticks_hz(clock: Option<&ClockFile>, eal: &Eal) -> u64 {
     clock.map_or(eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
 }
 
-/// That clock.
+/// Returns a reader of that clock.
 fn ticks(clock: Option<&ClockFile>, eal: &Eal) -> Box<dyn Fn() -> u64> {
     match clock.cloned() {
         Some(clock) => Box::new(move || clock.now_ns()),
@@ -179,7 +180,7 @@ fn ticks(clock: Option<&ClockFile>, eal: &Eal) -> Box<dyn Fn() -> u64> {
     }
 }
 
-/// Where a tap of a node with these cores and devices takes what it records.
+/// Returns the points at which a tap can record, for a node with these cores and devices.
 fn tap_points(
     cores: Vec<TapCommands>,
     devices: &[Device],
@@ -195,9 +196,9 @@ fn tap_points(
     }
 }
 
-/// A device's link has come up or gone down, or a memif peer has left, of which a peer that came at once may hide the rest:
-/// then both are told of, first that it is down. That may be told twice of one peer: its link is down a moment before the
-/// peer counts as gone. Called by the watching thread.
+/// Logs a change of a device's link, or the exit of a memif peer. A successor that connects at once hides
+/// both events of the link. The caller then reports both, down first. One exit may be reported twice: the
+/// link goes down a moment before the count of exits changes. Called by the watching thread.
 fn link_changed(port: usize, device: &Device, is_up: bool) {
     if device.is_removed() {
         return log::error!(
@@ -209,24 +210,24 @@ fn link_changed(port: usize, device: &Device, is_up: bool) {
     log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
 }
 
-/// What the watching thread has seen of the devices' links.
-struct Links(Vec<LinkSeen>);
+/// States of the devices' links at the last check of the watching thread.
+struct Links(Vec<LinkState>);
 
-/// At the last look.
-struct LinkSeen {
+/// State of one link.
+struct LinkState {
     is_up: bool,
-    /// Memif peers that had left.
+    /// Number of memif peers that have left.
     disconnects: u64,
 }
 
-impl LinkSeen {
-    /// The disconnects first: what comes after them the next look sees.
+impl LinkState {
+    /// Reads the disconnects first: the next check sees later events.
     fn of(device: &Device) -> Self {
         let disconnects = device.disconnects();
         Self { is_up: device.link().up, disconnects }
     }
 
-    /// What has happened since then, in order: true for a link that came up.
+    /// Returns the events between two states, in order: true for a link that came up.
     fn until(&self, now: &Self) -> impl Iterator<Item = bool> + use<> {
         let went_down = now.disconnects != self.disconnects || (self.is_up && !now.is_up);
         let came_up = now.is_up && (went_down || !self.is_up);
@@ -236,29 +237,30 @@ impl LinkSeen {
 
 impl Links {
     fn of(devices: &[Device]) -> Self {
-        Self(devices.iter().map(LinkSeen::of).collect())
+        Self(devices.iter().map(LinkState::of).collect())
     }
 
-    /// Calls `changed` for each link that has changed since the last look, with its port and whether it is up.
+    /// Calls `changed` for each event since the last check, with the port and the link's state: true for up.
     fn look(&mut self, devices: &[Device], changed: impl Fn(usize, &Device, bool)) {
         for (port, (seen, device)) in self.0.iter_mut().zip(devices).enumerate() {
-            let now = LinkSeen::of(device);
+            let now = LinkState::of(device);
             seen.until(&now).for_each(|is_up| changed(port, device, is_up));
             *seen = now;
         }
     }
 }
 
-/// How a node is changed and watched from outside while it runs.
-struct Outside {
+/// Interface for changes and observation of a running node.
+struct ControlInterface {
     reload: Arc<AtomicBool>,
     handle: Handle,
     #[cfg(feature = "control")]
     _server: Option<crate::admin::Server>,
 }
 
-impl Outside {
-    /// By lines, signals, and as configured, beside the state file; on these CPUs.
+impl ControlInterface {
+    /// Opens the interface for lines, signals, and the configured sockets beside the state file. Its threads
+    /// run on these CPUs.
     fn open<C: Cores>(
         requests: &Requests<C>,
         options: &Options,
@@ -285,26 +287,26 @@ impl Outside {
         Ok(opened)
     }
 
-    /// Has the configuration read again if a signal asked for it.
+    /// Reloads the configuration if a signal requested it.
     fn look(&self) {
         if self.reload.swap(false, AcqRel) {
             log::info!("told to read the configuration again");
-            self.handle.reload(false, |_| {}); // what becomes of it is logged
+            self.handle.reload(false, |_| {}); // the log gets the result
         }
     }
 }
 
-/// Has the node behind this handle follow a controller, if it is to; on these CPUs.
+/// Makes the node follow a controller, if one is configured, with threads on these CPUs.
 #[cfg(feature = "control")]
 fn follow(
     config: Option<&FollowConfig>,
     node: NodeId,
     handle: &Handle,
-    newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
+    newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
     cpus: &[usize],
-) -> Result<Option<Following>, LaunchError> {
+) -> Result<Option<FollowerThread>, LaunchError> {
     let Some(config) = config.cloned() else { return Ok(None) };
-    let following = Following::start(config, node, handle.clone(), newcomers, cpus);
+    let following = FollowerThread::start(config, node, handle.clone(), newcomers, cpus);
     following.map(Some).map_err(LaunchError::Follow)
 }
 
@@ -316,10 +318,10 @@ fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
     }
 }
 
-/// A thread for a core: pinned to its CPU, and an lcore of EAL's.
+/// Thread of a core, pinned to its CPU and registered with EAL.
 type CoreThread<T> = JoinHandle<Result<T, String>>;
 
-/// Starts a core's thread, which ends with what `work` gives, or with why it failed.
+/// Starts a core's thread. It ends with the result of `work`, or an error.
 fn spawn<T: Send + 'static>(
     name: &str,
     (cpu, always_polls): (usize, bool),
@@ -339,7 +341,7 @@ fn spawn<T: Send + 'static>(
         .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
 }
 
-/// What a core's thread ended with.
+/// Returns the result of a core's thread.
 fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
     let ended = thread.join().unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -349,23 +351,24 @@ fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
     ended.map_err(|reason| LaunchError::Core { cpu, reason })
 }
 
-/// The calling thread's part: it looks around for as long as `interval` at a time, tells the service manager if there is one,
-/// and reports every second until the node is told to stop.
+/// Work of the calling thread. It checks the node at least once per `interval`, informs the service manager
+/// if there is one, and reports every second until the node must stop.
 struct Watch<'a> {
-    /// Stop by itself after so long.
+    /// Time after which the node stops by itself.
     duration: Option<Duration>,
     stop: &'a AtomicBool,
     counters: &'a [Counters],
-    /// CPUs of the cores; none when a conductor decides when they poll.
+    /// CPUs of the cores; empty if a conductor controls the polls.
     cpus: &'a [usize],
-    /// Of the cores' clock.
+    /// Ticks per second of the cores' clock.
     ticks_hz: u64,
     interval: Duration,
     started: Instant,
 }
 
 impl Watch<'_> {
-    /// Until a core has ended: they do when they are told to stop.
+    /// Runs until a core ends, after a stop request or a failure. Then stops all others and waits for their
+    /// end.
     fn until_ended<T>(
         &self,
         cores: &[&CoreThread<T>],
@@ -408,7 +411,7 @@ impl Watch<'_> {
                 (before, reported) = (now, Instant::now());
             }
         }
-        // Whatever one ended by, the others end, too; workers may die while those wait for them.
+        // After the end of one core all others must end, too. Workers may die while the cores wait for them.
         self.stop.store(true, Release);
         supervisor.stopping();
         while !cores.iter().all(|core| core.is_finished()) {
@@ -418,7 +421,7 @@ impl Watch<'_> {
     }
 }
 
-/// What whoever asks while the node runs is told of its devices.
+/// Returns the statistics of the devices for requests at run time.
 fn ports_seen(devices: &[Device]) -> Vec<PortStats> {
     let seen = |device: &Device| PortStats { xstats: device.xstats(), ..port_stats(device) };
     devices.iter().map(seen).collect()
@@ -442,7 +445,7 @@ fn port_stats(device: &Device) -> PortStats {
     }
 }
 
-/// What a run was made of, of a configuration of this text.
+/// Returns the manifest of a run, with the text of its configuration.
 fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
     Manifest {
         revision: crate::REVISION.to_owned(),
@@ -454,7 +457,8 @@ fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
     }
 }
 
-/// Tells the workers and policies that were there last, the cores, and all seeds of a node, whose own seed has its kind's name.
+/// Adds to the account the last workers and policies, the cores, and all seeds. `kind` names the node's own
+/// seed.
 fn describe(
     account: &mut LeafStats,
     kind: &str,
@@ -483,9 +487,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_left_is_noticed_whether_or_not_another_came() {
-        let seen = |is_up, disconnects| LinkSeen { is_up, disconnects };
-        let between = |before: LinkSeen, now| before.until(&now).collect::<Vec<_>>();
+    fn departed_peer_is_noticed_despite_a_successor() {
+        let seen = |is_up, disconnects| LinkState { is_up, disconnects };
+        let between = |before: LinkState, now| before.until(&now).collect::<Vec<_>>();
         assert!(between(seen(true, 3), seen(true, 3)).is_empty());
         assert!(between(seen(false, 3), seen(false, 3)).is_empty());
         assert_eq!(between(seen(false, 0), seen(true, 0)), [true]);

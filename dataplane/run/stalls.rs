@@ -1,21 +1,22 @@
-//! Detects cores that do not poll at this moment. The core itself can only report a stall that is over.
+//! Detection of cores that do not poll at this moment. The core itself can only report a past stall.
 
 use std::time::{Duration, Instant};
 
 use crate::state::{Counter, Counters, Gauge};
 
-/// Shortest stall that is reported while it lasts. Longer than the sleeps of a core under `poll = "adaptive"`.
+/// Length of a stall from which it is reported during the stall. Exceeds the sleeps of a core under `poll =
+/// "adaptive"`.
 const LASTING: Duration = Duration::from_millis(50);
-/// Shortest stall that is logged.
+/// Length from which a stall is logged.
 const LOGGED: Duration = Duration::from_secs(1);
 
-/// Polls of one core at the watching thread's last look.
+/// Polls of one core at the watching thread's last check.
 struct Observation {
     cpu: usize,
     polls: u64,
-    /// Time of the look that first saw this number of polls.
+    /// Time of the first check with this number of polls.
     since: Instant,
-    /// The log has this stall.
+    /// True if the log has this stall.
     is_logged: bool,
 }
 
@@ -26,13 +27,14 @@ pub(super) struct StallWatch {
 }
 
 impl StallWatch {
-    /// For cores on these CPUs that start at `now`.
+    /// Creates the watch of cores on these CPUs that start at `now`.
     pub fn new(cpus: &[usize], ticks_hz: u64, now: Instant) -> Self {
         let core = |&cpu| Observation { cpu, polls: 0, since: now, is_logged: false };
         Self { cores: cpus.iter().map(core).collect(), ticks_hz }
     }
 
-    /// Compares all cores with the last look. Returns a line for the log for each core that has stalled for a second.
+    /// Compares all cores with the last check. Returns a log line for each core that has stalled for a
+    /// second.
     pub fn look(&mut self, counters: &[Counters], now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         for (core, counters) in self.cores.iter_mut().zip(counters) {
@@ -56,7 +58,8 @@ impl StallWatch {
         lines
     }
 
-    /// The cores have ended. Keeps the stall of a core that never polled; other cores have counted theirs.
+    /// Ends the watch after the end of the cores. Keeps the stall of a core that never polled; other cores
+    /// have counted theirs.
     pub fn end(&mut self, counters: &[Counters], now: Instant) {
         self.look(counters, now);
         for counters in counters.iter().filter(|counters| counters.polls() > 0) {
@@ -66,7 +69,7 @@ impl StallWatch {
 }
 
 impl Counters {
-    /// Polls of this core.
+    /// Returns the number of polls of this core.
     pub(super) fn polls(&self) -> u64 {
         self.read(Counter::BusyPolls) + self.read(Counter::EmptyPolls)
     }

@@ -1,5 +1,5 @@
-//! What a service manager is told of a node, by the protocol of sd_notify(3): that it is ready, that its cores poll, that it
-//! ends.
+//! Messages to a service manager by the protocol of sd_notify(3): the node is ready, its cores poll, it
+//! stops.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -8,29 +8,29 @@ use std::time::{Duration, Instant};
 
 use crate::state::Counters;
 
-/// Names the manager's socket: a path, or with `@` an abstract one.
+/// Variable with the manager's socket: a path, or an abstract name with `@`.
 const SOCKET: &str = "NOTIFY_SOCKET";
-/// Microseconds within which the manager wants to hear of the process again, if it does.
+/// Variable with the watchdog time in microseconds: the manager expects a message of the process within it.
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// The process that this is asked of.
+/// Variable with the id of the process that the watchdog watches.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
-/// The manager hears so often within that time.
+/// Number of messages within the watchdog time.
 const PINGS: u32 = 3;
 
-/// The side of the node; without a manager it does nothing.
+/// Client of the service manager; does nothing without one.
 pub(super) struct Supervisor {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    /// Between two pings.
+    /// Interval between watchdog messages.
     period: Option<Duration>,
     pinged: Instant,
-    /// How often each core had polled at the last ping.
+    /// Number of polls of each core at the last watchdog message.
     polls: Vec<u64>,
     is_ready: bool,
     is_stopping: bool,
 }
 
 impl Supervisor {
-    /// As the environment says. A socket that can't be is told of once.
+    /// Creates the client from the environment. Logs a socket that cannot be opened.
     pub fn of_the_environment() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let socket = variable(SOCKET).and_then(|name| {
@@ -51,39 +51,40 @@ impl Supervisor {
         Self { socket, period, pinged, polls, is_ready: false, is_stopping: false }
     }
 
-    /// Tells what is to be told at this moment: READY when all cores have polled, and then now and then that all have polled
-    /// since the last time.
+    /// Sends due messages: READY once all cores have polled, and then regular watchdog messages. The latter
+    /// require a poll of every core after the last one.
     pub fn look(&mut self, cores: &[Counters], now: Instant) {
         if self.socket.is_none() {
             return;
         }
         let polls = || cores.iter().map(Counters::polls);
         if !self.is_ready && polls().all(|polls| polls > 0) {
-            self.is_ready = self.tell("READY=1");
+            self.is_ready = self.notify("READY=1");
         }
         let is_due =
             self.period.is_some_and(|period| now.saturating_duration_since(self.pinged) >= period);
         let all_polled = || polls().zip(&self.polls).all(|(now, &then)| now > then);
-        if is_due && self.is_ready && all_polled() && self.tell("WATCHDOG=1") {
+        if is_due && self.is_ready && all_polled() && self.notify("WATCHDOG=1") {
             self.pinged = now;
             self.polls = polls().collect();
         }
     }
 
-    /// Tells that the node ends, once.
+    /// Reports once that the node stops.
     pub fn stopping(&mut self) {
         if !self.is_stopping {
-            self.is_stopping = self.tell("STOPPING=1");
+            self.is_stopping = self.notify("STOPPING=1");
         }
     }
 
-    /// Tells what the node does, in a line.
+    /// Reports a line about the node's state.
     pub fn status(&self, line: &str) {
-        self.tell(&format!("STATUS={}", line.trim()));
+        self.notify(&format!("STATUS={}", line.trim()));
     }
 
-    /// Whether it was told. A manager that is slow makes nobody wait; it hears the next time.
-    fn tell(&self, text: &str) -> bool {
+    /// Sends a message; returns true if it was sent. Never waits for a slow manager: the next call sends
+    /// again.
+    fn notify(&self, text: &str) -> bool {
         self.socket
             .as_ref()
             .is_some_and(|(socket, manager)| socket.send_to_addr(text.as_bytes(), manager).is_ok())
@@ -107,8 +108,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// What the manager was told since the last time.
-    fn told(manager: &UnixDatagram) -> Vec<String> {
+    /// Returns the messages to the manager since the last call.
+    fn notifications(manager: &UnixDatagram) -> Vec<String> {
         let mut text = [0; 1024];
         let told = std::iter::from_fn(|| {
             manager
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_ready_and_alive_while_all_cores_poll() {
+    fn service_manager_gets_ready_and_watchdog() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("manager");
         let manager = UnixDatagram::bind(&path).unwrap();
@@ -129,7 +130,7 @@ mod tests {
         let (cores, start) = ([Counters::heap(), Counters::heap()], supervisor.pinged);
         let mut look = |ms: u32| {
             supervisor.look(&cores, start + ms * MS);
-            told(&manager)
+            notifications(&manager)
         };
         assert!(look(0).is_empty());
         cores[0].add(Counter::BusyPolls, 1);
@@ -148,11 +149,11 @@ mod tests {
         supervisor.stopping();
         supervisor.stopping();
         supervisor.status("  7.0 s  rx\n");
-        assert_eq!(told(&manager), ["STOPPING=1", "STATUS=7.0 s  rx"]);
+        assert_eq!(notifications(&manager), ["STOPPING=1", "STATUS=7.0 s  rx"]);
     }
 
     #[test]
-    fn an_abstract_socket_is_one_too_and_without_any_nothing_happens() {
+    fn abstract_socket_works_and_none_is_harmless() {
         let name = format!("wedjat-test-{}", std::process::id());
         let manager =
             UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
@@ -161,7 +162,7 @@ mod tests {
         core.add(Counter::EmptyPolls, 1);
         Supervisor::new(socket(&format!("@{name}")).ok(), None)
             .look(std::slice::from_ref(&core), Instant::now());
-        assert_eq!(told(&manager), ["READY=1"]);
+        assert_eq!(notifications(&manager), ["READY=1"]);
         let mut nobody = Supervisor::new(None, Some(MS));
         nobody.look(&[core], Instant::now());
         nobody.stopping();

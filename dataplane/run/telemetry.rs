@@ -1,5 +1,5 @@
-//! The nodes of this process in DPDK's telemetry, as `/wedjat/leaf/...` and `/wedjat/agent/...`: read from the shared state,
-//! which costs the cores nothing.
+//! Nodes of this process in DPDK's telemetry, as `/wedjat/leaf/...` and `/wedjat/agent/...`. The answers come
+//! from the shared state, so the cores pay nothing.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -13,7 +13,7 @@ use crate::state::{Snapshot, Table};
 /// Nodes that run in this process: a leaf, an agent, or one of each.
 static NODES: Mutex<Vec<(Role, Weak<Table>)>> = Mutex::new(Vec::new());
 
-/// The first part of every command.
+/// First part of every command.
 const ROOT: &str = "/wedjat";
 
 /// Commands of each node, with their help.
@@ -33,7 +33,7 @@ const COMMANDS: [(&str, &str); 7] = [
     ("drops", "Returns packets dropped, by reasons that occurred"),
 ];
 
-/// Has telemetry show a node for as long as its state is there.
+/// Shows a node in telemetry for the lifetime of its state.
 pub(super) fn show(eal: &Eal, role: Role, table: &Arc<Table>) {
     NODES.lock().unwrap_or_else(PoisonError::into_inner).push((role, Arc::downgrade(table)));
     let own = |(name, help)| (format!("{ROOT}/{}/{name}", role.name()), help);
@@ -44,7 +44,7 @@ pub(super) fn show(eal: &Eal, role: Role, table: &Arc<Table>) {
     register(eal, &commands, answer);
 }
 
-/// Those that are there.
+/// Returns the nodes that still exist.
 fn nodes() -> Vec<(Role, Arc<Table>)> {
     let nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
     nodes.iter().filter_map(|(role, table)| Some((*role, table.upgrade()?))).collect()
@@ -60,7 +60,7 @@ fn answer(command: &str, parameters: &str) -> Option<Answer> {
     answer_of(&table.snapshot(), name, parameters)
 }
 
-/// What a node answers; none when a parameter is missing, or names nothing that is there.
+/// Returns a node's answer; `None` if a parameter is missing or unknown.
 fn answer_of(node: &Snapshot, name: &str, parameters: &str) -> Option<Answer> {
     let numbers = parameters.split(',').map(str::trim).filter(|text| !text.is_empty());
     let numbers: Vec<usize> = numbers.map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -103,7 +103,7 @@ fn info(node: &Snapshot) -> Answer {
     ])
 }
 
-/// All that the table of counters has, summed over these cores.
+/// Returns all values of the table of counters, summed over these cores.
 fn counters(node: &Snapshot, cores: std::ops::Range<usize>) -> Answer {
     let cores = &node.cores[cores];
     let sum = |name: &str| {
@@ -124,12 +124,12 @@ fn drops(node: &Snapshot) -> Answer {
     Answer::Table(sums.into_iter().map(|(reason, count)| number(reason, count)).collect())
 }
 
-/// Nothing is heard of it.
+/// Returns true if no reports arrive from the member.
 fn is_away(member: &MemberSnapshot) -> bool {
     !matches!(member.presence, Presence::Configured | Presence::Registered)
 }
 
-/// Tasks that wait at workers, in whole ones.
+/// Returns the sum of the members' loads in tasks, rounded up.
 fn load(members: &[MemberSnapshot]) -> u64 {
     members.iter().map(|member| member.load).sum::<f64>().ceil() as u64
 }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_answered() {
+    fn unknown_telemetry_path_gets_no_answer() {
         let node = node();
         let wrong = [
             ("counters", "2"),

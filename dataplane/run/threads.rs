@@ -1,5 +1,5 @@
-//! An agent whose workers are threads of its own process: each sends its replies itself, through a transmit queue of its
-//! own, as far as the devices have so many.
+//! Agent with workers that are threads of its own process. Each sends its replies itself through its own
+//! transmit queue, if the devices have enough queues.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -8,7 +8,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = AgentConfig::load(Path::new("agent.toml"))?;
-//! // What each worker does: called once for each, the closure goes to its thread.
+//! // Called once for each worker; returns the function that its thread runs.
 //! let work = |_place| {
 //!     |request: &wedjat::role::agent::Request<'_>, reply: &mut [u8]| {
 //!         reply[..request.payload.len()].copy_from_slice(request.payload);
@@ -27,10 +27,10 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::agent::{Hired, Queues, start};
+use super::agent::{Queues, ThreadWorkers, start};
 use super::{LaunchError, Options};
 use crate::clock::ClockError;
-use crate::config::{AgentConfig, Sends};
+use crate::config::{AgentConfig, ReplyPath};
 use crate::cpus;
 use crate::io::dpdk::{Eal, Mbuf, Outlet};
 use crate::ring::{Place, Producer, RegionError, WorkerRegion, handover};
@@ -39,40 +39,42 @@ use crate::state::Counters;
 use crate::stats::AgentStats;
 use crate::worker::{self, Worker};
 
-/// An idle worker spins so long, unless told otherwise.
+/// Default time for which an idle worker spins.
 const SPIN: Duration = Duration::from_micros(50);
-/// The dispatcher, which starts in a moment, has so long to let in a worker of its own process.
+/// Time within which the dispatcher must accept a worker of its own process. The dispatcher starts soon after
+/// the worker.
 const LET_IN: Duration = Duration::from_secs(60);
-/// A worker without a queue of its own looks so often whether it is to end.
+/// Interval at which a worker without its own queue checks for a stop request.
 const NAP: Duration = Duration::from_millis(50);
 
-/// What one worker does: it writes an answer and tells its length, or gives none. It must not be slower than
-/// `worker_timeout_ms`.
+/// Function of a worker: writes a reply and returns its length, or returns `None`. It must not take longer
+/// than `worker_timeout_ms`.
 pub trait Serve: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static {}
 impl<S: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static> Serve for S {}
 
-/// The workers of an agent, as threads.
+/// Workers of an agent, as threads.
 #[derive(Clone, Debug)]
 pub struct Threads<W> {
-    /// CPUs to run on, which workers take in turn; wherever the kernel likes when there are none.
+    /// CPUs of the workers, assigned in turn. If empty, the kernel chooses.
     pub cpus: Vec<usize>,
-    /// An idle worker spins so long before it sleeps.
+    /// Time for which an idle worker spins before it sleeps.
     pub spin: Duration,
-    /// Says for each worker what it does.
+    /// Returns the function of each worker.
     pub work: W,
 }
 
 impl<W> Threads<W> {
-    /// Threads that do this, on any CPU.
+    /// Creates the options for threads on any CPU.
     pub fn new(work: W) -> Self {
         Self { cpus: Vec::new(), spin: SPIN, work }
     }
 }
 
-/// Runs the agent with all its workers until `stop` is set or the duration is over; `report` gets a line a second.
+/// Runs the agent with all its workers until `stop` is set or the duration is over. `report` gets a line per
+/// second.
 ///
 /// # Errors
-/// When it can't start, its core failed, or the devices lack queues that the configuration demands.
+/// If it cannot start, its core failed, or the devices lack queues demanded by the configuration.
 pub fn run_with<S: Serve>(
     config: &AgentConfig,
     options: &Options,
@@ -104,24 +106,24 @@ pub fn run_with<S: Serve>(
     start(config, options, &region, Some(&mut hire), stop, report)
 }
 
-/// Where a worker stands.
-enum Post {
-    /// It sends for itself.
+/// Way in which a worker's replies are sent.
+enum WorkerPost {
+    /// The worker sends them itself.
     Sends(Box<ThreadWorker<Outlet>>),
-    /// The dispatcher sends for it.
+    /// The dispatcher sends them.
     Rings { region: Arc<WorkerRegion>, place: Place, payload: usize, name: String },
 }
 
-/// Makes all workers, as many of them as there are queues for with one of their own.
+/// Creates all workers. The first ones get queues of their own, up to the number of queues.
 fn hire(
     config: &AgentConfig,
     region: &Arc<WorkerRegion>,
     (queues, signer): (Queues, Option<&Arc<Signer>>),
-    mut spawn: impl FnMut(usize, Post) -> std::io::Result<JoinHandle<()>>,
-) -> Result<Hired, LaunchError> {
+    mut spawn: impl FnMut(usize, WorkerPost) -> std::io::Result<JoinHandle<()>>,
+) -> Result<ThreadWorkers, LaunchError> {
     let (host, places) = (&config.host, config.host.places());
     let load = Arc::new(NamedLoad::new(places.len()));
-    let mut hired = Hired { load: Arc::clone(&load), ..Hired::default() };
+    let mut hired = ThreadWorkers { load: Arc::clone(&load), ..ThreadWorkers::default() };
     let senders = sets(queues, config)?;
     announce(config, senders.len());
     let mut senders = senders.into_iter();
@@ -132,12 +134,12 @@ fn hire(
                 let worker = worker.with_signer(signer.cloned());
                 hired.counters.push(worker.counters().clone());
                 hired.producers.push(Some(producer));
-                Post::Sends(Box::new(worker))
+                WorkerPost::Sends(Box::new(worker))
             }
             None => {
                 hired.producers.push(None);
                 let (region, name) = (Arc::clone(region), host.name.clone());
-                Post::Rings { region, place, payload: host.payload, name }
+                WorkerPost::Rings { region, place, payload: host.payload, name }
             }
         };
         let thread =
@@ -147,12 +149,12 @@ fn hire(
     Ok(hired)
 }
 
-/// The queues of each worker that can have one at every port.
+/// Returns the sets of queues for workers, each with one queue at every port.
 fn sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, LaunchError> {
     let wanted = config.host.places().len();
     let few = queues.iter().enumerate().min_by_key(|(_, outlets)| outlets.len());
     let (port, found) = few.map_or((0, 0), |(port, outlets)| (port, outlets.len()));
-    if config.sends == Sends::Must && found < wanted {
+    if config.sends == ReplyPath::Must && found < wanted {
         let device = config.ports[port].device.clone();
         return Err(LaunchError::Outlets { device, found, wanted });
     }
@@ -164,7 +166,7 @@ fn sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, Launch
 fn announce(config: &AgentConfig, senders: usize) {
     let workers = config.host.places().len();
     match senders {
-        0 if config.sends == Sends::Never => {
+        0 if config.sends == ReplyPath::Never => {
             log::info!("replies leave by the dispatcher, as `worker_sends` says")
         }
         senders if senders == workers => {
@@ -191,26 +193,26 @@ fn sender(
 }
 
 fn spawn(
-    post: Post,
+    post: WorkerPost,
     eal: Eal,
     cpu: Option<usize>,
     spin: Duration,
     serve: impl Serve,
 ) -> std::io::Result<JoinHandle<()>> {
     let id = match &post {
-        Post::Sends(worker) => worker.place().id,
-        Post::Rings { place, .. } => place.id,
+        WorkerPost::Sends(worker) => worker.place().id,
+        WorkerPost::Rings { place, .. } => place.id,
     };
     let work = move || {
         if let Some(cpu) = cpu {
-            // That it is there was seen at the start.
+            // The check at the start found this CPU.
             let _ = cpus::pin(cpu);
         }
-        // Without one, buffers go back to the pool one by one.
+        // Without registration, buffers return to the pool one by one.
         let _lcore = eal.register_thread().inspect_err(|error| log::warn!("worker {id}: {error}"));
         match post {
-            Post::Sends(mut worker) => worker.run(spin, serve),
-            Post::Rings { region, place, payload, name } => {
+            WorkerPost::Sends(mut worker) => worker.run(spin, serve),
+            WorkerPost::Rings { region, place, payload, name } => {
                 ring(&name, &region, place, payload, spin, serve);
             }
         }
@@ -218,7 +220,7 @@ fn spawn(
     std::thread::Builder::new().name(format!("worker-{id}")).spawn(work)
 }
 
-/// A worker for which the dispatcher sends.
+/// Runs a worker whose replies the dispatcher sends.
 fn ring(
     name: &str,
     region: &Arc<WorkerRegion>,
@@ -240,12 +242,12 @@ fn ring(
                 let request = Request { ids: task.ids(), payload: task.payload() };
                 let answered = serve(&request, &mut answer).and_then(|len| answer.get(..len));
                 if let Some(answer) = answered {
-                    // It fits: the buffer has as many bytes as an answer may.
+                    // It fits: the buffer has the maximum length of a reply.
                     let _ = task.reply(answer);
                 }
             }
             Ok(None) => {}
-            Err(worker::Gone::Stopped) => return,
+            Err(worker::Detached::Stopped) => return,
             Err(gone) => return log::error!("worker {}: {gone}", place.id),
         }
     }

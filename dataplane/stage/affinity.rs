@@ -1,37 +1,39 @@
-//! The affinity table: which member has the further packets of a task. Bounded, with a timeout, taken at start-up.
+//! Affinity table: maps multi-packet tasks to members, so that all packets of a task reach one member.
+//! Bounded, with a timeout, allocated at start-up.
 //!
-//! Sets of eight entries, chosen by a keyed hash. A new task takes an empty or expired entry, else that of a task whose last
-//! packet has passed; when all eight are live the task is refused rather than another one broken. A finished task stays
-//! until its entry is needed, since packets may overtake each other.
+//! The table has sets of eight entries. A keyed hash of the task chooses the set. A new task takes an empty
+//! or expired entry, or else the entry of a finished task, whose last packet has passed. If all eight are
+//! live, the new task is refused, because evicting a live one would break it. A finished task stays until its
+//! entry is needed: packets may overtake each other.
 //!
-//! A task of which packets are still missing is worth nothing to a worker, and its sender may never send them. So it can't
-//! keep others out: a source address has a bounded number of them, a task that times out gives its place at its member
-//! back, and a pool whose members are all full takes the place of its oldest unfinished task at once
-//! ([`AffinityTable::reclaim`]); that task's place is counted again when its last packet comes.
+//! A worker cannot use an incomplete task, and its sender may never send the rest. Three rules keep such
+//! tasks from blocking others. A source address has a bounded number of them. A timed-out task returns its
+//! credit at its member. If all members of a pool are full, the pool takes the credit of its oldest
+//! unfinished task at once ([`AffinityTable::reclaim`]). That task counts again when its last packet arrives.
 
 use std::collections::VecDeque;
 
 use crate::state::Member;
 
 const WAYS: usize = 8;
-/// Counters of unfinished tasks by source address; addresses that share one share its bound.
+/// Number of counters of unfinished tasks by source address. Addresses with the same counter share its bound.
 const SOURCES: usize = 4096;
 
-/// Unfinished tasks of a pool that comes while the node runs.
+/// Capacity for unfinished tasks of a pool added at run time.
 const NEW_POOL: usize = 1 << 14;
 
-/// What names a multi-packet task.
+/// Identity of a multi-packet task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
     /// Pool id.
     pub pool: u16,
-    /// The client's port.
+    /// Client's port.
     pub src_port: u16,
-    /// The client's address; 32 bits of a keyed hash of an IPv6 address.
+    /// Client's address; for IPv6, 32 bits of a keyed hash of the address.
     pub src: u32,
-    /// Application id, 0 without the extension.
+    /// Application id; 0 without the extension.
     pub app: u32,
-    /// Sequence number: the full one with the extension, else its low 16 bits.
+    /// Sequence number: the full one with the extension, otherwise its low 16 bits.
     pub seq: u32,
 }
 
@@ -55,13 +57,13 @@ struct AffinityEntry {
     member: Member,
     /// Index of the pool.
     pool: u16,
-    /// The last packet has passed.
+    /// True if the last packet has passed.
     finished: bool,
-    /// It has a place at its member: it counts as outstanding there.
+    /// True if the task has a credit at its member: it counts as outstanding there.
     placed: bool,
-    /// Ticks of the last packet seen; 0 is an empty entry.
+    /// Time of the last packet in ticks; 0 for an empty entry.
     seen: u64,
-    /// Tells this task from others that had the entry before.
+    /// Number that distinguishes the task from its predecessors in this entry.
     number: u32,
 }
 
@@ -77,41 +79,41 @@ const EMPTY: AffinityEntry = AffinityEntry {
 
 /// An unfinished task.
 #[derive(Clone, Copy, Debug)]
-struct Unfinished {
-    /// Its entry's index over all sets.
+struct UnfinishedTask {
+    /// Index of the task's entry over all sets.
     at: u32,
     number: u32,
-    /// When to see whether its packets have come on, in ticks.
+    /// Time of the next check for further packets, in ticks.
     due: u64,
 }
 
-/// A pool's unfinished tasks, the oldest first, among some that are finished or gone by now.
+/// Unfinished tasks of a pool, oldest first, and some tasks finished or removed by now.
 #[derive(Debug)]
 pub struct PoolQueue {
-    tasks: VecDeque<Unfinished>,
-    /// So many at the front have no place any more.
+    tasks: VecDeque<UnfinishedTask>,
+    /// Number of tasks at the front that have lost their credit.
     reclaimed: usize,
 }
 
-/// A task whose packets have a member.
+/// Member of a multi-packet task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct AssignedTask {
     /// The member.
     pub member: Member,
-    /// The task is complete with this packet and had lost its place: it counts as outstanding anew.
+    /// True if this packet completes a task that had lost its credit. The task counts as outstanding again.
     pub replaced: bool,
 }
 
-/// Why a task is not noted.
+/// Reason why a task is not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Its set is full of live tasks.
+pub enum TrackRefusal {
+    /// All entries of its set hold live tasks.
     Full,
-    /// Its source has too many tasks whose packets are missing.
+    /// Its source has too many incomplete tasks.
     Source,
 }
 
-/// One core's multi-packet tasks.
+/// Multi-packet tasks of one core.
 #[derive(Debug)]
 pub struct AffinityTable {
     sets: Box<[[AffinityEntry; WAYS]]>,
@@ -119,16 +121,16 @@ pub struct AffinityTable {
     seed: u64,
     sources: Box<[u32]>,
     per_source: u32,
-    /// One for each pool, by index.
+    /// Unfinished tasks of each pool, by index.
     queues: Vec<PoolQueue>,
-    /// Places that tasks lost when their entry was needed, to be told by [`AffinityTable::expire`].
+    /// Credits of removed tasks, to be returned by [`AffinityTable::expire`].
     lost: Vec<(usize, Member)>,
     number: u32,
 }
 
 impl AffinityTable {
-    /// Room for about `capacity` tasks of `pools` pools, rounded up to a power of two, each forgotten when no packet of
-    /// it came for `timeout_ticks`. `seed` keys the hash.
+    /// Creates a table for about `capacity` tasks of `pools` pools, rounded up to a power of two. A task
+    /// expires after `timeout_ticks` without a packet. `seed` keys the hash.
     #[must_use]
     pub fn new(capacity: usize, timeout_ticks: u64, pools: usize, seed: u64) -> Self {
         let sets = capacity.div_ceil(WAYS).next_power_of_two();
@@ -146,23 +148,25 @@ impl AffinityTable {
         }
     }
 
-    /// Where the unfinished tasks of one more pool are kept: those beyond so many are told of when their room is needed.
+    /// Allocates the queue of unfinished tasks for one more pool. A task that leaves a full queue returns its
+    /// credit only when its entry is needed.
     #[must_use]
     pub fn queue_of_a_pool() -> PoolQueue {
         PoolQueue { tasks: VecDeque::with_capacity(NEW_POOL), reclaimed: 0 }
     }
 
-    /// Has one more pool, the last by index; it takes no memory below the number of pools that it was given room for.
+    /// Adds a pool, the last by index. Allocates nothing up to the number of pools given to
+    /// [`AffinityTable::make_room`].
     pub fn add_pool(&mut self, queue: PoolQueue) {
         self.queues.push(queue);
     }
 
-    /// Takes memory for so many pools.
+    /// Reserves memory for `pools` pools.
     pub fn make_room(&mut self, pools: usize) {
         self.queues.reserve(pools.saturating_sub(self.queues.len()));
     }
 
-    /// Forgets all tasks that a member has; it gives back no places, for it is gone.
+    /// Removes all tasks of a member. Their credits are not returned: the member is gone.
     pub fn forget_member(&mut self, pool: usize, member: Member) {
         self.lost.retain(|&lost| lost != (pool, member));
         for at in 0..(WAYS * self.sets.len()) as u32 {
@@ -177,7 +181,7 @@ impl AffinityTable {
         }
     }
 
-    /// A source address may have so many tasks whose packets are missing.
+    /// Sets the maximum number of incomplete tasks per source address.
     pub fn set_per_source(&mut self, tasks: usize) {
         self.per_source = u32::try_from(tasks).unwrap_or(u32::MAX);
     }
@@ -195,8 +199,8 @@ impl AffinityTable {
         &mut self.sets[at as usize / WAYS][at as usize % WAYS]
     }
 
-    /// The member that has the task's earlier packets. `last`: this packet is the task's last.
-    pub fn find(&mut self, key: Key, last: bool, now: u64) -> Option<Found> {
+    /// Returns the member of the task's earlier packets. `last` is true for the last packet of the task.
+    pub fn find(&mut self, key: Key, last: bool, now: u64) -> Option<AssignedTask> {
         let timeout = self.timeout_ticks;
         let set = self.set_of(key);
         let entry = self.sets[set].iter_mut().find(|entry| {
@@ -206,26 +210,26 @@ impl AffinityTable {
         let finishes = last && !entry.finished;
         entry.finished |= last;
         let replaced = finishes && !std::mem::replace(&mut entry.placed, true);
-        let found = Found { member: entry.member, replaced };
+        let found = AssignedTask { member: entry.member, replaced };
         if finishes {
             *self.source(key.src) -= 1;
         }
         Some(found)
     }
 
-    /// There is room for this task.
+    /// Checks that the table has room for a task.
     ///
     /// # Errors
-    /// Why there is none.
-    pub fn check_room(&mut self, key: Key, now: u64) -> Result<(), Refused> {
+    /// The reason if it has none.
+    pub fn check_room(&mut self, key: Key, now: u64) -> Result<(), TrackRefusal> {
         let per_source = self.per_source;
         if *self.source(key.src) >= per_source {
-            return Err(Refused::Source);
+            return Err(TrackRefusal::Source);
         }
-        self.free_entry(key, now).map(|_| ()).ok_or(Refused::Full)
+        self.free_entry(key, now).map(|_| ()).ok_or(TrackRefusal::Full)
     }
 
-    /// Index over all sets of a entry for a new task.
+    /// Returns the index, over all sets, of an entry for a new task.
     fn free_entry(&self, key: Key, now: u64) -> Option<u32> {
         let timeout = self.timeout_ticks;
         let free =
@@ -239,7 +243,7 @@ impl AffinityTable {
         Some((WAYS * index + at) as u32)
     }
 
-    /// Notes the member of a pool's new task, which has a place there; false when there is no room.
+    /// Records the member of a pool's new task, which has a credit there. Returns false if there is no room.
     pub fn insert(&mut self, key: Key, pool: usize, member: Member, now: u64) -> bool {
         let Some(at) = self.free_entry(key, now) else {
             return false;
@@ -259,15 +263,15 @@ impl AffinityTable {
         *self.source(key.src) += 1;
         let Some(queue) = self.queues.get_mut(pool) else { return true };
         if queue.tasks.len() == queue.tasks.capacity() {
-            // Whoever was in front gives its place back when its entry is needed.
+            // The front task returns its credit when its entry is needed.
             queue.tasks.pop_front();
             queue.reclaimed = queue.reclaimed.saturating_sub(1);
         }
-        queue.tasks.push_back(Unfinished { at, number, due });
+        queue.tasks.push_back(UnfinishedTask { at, number, due });
         true
     }
 
-    /// Empties a entry; an unfinished task gives back what it has.
+    /// Empties an entry. An unfinished task returns its credit and its share of the source's bound.
     fn forget(&mut self, at: u32) {
         let entry = *self.entry(at);
         if entry.seen == 0 || entry.finished {
@@ -280,11 +284,12 @@ impl AffinityTable {
         *self.entry(at) = EMPTY;
     }
 
-    /// Takes the place of the pool's oldest unfinished task, at this member, for another task.
+    /// Takes the credit of the pool's oldest unfinished task for another task. Returns the member of the
+    /// credit.
     pub fn reclaim(&mut self, pool: usize) -> Option<Member> {
         loop {
             let queue = self.queues.get_mut(pool)?;
-            let &Unfinished { at, number, .. } = queue.tasks.get(queue.reclaimed)?;
+            let &UnfinishedTask { at, number, .. } = queue.tasks.get(queue.reclaimed)?;
             queue.reclaimed += 1;
             let entry = self.entry(at);
             if entry.number == number && entry.seen != 0 && !entry.finished && entry.placed {
@@ -294,14 +299,14 @@ impl AffinityTable {
         }
     }
 
-    /// The next place that an unfinished task has given up, because its packets did not come in time: index of the pool,
+    /// Returns the next credit of an unfinished task whose packets did not arrive in time: index of the pool,
     /// and member.
     pub fn expire(&mut self, now: u64) -> Option<(usize, Member)> {
         let timeout = self.timeout_ticks;
         for pool in 0..self.queues.len() {
             while self.lost.is_empty() {
                 let queue = &mut self.queues[pool];
-                let Some(&Unfinished { at, number, due }) = queue.tasks.front() else { break };
+                let Some(&UnfinishedTask { at, number, due }) = queue.tasks.front() else { break };
                 if due >= now {
                     break;
                 }
@@ -314,8 +319,8 @@ impl AffinityTable {
                 let due = entry.seen.saturating_add(timeout);
                 match due < now {
                     true => self.forget(at),
-                    // Its packets come on.
-                    false => self.queues[pool].tasks.push_back(Unfinished { at, number, due }),
+                    // The task still receives packets.
+                    false => self.queues[pool].tasks.push_back(UnfinishedTask { at, number, due }),
                 }
             }
         }
@@ -335,12 +340,12 @@ mod tests {
         AffinityTable::new(capacity, 100, 2, 7)
     }
 
-    fn member(found: Option<Found>) -> Option<Member> {
+    fn member(found: Option<AssignedTask>) -> Option<Member> {
         found.map(|found| found.member)
     }
 
     #[test]
-    fn packets_of_a_task_find_its_member_until_the_timeout() {
+    fn packets_find_their_member_until_the_timeout() {
         let mut table = table(64);
         assert!(table.insert(key(1), 0, Member(7), 10));
         assert_eq!(member(table.find(key(1), false, 60)), Some(Member(7)));
@@ -358,13 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_takes_finished_and_expired_entries_and_breaks_no_live_task() {
+    fn full_set_evicts_only_finished_and_expired() {
         let mut table = table(8); // one set
         for seq in 0..8 {
             assert!(table.insert(key(seq), 0, Member(seq as u16), 10));
         }
         assert!(!table.insert(key(8), 0, Member(8), 20));
-        assert_eq!(table.check_room(key(8), 20), Err(Refused::Full));
+        assert_eq!(table.check_room(key(8), 20), Err(TrackRefusal::Full));
         table.find(key(3), true, 21);
         assert!(table.insert(key(8), 0, Member(8), 22));
         assert_eq!(table.find(key(3), false, 23), None);
@@ -376,13 +381,13 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_are_never_completed_give_their_places_back_once() {
+    fn incomplete_tasks_return_their_places_once() {
         let mut table = table(64);
         for seq in 0..4 {
             table.insert(key(seq), (seq % 2) as usize, Member(seq as u16), 10);
         }
-        table.find(key(0), true, 20); // complete: its reply gives its place back
-        table.find(key(1), false, 90); // goes on
+        table.find(key(0), true, 20); // complete: its reply returns the credit
+        table.find(key(1), false, 90); // still receives packets
         let mut expired = |now| {
             let mut all: Vec<_> = std::iter::from_fn(|| table.expire(now)).collect();
             all.sort_unstable();
@@ -396,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_unfinished_task_lends_its_place_and_gets_one_back_when_it_is_complete() {
+    fn oldest_unfinished_task_lends_its_place() {
         let mut table = table(64);
         for seq in 0..3 {
             table.insert(key(seq), 1, Member(seq as u16), 10);
@@ -409,9 +414,9 @@ mod tests {
         let found = table.find(key(1), false, 12).unwrap();
         assert!(!found.replaced);
         let found = table.find(key(1), true, 13).unwrap();
-        assert_eq!(found, Found { member: Member(1), replaced: true });
+        assert_eq!(found, AssignedTask { member: Member(1), replaced: true });
         assert!(!table.find(key(1), true, 14).unwrap().replaced, "once");
-        // What has no place has none to give back.
+        // A task without a credit has none to return.
         assert_eq!(table.expire(500), None);
         table.insert(key(9), 1, Member(9), 600);
         assert_eq!(table.reclaim(1), Some(Member(9)));
@@ -425,13 +430,13 @@ mod tests {
             assert_eq!(table.check_room(key(seq), 10), Ok(()));
             table.insert(key(seq), 0, Member(0), 10);
         }
-        assert_eq!(table.check_room(key(2), 10), Err(Refused::Source));
+        assert_eq!(table.check_room(key(2), 10), Err(TrackRefusal::Source));
         let other = Key { src: 0x0A00_0103, ..key(2) };
         assert_eq!(table.check_room(other, 10), Ok(()));
         table.find(key(0), true, 11);
         assert_eq!(table.check_room(key(2), 11), Ok(()));
         table.insert(key(2), 0, Member(0), 11);
-        assert_eq!(table.check_room(key(3), 12), Err(Refused::Source));
+        assert_eq!(table.check_room(key(3), 12), Err(TrackRefusal::Source));
         while table.expire(1_000).is_some() {}
         assert_eq!(table.check_room(key(3), 1_000), Ok(()));
     }

@@ -1,12 +1,14 @@
-//! Pools with a key: what their workers' servers say is believed with a right tag only, and once.
+//! Authentication of replies: a pool with a key accepts messages of its workers' servers only with a valid
+//! tag, and only once.
 //!
-//! A sequence that was seen is remembered in a window of [`WINDOW`] sequences for each worker, which all cores share:
-//! `WORDS` words, each a lap (the sequence divided by [`WINDOW`]) and a bit for each of `SPAN` sequences of that lap.
-//! A sequence of the word's lap sets its bit, one of a later lap takes the word over, and one of an earlier lap is too
-//! old. Each is one compare-and-swap, so that of several cores that get the same packet one believes it, and none waits.
+//! Each worker has a window of [`WINDOW`] sequences, shared by all cores. A window has `WORDS` words. A word
+//! consists of a lap (the sequence divided by [`WINDOW`]) and one bit for each of `SPAN` sequences of that
+//! lap. A sequence of the word's lap sets its bit. A sequence of a later lap replaces the word. A sequence of
+//! an earlier lap is too old. Each case is one compare-and-swap. So if several cores get the same packet, one
+//! accepts it and none waits.
 //!
-//! A word alone would believe for long what was held back on its way, where no later sequence has taken it over. So a
-//! window also knows about how far its worker's clock is, by a word that is written once a second.
+//! A word alone would accept a packet long after its sending, if no later sequence has replaced the word. So
+//! a window also holds the approximate clock of its worker, in a word written once per second.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -20,27 +22,28 @@ use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::state::Member;
 use crate::wire::auth::{
-    self, Addresses, BEHIND_MAX, BLOCKS_V6, Key, OLD_MAX, SPAN, Signed, WINDOW,
+    self, Addresses, BEHIND_MAX, BLOCKS_V6, Key, OLD_MAX, SPAN, SignedPacket, WINDOW,
 };
 use crate::wire::checksum::ChecksumDelta;
 use crate::wire::{ether, task, udp};
 
-/// Words for each worker.
+/// Number of words per worker.
 const WORDS: usize = (WINDOW / SPAN) as usize;
-/// Laps fill the rest of a word.
+/// Largest lap. Laps fill the rest of a word.
 const LAP_MAX: u64 = (1 << (u64::BITS as u64 - SPAN)) - 1;
 
-/// A number that cores share. The window's step is generic over it, so that loom runs the code that the cores run.
-pub(super) trait Word {
+/// Number shared between cores. The window's step is generic over it, so that loom runs the code of the
+/// cores.
+pub(super) trait SharedWord {
     fn load(&self) -> u64;
-    /// Puts `new` in the place of `old`, or says what is there.
+    /// Replaces `old` by `new`, or returns the current value.
     fn exchange(&self, old: u64, new: u64) -> Result<u64, u64>;
 }
 
-impl Word for AtomicU64 {
+impl SharedWord for AtomicU64 {
     #[inline]
     fn load(&self) -> u64 {
-        self.load(Relaxed) // nothing else is read by what it says
+        self.load(Relaxed) // no other memory access depends on the value
     }
 
     #[inline]
@@ -49,9 +52,9 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Notes the sequence at this place of this lap; true for the first to do so.
+/// Records the sequence at bit `place` of this lap. Returns true for the first caller.
 #[inline]
-pub(super) fn note(word: &impl Word, lap: u64, place: u64) -> bool {
+pub(super) fn note(word: &impl SharedWord, lap: u64, place: u64) -> bool {
     let bit = 1 << place;
     let mut seen = word.load();
     loop {
@@ -67,26 +70,26 @@ pub(super) fn note(word: &impl Word, lap: u64, place: u64) -> bool {
     }
 }
 
-/// Each on a line of its own.
+/// A value on its own cache line.
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// The sequences that were seen of one worker.
+/// Sequences received from one worker.
 struct Window {
     words: Line<[AtomicU64; WORDS]>,
-    /// The newest, or one that is older by at most [`BEHIND_MAX`].
+    /// Newest sequence, or one older by at most [`BEHIND_MAX`].
     newest: Line<AtomicU64>,
 }
 
 impl Window {
-    /// One to which all sequences before this one, and the rest of its lap, are too old.
+    /// Creates a window. It refuses all sequences before `first`, and the rest of that lap.
     fn starting(first: u64) -> Self {
         let word = (first / WINDOW).min(LAP_MAX) << SPAN | ((1 << SPAN) - 1);
         let words = Line(std::array::from_fn(|_| AtomicU64::new(word)));
         Self { words, newest: Line(AtomicU64::new(first)) }
     }
 
-    /// Notes a sequence; true when it is new.
+    /// Records a sequence. Returns true if it is new.
     #[inline]
     fn note(&self, sequence: u64) -> bool {
         let (lap, within) = (sequence / WINDOW, sequence % WINDOW);
@@ -101,10 +104,10 @@ impl Window {
     }
 }
 
-/// A pool's key, and what was seen of its workers.
+/// Key of a pool, and the sequences received from its workers.
 pub struct ReplyAuthenticator {
     key: Key,
-    /// By member.
+    /// Windows by member.
     windows: Box<[Window]>,
 }
 
@@ -117,21 +120,21 @@ impl fmt::Debug for ReplyAuthenticator {
 }
 
 impl ReplyAuthenticator {
-    /// Of a pool with so many members, for sequences from `first` on.
+    /// Creates the authenticator of a pool with `members` members. Accepts sequences from `first` on.
     #[must_use]
     pub fn new(key: Key, members: usize, first: u64) -> Self {
         Self { key, windows: (0..members).map(|_| Window::starting(first)).collect() }
     }
 
-    /// Whether the member has said this, and for the first time.
+    /// Checks the tag of a member's packet, and that its sequence is new.
     #[inline]
     fn admit<const BLOCKS: usize>(
         &self,
         member: Member,
-        signed: &Signed<BLOCKS>,
+        signed: &SignedPacket<BLOCKS>,
         tag: u64,
     ) -> Result<(), DropReason> {
-        // Numbers are compared in one instruction, whatever they are.
+        // One instruction compares the numbers, whatever their values.
         if tag != signed.tag {
             return Err(DropReason::AuthTag);
         }
@@ -139,23 +142,24 @@ impl ReplyAuthenticator {
         if new { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 
-    /// Whether the member has said this, for the first time, in a packet that claims it.
+    /// Computes and checks the tag of one packet, and checks that its sequence is new. `None` is a packet too
+    /// short for a tag.
     #[inline]
     fn admit_one<const BLOCKS: usize>(
         &self,
         member: Member,
-        signed: Option<Signed<BLOCKS>>,
+        signed: Option<SignedPacket<BLOCKS>>,
     ) -> Result<(), DropReason> {
         let signed = signed.ok_or(DropReason::TaskShort)?;
         self.admit(member, &signed, self.key.tag(&signed.claim))
     }
 
-    /// Judges what a burst's packets claim, in order: for each its member, and what it came with. Says which of them are
-    /// not believed, and why.
+    /// Checks the signed packets of a burst, in order, each with its member. Returns the index of each
+    /// refused packet, with the reason.
     #[inline]
     pub(super) fn judge<const BLOCKS: usize>(
         &self,
-        claims: &[(Member, Signed<BLOCKS>)],
+        claims: &[(Member, SignedPacket<BLOCKS>)],
     ) -> ArrayVec<(usize, DropReason), BURST> {
         let tags = self.key.tags(claims.iter().map(|(_, signed)| &signed.claim));
         let mut refused = ArrayVec::new();
@@ -168,24 +172,26 @@ impl ReplyAuthenticator {
     }
 }
 
-/// What a frame over IPv4 claims, whose payload begins at `at`; none when it ends too soon.
+/// Reads the signed values of an IPv4 frame whose payload begins at `at`. Returns `None` if the frame is too
+/// short.
 #[inline]
-pub(super) fn claim(frame: &[u8], at: usize) -> Option<Signed> {
-    Signed::read(&auth::addresses_in(&frame[ether::LEN..]), &frame[at..])
+pub(super) fn claim(frame: &[u8], at: usize) -> Option<SignedPacket> {
+    SignedPacket::read(&auth::addresses_in(&frame[ether::LEN..]), &frame[at..])
 }
 
-/// The same of a frame over IPv6.
+/// Like [`claim`], for an IPv6 frame.
 #[inline]
-pub(super) fn claim_v6(frame: &[u8], at: usize) -> Option<Signed<BLOCKS_V6>> {
-    Signed::read(&auth::addresses_in_v6(&frame[ether::LEN..]), &frame[at..])
+pub(super) fn claim_v6(frame: &[u8], at: usize) -> Option<SignedPacket<BLOCKS_V6>> {
+    SignedPacket::read(&auth::addresses_in_v6(&frame[ether::LEN..]), &frame[at..])
 }
 
-/// Whether what came to a port in a worker's name is its server's own word: pools without a key ask for no proof.
+/// Checks that a packet in a worker's name comes from the worker's server. Pools without a key require no
+/// proof.
 ///
 /// # Errors
-/// The reason for which it is not believed.
+/// The reason for the refusal.
 #[inline]
-pub(super) fn believe(
+pub(super) fn verify(
     network: &Network,
     port: usize,
     worker: &Worker,
@@ -205,8 +211,8 @@ pub(super) fn believe(
     }
 }
 
-/// Signs what has become of an authenticated packet that is now the node's own: under the sequence that it came with, so
-/// that its receiver knows which of its packets is meant.
+/// Signs the answer made from an authenticated packet. The answer keeps the packet's sequence, so that the
+/// receiver can match the two.
 #[cold]
 pub(super) fn sign_answer(network: &Network, port: usize, pool: u16, frame: &mut [u8], at: usize) {
     let Some(authenticator) = network.authenticator(port, usize::from(pool)) else {
@@ -219,7 +225,7 @@ pub(super) fn sign_answer(network: &Network, port: usize, pool: u16, frame: &mut
     }
 }
 
-/// Signs a frame with these addresses anew, under the sequence that it has.
+/// Signs a frame with these addresses again, under its present sequence.
 fn sign_again<const BLOCKS: usize>(
     key: &Key,
     addresses: &impl Addresses<BLOCKS>,
@@ -227,11 +233,11 @@ fn sign_again<const BLOCKS: usize>(
     at: usize,
 ) {
     let (head, payload) = frame.split_at_mut(at + udp::LEN);
-    let Some(before) = Signed::read(addresses, payload) else {
+    let Some(before) = SignedPacket::read(addresses, payload) else {
         return;
     };
     key.sign(addresses, payload, before.sequence);
-    let Some(after) = Signed::read(addresses, payload) else {
+    let Some(after) = SignedPacket::read(addresses, payload) else {
         return;
     };
     // The tag is at an odd offset.

@@ -1,11 +1,12 @@
-//! Replies, what servers say of their workers, leaves of their pools, ARP and neighbour discovery into the state; chooses nothing.
+//! Applies replies, messages of workers, signals of leaves, ARP and neighbour discovery to the state. Chooses
+//! no members.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::fabric::{Age, set_idle};
 use super::network::{Network, PortAddress, Server, Side, Worker};
 use super::parse::{Packet, PacketKind};
-use super::{Newcomer, Stages, Verdict, auth, rewrite, v6};
+use super::{Stages, UnknownWorker, Verdict, auth, rewrite, v6};
 use crate::io::Buf;
 use crate::limits::WORKER_ID_MAX;
 use crate::policy::{self, Reports};
@@ -17,7 +18,8 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::{ipv4, ipv6, ndp};
 
-/// Takes what replies, registrations and ARP packets say. Refused and used-up packets get their verdict here.
+/// Applies the replies, registrations, signals and ARP packets of a burst. Sets the verdicts of refused and
+/// consumed packets.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -79,12 +81,12 @@ fn reply(
     let answer = Answer::of(&stages.network, frame, parsed)?;
     let worker = sender(&stages.network, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
-    auth::believe(&stages.network, port, &worker, frame, parsed)?;
+    auth::verify(&stages.network, port, &worker, frame, parsed)?;
     take(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
     Ok(())
 }
 
-/// What a reply says, and where it comes from.
+/// Values and source of a worker's reply or message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     src: u32,
@@ -95,7 +97,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Reads the reply in a frame, whose source has a number if it has an IPv6 address.
+    /// Reads the reply in a frame. An IPv6 source is replaced by the number of its server.
     fn of(network: &Network, frame: &[u8], parsed: &Packet) -> Result<Self, DropReason> {
         let packet = &frame[ether::LEN..];
         match network.v6().filter(|_| parsed.is_v6) {
@@ -108,10 +110,10 @@ impl Answer {
         }
     }
 
-    /// Reads the reply in a UDP payload that came from `src`.
+    /// Reads the reply in a UDP payload from `src`.
     ///
     /// # Errors
-    /// When it is none.
+    /// If the payload has no valid header.
     #[inline(always)]
     pub(super) fn read(src: u32, payload: &[u8]) -> Result<Self, DropReason> {
         let header = Header::parse(payload)?;
@@ -125,7 +127,7 @@ impl Answer {
     }
 }
 
-/// Takes what a reply of this worker reports.
+/// Applies the load report in a worker's reply.
 #[inline]
 pub(super) fn take(stages: &mut Stages, worker: &Worker, load: Load, service_ns: u32) {
     let pool = usize::from(worker.pool);
@@ -143,10 +145,11 @@ pub(super) fn take(stages: &mut Stages, worker: &Worker, load: Load, service_ns:
     }
 }
 
-/// Where clients are, too, a server's word comes from its MAC address: anybody there can write its address as the source.
+/// Checks that a server's packet comes from the server's MAC address, on a port with clients and workers. Any
+/// host there can forge the server's IP address.
 ///
 /// # Errors
-/// When it comes from another or by another port, or nobody knows where the server is.
+/// If the packet comes from another MAC address or port, or the server's MAC address is not known.
 #[inline]
 pub(super) fn is_from_server(
     network: &Network,
@@ -164,7 +167,8 @@ pub(super) fn is_from_server(
     }
 }
 
-/// A frame that came to this port has the server's MAC address as its source, as far as that is known.
+/// Returns true if this port leads to the server, and the frame comes from the server's MAC address. Returns
+/// false for an unknown MAC address.
 #[inline(always)]
 pub(super) fn is_sent_by(
     server: &Server,
@@ -176,7 +180,7 @@ pub(super) fn is_sent_by(
     usize::from(server.port) == port && mac.is_some_and(|mac| ether::is_from(frame, mac))
 }
 
-/// Takes a server's word that a worker is there and what it has to do, and answers if it is the first.
+/// Handles a worker's registration or keep-alive and its load. Answers registrations.
 #[cold]
 fn presence(
     stages: &mut Stages,
@@ -187,14 +191,14 @@ fn presence(
     let answer = Answer::of(&stages.network, frame, parsed)?;
     let worker = sender(&stages.network, &answer).inspect_err(|reason| {
         if *reason == DropReason::UnknownWorker {
-            tell_of_newcomer(stages, &answer);
+            note_unknown_worker(stages, &answer);
         }
     })?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     if !stages.network.server(worker.server).registers {
         return Err(DropReason::RegistrationOff);
     }
-    auth::believe(&stages.network, port, &worker, frame, parsed)?;
+    auth::verify(&stages.network, port, &worker, frame, parsed)?;
     note_alive(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
     if parsed.kind == PacketKind::KeepAlive {
         stages.counters.add(Counter::KeepAlives, 1);
@@ -212,7 +216,7 @@ fn presence(
     Ok(Verdict::Answer)
 }
 
-/// A worker that says itself whether it is there is, and has so many tasks.
+/// Records that a worker is alive, and its load. Registers the worker if its server's workers register.
 pub(super) fn note_alive(stages: &mut Stages, worker: &Worker, load: Load, service_ns: u32) {
     let (pool, member) = (usize::from(worker.pool), worker.member);
     let dispatcher = &mut stages.dispatchers[pool];
@@ -225,7 +229,8 @@ pub(super) fn note_alive(stages: &mut Stages, worker: &Worker, load: Load, servi
     stages.freed = true;
 }
 
-/// Takes a server's word on a worker's queue, unless a newer one came before, or it answers a question that nobody waits for.
+/// Handles a worker's queue report or probe answer. Ignores reports older than an accepted one, and answers
+/// for which no task waits.
 #[cold]
 fn queue_report(
     stages: &mut Stages,
@@ -245,7 +250,7 @@ fn queue_report(
     if answers && !stages.dispatchers[pool].asks() {
         return Err(DropReason::QueueReportOff);
     }
-    auth::believe(&stages.network, port, &worker, frame, parsed)?;
+    auth::verify(&stages.network, port, &worker, frame, parsed)?;
     if answers {
         let answer = stages.dispatchers[pool].answer(member, number, answer.queue.into());
         let is_late = answer == policy::Answer::Late;
@@ -266,21 +271,21 @@ fn queue_report(
     Ok(Verdict::Consumed)
 }
 
-/// Notes who said that it is there, if somebody wants to know: as many as there is room for.
-fn tell_of_newcomer(stages: &Stages, answer: &Answer) {
+/// Queues an unknown worker that registers, if the queue is set and has room.
+fn note_unknown_worker(stages: &Stages, answer: &Answer) {
     if let Some(newcomers) = &stages.newcomers
         && answer.worker <= WORKER_ID_MAX
         && answer.src != v6::NOBODY
     {
         let Answer { src: server, worker, pool, .. } = *answer;
-        let _ = newcomers.push(Newcomer { server, worker, pool });
+        let _ = newcomers.push(UnknownWorker { server, worker, pool });
     }
 }
 
-/// The worker that a reply comes from.
+/// Returns the worker that sent a reply.
 ///
 /// # Errors
-/// The reason for which it is not believed.
+/// The reason for the refusal.
 #[inline(always)]
 pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropReason> {
     let worker = network.worker(answer.worker).ok_or(DropReason::UnknownWorker)?;
@@ -293,7 +298,7 @@ pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropR
     Ok(worker)
 }
 
-/// The address that a frame's packet comes from.
+/// Returns the source address of a frame's packet.
 fn source(frame: &[u8], parsed: &Packet) -> IpAddr {
     let packet = &frame[ether::LEN..];
     match parsed.is_v6 {
@@ -302,7 +307,7 @@ fn source(frame: &[u8], parsed: &Packet) -> IpAddr {
     }
 }
 
-/// Takes a leaf's word about a pool.
+/// Handles a leaf's signal about a pool.
 #[cold]
 fn signal(
     stages: &mut Stages,
@@ -335,8 +340,9 @@ fn signal(
     dispatcher.view().note_signal(member, class);
     let tasks = (u64::from(service_ns) * u64::from(class) + (1 << 15)) >> 16;
     dispatcher.view_mut().set_outstanding(member, tasks.min(1 << 30) as u32);
-    // A spine that begins may have less of it in mind than the leaf has from before; and more, that is under way to it.
-    let is_more = || u64::from(service_ns) > dispatcher.view().estimate(member);
+    // A starting spine may estimate too little: the leaf still has earlier tasks. It may also estimate more,
+    // for tasks in flight to the leaf; then its estimate stays.
+    let is_more = || u64::from(service_ns) > dispatcher.view().estimated_load(member);
     if header.code == Code::LoadUpdate || age == Age::Back || age == Age::First && is_more() {
         dispatcher.refresh(&Report::new(member, Load(service_ns), 0));
     }
@@ -344,14 +350,14 @@ fn signal(
         Code::IdleAdd | Code::IdleRemove => {
             let is_idle = header.code == Code::IdleAdd;
             set_idle(dispatcher, member, is_idle);
-            fabric.tell_idle(pool, member, is_idle);
+            fabric.publish_idle(pool, member, is_idle);
         }
         _ => {}
     }
     Ok(Verdict::Consumed)
 }
 
-/// Takes a spine's word that it is alive.
+/// Handles a spine's heartbeat.
 #[cold]
 fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Verdict, DropReason> {
     let header = Header::parse(parsed.payload(frame))?;
@@ -364,15 +370,15 @@ fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Ver
     Ok(Verdict::Consumed)
 }
 
-/// Answers an ARP packet and learns from it (RFC 826), but only where somebody whom the node has a place for is: whoever
-/// merely speaks is answered and forgotten.
+/// Answers an ARP packet and learns from it (RFC 826). Learns only about hosts with an entry in the neighbour
+/// table: other senders are answered and not recorded.
 #[cold]
 fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropReason> {
     let address = stages.network.port(port);
     let packet = arp::Packet::parse(frame)?;
     let heard = learn_sender(stages, port, &packet);
     let is_own = packet.target == address.ip
-        || is_service_there(stages, address, Ipv4Addr::from_bits(packet.target));
+        || is_service_address(stages, address, Ipv4Addr::from_bits(packet.target));
     if is_own && packet.operation == Operation::Request {
         packet.answer(address.mac).emit(frame, packet.sender_mac);
         return Ok(Verdict::Answer);
@@ -384,12 +390,13 @@ fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropRe
     }
 }
 
-/// Hosts behind this port may ask who has the address, since it is a service address of the node's.
-fn is_service_there(stages: &Stages, port: &PortAddress, address: impl Into<IpAddr>) -> bool {
+/// Returns true if hosts behind this port may resolve the address: the port has clients, and the address is a
+/// service address of the node.
+fn is_service_address(stages: &Stages, port: &PortAddress, address: impl Into<IpAddr>) -> bool {
     port.side.has_clients() && stages.network.is_service(address.into())
 }
 
-/// Takes what an ARP packet says of its sender, if that has a place among the neighbours.
+/// Learns the sender of an ARP packet, if it has an entry in the neighbour table.
 fn learn_sender(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<LearnOutcome> {
     let (network, neighbours) = (&stages.network, &stages.neighbours);
     let credible = network.port(port).reaches(packet.sender)
@@ -399,7 +406,7 @@ fn learn_sender(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<Le
     Some(neighbours.learn(slot, packet.sender_mac, stages.now_ms()))
 }
 
-/// Answers a question of neighbour discovery, or takes what a message says (RFC 4861), as [`arp()`] does.
+/// Answers a neighbour solicitation, or learns from a message (RFC 4861), like [`arp()`].
 #[cold]
 fn neighbour_discovery<B: Buf>(
     stages: &Stages,
@@ -412,10 +419,10 @@ fn neighbour_discovery<B: Buf>(
     let (message, from) = (ndp::Packet::parse(frame)?, ether::src(frame));
     let heard = learn_speaker(stages, port, &message, from);
     let is_own = message.target == own.ip
-        || is_service_there(stages, address, Ipv6Addr::from_bits(message.target));
+        || is_service_address(stages, address, Ipv6Addr::from_bits(message.target));
     if is_own && message.operation == ndp::Operation::Solicitation {
         let (answer, to) = message.answer(address.mac, from);
-        // A frame that can't become so long came in a buffer that is too small for any.
+        // Resizing fails only in a buffer too small for any answer.
         if !packet.resize(ndp::FRAME_LEN) {
             return Err(DropReason::NdMalformed);
         }
@@ -429,7 +436,8 @@ fn neighbour_discovery<B: Buf>(
     }
 }
 
-/// Takes what a message says of its speaker, or of whom it tells, if that has a place among the neighbours.
+/// Learns the sender of a solicitation or the host of an advertisement, if it has an entry in the neighbour
+/// table.
 fn learn_speaker(
     stages: &Stages,
     port: usize,
@@ -438,7 +446,7 @@ fn learn_speaker(
 ) -> Option<LearnOutcome> {
     let (network, neighbours) = (&stages.network, &stages.neighbours);
     let (host, mac) = match message.operation {
-        // Who asks without an option expects to be known already.
+        // A sender that omits the option expects to be known already.
         ndp::Operation::Solicitation => (message.src, message.mac?),
         ndp::Operation::Advertisement => (message.target, message.mac.unwrap_or(from)),
     };

@@ -1,4 +1,5 @@
-//! What [`super::rewrite`] would write, as values, for callers that keep the bytes to themselves.
+//! Computes the changes of [`super::rewrite`] without writing them, for callers that write the bytes
+//! themselves.
 
 use super::network::{Network, NextHop};
 use super::parse::{Packet, PacketKind};
@@ -11,30 +12,30 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Header, NO_MEMBER};
 use crate::wire::{ipv4, ipv6};
 
-/// The values of a packet that goes on. Its time to live becomes one less besides.
+/// Changes to a forwarded packet. Its time to live also decreases by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The Ethernet header's destination; zero for a packet to be held.
+    /// Destination of the Ethernet header; zero for a held packet.
     pub dst_mac: Mac,
-    /// The Ethernet header's source.
+    /// Source of the Ethernet header.
     pub src_mac: Mac,
-    /// The IPv4 header's source.
+    /// Source of the IPv4 header.
     pub src: u32,
-    /// The IPv4 header's destination.
+    /// Destination of the IPv4 header.
     pub dst: u32,
-    /// The addresses of a packet over IPv6, in place of these.
+    /// Addresses of an IPv6 packet, instead of `src` and `dst`.
     pub v6: Option<RewriteV6>,
-    /// Offset of the UDP header in the frame; the task header starts eight bytes later.
+    /// Offset of the UDP header in the frame. The task header starts eight bytes later.
     pub udp_at: u16,
-    /// The worker that a task goes to, for its header's `dst`, or that a reply comes from.
+    /// Worker that receives the task (`dst` of its header) or sent the reply.
     pub worker: u16,
-    /// For a task's header: `qlen` is 1 when this is set, 0 otherwise.
+    /// Value of `qlen` in a task's header: 1 if set, otherwise 0.
     pub idle: bool,
-    /// The packet belongs to a task; a reply's header stays as it is.
+    /// True for a packet of a task. The task header of a reply stays unchanged.
     pub task: bool,
 }
 
-/// The addresses of a packet over IPv6 that goes on. Its hop limit becomes one less besides.
+/// Addresses of a forwarded IPv6 packet. Its hop limit also decreases by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RewriteV6 {
     /// The IPv6 header's source.
@@ -43,7 +44,7 @@ pub struct RewriteV6 {
     pub dst: u128,
 }
 
-/// Says where tasks and replies go.
+/// Computes the changes to the tasks and replies of a burst.
 pub fn burst<B: Buf>(
     stages: &Stages,
     packets: &mut [B],
@@ -65,7 +66,7 @@ pub fn burst<B: Buf>(
             PacketKind::Reply => {
                 *verdict = towards_client(stages, packet.bytes(), parsed, values);
             }
-            // An answer, which goes out of here as it is.
+            // The refusal is an answer, written in place.
             PacketKind::Overflowing => {
                 rewrite::give_back(stages, packet.bytes_mut(), parsed, verdict);
             }
@@ -129,7 +130,7 @@ fn towards_client(
     out(neighbours, &route.next_hop, rewrite)
 }
 
-/// As [`towards_client`], of a reply over IPv6.
+/// Like [`towards_client`], for a reply over IPv6.
 fn towards_client_v6(
     stages: &Stages,
     frame: &[u8],

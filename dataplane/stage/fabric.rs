@@ -1,8 +1,9 @@
-//! What leaf and spine tell each other: a leaf of its pools, and both that they are alive. Words are made here and sent by whoever
-//! drives the stages ([`super::Stages::next_word`]).
+//! Messages between leaves and spines: a leaf publishes the load of its pools, and both send heartbeats. This
+//! module makes the messages. The caller of the stages sends them ([`super::Stages::next_word`]).
 //!
-//! A pool of a leaf is told of by one core, whichever core has its tasks: what the others do it hears as every core does. It looks
-//! once a poll in which tasks or replies of the pool passed, and at ticks.
+//! One core publishes the load of a leaf's pool, whichever cores have its tasks. It receives the changes of
+//! other cores like every core. It checks the pool once per poll in which tasks or replies of the pool
+//! passed, and at ticks.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,53 +21,55 @@ use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Gauge, Load, Member};
 use crate::wire::task::{Code, Extension, Header};
 
-/// Who has said nothing for so long says that it is alive.
+/// Time without a message after which a node sends a heartbeat.
 pub const HEARTBEAT_NS: u64 = 10_000_000;
-/// Who is not heard of for so long is silent.
+/// Time without a message after which a node is silent.
 pub const SILENT_NS: u64 = 3 * HEARTBEAT_NS;
-/// A leaf repeats its state so often, in case a signal was lost.
+/// Interval in which a leaf repeats its state, in case a signal was lost.
 const REPEAT_NS: u64 = 1_000_000;
-/// Workers of a pool that are all drained get what is under way from the spine for so long: it is told at once, and looks at what
-/// it was told every 10 ms.
+/// Time for which drained workers still receive in-flight tasks from the spine, if all workers of a pool are
+/// drained. The leaf notifies the spine at once, and the spine reads its notices every 10 ms.
 const LINGER_NS: u64 = SILENT_NS;
-/// A new service address is announced so often, and again after so long (RFC 5227, 2.3).
+/// Number of announcements of a new service address, and the time between two of them (RFC 5227, 2.3).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_AGAIN_NS: u64 = 2_000_000_000;
-/// Words that may wait to be sent; what is more is said again later.
+/// Maximum number of messages waiting to be sent. Excess messages are dropped, and later ones repeat their
+/// content.
 const WORDS_MAX: usize = 64;
-/// Changes of idleness that a core of a spine may be behind the others.
+/// Maximum number of idle-state changes by which a core of a spine may lag behind.
 const IDLE_MAX: usize = 1024;
 
-/// A word to a leaf, a spine or a worker.
+/// Message to a leaf, a spine or a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word {
-    /// The port that leads there.
+pub struct OutgoingMessage {
+    /// Port to the receiver.
     pub port: u8,
-    /// The next hop's place among the neighbours.
+    /// Slot of the next hop in the neighbour table.
     pub slot: Slot,
-    /// Where it goes to.
+    /// Destination address.
     pub ip: IpAddr,
-    /// What it says.
+    /// Header of the message.
     pub header: Header,
-    /// And how much, where the header says that this follows.
+    /// Extension of the message, if the header announces one.
     pub extension: Extension,
 }
 
-/// What all cores of a node share of this.
+/// State shared by all cores of a node.
 #[derive(Debug)]
 pub struct Shared {
-    /// When each spine was heard of last.
+    /// Time of the last message from each spine.
     heard_ns: Box<[AtomicU64]>,
-    /// Places of those that are silent, a bit each.
+    /// Places of silent spines, one bit each.
     silent: AtomicU64,
-    /// Tasks that came to each pool that is told of, on all cores.
+    /// Number of tasks received for each linked pool, on all cores.
     tasks: Box<[AtomicU64]>,
-    /// What leaves told other cores of a spine of their idleness, for each core: pool, leaf, whether it has idle workers.
+    /// Idle states that leaves sent to other cores of a spine, one queue per core: pool, leaf, and true if
+    /// the leaf has idle workers.
     idle: Box<[ArrayQueue<(u16, Member, bool)>]>,
 }
 
 impl Shared {
-    /// Of a node with so many cores, and so many pools at most.
+    /// Creates the state for `cores` cores and at most `pools` pools.
     #[must_use]
     pub fn new(cores: usize, pools: usize) -> Arc<Self> {
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
@@ -82,45 +85,45 @@ impl Shared {
 }
 
 impl Shared {
-    /// The spine at this place is silent.
+    /// Returns true if the spine at this place is silent.
     #[must_use]
     pub fn is_silent(&self, place: usize) -> bool {
         self.silent.load(Relaxed) >> place & 1 != 0
     }
 }
 
-/// What a member's signal or report is beside those that came before.
+/// Age of a member's signal or report, compared with earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
-    /// The first.
+    /// First message.
     First,
-    /// The first after a silence.
+    /// First message after a silence.
     Back,
-    /// Newer than them.
+    /// Newer than any earlier one.
     New,
-    /// Older than one of them.
+    /// Older than an earlier one.
     Old,
 }
 
-/// The numbers of what a pool's members tell: a spine's leaves of themselves in signals, or workers in queue reports.
+/// Numbers of the members' messages: signals of a spine's leaves, or queue reports of workers.
 #[derive(Debug)]
 pub(super) struct Numbers {
     latest: Latest,
-    /// When something of each was taken last.
+    /// Time of the last accepted message of each member.
     heard_ms: Vec<u32>,
 }
 
 impl Numbers {
-    /// Of so many members, none heard of yet.
+    /// Creates the numbers of `members` members without messages.
     pub(super) fn new(members: usize) -> Self {
         Self { latest: Latest::new(members), heard_ms: vec![0; members] }
     }
 
-    /// What comes from `member` now under this number is beside what came before.
+    /// Returns the age of a message from `member` with this number. Records the message unless it is old.
     pub(super) fn judge(&mut self, member: Member, number: u16, now_ns: u64) -> Age {
-        let now_ms = (now_ns / 1_000_000) as u32 + 1; // 0 is never
+        let now_ms = (now_ns / 1_000_000) as u32 + 1; // 0 means never
         let heard_ms = &mut self.heard_ms[member.index()];
-        // Whoever was silent may have begun anew.
+        // A member may have restarted during its silence, with new numbers.
         let silent_ms = (SILENT_NS / 1_000_000) as u32;
         let age = match *heard_ms {
             0 => Age::First,
@@ -138,63 +141,65 @@ impl Numbers {
     }
 }
 
-/// What a leaf tells of a pool.
+/// Link of a leaf's pool to a spine.
 #[derive(Debug)]
 struct Link {
     spine: Spine,
     protocol: Protocol,
     signals: Signals,
-    /// Of the last signal.
+    /// Number of the last signal.
     number: u16,
-    /// Sum of the workers' loads as this core sees them.
+    /// Sum of the workers' loads, as this core estimates them.
     total: u64,
-    /// Tasks since it was looked at last that came for an idle worker, and others.
+    /// Tasks since the last check: those for an idle worker, and the rest.
     tasks: [u32; 2],
     replied: bool,
-    /// Tasks of all cores, as counted in.
+    /// Tasks of all cores that the signals have taken into account.
     counted: u64,
     said_ns: u64,
     repeated_ns: u64,
-    /// All workers are drained, and get what is under way: the spine may count on none.
+    /// True if all workers are drained and only receive in-flight tasks. The spine must not count on any.
     lingers: bool,
 }
 
-/// A spine's service address, as it is announced.
+/// Announcements of a spine's service address.
 #[derive(Clone, Copy, Debug)]
-struct Announced {
+struct ServiceAnnouncement {
     ip: IpAddr,
-    /// To be announced so often still, the next time then.
+    /// Number of announcements left. The next one is due at `due_ns`.
     left: u8,
     due_ns: u64,
 }
 
-/// What one core does about it.
+/// Part of one core in the messages between leaves and spines.
 #[derive(Debug)]
 pub struct Fabric {
     core: Core,
     shared: Arc<Shared>,
-    /// A leaf's, by pool.
+    /// Links of a leaf, by pool.
     links: Vec<Option<Link>>,
-    /// A leaf's pools whose workers are all drained, and get what is under way from the spine until then.
+    /// Pools of a leaf whose workers are all drained, with the end of the time for in-flight tasks from the
+    /// spine.
     lingering: Box<[Option<u64>]>,
-    /// A spine's, by pool.
+    /// Signal numbers of a spine's leaves, by pool.
     racks: Vec<Numbers>,
-    /// A leaf's spines by place: id, address, and whether it is silent.
+    /// Spines of a leaf, by place: id, address, and true if silent.
     spines: [Option<(u16, IpAddr, bool)>; SPINES_MAX],
-    /// Tasks or replies of some linked pool have passed since it was looked at.
+    /// True if tasks or replies of a linked pool have passed since the last check.
     passed: bool,
     now_ns: u64,
-    /// Of the spine's heartbeats: when the last round began, and to how many leaves it has gone.
+    /// Heartbeats of a spine: start of the last round, and the number of leaves that it has reached.
     round: (u64, usize),
-    words: ArrayVec<Word, WORDS_MAX>,
-    /// A spine's service addresses, on one core.
-    services: Vec<Announced>,
-    /// Some are to be announced still.
+    words: ArrayVec<OutgoingMessage, WORDS_MAX>,
+    /// Service addresses of a spine, on one core only.
+    services: Vec<ServiceAnnouncement>,
+    /// True if announcements are left.
     announces: bool,
 }
 
 impl Fabric {
-    /// Of a core of a node in this network; there may be so many pools, with so many members each.
+    /// Creates the part of one core of a node in this network, for at most `pools` pools with `members`
+    /// members each.
     #[must_use]
     pub fn new(
         network: &Network,
@@ -223,7 +228,7 @@ impl Fabric {
         fabric
     }
 
-    /// Pools are linked as this network says, and have its service addresses.
+    /// Applies a network's links and service addresses.
     pub(super) fn follow(&mut self, network: &Network) {
         if self.core.index == 0 {
             self.follow_services(network.service_ips());
@@ -261,53 +266,54 @@ impl Fabric {
         }
     }
 
-    /// Those that are new are to be announced: another spine may have had them.
+    /// Schedules announcements of new addresses: another spine may have had them before.
     fn follow_services(&mut self, services: &[IpAddr]) {
         self.services.retain(|one| services.binary_search(&one.ip).is_ok());
         for &ip in services {
             let is_new = !self.services.iter().any(|one| one.ip == ip);
             if is_new && self.services.len() < self.services.capacity() {
-                self.services.push(Announced { ip, left: ANNOUNCEMENTS, due_ns: 0 });
+                self.services.push(ServiceAnnouncement { ip, left: ANNOUNCEMENTS, due_ns: 0 });
                 self.announces = true;
             }
         }
     }
 
-    /// The next service address that is to be announced by now.
+    /// Returns the next service address whose announcement is due.
     pub(super) fn next_announcement(&mut self) -> Option<IpAddr> {
         if !self.announces {
             return None;
         }
         let now_ns = self.now_ns;
         self.announces = self.services.iter().any(|one| one.left > 0);
-        let is_due = |one: &&mut Announced| one.left > 0 && one.due_ns <= now_ns;
+        let is_due = |one: &&mut ServiceAnnouncement| one.left > 0 && one.due_ns <= now_ns;
         let one = self.services.iter_mut().find(is_due)?;
         one.left -= 1;
         one.due_ns = now_ns + ANNOUNCE_AGAIN_NS;
         Some(one.ip)
     }
 
-    /// Nobody has this place any more: what was heard of its last leaf says nothing of the next.
+    /// Clears the message history of a vacated place. The history of its last leaf must not affect the next
+    /// one.
     pub(super) fn forget(&mut self, pool: usize, leaf: Member) {
         if let Some(racks) = self.racks.get_mut(pool) {
             racks.heard_ms[leaf.index()] = 0;
         }
     }
 
-    /// What all cores share.
+    /// Returns the state shared by all cores.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// A spine is told of this pool.
+    /// Returns true if the pool reports to a spine.
     #[inline]
     pub(super) fn is_linked(&self, pool: usize) -> bool {
         self.links.get(pool).is_some_and(Option::is_some)
     }
 
-    /// All workers of a pool are drained, or not any more: then its spine is told at the next tick, and what is under way from there
-    /// is done.
+    /// Starts or ends the time in which drained workers still receive in-flight tasks, because all workers of
+    /// the pool are drained. The spine is notified at the next tick.
     pub(super) fn linger(&mut self, pool: usize, lingers: bool) {
         let until_ns = self.now_ns + LINGER_NS;
         let place = &mut self.lingering[pool];
@@ -320,13 +326,13 @@ impl Fabric {
         }
     }
 
-    /// Workers of some pool that are drained do what is under way to them.
+    /// Returns true if drained workers of some pool still receive in-flight tasks.
     #[inline]
     pub(super) fn lingers(&self) -> bool {
         self.lingering.iter().any(Option::is_some)
     }
 
-    /// Those of this pool have done so for long enough.
+    /// Returns true if the time for in-flight tasks of this pool is over.
     pub(super) fn has_lingered(&self, pool: usize) -> bool {
         self.lingering[pool].is_some_and(|until_ns| self.now_ns >= until_ns)
     }
@@ -335,21 +341,21 @@ impl Fabric {
         self.links.get_mut(pool)?.as_mut()
     }
 
-    /// A task of a pool came, for an idle worker if it says so.
+    /// Records that a task of a pool arrived. `idle_selected` is true if its header selects an idle worker.
     pub(super) fn note_task(&mut self, pool: usize, idle_selected: bool) {
         let Some(link) = self.link(pool) else { return };
         link.tasks[usize::from(!idle_selected)] += 1;
         self.passed = true;
     }
 
-    /// A task was given to a worker of a pool.
+    /// Records that a worker of a pool receives a task.
     pub(super) fn note_pick(&mut self, pool: usize) {
         if let Some(link) = self.link(pool) {
             link.total += link.signals.load_of_task();
         }
     }
 
-    /// What a worker counts for, before its reply is taken.
+    /// Subtracts the load of a worker, before its reply is applied.
     pub(super) fn before_reply(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
         if let Some(link) = self.link(pool) {
             let load = link.signals.load_of(dispatcher.view(), member);
@@ -357,7 +363,7 @@ impl Fabric {
         }
     }
 
-    /// The same after it was.
+    /// Adds the load of a worker, after its reply was applied.
     pub(super) fn after_reply(&mut self, pool: usize, dispatcher: &Dispatcher, member: Member) {
         if let Some(link) = self.link(pool) {
             link.total += link.signals.load_of(dispatcher.view(), member);
@@ -366,19 +372,19 @@ impl Fabric {
         }
     }
 
-    /// The spine at this place was heard of.
+    /// Records a message from the spine at this place.
     pub(super) fn note_spine(&self, spine: usize) {
         self.shared.heard_ns[spine].store(self.now_ns.max(1), Relaxed);
     }
 
-    /// What a leaf's signal of this number is beside those that came before.
+    /// Returns the age of a leaf's signal with this number.
     pub(super) fn judge(&mut self, pool: usize, leaf: Member, number: u16) -> Age {
         let Some(racks) = self.racks.get_mut(pool) else { return Age::Old };
         racks.judge(leaf, number, self.now_ns)
     }
 
-    /// The other cores are to know whether a leaf has idle workers.
-    pub(super) fn tell_idle(&self, pool: usize, leaf: Member, is_idle: bool) {
+    /// Publishes a leaf's idle state to the node's other cores.
+    pub(super) fn publish_idle(&self, pool: usize, leaf: Member, is_idle: bool) {
         for (core, queue) in self.shared.idle.iter().enumerate() {
             if core != self.core.index {
                 queue.force_push((pool as u16, leaf, is_idle));
@@ -386,9 +392,9 @@ impl Fabric {
         }
     }
 
-    /// Takes what leaves told other cores.
+    /// Applies the idle states published by other cores.
     #[inline]
-    pub(super) fn hear_idle(&self, dispatchers: &mut [Dispatcher]) {
+    pub(super) fn receive_idle(&self, dispatchers: &mut [Dispatcher]) {
         let Some(queue) = self.shared.idle.get(self.core.index) else { return };
         while let Some((pool, leaf, is_idle)) = queue.pop() {
             if let Some(dispatcher) = dispatchers.get_mut(usize::from(pool)) {
@@ -397,17 +403,17 @@ impl Fabric {
         }
     }
 
-    /// Something has passed of which a spine may have to be told.
+    /// Returns true if tasks or replies have passed that may require a signal.
     #[inline]
     pub(super) fn has_passed(&self) -> bool {
         self.passed
     }
 
-    /// Tells spines what tasks and replies have changed.
-    pub(super) fn tell(&mut self, network: &Network, dispatchers: &[Dispatcher]) {
+    /// Queues the signals that tasks and replies have caused.
+    pub(super) fn send_changes(&mut self, network: &Network, dispatchers: &[Dispatcher]) {
         self.passed = false;
         for (pool, dispatcher) in dispatchers.iter().enumerate() {
-            let speaks = self.speaks_of(pool);
+            let speaks = self.sends_signals_for(pool);
             let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { continue };
             let tasks = std::mem::take(&mut link.tasks);
             let came = u64::from(tasks[0]) + u64::from(tasks[1]);
@@ -421,23 +427,37 @@ impl Fabric {
             for (tasks, idle_selected) in tasks.into_iter().zip([true, false]) {
                 for _ in 0..tasks {
                     let signal = link.signals.on_task(idle_selected, idle);
-                    say(&mut self.words, (network, pool), link, dispatcher, signal, self.now_ns);
+                    queue_message(
+                        &mut self.words,
+                        (network, pool),
+                        link,
+                        dispatcher,
+                        signal,
+                        self.now_ns,
+                    );
                 }
             }
             if replied {
                 let total = link.total;
                 for signal in link.signals.on_reply(idle, || total) {
-                    say(&mut self.words, (network, pool), link, dispatcher, signal, self.now_ns);
+                    queue_message(
+                        &mut self.words,
+                        (network, pool),
+                        link,
+                        dispatcher,
+                        signal,
+                        self.now_ns,
+                    );
                 }
             }
         }
     }
 
-    fn speaks_of(&self, pool: usize) -> bool {
+    fn sends_signals_for(&self, pool: usize) -> bool {
         pool % self.core.count == self.core.index
     }
 
-    /// Time has passed.
+    /// Does all periodic work: links, silent spines, heartbeats.
     pub(super) fn tick(
         &mut self,
         now_ns: u64,
@@ -447,7 +467,7 @@ impl Fabric {
     ) {
         self.now_ns = now_ns;
         for (pool, dispatcher) in dispatchers.iter().enumerate() {
-            if self.speaks_of(pool) {
+            if self.sends_signals_for(pool) {
                 self.tick_link(network, pool, dispatcher);
             }
         }
@@ -459,7 +479,7 @@ impl Fabric {
         }
     }
 
-    /// What a pool's link does by time alone.
+    /// Does the periodic work of a pool's link.
     fn tick_link(&mut self, network: &Network, pool: usize, dispatcher: &Dispatcher) {
         let (words, now_ns) = (&mut self.words, self.now_ns);
         let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { return };
@@ -472,31 +492,31 @@ impl Fabric {
         }
         if now_ns.saturating_sub(link.repeated_ns) >= REPEAT_NS {
             link.repeated_ns = now_ns;
-            // What left it otherwise than by a reply, or came to other cores.
+            // Recomputed: tasks may have left without a reply or arrived on other cores.
             let active = dispatcher.view().active().iter();
             let load = |&member| link.signals.load_of(dispatcher.view(), member);
             link.total = active.map(load).sum();
             link.replied |= elsewhere > 0;
             self.passed |= link.replied;
             let signal = link.signals.repeat();
-            say(words, (network, pool), link, dispatcher, signal, now_ns);
+            queue_message(words, (network, pool), link, dispatcher, signal, now_ns);
         }
         if link.said_ns == 0 || now_ns.saturating_sub(link.said_ns) >= HEARTBEAT_NS {
-            // Where nothing is decided by loads a spine still knows them.
+            // The load update refreshes the spine's estimate, although this protocol decides nothing by load.
             let code = match link.protocol {
                 Protocol::Silent => Code::LoadUpdate,
                 _ => Code::KeepAlive,
             };
-            say_as(words, (network, pool), link, dispatcher, code, now_ns);
+            queue_message_from(words, (network, pool), link, dispatcher, code, now_ns);
         }
     }
 
-    /// Spines that are silent, or are so no longer.
+    /// Updates the set of silent spines.
     fn look_at_spines(&mut self, counters: &Counters) {
         let known = self.spines.iter_mut().zip(&self.shared.heard_ns);
         for (spine, heard_ns) in known {
             let Some((_, _, silent)) = spine else { continue };
-            // Until it was heard of its time runs from here.
+            // The time of a spine without any message runs from here.
             let now_ns = self.now_ns.max(1);
             let heard_ns = heard_ns
                 .compare_exchange(0, now_ns, Relaxed, Relaxed)
@@ -516,7 +536,7 @@ impl Fabric {
         counters.set(Gauge::SpinesSilent, silent.count_ones().into());
     }
 
-    /// Tells all leaves within an interval that the spine is alive, a part of them at each tick.
+    /// Sends a heartbeat to all leaves within one interval, to a part of them at each tick.
     fn greet_leaves(&mut self, network: &Network) {
         let (began_ns, greeted) = self.round;
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
@@ -531,20 +551,20 @@ impl Fabric {
             let header = Header::signal(Code::KeepAlive, 0, network.node, 0);
             let (port, slot) = (server.port, server.slot);
             let extension = Extension::default();
-            self.words.push(Word { port, slot, ip, header, extension });
+            self.words.push(OutgoingMessage { port, slot, ip, header, extension });
             self.round.1 += 1;
         }
     }
 
-    /// The next word to be sent.
+    /// Returns the next message to send.
     #[inline]
-    pub(super) fn next_word(&mut self) -> Option<Word> {
-        // In order: a leaf's signals are numbered.
+    pub(super) fn next_word(&mut self) -> Option<OutgoingMessage> {
+        // In order: the signals of a leaf are numbered.
         if self.words.is_empty() { None } else { Some(self.words.remove(0)) }
     }
 }
 
-/// Takes a leaf's word on whether it has idle workers.
+/// Adds a leaf to the idle list, or removes it.
 pub(super) fn set_idle(dispatcher: &mut Dispatcher, leaf: Member, is_idle: bool) {
     let idle = dispatcher.view_mut().idle_mut();
     if is_idle {
@@ -554,8 +574,8 @@ pub(super) fn set_idle(dispatcher: &mut Dispatcher, leaf: Member, is_idle: bool)
     };
 }
 
-fn say(
-    words: &mut ArrayVec<Word, WORDS_MAX>,
+fn queue_message(
+    words: &mut ArrayVec<OutgoingMessage, WORDS_MAX>,
     of: (&Network, usize),
     link: &mut Link,
     dispatcher: &Dispatcher,
@@ -568,11 +588,11 @@ fn say(
         Some(Signal::IdleRemove) => Code::IdleRemove,
         Some(Signal::Load(_)) => Code::LoadUpdate,
     };
-    say_as(words, of, link, dispatcher, code, now_ns);
+    queue_message_from(words, of, link, dispatcher, code, now_ns);
 }
 
-fn say_as(
-    words: &mut ArrayVec<Word, WORDS_MAX>,
+fn queue_message_from(
+    words: &mut ArrayVec<OutgoingMessage, WORDS_MAX>,
     (network, pool): (&Network, usize),
     link: &mut Link,
     dispatcher: &Dispatcher,
@@ -586,10 +606,11 @@ fn say_as(
     let workers = if link.lingers { 0 } else { dispatcher.view().active().len() };
     let workers = workers.min(usize::from(u16::MAX)) as u16;
     let header = Header::signal(code, id, network.node, link.number);
-    // All tell it: a spine that has heard nothing for some time knows no better.
+    // Every message carries the load: the spine may have no recent value.
     let Load(service_ns) = link.signals.average(link.total);
     let extension =
         Extension { seq32: link.number.into(), service_ns, class: workers, ..Extension::default() };
-    let word = Word { port: spine.port, slot: spine.slot, ip: spine.ip, header, extension };
+    let word =
+        OutgoingMessage { port: spine.port, slot: spine.slot, ip: spine.ip, header, extension };
     let _ = words.try_push(word);
 }

@@ -1,8 +1,9 @@
-//! What tasks that pass tell of their senders: a host on one of the node's own networks is at the MAC address that its
-//! packets come from. An entry that is alive is not changed by it, see [`crate::state::neighbour`].
+//! Learns neighbours from passing tasks: a host on one of the node's own networks has the MAC address that
+//! its packets come from. Live entries are not changed, see [`crate::state::neighbour`].
 //!
-//! Looking at every task would cost each of them; so only one burst with datagrams of each port between two ticks is looked
-//! at, and every burst of a port for a second after a reply had to wait for a client there.
+//! Examining every task would cost time for each. So only one burst with datagrams per port is examined
+//! between two ticks. If a reply has to wait for a client, every burst of that client's port is examined for
+//! a second.
 
 use super::Stages;
 use super::liveness::NeighbourProbe;
@@ -13,13 +14,13 @@ use crate::state::neighbour::{LearnOutcome, Slot};
 use crate::wire::ether::{self, Mac};
 use crate::wire::{ipv4, ipv6, udp};
 
-/// A port's bursts are looked at for so long after a reply there had to wait.
+/// Time for which all bursts of a port are examined, after a reply there had to wait.
 const WANTED_MS: u32 = 1_000;
 
-/// Which bursts are to be looked at.
+/// Schedule of the bursts to examine.
 #[derive(Clone, Copy, Debug)]
-pub struct Learning {
-    /// A bit for each port.
+pub struct LearnSchedule {
+    /// One bit per port.
     due: u8,
     wanted: u8,
     wanted_until_ms: [u32; PORTS_MAX],
@@ -27,27 +28,27 @@ pub struct Learning {
 
 const _: () = assert!(PORTS_MAX <= u8::BITS as usize);
 
-impl Default for Learning {
+impl Default for LearnSchedule {
     fn default() -> Self {
         Self { due: u8::MAX, wanted: 0, wanted_until_ms: [0; PORTS_MAX] }
     }
 }
 
-impl Learning {
-    /// The next burst of this port is to be looked at.
+impl LearnSchedule {
+    /// Returns true if the next burst of this port must be examined.
     #[inline(always)]
     pub fn is_due(&self, port: usize) -> bool {
         (self.due >> port) & 1 != 0
     }
 
-    /// A reply waits for a client behind this port.
+    /// Requests examination of a port: a reply waits for a client behind it.
     pub fn want(&mut self, port: usize, now_ms: u32) {
         self.due |= 1 << port;
         self.wanted |= 1 << port;
         self.wanted_until_ms[port] = now_ms.wrapping_add(WANTED_MS);
     }
 
-    /// Time has passed.
+    /// Makes every port due, and ends expired requests.
     pub fn tick(&mut self, now_ms: u32) {
         for (port, until_ms) in self.wanted_until_ms.iter().enumerate() {
             if now_ms.wrapping_sub(*until_ms) <= u32::MAX / 2 {
@@ -62,11 +63,11 @@ impl Learning {
     }
 }
 
-/// Looks at the sources of a burst's tasks.
+/// Learns from the sources of a burst's tasks.
 #[cold]
 #[inline(never)]
 pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
-    // What comes by way of a spine has the spine's MAC address.
+    // Packets that arrive through a spine have the spine's MAC address.
     let by_spine = stages.network.spines().next().is_some();
     if by_spine || !stages.network.port(port).side.has_clients() {
         return stages.learning.done(port);
@@ -84,16 +85,16 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
         }
     }
     if let Some((slot, address)) = contradicted {
-        // Its replies go elsewhere until the host that is known has answered or failed to.
+        // Replies go to the known host until it has answered the probe or failed to.
         stages.liveness.probe(NeighbourProbe { port: port as u8, slot, address });
     }
-    // Also when it showed nobody: where all clients are behind a router no burst ever does.
+    // Also if no client was found: with all clients behind a router, no burst ever shows one.
     if has_packets {
         stages.learning.done(port);
     }
 }
 
-/// A frame that is to the node itself, and long enough for a datagram.
+/// Returns true for a frame to the node itself that is long enough for a datagram.
 fn is_udp_to(own: Mac, frame: &[u8]) -> bool {
     let least = match ether::ether_type(frame) {
         ether::IPV4 => udp::PAYLOAD,
@@ -103,8 +104,8 @@ fn is_udp_to(own: Mac, frame: &[u8]) -> bool {
     frame.len() >= least && ether::is_to(frame, own)
 }
 
-/// Takes what a frame shows of a client: its place, its address and what that changed. None when it shows nothing. Whether its
-/// task will be taken is decided later.
+/// Learns a client from a frame. Returns its slot, its address and the outcome, or `None` if the frame shows
+/// no client. A later stage decides if its task is accepted.
 fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
     if ether::ether_type(frame) == ether::IPV6 {
         return one_v6(stages, port, frame);
@@ -120,7 +121,7 @@ fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOu
     Some((slot, source, neighbours.learn(slot, mac, now_ms)))
 }
 
-/// As [`one`], of a frame with an IPv6 header; the host is named as [`crate::state::Neighbours::address`] has it.
+/// Like [`one`], for an IPv6 frame. Returns the address in the form of [`crate::state::Neighbours::address`].
 fn one_v6(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
     let (network, own) = (&stages.network, stages.network.port(port).v6?);
     let (source, mac) = (ipv6::src(&frame[ether::LEN..]), ether::src(frame));
@@ -142,7 +143,7 @@ mod tests {
     use crate::wire::ether;
 
     #[test]
-    fn one_burst_between_two_ticks_is_looked_at_whomever_it_shows() {
+    fn one_burst_a_tick_is_examined() {
         let pool = FramePool::new(4, 256);
         let mut stages = stages_of(Side::Both);
         let own = frame(task(1, false), &[]);

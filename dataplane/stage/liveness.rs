@@ -1,23 +1,27 @@
-//! Who is alive, and what can be believed of what members report: looked at between bursts, never for a packet.
+//! Liveness of workers and hosts, and plausibility of load reports. All checks run between bursts, never for
+//! a packet.
 //!
-//! Each core looks at all members within a lap of some milliseconds, a part of them at each tick.
+//! Each core checks all members within a lap of some milliseconds, a part of them at each tick.
 //!
-//! - A worker of a server that registers its workers gets no tasks until it has registered.
-//! - A worker that registered and falls silent is taken out (Horus, NSDI 2024, A.3: a fixed timeout on what servers say of
-//!   themselves), and comes back when it is heard of again.
-//! - A server whose tasks go unanswered, or that nothing was heard of for long, is asked by ARP whether it is there; one
-//!   that does not answer is taken out with all of its workers until it does, whether they registered or not.
-//! - Clients and gateways that packets go to are asked now and then, too.
-//! - Tasks that are lost on their way are written off, so that no count stays for ever.
-//! - A worker can't have more tasks than it was sent, and can't be idle while a task is due that was sent to it a lap ago.
-//!   Reports that say so are replaced by what was sent (unless other schedulers send to the pool's workers as well).
+//! - A worker gets no tasks until it has registered, if its server registers its workers.
+//! - A registered worker that falls silent is taken out (Horus, NSDI 2024, A.3: a fixed timeout on messages
+//!   of the servers about themselves). It comes back with its next message.
+//! - A server is probed by ARP if its tasks stay unanswered, or after a long silence. Without an answer it is
+//!   taken out with all of its workers, registered or not. An answer brings them back.
+//! - Clients and gateways that receive packets are also probed from time to time.
+//! - Tasks lost on their way are written off, so no count stays forever.
+//! - A worker cannot have more tasks than it was sent. It cannot be idle either, if one of its tasks was sent
+//!   a lap ago and is still due. Such reports are replaced by the number of sent tasks (unless other
+//!   schedulers also send to the pool's workers).
 //!
-//! At a spine members are leaves, and their signals take the place of reports: what a leaf has is what it tells and was sent since,
-//! and a silent one is taken out, whether it was ever heard of or not. As many workers as it tells of are its weight.
+//! At a spine the members are leaves, and their signals take the place of reports. The load of a leaf is that
+//! of its last signal, plus the tasks sent after it. A silent leaf is taken out, even if it never sent a
+//! signal. Its weight is the number of workers in its signals.
 //!
-//! Whether a worker is registered, silent or out of reach is one word that all cores share ([`Presence`]); each core looks
-//! at the words and takes such workers out of its own choice, so no core writes another's lists. That a worker was heard of
-//! shows in the number of its reports, which replies raise anyway: they cost nothing more.
+//! The state of a worker (registered, silent, unreachable) is one word that all cores share ([`Presence`]).
+//! Each core reads the words and takes such workers out of its own choice, so no core writes another's lists.
+//! A message of a worker shows in the number of its reports. Replies increase that number anyway, so
+//! detection costs nothing more.
 
 use arrayvec::ArrayVec;
 
@@ -27,77 +31,85 @@ use crate::state::Presence;
 use crate::state::neighbour::{PORT_SETS, Slot};
 use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
 
-/// Looks at each worker within a timeout: a worker is silent for at most so much of it too long.
+/// Number of checks of each worker within a timeout. A silence is detected late by at most this fraction of
+/// it.
 const LOOKS: u64 = 8;
-/// A lap takes so long at most.
+/// Longest duration of a lap.
 const LAP_MOST_NS: u64 = 10_000_000;
-/// A lap takes so long at least, however short the timeout is.
+/// Shortest duration of a lap, however short the timeout is.
 const LAP_LEAST_NS: u64 = 100_000;
-/// A server with tasks that nothing was heard of for so long is asked whether it is there.
+/// Time without a message after which a server with tasks is probed.
 const UNANSWERED_MS: u32 = 1_000;
-/// Anybody else whom packets go to is asked when it was not heard of for so long (Linux: `base_reachable_time_ms`).
+/// Time without a message after which any other host that receives packets is probed (Linux:
+/// `base_reachable_time_ms`).
 const REACHABLE_MS: u32 = 30_000;
-/// A server that was never known is taken out when it was asked for in every way so many times.
+/// Number of failed resolutions after which a server that never answered is taken out.
 const FAILURES: u8 = 5;
-/// Hosts to be asked at once.
+/// Maximum number of pending probes.
 const PROBES_MAX: usize = 64;
-/// A cache of neighbours is gone through in so many ticks.
+/// Number of ticks in which a neighbour cache is swept once.
 const SWEEP_TICKS: usize = PORT_SETS;
-/// Looks with news of a member over which tasks that never leave its count are lost.
+/// Number of checks with new reports of a member, after which tasks are lost that stayed in its count at all
+/// of them.
 const LOST_LOOKS: u8 = 64;
-/// Without any news of a member for so long, what it has is lost.
+/// Time without any report of a member after which its tasks are lost.
 const LOST_NS: u64 = 10_000_000_000;
-/// Looks in a row at which a member's reports contradict what is due from it before they are doubted.
+/// Number of consecutive checks at which a member's reports contradict the tasks due from it, before they are
+/// doubted.
 const CONTRADICTIONS: u8 = 3;
-/// Looks in a row at which more was answered than sent before the answers are found to be surplus.
+/// Number of consecutive checks with more answers than sent tasks, before the excess counts as surplus.
 const SURPLUS_LOOKS: u8 = 3;
-/// Reports are doubted for so long at first, and twice as long each time, up to the second.
+/// Duration of the first doubt about reports, and longest duration. Each doubt doubles the duration.
 const DOUBT_NS: (u64, u64) = (1_000_000_000, 64_000_000_000);
-/// Looks with news of a doubted member over which tasks that it knows nothing of are lost, once the doubt is over.
+/// Number of checks with new reports of a doubted member, after which tasks missing in all of these reports
+/// are lost. They are written off once the doubt is over.
 const DOUBTED_LOOKS: u8 = 16;
-/// A report of so many tasks is compared at once with what the member was sent; of fewer, at the next look.
+/// Load from which a report is compared at once with the tasks sent to the member. Smaller reports are
+/// compared at the next check.
 const IMPLAUSIBLE: Load = Load::tasks(64);
 
-/// One member as one core sees it.
+/// State of one member on one core.
 #[derive(Clone, Copy, Debug)]
-struct Watch {
+struct MemberWatch {
     pool: u16,
     member: Member,
     /// Index of its server's next hop.
     hop: u16,
-    /// Its server registers its workers.
+    /// True if its server registers its workers.
     registers: bool,
-    /// It is taken out of this core's choice, because it is silent or out of reach.
+    /// True if this core has taken it out of the choice: it is unregistered, silent or unreachable.
     out: bool,
-    /// The agent on this core, or whoever embeds the library, says that it takes no tasks.
+    /// True if it takes no tasks, according to the agent on this core or to the program that embeds the
+    /// library. At a spine: true if the leaf has no workers.
     away: bool,
-    /// A change says that it is to get no new tasks, whatever else is said of it.
+    /// True if an update forbids new tasks for it, whatever the rest of its state.
     drained: bool,
-    /// This core looks after its counts: one core does for each member.
+    /// True if this core maintains its counts. One core does so for each member.
     is_ours: bool,
-    /// Looks in a row at which its reports said less than is due.
+    /// Number of consecutive checks at which its reports were below the tasks due.
     contradictions: u8,
-    /// Looks in a row at which it had answered more than it was sent, by all cores; and by how many at least.
+    /// Number of consecutive checks at which it had answered more tasks than all cores sent it, and the
+    /// smallest excess.
     surplus: (u8, u32),
-    /// Looks with news since tasks were last written off.
+    /// Number of checks with new reports since tasks were last written off.
     news: u8,
-    /// Number of its reports when last looked at.
+    /// Number of its reports at the last check.
     reports: u32,
-    /// What it had outstanding then.
+    /// Tasks outstanding at the last check.
     outstanding: u32,
-    /// Least number of tasks in flight seen at a look with news.
+    /// Smallest number of tasks in flight at a check with new reports.
     least_in_flight: u32,
-    /// When the number of its reports was last seen to have moved, 0 when it never was.
+    /// Time at which the number of its reports was last seen to change; 0 if never.
     heard_ns: u64,
 }
 
-impl Watch {
-    /// Nothing speaks against it.
+impl MemberWatch {
+    /// Returns true if nothing prevents choosing it.
     fn may_be_chosen(&self) -> bool {
         !(self.out || self.away || self.drained)
     }
 
-    /// Of a place that nobody has.
+    /// Creates the state of a vacant place.
     fn absent(pool: usize, member: Member, core: Core) -> Self {
         Self {
             pool: pool as u16,
@@ -118,8 +130,8 @@ impl Watch {
         }
     }
 
-    /// It has answered more tasks than it was sent, at this look and at those before: one core alone does not see what passed
-    /// another.
+    /// Returns true if the member had answered more tasks than it was sent, at several consecutive checks. A
+    /// single check does not suffice: one core does not see the whole traffic at one moment.
     fn more_answered(&mut self, outstanding: i32) -> bool {
         let (looks, least) = self.surplus;
         let more = outstanding.min(0).unsigned_abs();
@@ -132,21 +144,21 @@ impl Watch {
     }
 }
 
-/// The next hop to nobody.
+/// Next hop of a vacant place.
 const NO_HOP: u16 = u16::MAX;
 
-/// What is thought of the reports of a member that contradicted itself.
+/// Doubt about the reports of a member that contradicted itself.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
-    /// 0 if it was never doubted.
+    /// End of the doubt; 0 if the member was never doubted.
     until_ns: u64,
-    /// Duration of the next one.
+    /// Duration of the next doubt.
     next_ns: u64,
-    /// Tasks that the member itself reported last, while it is doubted.
+    /// Tasks in the member's own last report, while it is doubted.
     said: Option<u32>,
-    /// Looks with news while it is doubted.
+    /// Number of checks with new reports while it is doubted.
     looks: u8,
-    /// Least number of tasks seen then of which it knows nothing.
+    /// Smallest number of outstanding tasks missing in the reports at these checks.
     least_unknown: u32,
 }
 
@@ -155,19 +167,19 @@ impl Doubt {
         Self { until_ns: 0, next_ns: DOUBT_NS.0, said: None, looks: 0, least_unknown: u32::MAX };
 }
 
-/// The next hop to some servers.
+/// Next hop to some servers.
 #[derive(Clone, Copy, Debug)]
 struct Hop {
     port: u8,
     slot: Slot,
     address: u32,
-    /// Somebody behind it was heard of in this lap.
+    /// True if a member behind it has reported in this lap.
     heard: bool,
-    /// Somebody behind it has tasks.
+    /// True if a member behind it has tasks.
     has_tasks: bool,
-    /// It has answered since its link came up.
+    /// True if it has answered since its link came up.
     is_known: bool,
-    /// Times that it was asked for in every way and did not answer, before it was known.
+    /// Number of failed resolutions before it was known.
     failures: u8,
 }
 
@@ -178,54 +190,55 @@ impl Hop {
     }
 }
 
-/// A host to be asked by ARP whether it is where it is believed to be.
+/// A host to be probed by ARP at its known address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourProbe {
     /// Index of the port that leads to it.
     pub port: u8,
-    /// Its place among the neighbours.
+    /// Slot of the host in the neighbour table.
     pub slot: Slot,
-    /// Its address.
+    /// Address of the host.
     pub address: u32,
 }
 
-/// What one core does about silence, loss and contradictions.
+/// Checks of one core for silence, loss and contradictory reports.
 #[derive(Debug)]
 pub struct Liveness {
     timeout_ns: u64,
     lap_ns: u64,
     lap_started_ns: u64,
-    /// The next member of this lap.
+    /// Next member to check in this lap.
     cursor: usize,
-    /// Nobody's silence counts before this.
+    /// Time before which no silence counts.
     heard_before_ns: u64,
-    watches: Vec<Watch>,
+    watches: Vec<MemberWatch>,
     /// Index of each pool's first watch.
     first: Vec<usize>,
     hops: Vec<Hop>,
-    /// So many of them, the first ones, are gateways'.
+    /// Number of gateways. They are the first next hops.
     gateways: usize,
-    /// Watches of members that are taken out: they are looked at more often.
+    /// Watches of members that are taken out. They are checked more often.
     out: Vec<usize>,
-    /// Doubt of each watch's member, so that a reply finds its own at once.
+    /// Doubt of each watch's member, so that a reply finds it at once.
     doubts: Vec<Doubt>,
-    /// No member is doubted from this time on.
+    /// Time from which no member is doubted.
     doubted_until_ns: u64,
-    /// By pool: other schedulers send to these workers, too.
+    /// True if other schedulers also send tasks to a pool's workers, by pool.
     shared: Vec<bool>,
-    /// Members are leaves.
+    /// True if the members are leaves.
     is_spine: bool,
     probes: ArrayVec<NeighbourProbe, PROBES_MAX>,
-    /// The next set of every port's cache of neighbours to be gone through.
+    /// Next set of every port's neighbour cache to sweep.
     sweep: usize,
     ports: usize,
 }
 
 impl Liveness {
-    /// Registered workers of these pools are silent after `timeout_ns` without a word; never, when that is 0.
+    /// Creates the checks for these pools. Their registered workers are silent after `timeout_ns` without a
+    /// message; 0 means never.
     #[must_use]
     pub fn new(timeout_ns: u64, network: &Network, dispatchers: &mut [Dispatcher]) -> Self {
-        // Nobody is behind it, but it is asked as the others are.
+        // The gateway has no members behind it, but is probed like a server's next hop.
         let gateway = network.gateway();
         let gateway = gateway.map(|(port, slot, address)| Hop::new(port as u8, slot, address));
         let lap_ns = match timeout_ns {
@@ -259,7 +272,7 @@ impl Liveness {
         liveness
     }
 
-    /// Takes memory for so many pools, places for members in all of them, and servers.
+    /// Reserves memory for `pools` pools, `places` places for members in all of them, and `servers` servers.
     pub(super) fn make_room(&mut self, pools: usize, places: usize, servers: usize) {
         fn reserve<T>(list: &mut Vec<T>, count: usize) {
             list.reserve(count.saturating_sub(list.len()));
@@ -272,24 +285,24 @@ impl Liveness {
         reserve(&mut self.doubts, places);
     }
 
-    /// Watches the members of one more pool.
+    /// Starts to watch the members of one more pool.
     pub(super) fn add_pool(&mut self, network: &Network, dispatcher: &mut Dispatcher) {
         let (pool, out) = (self.first.len(), self.out.len());
         self.first.push(self.watches.len());
         self.shared.push(false);
         for member in (0..dispatcher.view().members() as u16).map(Member) {
-            self.watches.push(Watch::absent(pool, member, dispatcher.core()));
+            self.watches.push(MemberWatch::absent(pool, member, dispatcher.core()));
             self.doubts.push(Doubt::NONE);
             self.watch_worker(pool, member, network, dispatcher);
         }
-        // A policy's review may draw random numbers: only where members were taken out.
+        // A policy's review may draw random numbers. So it runs only after members were taken out.
         if self.out.len() > out {
             dispatcher.review_members();
         }
     }
 
-    /// Watches whoever has a member's place in this network, if anybody has; what was known of the place is forgotten, unless
-    /// its worker is the one that was there. A review of the pool's members is to follow.
+    /// Watches the worker at a member's place in this network. A vacant place is no longer watched, and its
+    /// state is cleared. The caller must have the pool's members reviewed afterwards.
     pub(super) fn watch_worker(
         &mut self,
         pool: usize,
@@ -298,14 +311,15 @@ impl Liveness {
         dispatcher: &mut Dispatcher,
     ) {
         let at = self.first[pool] + member.index();
-        let target = network.members(pool).get(member.index()).filter(|target| target.is_there());
+        let target =
+            network.members(pool).get(member.index()).filter(|target| target.is_occupied());
         let Some(target) = target else {
             self.unwatch(at);
             return;
         };
         let slot = target.next_hop.slot;
         if self.watches[at].hop == NO_HOP {
-            self.watches[at].reports = dispatcher.view().heard(member);
+            self.watches[at].reports = dispatcher.view().report_count(member);
         }
         let hop = self.hop_to(slot).unwrap_or_else(|| {
             let server = network.servers().find(|server| server.slot == slot);
@@ -327,7 +341,8 @@ impl Liveness {
         let worker = network.worker(target.worker);
         let registers = worker.is_some_and(|worker| network.server(worker.server).registers);
         self.watches[at].registers = registers;
-        // A leaf that joins others gets tasks once it has told its workers. At a spine's start none has told.
+        // A leaf that joins others gets tasks once its signals have stated its workers. At a spine's start no
+        // leaf has sent any.
         let tells = |member| dispatcher.view().workers_of(Member(member)).is_some();
         let joins = || (0..dispatcher.view().members() as u16).any(tells);
         if registers || (self.is_spine && joins()) {
@@ -347,22 +362,23 @@ impl Liveness {
         }
     }
 
-    /// Index of the next hop to servers that is at this place among the neighbours.
+    /// Returns the index of the next hop to servers with this slot in the neighbour table.
     fn hop_to(&self, slot: Slot) -> Option<usize> {
         let servers = self.hops.iter().enumerate().skip(self.gateways);
         servers.filter(|(_, hop)| hop.slot == slot).map(|(at, _)| at).next()
     }
 
-    /// Nobody has the place any more.
+    /// Clears the state of a vacated place.
     fn unwatch(&mut self, at: usize) {
-        let Watch { pool, member, hop, is_ours, .. } = self.watches[at];
-        self.watches[at] = Watch { is_ours, ..Watch::absent(pool.into(), member, Core::ONLY) };
+        let MemberWatch { pool, member, hop, is_ours, .. } = self.watches[at];
+        self.watches[at] =
+            MemberWatch { is_ours, ..MemberWatch::absent(pool.into(), member, Core::ONLY) };
         self.out.retain(|&out| out != at);
         self.doubts[at] = Doubt::NONE;
         self.leave_hop(hop);
     }
 
-    /// Asks no more for a next hop that leads to nobody.
+    /// Frees a next hop that leads to no member any more, to end its probes.
     fn leave_hop(&mut self, hop: u16) {
         let at = usize::from(hop);
         let is_used = at < self.gateways || self.watches.iter().any(|watch| watch.hop == hop);
@@ -371,18 +387,19 @@ impl Liveness {
         }
     }
 
-    /// Other schedulers send tasks to the workers of a pool, too: their reports are not held against what this node sent.
+    /// Sets whether other schedulers also send tasks to a pool's workers. If so, their reports are not
+    /// compared with the tasks of this node.
     pub fn set_shared(&mut self, pool: usize, shared: bool) {
         self.shared[pool] = shared;
     }
 
-    /// The timeout in milliseconds, as acknowledgements tell it.
+    /// Returns the timeout in milliseconds, for acknowledgements.
     #[must_use]
     pub fn timeout_ms(&self) -> u16 {
         (self.timeout_ns / 1_000_000).min(u64::from(u16::MAX)) as u16
     }
 
-    /// A worker says that it is there.
+    /// Records that a worker is registered and alive.
     pub(super) fn registered(
         &mut self,
         pool: usize,
@@ -395,17 +412,17 @@ impl Liveness {
         self.readmit(self.first[pool] + member.index(), dispatcher);
     }
 
-    /// The next host that is to be asked whether it is there.
+    /// Returns the next host to probe.
     pub(super) fn next_neighbour_probe(&mut self) -> Option<NeighbourProbe> {
         self.probes.pop()
     }
 
-    /// This host is to be asked at once, unless too many are already.
+    /// Queues a probe of a host. Drops it if too many are pending.
     pub(super) fn probe(&mut self, probe: NeighbourProbe) {
         let _ = self.probes.try_push(probe);
     }
 
-    /// A host did not answer: the workers behind it are out of reach, until it does.
+    /// Marks the workers behind an unresponsive host as unreachable, until it answers.
     pub(super) fn lose_next_hop(
         &mut self,
         slot: Slot,
@@ -417,15 +434,15 @@ impl Liveness {
         let Some(hop) = self.hop_to(slot).or_else(gateway) else { return };
         let next = &mut self.hops[hop];
         if !neighbours.is_link_up(usize::from(next.port)) {
-            return; // nobody is there, and nothing is known of this one
+            return; // without a link no host answers: this proves nothing about the host
         }
-        // One that starts together with the node, or with its link, may take a while.
+        // A host that starts together with the node, or with its link, may take a while.
         next.failures = next.failures.saturating_add(1);
         if !next.is_known && next.failures < FAILURES {
             return;
         }
         for at in 0..self.watches.len() {
-            let Watch { pool, member, hop: own, .. } = self.watches[at];
+            let MemberWatch { pool, member, hop: own, .. } = self.watches[at];
             let dispatcher = &mut dispatchers[usize::from(pool)];
             let was = dispatcher.view().presence(member);
             if usize::from(own) == hop
@@ -439,7 +456,7 @@ impl Liveness {
         }
     }
 
-    /// Looks at the members that are due; true when one came back.
+    /// Checks the members that are due. Returns true if one came back.
     pub(super) fn tick(
         &mut self,
         now_ns: u64,
@@ -449,7 +466,7 @@ impl Liveness {
     ) -> bool {
         let returned = self.look_at_out(now_ns, dispatchers, neighbours, counters);
         let elapsed = now_ns.saturating_sub(self.lap_started_ns);
-        // A core that was held up has not heard of anybody meanwhile: their time starts anew.
+        // A delayed core has received nothing meanwhile, so the silence of all members starts again.
         if elapsed > 2 * self.lap_ns.max(self.timeout_ns / LOOKS) {
             self.heard_before_ns = now_ns;
         }
@@ -481,7 +498,7 @@ impl Liveness {
         if watch.hop == NO_HOP {
             return;
         }
-        let (presence, reports) = (view.presence(member), view.heard(member));
+        let (presence, reports) = (view.presence(member), view.report_count(member));
         let outstanding = view.outstanding_now(member);
         if watch.is_ours && !self.is_spine && watch.more_answered(outstanding) {
             let surplus = std::mem::take(&mut watch.surplus).1;
@@ -501,26 +518,27 @@ impl Liveness {
         let watch = &mut self.watches[at];
         watch.outstanding = outstanding;
         if watch.out {
-            // Looked at elsewhere; what another core sent it until it noticed is lost, too.
+            // Checked elsewhere. Tasks that another core sent before it noticed are also lost.
             if outstanding > 0 && watch.is_ours && presence != Presence::Registered {
                 dispatcher.write_off(member, outstanding);
             }
             return;
         }
-        if watch.reports != dispatcher.view().heard(member) || watch.heard_ns == 0 {
-            // Another core may have registered it and not yet taken its report.
-            (watch.reports, watch.heard_ns) = (dispatcher.view().heard(member), now_ns.max(1));
+        if watch.reports != dispatcher.view().report_count(member) || watch.heard_ns == 0 {
+            // Another core may have registered it and not yet applied its report.
+            (watch.reports, watch.heard_ns) =
+                (dispatcher.view().report_count(member), now_ns.max(1));
         }
         let silent_ns = now_ns.saturating_sub(watch.heard_ns.max(self.heard_before_ns));
         match presence {
             Presence::Configured if self.is_spine => {
-                // It is to speak for itself from now on.
+                // From now on a missing signal counts as silence.
                 return dispatcher.view().set_presence(member, Presence::Registered);
             }
             Presence::Configured => return,
             Presence::Registered if self.timeout_ns == 0 || silent_ns < self.timeout_ns => return,
             Presence::Registered => {
-                // The core that is first to notice counts it and writes off what the worker had, of all cores.
+                // The first core to notice counts the loss and writes off the worker's tasks, for all cores.
                 if dispatcher.view().change_presence(member, presence, Presence::Silent) {
                     counters.add(Counter::WorkersLost, 1);
                     if self.is_spine {
@@ -537,7 +555,7 @@ impl Liveness {
         self.take_out(at, dispatcher);
     }
 
-    /// Takes over from an earlier run whether a worker had registered and was silent.
+    /// Adopts a worker's presence from an earlier run: registered, or silent.
     pub(super) fn take_over(
         &mut self,
         pool: usize,
@@ -571,7 +589,7 @@ impl Liveness {
         }
     }
 
-    /// Takes what a leaf told of its workers: they are its weight.
+    /// Applies the number of workers in a leaf's signal: it is the leaf's weight.
     fn weigh(&mut self, at: usize, dispatcher: &mut Dispatcher) {
         let watch = &mut self.watches[at];
         let member = watch.member;
@@ -586,7 +604,7 @@ impl Liveness {
         }
     }
 
-    /// Holds what a member reported against what it was sent.
+    /// Compares a member's reports with the tasks sent to it.
     fn judge(
         &mut self,
         at: usize,
@@ -597,9 +615,9 @@ impl Liveness {
     ) {
         let watch = &mut self.watches[at];
         let (pool, member) = (usize::from(watch.pool), watch.member);
-        let believed = dispatcher.view().believed_most(member).whole_tasks();
+        let believed = dispatcher.view().largest_estimate(member).rounded_tasks();
         let answered = reports.wrapping_sub(watch.reports);
-        // Tasks that are lost on their way never leave the number of those in flight.
+        // Tasks lost on their way never leave the number in flight.
         if answered > 0 {
             watch.least_in_flight = watch.least_in_flight.min(outstanding.saturating_sub(believed));
             watch.news += 1;
@@ -627,7 +645,7 @@ impl Liveness {
         if self.shared[pool] || watch.out {
             return;
         }
-        // What was outstanding at the last look and has not been answered is at the member by now.
+        // Tasks outstanding at the last check and not answered since have reached the member by now.
         let due = watch.outstanding.saturating_sub(answered);
         if answered > 0 && believed < due.min(outstanding) {
             watch.contradictions += 1;
@@ -638,15 +656,15 @@ impl Liveness {
         } else if answered > 0 {
             watch.contradictions = 0;
         } else if believed > outstanding && watch.outstanding == outstanding {
-            // Nothing came or went since the last look, so that it is no report on its way.
+            // No task came or went since the last check, so the difference is not a report in flight.
             let load = Load::tasks(outstanding.min(u32::from(u16::MAX)) as u16);
             dispatcher.refresh(&Report::new(member, load, 0));
-            self.watches[at].reports = dispatcher.view().heard(member);
+            self.watches[at].reports = dispatcher.view().report_count(member);
         }
     }
 
-    /// Tasks of which a member that was doubted has known nothing, for as long as it was: they were lost on their way, and its
-    /// reports were true. What it is believed to have hides that meanwhile.
+    /// Returns the tasks that a doubted member has not reported for the whole time of the doubt. They were
+    /// lost on their way, and its reports were true. The corrected estimate of its load hides this meanwhile.
     #[cold]
     fn unknown(
         &mut self,
@@ -658,7 +676,7 @@ impl Liveness {
     ) -> u32 {
         let (member, doubt) = (self.watches[at].member, &mut self.doubts[at]);
         if let Some(said) = doubt.said.filter(|_| news) {
-            let drift = dispatcher.view().load_and_drift(member).1.whole_tasks();
+            let drift = dispatcher.view().load_and_drift(member).1.rounded_tasks();
             let unknown = outstanding.saturating_sub(said + drift);
             doubt.least_unknown = doubt.least_unknown.min(unknown);
             doubt.looks = doubt.looks.saturating_add(1);
@@ -680,7 +698,8 @@ impl Liveness {
         }
     }
 
-    /// Replaces what can't be true of a pool's reports by what the members were sent and have not answered.
+    /// Replaces impossible values in a pool's reports by the number of tasks that the members were sent and
+    /// have not answered.
     #[inline(always)]
     pub(super) fn bound(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
         let most = reports.iter().fold(0, |all, report| all | report.load.0);
@@ -698,7 +717,7 @@ impl Liveness {
         let doubts = &mut self.doubts[self.first[pool]..];
         for report in reports {
             let member = report.member;
-            // Those of this run that stand before it are few, and not counted as answered yet.
+            // Earlier replies of this run are few, and not counted as answered yet.
             let left =
                 dispatcher.view().outstanding_now(member).max(0).cast_unsigned().saturating_sub(1);
             let left = Load::tasks(left.min(u32::from(u16::MAX)) as u16);
@@ -707,13 +726,13 @@ impl Liveness {
             }
             let doubt = &mut doubts[member.index()];
             if self.lap_started_ns < doubt.until_ns {
-                doubt.said = Some(report.load.whole_tasks());
+                doubt.said = Some(report.load.rounded_tasks());
                 report.load = report.load.max(left);
             }
         }
     }
 
-    /// Whoever was heard of is where it is believed to be, and whoever should have been is asked.
+    /// Confirms the next hops whose members have reported. Probes those whose members should have.
     fn end_lap(&mut self, now_ns: u64, neighbours: &Neighbours) {
         let now_ms = to_ms(now_ns);
         for hop in &mut self.hops {
@@ -723,7 +742,7 @@ impl Liveness {
             let (heard, has_tasks) = (hop.heard, hop.has_tasks);
             (hop.heard, hop.has_tasks) = (false, false);
             if neighbours.mac(hop.slot).is_none() {
-                // Asked for already, now and then.
+                // It is already being resolved, from time to time.
                 if !neighbours.is_link_up(usize::from(hop.port)) {
                     (hop.is_known, hop.failures) = (false, 0);
                 }
@@ -742,7 +761,7 @@ impl Liveness {
         }
     }
 
-    /// Goes through a part of the caches of neighbours, for hosts that packets go to and that were not heard of for long.
+    /// Sweeps a part of the neighbour caches for hosts that receive packets and have sent none for long.
     fn sweep(&mut self, now_ns: u64, neighbours: &Neighbours) {
         self.sweep = (self.sweep + 1) % SWEEP_TICKS;
         let now_ms = to_ms(now_ns);
@@ -766,7 +785,7 @@ impl Liveness {
             let watch = &mut self.watches[at];
             let (member, hop) = (watch.member, self.hops[usize::from(watch.hop)]);
             let dispatcher = &mut dispatchers[usize::from(watch.pool)];
-            let reports = dispatcher.view().heard(member);
+            let reports = dispatcher.view().report_count(member);
             let heard = watch.reports != reports;
             match dispatcher.view().presence(member) {
                 Presence::Silent if heard => {
@@ -779,7 +798,7 @@ impl Liveness {
                 Presence::Unreachable if neighbours.mac(hop.slot).is_some() => {
                     let from = Presence::Unreachable;
                     if watch.registers {
-                        // Its host is back; whether the worker is, its next report shows.
+                        // The host is back. The worker's next report shows if the worker is, too.
                         watch.reports = reports;
                         dispatcher.view().change_presence(member, from, Presence::Silent);
                     } else {
@@ -797,11 +816,11 @@ impl Liveness {
         self.out.len() < before
     }
 
-    /// Takes a worker that was out into this core's choice again.
+    /// Takes a worker back into this core's choice.
     fn readmit(&mut self, at: usize, dispatcher: &mut Dispatcher) {
         if self.watches[at].out {
             if self.is_spine {
-                // A leaf that was started anew may have no workers yet.
+                // A restarted leaf may have no workers yet.
                 self.weigh(at, dispatcher);
             }
             let watch = &mut self.watches[at];
@@ -811,20 +830,20 @@ impl Liveness {
         }
     }
 
-    /// Whoever else knows of a member says that it takes tasks, or none; true when it may be chosen now. One that is out may be
-    /// when it is heard of again.
+    /// Records that another source reports a member as taking tasks, or none. Returns true if it may be
+    /// chosen now. A member that is out may be chosen after its next report.
     pub(super) fn note_away(&mut self, pool: usize, member: Member, away: bool) -> bool {
         let watch = &mut self.watches[self.first[pool] + member.index()];
         watch.away = away;
         watch.may_be_chosen()
     }
 
-    /// Nothing speaks against choosing a member.
+    /// Returns true if nothing prevents choosing a member.
     pub(super) fn may_be_chosen(&self, pool: usize, member: Member) -> bool {
         self.watches[self.first[pool] + member.index()].may_be_chosen()
     }
 
-    /// As [`Liveness::note_away`], for a change that drains it or lets it be chosen again.
+    /// Like [`Liveness::note_away`], for an update that drains the member or allows it again.
     pub(super) fn note_drained(&mut self, pool: usize, member: Member, drained: bool) -> bool {
         let watch = &mut self.watches[self.first[pool] + member.index()];
         watch.drained = drained;
@@ -832,12 +851,13 @@ impl Liveness {
     }
 }
 
-/// Milliseconds, as the table of neighbours has them.
+/// Converts to milliseconds, the unit of the neighbour table.
 pub(super) fn to_ms(ns: u64) -> u32 {
     (ns / 1_000_000) as u32
 }
 
-/// The core that is first to hear of a worker that was out counts it, and writes off what it was sent too late.
+/// Counts the return of a worker, and writes off tasks sent to it too late. Only the first core to notice
+/// does so.
 fn note_return(
     member: Member,
     from: Presence,

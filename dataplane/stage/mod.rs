@@ -1,8 +1,9 @@
-//! Stages: each takes a whole burst and does one thing to it. No I/O, no clock, no allocation.
+//! Packet stages. Each stage takes a whole burst and does one thing to it, without I/O, clock or allocation.
 //!
-//! [`parse`] reads bytes into values, [`classify`] feeds replies and ARP into the state, [`schedule`] picks
-//! members for tasks, [`rewrite`] turns packets towards their next hop. [`Stages`] holds what one core's
-//! stages work with and runs them in this order: the library's burst call, which `role` drives with ports.
+//! [`parse`] reads bytes into values. [`classify`] applies replies and ARP to the state. [`schedule`] picks
+//! members for tasks. [`rewrite`] readdresses packets to their next hop. [`Stages`] holds the data of one
+//! core's stages and runs them in this order. It is the burst call of the library, which `role` connects to
+//! ports.
 
 pub mod affinity;
 pub mod auth;
@@ -33,7 +34,7 @@ pub use told::Choice;
 pub use update::{Capacity, NewPool, Setting, Step, Update};
 pub use v6::PortV6;
 
-use fabric::{Fabric, Numbers, Word};
+use fabric::{Fabric, Numbers, OutgoingMessage};
 use fast::template::Template;
 use network::Target;
 
@@ -47,61 +48,63 @@ use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, Neighbours, Presence};
 use crate::wire::task::{Extension, Header};
 
-/// A core to which no more packets come at once keeps up with what comes.
+/// Largest number of packets between two exchanges at which a core is not overloaded.
 const KEEPS_UP: usize = BURST / 4;
 
-/// What becomes of a packet.
+/// Result of the stages for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Rewritten; send it out of this port.
+    /// Rewritten. The caller sends it out of this port.
     Forward {
         /// Index of the port.
         port: u8,
-        /// The worker that a task goes to, or that a reply comes from.
+        /// Worker that receives the task or sent the reply.
         worker: u16,
     },
-    /// Rewritten but for its destination MAC address, which is not known yet: hold it until the
-    /// neighbour's slot is resolved, or drop it.
+    /// Rewritten except for its destination MAC address, which is not known yet. The caller holds the packet
+    /// until the neighbour's slot is resolved, or drops it.
     Hold {
         /// Index of the port.
         port: u8,
-        /// The worker that a task goes to, or that a reply comes from.
+        /// Worker that receives the task or sent the reply.
         worker: u16,
-        /// The neighbour.
+        /// Slot of the neighbour.
         slot: Slot,
     },
-    /// A task that waits: put it last into the pool's central queue, and [`Stages::offer`] the first of that
-    /// queue again when [`Stages::take_freed`] says so, and now and then.
+    /// A task that waits. The caller appends it to the pool's central queue. It passes the first task of that
+    /// queue to [`Stages::offer`] when [`Stages::take_freed`] returns true, and periodically.
     Queue {
         /// Index of the pool.
         pool: u16,
     },
-    /// Used up, and turned into an answer to be sent out of the port it came from (ARP, registrations, refusals).
+    /// Consumed, and turned into an answer (ARP, registrations, refusals). The caller sends it out of the
+    /// port that received the packet.
     Answer,
-    /// Used up.
+    /// Consumed.
     Consumed,
-    /// To be dropped; already counted.
+    /// Dropped. The drop is already counted.
     Drop(DropReason),
 }
 
 impl Verdict {
-    /// It is forwarded, out of this port.
+    /// Returns true if the packet is forwarded out of this port.
     #[inline(always)]
     pub fn leaves_by(self, port: u8) -> bool {
         matches!(self, Self::Forward { port: own, .. } if own == port)
     }
 }
 
-/// Takes the verdicts about a burst, one for each packet, by the packet's place; in no order.
+/// Receiver of the verdicts for a burst: one per packet, by the packet's index, in any order.
 pub trait Verdicts {
-    /// The packet is rewritten, to be sent out of this port; it is this worker's task or reply.
+    /// Takes [`Verdict::Forward`]: the packet is rewritten, leaves by this port, and is a task or reply of
+    /// this worker.
     fn forward(&mut self, at: usize, port: u8, worker: u16);
 
-    /// Anything but [`Verdict::Forward`].
+    /// Takes any verdict except [`Verdict::Forward`].
     fn other(&mut self, at: usize, verdict: Verdict);
 }
 
-/// Those about packets that have no place are left out.
+/// Ignores verdicts for packets beyond the end of the slice.
 impl Verdicts for [Verdict] {
     #[inline(always)]
     fn forward(&mut self, at: usize, port: u8, worker: u16) {
@@ -118,18 +121,18 @@ impl Verdicts for [Verdict] {
     }
 }
 
-/// A network, and what is recognised by it.
+/// A network with the tables for recognising its packets.
 #[derive(Debug)]
 pub struct Recognition {
     network: Arc<Network>,
-    /// What takes the fast path on each port, of each pool.
+    /// Fast-path templates, one per port and pool.
     templates: Box<[Template]>,
-    /// Whose tasks are refused on each port.
+    /// Unreachable sources, by port: their tasks are refused.
     unreachable: Box<[network::UnreachableSources]>,
 }
 
 impl Recognition {
-    /// By this network.
+    /// Builds the tables of a network.
     #[must_use]
     pub fn new(network: Arc<Network>) -> Self {
         let ports = 0..network.ports().len();
@@ -141,57 +144,57 @@ impl Recognition {
     }
 }
 
-/// What one core's stages work with.
+/// Data of one core's stages.
 #[derive(Debug)]
 pub struct Stages {
     pub(crate) network: Arc<Network>,
     pub(crate) neighbours: Neighbours,
-    /// One for each pool, in the network's order.
+    /// One dispatcher per pool, in the network's order.
     pub(crate) dispatchers: Vec<Dispatcher>,
     pub(crate) affinity: AffinityTable,
     pub(crate) counters: Counters,
-    /// What takes the fast path on each port, of each pool.
+    /// Fast-path templates, one per port and pool.
     templates: Box<[Template]>,
-    /// Whose tasks are refused on each port.
+    /// Unreachable sources, by port: their tasks are refused.
     unreachable: Box<[network::UnreachableSources]>,
-    /// Tasks in all pools' queues.
+    /// Number of tasks in all pools' queues.
     waiting: usize,
-    /// For so many there is to be memory, whatever pools there are.
+    /// Minimum number of waiting tasks for which there is memory, whatever the pools.
     waiting_least: usize,
-    /// A reply came since this was last asked.
+    /// True if a member may have become free. Cleared by [`Stages::take_freed`].
     freed: bool,
     now_ms: u32,
     liveness: Liveness,
-    /// Where sources of tasks may teach who is where.
-    learning: learn::Learning,
-    /// What the node's other cores are told and tell; none where there are none.
+    /// Schedule of the bursts from which MAC addresses are learned.
+    learning: learn::LearnSchedule,
+    /// Exchange with the node's other cores; `None` on a node with one core.
     exchange: Option<Box<Exchange>>,
-    /// What spines or leaves are told; none where there are none.
+    /// Messages to spines or leaves; `None` without any.
     fabric: Option<Box<Fabric>>,
-    /// Some pool's policy asks workers for their queues in messages.
+    /// True if some pool's policy probes workers for their queue lengths.
     asks: bool,
-    /// The numbers of workers' queue reports, by pool; none of pools that learn of queues from replies.
+    /// Numbers of the workers' queue reports, by pool; `None` for pools that read queue lengths from replies.
     report_numbers: Vec<Option<Numbers>>,
     /// Packets since the last exchange.
     received: usize,
-    /// Where workers go that nobody knows and that say that they are there; none unless somebody wants to know.
-    newcomers: Option<Arc<ArrayQueue<Newcomer>>>,
+    /// Queue for unknown workers that register; `None` if unused.
+    newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
     packets: Box<[Packet]>,
 }
 
-/// A worker that said that it is there, and that the node does not know.
+/// A worker that registers but is unknown to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Newcomer {
-    /// The address that it said so from.
+pub struct UnknownWorker {
+    /// Source address of its registration.
     pub server: u32,
-    /// Its id.
+    /// Worker id.
     pub worker: u16,
-    /// Id of the pool that it serves.
+    /// Id of its pool.
     pub pool: u16,
 }
 
 impl Stages {
-    /// Stages of one core. The dispatchers are in the order of the network's pools.
+    /// Creates the stages of one core. The dispatchers must be in the order of the network's pools.
     #[must_use]
     pub fn new(
         network: Arc<Network>,
@@ -204,7 +207,7 @@ impl Stages {
         let Recognition { network, templates, unreachable } = Recognition::new(network);
         Self {
             liveness: Liveness::new(0, &network, &mut dispatchers),
-            learning: learn::Learning::default(),
+            learning: learn::LearnSchedule::default(),
             unreachable,
             templates,
             network,
@@ -226,12 +229,11 @@ impl Stages {
         }
     }
 
-    /// Decides on up to [`BURST`] packets that port `port` received at `now` ticks, rewriting those that go on.
-    /// Drops and everything else are counted here but for what the caller does with the packets
-    /// (received, sent, held, consumed).
+    /// Decides on up to [`BURST`] packets received by port `port` at `now` ticks. Rewrites the forwarded
+    /// packets. Counts drops and all other events, except the caller's own (received, sent, held, consumed).
     ///
     /// # Panics
-    /// When there are more packets than [`BURST`].
+    /// If `packets` is longer than [`BURST`].
     pub fn process<B: Buf>(
         &mut self,
         port: usize,
@@ -243,7 +245,8 @@ impl Stages {
         self.learn(port, packets);
         let mut done = fast::burst(self, port, packets, verdicts);
         if done < packets.len() {
-            // Ports are of IPv4 or IPv6; those of IPv4 ask for this only where they leave the fast path anyway.
+            // A port has IPv4 or IPv6. An IPv4 port gets here without a handled packet only if its first
+            // packet leaves the fast path anyway.
             if done == 0 {
                 done = fast::v6::burst(self, port, packets, verdicts);
                 if done == packets.len() {
@@ -262,55 +265,57 @@ impl Stages {
         }
     }
 
-    /// Somebody wants to know of workers that say that they are there, and that nobody knows.
-    pub fn set_newcomers(&mut self, newcomers: Arc<ArrayQueue<Newcomer>>) {
+    /// Sets the queue for unknown workers that register.
+    pub fn set_unknown_workers(&mut self, newcomers: Arc<ArrayQueue<UnknownWorker>>) {
         self.newcomers = Some(newcomers);
     }
 
-    /// There are other cores: what is told to them and heard of them goes this way.
+    /// Sets the exchange with the node's other cores.
     pub fn set_exchange(&mut self, exchange: Exchange) {
         self.exchange = Some(Box::new(exchange));
     }
 
-    /// The node has spines above it, or leaves below; before the first packet.
+    /// Sets the messages to spines above the node, or to leaves below. Must be called before the first
+    /// packet.
     pub fn set_fabric(&mut self, fabric: Fabric) {
         self.fabric = Some(Box::new(fabric));
     }
 
-    /// The next service address of a spine that others are to be told of now.
+    /// Returns the next service address of a spine to announce now.
     pub fn next_announcement(&mut self) -> Option<IpAddr> {
         self.fabric.as_mut()?.next_announcement()
     }
 
-    /// What spines or leaves are told, if there are any.
+    /// Returns the messages to spines or leaves, if there are any.
     #[must_use]
     pub fn fabric(&self) -> Option<&Fabric> {
         self.fabric.as_deref()
     }
 
-    /// A spine is told of this pool.
+    /// Returns true if the pool reports to a spine.
     #[inline]
     fn is_linked(&self, pool: usize) -> bool {
         self.fabric.as_ref().is_some_and(|fabric| fabric.is_linked(pool))
     }
 
-    /// Tells spines what has passed since: once a poll, after what waited was offered again.
+    /// Queues signals to spines about changes since the last call. Called once per poll, after waiting tasks
+    /// were offered again.
     #[inline]
-    pub fn tell_spines(&mut self) {
+    pub fn send_spine_signals(&mut self) {
         if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has_passed()) {
-            fabric.tell(&self.network, &self.dispatchers);
+            fabric.send_changes(&self.network, &self.dispatchers);
         }
     }
 
-    /// The next word to a spine, a leaf or a worker that is to be sent.
+    /// Returns the next message to a spine, a leaf or a worker.
     #[inline]
-    pub fn next_word(&mut self) -> Option<Word> {
+    pub fn next_word(&mut self) -> Option<OutgoingMessage> {
         let word = self.fabric.as_mut().and_then(|fabric| fabric.next_word());
         if word.is_some() || !self.asks { word } else { self.next_queue_probe() }
     }
 
-    /// The next question to a worker for its queue.
-    fn next_queue_probe(&mut self) -> Option<Word> {
+    /// Returns the next queue probe to a worker.
+    fn next_queue_probe(&mut self) -> Option<OutgoingMessage> {
         let mut dispatchers = self.dispatchers.iter_mut().enumerate();
         let (pool, (member, number)) =
             dispatchers.find_map(|(pool, dispatcher)| Some((pool, dispatcher.next_probe()?)))?;
@@ -319,17 +324,17 @@ impl Stages {
         let (id, ip) = (self.network.pool_id(pool)?, self.network.member_address(pool, member)?);
         let header = Header::queue_probe(id, self.network.node, worker, number);
         let (port, slot) = (next_hop.port, next_hop.slot);
-        Some(Word { port, slot, ip, header, extension: Extension::default() })
+        Some(OutgoingMessage { port, slot, ip, header, extension: Extension::default() })
     }
 
-    /// The node has other cores.
+    /// Returns true if the node has other cores.
     #[must_use]
     pub fn has_peers(&self) -> bool {
         self.exchange.is_some()
     }
 
-    /// Tells the node's other cores what has changed here and hears what has changed there: once a poll, with or without
-    /// packets.
+    /// Publishes this core's changes to the node's other cores and receives theirs. Called once per poll,
+    /// with or without packets.
     #[inline]
     pub fn exchange(&mut self) {
         if self.exchange.is_some() {
@@ -342,20 +347,20 @@ impl Stages {
         let Some(exchange) = &mut self.exchange else { return };
         policy::exchange(exchange, &mut self.dispatchers, keeps_up);
         if let Some(fabric) = &self.fabric {
-            fabric.hear_idle(&mut self.dispatchers);
+            fabric.receive_idle(&mut self.dispatchers);
         }
         if self.waiting > 0 {
             self.freed |= self.dispatchers.iter().any(Dispatcher::may_release);
         }
     }
 
-    /// What takes the fast path on a port, of a pool.
+    /// Returns the fast-path template of a port and a pool.
     #[inline(always)]
     fn template(&self, port: usize, pool: usize) -> &Template {
         &self.templates[port * self.dispatchers.len() + pool]
     }
 
-    /// Looks now and then at who sends tasks.
+    /// Learns MAC addresses from the sources of tasks, if the port is due.
     #[inline(always)]
     fn learn<B: Buf>(&mut self, port: usize, packets: &[B]) {
         if self.learning.is_due(port) {
@@ -370,7 +375,7 @@ impl Stages {
         packets: &mut [B],
         verdicts: &mut [Verdict],
     ) {
-        // Taken out, so that stages can have both; an empty box allocates nothing.
+        // Taken out so that the stages can borrow both. An empty box allocates nothing.
         let mut parsed = std::mem::take(&mut self.packets);
         let parsed_burst = &mut parsed[..packets.len()];
         self.judge(port, now, packets, parsed_burst, verdicts);
@@ -379,11 +384,12 @@ impl Stages {
         self.packets = parsed;
     }
 
-    /// As [`Stages::process`], but tasks and replies keep their bytes, and `rewrites` says what to change in
-    /// those that go on. ARP questions, registrations and refused tasks become answers all the same.
+    /// Like [`Stages::process`], but leaves the bytes of tasks and replies unchanged. `rewrites` receives the
+    /// changes for the forwarded ones. ARP requests, registrations and refused tasks still become answers in
+    /// place.
     ///
     /// # Panics
-    /// When there are more packets than verdicts, than rewrites or than [`BURST`].
+    /// If `packets` is longer than `verdicts`, `rewrites` or [`BURST`].
     pub fn decide<B: Buf>(
         &mut self,
         port: usize,
@@ -403,7 +409,7 @@ impl Stages {
         self.packets = parsed;
     }
 
-    /// All stages but the last.
+    /// Runs all stages except the last.
     #[inline(always)]
     fn judge<B: Buf>(
         &mut self,
@@ -428,19 +434,21 @@ impl Stages {
         }
     }
 
-    /// Says after how many nanoseconds a registered worker is silent, 0 for never; before the first packet.
+    /// Sets the time without a message, in nanoseconds, after which a registered worker is silent; 0 means
+    /// never. Must be called before the first packet.
     pub fn set_worker_timeout(&mut self, timeout_ns: u64) {
         self.liveness = Liveness::new(timeout_ns, &self.network, &mut self.dispatchers);
     }
 
-    /// Says that other schedulers send tasks to a pool's workers, too: their reports are then believed as they are; after
-    /// [`Stages::set_worker_timeout`] and before the first packet.
+    /// Sets whether other schedulers also send tasks to a pool's workers. If so, their reports are used
+    /// without correction. Must be called after [`Stages::set_worker_timeout`] and before the first packet.
     pub fn set_shared_workers(&mut self, pool: usize, shared: bool) {
         self.liveness.set_shared(pool, shared);
     }
 
-    /// Says how a pool's workers tell their queues, after [`Stages::set_worker_timeout`] and before the first packet. Those that
-    /// do so in messages have other schedulers, too.
+    /// Sets how a pool's workers report their queue lengths. With reports in messages, the workers count as
+    /// shared with other schedulers. Must be called after [`Stages::set_worker_timeout`] and before the first
+    /// packet.
     pub fn set_reports(&mut self, pool: usize, reports: Reports) {
         if reports == Reports::Replies {
             return;
@@ -453,8 +461,8 @@ impl Stages {
         self.report_numbers[pool] = Some(Numbers::new(members));
     }
 
-    /// Lets a pool's member (both by index) be chosen, or no longer. One that is silent may be when it is heard of
-    /// again.
+    /// Allows or forbids the policy to choose a pool's member (both by index). A silent member can be chosen
+    /// only after its next report.
     pub fn set_active(&mut self, pool: usize, member: Member, active: bool) {
         let Some(dispatcher) = self.dispatchers.get_mut(pool) else {
             return;
@@ -465,7 +473,7 @@ impl Stages {
         }
     }
 
-    /// A pool has no worker that may be chosen, and some that have not registered yet.
+    /// Returns true if some pool has no worker to choose, and has unregistered workers.
     #[must_use]
     pub fn awaits_registrations(&self) -> bool {
         self.dispatchers.iter().map(Dispatcher::view).any(|view| {
@@ -474,33 +482,33 @@ impl Stages {
         })
     }
 
-    /// A worker on the node's own core has come: nobody waits for its registration on the wire.
+    /// Marks a worker on the node's own core as registered, without a registration on the wire.
     pub fn note_attached(&mut self, pool: usize, member: Member) {
         if let Some(dispatcher) = self.dispatchers.get_mut(pool) {
             self.liveness.registered(pool, member, dispatcher, &self.counters);
         }
     }
 
-    /// Tasks in all pools' queues.
+    /// Returns the number of tasks in all pools' queues.
     #[inline]
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Members may have become free for tasks that wait; asking takes the answer back.
+    /// Returns true if members may have become free for waiting tasks. Clears the flag.
     #[inline]
     pub fn take_freed(&mut self) -> bool {
         std::mem::take(&mut self.freed) && self.waiting > 0
     }
 
-    /// Members became free in another way than by a reply.
+    /// Records that members became free without a reply.
     pub fn note_freed(&mut self) {
         self.freed = true;
     }
 
-    /// Decides on the task that is first in a pool's central queue, as it came to port `port`; none when it must
-    /// wait on. Otherwise it is no longer in that queue.
+    /// Decides on the first task of a pool's central queue, received by port `port`. Returns `None` if the
+    /// task must keep waiting. Otherwise the task is no longer in that queue.
     pub fn offer(
         &mut self,
         pool: usize,
@@ -516,33 +524,33 @@ impl Stages {
         Some(verdict)
     }
 
-    /// The first task of a pool's central queue is taken out for another reason.
+    /// Records that the caller removed the first task of a pool's central queue for another reason.
     pub fn leave(&mut self, pool: usize) {
         self.dispatchers[pool].leave();
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// The last task of a pool's central queue finds no room there.
+    /// Records that the last task of a pool's central queue found no room there.
     pub fn leave_last(&mut self, pool: usize) {
         self.dispatchers[pool].leave_last();
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// Lets the policies that hold tasks see the time more often than others: they measure by it.
+    /// Advances the time of the policies that hold tasks. They measure with it, so they need it more often.
     pub fn tick_holding(&mut self, now_ns: u64) {
         for dispatcher in self.dispatchers.iter_mut().filter(|dispatcher| dispatcher.holds()) {
             dispatcher.tick(now_ns);
         }
     }
 
-    /// Tasks of the pool may have to wait.
+    /// Returns true if tasks of the pool may have to wait.
     #[inline]
     fn holds(&self, pool: usize) -> bool {
         let dispatcher = &self.dispatchers[pool];
         dispatcher.holds() || dispatcher.waiting() > 0
     }
 
-    /// Moves the policies' own counts into the counters.
+    /// Adds the policies' counts to the counters and resets them.
     pub fn collect_picks(&mut self) {
         for dispatcher in &mut self.dispatchers {
             let picks = std::mem::take(&mut dispatcher.view_mut().picks);
@@ -552,7 +560,8 @@ impl Stages {
         }
     }
 
-    /// Lets the policies see time pass, and looks after workers and neighbours; `now` in ticks and in nanoseconds.
+    /// Advances the policies' time and checks workers and neighbours. `now` is in ticks, `now_ns` in
+    /// nanoseconds.
     pub fn tick(&mut self, now: u64, now_ns: u64) {
         self.now_ms = liveness::to_ms(now_ns);
         self.learning.tick(self.now_ms);
@@ -576,71 +585,72 @@ impl Stages {
         }
     }
 
-    /// The next host that is to be asked by ARP whether it is where it is believed to be.
+    /// Returns the next host to probe by ARP at its known address.
     pub fn next_neighbour_probe(&mut self) -> Option<NeighbourProbe> {
         self.liveness.next_neighbour_probe()
     }
 
-    /// A reply waits until it is known where a client behind this port is: its next task may tell.
+    /// Requests learning on this port. A reply waits for the MAC address of a client there, and the client's
+    /// next task may carry it.
     pub fn want_neighbour(&mut self, port: usize) {
         self.learning.want(port, self.now_ms);
     }
 
-    /// A next hop was asked for in every way and has not answered: the workers behind it are out of reach.
+    /// Marks the workers behind a next hop as unreachable. The next hop answered none of the requests for it.
     pub fn lose_next_hop(&mut self, slot: Slot) {
         let (dispatchers, neighbours) = (&mut self.dispatchers[..], &self.neighbours);
         self.liveness.lose_next_hop(slot, dispatchers, neighbours, &self.counters);
     }
 
-    /// Nanoseconds of the node's clock at the last tick, to the millisecond.
+    /// Returns the node's time at the last tick, in nanoseconds, rounded down to a millisecond.
     fn now_ns(&self) -> u64 {
         u64::from(self.now_ms) * 1_000_000
     }
 
-    /// Milliseconds of the node's clock at the last tick, as the table of neighbours has them.
+    /// Returns the node's time at the last tick, in milliseconds, the unit of the neighbour table.
     #[inline]
     fn now_ms(&self) -> u32 {
         self.now_ms
     }
 
-    /// Some pool's policy lets tasks wait.
+    /// Returns true if some pool's policy lets tasks wait.
     #[must_use]
     pub fn holds_tasks(&self) -> bool {
         self.dispatchers.iter().any(Dispatcher::holds)
     }
 
-    /// The scheduler of the pool at `index` in the network's order.
+    /// Returns the dispatcher of the pool at `index` in the network's order.
     #[must_use]
     pub fn dispatcher(&self, index: usize) -> Option<&Dispatcher> {
         self.dispatchers.get(index)
     }
 
-    /// The same, to be changed.
+    /// Like [`Stages::dispatcher`], mutable.
     #[must_use]
     pub fn dispatcher_mut(&mut self, index: usize) -> Option<&mut Dispatcher> {
         self.dispatchers.get_mut(index)
     }
 
-    /// This core's counters.
+    /// Returns this core's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The network it serves.
+    /// Returns the network.
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The neighbours it knows.
+    /// Returns the neighbours.
     #[must_use]
     pub fn neighbours(&self) -> &Neighbours {
         &self.neighbours
     }
 }
 
-/// What takes the fast path on a port, of each pool.
+/// Builds the fast-path templates of a port, one per pool.
 fn templates_of(network: &Network, port: usize) -> impl Iterator<Item = Template> + '_ {
     (0..network.pools()).map(move |pool| Template::new(network, port, pool))
 }

@@ -1,4 +1,4 @@
-//! What the stages know of the networks around the node. A network is never changed: cores are given another one.
+//! Tables of the networks around the node. A network never changes: cores get another one instead.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::wire::ether::Mac;
 use crate::wire::ipv4::v4_bits;
 use crate::wire::{ipv4, task};
 
-/// Who is behind a port.
+/// Hosts behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Clients: tasks come in, replies go out.
+    /// Clients: tasks arrive, replies leave.
     Clients,
-    /// Worker servers: tasks go out, replies come in.
+    /// Worker servers: tasks leave, replies arrive.
     Workers,
     /// Both.
     Both,
 }
 
 impl Side {
-    /// Clients may be there.
+    /// Returns true if clients may be behind the port.
     #[inline]
     #[must_use]
     pub const fn has_clients(self) -> bool {
         matches!(self, Self::Clients | Self::Both)
     }
 
-    /// Workers may be there.
+    /// Returns true if workers may be behind the port.
     #[inline]
     #[must_use]
     pub const fn has_workers(self) -> bool {
@@ -45,7 +45,7 @@ impl Side {
     }
 }
 
-/// IPv4 options that a port permits in tasks.
+/// IPv4 options permitted in tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpOptions {
@@ -57,34 +57,34 @@ pub enum IpOptions {
 }
 
 impl IpOptions {
-    /// The port permits these options.
+    /// Returns true if the port permits these options.
     #[must_use]
     pub fn permit(self, options: &[u8]) -> bool {
         options.is_empty() || self == Self::Harmless && ipv4::are_harmless(options)
     }
 }
 
-/// A port's addresses.
+/// Addresses of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAddress {
-    /// The node's MAC address there.
+    /// MAC address of the node on this port.
     pub mac: Mac,
-    /// The node's address there; of a port with an IPv6 address a number that stands for it ([`super::v6`]).
+    /// Address of the node on this port. For an IPv6 address, a number that represents it ([`super::v6`]).
     pub ip: u32,
-    /// Bits of the network's prefix, 0 to 32.
+    /// Length of the network's prefix in bits, 0 to 32.
     pub prefix: u8,
-    /// Who is there.
+    /// Hosts behind the port.
     pub side: Side,
-    /// The router to all other networks, if there is one.
+    /// Router to all other networks, if there is one.
     pub gateway: Option<u32>,
-    /// IPv4 options that tasks may have.
+    /// IPv4 options permitted in tasks.
     pub ip_options: IpOptions,
-    /// Its IPv6 address, in place of these.
+    /// IPv6 address of the port, instead of `ip`, `prefix` and `gateway`.
     pub v6: Option<PortV6>,
 }
 
 impl PortAddress {
-    /// `address` is on this port's network.
+    /// Returns true if `address` is on this port's network.
     #[inline]
     #[must_use]
     pub fn reaches(&self, address: u32) -> bool {
@@ -99,69 +99,69 @@ impl PortAddress {
 /// A worker server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Its address; of one with an IPv6 address a number that stands for it.
+    /// Address. For an IPv6 address, a number that represents it.
     pub ip: u32,
-    /// The port that leads to it.
+    /// Port to the server.
     pub port: u8,
-    /// The next hop to it: itself, or a router; as [`Neighbours::address`] has it.
+    /// Next hop to the server: itself or a router, in the form of [`Neighbours::address`].
     pub next_hop: u32,
-    /// The next hop's place among the neighbours.
+    /// Slot of the next hop in the neighbour table.
     pub slot: Slot,
-    /// Its workers register themselves.
+    /// True if its workers register themselves.
     pub registers: bool,
-    /// The next hop is a router.
+    /// True if the next hop is a router.
     pub is_routed: bool,
 }
 
-/// A spine over a leaf.
+/// A spine above a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spine {
-    /// Its id.
+    /// Spine id.
     pub id: u16,
-    /// Its address, and the next hop there.
+    /// Address of the spine.
     pub ip: IpAddr,
-    /// The port that leads to it.
+    /// Port to the spine.
     pub port: u8,
-    /// The next hop to it: itself, or a router; as [`Neighbours::address`] has it.
+    /// Next hop to the spine: itself or a router, in the form of [`Neighbours::address`].
     pub next_hop: u32,
-    /// The next hop's place among the neighbours.
+    /// Slot of the next hop in the neighbour table.
     pub slot: Slot,
 }
 
-/// What a pool of a leaf tells which spine.
+/// Link of a leaf's pool to a spine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpineLink {
-    /// The spine's place.
+    /// Place of the spine.
     pub spine: u16,
-    /// What it is told, and when.
+    /// Protocol: which signals the leaf sends, and when.
     pub protocol: Protocol,
 }
 
-/// A worker's place; at a spine, a leaf's in a pool.
+/// Place of a worker; at a spine, place of a leaf in a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// Its server's address.
+    /// Address of its server.
     pub ip: u32,
     /// Index of its pool.
     pub pool: u16,
-    /// Its index in the pool.
+    /// Index in the pool.
     pub member: Member,
     /// Index of its server.
     pub server: u16,
 }
 
-/// The next hop to a host, and how packets for it leave.
+/// Next hop to a host, with the values for packets to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The bits of the node's MAC address on the port that leads there.
+    /// Bits of the node's MAC address on the port to the next hop.
     pub src_mac: u64,
-    /// That port.
+    /// Port to the next hop.
     pub port: u8,
-    /// The next hop's place among the neighbours: the host itself, or a router.
+    /// Slot of the next hop in the neighbour table: the host itself, or a router.
     pub slot: Slot,
 }
 
-/// The networks behind the ports of a side, and the router to all others.
+/// Networks behind the ports of a side, and the router to all others.
 #[derive(Clone, Debug)]
 struct Routes {
     networks: ArrayVec<(u32, u32, usize), PORTS_MAX>,
@@ -178,7 +178,7 @@ impl Routes {
         }
     }
 
-    /// The port that leads to `address`, and the next hop there.
+    /// Returns the port that leads to `address`, and the next hop there.
     #[inline(always)]
     fn find(&self, address: u32) -> Option<(usize, u32)> {
         for &(own, mask, port) in &self.networks {
@@ -190,32 +190,32 @@ impl Routes {
     }
 }
 
-/// Where a task for a pool's member goes: all that rewriting needs, in one place.
+/// Destination of tasks for a pool's member: all values that rewriting needs, in one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The worker.
+    /// Worker id.
     pub worker: u16,
-    /// The choice of this worker, as it stands in packets.
+    /// Choice of this worker, in packet byte order.
     pub choice: [u8; 4],
-    /// Its server's address, as it stands in packets.
+    /// Address of its server, in packet byte order.
     pub ip: [u8; 4],
-    /// The next hop to its server.
+    /// Next hop to its server.
     pub next_hop: NextHop,
-    /// What the address adds to an IPv4 header's checksum, and the hop.
+    /// Effect of the address and the hop on an IPv4 header's checksum.
     pub ip_delta: FoldedDelta,
-    /// What address and choice add to a datagram's.
+    /// Effect of address and choice on a datagram's checksum.
     pub udp_delta: FoldedDelta,
 }
 
 impl Target {
-    /// Of a place that nobody has: no task ever goes there.
-    fn nobody() -> Self {
+    /// Creates the target of a vacant place. No task ever goes there.
+    fn vacant() -> Self {
         Self::new(task::NO_MEMBER, 0, NextHop { src_mac: 0, port: 0, slot: Slot::NONE })
     }
 
-    /// Some worker has this place.
+    /// Returns true if a worker has this place.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_occupied(&self) -> bool {
         self.worker != task::NO_MEMBER
     }
 
@@ -234,54 +234,57 @@ impl Target {
     }
 }
 
-/// A host that workers run on, as a network is built with it.
+/// Host of workers: input of [`Network::with_places`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Its address.
+    /// Address.
     pub ip: IpAddr,
-    /// Its MAC address, unless ARP shall find it.
+    /// MAC address; `None` if ARP must find it.
     pub mac: Option<Mac>,
-    /// Its workers register themselves.
+    /// True if its workers register themselves.
     pub registers: bool,
-    /// The address that it had until a short time ago: answers to what was sent there come from there.
+    /// Address that the host had until a short time ago. Replies to packets sent there come from that
+    /// address.
     pub was: Option<IpAddr>,
 }
 
-/// A pool, as a network is built with it.
+/// Pool: input of [`Network::with_places`].
 #[derive(Clone, Debug, Default)]
 pub struct NetworkPool {
-    /// Its id; none when there is no pool.
+    /// Pool id; `None` if there is no pool.
     pub id: Option<u16>,
-    /// It takes no new tasks: its workers complete those that it has.
+    /// True if the pool takes no new tasks. Its workers complete the tasks that they have.
     pub is_closed: bool,
-    /// Who has its members' places: worker id, and index of its host. A place may be free.
+    /// Places of its members: worker id and index of the host, or `None` for a free place.
     pub members: Vec<Option<(u16, u16)>>,
-    /// What asks for proof of what its workers say; none believes them.
+    /// Authenticator of its workers' messages; `None` if they need no proof.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
-    /// The address that clients ask, if it is another than the node's: at a spine tasks come to it, at a leaf replies come from it.
+    /// Address to which clients send tasks, if it is not the node's. At a spine tasks arrive at it; at a leaf
+    /// replies come from it.
     pub service: Option<IpAddr>,
-    /// The spine that is told of it, at a leaf.
+    /// Link to a spine, at a leaf.
     pub link: Option<SpineLink>,
 }
 
-/// What of a network stays for as long as the node runs.
+/// Part of a network that stays the same while the node runs.
 #[derive(Clone, Debug)]
-pub struct Base {
-    /// The node's UDP port for tasks.
+pub struct FixedNetwork {
+    /// UDP port of the node for tasks.
     pub udp_port: u16,
-    /// The node's id, on what it says itself.
+    /// Node id, used in its own messages.
     pub node: u16,
-    /// Its ports.
+    /// Ports of the node.
     pub ports: Vec<PortAddress>,
-    /// The port to workers inside this process, of whom no proof is asked.
+    /// Port to workers inside this process, which need no proof.
     pub inside: Option<usize>,
-    /// It is a spine: its members are leaves, each of which may be in several pools.
+    /// True for a spine: its members are leaves, each of which may be in several pools.
     pub is_spine: bool,
-    /// Tasks and reports are told, and no packets are sent: hosts need no MAC addresses, and nobody asks for them.
+    /// True if tasks and reports are passed as values, without packets. Hosts then need no MAC addresses, and
+    /// the node does not resolve them.
     pub is_told: bool,
 }
 
-/// Why a network can't be.
+/// Reason why a network is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
     /// No port leads to a server.
@@ -294,25 +297,25 @@ pub enum NetworkError {
         "no port on the clients' side reaches spine {0}; give a port an `ip` in its network, or a `gateway`"
     )]
     UnreachableSpine(IpAddr),
-    /// A pool with servers of both families.
+    /// A pool has servers of both IP versions.
     #[error(
         "pool {0} has servers with IPv4 and servers with IPv6 addresses; give it those of one kind, since its clients speak one of them"
     )]
     MixedFamilies(u16),
-    /// A pool whose service address or spine is of another family than its servers.
+    /// The service address or spine of a pool has another IP version than its servers.
     #[error(
         "pool {0} has {1} for a {2}, and servers of the other of IPv4 and IPv6; give it one of theirs, since clients, spines and servers of a \
          pool speak the same"
     )]
     OtherFamily(u16, IpAddr, &'static str),
-    /// More servers than neighbours.
+    /// The neighbour table has no room for all servers.
     #[error("more servers than the neighbour table has room for")]
     TooManyNeighbours,
 }
 
 const NO_POOL: u16 = u16::MAX;
 const NO_WORKER: Worker = Worker { ip: 0, pool: NO_POOL, member: Member(0), server: 0 };
-/// The port of a server's place that is free.
+/// Port of a free server place.
 const NO_PORT: u8 = u8::MAX;
 const NO_SERVER: Server = Server {
     ip: 0,
@@ -322,12 +325,12 @@ const NO_SERVER: Server = Server {
     registers: false,
     is_routed: false,
 };
-/// Least time to live of a task that passes routers, or another leaf, on its way to a worker. Hosts start at 64 and more, and the way
-/// through a datacenter has fewer hops than this.
+/// Minimum time to live of a task that passes routers, or another leaf, on its way to a worker. Hosts start
+/// at 64 or more, and a path through a datacenter has fewer hops than this.
 const ROUTED_TTL_MIN: u8 = 16;
 
-/// Addresses that no reply of the node's would reach, so that they are no clients'. In any byte order, if that is the addresses'
-/// that it is compared with.
+/// Range of addresses that no reply of the node reaches, so no client has them. Its byte order is that of the
+/// addresses to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnreachableSource {
     pub network: u32,
@@ -346,17 +349,19 @@ impl UnreachableSource {
 
 pub(super) type UnreachableSources = Vec<UnreachableSource>;
 
-/// This network and loopback (RFC 1122, 3.2.1.3), multicast and reserved (RFC 1112).
+/// Addresses without hosts: this network and loopback (RFC 1122, 3.2.1.3), multicast and reserved (RFC 1112).
 pub(super) const NO_HOSTS: [UnreachableSource; 3] = [
     UnreachableSource { network: 0, mask: 0xFF00_0000 },
     UnreachableSource { network: 0x7F00_0000, mask: 0xFF00_0000 },
     UnreachableSource { network: 0xE000_0000, mask: 0xE000_0000 },
 ];
 
-/// The node's own addresses, the first and last address of each network of clients, and the networks behind ports where there are workers
-/// alone: they answer hosts there without the node.
+/// Returns the addresses that no client can have: the node's own addresses, the first and last address of
+/// each client network, and the networks behind ports with workers only. Workers reply to hosts in those
+/// networks without the node.
 ///
-/// The last address is the network's broadcast address. The first one was that once, and Linux takes it for one up to 5.13.
+/// The last address is the network's broadcast address. The first address was one in the past, and Linux
+/// treated it as one up to 5.13.
 fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
     let of = |port: &PortAddress| match port.side.has_clients() {
         true => UnreachableSource { network: port.ip, mask: u32::MAX },
@@ -378,7 +383,8 @@ fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
     all
 }
 
-/// Merges pairs of networks (address and mask) that make up one network, so that a source needs fewer comparisons.
+/// Merges pairs of networks (address and mask) that form one network, so that a source needs fewer
+/// comparisons.
 pub(super) fn merge(networks: &mut Vec<(u128, u128)>) {
     let pair = |networks: &[(u128, u128)]| {
         networks.iter().enumerate().find_map(|(at, &(network, mask))| {
@@ -400,65 +406,66 @@ pub(super) fn merge(networks: &mut Vec<(u128, u128)>) {
 /// Ports, servers, workers and pools, in tables that need no search.
 #[derive(Debug)]
 pub struct Network {
-    /// The node's UDP port for tasks.
+    /// UDP port of the node for tasks.
     pub udp_port: u16,
-    /// The node's id, on what it says itself.
+    /// Node id, used in its own messages.
     pub node: u16,
     ports: Vec<PortAddress>,
-    /// The ports' addresses.
+    /// Addresses of the ports.
     own: ArrayVec<u32, PORTS_MAX>,
     to_clients: Routes,
     gateway: Option<(usize, Slot, u32)>,
     servers: Vec<Server>,
-    /// Their addresses, in order.
+    /// Addresses of the servers, sorted.
     server_ips: Vec<u32>,
-    /// Servers that have moved, and where they were.
+    /// Servers that have moved: index, and previous address.
     moved: Vec<(u16, u32)>,
-    /// Who can't be a client, whatever the routes say.
+    /// Addresses that no client can have, whatever the routes.
     unreachable: UnreachableSources,
     workers: Vec<Worker>,
     pool_index: Box<[u16; 1 << 16]>,
-    /// By index; none where there is no pool.
+    /// Pool ids by index; `None` where there is no pool.
     pool_ids: Vec<Option<u16>>,
-    /// Each pool's members: worker id and server.
+    /// Members of each pool: destinations of tasks.
     members: Vec<Vec<Target>>,
-    /// Least time to live of each pool's tasks.
+    /// Minimum time to live of each pool's tasks.
     least_ttls: Vec<u8>,
-    /// Each pool's, where it has a key; empty when no pool has one.
+    /// Authenticators of the pools with a key, by pool; empty if no pool has a key.
     authenticators: Vec<Option<Arc<ReplyAuthenticator>>>,
-    /// The port to workers inside this process, of whom no proof is asked.
+    /// Port to workers inside this process, which need no proof.
     inside: Option<usize>,
-    /// Its members are leaves.
+    /// True if the members are leaves.
     is_spine: bool,
-    /// No packets are sent.
+    /// True if no packets are sent.
     is_told: bool,
-    /// The servers, each address once: a leaf of several pools has as many entries.
+    /// Servers of a spine, each address once. In `servers`, a leaf of several pools has several entries.
     hosts: Vec<(IpAddr, Server)>,
-    /// A spine's leaves in their pools: leaf's id and index of the pool, in order.
+    /// Leaves of a spine in their pools, sorted by leaf id and index of the pool.
     leaves: Vec<((u16, u16), Worker)>,
-    /// A leaf's spines, each at the place that it keeps.
+    /// Spines of a leaf, each at its fixed place.
     spines: Vec<Option<Spine>>,
-    /// Each pool's service address, if it is one of IPv4, and link; empty when no pool has a service address or a link.
+    /// IPv4 service address and link of each pool; empty if no pool has a service address or a link.
     services: Vec<(Option<u32>, Option<SpineLink>)>,
-    /// A spine's service addresses, in order.
+    /// Service addresses of a spine, sorted.
     service_ips: Vec<IpAddr>,
-    /// What there is of IPv6; none where no port has such an address.
+    /// IPv6 tables; `None` if no port has an IPv6 address.
     v6: Option<Box<Network6>>,
 }
 
 impl Network {
-    /// The tables for these hosts, spines (id and address) and pools, whose places may be free; next hops are pinned.
+    /// Builds the tables from hosts, spines (id and address) and pools. Places in all of them may be free.
+    /// Pins the next hops in the neighbour table.
     ///
     /// # Errors
-    /// When no port leads to a host or spine.
+    /// If no port leads to a host or spine, a pool mixes IP versions, or the neighbour table is full.
     pub fn with_places(
-        base: Base,
+        base: FixedNetwork,
         hosts: &[Option<Host>],
         spines: &[Option<(u16, IpAddr)>],
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let Base { udp_port, node, mut ports, inside, is_spine, is_told } = base;
+        let FixedNetwork { udp_port, node, mut ports, inside, is_spine, is_told } = base;
         v6::number_ports(&mut ports);
         let mut network = Self {
             udp_port,
@@ -579,8 +586,8 @@ impl Network {
         Ok(())
     }
 
-    /// Pins the next hop to `ip` behind a port of a side: the port, the hop as [`Neighbours::address`] has it, and its place, if there
-    /// is room. None when no port leads there.
+    /// Pins the next hop to `ip` behind a port of a side. Returns the port, the hop in the form of
+    /// [`Neighbours::address`], and its slot if there is room. Returns `None` if no port leads there.
     fn pin_hop(
         &self,
         ip: IpAddr,
@@ -600,7 +607,7 @@ impl Network {
         }
     }
 
-    /// A pool's service address and its spine's are of its servers' family.
+    /// Checks that a pool's service address and spine have the IP version of its servers.
     fn check_families(&self, pool: &NetworkPool) -> Result<(), NetworkError> {
         let Some(&(_, server)) = pool.members.iter().flatten().next() else { return Ok(()) };
         let is_v6 = v6::is_number(self.servers[usize::from(server)].ip);
@@ -624,7 +631,7 @@ impl Network {
             self.pool_index[usize::from(id)] = pool;
         }
         let targets = places.members.iter().enumerate().map(|(member, place)| {
-            let &Some((id, server)) = place else { return Target::nobody() };
+            let &Some((id, server)) = place else { return Target::vacant() };
             let Server { ip, port, slot, .. } = self.servers[usize::from(server)];
             let member = Member(member as u16);
             let worker = Worker { ip, pool, member, server };
@@ -643,34 +650,34 @@ impl Network {
         Ok(())
     }
 
-    /// What of it stays for as long as the node runs.
+    /// Returns the part that stays the same while the node runs.
     #[must_use]
-    pub fn base(&self) -> Base {
+    pub fn base(&self) -> FixedNetwork {
         let (udp_port, node, inside) = (self.udp_port, self.node, self.inside);
         let ports = self.ports.clone();
         let (is_spine, is_told) = (self.is_spine, self.is_told);
-        Base { udp_port, node, ports, inside, is_spine, is_told }
+        FixedNetwork { udp_port, node, ports, inside, is_spine, is_told }
     }
 
-    /// Its members are leaves.
+    /// Returns true if the members are leaves.
     #[inline]
     #[must_use]
     pub fn is_spine(&self) -> bool {
         self.is_spine
     }
 
-    /// A leaf's spines.
+    /// Returns the spines of a leaf.
     pub fn spines(&self) -> impl Iterator<Item = &Spine> {
         self.spines.iter().flatten()
     }
 
-    /// The spine at this place.
+    /// Returns the spine at this place.
     #[must_use]
     pub fn spine(&self, place: usize) -> Option<&Spine> {
         self.spines.get(place)?.as_ref()
     }
 
-    /// The place of the spine with this address and id.
+    /// Returns the place of the spine with this address and id.
     #[must_use]
     pub fn spine_at(&self, address: IpAddr, id: u16) -> Option<usize> {
         let is_it = |spine: &Option<Spine>| {
@@ -679,61 +686,61 @@ impl Network {
         self.spines.iter().position(is_it)
     }
 
-    /// A spine has this address.
+    /// Returns true if a spine has this address.
     #[must_use]
     pub fn has_spine_at(&self, address: IpAddr) -> bool {
         self.spines().any(|spine| spine.ip == address)
     }
 
-    /// The IPv4 address that clients ask for a pool (by index), if it is another than the node's.
+    /// Returns the IPv4 address to which clients send tasks of a pool (by index), if it is not the node's.
     #[inline]
     #[must_use]
     pub fn service(&self, pool: usize) -> Option<u32> {
         self.services.get(pool).and_then(|(service, _)| *service)
     }
 
-    /// Clients ask for a pool (by index) at another address than the node's.
+    /// Returns true if clients send tasks of a pool (by index) to another address than the node's.
     pub(super) fn has_service(&self, pool: usize) -> bool {
         let of_v6 = |v6: &Network6| v6.service(pool).is_some();
         self.service(pool).is_some() || self.v6().is_some_and(of_v6)
     }
 
-    /// What a pool (by index) of a leaf tells a spine.
+    /// Returns the link of a leaf's pool (by index) to a spine.
     #[must_use]
     pub fn link(&self, pool: usize) -> Option<SpineLink> {
         self.services.get(pool).and_then(|(_, link)| *link)
     }
 
-    /// The IPv4 address that tasks of a pool (by index) come to at a port.
+    /// Returns the IPv4 address at which tasks of a pool (by index) arrive on a port.
     #[inline]
     #[must_use]
     pub fn task_address(&self, port: usize, pool: usize) -> u32 {
         self.service(pool).filter(|_| self.is_spine).unwrap_or(self.ports[port].ip)
     }
 
-    /// A spine's leaves, by their addresses.
+    /// Returns the leaves of a spine, sorted by address, each address once.
     #[must_use]
     pub fn leaf_hosts(&self) -> &[(IpAddr, Server)] {
         &self.hosts
     }
 
-    /// A spine's service addresses, in order.
+    /// Returns the service addresses of a spine, sorted.
     #[must_use]
     pub fn service_ips(&self) -> &[IpAddr] {
         &self.service_ips
     }
 
-    /// The address is one of a spine's service addresses.
+    /// Returns true if the address is one of a spine's service addresses.
     #[inline]
     #[must_use]
     pub fn is_service(&self, address: IpAddr) -> bool {
         !self.service_ips.is_empty() && self.service_ips.binary_search(&address).is_ok()
     }
 
-    /// A spine's leaf in a pool (by index).
+    /// Returns a spine's leaf in a pool (by index).
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason if there is none.
     pub fn leaf(&self, id: u16, pool: Option<usize>) -> Result<Worker, DropReason> {
         let first = self.leaves.partition_point(|(place, _)| *place < (id, 0));
         if self.leaves.get(first).is_none_or(|((leaf, _), _)| *leaf != id) {
@@ -744,22 +751,24 @@ impl Network {
         found.map(|at| self.leaves[at].1).map_err(|_| DropReason::SignalPool)
     }
 
-    /// What asks for proof of what came to this port from workers of a pool (by index), if anything does.
+    /// Returns the authenticator for packets that a port received from workers of a pool (by index), if they
+    /// need proof.
     #[inline(always)]
     pub(super) fn authenticator(&self, port: usize, pool: usize) -> Option<&ReplyAuthenticator> {
         let authenticator = self.authenticators.get(pool)?.as_deref();
         authenticator.filter(|_| self.inside != Some(port))
     }
 
-    /// The port that leads to a client's address, and the next hop there.
+    /// Returns the port that leads to a client's address, and the next hop there.
     #[inline(always)]
     #[must_use]
     pub fn client_route(&self, address: u32) -> Option<(usize, u32)> {
         self.to_clients.find(address)
     }
 
-    /// A reply to `address` comes back to the node, and a port leads from there to a client: the address is neither the
-    /// node's own, nor a server's, nor one that servers answer without the node.
+    /// Returns true if the address may be a client's: a reply to it passes the node, and leaves by one of its
+    /// ports. The address is neither the node's own, nor a server's, nor one to which servers reply without
+    /// the node.
     #[must_use]
     pub fn is_client(&self, address: u32) -> bool {
         let listed =
@@ -769,14 +778,16 @@ impl Network {
             && self.to_clients.find(address).is_some()
     }
 
-    /// Least time to live, or hop limit, of a task for a pool (by index) that arrives here, so that it lasts to every worker.
+    /// Returns the minimum time to live, or hop limit, with which a task for a pool (by index) must arrive to
+    /// reach every worker.
     #[must_use]
     pub fn least_ttl(&self, pool: usize) -> u8 {
         self.least_ttls.get(pool).copied().unwrap_or(ipv4::TTL_MIN)
     }
 
-    /// What sources of tasks are to be compared with, at the port at `index`: one network that all clients are in, where
-    /// there is no router to others, and what must not be among them (in memory order, as sources stand in packets).
+    /// Returns two values for checking sources of tasks at the port at `index`. The first is the network of
+    /// all clients, if there is no router to others. The second are the unreachable sources within it, in
+    /// packet byte order.
     pub(super) fn sources(&self, index: usize) -> (Option<(u32, u32)>, UnreachableSources) {
         let mut unreachable = self.unreachable.clone();
         let listed =
@@ -802,46 +813,48 @@ impl Network {
         (near, networks.into_iter().map(source).collect())
     }
 
-    /// A host may have this MAC address: it is neither zero nor a group's nor one of the node's own.
+    /// Returns true if a host may have this MAC address: it is neither zero, nor a group's, nor one of the
+    /// node's own.
     #[must_use]
     pub fn may_be_hosts(&self, mac: Mac) -> bool {
         mac != Mac::default() && !mac.is_group() && !self.ports.iter().any(|port| port.mac == mac)
     }
 
-    /// The port at `index`.
+    /// Returns the port at `index`.
     #[inline]
     #[must_use]
     pub fn port(&self, index: usize) -> &PortAddress {
         &self.ports[index]
     }
 
-    /// All ports.
+    /// Returns all ports.
     #[must_use]
     pub fn ports(&self) -> &[PortAddress] {
         &self.ports
     }
 
-    /// `address` is one of the node's own.
+    /// Returns true if `address` is one of the node's own.
     #[inline]
     #[must_use]
     pub fn is_own(&self, address: u32) -> bool {
         self.own.contains(&address)
     }
 
-    /// What there is of IPv6, if anything is.
+    /// Returns the IPv6 tables, if there are any.
     #[inline]
     #[must_use]
     pub fn v6(&self) -> Option<&Network6> {
         self.v6.as_deref()
     }
 
-    /// Packets of IPv4 may be about the pool at this index: it has no servers of the other family, unless there is none.
+    /// Returns true if IPv4 packets may concern the pool at this index: it has no IPv6 servers, or does not
+    /// exist.
     #[inline]
     pub(super) fn takes_v4(&self, pool: usize) -> bool {
         self.v6.as_ref().is_none_or(|v6| !v6.has_pool(pool))
     }
 
-    /// A host with this address may not be a server's or a client's: it is the node's own.
+    /// Returns true if the address is the node's own. No server or client may have it.
     #[must_use]
     pub fn is_own_address(&self, address: IpAddr) -> bool {
         match address {
@@ -850,24 +863,24 @@ impl Network {
         }
     }
 
-    /// The router to clients on other networks, if there is one: its port, its place among the neighbours, its address.
+    /// Returns the router to clients on other networks: port, slot and address.
     #[must_use]
     pub fn gateway(&self) -> Option<(usize, Slot, u32)> {
         self.gateway
     }
 
-    /// All servers that there are.
+    /// Returns all servers.
     pub fn servers(&self) -> impl Iterator<Item = &Server> {
         self.servers.iter().filter(|server| server.port != NO_PORT)
     }
 
-    /// How many pools there are, or were.
+    /// Returns the number of pools, including ended ones.
     #[must_use]
     pub fn pools(&self) -> usize {
         self.pool_ids.len()
     }
 
-    /// The index of the pool with this id.
+    /// Returns the index of the pool with this id.
     #[inline]
     #[must_use]
     pub fn pool(&self, id: u16) -> Option<usize> {
@@ -875,61 +888,61 @@ impl Network {
         (index != NO_POOL).then_some(usize::from(index))
     }
 
-    /// As [`Network::pool`], a number beyond all pools when there is none.
+    /// Like [`Network::pool`], but returns a number beyond all pools if there is none.
     pub(super) fn pool_index(&self, id: u16) -> usize {
         usize::from(self.pool_index[usize::from(id)])
     }
 
-    /// The id of the pool at this index; none when there is no pool.
+    /// Returns the id of the pool at this index; `None` if there is no pool.
     #[inline]
     #[must_use]
     pub fn pool_id(&self, index: usize) -> Option<u16> {
         self.pool_ids[index]
     }
 
-    /// The worker with this id.
+    /// Returns the worker with this id.
     #[inline]
     #[must_use]
     pub fn worker(&self, id: u16) -> Option<Worker> {
         self.workers.get(usize::from(id)).copied().filter(|worker| worker.pool != NO_POOL)
     }
 
-    /// Where tasks for a pool's member go.
+    /// Returns the destination of tasks for a pool's member.
     #[inline]
     #[must_use]
     pub fn target(&self, pool: usize, member: Member) -> &Target {
         &self.members[pool][member.index()]
     }
 
-    /// The address of the server that tasks for a pool's member go to; none of a place that nobody has.
+    /// Returns the address of the server of a pool's member; `None` for a vacant place.
     #[must_use]
     pub fn member_address(&self, pool: usize, member: Member) -> Option<IpAddr> {
         if let Some(v6) = self.v6().filter(|v6| v6.has_pool(pool)) {
             return v6.member(pool, member).map(|ip| Ipv6Addr::from_bits(ip).into());
         }
         let target = self.target(pool, member);
-        target.is_there().then(|| Ipv4Addr::from(target.ip).into())
+        target.is_occupied().then(|| Ipv4Addr::from(target.ip).into())
     }
 
-    /// The members of the pool at this index.
+    /// Returns the members of the pool at this index.
     #[must_use]
     pub fn members(&self, pool: usize) -> &[Target] {
         &self.members[pool]
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.members.iter().flatten().filter(|target| target.is_there()).count()
+        self.members.iter().flatten().filter(|target| target.is_occupied()).count()
     }
 
-    /// An address is that of a worker's server, or was until a short time ago.
+    /// Returns true for the address of a worker's server, and for the one that it had until a short time ago.
     #[inline(always)]
     pub(super) fn is_at(&self, worker: &Worker, address: u32) -> bool {
         worker.ip == address || self.was_at(worker, address)
     }
 
-    /// The same of an address of either family.
+    /// Like [`Network::is_at`], for an address of either IP version.
     pub(super) fn is_at_address(&self, worker: &Worker, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.is_at(worker, address.to_bits()),
@@ -944,7 +957,7 @@ impl Network {
         self.moved.contains(&(worker.server, address))
     }
 
-    /// The server at this index.
+    /// Returns the server at this index.
     #[inline]
     #[must_use]
     pub fn server(&self, index: u16) -> &Server {
@@ -966,7 +979,7 @@ mod tests {
         PortAddress { mac, ip, prefix, side, gateway, ip_options, v6: None }
     }
 
-    /// With one server.
+    /// Builds a network with one server.
     fn network(
         ports: Vec<PortAddress>,
         ip: u32,
@@ -974,8 +987,14 @@ mod tests {
     ) -> Result<Network, NetworkError> {
         let ip = Ipv4Addr::from_bits(ip).into();
         let host = Host { ip, mac: None, registers: false, was: None };
-        let base =
-            Base { udp_port: 1234, node: 0, ports, inside: None, is_spine: false, is_told: false };
+        let base = FixedNetwork {
+            udp_port: 1234,
+            node: 0,
+            ports,
+            inside: None,
+            is_spine: false,
+            is_told: false,
+        };
         Network::with_places(base, &[Some(host)], &[], pools, &neighbours())
     }
 

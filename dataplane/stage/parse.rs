@@ -1,6 +1,7 @@
-//! Bytes to values: what each packet of a burst is, or why it is refused. No state, no panic.
+//! Reads bytes into values: the kind of each packet of a burst, or the reason for refusing it. No state, no
+//! panic.
 //!
-//! IPv4 and IPv6 differ in their headers alone: what a task header means on which side is one function.
+//! IPv4 and IPv6 differ only in their headers. One function interprets the task header by side, for both.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,65 +14,65 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Header};
 use crate::wire::{ipv4, ipv6, udp, vlan};
 
-/// Packets ahead for which the cache is asked.
+/// Number of packets by which the prefetch is ahead.
 pub(super) const PREFETCH_AHEAD: usize = 4;
 
-/// What a packet is to the node.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketKind {
     /// A task for the node to schedule, whole in this packet.
     Task,
-    /// The first packet of a task that has more.
+    /// First packet of a task with several packets.
     FirstOfSeveral,
-    /// A further packet of a task.
+    /// Further packet of a task.
     Continuation,
-    /// A worker's reply on its way to a client.
+    /// Reply of a worker to a client.
     Reply,
-    /// A server's word that a worker is there, to be answered.
+    /// Registration of a worker; needs an answer.
     Registration,
-    /// The same, not to be answered.
+    /// Keep-alive of a worker; needs no answer.
     KeepAlive,
-    /// A server's word on a worker's queue, asked for or not; not to be answered.
+    /// Queue report or probe answer of a worker; needs no answer.
     QueueReport,
-    /// At a spine, a leaf's word about a pool.
+    /// At a spine: signal of a leaf about a pool.
     Signal,
-    /// At a leaf, a spine's word that it is alive.
+    /// At a leaf: heartbeat of a spine.
     SpineAlive,
     /// ARP.
     Arp,
-    /// Neighbour discovery, which is to IPv6 what ARP is to IPv4.
+    /// Neighbour discovery, the ARP of IPv6.
     NeighbourDiscovery,
     /// A task that waits for a member.
     Waiting,
-    /// A task to be given back to its client.
+    /// A task to be returned to its client.
     Overflowing,
-    /// Not to be had.
+    /// Refused.
     Refused(DropReason),
 }
 
-/// A packet's values: those that later stages need; they read the rest where it lies.
+/// Values of a packet that later stages need. They read the rest from the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// What it is.
+    /// Kind of the packet.
     pub kind: PacketKind,
-    /// The task header's extension is there.
+    /// True if the task header has its extension.
     pub extended: bool,
-    /// Further packets of this task follow.
+    /// True if further packets of this task follow.
     pub more: bool,
-    /// It is one of IPv6.
+    /// True for an IPv6 packet.
     pub is_v6: bool,
-    /// The member was chosen from the idle list (a task, once scheduled; before that: by whoever sent it here).
+    /// True if the member was chosen from the idle list: by this node after scheduling, by the sender before.
     pub idle: bool,
     /// Offset of the UDP header in the frame.
     pub at: u16,
     /// Pool id in the header.
     pub pool: u16,
-    /// Where a task goes (once scheduled): index of its pool, and member.
+    /// Destination of a scheduled task: index of its pool, and member.
     pub chosen: (u16, Member),
 }
 
 impl Packet {
-    /// A packet of which nothing is known.
+    /// A packet without values.
     pub const REFUSED: Self = Self {
         kind: PacketKind::Refused(DropReason::Runt),
         extended: false,
@@ -83,14 +84,14 @@ impl Packet {
         chosen: (0, Member(0)),
     };
 
-    /// It is a task's first packet, or its only one.
+    /// Returns true for the first or only packet of a task.
     #[inline]
     #[must_use]
     pub const fn is_first(&self) -> bool {
         matches!(self.kind, PacketKind::Task | PacketKind::FirstOfSeveral)
     }
 
-    /// The UDP payload, task header first, and what follows it.
+    /// Returns the UDP payload, which begins with the task header, and all bytes behind it.
     #[inline]
     #[must_use]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
@@ -98,10 +99,10 @@ impl Packet {
     }
 }
 
-/// Which kinds a burst holds, so that stages without work are left out.
+/// Kinds of packets in a burst, so that stages without work are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
-    /// Anything but single-packet tasks.
+    /// True if the burst has anything except single-packet tasks.
     pub others: bool,
 }
 
@@ -133,10 +134,10 @@ pub fn burst<B: Buf>(
     kinds
 }
 
-/// Reads one frame into `parsed` and says what it is.
+/// Reads one frame into `parsed` and returns its kind.
 ///
 /// # Errors
-/// The reason for which it must be dropped.
+/// The reason for dropping it.
 #[inline]
 pub fn one(
     network: &Network,
@@ -158,7 +159,7 @@ pub fn one(
     let to_us = datagram.dst == address.ip
         || network.is_own(datagram.dst)
         || network.is_service(Ipv4Addr::from_bits(datagram.dst).into());
-    // A worker answers to the client; the leaf is its next hop.
+    // A worker replies to the client's address, with the leaf as its next hop.
     if to_us && datagram.dst_port != network.udp_port {
         return Err(DropReason::UdpPort);
     }
@@ -185,7 +186,7 @@ pub fn one(
     Ok(parsed.take(kind, &header, datagram.at))
 }
 
-/// A worker can answer a task from this source port, and the answer reaches the client.
+/// Checks that a worker can reply to this source port, and that the reply reaches the client.
 #[inline]
 fn can_be_answered(src_port: u16, is_client: bool) -> Result<(), DropReason> {
     if src_port == 0 {
@@ -194,7 +195,7 @@ fn can_be_answered(src_port: u16, is_client: bool) -> Result<(), DropReason> {
     if is_client { Ok(()) } else { Err(DropReason::SourceUnreachable) }
 }
 
-/// Least time to live of a packet of this header.
+/// Returns the minimum time to live of a packet with this header.
 #[inline]
 fn least_ttl(network: &Network, header: &Header) -> u8 {
     match header.code.is_task() {
@@ -203,7 +204,8 @@ fn least_ttl(network: &Network, header: &Header) -> u8 {
     }
 }
 
-/// What a header says to the node at this port, or that it may not come there. `from_spine` says whether one of its spines sent it.
+/// Returns the kind of a packet with this code at this port, or the reason for refusing it there.
+/// `from_spine` returns true if a spine of the node sent the packet.
 #[inline(always)]
 fn kind(
     network: &Network,
@@ -216,7 +218,7 @@ fn kind(
     let (kind, right_side) = match (to_us, code) {
         (true, Code::NewTask) => (PacketKind::Task, has_clients),
         (true, Code::TaskContinuation) => (PacketKind::Continuation, has_clients),
-        // Leaves answer clients without it, and know their workers themselves.
+        // Leaves reply to clients without the spine, and track their workers themselves.
         (to_us, code) if network.is_spine() => match to_us && code.is_signal() {
             true => (PacketKind::Signal, has_workers),
             false => return Err(DropReason::TaskRole),
@@ -235,7 +237,7 @@ fn kind(
 }
 
 impl Packet {
-    /// Takes what a header says of a packet of this kind, whose UDP header is at `at`.
+    /// Copies the values of a header and returns the packet's kind. The UDP header is at `at`.
     #[inline(always)]
     fn take(&mut self, kind: PacketKind, header: &Header, at: u16) -> PacketKind {
         self.extended = header.extended;
@@ -243,19 +245,19 @@ impl Packet {
         self.idle = header.qlen != 0;
         self.at = at;
         self.pool = header.pool;
-        // A task in several packets is scheduled packet by packet, as its continuations are.
+        // A task of several packets is scheduled packet by packet, like its continuations.
         if header.more { kind.of_several() } else { kind }
     }
 }
 
 impl PacketKind {
-    /// What spines and leaves tell each other, about any pool.
+    /// Returns true for messages between spines and leaves. They may be about any pool.
     #[inline]
     const fn is_of_fabric(self) -> bool {
         matches!(self, Self::Signal | Self::SpineAlive)
     }
 
-    /// This kind for a packet that others of its task follow.
+    /// Returns this kind for a packet that is followed by others of its task.
     #[inline]
     const fn of_several(self) -> Self {
         if matches!(self, Self::Task) { Self::FirstOfSeveral } else { self }
@@ -282,7 +284,7 @@ fn other_ether_type(
     Ok(PacketKind::Arp)
 }
 
-/// As [`one`], of a frame with an IPv6 header.
+/// Like [`one`], for a frame with an IPv6 header.
 fn one_v6(
     (network, v6): (&Network, &Network6),
     address: &PortAddress,

@@ -1,6 +1,7 @@
-//! Addresses, header fields and checksums of packets that go on; decides nothing but the next_hop.
+//! Rewrites addresses, header fields and checksums of forwarded packets. Decides only the next hop.
 //!
-//! Each turn has two forms: for any packet, and for those of the fast path, of which more is known.
+//! Each rewrite has two forms: one for any packet, and one for packets of the fast path, about which more is
+//! known.
 
 use std::slice;
 
@@ -19,7 +20,7 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
 use crate::wire::{ipv4, ipv6, task, udp};
 
-/// Turns tasks towards their worker's server and replies towards their client.
+/// Readdresses tasks to their worker's server, and replies to their client.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -61,9 +62,9 @@ pub fn burst<B: Buf>(
     }
 }
 
-/// Turns a scheduled task, whose UDP header is at `at`, towards its worker's server.
+/// Readdresses a scheduled task, whose UDP header is at `at`, to its worker's server.
 ///
-/// The verdict is written in place, here and below: what is hardly ever needed of it is then not put together.
+/// The verdict is written in place, here and below, so that its rarely needed parts are not assembled.
 #[inline(always)]
 pub fn towards_worker(
     neighbours: &Neighbours,
@@ -77,8 +78,8 @@ pub fn towards_worker(
     out(neighbours, &target.next_hop, target.worker, frame, slice::from_mut(verdict), 0);
 }
 
-/// As [`towards_worker`], for the task of the fast path at a place of a burst; `removed` is what its old destination was to a
-/// checksum.
+/// Like [`towards_worker`], for a task of the fast path at index `at` of a burst. `removed` is the checksum
+/// change of removing its old destination.
 #[inline(always)]
 pub fn fast_task(
     neighbours: &Neighbours,
@@ -108,7 +109,7 @@ fn readdress_task(frame: &mut [u8], at: usize, target: &Target, idle: bool) {
     ipv4::forward_to(&mut frame[ether::LEN..], ip);
 }
 
-/// Turns a task that finds its pool's queue full back to its client, undone.
+/// Returns a task to its client as refused: the queue of its pool is full.
 #[cold]
 pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet, verdict: &mut Verdict) {
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
@@ -118,7 +119,8 @@ pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet, verd
         let refusal = task.refused_by(network.node, waiting.min(usize::from(u16::MAX)) as u16);
         answer(frame, usize::from(parsed.at), &refusal);
     }
-    // Whoever sent it on is not its client: it goes the way of a reply, from the address that the client asked.
+    // The sender may be a spine instead of the client. So the refusal leaves like a reply, from the address
+    // to which the client sent the task.
     if network.has_service(pool) && !network.is_spine() {
         let (of, now_ms) = ((usize::from(parsed.at), pool), stages.now_ms());
         *verdict = match parsed.is_v6 {
@@ -128,14 +130,14 @@ pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet, verd
     }
 }
 
-/// Sends a packet, whose UDP header is at `at`, back to where it came from, with another header.
+/// Sends a packet, whose UDP header is at `at`, back to its source with another header.
 pub fn answer(frame: &mut [u8], at: usize, header: &Header) {
     let delta = task::replace(&mut frame[at + udp::LEN..], header);
     udp::update_checksum(&mut frame[at..], delta);
     udp::swap_endpoints(frame, at);
 }
 
-/// Turns a reply of a pool (by index), whose UDP header is at `at`, towards its client.
+/// Readdresses a reply of a pool (by index), whose UDP header is at `at`, to its client.
 #[inline]
 fn towards_client(
     network: &Network,
@@ -156,17 +158,18 @@ fn towards_client(
     verdict
 }
 
-/// How replies leave the node.
+/// Route by which replies leave the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplyRoute {
-    /// Port and address of the next hop: the next reply often goes to the same router.
+    /// Port and address of the next hop. The next reply often goes to the same router.
     key: (usize, u32),
     pub(super) next_hop: NextHop,
-    /// The address that the client asked, as it stands in packets: the node's there, unless the pool has one of its own.
+    /// Source address of the replies, in packet byte order: the pool's own if it has one, otherwise the
+    /// node's on the port. The client sent its task there.
     pub(super) ip: [u8; 4],
-    /// What that adds to a datagram's checksum.
+    /// Effect of this address on a datagram's checksum.
     udp_delta: FoldedDelta,
-    /// And, with the hop, to that of an IPv4 header.
+    /// Effect of this address and the hop on an IPv4 header's checksum.
     ip_delta: FoldedDelta,
 }
 
@@ -206,12 +209,12 @@ impl ReplyRoute {
     }
 }
 
-/// Turns replies of the fast path towards their clients.
+/// Rewriter that readdresses fast-path replies to their clients.
 pub(super) struct ReplyRewriter<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
     now_ms: u32,
-    /// Index of the pool whose replies they are.
+    /// Index of the replies' pool.
     pool: usize,
     last: Option<ReplyRoute>,
 }
@@ -231,7 +234,7 @@ impl<'a> ReplyRewriter<'a> {
         ReplyRoute::by(self.network, self.neighbours, key, self.now_ms, self.pool)
     }
 
-    /// Turns the one at a place of a burst.
+    /// Readdresses the reply at index `at` of a burst.
     #[inline(always)]
     pub(super) fn send(
         &mut self,
@@ -265,7 +268,7 @@ fn readdress_reply(frame: &mut [u8], at: usize, own: u32) {
     ipv4::forward_from(&mut frame[ether::LEN..], own);
 }
 
-/// As [`towards_worker`], of a task over IPv6, which [`super::parse`] has seen to be one.
+/// Like [`towards_worker`], for a task that [`super::parse`] recognised as IPv6.
 pub(super) fn towards_worker_v6(
     network: &Network,
     neighbours: &Neighbours,
@@ -288,7 +291,7 @@ pub(super) fn towards_worker_v6(
     verdict
 }
 
-/// As [`fast_task`], over IPv6, for a member of the pool and its address.
+/// Like [`fast_task`], over IPv6, for a member of the pool and its address.
 #[inline(always)]
 pub(super) fn fast_task_v6(
     neighbours: &Neighbours,
@@ -308,7 +311,7 @@ pub(super) fn fast_task_v6(
     out(neighbours, &target.next_hop, target.worker, head, verdicts, at);
 }
 
-/// As [`towards_client`], of a reply over IPv6.
+/// Like [`towards_client`], for a reply over IPv6.
 fn towards_client_v6(
     network: &Network,
     neighbours: &Neighbours,
@@ -324,26 +327,27 @@ fn towards_client_v6(
     }
 }
 
-/// Turns replies over IPv6 towards their clients.
+/// Rewriter that readdresses replies over IPv6 to their clients.
 pub(super) struct ReplyRewriterV6<'a> {
     network: &'a Network,
     neighbours: &'a Neighbours,
     now_ms: u32,
-    /// Index of the pool whose replies they are.
+    /// Index of the replies' pool.
     pool: usize,
-    /// The next reply often goes the same way as this one.
+    /// Route of the last reply. The next one often has the same route.
     last: Option<ReplyRouteV6>,
 }
 
-/// How replies over IPv6 leave the node.
+/// Route by which replies over IPv6 leave the node.
 #[derive(Clone, Copy, Debug)]
 struct ReplyRouteV6 {
     /// Port and address of the next hop.
     key: (usize, u128),
     next_hop: NextHop,
-    /// The address that the client asked: the pool's service address, or the node's there.
+    /// Source address of the replies: the pool's service address, or the node's on the port. The client sent
+    /// its task there.
     ip: u128,
-    /// What that adds to a datagram's checksum.
+    /// Effect of this address on a datagram's checksum.
     udp_delta: ChecksumDelta,
 }
 
@@ -369,7 +373,7 @@ impl<'a> ReplyRewriterV6<'a> {
         Some(ReplyRouteV6 { key, next_hop, ip, udp_delta: ChecksumDelta::default().address(0, ip) })
     }
 
-    /// How a reply to this client leaves, and from which of the node's addresses.
+    /// Returns the next hop of a reply to this client, and the source address of the reply.
     #[inline(always)]
     pub(super) fn route_to(&mut self, client: u128) -> Result<(NextHop, u128), DropReason> {
         self.route_of(client).map(|route| (route.next_hop, route.ip))
@@ -385,7 +389,7 @@ impl<'a> ReplyRewriterV6<'a> {
         self.last.as_ref().ok_or(DropReason::NoRoute)
     }
 
-    /// Turns the one at a place of a burst, whose UDP header is at `udp_at`.
+    /// Readdresses the reply at index `at` of a burst, whose UDP header is at `udp_at`.
     #[inline(always)]
     pub(super) fn send(
         &mut self,
@@ -405,7 +409,8 @@ impl<'a> ReplyRewriterV6<'a> {
     }
 }
 
-/// Writes the addresses of the next hop, and the verdict about a packet that is some `worker`'s task or reply.
+/// Writes the MAC addresses for the next hop, and the verdict on a packet that is a task or reply of
+/// `worker`.
 #[inline(always)]
 fn out(
     neighbours: &Neighbours,

@@ -1,8 +1,8 @@
-//! Members for tasks: one call into the pool's policy for each run of tasks of one pool.
+//! Picks members for tasks: one call of the pool's policy for each run of tasks of one pool.
 
 use arrayvec::ArrayVec;
 
-use super::affinity::{Key, Refused};
+use super::affinity::{Key, TrackRefusal};
 use super::parse::{Packet, PacketKind};
 use super::{Stages, Verdict, parse, rewrite};
 use crate::io::Buf;
@@ -13,15 +13,15 @@ use crate::state::Counter;
 use crate::wire::task::{Extension, Header};
 use crate::wire::{ether, ipv4, ipv6, udp};
 
-/// Tasks of one pool that stand behind each other in a burst.
+/// Consecutive tasks of one pool in a burst.
 struct Run {
     pool: usize,
-    /// Places in the burst.
+    /// Indices in the burst.
     places: ArrayVec<u8, BURST>,
     tasks: ArrayVec<Task, BURST>,
 }
 
-/// Chooses a member for every task of a burst and writes it into the packet's values.
+/// Picks a member for every task of a burst and writes it into the packet's values.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -74,7 +74,7 @@ fn refuse(parsed: &mut Packet, verdict: &mut Verdict, reason: DropReason) {
     *verdict = Verdict::Drop(reason);
 }
 
-/// Has the run's tasks scheduled.
+/// Schedules the tasks of the run.
 #[inline]
 fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &mut [Verdict]) {
     let (pool, places) = (run.pool, &run.places);
@@ -86,17 +86,18 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
     run.places.clear();
 }
 
-/// What was decided on a new task: the member that it goes to; none when it waits; or why it does neither.
-pub(super) type Offered = Result<Option<Pick>, DropReason>;
+/// Decision on a new task: its member, `None` for waiting, or the reason for refusing it.
+pub(super) type Placement = Result<Option<Pick>, DropReason>;
 
-/// Decides on at most [`BURST`] new tasks of one pool (by index), and has `take` see each decision with the task's place among them,
-/// in order. Where tasks may wait each is decided on by itself: once one must wait, those behind it wait, too.
+/// Decides on at most [`BURST`] new tasks of one pool (by index). Calls `take` with each decision and the
+/// index of its task, in order. In pools with held tasks each decision is separate: once a task must wait,
+/// those behind it wait too.
 #[inline]
 pub(super) fn offer_run(
     stages: &mut Stages,
     pool: usize,
     tasks: &[Task],
-    mut take: impl FnMut(&mut Stages, usize, Offered),
+    mut take: impl FnMut(&mut Stages, usize, Placement),
 ) {
     if tasks.is_empty() {
         return;
@@ -122,7 +123,7 @@ pub(super) fn offer_run(
     }
 }
 
-/// Chooses for a task that is the next of its pool.
+/// Picks a member for the next task of its pool.
 pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
     let Stages { dispatchers, affinity, .. } = stages;
     let pick = dispatchers[pool].choose(task, || affinity.reclaim(pool));
@@ -133,7 +134,8 @@ pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick>
 }
 
 impl Stages {
-    /// A task of a pool (by index) came, for an idle worker if its header says so.
+    /// Records that a task of a pool (by index) arrived. `idle_selected` is true if its header selects an
+    /// idle worker.
     #[inline]
     fn note_task(&mut self, pool: usize, idle_selected: bool) {
         if let Some(fabric) = &mut self.fabric {
@@ -141,7 +143,7 @@ impl Stages {
         }
     }
 
-    /// A member was chosen for a task of a pool (by index).
+    /// Records a pick for a task of a pool (by index).
     #[inline]
     fn note_pick(&mut self, pool: usize) {
         self.counters.add(Counter::Scheduled, 1);
@@ -150,22 +152,23 @@ impl Stages {
         }
     }
 
-    /// A task of a pool (by index) that has no member may wait on, unless its pool has ended meanwhile.
+    /// Returns true if a task of a pool (by index) without a member may keep waiting. It may not if its pool
+    /// has ended meanwhile.
     pub(super) fn may_wait_on(&self, pool: usize) -> bool {
         self.dispatchers[pool].holds() && self.network.pool_id(pool).is_some()
     }
 
-    /// A task of a pool (by index) that finds no room in its queue is given back.
+    /// Returns true if a pool (by index) returns tasks to their clients when its queue is full.
     pub(super) fn refuses(&self, pool: usize) -> bool {
         self.dispatchers[pool].queue().1 == Overflow::Refuse
     }
 }
 
-/// A new task goes to its member, or stands last in its pool's queue, or neither.
+/// Assigns a new task to its member, queues it, or refuses it.
 fn settle(
     stages: &mut Stages,
     pool: usize,
-    offered: Offered,
+    offered: Placement,
     packet: &mut Packet,
     verdict: &mut Verdict,
 ) {
@@ -176,7 +179,7 @@ fn settle(
             packet.kind = PacketKind::Waiting;
             *verdict = Verdict::Queue { pool: pool as u16 };
         }
-        // What is given back must be a task's first packet: its client learns of it once.
+        // Only the first packet of a task is returned, so that its client is notified once.
         Err(DropReason::QueueFull) if packet.is_first() && stages.refuses(pool) => {
             stages.counters.add(Counter::Refused, 1);
             packet.kind = PacketKind::Overflowing;
@@ -186,7 +189,7 @@ fn settle(
     }
 }
 
-/// Decides on the first task of a pool's queue. It is read again: nothing of it was kept but its bytes.
+/// Decides on the first task of a pool's queue. Parses it again: the queue keeps only its bytes.
 pub fn offered(
     stages: &mut Stages,
     pool: usize,
@@ -235,7 +238,7 @@ fn assign(pool: usize, pick: Pick, packet: &mut Packet) {
     packet.idle = pick.idle;
 }
 
-/// Packets of multi-packet tasks: the first is scheduled, the others follow it.
+/// Handles packets of multi-packet tasks: the first is scheduled, and the rest follow it.
 fn connected(
     stages: &mut Stages,
     pool: usize,
@@ -244,7 +247,7 @@ fn connected(
     parsed: &mut Packet,
     verdict: &mut Verdict,
 ) {
-    // Its first packet may be among those that wait.
+    // The first packet of the task may be among the waiting ones.
     let dispatcher = &stages.dispatchers[pool];
     let is_next = dispatcher.waiting() == 0 && !dispatcher.asks();
     let offered = match follow(stages, pool, now, frame, parsed, is_next) {
@@ -254,7 +257,8 @@ fn connected(
     settle(stages, pool, offered, parsed, verdict);
 }
 
-/// The member that has a multi-packet task, or gets it if this is its first packet and no other task `is_next`.
+/// Returns the member of a multi-packet task. Picks one if this is its first packet and `is_next` is true: no
+/// other task waits before it.
 fn follow(
     stages: &mut Stages,
     pool: usize,
@@ -280,7 +284,7 @@ fn follow(
         app: extension.app,
         seq: extension.seq32,
     };
-    // A first packet seen twice (a retransmission) keeps its member, too.
+    // A first packet that arrives twice (a retransmission) also keeps its member.
     if let Some(found) = stages.affinity.find(key, !header.more, now) {
         stages.counters.add(Counter::Continuations, 1);
         if found.replaced {
@@ -295,8 +299,8 @@ fn follow(
         return Err(DropReason::UnknownConnection);
     }
     stages.affinity.check_room(key, now).map_err(|refused| match refused {
-        Refused::Full => DropReason::ConnectionsFull,
-        Refused::Source => DropReason::MultiPacketBound,
+        TrackRefusal::Full => DropReason::ConnectionsFull,
+        TrackRefusal::Source => DropReason::MultiPacketBound,
     })?;
     let task = Task { packets: 0, ..Task::new(extension.class) };
     let pick = pick(stages, pool, task).ok_or(DropReason::NoMember)?;

@@ -1,21 +1,21 @@
-//! What a node that starts again believes of its members at once: what it believed before.
+//! Takeover of member estimates: a restarted node begins with the estimates of the process before it.
 
 use super::Stages;
 use crate::state::{Load, Member, Presence, Report};
 
-/// What was believed of a member.
+/// Estimate of a member by the previous process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Belief {
-    /// Its queue, what was sent to it since its last report included.
+    /// Load of the member, including tasks sent since its last report.
     pub load: Load,
-    /// Tasks that it was sent and had not answered.
+    /// Tasks sent to the member and not answered.
     pub outstanding: u32,
-    /// Whether it had registered, and was silent.
+    /// Presence of the member: registered or silent.
     pub presence: Presence,
 }
 
 impl Stages {
-    /// Takes over what was believed of a pool's members; before the first packet, on every core.
+    /// Adopts the estimates of a pool's members. Must be called before the first packet, on every core.
     pub fn take_over(&mut self, pool: usize, beliefs: &[(Member, Belief)]) {
         let dispatcher = &mut self.dispatchers[pool];
         for &(member, Belief { load, outstanding, presence }) in beliefs {

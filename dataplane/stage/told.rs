@@ -1,32 +1,32 @@
-//! Tasks and reports that are told as values, by programs with a header of their own, and decided on as those in packets are.
+//! Tasks and reports passed as values, by programs with their own header. They are handled like packets.
 
 use super::{Stages, Verdict, classify, schedule};
 use crate::policy::Task;
 use crate::reason::DropReason;
 use crate::state::{Counter, Load};
 
-/// What becomes of a task.
+/// Decision on a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// It goes to this worker.
+    /// The task goes to this worker.
     Worker {
-        /// The worker's id.
+        /// Worker id.
         worker: u16,
-        /// It is believed to have nothing to do.
+        /// True if the worker is estimated to be idle.
         idle: bool,
     },
-    /// No worker may have it now: it waits in its pool's central queue.
+    /// No worker may receive the task now. It waits in its pool's central queue.
     Held,
-    /// It finds no room in its pool's queue, which gives tasks back: tell whoever sent it.
+    /// The pool's queue is full, and the pool refuses tasks. The caller notifies the task's sender.
     Refused,
-    /// It is given up; already counted.
+    /// The task is dropped. The drop is already counted.
     Dropped(DropReason),
 }
 
 impl Stages {
-    /// Decides on at most [`BURST`](crate::limits::BURST) tasks of the pool of this id, in their order, and has `take` see each
-    /// decision with the task's place among them. Those that are held have to be put last into their pool's queue, which is named
-    /// by its index: what is returned; none when there is no such pool.
+    /// Decides on at most [`BURST`](crate::limits::BURST) tasks of the pool with this id, in order. Calls
+    /// `take` with each decision and the index of its task. Returns the index of the pool, or `None` if there
+    /// is no such pool. The caller must append held tasks to the queue of that pool.
     pub fn pick(
         &mut self,
         pool_id: u16,
@@ -63,8 +63,8 @@ impl Stages {
         Some(pool)
     }
 
-    /// As [`Stages::offer`], of a task that was told.
-    pub fn offer_told(&mut self, pool: usize, task: Task) -> Option<Verdict> {
+    /// Like [`Stages::offer`], for a task passed by value.
+    pub fn offer_reported(&mut self, pool: usize, task: Task) -> Option<Verdict> {
         let verdict = match schedule::pick(self, pool, task) {
             Some(pick) => {
                 let worker = self.network.target(pool, pick.member).worker;
@@ -80,37 +80,37 @@ impl Stages {
         Some(verdict)
     }
 
-    /// A worker has done a task for `service_ns`, 0 when nobody knows, and has `load` left.
+    /// Applies a worker's report: it completed a task in `service_ns` (0 if unknown), and has `load` left.
     ///
     /// # Errors
-    /// When there is no such worker; it is counted.
+    /// If there is no such worker; this is counted.
     pub fn take_report(&mut self, id: u16, load: Load, service_ns: u32) -> Result<(), DropReason> {
         self.received += 1;
-        let worker = self.told_worker(id)?;
+        let worker = self.reported_worker(id)?;
         classify::take(self, &worker, load, service_ns);
         self.counters.add(Counter::Replies, 1);
         self.freed = true;
         Ok(())
     }
 
-    /// A worker says that it is there and has `load`, without having done a task.
+    /// Applies a worker's keep-alive with its `load`, without a completed task.
     ///
     /// # Errors
-    /// When there is no such worker; it is counted.
+    /// If there is no such worker; this is counted.
     pub fn take_keep_alive(&mut self, id: u16, load: Load) -> Result<(), DropReason> {
         self.received += 1;
-        let worker = self.told_worker(id)?;
+        let worker = self.reported_worker(id)?;
         classify::note_alive(self, &worker, load, 0);
         self.counters.add(Counter::KeepAlives, 1);
         Ok(())
     }
 
-    fn told_worker(&self, id: u16) -> Result<super::network::Worker, DropReason> {
+    fn reported_worker(&self, id: u16) -> Result<super::network::Worker, DropReason> {
         let unknown = || self.counters.drop(DropReason::UnknownWorker, 1);
         self.network.worker(id).ok_or(DropReason::UnknownWorker).inspect_err(|_| unknown())
     }
 
-    /// A task was sent to a worker without a choice; false when there is no such worker.
+    /// Records a task sent to a worker without a decision. Returns false for an unknown worker.
     #[must_use]
     pub fn note_sent(&mut self, id: u16) -> bool {
         let Some(worker) = self.network.worker(id) else { return false };
@@ -118,7 +118,7 @@ impl Stages {
         true
     }
 
-    /// So many tasks that a worker was sent will never be answered; false when there is no such worker.
+    /// Writes off `tasks` tasks of a worker that will never be answered. Returns false for an unknown worker.
     #[must_use]
     pub fn note_lost(&mut self, id: u16, tasks: u32) -> bool {
         let Some(worker) = self.network.worker(id) else { return false };

@@ -1,39 +1,41 @@
-//! What changes while a core runs: members, pools, policies, speeds and bounds, and the network that follows from them.
+//! Changes to a running core: members, pools, policies, speeds and bounds, and the network that follows from
+//! them.
 //!
-//! An [`Update`] is made by a control thread with all the memory that it needs; a core takes it between two bursts, in time that
-//! grows with what changes, and leaves in it what it replaced, so that memory is freed where it was taken.
+//! A control thread makes an [`Update`] with all the memory that it needs. A core applies it between two
+//! bursts, in time proportional to the changes. The core leaves the replaced parts in it, so that the
+//! allocating thread also frees the memory.
 
 use super::affinity::PoolQueue;
 use super::fabric::Fabric;
 use super::{Recognition, Stages};
 use crate::limits::QUEUE_MAX;
-use crate::policy::{Dispatcher, Overflow, Prepared};
+use crate::policy::{Dispatcher, Overflow, PreparedPolicy};
 use crate::state::Member;
 
-/// A pool that a core has not had so far.
+/// A pool that is new to a core.
 #[derive(Debug)]
 pub struct NewPool {
-    /// Its scheduler on this core.
+    /// Dispatcher of the pool on this core.
     pub dispatcher: Dispatcher,
-    /// Other schedulers send to its workers, too.
+    /// True if other schedulers also send tasks to its workers.
     pub shared_workers: bool,
-    /// Where its unfinished tasks are kept.
+    /// Queue of its unfinished tasks.
     pub unfinished: PoolQueue,
 }
 
-/// What changes of a pool's scheduler, for every kind of node.
+/// Change to a pool's dispatcher, for every kind of node.
 #[derive(Debug)]
 pub enum Setting {
     /// Speeds of all members, by place, relative to each other.
     Rates(Box<[f64]>),
-    /// Another policy, the old one afterwards; what is known of the members stays.
-    Policy(Box<Prepared>),
-    /// Another bound of its queue, and what becomes of tasks beyond; what waits does so on.
+    /// Another policy; afterwards, the old one. The estimates of the members stay.
+    Policy(Box<PreparedPolicy>),
+    /// Another bound of its queue, and the treatment of tasks beyond it. Waiting tasks keep waiting.
     Queue(usize, Overflow),
 }
 
 impl Setting {
-    /// Changes it so.
+    /// Applies the change to a dispatcher.
     pub fn apply(&mut self, dispatcher: &mut Dispatcher) {
         match self {
             Self::Rates(rates) => dispatcher.view_mut().set_rates(rates),
@@ -43,82 +45,83 @@ impl Setting {
     }
 }
 
-/// One thing that changes; pools and members by index.
+/// One change. Pools and members are given by index.
 #[derive(Debug)]
 pub enum Step {
-    /// A pool begins: the next one by index, or where another has ended.
+    /// Adds a pool: at the next index, or in the place of an ended one.
     Begin {
-        /// The pool; the ended one's parts afterwards.
+        /// The pool; afterwards, the parts of the ended one.
         new: Box<Option<NewPool>>,
-        /// Its index.
+        /// Index of the pool.
         pool: usize,
     },
-    /// Another worker has the member's place, or none, or its server is elsewhere now.
+    /// Changes the worker at the member's place: another one, none, or the same one on a moved server.
     Meet {
-        /// The pool.
+        /// Index of the pool.
         pool: usize,
         /// The member.
         member: Member,
     },
-    /// The member may be chosen, or no longer.
+    /// Allows or forbids the policy to choose the member.
     Choose {
-        /// The pool.
+        /// Index of the pool.
         pool: usize,
         /// The member.
         member: Member,
-        /// It may be.
+        /// True if it may be chosen.
         active: bool,
     },
-    /// The member is to get no new tasks, and stays; one that is left in a linked pool gets those that are under way from its spine.
+    /// Gives the member no new tasks; the member stays. If a linked pool has no other members left, the
+    /// drained ones still receive in-flight tasks from its spine.
     Drain {
-        /// The pool.
+        /// Index of the pool.
         pool: usize,
         /// The member.
         member: Member,
     },
-    /// The member is gone: what is known of it is forgotten, and so are tasks that it still has.
+    /// Removes the member with all estimates of it, and with the tasks that it still has.
     Forget {
-        /// The pool.
+        /// Index of the pool.
         pool: usize,
         /// The member.
         member: Member,
     },
-    /// A pool is scheduled in another way.
+    /// Changes the scheduling of a pool.
     Set {
-        /// The pool.
+        /// Index of the pool.
         pool: usize,
-        /// What is other; the old policy afterwards.
+        /// The change; afterwards, the old policy.
         setting: Setting,
     },
 }
 
-/// What leads a core from one membership to the next.
+/// Changes from one membership of a core to the next.
 #[derive(Debug, Default)]
 pub struct Update {
-    /// Number of that membership.
+    /// Epoch of the new membership.
     pub epoch: u64,
-    /// Its network; the old one afterwards. None when it is the same.
+    /// Network of the new membership; afterwards, the old one. `None` if it is the same.
     pub recognition: Option<Recognition>,
-    /// What spines are told, at a leaf that has had none so far.
+    /// Messages to spines, at a leaf that had none so far.
     pub fabric: Option<Box<Fabric>>,
-    /// What changes, in order.
+    /// Changes, in order.
     pub steps: Vec<Step>,
-    /// Pools whose members, their speeds or their policy change: policies look at these anew, once.
+    /// Pools with changed members, speeds or policy. Their policies review these once.
     pub touched: Vec<usize>,
 }
 
-/// For how much a core's stages and what stands around them have memory.
+/// Sizes for which a core's stages, and the code around them, have memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Pools.
+    /// Number of pools.
     pub pools: usize,
-    /// Tasks that wait for workers, of all pools.
+    /// Number of tasks that wait for workers, in all pools.
     pub waiting: usize,
 }
 
 impl Stages {
-    /// For how much there is memory. Tasks of any pool may wait once its policy lets them, so there is room for them if no
-    /// policy does so far.
+    /// Returns the sizes for which there is memory. Tasks of any pool may wait once its policy lets them. So
+    /// there is room for them even if no policy does so far.
     #[must_use]
     pub fn capacity(&self) -> Capacity {
         let bounds = |of: &dyn Fn(&Dispatcher) -> bool| {
@@ -129,12 +132,14 @@ impl Stages {
         Capacity { pools: self.dispatchers.capacity(), waiting }
     }
 
-    /// There is to be memory for so many tasks that wait, since pools are to come. For before the node is made.
+    /// Sets the minimum number of waiting tasks for which there is memory, because pools may be added later.
+    /// Must be called before the node is created.
     pub fn set_waiting_least(&mut self, tasks: usize) {
         self.waiting_least = tasks;
     }
 
-    /// Takes memory for what updates may bring: so many pools, places for members in all of them, and servers.
+    /// Reserves memory for updates: `pools` pools, `places` places for members in all of them, and `servers`
+    /// servers.
     pub fn make_room(&mut self, pools: usize, places: usize, servers: usize) {
         let more = pools.saturating_sub(self.dispatchers.len());
         self.dispatchers.reserve(more);
@@ -142,7 +147,7 @@ impl Stages {
         self.liveness.make_room(pools, places, servers);
     }
 
-    /// Takes an update, and leaves in it what it replaces.
+    /// Applies an update, and leaves the replaced parts in it.
     pub fn update(&mut self, update: &mut Update) {
         if let Some(new) = &mut update.recognition {
             self.recognise(new);
@@ -197,8 +202,8 @@ impl Stages {
         }
     }
 
-    /// Drained members of a linked pool are not chosen any more, unless nobody else is there: then they go on for as long as tasks
-    /// may be under way to them.
+    /// Takes the drained members of a linked pool out of the choice. Without other members, the drained ones
+    /// stay while tasks may be in flight to them.
     fn settle_drained(&mut self, pool: usize) {
         let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.is_linked(pool)) else {
             return;
@@ -222,7 +227,8 @@ impl Stages {
         }
     }
 
-    /// Drained members of linked pools, to whom tasks may have been under way, are chosen no more once that is over.
+    /// Takes drained members of linked pools out of the choice, once the time for in-flight tasks to them is
+    /// over.
     #[cold]
     pub(super) fn end_lingering(&mut self) {
         for pool in 0..self.dispatchers.len() {

@@ -1,8 +1,8 @@
-//! What the stages know of the IPv6 networks around the node, beside the tables of [`super::network`].
+//! IPv6 networks around the node, in addition to the tables of [`super::network`].
 //!
-//! A port and a server have one address, of either family; a pool's servers are of one. The tables that IPv4's fast path reads stay
-//! as small as they are: an IPv6 port or server has a number there, of 240.0.0.0/4, which is no host's address and no packet's
-//! that passes. What the number stands for is here.
+//! A port and a server have one address, of either IP version. All servers of a pool have the same version.
+//! The tables of the IPv4 fast path stay small: an IPv6 port or server has a number there, in 240.0.0.0/4. No
+//! host and no forwarded packet has such an address. This module maps the numbers to IPv6 addresses.
 
 use std::net::IpAddr;
 
@@ -16,29 +16,29 @@ use crate::state::{Member, Neighbours};
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::{ipv6, task};
 
-/// Numbers of servers.
+/// First number of servers.
 const SERVERS: u32 = 0xF000_0000;
-/// Numbers of ports.
+/// First number of ports.
 const PORTS: u32 = 0xF400_0000;
-/// Numbers of addresses that servers had until a short time ago.
+/// First number of addresses that servers had until a short time ago.
 const OLD: u32 = 0xF800_0000;
 
-/// The number of no address.
+/// Number of an unknown address.
 pub(super) const NOBODY: u32 = 0;
 
-/// A port's IPv6 address.
+/// IPv6 address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortV6 {
-    /// The node's address there.
+    /// Address of the node on the port.
     pub ip: u128,
-    /// Bits of the network's prefix, 0 to 128.
+    /// Length of the network's prefix in bits, 0 to 128.
     pub prefix: u8,
-    /// The router to all other networks, if there is one.
+    /// Router to all other networks, if there is one.
     pub gateway: Option<u128>,
 }
 
 impl PortV6 {
-    /// `address` is on this port's network.
+    /// Returns true if `address` is on this port's network.
     #[must_use]
     pub fn reaches(&self, address: u128) -> bool {
         (address ^ self.ip) & self.mask() == 0
@@ -49,7 +49,7 @@ impl PortV6 {
     }
 }
 
-/// An IPv6 address as a number; none of an IPv4 address.
+/// Returns an IPv6 address as a number; `None` for an IPv4 address.
 fn bits(address: IpAddr) -> Option<u128> {
     match address {
         IpAddr::V6(address) => Some(address.to_bits()),
@@ -57,7 +57,7 @@ fn bits(address: IpAddr) -> Option<u128> {
     }
 }
 
-/// Gives IPv6 ports the numbers that stand for their addresses.
+/// Gives IPv6 ports the numbers that represent their addresses.
 pub(super) fn number_ports(ports: &mut [PortAddress]) {
     for (number, port) in (PORTS..).zip(ports) {
         if port.v6.is_some() {
@@ -66,22 +66,22 @@ pub(super) fn number_ports(ports: &mut [PortAddress]) {
     }
 }
 
-/// `ip` is the number of a server with an IPv6 address, and no IPv4 address.
+/// Returns true if `ip` is the number of an IPv6 server, and not an IPv4 address.
 pub(super) fn is_number(ip: u32) -> bool {
     ip >= SERVERS
 }
 
-/// The number of the server at this index.
+/// Returns the number of the server at this index.
 pub(super) fn number_of_server(index: usize) -> u32 {
     SERVERS | index as u32
 }
 
-/// The number of the address that the server at this index had.
+/// Returns the number of the previous address of the server at this index.
 pub(super) fn number_of_old(index: usize) -> u32 {
     OLD | index as u32
 }
 
-/// The port of a side that leads to `address`, and the next hop there.
+/// Returns the port of a side that leads to `address`, and the next hop there.
 pub(super) fn route(
     ports: &[PortAddress],
     fits: fn(Side) -> bool,
@@ -95,12 +95,12 @@ pub(super) fn route(
     near.or_else(|| ports().find_map(|(index, port)| Some((index, port.gateway?))))
 }
 
-/// `address` is one of the node's own.
+/// Returns true if `address` is one of the node's own.
 pub(super) fn is_own(ports: &[PortAddress], address: u128) -> bool {
     ports.iter().any(|port| port.v6.is_some_and(|port| port.ip == address))
 }
 
-/// Addresses that no reply of the node's would reach, in memory order, as sources stand in packets.
+/// Range of addresses that no reply of the node reaches, in packet byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct UnreachableV6 {
@@ -114,7 +114,7 @@ impl UnreachableV6 {
         Self { network: network & mask, mask }
     }
 
-    /// The address is one of these; both in the same order of bytes.
+    /// Returns true if the address is in the range. Both must have the same byte order.
     #[inline(always)]
     pub fn is(&self, address: u128) -> bool {
         (address ^ self.network) & self.mask == 0
@@ -125,22 +125,22 @@ impl UnreachableV6 {
     }
 }
 
-/// What [`ipv6::is_unicast`] refuses.
+/// Returns the ranges refused by [`ipv6::is_unicast`].
 fn no_hosts() -> [UnreachableV6; 4] {
     let v4 = (0xFFFF << 32, 96);
     let (link_local, groups) = ((0xFE80 << 112, 10), (0xFF << 120, 8));
     [(0, 96), v4, link_local, groups].map(|(network, prefix)| UnreachableV6::new(network, prefix))
 }
 
-/// Longer lists are not gone through for each packet.
+/// Maximum length of a list that is searched for each packet.
 const UNREACHABLE_MAX: usize = 16;
 
-/// What sources of tasks at a port are compared with.
+/// Values for checking the sources of tasks at a port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SourcesV6 {
-    /// One network that all clients are in, and its mask, where there is no router to others.
+    /// Network of all clients and its mask, if there is no router to others.
     pub near: Option<(u128, u128)>,
-    /// What must not be among them; none where that would be too long a list.
+    /// Unreachable sources within it; `None` if the list would be too long.
     pub unreachable: Option<Vec<UnreachableV6>>,
 }
 
@@ -148,38 +148,38 @@ pub(super) struct SourcesV6 {
 #[derive(Debug, Default)]
 pub struct Network6 {
     ports: ArrayVec<PortAddress, PORTS_MAX>,
-    /// The node's addresses.
+    /// Addresses of the node.
     own: ArrayVec<u128, PORTS_MAX>,
-    /// The first address of each network of clients, which every router there has (RFC 4291, 2.6.1).
+    /// First address of each client network. Every router there has it (RFC 4291, 2.6.1).
     anycast: ArrayVec<u128, PORTS_MAX>,
-    /// The networks of ports to clients: address, mask and port.
+    /// Networks of ports to clients: address, mask and port.
     client_networks: ArrayVec<(u128, u128, usize), PORTS_MAX>,
-    /// The port with the router to clients on other networks, and the router's address.
+    /// Port with the router to clients on other networks, and the router's address.
     client_gateway: Option<(usize, u128)>,
-    /// By port.
+    /// Values for checking sources, by port.
     sources: Vec<SourcesV6>,
-    /// The router to clients on other networks: its port, its place among the neighbours, its digest.
+    /// Router to clients on other networks: port, slot and digest of its address.
     gateway: Option<(usize, Slot, u32)>,
-    /// By index of the server; none of those with IPv4 addresses.
+    /// Addresses of the servers by index; `None` for IPv4 addresses.
     servers: Vec<Option<u128>>,
-    /// The numbers of servers by their addresses, in order.
+    /// Numbers of the servers by address, sorted.
     numbers: Vec<(u128, u32)>,
-    /// Each pool's members; empty where the pool's servers have IPv4 addresses, none without servers.
+    /// Members of each pool; empty if its servers have IPv4 addresses, `None` without servers.
     pools: Vec<Option<Vec<TargetV6>>>,
-    /// Each pool's service address, if it is one of IPv6.
+    /// Service address of each pool, if it is an IPv6 address.
     services: Vec<Option<u128>>,
-    /// Tasks come to these, and not to the ports' own addresses.
+    /// True for a spine: tasks arrive at the service addresses, not at the ports' own addresses.
     is_spine: bool,
-    /// What takes the fast path on each port, of each pool.
+    /// Fast-path templates of each port and pool.
     templates: Vec<TemplateV6>,
 }
 
-/// Where a task for a pool's member goes.
+/// Destination of tasks for a pool's member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TargetV6 {
-    /// Its server's address; 0 of a place that nobody has.
+    /// Address of its server; 0 for a vacant place.
     pub ip: u128,
-    /// What address and choice add to a datagram's checksum.
+    /// Effect of address and choice on a datagram's checksum.
     pub udp_delta: FoldedDelta,
 }
 
@@ -192,7 +192,7 @@ impl TargetV6 {
 }
 
 impl Network6 {
-    /// The server at this index has this address, and had another.
+    /// Adds the server at this index, with its address and its previous one.
     pub(super) fn add_host(&mut self, index: usize, ip: IpAddr, was: Option<IpAddr>) {
         self.servers.resize(index, None);
         self.servers.push(bits(ip));
@@ -200,7 +200,7 @@ impl Network6 {
         self.numbers.extend(was.and_then(bits).map(|ip| (ip, number_of_old(index))));
     }
 
-    /// The next pool, all of whose servers were added before.
+    /// Adds the next pool. Its servers must have been added before.
     pub(super) fn add_pool(&mut self, pool: &NetworkPool) -> Result<(), NetworkError> {
         let address = |server: u16| self.servers.get(usize::from(server)).copied().flatten();
         let mut there = pool.members.iter().flatten();
@@ -223,7 +223,7 @@ impl Network6 {
         Ok(())
     }
 
-    /// All servers and pools are there.
+    /// Completes the tables after all servers and pools were added.
     pub(super) fn settle(
         &mut self,
         ports: &[PortAddress],
@@ -242,7 +242,8 @@ impl Network6 {
         let anycast = of_clients.clone().filter(has_anycast);
         self.anycast = anycast.map(|(_, port)| port.ip & port.mask()).collect();
         self.client_gateway = { of_clients }.find_map(|(index, port)| Some((index, port.gateway?)));
-        // Two servers with one address are told apart by their workers' ids, as long as their number is one.
+        // Two servers may have one address. The id of a worker then tells them apart, since `number` gets the
+        // worker's server.
         self.numbers.sort_unstable();
         self.sources = ports.iter().map(|port| self.sources_at(port)).collect();
         let template = |port: usize, index: usize| {
@@ -296,71 +297,73 @@ impl Network6 {
         SourcesV6 { near, unreachable: fits.then_some(unreachable) }
     }
 
-    /// What sources of tasks at a port are compared with.
+    /// Returns the values for checking the sources of tasks at a port.
     #[inline(always)]
     pub(super) fn sources(&self, port: usize) -> Option<&SourcesV6> {
         self.sources.get(port)
     }
 
-    /// The router to clients on other networks, if there is one: its port, its place among the neighbours, its digest.
+    /// Returns the router to clients on other networks, if there is one: port, slot and digest of its
+    /// address.
     #[must_use]
     pub fn gateway(&self) -> Option<(usize, Slot, u32)> {
         self.gateway
     }
 
-    /// The servers of the pool at this index have IPv6 addresses.
+    /// Returns true if the servers of the pool at this index have IPv6 addresses.
     #[inline]
     pub(super) fn has_pool(&self, pool: usize) -> bool {
         self.pools.get(pool).and_then(Option::as_ref).is_some_and(|members| !members.is_empty())
     }
 
-    /// Packets of IPv6 may be about the pool at this index: it has no servers of the other family.
+    /// Returns true if IPv6 packets may concern the pool at this index: it has no IPv4 servers.
     pub(super) fn takes(&self, pool: usize) -> bool {
         self.pools.get(pool).and_then(Option::as_ref).is_none_or(|members| !members.is_empty())
     }
 
-    /// The address of the server of a pool's member; none of one that is not there.
+    /// Returns the address of the server of a pool's member; `None` for a vacant place.
     #[inline]
     pub(crate) fn member(&self, pool: usize, member: Member) -> Option<u128> {
         let target = self.members(pool).get(member.index()).filter(|target| target.ip != 0);
         target.map(|target| target.ip)
     }
 
-    /// The members of the pool at this index; none of a pool with IPv4 servers.
+    /// Returns the members of the pool at this index; empty for a pool with IPv4 servers.
     #[inline(always)]
     pub(super) fn members(&self, pool: usize) -> &[TargetV6] {
         self.pools.get(pool).and_then(Option::as_deref).unwrap_or_default()
     }
 
-    /// What takes the fast path on a port, of a pool (both by index).
+    /// Returns the fast-path template of a port and a pool (both by index).
     #[inline(always)]
     pub(super) fn template(&self, port: usize, pool: usize) -> Option<&TemplateV6> {
         self.templates.get(port * self.pools.len() + pool)
     }
 
-    /// The address that tasks of a pool come to at a port (both by index).
+    /// Returns the address at which tasks of a pool arrive on a port (both by index).
     fn task_address(&self, port: usize, pool: usize) -> u128 {
         let own = self.ports.get(port).and_then(|port| port.v6).map_or(0, |port| port.ip);
         self.service(pool).filter(|_| self.is_spine).unwrap_or(own)
     }
 
-    /// The address that clients ask for a pool (by index), if it is another than the node's, and one of IPv6.
+    /// Returns the IPv6 address to which clients send tasks of a pool (by index), if it is not the node's.
     pub(super) fn service(&self, pool: usize) -> Option<u128> {
         self.services.get(pool).copied().flatten()
     }
 
-    /// What the address that a task of a pool came to at a port, taken out of its datagram, is to the checksum.
+    /// Returns the checksum change of removing the destination of a pool's tasks on a port.
     pub(super) fn removed(&self, port: usize, pool: usize) -> FoldedDelta {
         FoldedDelta::fold(ChecksumDelta::default().address(self.task_address(port, pool), 0))
     }
 
-    /// The server at this index has this address.
+    /// Returns true if the server at this index has this address.
     #[inline(always)]
     pub(super) fn is_at(&self, server: u16, address: u128) -> bool {
         self.servers.get(usize::from(server)) == Some(&Some(address))
     }
 
-    /// The number under which a server with this address is known; that of `worker_at`, if it has the address.
+    /// Returns the number of a server with this address, or [`NOBODY`]. Prefers the server `worker_at`, for
+    /// its present or previous address.
     pub(super) fn number(&self, address: u128, worker_at: Option<u16>) -> u32 {
         if let Some(server) = worker_at {
             let index = usize::from(server);
@@ -376,13 +379,13 @@ impl Network6 {
         self.numbers.get(at).filter(|(other, _)| *other == address).map_or(NOBODY, |one| one.1)
     }
 
-    /// `address` is one of the node's own.
+    /// Returns true if `address` is one of the node's own.
     #[inline(always)]
     pub(super) fn is_own(&self, address: u128) -> bool {
         self.own.contains(&address)
     }
 
-    /// The port that leads to a client's address, and the next hop there.
+    /// Returns the port that leads to a client's address, and the next hop there.
     #[inline(always)]
     pub(super) fn client_route(&self, address: u128) -> Option<(usize, u128)> {
         for &(own, mask, port) in &self.client_networks {
@@ -393,7 +396,7 @@ impl Network6 {
         self.client_gateway
     }
 
-    /// As [`super::Network::is_client`].
+    /// Like [`super::Network::is_client`].
     pub(super) fn is_client(&self, address: u128) -> bool {
         let answered_without_us = |port: &PortAddress| {
             !port.side.has_clients() && port.v6.is_some_and(|port| port.reaches(address))
@@ -413,7 +416,7 @@ impl Network6 {
 mod tests {
     use super::*;
     use crate::stage::Network;
-    use crate::stage::network::{Base, Host, IpOptions};
+    use crate::stage::network::{FixedNetwork, Host, IpOptions};
     use crate::wire::ether::Mac;
     use std::net::Ipv6Addr;
 
@@ -445,13 +448,19 @@ mod tests {
         let hosts: Vec<_> = servers.iter().map(host).collect();
         let members = (0..servers.len() as u16).map(|at| Some((at, at))).collect();
         let pool = NetworkPool { id: Some(7), members, ..NetworkPool::default() };
-        let base =
-            Base { udp_port: 1234, node: 0, ports, inside: None, is_spine: false, is_told: false };
+        let base = FixedNetwork {
+            udp_port: 1234,
+            node: 0,
+            ports,
+            inside: None,
+            is_spine: false,
+            is_told: false,
+        };
         Network::with_places(base, &hosts, &[], &[pool], &Neighbours::heap(3, 8))
     }
 
     #[test]
-    fn clients_are_told_from_others() {
+    fn clients_are_distinguished_from_other_hosts() {
         let network = network(&["fd00:2::b"]).unwrap();
         let v6 = network.v6().unwrap();
         for (text, is_client) in [
@@ -479,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused() {
+    fn inconsistent_network_is_refused() {
         let error = network(&["fd00:2::b", "10.0.2.11"]).unwrap_err();
         assert_eq!(error, NetworkError::MixedFamilies(7));
         let error = network(&["fd00:3::b"]).unwrap_err();

@@ -1,25 +1,25 @@
-//! What one core of a node tells the others of its pools' members: a ring of cache lines that it alone writes and the others
-//! read, each at its own pace.
+//! Broadcast ring: cache lines in which one core of a node publishes member state to all other cores. Only
+//! that core writes; each reader proceeds at its own pace.
 //!
-//! A message is a word, and a line carries 15 of one pool under a header of its own, so that what has come is seen in the line
-//! that carries it and nobody shares a count. The writer waits for nobody: a reader that is overtaken is told so and looks
-//! at what the writer told last of each member ([`super::peers`]) instead.
+//! A message is one word. A line has a header and carries 15 messages about one pool. Readers detect new
+//! messages in the line itself, without a shared counter. The writer never waits. An overtaken reader detects
+//! this and reads the last published value of each member ([`super::peers`]) instead.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use super::member::Member;
 use super::region::sealed::Sealed;
-use super::region::{Slice, Word};
+use super::region::{Pod, Slice};
 
-/// Lines of a ring, a power of two.
+/// Number of lines of a ring, a power of two.
 pub const LINES: usize = 64;
-/// Messages in a line.
+/// Number of messages in a line.
 const MESSAGES: usize = 15;
-/// Bytes of a ring: a line for its head, and its lines.
+/// Size of a ring in bytes: a line for its head, and its lines.
 pub const BYTES: usize = 64 * (LINES + 1);
 
-/// A cache line: a header, and messages.
+/// A cache line: a header and messages.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Line {
@@ -28,27 +28,28 @@ pub struct Line {
 }
 
 impl Sealed for Line {}
-impl Word for Line {}
+impl Pod for Line {}
 
-/// What the messages of a line tell of members.
+/// Kind of value in a line's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
-    /// The queue that the writer believes the member has, in sixteenths of a task.
+    /// Queue of the member as the writer estimates it, in sixteenths of a task.
     Loads = 0,
-    /// Tasks that the writer has sent to the member less those that it saw answered, modulo 2^16.
+    /// Tasks that the writer sent to the member minus replies that it saw, modulo 2^16.
     Counts = 1,
 }
 
-/// Of which pool, by its index, and what a line tells.
+/// Pool and topic of a line's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// Index of the pool.
     pub pool: u16,
-    /// What is told.
+    /// Kind of value.
     pub topic: Topic,
 }
 
-/// A line's header: lap of the ring (16 bits), pool (10), topic (1), whether no more follows in this line (1), messages (4).
+/// Header of a line: lap of the ring (16 bits), pool (10), topic (1), closed flag (1), number of messages
+/// (4). No more messages follow in a closed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     lap: u16,
@@ -77,27 +78,27 @@ impl Header {
     }
 }
 
-/// The lap in which a line is the `line`th one; none is 0, as in memory that was never written.
+/// Returns the lap of line number `line`. It is never 0, the value in unwritten memory.
 fn lap(line: u64) -> u16 {
     (line / LINES as u64 % u64::from(u16::MAX)) as u16 + 1
 }
 
-/// The writer's end.
+/// Writing end of a ring.
 #[derive(Debug)]
 pub struct Sender {
     lines: Slice<Line>,
-    /// Number of the line that is written, for readers that were overtaken.
+    /// Number of the current line, for overtaken readers.
     head: Slice<AtomicU64>,
     line: u64,
     subject: Subject,
-    /// Messages of the line: those that are visible, and those that are not yet.
+    /// Number of messages in the line that readers see. `staged` also counts the unpublished ones.
     visible: usize,
     staged: usize,
     messages: [u32; MESSAGES],
 }
 
 impl Sender {
-    /// Over the memory of a ring that nobody has written: [`BYTES`] from a line's start.
+    /// Creates the writer of an unused ring of [`BYTES`] bytes, aligned to a line.
     #[must_use]
     pub fn new(lines: Slice<Line>, head: Slice<AtomicU64>) -> Self {
         assert_eq!(lines.len(), LINES);
@@ -105,9 +106,10 @@ impl Sender {
         Self { lines, head, line: 0, subject, visible: 0, staged: 0, messages: [0; MESSAGES] }
     }
 
-    /// Tells something of a member. The others see it when its line is full, or after [`Sender::publish`].
+    /// Adds a message. Readers see it after [`Sender::publish`], or when its line is full or another subject
+    /// follows.
     #[inline]
-    pub fn tell(&mut self, subject: Subject, member: Member, value: u16) {
+    pub fn send(&mut self, subject: Subject, member: Member, value: u16) {
         if subject != self.subject {
             self.close();
             self.subject = subject;
@@ -119,7 +121,7 @@ impl Sender {
         }
     }
 
-    /// Lets the others see what was told.
+    /// Publishes all messages.
     #[inline]
     pub fn publish(&mut self) {
         if self.staged > self.visible {
@@ -127,7 +129,7 @@ impl Sender {
         }
     }
 
-    /// The next message begins a line.
+    /// Closes the line. The next message begins a new one.
     fn close(&mut self) {
         if self.staged > 0 {
             self.write(true);
@@ -141,7 +143,7 @@ impl Sender {
         let (lap, subject) = (lap(self.line), self.subject);
         let header = |count| Header { lap, subject, is_closed, count }.pack();
         if self.visible == 0 {
-            // Whoever still reads the last lap's messages must not take these for them.
+            // A reader of the previous lap must not take the new messages for old ones.
             self.head[0].store(self.line, Relaxed);
             line.header
                 .store(Header { is_closed: false, ..Header::unpack(header(0)) }.pack(), Relaxed);
@@ -155,7 +157,7 @@ impl Sender {
     }
 }
 
-/// A reader's end.
+/// Reading end of a ring.
 #[derive(Debug)]
 pub struct Receiver {
     lines: Slice<Line>,
@@ -164,33 +166,33 @@ pub struct Receiver {
     taken: usize,
 }
 
-/// What a reader finds.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
-    /// So many messages, on this.
+pub enum ReadResult {
+    /// New messages: their subject and their number.
     Messages(Subject, usize),
-    /// It was overtaken: messages are lost, and what was told last of each member is to be looked up. Those that come from
-    /// now on were not lost.
+    /// The writer overtook the reader: messages are lost. The caller must look up the last published value of
+    /// each member. Later messages are complete.
     Overtaken,
 }
 
-/// Room for what a reader takes at once.
+/// Buffer for the messages of one read.
 pub type Messages = [(Member, u16); MESSAGES];
 
-/// Room that nothing was taken into yet.
+/// Empty buffer.
 pub const NO_MESSAGES: Messages = [(Member(0), 0); MESSAGES];
 
 impl Receiver {
-    /// Of the ring of a writer that has told nothing yet.
+    /// Creates the reader of a ring without messages so far.
     #[must_use]
     pub fn new(lines: Slice<Line>, head: Slice<AtomicU64>) -> Self {
         assert_eq!(lines.len(), LINES);
         Self { lines, head, line: 0, taken: 0 }
     }
 
-    /// The next messages; none when none have come.
+    /// Returns the next messages, or `None` if there are no new ones.
     #[inline]
-    pub fn receive(&mut self, messages: &mut Messages) -> Option<Received> {
+    pub fn receive(&mut self, messages: &mut Messages) -> Option<ReadResult> {
         let word = self.lines[self.line as usize % LINES].header.load(Acquire);
         let header = Header::unpack(word);
         if header.lap == lap(self.line) && header.count == self.taken && !header.is_closed {
@@ -200,12 +202,12 @@ impl Receiver {
     }
 
     #[cold]
-    fn take(&mut self, mut header: Header, messages: &mut Messages) -> Option<Received> {
+    fn take(&mut self, mut header: Header, messages: &mut Messages) -> Option<ReadResult> {
         loop {
             let expected = lap(self.line);
             let line = &self.lines[self.line as usize % LINES];
             if header.lap != expected {
-                // That of the lap before, or nothing so far, unless the writer is ahead by a lap.
+                // The line is from the previous lap or unwritten, unless the writer is a lap ahead.
                 let ahead = self.head[0].load(Acquire) >= self.line + LINES as u64;
                 return ahead.then(|| self.catch_up());
             }
@@ -223,7 +225,7 @@ impl Receiver {
                 (self.line, self.taken) = (self.line + 1, 0);
             }
             if count > first {
-                return Some(Received::Messages(header.subject, count - first));
+                return Some(ReadResult::Messages(header.subject, count - first));
             }
             if !header.is_closed {
                 return None;
@@ -232,9 +234,9 @@ impl Receiver {
         }
     }
 
-    fn catch_up(&mut self) -> Received {
+    fn catch_up(&mut self) -> ReadResult {
         (self.line, self.taken) = (self.head[0].load(Acquire), 0);
-        Received::Overtaken
+        ReadResult::Overtaken
     }
 }
 
@@ -257,38 +259,38 @@ mod tests {
         let mut all = Vec::new();
         while let Some(received) = receiver.receive(&mut messages) {
             match received {
-                Received::Messages(subject, count) => {
+                ReadResult::Messages(subject, count) => {
                     all.extend(messages[..count].iter().map(|&(m, v)| (subject, m.0, v)));
                 }
-                Received::Overtaken => all.clear(),
+                ReadResult::Overtaken => all.clear(),
             }
         }
         all
     }
 
     #[test]
-    fn what_is_told_is_heard_in_order_once_it_is_published() {
+    fn published_messages_arrive_in_order() {
         let (mut sender, mut receiver) = ring();
         assert_eq!(all(&mut receiver), []);
-        sender.tell(LOADS, Member(7), 9);
+        sender.send(LOADS, Member(7), 9);
         assert_eq!(all(&mut receiver), []);
         sender.publish();
         assert_eq!(all(&mut receiver), [(LOADS, 7, 9)]);
         sender.publish();
         assert_eq!(all(&mut receiver), []);
-        sender.tell(LOADS, Member(8), 1);
-        sender.tell(COUNTS, Member(0x7FFF), u16::MAX);
+        sender.send(LOADS, Member(8), 1);
+        sender.send(COUNTS, Member(0x7FFF), u16::MAX);
         assert_eq!(all(&mut receiver), [(LOADS, 8, 1)], "another subject closes a line");
         sender.publish();
         assert_eq!(all(&mut receiver), [(COUNTS, 0x7FFF, u16::MAX)]);
     }
 
     #[test]
-    fn a_full_line_needs_no_publishing_and_laps_follow_each_other() {
+    fn full_lines_publish_themselves_over_laps() {
         let (mut sender, mut receiver) = ring();
         let mut told = Vec::new();
         for number in 0..(3 * LINES * MESSAGES) as u16 {
-            sender.tell(LOADS, Member(number % 100), number);
+            sender.send(LOADS, Member(number % 100), number);
             told.push((LOADS, number % 100, number));
             if number % 15 == 14 {
                 assert_eq!(all(&mut receiver), told.split_off(0));
@@ -297,20 +299,20 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_overtaken_learns_so_and_goes_on_from_there() {
+    fn overtaken_reader_resumes_at_the_newest() {
         let (mut sender, mut receiver) = ring();
         for number in 0..(5 * LINES * MESSAGES + 4) as u16 {
-            sender.tell(COUNTS, Member(1), number);
+            sender.send(COUNTS, Member(1), number);
         }
         sender.publish();
         let mut messages = [(Member(0), 0); MESSAGES];
-        assert_eq!(receiver.receive(&mut messages), Some(Received::Overtaken));
+        assert_eq!(receiver.receive(&mut messages), Some(ReadResult::Overtaken));
         let last = (5 * LINES * MESSAGES) as u16;
         let heard: Vec<u16> = all(&mut receiver).iter().map(|one| one.2).collect();
         assert_eq!(heard, [last, last + 1, last + 2, last + 3]);
     }
 
-    /// A writer that overtakes its reader now and then: what is heard between two losses is in order and complete.
+    /// The writer sometimes overtakes its reader. Messages between two losses are in order and complete.
     #[test]
     fn threads_hear_no_mixture() {
         let (mut sender, mut receiver) = ring();
@@ -318,22 +320,22 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for number in 0..rounds {
-                    // Both halves say the same.
-                    sender.tell(LOADS, Member(number as u16 & 0x7FFF), number as u16 & 0x7FFF);
+                    // Member and value are equal, so a mixture of two messages shows.
+                    sender.send(LOADS, Member(number as u16 & 0x7FFF), number as u16 & 0x7FFF);
                     if number % 7 == 0 {
                         sender.publish();
                     }
                 }
-                sender.tell(COUNTS, Member(1), 1);
+                sender.send(COUNTS, Member(1), 1);
                 sender.publish();
             });
             let (mut expected, mut messages) = (None, [(Member(0), 0); MESSAGES]);
             loop {
                 match receiver.receive(&mut messages) {
                     None => std::hint::spin_loop(),
-                    Some(Received::Overtaken) => expected = None,
-                    Some(Received::Messages(COUNTS, _)) => break,
-                    Some(Received::Messages(_, count)) => {
+                    Some(ReadResult::Overtaken) => expected = None,
+                    Some(ReadResult::Messages(COUNTS, _)) => break,
+                    Some(ReadResult::Messages(_, count)) => {
                         for &(member, value) in &messages[..count] {
                             assert_eq!(member.0, value);
                             assert!(expected.is_none_or(|expected| expected == value), "{value}");

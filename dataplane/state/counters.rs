@@ -1,7 +1,7 @@
-//! A core's counters and gauges: what it did, what it holds, why it dropped what it dropped; and when it stood still.
+//! Counters and gauges of a core: its actions, its contents, its drops by reason, and its pauses.
 //!
-//! What there is of them stands in the table of this file, and drop reasons in that of [`crate::reason`]. The state file,
-//! accounts, the C library and docs/counters.md are made from the two.
+//! A table in this file lists the numbers; [`crate::reason`] lists the drop reasons. The state file, the
+//! accounts, the C library and docs/counters.md are generated from both.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -13,17 +13,17 @@ use serde::{Serialize, Serializer};
 use super::region::{Region, Slice};
 use crate::reason::DropReason;
 
-/// How a metric changes.
+/// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
-    /// It never goes down while its node runs.
+    /// Never falls while its node runs.
     Counter,
-    /// It tells how much there is now.
+    /// Current amount.
     Gauge,
 }
 
 impl CounterKind {
-    /// As documents have it.
+    /// Returns the name in documents.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,26 +33,26 @@ impl CounterKind {
     }
 }
 
-/// What is to be known of a number that each core keeps.
+/// Description of a number that each core keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The key under which it is reported.
+    /// Key under which it is reported.
     pub name: &'static str,
-    /// How it changes.
+    /// Kind of the metric.
     pub kind: CounterKind,
-    /// What it is a number of.
+    /// Unit of the metric.
     pub unit: &'static str,
-    /// What it tells, in a sentence.
+    /// Meaning, in a sentence.
     pub help: &'static str,
 }
 
 /// A number that each core keeps: a [`Counter`], a [`Gauge`], or the packets dropped for a [`DropReason`].
-pub trait Kept: Copy {
-    /// Index of its word among a core's [`COUNT`].
+pub trait CoreNumber: Copy {
+    /// Returns the index of its word among a core's [`COUNT`].
     fn word(self) -> usize;
 }
 
-/// Makes an enum, its list and its metrics of one table.
+/// Generates an enum, its list and its metrics from one table.
 macro_rules! metrics {
     ($(#[doc = $about:literal])+ $set:ident, $kind:ident, $first:expr => {
         $($(#[doc = $help:literal])+ $name:ident => $key:literal, $unit:literal;)+
@@ -65,10 +65,10 @@ macro_rules! metrics {
         }
 
         impl $set {
-            /// All of them, in the order of their words.
+            /// All variants, in the order of their words.
             pub const ALL: [Self; [$($key),+].len()] = [$(Self::$name),+];
 
-            /// What is to be known of it.
+            /// Returns the metric's description.
             #[must_use]
             pub const fn metric(self) -> Metric {
                 match self {
@@ -81,14 +81,14 @@ macro_rules! metrics {
                 }
             }
 
-            /// The key under which it is reported.
+            /// Returns the key under which it is reported.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 self.metric().name
             }
         }
 
-        impl Kept for $set {
+        impl CoreNumber for $set {
             #[inline]
             fn word(self) -> usize {
                 $first + self as usize
@@ -98,123 +98,128 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Events counted.
+    /// Counted events.
     Counter, Counter, 0 => {
-        /// Received.
+        /// Packets received.
         RxPackets => "rx_packets", "packets";
-        /// Received and let go out of a port; those that it did not take were dropped as `tx_full`.
+        /// Packets received and sent to a port. Those that the port rejected were dropped as `tx_full`.
         Forwarded => "forwarded", "packets";
-        /// Received and used up here: ARP, signals, queue reports, probes, words of peers.
+        /// Packets received and consumed here: ARP, signals, queue reports, probes, messages of peers.
         Consumed => "consumed", "packets";
-        /// Given back to clients for want of room in a central queue: consumed and originated, or below a spine forwarded.
+        /// Tasks returned to clients because a central queue was full: consumed and originated, or, below a
+        /// spine, forwarded.
         Refused => "refused", "packets";
-        /// WORKER_ID taken; each is answered.
+        /// Accepted WORKER_ID messages. Each is answered.
         Registrations => "registrations", "packets";
-        /// KEEP_ALIVE taken.
+        /// Accepted KEEP_ALIVE messages.
         KeepAlives => "keep_alives", "packets";
-        /// Registered workers that fell silent and were taken out; at a spine leaves, once a pool.
+        /// Registered workers that fell silent and were removed. A spine counts leaves, once per pool.
         WorkersLost => "workers_lost", "workers";
-        /// Silent workers that came back; at a spine leaves, once a pool.
+        /// Silent workers that came back. A spine counts leaves, once per pool.
         WorkersBack => "workers_back", "workers";
-        /// Tasks that will not be answered: at a spine those that leaves had when they fell silent, by what they told last and were
-        /// sent since; in a program with a header of its own those that it told of.
+        /// Tasks that will not be answered. A spine counts the tasks of leaves that fell silent: those of the
+        /// last message and those sent since. A program with its own header reports them itself.
         WrittenOff => "written_off", "tasks";
-        /// At a spine, signals of leaves taken; at a leaf, KEEP_ALIVE of spines.
+        /// At a spine, signals accepted from leaves; at a leaf, KEEP_ALIVE messages of spines.
         Signals => "signals", "packets";
-        /// At a spine, signals passed over, for newer ones of their leaf had come before.
+        /// At a spine, signals ignored because newer ones of their leaf had come before.
         SignalsOld => "signals_old", "packets";
-        /// Queue reports of workers: at a leaf taken, at an agent sent.
+        /// Queue reports of workers: accepted by a leaf, sent by an agent.
         QueueReports => "queue_reports", "packets";
-        /// At a leaf, queue reports passed over, for newer ones of their worker had come before.
+        /// At a leaf, queue reports ignored because newer ones of their worker had come before.
         QueueReportsOld => "queue_reports_old", "packets";
-        /// Probes, which ask workers for their queues: at a leaf sent, at an agent answered.
+        /// Probes, which ask workers for their queues: sent by a leaf, answered by an agent.
         QueueProbes => "queue_probes", "packets";
-        /// At a leaf, answers to probes taken.
+        /// At a leaf, accepted answers to probes.
         ProbeAnswers => "probe_answers", "packets";
-        /// At a leaf, answers to probes passed over: their task did not wait for them any longer, or they came twice.
+        /// At a leaf, ignored answers to probes: their task no longer waited for them, or they were
+        /// duplicates.
         ProbeAnswersLate => "probe_answers_late", "packets";
-        /// At a leaf, probes whose task went without their answer, which did not come in time.
+        /// At a leaf, probes without an answer in time. Their task went without it.
         ProbesUnanswered => "probes_unanswered", "packets";
         /// At a leaf, spines that fell silent.
         SpinesLost => "spines_lost", "spines";
-        /// At a leaf, silent spines that were heard of again.
+        /// At a leaf, silent spines that came back.
         SpinesBack => "spines_back", "spines";
-        /// Made here to be sent: ARP, signals, queue reports, probes, tasks given back, words to peers.
+        /// Packets made here: ARP, signals, queue reports, probes, returned tasks, messages to peers.
         Originated => "originated", "packets";
         /// Tasks given to a member.
         Scheduled => "scheduled", "tasks";
-        /// Further packets of multi-packet tasks sent after their first.
+        /// Further packets of multi-packet tasks, sent after their first.
         Continuations => "continuations", "packets";
         /// Tasks given to a member of the idle list.
         IdlePicks => "idle_picks", "tasks";
         /// Tasks given to the better of two random members.
         Po2Picks => "po2_picks", "tasks";
-        /// Picks for which a switch would have used its pipeline twice.
+        /// Picks for which a switch would have sent the packet through its pipeline twice.
         Resubmits => "resubmits", "tasks";
         /// Replies of workers.
         Replies => "replies", "packets";
-        /// Replies, among them, of workers that had no task outstanding: duplicates, or tasks of an earlier run.
+        /// Replies, counted by `replies` too, of workers without an outstanding task: duplicates, or tasks of
+        /// an earlier run.
         SurplusReplies => "surplus_replies", "packets";
-        /// Of those originated, what no buffer was left for or no port took.
+        /// Originated packets that were lost because no buffer was free or the port rejected them.
         OriginatedUnsent => "originated_unsent", "packets";
         /// At an agent with peers, clients' tasks passed on to a peer.
         TasksPassed => "tasks_passed", "tasks";
-        /// At an agent with peers, tasks that waited and were given to a peer that asked for one.
+        /// At an agent with peers, waiting tasks given to a peer that asked for one.
         TasksGiven => "tasks_given", "tasks";
-        /// At an agent with peers, tasks that came from peers, passed on or given.
+        /// At an agent with peers, tasks received from peers, passed on or given.
         TasksTaken => "tasks_taken", "tasks";
         /// At an agent with peers, requests for a task sent to peers.
         StealRequests => "steal_requests", "packets";
-        /// At an agent with peers, requests of peers that came when no task waited.
+        /// At an agent with peers, requests of peers that came while no task waited.
         StealsFailed => "steals_failed", "packets";
-        /// At an agent with peers, heartbeats of peers taken.
+        /// At an agent with peers, accepted heartbeats of peers.
         Heartbeats => "heartbeats", "packets";
-        /// Polls that brought packets.
+        /// Polls with packets.
         BusyPolls => "busy_polls", "polls";
-        /// Polls that brought none.
+        /// Polls without packets.
         EmptyPolls => "empty_polls", "polls";
-        /// Time spent on polls that brought packets.
+        /// Time spent on polls with packets.
         BusyTicks => "busy_ticks", "ticks";
-        /// Times at which a core that runs in real time did not poll for a millisecond or longer.
+        /// Pauses of at least 1 ms in which a core that runs in real time did not poll.
         Stalls => "stalls", "times";
-        /// How long it did not poll then, in all.
+        /// Total length of the pauses counted by `stalls`.
         StalledTicks => "stalled_ticks", "ticks";
-        /// Times that a core slept since nothing came, under `poll = "adaptive"`.
+        /// Sleeps of a core without packets, under `poll = "adaptive"`.
         Sleeps => "sleeps", "times";
-        /// Sleeps, among them, that a device ended since something came; others end when it is time.
+        /// Sleeps, counted by `sleeps` too, that a device ended because something came. Other sleeps end by
+        /// their time limit.
         Wakes => "wakes", "times";
     }
 }
 
 metrics! {
-    /// How much there is at the moment.
+    /// Current amounts.
     Gauge, Gauge, Counter::ALL.len() => {
-        /// Received and waiting here: for a neighbour, in a central queue, or with a worker core.
+        /// Packets received that wait here: for a neighbour, in a central queue, or with a worker core.
         Held => "held", "packets";
-        /// Of those held, tasks in central queues.
+        /// Held tasks in central queues.
         Queued => "queued", "tasks";
-        /// At a leaf, spines that are silent.
+        /// At a leaf, silent spines.
         SpinesSilent => "spines_silent", "spines";
-        /// At an agent with peers, peers that are there.
+        /// At an agent with peers, live peers.
         PeersLive => "peers_live", "peers";
-        /// At an agent with peers, its load: how long what waits there takes each slot of its workers.
+        /// At an agent with peers, its load: the waiting work in time per slot of its workers.
         PeerLoadTicks => "peer_load_ticks", "ticks";
-        /// How long a core has not polled, of a stall of 50 ms or longer that lasts; `stalled_ticks` has it once it is over.
+        /// Time without a poll so far, of a current pause of at least 50 ms. `stalled_ticks` includes the
+        /// pause once it is over.
         StallTicks => "stall_ticks", "ticks";
     }
 }
 
-impl Kept for DropReason {
+impl CoreNumber for DropReason {
     #[inline]
     fn word(self) -> usize {
         Counter::ALL.len() + Gauge::ALL.len() + self as usize
     }
 }
 
-/// How many numbers a core keeps.
+/// Number of numbers that a core keeps.
 pub const COUNT: usize = Counter::ALL.len() + Gauge::ALL.len() + DropReason::COUNT;
 
-/// What is to be known of them, in the order of their words.
+/// Descriptions of these numbers, in the order of their words.
 pub const METRICS: [Metric; COUNT] = {
     let mut metrics = [Counter::RxPackets.metric(); COUNT];
     let mut at = 0;
@@ -237,7 +242,8 @@ pub const METRICS: [Metric; COUNT] = {
     metrics
 };
 
-/// A number that is another one, all but certainly, when the words mean anything else: part of the state file's version.
+/// Checksum of the metrics' names. It differs, almost certainly, if the words have other meanings. Part of
+/// the state file's version.
 pub const TABLE: u32 = {
     // FNV-1a.
     let (mut hash, mut at) = (0x811c_9dc5_u32, 0);
@@ -253,32 +259,33 @@ pub const TABLE: u32 = {
     hash
 };
 
-/// Pauses that are kept, the newest.
+/// Number of pauses kept: the newest.
 pub const PAUSES: usize = 2048;
-/// A core that did not poll for longer than this stood still.
+/// Time without a poll above which a pause is recorded.
 pub const PAUSE_NS: u64 = 20_000;
-/// One that did not for as long as this counts among [`Counter::Stalls`] besides.
+/// Time without a poll from which a pause also counts as one of [`Counter::Stalls`].
 pub const STALL_NS: u64 = 1_000_000;
-/// u64 words of one core's counters and pauses: the numbers, how many pauses there were, and a ring of them.
+/// Number of u64 words of one core's counters and pauses: the numbers, the count of pauses, and a ring of
+/// them.
 pub const WORDS: usize = COUNT + 1 + PAUSES;
-/// Pauses are kept in units of 2^10 ticks: when they began in the upper 40 bits, how long they were in the lower 24.
+/// Pauses have units of 2^10 ticks: the start in the upper 40 bits, the length in the lower 24.
 const UNIT: u32 = 10;
 const LENGTH_BITS: u32 = 24;
 
-/// A time at which a core did not poll, in ticks of its clock, to some hundred nanoseconds.
+/// Interval in which a core did not poll, in ticks of its clock, accurate to some hundred nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pause {
-    /// Its last poll before that.
+pub struct Stall {
+    /// Last poll before the pause.
     pub from: u64,
-    /// Its first one after.
+    /// First poll after it.
     pub to: u64,
 }
 
-/// Packets after which a core that has received none counts as idle. An emulated or idle network has fewer.
+/// Packets of a node from which a core without any counts as idle. An emulated or idle network has fewer.
 const SPREAD_AFTER: u64 = 10_000;
 
-/// Cores that have received nothing while the others of their node received thousands of packets: the devices do not spread packets over
-/// their queues. `received` has one figure for each core.
+/// Returns the cores without received packets, once their node has received thousands: the devices do not
+/// spread packets over their queues. `received` has one number per core.
 pub fn idle_cores(received: impl Iterator<Item = u64> + Clone) -> Vec<usize> {
     match received.clone().sum::<u64>() {
         SPREAD_AFTER.. => {
@@ -288,19 +295,19 @@ pub fn idle_cores(received: impl Iterator<Item = u64> + Clone) -> Vec<usize> {
     }
 }
 
-/// One core's counters. That core writes, anybody may read.
+/// Counters of one core. Only that core writes; any thread may read.
 #[derive(Clone, Debug)]
 pub struct Counters(Slice<AtomicU64>);
 
 impl Counters {
-    /// Counters over [`WORDS`] words.
+    /// Creates counters over [`WORDS`] words.
     #[must_use]
     pub fn new(words: Slice<AtomicU64>) -> Self {
         assert_eq!(words.len(), WORDS);
         Self(words)
     }
 
-    /// Counters in memory of their own.
+    /// Creates counters in memory of their own.
     #[must_use]
     pub fn heap() -> Self {
         Self::new(Region::heap(8 * WORDS).slice(0, WORDS))
@@ -319,7 +326,7 @@ impl Counters {
         self.bump(counter.word(), by);
     }
 
-    /// Tells how much there is.
+    /// Sets a gauge.
     #[inline]
     pub fn set(&self, gauge: Gauge, value: u64) {
         self.0[gauge.word()].store(value, Relaxed);
@@ -331,11 +338,11 @@ impl Counters {
         self.bump(reason.word(), by);
     }
 
-    /// The core did not poll between these ticks.
+    /// Records that the core did not poll between these ticks.
     #[cold]
     pub fn note_pause(&self, from: u64, to: u64) {
         let number = self.0[COUNT].load(Relaxed);
-        // Rounded outwards: the pause lies within what is noted.
+        // Rounded outwards: the recorded interval contains the pause.
         let (first, last) = (from >> UNIT, to.div_ceil(1 << UNIT));
         let length = (last - first).min((1 << LENGTH_BITS) - 1);
         let at = COUNT + 1 + (number % PAUSES as u64) as usize;
@@ -343,38 +350,39 @@ impl Counters {
         self.0[COUNT].store(number + 1, Release);
     }
 
-    /// How often the core stood still, and the newest times of it, [`PAUSES`] at most, in no order.
+    /// Returns the number of pauses, and the newest ones, at most [`PAUSES`], in no order.
     #[must_use]
-    pub fn pauses(&self) -> (u64, Vec<Pause>) {
+    pub fn pauses(&self) -> (u64, Vec<Stall>) {
         let number = self.0[COUNT].load(Acquire);
         let pause = |word: &AtomicU64| {
             let word = word.load(Relaxed);
             let from = word >> LENGTH_BITS << UNIT;
-            Pause { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT) }
+            Stall { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT) }
         };
         let kept = number.min(PAUSES as u64) as usize;
         (number, self.0[COUNT + 1..][..kept].iter().map(pause).collect())
     }
 
-    /// The number as it is now.
+    /// Returns the current number.
     #[must_use]
-    pub fn read(&self, of: impl Kept) -> u64 {
+    pub fn read(&self, of: impl CoreNumber) -> u64 {
         self.0[of.word()].load(Relaxed)
     }
 
-    /// Packets dropped for `reason`.
+    /// Returns the number of packets dropped for `reason`.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.read(reason)
     }
 
-    /// Packets dropped for any reason.
+    /// Returns the number of packets dropped for any reason.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.totals().dropped()
     }
 
-    /// Adds what `others` have counted since they were last folded in; `folded` keeps how far that went. Gauges are left alone.
+    /// Adds the counts of `others` since the last call with this `folded`, which stores the progress. Ignores
+    /// gauges.
     pub fn fold(&self, others: &Self, folded: &mut [u64; COUNT]) {
         for (at, folded) in folded.iter_mut().enumerate() {
             if METRICS[at].kind == CounterKind::Counter {
@@ -385,13 +393,13 @@ impl Counters {
         }
     }
 
-    /// All numbers as they are now.
+    /// Returns all current numbers.
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals::read(std::slice::from_ref(self))
     }
 
-    /// As [`Totals::balances`], of this core.
+    /// Same as [`Totals::balances`], for this core.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.totals().balances()
@@ -409,31 +417,31 @@ impl Default for Totals {
 }
 
 impl Totals {
-    /// The sums over `cores`.
+    /// Returns the sums over `cores`.
     #[must_use]
     pub fn read(cores: &[Counters]) -> Self {
         Self(std::array::from_fn(|at| cores.iter().map(|core| core.0[at].load(Relaxed)).sum()))
     }
 
-    /// One of the sums.
+    /// Returns one of the sums.
     #[must_use]
-    pub fn count(&self, of: impl Kept) -> u64 {
+    pub fn count(&self, of: impl CoreNumber) -> u64 {
         self.0[of.word()]
     }
 
-    /// All of them, in the order of [`METRICS`].
+    /// Returns all sums, in the order of [`METRICS`].
     #[must_use]
     pub fn values(&self) -> &[u64; COUNT] {
         &self.0
     }
 
-    /// What is lower than it was `before`: gauges only, while a node runs.
+    /// Returns the metrics with lower values than `before`. While a node runs, only gauges fall.
     pub fn fallen_since(&self, before: &Self) -> impl Iterator<Item = &'static Metric> {
         let words = METRICS.iter().zip(self.0.iter().zip(&before.0));
         words.filter(|(_, (now, before))| now < before).map(|(metric, _)| metric)
     }
 
-    /// Ticks since `before` in which cores did not poll: of stalls that are over, and of those that last.
+    /// Returns the ticks since `before` in which cores did not poll, in finished and current stalls.
     #[must_use]
     pub fn stalled_since(&self, before: &Self) -> u64 {
         let all =
@@ -441,41 +449,41 @@ impl Totals {
         all(self).saturating_sub(all(before))
     }
 
-    /// Counters and gauges, by name.
+    /// Returns counters and gauges by name.
     #[must_use]
     pub fn named(&self) -> BTreeMap<&'static str, u64> {
         let words = METRICS.iter().zip(self.0).take(DropReason::ALL[0].word());
         words.map(|(metric, value)| (metric.name, value)).collect()
     }
 
-    /// Packets dropped, by reason; reasons that never occurred are left out.
+    /// Returns the numbers of dropped packets by reason, without reasons that never occurred.
     #[must_use]
     pub fn drops(&self) -> BTreeMap<&'static str, u64> {
         let reasons = DropReason::ALL.iter().map(|&reason| (reason.name(), self.count(reason)));
         reasons.filter(|&(_, count)| count > 0).collect()
     }
 
-    /// Packets dropped for any reason.
+    /// Returns the number of packets dropped for any reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         DropReason::ALL.iter().map(|&reason| self.count(reason)).sum()
     }
 
-    /// Packets received and sent on: those let go out of a port but for those that it did not take.
+    /// Returns the number of packets received and sent on: those sent to a port minus those that it rejected.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.count(Counter::Forwarded).saturating_sub(self.count(DropReason::TxFull))
     }
 
-    /// Packets made here and sent.
+    /// Returns the number of packets made here and sent.
     #[must_use]
     pub fn originated_sent(&self) -> u64 {
         let unsent = self.count(Counter::OriginatedUnsent);
         self.count(Counter::Originated).saturating_sub(unsent)
     }
 
-    /// What came in equals what was sent on, was used up, was dropped, or waits here.
-    /// Exact when the cores are between bursts.
+    /// Returns true if the packets received equal the sum of those sent on, consumed, dropped and held. Exact
+    /// only between bursts of the cores.
     #[must_use]
     pub fn balances(&self) -> bool {
         let out = self.sent() + self.count(Counter::Consumed) + self.count(Gauge::Held);
@@ -483,7 +491,8 @@ impl Totals {
     }
 }
 
-/// Counters and gauges are keys of an account; dropped packets stand under `drops`, those reasons that occurred.
+/// Counters and gauges are keys of an account. Its key `drops` holds the dropped packets by reason that
+/// occurred.
 impl Serialize for Totals {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -500,12 +509,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_pauses_are_kept_and_all_are_counted() {
+    fn newest_stalls_are_kept_and_all_counted() {
         let counters = Counters::heap();
         assert_eq!(counters.pauses(), (0, Vec::new()));
         counters.note_pause(5_000_000_001, 5_000_100_001);
         let (count, found) = counters.pauses();
-        let [Pause { from, to }] = found[..] else { panic!("{found:?}") };
+        let [Stall { from, to }] = found[..] else { panic!("{found:?}") };
         assert!(count == 1 && from <= 5_000_000_001 && to >= 5_000_100_001, "{found:?}");
         assert!(to - from < 100_000 + 2 * 1024, "{found:?}");
         for at in 0..PAUSES as u64 + 5 {
@@ -515,14 +524,14 @@ mod tests {
         found.sort_unstable();
         assert_eq!((count, found.len()), (PAUSES as u64 + 6, PAUSES));
         assert_eq!(found.first().map(|pause| pause.from), Some(5 << 20));
-        // Longer than can be said: as long as can be.
+        // A pause too long for its field gets the maximum length.
         let forever = Counters::heap();
         forever.note_pause(0, u64::MAX >> 1);
         assert!(forever.pauses().1[0].to >= 1 << 33);
     }
 
     #[test]
-    fn the_table_has_each_name_once_and_each_word_its_own_metric() {
+    fn table_has_unique_names_and_words() {
         let mut names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
         assert_eq!(names[Gauge::Held.word()], "held");
         assert_eq!(names[Counter::BusyTicks.word()], "busy_ticks");
@@ -542,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_folded_in_is_counted_once_and_gauges_are_not() {
+    fn folded_counters_are_summed_once_without_gauges() {
         let (all, thread) = (Counters::heap(), Counters::heap());
         let mut folded = [0; COUNT];
         for round in 1..4 {
@@ -556,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_has_a_key_for_each_counter_and_gauge() {
+    fn account_has_every_counter_and_gauge() {
         let counters = Counters::heap();
         counters.add(Counter::Forwarded, 5);
         counters.drop(DropReason::TxFull, 2);

@@ -1,39 +1,40 @@
-//! One core's ends of what the cores of a node tell each other: a ring that it writes, and those of the others that it reads.
+//! One core's ends of a node's broadcast rings: the ring that it writes, and those of all other cores, which
+//! it reads.
 
 use std::sync::Arc;
 
-use super::broadcast::{LINES, Messages, NO_MESSAGES, Received, Receiver, Sender, Subject};
+use super::broadcast::{LINES, Messages, NO_MESSAGES, ReadResult, Receiver, Sender, Subject};
 use super::layout::Layout;
 use super::member::Member;
 use super::region::Region;
 
-/// Exchanges between two publications of lines that are not full, while the core does not keep up.
+/// Number of exchanges between two publications of partly filled lines, while the core is overloaded.
 const PATIENCE: u32 = 64;
 
-/// See the module's text. It has cache lines of its own.
+/// One core's ends of the broadcast rings. Shares no cache line with other data.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Exchange {
-    /// What this core tells.
+    /// Ring that this core writes.
     pub sender: Sender,
     receivers: Box<[Receiver]>,
-    /// The next to be listened to.
+    /// Index of the receiver to read next.
     next: usize,
     messages: Messages,
     unpublished: u32,
 }
 
-/// What was heard from another core, by its place among the others.
+/// Update from a remote core. The first field is the core's index among the remote cores.
 #[derive(Debug)]
-pub enum Heard<'a> {
-    /// Messages.
+pub enum RemoteUpdate<'a> {
+    /// New messages.
     Messages(usize, Subject, &'a [(Member, u16)]),
-    /// Some were lost: what it told last of every member is to be looked up.
+    /// Messages were lost. The last published value of every member must be looked up.
     Lost(usize),
 }
 
 impl Exchange {
-    /// Those of `core` in a region of several cores that have told nothing yet.
+    /// Creates the ends of `core` in a region of several cores, whose rings are still empty.
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize) -> Self {
         let ring = |core: usize| {
@@ -51,8 +52,8 @@ impl Exchange {
         }
     }
 
-    /// Lets the others see what was told: at once if this core keeps up with what comes, else full lines, and now and then
-    /// the rest.
+    /// Publishes the messages added so far: at once if this core keeps up, otherwise only once in `PATIENCE`
+    /// calls. Full lines are visible at once in both cases.
     #[inline]
     pub fn publish(&mut self, keeps_up: bool) {
         self.unpublished += 1;
@@ -62,16 +63,20 @@ impl Exchange {
         }
     }
 
-    /// What has come next, of all others in turn; none when that is all.
+    /// Returns the next update, from all remote cores in turn. Returns `None` after the last one.
     #[inline]
-    pub fn receive(&mut self) -> Option<Heard<'_>> {
+    pub fn receive(&mut self) -> Option<RemoteUpdate<'_>> {
         while let Some(receiver) = self.receivers.get_mut(self.next) {
             match receiver.receive(&mut self.messages) {
                 None => self.next += 1,
-                Some(Received::Messages(subject, count)) => {
-                    return Some(Heard::Messages(self.next, subject, &self.messages[..count]));
+                Some(ReadResult::Messages(subject, count)) => {
+                    return Some(RemoteUpdate::Messages(
+                        self.next,
+                        subject,
+                        &self.messages[..count],
+                    ));
                 }
-                Some(Received::Overtaken) => return Some(Heard::Lost(self.next)),
+                Some(ReadResult::Overtaken) => return Some(RemoteUpdate::Lost(self.next)),
             }
         }
         self.next = 0;

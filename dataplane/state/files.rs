@@ -1,9 +1,9 @@
-//! Files and sockets that a node puts into folders where others may have put something first: looked at before they
-//! are opened, made anew under names that nobody can guess, and never through a link.
+//! Files and sockets of a node in folders where other users may have put something first. The node inspects a
+//! file before it opens it, creates files under random names, and never writes through a link.
 //!
-//! What lies at a path is first opened as a place only (`O_PATH`), which reads nothing, waits for nobody and disturbs no
-//! device; then it is looked at, and only what is wanted is opened in earnest, by way of that same place. So
-//! what was looked at is what is used, whatever others do to the path meanwhile.
+//! An existing file is first opened as a place only (`O_PATH`). This reads nothing, does not block, and
+//! disturbs no device. After the inspection the node opens an acceptable file through that same place. It
+//! therefore uses the inspected file, whatever happens to the path meanwhile.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// What to do when the system refuses a file; to be put behind what it said.
+/// Returns the fix for a system error about a file, to be appended to the error's text.
 #[must_use]
 pub fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -33,13 +33,14 @@ pub fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Most bytes of a file that is read whole.
+/// Maximum size of a file that is read whole.
 pub const FILE_MAX: u64 = 16 << 20;
 
-/// Opens a regular file for reading, through symbolic links. Waits for no writer of a FIFO and opens no device.
+/// Opens a regular file for reading, through symbolic links. Does not wait for the writer of a FIFO and opens
+/// no device.
 ///
 /// # Errors
-/// When there is something else, or those of the system.
+/// If it is not a regular file, or if a system call fails.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     regular(path)?.open(false)
 }
@@ -47,22 +48,22 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Reads a regular file of at most [`FILE_MAX`] bytes, through symbolic links.
 ///
 /// # Errors
-/// When there is something else, when it is longer, or those of the system.
+/// If it is not a regular file, if it is longer, or if a system call fails.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     regular(path)?.read(FILE_MAX)
 }
 
-/// The same, of a text in UTF-8.
+/// Reads a text in UTF-8, as [`read`] does.
 ///
 /// # Errors
-/// The same, and when it is no UTF-8.
+/// If [`read`] fails, or if the text is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let text = String::from_utf8(read(path)?);
     text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text in UTF-8"))
 }
 
-fn regular(path: &Path) -> io::Result<Found> {
-    let found = Found::behind(path)?.ok_or(Errno::NOENT)?;
+fn regular(path: &Path) -> io::Result<ExistingFile> {
+    let found = ExistingFile::behind(path)?.ok_or(Errno::NOENT)?;
     if found.is_file() {
         return Ok(found);
     }
@@ -70,33 +71,33 @@ fn regular(path: &Path) -> io::Result<Found> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))
 }
 
-/// The process or the system has no file descriptor left.
+/// Returns true if the process or the system has no file descriptor left.
 #[must_use]
 pub fn has_no_descriptor(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// What lies at a path. It is not opened for reading or writing yet.
+/// An existing file, not yet opened for reading or writing.
 #[derive(Debug)]
-pub struct Found {
+pub struct ExistingFile {
     place: OwnedFd,
     stat: Stat,
 }
 
-impl Found {
-    /// What lies at `path` itself: a symbolic link is found as one. None when nothing does.
+impl ExistingFile {
+    /// Finds the file at `path` itself, without following a symbolic link. Returns `None` if there is none.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
         Self::look(path, OFlags::NOFOLLOW)
     }
 
-    /// What `path` leads to, through symbolic links if there are any: for those that only read. None when that is
-    /// nothing.
+    /// Finds the file to which `path` leads, through symbolic links: for readers only. Returns `None` if
+    /// there is none.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn behind(path: &Path) -> io::Result<Option<Self>> {
         Self::look(path, OFlags::empty())
     }
@@ -113,46 +114,46 @@ impl Found {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// It is a regular file.
+    /// Returns true for a regular file.
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.kind() == FileType::RegularFile
     }
 
-    /// It is a socket.
+    /// Returns true for a socket.
     #[must_use]
     pub fn is_socket(&self) -> bool {
         self.kind() == FileType::Socket
     }
 
-    /// The number of the user that it belongs to.
+    /// Returns the number of the owning user.
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.stat.st_uid
     }
 
-    /// It belongs to this process's user.
+    /// Returns true if this process's user owns it.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.owner() == rustix::process::geteuid().as_raw()
     }
 
-    /// It belongs to this process's user or to root.
+    /// Returns true if this process's user or root owns it.
     #[must_use]
     pub fn is_own_or_roots(&self) -> bool {
         self.is_own() || self.owner() == 0
     }
 
-    /// What it is known by.
+    /// Returns its identity.
     #[must_use]
     pub fn identity(&self) -> Identity {
         Identity::of(&self.stat)
     }
 
-    /// Checks that it is a regular file that only this process's user and root can have written or read.
+    /// Checks that it is a regular file to which only this process's user and root have access.
     ///
     /// # Errors
-    /// The reason, as in "is a symbolic link".
+    /// If it is not. The error is the reason, as in "is a symbolic link".
     pub fn check_private(&self) -> Result<(), String> {
         match self.kind() {
             FileType::RegularFile => {}
@@ -163,16 +164,17 @@ impl Found {
         is_private(self.owner(), user, self.stat.st_mode & 0o7777)
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.stat.st_size.unsigned_abs()
     }
 
-    /// It is another user's, in a folder whose files only their owners may replace, as `/tmp` and `/dev/shm` are: `path` is where it lies.
+    /// Returns true if it belongs to another user and lies in a folder where only owners may replace files,
+    /// like `/tmp` and `/dev/shm`. `path` is its path.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn is_kept_from_us(&self, path: &Path) -> io::Result<bool> {
         let us = rustix::process::geteuid();
         if us.is_root() || self.is_own() {
@@ -184,7 +186,7 @@ impl Found {
         Ok(is_sticky && folder.st_uid != us.as_raw())
     }
 
-    /// What it is and whose, as in "a FIFO of user 7".
+    /// Returns its kind and owner, as in "a FIFO of user 7".
     #[must_use]
     pub fn describe(&self) -> String {
         let kind = match self.kind() {
@@ -200,22 +202,22 @@ impl Found {
         format!("{kind} of user {}", self.owner())
     }
 
-    /// A path to it that nobody can change.
+    /// Returns a path to it that no other process can change.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         own_path(&self.place)
     }
 
-    /// Its access mode.
+    /// Returns its access mode.
     #[must_use]
     pub fn mode(&self) -> u32 {
         self.stat.st_mode & 0o7777
     }
 
-    /// Reads at most `most` bytes of it, which must be a regular file.
+    /// Reads at most `most` bytes of a regular file.
     ///
     /// # Errors
-    /// When it has more, or those of the system.
+    /// If it has more bytes, or if a system call fails.
     pub fn read(&self, most: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.open(false)?.take(most + 1).read_to_end(&mut bytes)?;
@@ -226,10 +228,10 @@ impl Found {
         Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
     }
 
-    /// Opens it for reading, and for writing if wanted, without waiting for anybody.
+    /// Opens it for reading, and for writing if `write`. Does not block.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn open(&self, write: bool) -> io::Result<File> {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -237,13 +239,13 @@ impl Found {
     }
 }
 
-/// Bits of a mode that give access to a group or others.
+/// Mode bits that give access to the group or to other users.
 const FOREIGN: u32 = 0o077;
 
-/// Checks that only `user` and root have access to a file of this owner and mode.
+/// Checks that only `user` and root have access to a file with this owner and mode.
 ///
 /// # Errors
-/// The reason.
+/// If another user has access. The error is the reason.
 pub(crate) fn is_private(owner: u32, user: u32, mode: u32) -> Result<(), String> {
     if owner != user && owner != 0 {
         Err(format!("belongs to user {owner}, and this is user {user}"))
@@ -258,15 +260,15 @@ fn own_path(file: &impl AsRawFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// The same file, opened anew for reading and writing: an open file of its own, for locks of its own.
+/// Opens the same file again for reading and writing. The new open file has its own locks.
 ///
 /// # Errors
-/// Those of the system.
+/// If a system call fails.
 pub fn open_again(file: &File) -> io::Result<File> {
     File::options().read(true).write(true).open(own_path(file))
 }
 
-/// A name in an open folder, taken away again unless it is kept.
+/// A name in an open folder. Removes the file at the end unless it is kept.
 #[derive(Debug)]
 struct Entry {
     folder: OwnedFd,
@@ -275,8 +277,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// One that nobody can guess, in the folder of `path`.
-    fn beside(path: &Path) -> io::Result<Self> {
+    /// Chooses a random name in the folder of `path`.
+    fn random_sibling(path: &Path) -> io::Result<Self> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
         let folder = rustix::fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty())?;
@@ -299,24 +301,24 @@ impl Drop for Entry {
     }
 }
 
-/// A file or socket that has no name of its own yet: it lies under one that nobody can guess, in the folder in which it
-/// is to be put once it is complete. Removed when it never is.
+/// A file or socket without its final name. It has a random name in its final folder until it is complete. If
+/// it never is, it is removed.
 #[derive(Debug)]
 pub struct Scratch<T> {
     item: T,
     entry: Entry,
 }
 
-/// Who may read and write what is made: its owner.
+/// Mode of new files: only the owner may read and write.
 const OWNERS: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Peers that may wait until a socket accepts them.
+/// Number of peers that may wait for a socket to accept them.
 const BACKLOG: i32 = 128;
 
 impl Scratch<File> {
-    /// A new, empty file for `path`, which its owner may read and write, and `group`, if given, may read.
+    /// Creates an empty file for `path`. Its owner may read and write it; `group`, if given, may read it.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn file(path: &Path, group: Option<u32>) -> io::Result<Self> {
         let scratch = Self::create(path, OWNERS)?;
         let mut mode = OWNERS;
@@ -324,13 +326,13 @@ impl Scratch<File> {
             rustix::fs::fchown(&scratch.item, None, Some(Gid::from_raw(group)))?;
             mode |= Mode::RGRP;
         }
-        rustix::fs::fchmod(&scratch.item, mode)?; // the umask may have taken something
+        rustix::fs::fchmod(&scratch.item, mode)?; // the umask may have removed bits
         check(&rustix::fs::fstat(&scratch.item)?, FileType::RegularFile, mode)?;
         Ok(scratch)
     }
 
     fn create(path: &Path, mode: Mode) -> io::Result<Self> {
-        let mut entry = Entry::beside(path)?;
+        let mut entry = Entry::random_sibling(path)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let item = rustix::fs::openat(&entry.folder, &entry.name, flags, mode)?;
@@ -340,29 +342,29 @@ impl Scratch<File> {
 }
 
 impl Scratch<OwnedFd> {
-    /// A socket of messages for `path`, listening, to which nobody but its owner may connect.
+    /// Creates a listening socket of messages for `path`. Only its owner may connect.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn socket(path: &Path) -> io::Result<Self> {
         Self::socket_of(path, SocketType::SEQPACKET)
     }
 
-    /// The same of bytes.
+    /// Creates a listening socket of bytes for `path`. Only its owner may connect.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn stream_socket(path: &Path) -> io::Result<Self> {
         Self::socket_of(path, SocketType::STREAM)
     }
 
     fn socket_of(path: &Path, kind: SocketType) -> io::Result<Self> {
-        let mut entry = Entry::beside(path)?;
+        let mut entry = Entry::random_sibling(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let item = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-        // Linux gives the name the mode that the socket has, so there is no moment with another one.
+        // Linux gives the name the mode of the socket, so it has this mode from the start.
         rustix::fs::fchmod(&item, OWNERS)?;
-        // By way of the open folder, since an address has room for 107 bytes only.
+        // Through the open folder, because an address has room for only 107 bytes.
         let address = SocketAddrUnix::new(own_path(&entry.folder).join(&entry.name))?;
         rustix::net::bind(&item, &address)?;
         entry.is_kept = false;
@@ -372,7 +374,8 @@ impl Scratch<OwnedFd> {
     }
 }
 
-/// What was made is ours and no more open than was meant, whatever the file system makes of owners and modes.
+/// Checks that the new file is ours and no more open than intended, however the file system treats owners and
+/// modes.
 fn check(stat: &Stat, kind: FileType, mode: Mode) -> io::Result<()> {
     let is_right = FileType::from_raw_mode(stat.st_mode) == kind
         && stat.st_uid == rustix::process::geteuid().as_raw()
@@ -385,21 +388,21 @@ fn check(stat: &Stat, kind: FileType, mode: Mode) -> io::Result<()> {
 }
 
 impl<T> Scratch<T> {
-    /// What is being made.
+    /// Returns the file or socket.
     pub fn item(&self) -> &T {
         &self.item
     }
 
-    /// What is being made, to be written.
+    /// Returns the file or socket for writing.
     pub fn item_mut(&mut self) -> &mut T {
         &mut self.item
     }
 
-    /// Puts it at `path`, for which it was made: in the place of what lies there if `replace`, else only if nothing does.
-    /// Returns it, and what it is known by.
+    /// Moves it to `path`, for which it was made. With `replace` it replaces an existing file; otherwise
+    /// there must be none. Returns the item and its identity.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn put_at(mut self, path: &Path, replace: bool) -> io::Result<(T, Identity)> {
         let Some(name) = path.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it names no file"));
@@ -408,7 +411,7 @@ impl<T> Scratch<T> {
         let (folder, scratch) = (&self.entry.folder, self.entry.name.as_str());
         let identity = Identity::of(&self.entry.stat()?);
         match rustix::fs::renameat_with(folder, scratch, folder, name, flags) {
-            // Not every file system can look and rename in one.
+            // Not every file system can check and rename in one step.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 rustix::fs::renameat(folder, scratch, folder, name)?
             }
@@ -420,14 +423,14 @@ impl<T> Scratch<T> {
 }
 
 impl Scratch<File> {
-    /// Puts the complete file at `path`, as [`Scratch::put_at`] does, so that a crash at any moment leaves what lay there
-    /// before or the whole file.
+    /// Moves the complete file to `path`, as [`Scratch::put_at`] does. A crash at any moment leaves either
+    /// the previous file or the whole new one.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn keep_at(self, path: &Path, replace: bool) -> io::Result<()> {
         self.item.sync_all()?;
-        // The entry's folder is open as a place only, which can't be synced.
+        // The entry's folder is open as a place only, which cannot be synced.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&self.entry.folder, ".", flags, Mode::empty())?;
         self.put_at(path, replace)?;
@@ -435,12 +438,13 @@ impl Scratch<File> {
     }
 }
 
-/// Mode of a new report, less the umask.
+/// Mode of a new report, minus the umask.
 const REPORT: Mode = OWNERS.union(Mode::RGRP).union(Mode::WGRP).union(Mode::ROTH).union(Mode::WOTH);
 
 /// A file that a command writes once, at its end, for its user: an account, a report, a figure.
 ///
-/// The path shows the previous file until the new one is complete. A full disk therefore leaves the previous file whole.
+/// The path shows the previous file until the new one is complete. A full disk therefore leaves the previous
+/// file whole.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportFile<'a> {
     option: &'a str,
@@ -448,10 +452,11 @@ pub struct ReportFile<'a> {
 }
 
 impl<'a> ReportFile<'a> {
-    /// Checks that the file can be written, and changes nothing. `option` is the command's option that names it; errors begin with it.
+    /// Checks that the file can be written, and changes nothing. Errors begin with `option`, the command's
+    /// option that names the file.
     ///
     /// # Errors
-    /// When the path holds anything but a regular file, or its folder takes no new file.
+    /// If the path holds anything except a regular file, or its folder takes no new file.
     pub fn new(option: &'a str, path: &'a Path) -> Result<Self, String> {
         let file = Self { option, path };
         file.try_new().map_err(|error| file.explain(&error))?;
@@ -463,9 +468,10 @@ impl<'a> ReportFile<'a> {
         Scratch::create(self.path, REPORT).map(drop)
     }
 
-    /// The file that lies there. A link is refused, not followed: its target may be another user's choice.
-    fn former(self) -> io::Result<Option<Found>> {
-        match Found::at(self.path)? {
+    /// Returns the previous file. Refuses a link instead of following it: its target may be another user's
+    /// choice.
+    fn former(self) -> io::Result<Option<ExistingFile>> {
+        match ExistingFile::at(self.path)? {
             Some(found) if !found.is_file() => {
                 let text = format!("{} lies there", found.describe());
                 Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
@@ -474,10 +480,10 @@ impl<'a> ReportFile<'a> {
         }
     }
 
-    /// Writes the file under another name and renames it. It has the mode of the file that it replaces.
+    /// Writes the file under another name and renames it. The file gets the mode of the previous one.
     ///
     /// # Errors
-    /// Those of the system. The previous file is then unchanged.
+    /// If a system call fails. The previous file is then unchanged.
     pub fn write(self, bytes: impl AsRef<[u8]>) -> Result<(), String> {
         within_limits(|| self.try_write(bytes.as_ref())).map_err(|error| self.explain(&error))
     }
@@ -503,7 +509,7 @@ impl<'a> ReportFile<'a> {
     }
 }
 
-/// What a file is known by, whatever its name.
+/// Identity of a file, independent of its name: device and inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(u64, u64);
 
@@ -512,22 +518,24 @@ impl Identity {
         Self(stat.st_dev, stat.st_ino)
     }
 
-    /// Removes what lies at `path` if it is this.
+    /// Removes the file at `path` if it has this identity.
     pub fn remove_at(self, path: &Path) {
-        if Found::at(path).is_ok_and(|found| found.is_some_and(|found| found.identity() == self)) {
+        if ExistingFile::at(path)
+            .is_ok_and(|found| found.is_some_and(|found| found.identity() == self))
+        {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Why a name can't be had.
+/// Reason why a path cannot be claimed.
 #[derive(Debug)]
 pub enum NameError {
-    /// Another process has it: this one, if that can be read.
+    /// Held by another process, with its number if readable.
     Held(Option<u64>),
-    /// What lies at this path is no lock of ours: this.
+    /// The file at this path is not our lock; the text describes it.
     Foreign(PathBuf, String),
-    /// The system refused.
+    /// System error.
     Io(io::Error),
 }
 
@@ -537,8 +545,8 @@ impl From<io::Error> for NameError {
     }
 }
 
-/// A path that one process has at a time: it holds the lock of the file PATH`.lock` for as long as this lives. Nobody
-/// but the file's owner can open it, so nobody else can keep the owner from the path.
+/// Claim of a path by one process. It holds the lock of the file PATH`.lock` for its lifetime. Only the
+/// file's owner can open it, so no other user can keep the owner from the path.
 #[derive(Debug)]
 pub struct NameLock {
     file: File,
@@ -546,29 +554,29 @@ pub struct NameLock {
     process: u32,
 }
 
-/// What a lock's file begins with; the number of its process follows.
+/// First bytes of a lock's file. The number of its process follows.
 const LOCK: &str = "wedjat ";
-/// Others can't come and go so often between two looks.
+/// Number of attempts to take a lock. Other processes cannot create and remove the file that often.
 const LOOKS: usize = 1000;
 
 impl NameLock {
-    /// Takes the lock of `path`. A process that ended, however it did, no longer has it.
+    /// Takes the lock of `path`. A process that ended, in whatever way, has lost it.
     ///
     /// # Errors
-    /// When another process has it, when something else lies where its file should, or when the system refuses.
+    /// If another process holds it, if its file's path holds something else, or if a system call fails.
     pub fn take(path: &Path) -> Result<Self, NameError> {
         within_limits(|| Self::take_at(Self::file_of(path)))
     }
 
-    /// Looks whether [`NameLock::take`] would do so now, and makes nothing.
+    /// Checks that [`NameLock::take`] would succeed now, without creating a file.
     ///
     /// # Errors
-    /// Those that it would have.
+    /// If [`NameLock::take`] would fail.
     pub fn look(path: &Path) -> Result<(), NameError> {
         let path = Self::file_of(path);
-        let Some(found) = Found::at(&path)? else { return Ok(()) };
+        let Some(found) = ExistingFile::at(&path)? else { return Ok(()) };
         let (file, text) = Self::open(&path, &found)?;
-        // There is no way to ask; it is let go again with the file.
+        // A lock cannot be queried, so this takes a shared one. It is released with the file.
         match file.try_lock_shared() {
             Ok(()) => Ok(()),
             Err(TryLockError::WouldBlock) => Err(Self::held(&text)),
@@ -582,8 +590,8 @@ impl NameLock {
         PathBuf::from(name)
     }
 
-    /// The file of a lock of ours, and what stands in it.
-    fn open(path: &Path, found: &Found) -> Result<(File, String), NameError> {
+    /// Opens the file of our lock. Returns it with its text.
+    fn open(path: &Path, found: &ExistingFile) -> Result<(File, String), NameError> {
         let foreign = |found| NameError::Foreign(path.to_owned(), found);
         if !found.is_file() || !found.is_own() {
             return Err(foreign(found.describe()));
@@ -603,7 +611,7 @@ impl NameLock {
 
     fn take_at(path: PathBuf) -> Result<Self, NameError> {
         for _ in 0..LOOKS {
-            let Some(found) = Found::at(&path)? else {
+            let Some(found) = ExistingFile::at(&path)? else {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
                 let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match rustix::fs::open(&path, flags, OWNERS) {
@@ -611,7 +619,7 @@ impl NameLock {
                     Err(Errno::EXIST) => {}
                     Err(error) => return Err(NameError::Io(error.into())),
                 }
-                continue; // whoever made it, it is there
+                continue; // it exists now, no matter who created it
             };
             let (file, text) = Self::open(&path, &found)?;
             match file.try_lock() {
@@ -619,8 +627,8 @@ impl NameLock {
                 Err(TryLockError::WouldBlock) => return Err(Self::held(&text)),
                 Err(TryLockError::Error(error)) => return Err(error.into()),
             }
-            // Its former holder may have removed it before it let go.
-            if !Found::at(&path)?.is_some_and(|now| now.identity() == found.identity()) {
+            // The previous holder may have removed the file before it released the lock.
+            if !ExistingFile::at(&path)?.is_some_and(|now| now.identity() == found.identity()) {
                 continue;
             }
             let process = std::process::id();
@@ -631,7 +639,7 @@ impl NameLock {
         Err(NameError::Held(None))
     }
 
-    /// The calling process took it; false in a child that was forked since.
+    /// Returns true if the calling process took the lock; false in a child that was forked since.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.process == std::process::id()
@@ -640,7 +648,7 @@ impl NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        // It is still locked, so whoever opens it now finds out that it is gone.
+        // The file is still locked, so a process that opens it now detects its removal.
         if self.is_own()
             && let Ok(stat) = rustix::fs::fstat(&self.file)
         {
@@ -649,12 +657,12 @@ impl Drop for NameLock {
     }
 }
 
-/// Does what may meet this process's limit on file sizes, so that it is told by an error as a full disk is, and not by
-/// SIGXFSZ, which would end the process.
+/// Runs `write` with SIGXFSZ blocked. A write above the process's limit on file sizes then fails with an
+/// error, like a write to a full disk. Otherwise the signal would end the process.
 pub fn within_limits<T>(write: impl FnOnce() -> T) -> T {
     let mut before = MaybeUninit::uninit();
-    // SAFETY: the set is initialised before it is read, and all pointers are to live memory; the mask that the
-    // second call writes is read only when it did.
+    // SAFETY: the set is initialised before it is read, and all pointers are to live memory. The mask that
+    // the second call writes is read only after its success.
     let set = unsafe {
         let mut set = MaybeUninit::uninit();
         libc::sigemptyset(set.as_mut_ptr());
@@ -664,7 +672,7 @@ pub fn within_limits<T>(write: impl FnOnce() -> T) -> T {
     };
     let result = write();
     if let Some(set) = set {
-        // SAFETY: as above; the signal is this thread's own, so no other waits for it.
+        // SAFETY: as above. The signal is directed at this thread, so no other thread waits for it.
         unsafe {
             let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             if libc::sigismember(before.as_ptr(), libc::SIGXFSZ) == 0 {
@@ -676,7 +684,7 @@ pub fn within_limits<T>(write: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Keeps signals from the calling thread: they are for the program's own.
+/// Blocks all signals in the calling thread, so that the program's own threads receive them.
 pub fn block_signals() {
     let mut all = MaybeUninit::uninit();
     // SAFETY: the set is initialised before it is read.
@@ -686,18 +694,18 @@ pub fn block_signals() {
     }
 }
 
-/// Lets the calling thread have only what CPU time nobody else wants.
+/// Gives the calling thread idle priority: it gets only CPU time that no other thread wants.
 pub fn yield_to_all() {
     let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters live through the call, which only reads them. A refusal leaves things as they are.
+    // SAFETY: the parameters live through the call, which only reads them. A refusal changes nothing.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const priority) };
 }
 
-/// Has the calling thread come before all that are not of real time, as the last among those that are.
+/// Gives the calling thread the lowest real-time priority, above all normal threads.
 ///
 /// # Errors
-/// When the system refuses.
-pub fn come_before_others() -> io::Result<()> {
+/// If the system refuses.
+pub fn raise_priority() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters live through the call, which only reads them.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) } {
@@ -706,7 +714,7 @@ pub fn come_before_others() -> io::Result<()> {
     }
 }
 
-/// The number of a group of this machine, by its name or number.
+/// Returns the number of a group of this machine, given by its name or number.
 #[must_use]
 pub fn group(name: &str) -> Option<u32> {
     if let Ok(number) = name.parse() {
@@ -715,7 +723,7 @@ pub fn group(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let mut memory = vec![0; 1 << 16];
     let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
-    // SAFETY: all pointers are to live memory of the sizes given; the entry is read only when it was found.
+    // SAFETY: all pointers are to live memory of the sizes given. The entry is read only if it was found.
     unsafe {
         let (entry, memory, len) = (entry.as_mut_ptr(), memory.as_mut_ptr(), memory.len());
         libc::getgrnam_r(name.as_ptr(), entry, memory, len, &raw mut found);

@@ -1,5 +1,5 @@
-//! The idle list of Horus 3.3: members believed idle, with O(1) insertion, removal of any, and removal
-//! of the last. An array of members, an index from member to place, and a count.
+//! Idle list of Horus 3.3: members estimated idle. Insertion, removal of any member and removal of the last
+//! member take O(1). It consists of an array of members, an index from member to place, and a count.
 
 use std::hint::select_unpredictable;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use super::layout::Layout;
 use super::member::Member;
 use super::region::{Region, Slice};
 
-/// Not in the list.
+/// Place of a member outside the list.
 const ABSENT: u16 = u16::MAX;
-/// Not in the list, and not to come in.
+/// Place of an excluded member, which cannot be inserted.
 const EXCLUDED: u16 = u16::MAX - 1;
 
-/// A set of members. One core writes it, anybody may read it.
+/// A set of members. One core writes it; any thread may read it.
 #[derive(Clone, Debug)]
 pub struct IdleList {
-    /// One word.
+    /// Number of members; one word.
     count: Slice<AtomicU16>,
     members: Slice<AtomicU16>,
     places: Slice<AtomicU16>,
 }
 
-/// The list's words, borrowed for a run of changes (see [`super::words`]).
+/// Words of the list, borrowed for a run of changes (see [`super::words`]).
 #[derive(Debug)]
 pub struct IdleWords<'a> {
     count: &'a AtomicU16,
-    /// What it says.
+    /// Value of `count`.
     len: u16,
     members: &'a [AtomicU16],
     places: &'a [AtomicU16],
 }
 
 impl IdleList {
-    /// That of `core` on `pool` in a region, emptied.
+    /// Creates the empty list of `core` for `pool` in a region.
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let list = Self::of(region, layout, core, pool);
@@ -47,7 +47,7 @@ impl IdleList {
         list
     }
 
-    /// The same as its core has it.
+    /// Returns the list with the content that its core gave it.
     #[must_use]
     pub(super) fn of(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (place, members) = (&layout.cores[core].idle[pool], layout.pools[pool].members);
@@ -58,48 +58,48 @@ impl IdleList {
         }
     }
 
-    /// How many members are in it.
+    /// Returns the number of members.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.count[0].load(Relaxed))
     }
 
-    /// No member is in it.
+    /// Returns true if the list is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// `member` is in it.
+    /// Returns true if `member` is on the list.
     #[inline]
     #[must_use]
     pub fn contains(&self, member: Member) -> bool {
         self.places[member.index()].load(Relaxed) < EXCLUDED
     }
 
-    /// As [`IdleList::contains`], of a list that its core may not have made yet, or is changing.
+    /// Like [`IdleList::contains`], for a list that its core may be changing or has not created yet.
     #[must_use]
     pub(super) fn shows(&self, member: Member) -> bool {
         let place = usize::from(self.places[member.index()].load(Relaxed));
         place < self.len().min(self.members.len()) && self.at(place) == member
     }
 
-    /// The member at a place below [`IdleList::len`].
+    /// Returns the member at a place below [`IdleList::len`].
     #[inline]
     #[must_use]
     pub fn at(&self, place: usize) -> Member {
         Member(self.members[place].load(Relaxed))
     }
 
-    /// The words, for a run of changes.
+    /// Borrows the words for a run of changes.
     #[inline(always)]
     pub fn words(&mut self) -> IdleWords<'_> {
         self.words_of(self.places.len())
     }
 
-    /// The words of a list of so many members, which the compiler need not look up.
+    /// Like [`IdleList::words`], with a number of members that the compiler need not load.
     #[inline(always)]
     pub fn words_of(&mut self, members: usize) -> IdleWords<'_> {
         IdleWords {
@@ -110,31 +110,32 @@ impl IdleList {
         }
     }
 
-    /// Puts `member` last; false when it was in already, or is excluded.
+    /// Appends `member`. Returns false if it is already on the list or excluded.
     #[inline]
     pub fn insert(&mut self, member: Member) -> bool {
         self.words().insert(member)
     }
 
-    /// Takes `member` out, the last member takes its place (Horus 3.3); false when it was not in.
+    /// Removes `member`; the last member takes its place (Horus 3.3). Returns false if it was not on the
+    /// list.
     #[inline]
     pub fn remove(&mut self, member: Member) -> bool {
         self.words().remove(member)
     }
 
-    /// Takes out the member added last.
+    /// Removes and returns the last member.
     #[inline]
     pub fn take_last(&mut self) -> Option<Member> {
         self.words().take_last()
     }
 
-    /// Takes `member` out if it is in, and keeps it out.
+    /// Removes `member` if it is on the list, and keeps it off.
     pub fn exclude(&mut self, member: Member) {
         self.remove(member);
         self.places[member.index()].store(EXCLUDED, Relaxed);
     }
 
-    /// Lets `member` come in again.
+    /// Allows `member` on the list again.
     pub fn include(&mut self, member: Member) {
         if !self.contains(member) {
             self.places[member.index()].store(ABSENT, Relaxed);
@@ -143,54 +144,55 @@ impl IdleList {
 }
 
 impl IdleWords<'_> {
-    /// As [`IdleList::len`].
+    /// Same as [`IdleList::len`].
     #[inline(always)]
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// As [`IdleList::is_empty`].
+    /// Same as [`IdleList::is_empty`].
     #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// As [`IdleList::at`].
+    /// Same as [`IdleList::at`].
     #[inline(always)]
     #[must_use]
     pub fn at(&self, place: usize) -> Member {
         Member(self.members[place].load(Relaxed))
     }
 
-    /// As [`IdleList::contains`].
+    /// Same as [`IdleList::contains`].
     #[inline(always)]
     #[must_use]
     pub fn contains(&self, member: Member) -> bool {
         self.places[member.index()].load(Relaxed) < EXCLUDED
     }
 
-    /// In when idle, out when not. That a member is in already and stays, or is taken out, is rare, since
-    /// idle ones are taken to be used; whether one that is out comes in is anybody's guess, and done without
-    /// a branch.
+    /// Inserts `member` if it is idle; removes it otherwise.
+    ///
+    /// A member already on the list is rare, because policies use idle members up: that case is a branch. For
+    /// an absent member `idle` is unpredictable: that case has no branch.
     #[inline(always)]
     pub fn note(&mut self, member: Member, idle: bool) {
         let place = &self.places[member.index()];
         if place.load(Relaxed) != ABSENT {
             if !idle {
-                // By value: what lives in memory for a call is not kept in registers elsewhere.
+                // By value: a variable whose address goes to a call does not stay in registers elsewhere.
                 let list = Self { ..*self };
                 self.len = list.without(member);
             }
             return;
         }
-        self.members[self.len()].store(member.0, Relaxed); // counts if the count says so
+        self.members[self.len()].store(member.0, Relaxed); // takes effect with the new count only
         place.store(select_unpredictable(idle, self.len, ABSENT), Relaxed);
         self.set_len(self.len + u16::from(idle));
     }
 
-    /// Takes `member` out, and returns how many are left.
+    /// Removes `member` and returns the new length.
     #[cold]
     #[inline(never)]
     fn without(mut self, member: Member) -> u16 {
@@ -198,7 +200,7 @@ impl IdleWords<'_> {
         self.len
     }
 
-    /// As [`IdleList::insert`].
+    /// Same as [`IdleList::insert`].
     #[inline(always)]
     pub fn insert(&mut self, member: Member) -> bool {
         if self.places[member.index()].load(Relaxed) != ABSENT {
@@ -209,7 +211,7 @@ impl IdleWords<'_> {
         true
     }
 
-    /// As [`IdleList::remove`].
+    /// Same as [`IdleList::remove`].
     #[inline(always)]
     pub fn remove(&mut self, member: Member) -> bool {
         let place = self.places[member.index()].load(Relaxed);
@@ -223,7 +225,7 @@ impl IdleWords<'_> {
         true
     }
 
-    /// As [`IdleList::take_last`].
+    /// Same as [`IdleList::take_last`].
     #[inline(always)]
     pub fn take_last(&mut self) -> Option<Member> {
         let last = self.len.checked_sub(1)?;
@@ -259,7 +261,7 @@ mod tests {
     }
 
     proptest! {
-        /// The list behaves as a plain vector with swap_remove does.
+        /// The list behaves like a plain vector with `swap_remove`.
         #[test]
         fn behaves_as_a_vector(
             steps in proptest::collection::vec((0..7_u8, 0..20_u16), 0..300),

@@ -1,4 +1,4 @@
-//! Where everything lies in a state region. Writer and readers compute it alike from the region's
+//! Offsets of all sections of a state region. Writer and readers compute the same layout from the region's
 //! shape, which the header and the pools' entries hold.
 //!
 //! | section | words | written by |
@@ -7,20 +7,20 @@
 //! | pools | per pool: id, or all ones for none; places for members; policy name in four words | control thread |
 //! | servers | two u64 per server: its IPv6 address, or its IPv4 address as one (RFC 4291, 2.5.5.2) | control thread |
 //! | workers | u64 per place for a member: worker id, server | control thread |
-//! | neighbours | see [`super::neighbour`] | any core; whoever watches links |
-//! | tokens | per pool, bits, see [`super::tokens`]; none where there is one core | any core |
-//! | oldest | per pool, u64 per core: since when its first task waits, 0 when none does; each core reads all | that core |
+//! | neighbours | see [`super::neighbour`] | any core; link watcher |
+//! | tokens | per pool, bits, see [`super::tokens`]; none on a node with one core | any core |
+//! | oldest | per pool, u64 per core: start of its longest wait, 0 if no task waits; each core reads all | that core |
 //! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
 //! | lost | per pool, u32 per member: tasks written off | any core |
-//! | per core: reported | per member: u64: reports that it took, and the load believed | that core |
+//! | per core: reported | per member: u64: number of reports received, and estimated load | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
-//! | per core: elsewhere | as own, of which outstanding counts: what the other cores told; none where there is one core | that core |
-//! | per core: told | per member, u16: what it told the others last; none where there is one core | that core |
-//! | per core: ring | see [`super::broadcast`]; none where there is one core | that core |
+//! | per core: elsewhere | as own, with outstanding only: sums published by remote cores; none on a node with one core | that core |
+//! | per core: told | per member, u16: last published value; none on a node with one core | that core |
+//! | per core: ring | see [`super::broadcast`]; none on a node with one core | that core |
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
-//! | per core: queued | u64 per pool: tasks that wait | that core |
+//! | per core: queued | u64 per pool: waiting tasks | that core |
 //! | per core: bounds | u64 per pool: bound on a member's tasks that its policy found, 0 for none | that core |
-//! | per core: counters | u64 each; then how often it stood still, and a ring of u64 each time | that core |
+//! | per core: counters | u64 each; then the number of pauses, and a ring of u64 with one per pause | that core |
 //! | nodes | of a rack without a leaf, see [`super::nodes`]; none elsewhere | the only core |
 
 use std::ops::Range;
@@ -33,48 +33,48 @@ use super::neighbour::Neighbours;
 use super::nodes;
 use super::region::ALIGN;
 use super::tokens::Tokens;
-use super::words::Own;
+use super::words::LocalState;
 
-/// u64 words of the header.
+/// Number of u64 words of the header.
 pub const HEADER_WORDS: usize = 32;
-/// u64 words of a pool's entry: id, places for members, and 32 bytes of its policy's name.
+/// Number of u64 words of a pool's entry: id, places for members, and 32 bytes of its policy's name.
 pub const POOL_WORDS: usize = 6;
 
-/// How much of everything there is.
+/// Shape of a region: the number of each item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableShape {
-    /// Dispatcher cores.
+    /// Number of dispatcher cores.
     pub cores: usize,
-    /// Places for members of each pool; pools that may come later included.
+    /// Number of places for members of each pool, including pools that may come later.
     pub pools: Vec<usize>,
-    /// Places for worker servers.
+    /// Number of places for worker servers.
     pub servers: usize,
-    /// Ports, each with a cache of neighbours.
+    /// Number of ports, each with a cache of neighbours.
     pub ports: usize,
-    /// Neighbours that the configuration names: next hops to servers, and gateways.
+    /// Number of neighbours that the configuration names: next hops to servers, and gateways.
     pub pinned: usize,
-    /// Nodes of a rack without a leaf.
+    /// Number of nodes of a rack without a leaf.
     pub nodes: usize,
 }
 
-/// A pool's place.
+/// Layout of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolLayout {
     /// Index of its first member among those of all pools.
     pub first_member: usize,
-    /// How many members it has.
+    /// Number of its members.
     pub members: usize,
     /// Offset of its tokens.
     pub tokens: usize,
-    /// Offset of since when tasks wait for it, a word for each core.
+    /// Offset of the starts of the longest waits, one word per core.
     pub oldest: usize,
     /// Offset of its members' presence.
     pub presence: usize,
-    /// Offset of the numbers of its members' tasks that were written off.
+    /// Offset of its members' numbers of tasks written off.
     pub lost: usize,
 }
 
-/// An idle list's place.
+/// Layout of an idle list.
 #[derive(Clone, Debug)]
 pub struct IdleLayout {
     /// Offset of its count.
@@ -85,24 +85,24 @@ pub struct IdleLayout {
     pub places: usize,
 }
 
-/// A core's place.
+/// Layout of a core.
 #[derive(Clone, Debug)]
 pub struct CoreLayout {
-    /// Offset of what it believes of each member, over all pools.
+    /// Offset of its last report of each member, over all pools.
     pub reported: usize,
-    /// Offset of what it keeps of each member, over all pools.
+    /// Offset of its own state of each member, over all pools.
     pub own: usize,
-    /// Offset of what the other cores told of each member, over all pools.
+    /// Offset of the sums of remote cores' published counts of each member, over all pools.
     pub elsewhere: usize,
-    /// Offset of what it told the others last of each member, over all pools.
+    /// Offset of the value that it last published for each member, over all pools.
     pub told: usize,
     /// Offset of its ring's head; the lines follow.
     pub ring: usize,
-    /// Its idle list for each pool.
+    /// Its idle list of each pool.
     pub idle: Vec<IdleLayout>,
-    /// Offset of its tasks that wait, a word for each pool.
+    /// Offset of its numbers of waiting tasks, one word per pool.
     pub queued: usize,
-    /// Offset of the bounds on a member's tasks that it has found, a word for each pool.
+    /// Offset of the bounds on a member's tasks that it has found, one word per pool.
     pub bounds: usize,
     /// Offset of its counters.
     pub counters: usize,
@@ -111,7 +111,7 @@ pub struct CoreLayout {
 /// Offsets in bytes from the region's start.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Bytes of it all.
+    /// Size of the region in bytes.
     pub len: usize,
     /// Offset of the pools' entries.
     pub pool_entries: usize,
@@ -119,19 +119,19 @@ pub struct Layout {
     pub servers: usize,
     /// Offset of the workers, one per member of every pool.
     pub workers: usize,
-    /// Members of all pools.
+    /// Number of members of all pools.
     pub members: usize,
     /// Offset of the neighbour table.
     pub neighbours: usize,
-    /// Each pool's place.
+    /// Layout of each pool.
     pub pools: Vec<PoolLayout>,
-    /// Each core's place.
+    /// Layout of each core.
     pub cores: Vec<CoreLayout>,
-    /// Offset of what is shown of a rack without a leaf.
+    /// Offset of the nodes of a rack without a leaf.
     pub nodes: usize,
 }
 
-/// Hands out aligned stretches of a region.
+/// Allocator of aligned parts of a region.
 struct Cursor(usize);
 
 impl Cursor {
@@ -146,7 +146,7 @@ impl Layout {
     /// Offset of the pools' entries in every layout: behind the header.
     pub const POOL_ENTRIES: usize = (8 * HEADER_WORDS).next_multiple_of(ALIGN);
 
-    /// The layout of a region of this shape.
+    /// Computes the layout of a region of this shape.
     #[must_use]
     pub fn new(shape: &TableShape) -> Self {
         let mut cursor = Cursor(Self::POOL_ENTRIES);
@@ -173,8 +173,8 @@ impl Layout {
         Self { len, pool_entries, servers, workers, members, neighbours, pools, cores, nodes }
     }
 
-    /// The sections' names and their bytes, from the first byte to the last. There are several of one name where there is
-    /// one for each pool or core.
+    /// Returns the sections' names and byte ranges, from the first byte to the last. A name occurs several
+    /// times if each pool or core has such a section.
     #[must_use]
     pub fn sections(&self) -> Vec<(&'static str, Range<usize>)> {
         let mut starts = vec![
@@ -205,14 +205,14 @@ impl Layout {
         sections.collect()
     }
 
-    /// Offset of a pool's entry.
+    /// Returns the offset of a pool's entry.
     #[must_use]
     pub fn pool_entry(&self, pool: usize) -> usize {
         self.pool_entries + 8 * POOL_WORDS * pool
     }
 }
 
-/// Writes the name of a pool's policy into its entry; 32 bytes of it are kept.
+/// Writes the name of a pool's policy into its entry, cut to 32 bytes.
 pub fn name_policy(entry: &[AtomicU64], name: &str) {
     let mut bytes = [0; 32];
     let len = name.len().min(32);
@@ -228,8 +228,8 @@ fn core(cursor: &mut Cursor, pools: &[usize], members: usize, shared: bool) -> C
     let if_shared = |bytes| if shared { bytes } else { 0 };
     CoreLayout {
         reported: cursor.take(8 * members),
-        own: cursor.take(size_of::<Own>() * members),
-        elsewhere: cursor.take(if_shared(size_of::<Own>() * members)),
+        own: cursor.take(size_of::<LocalState>() * members),
+        elsewhere: cursor.take(if_shared(size_of::<LocalState>() * members)),
         told: cursor.take(if_shared(2 * members)),
         ring: cursor.take(if_shared(broadcast::BYTES)),
         idle: pools

@@ -1,13 +1,13 @@
-//! Members of a pool, and what is said and believed of them.
+//! Members of a pool, their load reports, and estimates of their load.
 
 use std::num::NonZeroU32;
 
-/// A member's index within its pool.
+/// Index of a member in its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member(pub u16);
 
 impl Member {
-    /// As an array index.
+    /// Returns the array index.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
@@ -15,7 +15,7 @@ impl Member {
     }
 }
 
-/// A queue length in 16.16 fixed point: tasks at a worker, average tasks per worker at a leaf.
+/// Queue length in 16.16 fixed point: tasks at a worker, average tasks per worker at a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load(pub u32);
 
@@ -23,54 +23,54 @@ impl Load {
     /// One task.
     pub const ONE: Self = Self(1 << 16);
 
-    /// A whole number of tasks.
+    /// Returns the load of a whole number of tasks.
     #[inline]
     #[must_use]
     pub const fn tasks(tasks: u16) -> Self {
         Self((tasks as u32) << 16)
     }
 
-    /// How many whole tasks.
+    /// Returns the number of whole tasks, rounded down.
     #[inline]
     #[must_use]
-    pub const fn whole_tasks(self) -> u32 {
+    pub const fn rounded_tasks(self) -> u32 {
         self.0 >> 16
     }
 
-    /// So many tasks, and parts of one.
+    /// Converts a number of tasks, with fractions.
     #[must_use]
     pub fn of(tasks: f64) -> Self {
         Self((tasks * 65_536.0) as u32)
     }
 
-    /// As a number, for people.
+    /// Returns the load as a number for output.
     #[must_use]
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / 65_536.0
     }
 }
 
-/// Whether a member speaks for itself.
+/// State of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u32)]
 pub enum Presence {
-    /// It never did: it is there because the configuration says so.
+    /// Configured, and never registered.
     Configured = 0,
-    /// It does.
+    /// Registered and live.
     Registered = 1,
-    /// It did, and has fallen silent.
+    /// Registered once, and silent since.
     Silent = 2,
     /// Its server, or the next hop to it, does not answer ARP.
     Unreachable = 3,
-    /// Nobody has this place.
+    /// Unused place.
     Absent = 4,
-    /// Its server registers its workers, and it never did: it gets no tasks.
+    /// Not registered, while its server registers its workers. Gets no tasks.
     Unregistered = 5,
 }
 
 impl Presence {
-    /// What a word of a region means; its upper bits tell of a rack.
+    /// Decodes a word of a region. Its upper bits hold data of a rack.
     #[must_use]
     pub fn from_word(word: u32) -> Self {
         match word & RackWord::PRESENCE {
@@ -83,7 +83,7 @@ impl Presence {
         }
     }
 
-    /// For people.
+    /// Returns the name for output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -97,18 +97,19 @@ impl Presence {
     }
 }
 
-/// What a leaf tells its spine besides idleness and load, in the word that also holds its [`Presence`]: live workers in bits 8 to 22,
-/// in bit 23 that it told, and above them a number that each signal raises.
+/// Word of a member's [`Presence`] and of a leaf's data for its spine, besides idleness and load. Bits 8 to
+/// 22 hold the number of live workers. Bit 23 is set once the leaf has sent it. The bits above hold a number
+/// that each signal raises.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RackWord(pub u32);
 
 impl RackWord {
-    /// The bits that are a [`Presence`].
+    /// Bits of the [`Presence`].
     pub const PRESENCE: u32 = 0xFF;
 
     const TOLD: u32 = 1 << 23;
 
-    /// Live workers, if it has told.
+    /// Returns the number of live workers, if the leaf has sent it.
     pub const fn workers(self) -> Option<u16> {
         if self.0 & Self::TOLD == 0 { None } else { Some((self.0 >> 8) as u16 & 0x7FFF) }
     }
@@ -117,25 +118,25 @@ impl RackWord {
         self.0 >> 24
     }
 
-    /// After one more signal, which tells of so many workers.
-    pub const fn heard(self, workers: u16) -> Self {
+    /// Returns the word after one more signal, with its number of live workers.
+    pub const fn after_signal(self, workers: u16) -> Self {
         let workers = if workers > 0x7FFF { 0x7FFF } else { workers as u32 };
         let signals = self.signals().wrapping_add(1) << 24;
         Self(self.0 & Self::PRESENCE | workers << 8 | Self::TOLD | signals)
     }
 
-    /// With another presence.
+    /// Returns the word with another presence.
     pub const fn with(self, presence: Presence) -> Self {
         Self(self.0 & !Self::PRESENCE | presence as u32)
     }
 }
 
-/// The number of a task that is to be decided on, by whoever schedules it; they repeat after 2^32.
+/// Number of a task to decide on, assigned by its scheduler. Numbers repeat after 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision(NonZeroU32);
 
 impl Decision {
-    /// That of the task that comes so many after the first.
+    /// Returns the decision of task number `task`, counted from 0.
     #[inline]
     #[must_use]
     pub const fn of(task: u64) -> Self {
@@ -146,28 +147,28 @@ impl Decision {
     }
 }
 
-/// What a member says of itself in a reply or signal.
+/// Load report of a member, from a reply or a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Who reports.
+    /// The member.
     pub member: Member,
-    /// Its queue, running tasks included.
+    /// Queue of the member, including running tasks.
     pub load: Load,
-    /// Processing time of the task just answered, 0 when not told.
+    /// Processing time of the task just answered; 0 if unknown.
     pub service_ns: u32,
-    /// The decision that is answered, where that is known: in the simulator. Packets do not carry it.
+    /// The answered decision, if known. Set in the simulator; packets do not carry it.
     pub decision: Option<Decision>,
 }
 
 impl Report {
-    /// What a packet tells.
+    /// Creates a report from the fields of a packet.
     #[inline(always)]
     #[must_use]
     pub const fn new(member: Member, load: Load, service_ns: u32) -> Self {
         Self { member, load, service_ns, decision: None }
     }
 
-    /// The member has nothing to do.
+    /// Returns true if the member has no tasks.
     #[inline]
     #[must_use]
     pub const fn is_idle(&self) -> bool {
@@ -175,30 +176,30 @@ impl Report {
     }
 }
 
-/// What a core believes of a member: its last reported load, and what the core has sent it since.
+/// A core's estimate of a member: its last reported load, and the load that the core sent since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief {
-    /// Number of the report, and load.
+    /// Report number (upper half) and load (lower half).
     pub(super) reported: u64,
     pub(super) drift: u32,
 }
 
 impl Belief {
-    /// The last reported load.
+    /// Returns the last reported load.
     #[inline]
     #[must_use]
     pub const fn load(self) -> Load {
         Load(self.reported as u32)
     }
 
-    /// What this core has sent since.
+    /// Returns the load that this core sent since.
     #[inline]
     #[must_use]
     pub const fn drift(self) -> Load {
         Load(self.drift)
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[inline]
     #[must_use]
     pub const fn total(self) -> u64 {

@@ -1,9 +1,10 @@
-//! What a node believes about its members, in memory of its own, of which others can read copies in a file ([`publish`]).
+//! A node's view of its members, in private memory. Copies go to a file for other processes ([`publish`]).
 //!
-//! One region holds it all (layout in [`layout`]): the members, and for every core what it believes of them, its idle lists and
-//! its counters. Every word has one writing core but for the neighbours, the members' flags and the tokens that cores share
-//! ([`tokens`]), whose words are self-contained; so no core ever waits. What a core learns it tells the others now and then
-//! ([`broadcast`], [`peers`]): on the way of a packet a core writes and reads lines of its own.
+//! One region holds the members and, per core, the core's estimates, idle lists and counters ([`layout`]).
+//! Each word has one writing core. Exceptions are the neighbours, the members' flags and the tokens that
+//! cores share ([`tokens`]): their words are self-contained, so no core ever waits. Cores exchange their
+//! updates from time to time ([`broadcast`], [`peers`]). On the packet path a core touches only its own cache
+//! lines.
 
 pub mod broadcast;
 pub mod counters;
@@ -24,7 +25,7 @@ pub mod words;
 
 pub use broadcast::Topic;
 pub use counters::{Counter, Counters, Gauge, Totals};
-pub use exchange::{Exchange, Heard};
+pub use exchange::{Exchange, RemoteUpdate};
 pub use idle::IdleList;
 pub use member::{Belief, Decision, Load, Member, Presence, Report};
 pub use neighbour::Neighbours;
@@ -32,4 +33,4 @@ pub use peers::{Peers, Sharing};
 pub use region::on_numa_node;
 pub use table::{Snapshot, StateError, Table};
 pub use view::{Parts, Picks, View};
-pub use words::{MemberWords, Words};
+pub use words::{MemberStates, MemberWords};

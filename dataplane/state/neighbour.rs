@@ -1,19 +1,21 @@
-//! The neighbour table: MAC addresses of hosts on the node's own networks, learnt by ARP (RFC 826) or neighbour discovery
-//! (RFC 4861) and shared by all cores.
+//! Neighbour table: MAC addresses of hosts on the node's own networks. They are learnt by ARP (RFC 826) or
+//! neighbour discovery (RFC 4861) and shared by all cores.
 //!
-//! Two areas, so that no packet can push out what the configuration names. *Pinned* entries, the next hops to servers
-//! and the gateways, are made at the start, stay, and are found by open addressing at half load at most. All other
-//! hosts, mostly clients, are in a cache: each port has [`PORT_SLOTS`] of its own, in sets of eight ways chosen by a
-//! keyed hash. A look-up reads one set, and a full set loses its unresolved entry that was used longest ago, or else the
-//! resolved one that was.
+//! The table has two areas, so that no packet can evict a neighbour that the configuration names. *Pinned*
+//! entries are the next hops to servers and the gateways. They are created at the start, stay, and are found
+//! by open addressing with a load of at most one half. All other hosts, mostly clients, are in a cache: each
+//! port has [`PORT_SLOTS`] entries of its own, in sets of eight ways chosen by a keyed hash. A look-up reads
+//! one set. A full set evicts its least recently used unresolved entry, or, without unresolved entries, its
+//! least recently used resolved one.
 //!
-//! An IPv6 host's key holds 32 bits of a keyed hash of its address, and two words besides hold the address itself, which are
-//! compared when the key is found. A port's network is of one family, so its cache is.
+//! An IPv6 host's key holds 32 bits of a keyed hash of its address. Two further words hold the address
+//! itself, which a look-up compares after the key. A port's network is of one family, so its cache is too.
 //!
-//! An entry is three words (of an IPv6 host five): its key, its MAC address with flags, and two times in milliseconds of the
-//! node's clock, which wrap after 49 days: when it was last confirmed, and when a packet last used it. A MAC address is written only by a
-//! host that the node has asked for; a claim that contradicts a live entry makes it suspect, and the node asks the host
-//! that it knows, by unicast, before it asks everybody.
+//! An entry has three words (five for an IPv6 host): its key, its MAC address with flags, and two times.
+//! These are the last confirmation and the last use by a packet, in milliseconds of the node's clock, which
+//! wrap after 49 days. Only a host that the node has asked for can set a MAC address. A claim that
+//! contradicts a live entry marks it as suspect. The node then asks the known host by unicast, before it asks
+//! all hosts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -22,92 +24,92 @@ use std::sync::atomic::{AtomicU64, fence};
 use super::region::{Region, Slice};
 use crate::wire::ether::Mac;
 
-/// Entries of the cache that each port has.
+/// Number of cache entries of each port.
 pub const PORT_SLOTS: usize = 4096;
-/// Entries of a set.
+/// Number of entries of a set.
 const WAYS: usize = 8;
-/// u64 words of a set: the keys, then the MAC addresses, then the times, then the upper and the lower halves of IPv6 addresses, a
-/// cache line each.
+/// Number of u64 words of a set. The keys, MAC addresses, times, and upper and lower halves of IPv6 addresses
+/// have one cache line each.
 const SET_WORDS: usize = 5 * WAYS;
-/// Sets of each port's cache.
+/// Number of sets of each port's cache.
 pub const PORT_SETS: usize = PORT_SLOTS / WAYS;
 
-/// Set in a key word that is taken: address 0.0.0.0 is a key like any other then.
+/// Flag of a key word in use. Address 0.0.0.0 is then a key like any other.
 const TAKEN: u64 = 1 << 63;
-/// Set in the key word of an IPv6 host, whose lower half is a hash of the address.
+/// Flag of an IPv6 host's key word. Its lower half is a hash of the address.
 const V6: u64 = 1 << 62;
-/// A key word whose place another core is giving to an IPv6 host.
+/// Key word of a place that another core is assigning to an IPv6 host.
 const BUSY: u64 = 2;
-/// A key word of the pinned area that was taken: a search goes on behind it.
+/// Key word of an unpinned place of the pinned area. A search continues behind it.
 const LEFT: u64 = 1;
-/// Set in a MAC word that holds an address.
+/// Flag of a MAC word that holds an address.
 const RESOLVED: u64 = 1 << 63;
-/// Set in a MAC word that is configured and does not change.
+/// Flag of a MAC word that is configured and does not change.
 const STATIC: u64 = 1 << 62;
-/// Set in a MAC word while everybody has been asked for the host: the first answer counts, whatever was known.
+/// Flag of a MAC word after a request to all hosts: the first answer replaces any known address.
 const ASKED: u64 = 1 << 61;
-/// Set in a MAC word that another host has claimed, or whose link went down: it is to be confirmed.
+/// Flag of a MAC word that needs confirmation: another host has claimed the address, or the link went down.
 const SUSPECT: u64 = 1 << 60;
 
-/// Set in a port's word while its link is down; the rest of the word counts the changes.
+/// Flag of a port's word while its link is down. The remaining bits count the changes.
 const LINK_DOWN: u64 = 1;
 
-/// A host's place in the table: the index of its key word. A pinned entry keeps it, one of the cache until it is
-/// replaced.
+/// Place of a host in the table: index of its key word. A pinned entry keeps its place; a cached entry keeps
+/// it until it is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
 
 impl Slot {
-    /// Of no host.
+    /// Place of no host.
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// What a packet from a host said about its entry.
+/// Effect of a host's packet on its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnOutcome {
-    /// The MAC address is known now.
+    /// The entry was unresolved and now has the MAC address.
     Learnt,
-    /// It is as it was.
+    /// The MAC address matches the entry.
     Confirmed,
-    /// It contradicts what is known: nothing changed, but the known host is to be asked.
+    /// The MAC address contradicts the entry. Nothing changed; the node must ask the known host.
     Conflict,
 }
 
-/// The table. Any core may change entries.
+/// Neighbour table. Any core may change entries.
 #[derive(Clone, Debug)]
 pub struct Neighbours {
     words: Slice<AtomicU64>,
     ports: usize,
-    /// Sets of the pinned area, a power of two.
+    /// Number of sets of the pinned area, a power of two.
     pinned_sets: usize,
-    /// Key of the hash, so that nobody outside can choose addresses that share a set.
+    /// Key of the hash, so that no outsider can choose addresses that share a set.
     seed: u64,
 }
 
-/// Sets of an area for so many pinned entries, at half load at most.
+/// Returns the number of sets for `pinned` pinned entries, with a load of at most one half.
 fn pinned_sets(pinned: usize) -> usize {
     (2 * pinned).div_ceil(WAYS).next_power_of_two()
 }
 
 impl Neighbours {
-    /// u64 words of a table for so many ports and pinned entries.
+    /// Returns the number of u64 words of a table for `ports` ports and `pinned` pinned entries.
     #[must_use]
     pub fn words(ports: usize, pinned: usize) -> usize {
         let sets = pinned_sets(pinned) + ports * PORT_SETS;
         SET_WORDS * sets + ports
     }
 
-    /// A table over zeroed memory of [`Neighbours::words`] words.
+    /// Creates a table over zeroed memory of [`Neighbours::words`] words.
     ///
     /// # Panics
-    /// When the memory has another size.
+    /// If the memory has another size.
     #[must_use]
     pub fn new(words: Slice<AtomicU64>, ports: usize, pinned: usize, seed: u64) -> Self {
         assert_eq!(words.len(), Self::words(ports, pinned), "words of a neighbour table");
         Self { words, ports, pinned_sets: pinned_sets(pinned), seed }
     }
 
-    /// A table in memory of this process.
+    /// Creates a table in memory of this process.
     #[must_use]
     pub fn heap(ports: usize, pinned: usize) -> Self {
         let words = Self::words(ports, pinned);
@@ -119,12 +121,12 @@ impl Neighbours {
         ((mixed ^ (mixed >> 32)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as usize
     }
 
-    /// Index of the first key word of the cache's set for a key.
+    /// Returns the index of the first key word of the cache's set for a key.
     fn set(&self, port: usize, key: u64) -> usize {
         SET_WORDS * (self.pinned_sets + port * PORT_SETS + (self.hash(key) & (PORT_SETS - 1)))
     }
 
-    /// Indices of the key words of the pinned area, from where a key is looked for.
+    /// Returns the indices of the pinned area's key words, in the order of a search for `key`.
     fn pinned(&self, key: u64) -> impl Iterator<Item = usize> + use<> {
         let slots = WAYS * self.pinned_sets;
         let start = self.hash(key);
@@ -145,7 +147,7 @@ impl Neighbours {
         &self.words[slot.0 as usize + 2 * WAYS]
     }
 
-    /// Where `address` on `port`'s network is kept, if it is.
+    /// Returns the place of `address` on `port`'s network.
     #[inline]
     #[must_use]
     pub fn find(&self, port: usize, address: u32) -> Option<Slot> {
@@ -172,8 +174,9 @@ impl Neighbours {
         None
     }
 
-    /// Where `address` is kept until it is unpinned, from now on if not before; none when more are pinned than the table was
-    /// made for. Cores may look up and hear of hosts meanwhile; only one thread pins and unpins.
+    /// Pins `address` until [`Neighbours::unpin`], and returns its place. Returns `None` if the table has no
+    /// room for more pinned entries. Cores may look up and learn hosts meanwhile; only one thread pins and
+    /// unpins.
     pub fn pin(&self, port: usize, address: u32) -> Option<Slot> {
         let key = key(port, address);
         if let Some(slot) = self.find_pinned(key) {
@@ -187,14 +190,14 @@ impl Neighbours {
         Some(slot)
     }
 
-    /// Gives up a pinned entry that no core uses any more.
+    /// Frees a pinned entry that no core uses any more.
     pub fn unpin(&self, slot: Slot) {
         let slots = WAYS * self.pinned_sets;
         let places = (0..slots).map(key_word);
         let Some(at) = places.clone().position(|at| at == slot.0 as usize) else { return };
         self.mac_word(slot).store(0, Relaxed);
         self.words[slot.0 as usize].store(LEFT, Release);
-        // Where no search goes on, none needs to be told to.
+        // Before a free place no search continues, so these marks are not needed.
         for back in 0..slots {
             let place = |steps: usize| key_word((at + slots - back + steps) & (slots - 1));
             if self.key_at(place(1)) != 0 || self.key_at(place(0)) != LEFT {
@@ -204,13 +207,13 @@ impl Neighbours {
         }
     }
 
-    /// The pinned entries.
+    /// Returns the pinned entries.
     pub fn pinned_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         let places = (0..WAYS * self.pinned_sets).map(key_word);
         places.filter(|&at| self.key_at(at) & TAKEN != 0).map(|at| Slot(at as u32))
     }
 
-    /// Where an IPv6 host is kept, if it is.
+    /// Returns the place of an IPv6 host.
     #[must_use]
     pub fn find_v6(&self, port: usize, address: u128) -> Option<Slot> {
         let key = self.key_v6(port, address);
@@ -224,12 +227,13 @@ impl Neighbours {
         { taken }.find(|&at| self.is_v6_at(at, key, address))
     }
 
-    /// The entry whose key word is there is this host's.
+    /// Returns true if the entry with the key word at `at` is this host's.
     fn is_v6_at(&self, at: usize, key: u64, address: u128) -> bool {
         self.key_at(at) == key && self.v6(Slot(at as u32)) == Some(address)
     }
 
-    /// The pinned entry of `address` behind `port`. Returns `None` for a port that the table does not have.
+    /// Returns the pinned entry of `address` behind `port`. Returns `None` for a port that the table does not
+    /// have.
     #[must_use]
     pub fn find_pinned_host(&self, port: usize, address: IpAddr) -> Option<Slot> {
         if port >= self.ports {
@@ -245,7 +249,7 @@ impl Neighbours {
         }
     }
 
-    /// As [`Neighbours::pin`], of an IPv6 host.
+    /// Pins an IPv6 host, as [`Neighbours::pin`] does.
     pub fn pin_v6(&self, port: usize, address: u128) -> Option<Slot> {
         let key = self.key_v6(port, address);
         if let Some(at) = self.find_pinned_v6(key, address) {
@@ -260,7 +264,7 @@ impl Neighbours {
         Some(slot)
     }
 
-    /// As [`Neighbours::insert`], of an IPv6 host.
+    /// Inserts an IPv6 host, as [`Neighbours::insert`] does.
     #[must_use]
     pub fn insert_v6(&self, port: usize, address: u128, now_ms: u32) -> Slot {
         let key = self.key_v6(port, address);
@@ -279,7 +283,7 @@ impl Neighbours {
             let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
             let slot = Slot((set + way) as u32);
             let before = self.key_at(set + way);
-            // An address is two words: until both are there the place is nobody's.
+            // An address is two words: until both are written the place belongs to no host.
             if before == BUSY
                 || self.words[set + way].compare_exchange(before, BUSY, AcqRel, Acquire).is_err()
             {
@@ -289,7 +293,8 @@ impl Neighbours {
             self.times(slot).store(u64::from(now_ms), Relaxed);
             self.put_v6(slot, address);
             self.words[set + way].store(key, Release);
-            // Another core may have chosen another way for the same host at the same time: the first one stays.
+            // Another core may have chosen another way for the same host at the same time: the first one
+            // stays.
             let first = find().unwrap_or(set + way);
             if first != set + way {
                 let _ = self.words[set + way].compare_exchange(key, 0, AcqRel, Acquire);
@@ -309,7 +314,8 @@ impl Neighbours {
         [3, 4].map(|line| &self.words[slot.0 as usize + line * WAYS])
     }
 
-    /// The address of the IPv6 host there; none of another's place, or of one that is just being given to another host.
+    /// Returns the address of the IPv6 host at `slot`. Returns `None` if the place holds no IPv6 host, or is
+    /// being assigned to another one.
     #[must_use]
     pub fn v6(&self, slot: Slot) -> Option<u128> {
         let before = self.key_at(slot.0 as usize);
@@ -320,7 +326,7 @@ impl Neighbours {
         whole.then_some(u128::from(upper) << 64 | u128::from(lower))
     }
 
-    /// 32 bits of a keyed hash of an IPv6 address: what stands for it where four bytes have room.
+    /// Returns 32 bits of a keyed hash of an IPv6 address. They stand for it in fields of four bytes.
     #[must_use]
     pub fn digest(&self, address: u128) -> u32 {
         let mix = |value: u64| {
@@ -335,7 +341,8 @@ impl Neighbours {
         V6 | key(port, self.digest(address))
     }
 
-    /// Where `address` is kept in the cache, in place of another host if need be.
+    /// Returns the place of `address` in the cache. Adds it if necessary, in the place of another host in a
+    /// full set.
     #[must_use]
     pub fn insert(&self, port: usize, address: u32, now_ms: u32) -> Slot {
         let key = key(port, address);
@@ -353,13 +360,14 @@ impl Neighbours {
             let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
             let slot = Slot((set + way) as u32);
             let before = self.key_at(set + way);
-            // The old host's MAC address goes first, so that nobody takes it for the new one's.
+            // The old host's MAC address goes first, so that no core uses it for the new host.
             self.mac_word(slot).store(0, Relaxed);
             self.times(slot).store(u64::from(now_ms), Relaxed);
             if self.words[set + way].compare_exchange(before, key, AcqRel, Acquire).is_err() {
                 continue;
             }
-            // Another core may have chosen another way for the same host at the same time: the first one stays.
+            // Another core may have chosen another way for the same host at the same time: the first one
+            // stays.
             let first = self.find_cached(port, key).unwrap_or(slot);
             if first != slot {
                 let _ = self.words[set + way].compare_exchange(key, 0, AcqRel, Acquire);
@@ -368,13 +376,13 @@ impl Neighbours {
         }
     }
 
-    /// The IPv4 address that is kept there; of an IPv6 host the [`Neighbours::digest`] of its address.
+    /// Returns the IPv4 address at `slot`; for an IPv6 host, the [`Neighbours::digest`] of its address.
     #[must_use]
     pub fn address(&self, slot: Slot) -> u32 {
         self.words[slot.0 as usize].load(Relaxed) as u32
     }
 
-    /// The MAC address, once known.
+    /// Returns the MAC address; `None` while it is unknown.
     #[inline(always)]
     #[must_use]
     pub fn mac(&self, slot: Slot) -> Option<Mac> {
@@ -382,18 +390,18 @@ impl Neighbours {
         (word & RESOLVED != 0).then(|| Mac::from_bits(word))
     }
 
-    /// The MAC address is configured.
+    /// Returns true if the MAC address is configured.
     #[must_use]
     pub fn is_static(&self, slot: Slot) -> bool {
         self.mac_word(slot).load(Relaxed) & STATIC != 0
     }
 
-    /// Notes a configured address, which ARP cannot change.
+    /// Sets a configured address, which ARP cannot change.
     pub fn set_static(&self, slot: Slot, mac: Mac) {
         self.mac_word(slot).store(mac.to_bits() | RESOLVED | STATIC, Relaxed);
     }
 
-    /// Takes what a packet of the host at `slot` says: its source MAC address, which must be a host's.
+    /// Applies a packet of the host at `slot`: its source MAC address, which must be a host's.
     pub fn learn(&self, slot: Slot, mac: Mac, now_ms: u32) -> LearnOutcome {
         let word = self.mac_word(slot).load(Relaxed);
         if word & RESOLVED != 0 && Mac::from_bits(word) == mac {
@@ -412,7 +420,7 @@ impl Neighbours {
         LearnOutcome::Conflict
     }
 
-    /// The host at `slot` is where it is believed to be.
+    /// Confirms the known address of the host at `slot`.
     pub fn confirm(&self, slot: Slot, now_ms: u32) {
         if self.mac_word(slot).load(Relaxed) & (SUSPECT | ASKED) != 0 {
             self.mac_word(slot).fetch_and(!(SUSPECT | ASKED), Relaxed);
@@ -421,7 +429,7 @@ impl Neighbours {
         self.times(slot).store(u64::from(now_ms) << 32 | used, Relaxed);
     }
 
-    /// A packet goes there.
+    /// Records that a packet uses the entry.
     #[inline]
     pub fn note_use(&self, slot: Slot, now_ms: u32) {
         let times = self.times(slot).load(Relaxed);
@@ -430,8 +438,8 @@ impl Neighbours {
         }
     }
 
-    /// Milliseconds since the host was last confirmed; none for one that is to be confirmed at once, and 0 for one that
-    /// is configured.
+    /// Returns the milliseconds since the host was last confirmed; 0 for a configured one. Returns `None` for
+    /// one that needs confirmation at once.
     #[must_use]
     pub fn age_ms(&self, slot: Slot, now_ms: u32) -> Option<u32> {
         let word = self.mac_word(slot).load(Relaxed);
@@ -442,21 +450,23 @@ impl Neighbours {
         (word & RESOLVED != 0 && word & SUSPECT == 0).then(|| now_ms.wrapping_sub(confirmed))
     }
 
-    /// Another host has claimed to be there, or the link went down: the one that is known is to be confirmed.
+    /// Returns true if another host has claimed the address, or the link went down: the known host needs
+    /// confirmation.
     #[must_use]
     pub fn is_suspect(&self, slot: Slot) -> bool {
         self.mac_word(slot).load(Relaxed) & SUSPECT != 0
     }
 
-    /// The host was heard of within so many milliseconds, whatever was claimed since.
+    /// Returns true if the host was confirmed within the last `ms` milliseconds, regardless of later claims.
     #[must_use]
-    pub fn is_heard_within(&self, slot: Slot, ms: u64, now_ms: u32) -> bool {
+    pub fn is_confirmed_within(&self, slot: Slot, ms: u64, now_ms: u32) -> bool {
         let confirmed = (self.times(slot).load(Relaxed) >> 32) as u32;
         self.mac(slot).is_some()
             && (self.is_static(slot) || u64::from(now_ms.wrapping_sub(confirmed)) <= ms)
     }
 
-    /// Hosts of a set of a port's cache that packets still go to and that were not confirmed for so long, or are suspect.
+    /// Returns the hosts of one set of a port's cache that are in use and need confirmation. Their last
+    /// confirmation is more than `reachable_ms` old, or they are suspect.
     pub fn to_confirm(
         &self,
         port: usize,
@@ -475,22 +485,22 @@ impl Neighbours {
         slots.filter(due).map(|slot| (slot, self.address(slot)))
     }
 
-    /// Everybody is asked for the host: the first answer counts.
+    /// Records a request to all hosts: the first answer counts.
     pub fn ask_all(&self, slot: Slot) {
         if !self.is_static(slot) {
             self.mac_word(slot).fetch_or(ASKED, Relaxed);
         }
     }
 
-    /// The host has not answered: where it is is not known any more.
+    /// Clears the MAC address of a host that has not answered.
     pub fn invalidate(&self, slot: Slot) {
         if !self.is_static(slot) {
             self.mac_word(slot).store(0, Relaxed);
         }
     }
 
-    /// The link of a port went up or down. What was learnt there is forgotten when it goes down: another host may be
-    /// at its end afterwards.
+    /// Records that the link of a port went up or down. A loss of link clears all addresses learnt there:
+    /// another host may be at its end afterwards.
     pub fn set_link(&self, port: usize, is_up: bool) {
         let Some(link) = self.links().get(port) else { return };
         if !is_up {
@@ -508,18 +518,18 @@ impl Neighbours {
         &self.words[self.words.len() - self.ports..]
     }
 
-    /// Ports whose link is down.
+    /// Returns the ports without a link.
     pub fn without_link(&self) -> impl Iterator<Item = usize> {
         (0..self.ports).filter(|&port| !self.is_link_up(port))
     }
 
-    /// The link of a port is up, for all that has been told.
+    /// Returns true unless the link of a port is recorded as down.
     #[must_use]
     pub fn is_link_up(&self, port: usize) -> bool {
         self.links().get(port).is_none_or(|link| link.load(Relaxed) & LINK_DOWN == 0)
     }
 
-    /// A number that changes whenever the link of a port does.
+    /// Returns a number that changes with each change of a link.
     #[must_use]
     pub fn link_changes(&self) -> u64 {
         self.links().iter().fold(0, |sum, link| sum.wrapping_add(link.load(Relaxed)))
@@ -530,7 +540,7 @@ impl Neighbours {
         (first..first + PORT_SLOTS).map(key_word)
     }
 
-    /// All hosts known: port, address, MAC when resolved.
+    /// Returns all known hosts: port, address, and MAC address if resolved.
     pub fn iter(&self) -> impl Iterator<Item = (usize, IpAddr, Option<Mac>)> + '_ {
         let slots = WAYS * (self.pinned_sets + self.ports * PORT_SETS);
         (0..slots).map(key_word).filter_map(|at| {
@@ -551,7 +561,7 @@ fn key(port: usize, address: u32) -> u64 {
     TAKEN | (port as u64 & 0x7FFF) << 32 | u64::from(address)
 }
 
-/// Index of the key word of the entry at this place in the order of sets and ways.
+/// Returns the index of the key word of entry number `at`, in the order of sets and ways.
 fn key_word(at: usize) -> usize {
     SET_WORDS * (at / WAYS) + at % WAYS
 }
@@ -577,8 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_hosts_push_out_neither_pinned_entries_nor_those_of_another_port_nor_what_is_in_use()
-    {
+    fn invented_hosts_never_evict_pinned_or_foreign_entries() {
         let table = Neighbours::heap(2, 3);
         let pinned: Vec<_> = (0..3).map(|at| table.pin(0, 100 + at).unwrap()).collect();
         let elsewhere = table.insert(1, 9, 1);
@@ -600,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_loses_the_resolved_host_that_was_used_longest_ago() {
+    fn full_set_evicts_the_least_recently_used() {
         let table = Neighbours::heap(1, 0);
         let set = table.set(0, key(0, 0));
         let same_set: Vec<u32> =
@@ -617,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_was_made_room_for_cannot_be_pinned() {
+    fn pinning_beyond_the_reserved_room_is_refused() {
         let table = Neighbours::heap(1, 4);
         let pinned = (0..100).filter(|&address| table.pin(0, address).is_some()).count();
         assert!((4..=8).contains(&pinned), "{pinned}");
@@ -638,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_changes_nothing_that_is_alive_and_has_the_host_asked() {
+    fn contradicting_claim_only_triggers_a_probe() {
         let table = Neighbours::heap(1, 0);
         let slot = table.insert(0, 1, 10);
         assert_eq!(
@@ -647,10 +656,10 @@ mod tests {
         );
         assert_eq!(table.learn(slot, OTHER, 20), LearnOutcome::Conflict);
         assert_eq!((table.mac(slot), table.age_ms(slot, 20)), (Some(HOST), None));
-        // The known host answers: all is well again.
+        // The known host answers: the entry is no longer suspect.
         assert_eq!(table.learn(slot, HOST, 21), LearnOutcome::Confirmed);
         assert_eq!(table.age_ms(slot, 22), Some(1));
-        // It does not, and everybody is asked.
+        // The known host does not answer, so the node asks all hosts.
         table.learn(slot, OTHER, 30);
         table.ask_all(slot);
         assert_eq!(table.learn(slot, OTHER, 31), LearnOutcome::Learnt);
@@ -661,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_goes_down_takes_its_hosts_with_it() {
+    fn link_loss_removes_its_hosts() {
         let table = Neighbours::heap(2, 2);
         let slots = [table.pin(0, 1).unwrap(), table.insert(0, 2, 1), table.insert(1, 2, 1)];
         for slot in slots {
@@ -676,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn two_cores_that_insert_a_host_at_once_agree_on_its_place() {
+    fn concurrent_inserts_agree_on_the_entry() {
         let table = Neighbours::heap(1, 0);
         for round in 0..200 {
             let insert = || table.insert(0, round, 1);
@@ -685,7 +694,7 @@ mod tests {
                 (insert(), other.join().unwrap())
             });
             let found = table.find(0, round);
-            // Either may have lost its place to the other, which finds it on the next look-up.
+            // Either core may have lost its place to its rival; its next look-up finds the rival's place.
             assert!(found == Some(one) || found == Some(other));
             assert_eq!(
                 table.iter().filter(|entry| entry.1 == Ipv4Addr::from_bits(round)).count(),
@@ -715,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_ipv6_hosts_push_out_none_that_is_known_but_the_oldest() {
+    fn invented_ipv6_hosts_evict_only_the_oldest() {
         let table = Neighbours::heap(1, 0);
         let known = table.insert_v6(0, 1 << 100, 0);
         table.learn(known, HOST, 0);

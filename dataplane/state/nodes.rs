@@ -1,4 +1,5 @@
-//! What a node of a rack without a leaf shows of itself and its peers: what they told last, and the probabilities that it decides by.
+//! Published state of a node in a rack without a leaf: last messages of its peers, and probabilities of its
+//! decisions.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,57 +10,59 @@ use serde::Serialize;
 
 use super::region::{Region, Slice};
 
-/// Words before those of the nodes: this node's number, and its critic's loss.
+/// Number of words before those of the nodes: this node's number, and the loss of its critic.
 const HEAD: usize = 2;
-/// Words of each node: its address, and above it whether it is there; load above waiting tasks; the two probabilities.
+/// Number of words of each node: address (lower half) and liveness; load (upper half) and waiting tasks; the
+/// two probabilities.
 const EACH: usize = 3;
 
-/// u64 words for so many nodes; none where there are no peers.
+/// Returns the number of u64 words for `nodes` nodes; 0 without peers.
 #[must_use]
 pub const fn words(nodes: usize) -> usize {
     if nodes == 0 { 0 } else { HEAD + EACH * nodes }
 }
 
-/// The words, which one core writes.
+/// Words of the nodes. One core writes them.
 #[derive(Clone, Debug)]
 pub struct Nodes(Slice<AtomicU64>);
 
-/// What is shown of a node.
+/// Published state of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shown {
-    /// Its address.
+pub struct NodeView {
+    /// Address of the node.
     pub address: u32,
-    /// It is there, or this node itself.
+    /// True if the node is live or is this node itself.
     pub is_live: bool,
     /// Work that waits there, in microseconds for each slot of its workers.
     pub load_us: f32,
-    /// Tasks that wait there.
+    /// Number of tasks that wait there.
     pub waiting: u32,
-    /// That a fresh task goes there, and that it is asked for one; no numbers under policies that draw neither.
+    /// Probability that a fresh task goes there, and that this node asks it for one. NaN under policies that
+    /// draw neither.
     pub probabilities: (f32, f32),
 }
 
-/// Two numbers of 32 bits in a word.
+/// Packs two numbers of 32 bits into a word.
 fn pack(upper: u32, lower: u32) -> u64 {
     u64::from(upper) << 32 | u64::from(lower)
 }
 
 impl Nodes {
-    /// Those in the [`words`] at this offset.
+    /// Creates the view of the [`words`] at this offset.
     #[must_use]
     pub fn new(region: &Arc<Region>, offset: usize, nodes: usize) -> Self {
         Self(region.slice(offset, words(nodes)))
     }
 
-    /// Shows which node this is, and by how much its critic is wrong; no number where none learns.
+    /// Publishes this node's number and the loss of its critic; NaN if no critic learns.
     pub fn show_own(&self, own: usize, value_loss: f64) {
         self.0[0].store(own as u64, Relaxed);
         self.0[1].store(value_loss.to_bits(), Relaxed);
     }
 
-    /// Shows a node.
-    pub fn show(&self, node: usize, shown: &Shown) {
-        let Shown { address, is_live, load_us, waiting, probabilities: (migration, stealing) } =
+    /// Publishes the state of a node.
+    pub fn show(&self, node: usize, shown: &NodeView) {
+        let NodeView { address, is_live, load_us, waiting, probabilities: (migration, stealing) } =
             *shown;
         let words = [
             pack(u32::from(is_live), address),
@@ -70,7 +73,7 @@ impl Nodes {
         own.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
     }
 
-    /// All that is shown.
+    /// Returns the published state of all nodes.
     #[must_use]
     pub fn snapshot(&self) -> PeersSnapshot {
         let word = |at: usize| self.0[at].load(Relaxed);
@@ -98,10 +101,10 @@ impl Nodes {
     }
 }
 
-/// The rack without a leaf that an agent is a node of.
+/// Rack without a leaf, as one of its agents sees it.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeersSnapshot {
-    /// The agent's own number.
+    /// Number of the agent itself.
     pub own: u16,
     /// Moving mean of the squared error of its critic; none under policies that do not learn.
     pub value_loss: Option<f64>,
@@ -112,19 +115,19 @@ pub struct PeersSnapshot {
 /// A node in a [`PeersSnapshot`].
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerSnapshot {
-    /// Its number.
+    /// Number of the node.
     pub node: u16,
-    /// Its address.
+    /// Address of the node.
     pub address: Ipv4Addr,
-    /// It is there, or the agent itself.
+    /// True if the node is live or is the agent itself.
     pub live: bool,
-    /// Work that waits there as it told last, in microseconds for each slot of its workers.
+    /// Work that waits there by its last message, in microseconds for each slot of its workers.
     pub load_us: f32,
-    /// Tasks that wait there as it told last, and those passed to it since.
+    /// Number of tasks that wait there by its last message, plus those passed to it since.
     pub waiting: u32,
-    /// Probability that a fresh task goes there, where that is learned or drawn.
+    /// Probability that a fresh task goes there, under policies that learn or draw it.
     pub migration: Option<f32>,
-    /// Probability that it is asked for a task, where that is learned or drawn.
+    /// Probability that the agent asks it for a task, under policies that learn or draw it.
     pub stealing: Option<f32>,
 }
 
@@ -133,11 +136,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_read() {
+    fn written_node_view_reads_back() {
         let region = Region::heap(8 * (words(2) + 1));
         let nodes = Nodes::new(&region, 8, 2);
         nodes.show_own(1, 0.25);
-        let own = Shown {
+        let own = NodeView {
             address: 0x0A00_020C,
             is_live: true,
             load_us: 12.5,
@@ -145,7 +148,7 @@ mod tests {
             probabilities: (0.75, 0.125),
         };
         nodes.show(1, &own);
-        let silent = Shown { is_live: false, probabilities: (f32::NAN, f32::NAN), ..own };
+        let silent = NodeView { is_live: false, probabilities: (f32::NAN, f32::NAN), ..own };
         nodes.show(0, &silent);
         let PeersSnapshot { own, value_loss, nodes: read } = nodes.snapshot();
         assert_eq!((own, value_loss, read.len()), (1, Some(0.25), 2));

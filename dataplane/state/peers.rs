@@ -1,7 +1,8 @@
-//! What one core tells the others of a pool's members and hears from them, and the tokens that they share.
+//! Exchange of per-member load between the dispatcher cores of a node, and the tokens that they share.
 //!
-//! While a core keeps up with what comes it tells every change after each burst; while it does not, only what is off by several
-//! tasks, so that the lines that move between cores stay few for each packet. What is not told is told once it keeps up.
+//! A core that keeps up publishes every change after each burst. An overloaded core publishes only changes of
+//! several tasks, so that few cache lines per packet move between cores. It publishes the rest once it keeps
+//! up again.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
@@ -15,94 +16,98 @@ use super::layout::Layout;
 use super::member::{Load, Member};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
-use super::words::{Own, Words};
+use super::words::{LocalState, MemberStates};
 use crate::limits::BURST;
 
-/// Sixteenths of a task, in which loads are told.
+/// Units per task of published loads: sixteenths.
 const SIXTEENTHS: u32 = 16;
-/// Members that a burst may touch before all are looked at: tasks and replies, and as many that follow.
+/// Number of members that a burst may touch before the core compares all members: tasks and replies, and as
+/// many tasks that follow these.
 const TOUCHED_MOST: usize = 8 * BURST;
-/// While a core does not keep up, and there are so many cores at most, what is off by so many tasks is told. The more cores there
-/// are, the more read each message, and the more a member's load moves between two of a core's bursts.
+/// Minimum change, in tasks, that an overloaded core publishes, by maximum number of cores. With more cores,
+/// more of them read each message, and a member's load moves more between two bursts of one core.
 const COARSE: [(usize, u16); 4] = [(2, 2), (4, 3), (8, 4), (usize::MAX, 8)];
 
-/// What a policy has its core tell the others.
+/// State that a policy's core publishes to remote cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
-    /// On what it tells of members; none: nothing.
+    /// Topic of its messages about members; `None` for no messages.
     pub topic: Option<Topic>,
-    /// Members that are idle belong to one core at a time: the others take them to have a task. So do their places, where no
-    /// topic is told of.
+    /// True if each idle member belongs to one core at a time: all other cores assume one task there. Without
+    /// a topic this also holds for the members' credits.
     pub idle: bool,
-    /// What it sent a member since that reported counts, too, in what it tells.
+    /// True if published loads include the core's drift.
     pub drift: bool,
 }
 
 impl Sharing {
-    /// Nothing: it decides without looking.
+    /// No state: the policy decides without any.
     pub const NOTHING: Self = Self { topic: None, idle: false, drift: true };
-    /// What each core has outstanding at a member.
+    /// Tasks of each core that are outstanding at a member.
     pub const COUNTS: Self = Self { topic: Some(Topic::Counts), ..Self::NOTHING };
-    /// What members are believed to have.
+    /// Estimated loads of members.
     pub const LOADS: Self = Self { topic: Some(Topic::Loads), ..Self::NOTHING };
-    /// What members reported.
+    /// Reported loads of members.
     pub const REPORTS: Self = Self { drift: false, ..Self::LOADS };
 
-    /// The same where idle members belong to one core at a time.
+    /// Returns the same state, with each idle member belonging to one core at a time.
     #[must_use]
     pub const fn with_idle(self) -> Self {
         Self { idle: true, ..self }
     }
 }
 
-/// One core's part, in cache lines of its own.
+/// One core's part of the exchange. Shares no cache line with other data.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Peers {
     sharing: Sharing,
-    /// Off by so much is told while the core does not keep up.
+    /// Minimum change in load that an overloaded core still publishes.
     coarse: u16,
-    /// What this core told last of each member.
+    /// Value that this core last published for each member.
     told: Slice<AtomicU16>,
-    /// What the others tell, and each of them told of each member's count last, as far as heard.
-    others: Vec<Other>,
-    /// Sums of that, as a core's own.
-    elsewhere: Slice<Own>,
-    /// Members that may be off since the last exchange; all, when there are too many.
+    /// Values that remote cores publish, with the last counts received from each.
+    others: Vec<RemoteCore>,
+    /// Sums of these counts, in the form of a core's own state.
+    elsewhere: Slice<LocalState>,
+    /// Members that may have changed since the last exchange. If there are too many, all count as changed.
     touched: ArrayVec<Member, TOUCHED_MOST>,
     all_touched: bool,
-    /// Members that are off by less than is told.
+    /// Members with an unpublished change below `coarse`.
     late: Vec<Member>,
     is_late: Box<[bool]>,
     tokens: Tokens,
-    /// Tokens of a member at most.
+    /// Maximum number of a member's tokens.
     rows: usize,
-    /// Where this core begins to look for tokens.
+    /// Word at which this core begins its search for tokens.
     first_word: usize,
-    /// Since when this core's first task waits, and since when those of the others do.
+    /// Start of the longest wait on this core; the same of remote cores is in `others`.
     oldest: Slice<AtomicU64>,
-    /// Bounds on a member's tasks that the cores have found, in their order; 0: none yet.
+    /// Bounds on a member's tasks that the cores have found, by core; 0 for none yet.
     bounds: Box<[Slice<AtomicU64>]>,
     core: usize,
 }
 
-/// Another core.
+/// A remote core.
 #[derive(Debug)]
-struct Other {
+struct RemoteCore {
     told: Slice<AtomicU16>,
     heard: Box<[u16]>,
     oldest: Slice<AtomicU64>,
 }
 
 impl Peers {
-    /// Of `core` on `pool`, in a region of several cores.
+    /// Creates the part of `core` for `pool`, in a region of several cores.
     pub(super) fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (first, members) = (layout.pools[pool].first_member, layout.pools[pool].members);
         let told = |core: usize| region.slice(layout.cores[core].told + 2 * first, members);
         let oldest = |core: usize| region.slice(layout.pools[pool].oldest + 8 * core, 1);
         let others = (0..layout.cores.len()).filter(|&other| other != core);
-        let other =
-            |core| Other { told: told(core), heard: vec![0; members].into(), oldest: oldest(core) };
+        let other = |core| RemoteCore {
+            told: told(core),
+            heard: vec![0; members].into(),
+            oldest: oldest(core),
+        };
         let coarse = COARSE.iter().find(|(cores, _)| layout.cores.len() <= *cores);
         Self {
             sharing: Sharing::default(),
@@ -110,7 +115,7 @@ impl Peers {
             told: told(core),
             others: others.map(other).collect(),
             elsewhere: region
-                .slice(layout.cores[core].elsewhere + size_of::<Own>() * first, members),
+                .slice(layout.cores[core].elsewhere + size_of::<LocalState>() * first, members),
             touched: ArrayVec::new(),
             all_touched: false,
             late: Vec::with_capacity(members),
@@ -129,7 +134,8 @@ impl Peers {
         }
     }
 
-    /// The bound on a member's tasks for all cores, this one having found another or none so far: that of the first who has.
+    /// Publishes this core's bound on a member's tasks; `None` if it has none yet. Returns the bound for all
+    /// cores: that of the first core that has one.
     #[must_use]
     pub fn bound(&self, own: Option<usize>) -> Option<usize> {
         let word = &self.bounds[self.core][0];
@@ -141,19 +147,19 @@ impl Peers {
         found.find(|bound| *bound > 0).map(|bound| bound as usize)
     }
 
-    /// What the others told of members, summed up.
-    pub(super) fn elsewhere(&self) -> Slice<Own> {
+    /// Returns the sums of the counts that remote cores published.
+    pub(super) fn elsewhere(&self) -> Slice<LocalState> {
         self.elsewhere.clone()
     }
 
-    /// What is told.
+    /// Returns the state that this core publishes.
     #[must_use]
     pub fn sharing(&self) -> Sharing {
         self.sharing
     }
 
-    /// Another policy has other things told; what was told on another topic is forgotten. Members have one token each at most
-    /// until the policy says otherwise.
+    /// Sets the state to publish for a new policy. A new topic clears all values published before. Members
+    /// have one token each until the policy changes that.
     pub(super) fn set_sharing(&mut self, sharing: Sharing) {
         self.rows = 1;
         if self.sharing.topic != sharing.topic {
@@ -161,7 +167,7 @@ impl Peers {
                 own.outstanding.store(0, Relaxed);
             }
             self.others.iter_mut().for_each(|other| other.heard.fill(0));
-            // What everybody takes a member to have of which nothing was told.
+            // Value that all cores assume for a member without a message.
             let nothing = match sharing {
                 Sharing { topic: Some(Topic::Loads), idle: true, .. } => SIXTEENTHS as u16,
                 _ => 0,
@@ -172,7 +178,7 @@ impl Peers {
         self.sharing = sharing;
     }
 
-    /// What is believed of a member may have changed.
+    /// Marks a member as changed.
     #[inline]
     pub fn touch(&mut self, member: Member) {
         if self.touched.try_push(member).is_err() {
@@ -180,13 +186,13 @@ impl Peers {
         }
     }
 
-    /// The value to be told of a member.
+    /// Returns the value to publish for a member.
     #[inline]
-    fn value(&self, topic: Topic, words: Words<'_>, member: Member) -> u16 {
+    fn value(&self, topic: Topic, words: MemberStates<'_>, member: Member) -> u16 {
         match topic {
             Topic::Counts => words.of(member).own_outstanding() as u16,
             Topic::Loads => {
-                let belief = words.of(member).belief();
+                let belief = words.of(member).estimate();
                 let load = if self.sharing.drift { belief.total() } else { belief.load().0.into() };
                 let load = (load * u64::from(SIXTEENTHS)) >> 16;
                 let least = if self.sharing.idle { SIXTEENTHS as u16 } else { 0 };
@@ -195,12 +201,12 @@ impl Peers {
         }
     }
 
-    /// Tells what has changed, all of it if this core keeps up.
+    /// Publishes changes; all of them if this core keeps up.
     #[inline]
-    pub(super) fn tell(
+    pub(super) fn publish(
         &mut self,
         pool: usize,
-        words: Words<'_>,
+        words: MemberStates<'_>,
         sender: &mut Sender,
         keeps_up: bool,
     ) {
@@ -209,27 +215,27 @@ impl Peers {
         if std::mem::take(&mut self.all_touched) {
             self.touched.clear();
             for member in 0..self.told.len() {
-                self.tell_of(subject, Member(member as u16), words, sender, keeps_up);
+                self.publish_member(subject, Member(member as u16), words, sender, keeps_up);
             }
         }
         for at in 0..self.touched.len() {
-            self.tell_of(subject, self.touched[at], words, sender, keeps_up);
+            self.publish_member(subject, self.touched[at], words, sender, keeps_up);
         }
         self.touched.clear();
         if keeps_up {
             while let Some(member) = self.late.pop() {
                 self.is_late[member.index()] = false;
-                self.tell_of(subject, member, words, sender, true);
+                self.publish_member(subject, member, words, sender, true);
             }
         }
     }
 
     #[inline]
-    fn tell_of(
+    fn publish_member(
         &mut self,
         subject: Subject,
         member: Member,
-        words: Words<'_>,
+        words: MemberStates<'_>,
         sender: &mut Sender,
         keeps_up: bool,
     ) {
@@ -244,22 +250,22 @@ impl Peers {
         };
         if keeps_up || off >= self.coarse {
             told.store(value, Relaxed);
-            sender.tell(subject, member, value);
+            sender.send(subject, member, value);
         } else if !self.is_late[member.index()] {
             self.is_late[member.index()] = true;
             self.late.push(member);
         }
     }
 
-    /// Another core (the `other`th of them) told something; true when what this core believes of the member may have
-    /// changed by it.
-    pub(super) fn hear(
+    /// Applies a message of remote core number `other`. Returns true if this core's estimate of the member
+    /// may have changed.
+    pub(super) fn receive(
         &mut self,
         other: usize,
         topic: Topic,
         member: Member,
         value: u16,
-        words: Words<'_>,
+        words: MemberStates<'_>,
     ) -> bool {
         if Some(topic) != self.sharing.topic || member.index() >= self.told.len() {
             return false;
@@ -273,63 +279,63 @@ impl Peers {
                 sum.store(sum.load(Relaxed).wrapping_add_signed(more.into()), Relaxed);
             }
             Topic::Loads => {
-                words.of(member).set_believed(Load(u32::from(value) * (65_536 / SIXTEENTHS)));
-                // It is what others believe, too.
+                words.of(member).set_estimate(Load(u32::from(value) * (65_536 / SIXTEENTHS)));
+                // Other cores have this estimate too, so it counts as published.
                 self.told[member.index()].store(value, Relaxed);
             }
         }
         true
     }
 
-    /// What another core told last of a member.
-    pub(super) fn told_by(&self, other: usize, member: Member) -> u16 {
+    /// Returns the value that a remote core last published for a member.
+    pub(super) fn last_published(&self, other: usize, member: Member) -> u16 {
         self.others[other].told[member.index()].load(Relaxed)
     }
 
-    /// A member has so many tokens at most; one unless said otherwise.
+    /// Sets the maximum number of a member's tokens; 1 by default.
     pub fn set_rows(&mut self, rows: usize) {
         self.rows = rows;
     }
 
-    /// Lets any core have a token of a member.
+    /// Releases a token of a member to all cores.
     #[inline]
-    pub(super) fn let_go(&self, member: Member) {
+    pub(super) fn release(&self, member: Member) {
         self.tokens.put(member, self.rows);
     }
 
-    /// Tokens that any core may take.
+    /// Returns the free tokens, which any core may take.
     #[inline]
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
     }
 
-    /// Takes a token of a member that has most of them here; and in which row it was.
+    /// Takes a token of a member with the most free ones. Returns the member and the token's row.
     #[inline]
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {
         self.tokens.take(self.rows, self.first_word)
     }
 
-    /// Any core may take a token of this member.
+    /// Returns true if a token of this member is free.
     pub(super) fn has_token_of(&self, member: Member) -> bool {
         self.tokens.has(member, self.rows)
     }
 
-    /// Any core may take a token.
+    /// Returns true if any token is free.
     #[must_use]
     pub fn has_tokens(&self) -> bool {
         self.tokens.has_some(self.rows)
     }
 
-    /// Since when this core's first task waits, in nanoseconds; 0: none does.
+    /// Returns the start of this core's longest wait of a task, in nanoseconds; 0 if no task waits.
     #[inline]
     #[must_use]
     pub fn oldest(&self) -> u64 {
         self.oldest[0].load(Relaxed)
     }
 
-    /// Notes since when this core's first task waits, in nanoseconds; 0: none does.
+    /// Publishes the start of this core's longest wait of a task, in nanoseconds; 0 if no task waits.
     #[inline]
     pub fn note_oldest(&self, since_ns: u64) {
         if self.oldest[0].load(Relaxed) != since_ns {
@@ -337,12 +343,12 @@ impl Peers {
         }
     }
 
-    /// Since when the longest waiting task of the other cores waits; all ones when none does.
+    /// Returns the start of the longest wait of a task on all remote cores; all ones if no task waits.
     #[inline]
     #[must_use]
     pub fn oldest_elsewhere(&self) -> u64 {
-        // None, which is 0, comes last.
-        let since = |other: &Other| other.oldest[0].load(Relaxed).wrapping_sub(1);
+        // No wait, which is 0, sorts last.
+        let since = |other: &RemoteCore| other.oldest[0].load(Relaxed).wrapping_sub(1);
         self.others.iter().map(since).min().map_or(u64::MAX, |least| least.saturating_add(1))
     }
 }

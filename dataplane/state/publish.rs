@@ -1,13 +1,13 @@
-//! A node's state for others to read: copies of its memory, written into a file now and then.
+//! State file: copies of a node's memory for other processes, written from time to time.
 //!
-//! The node works on memory of its own, which nobody can take away, and never touches the file on its packet path. A
-//! thread writes copies into the file and has only CPU time that nobody else wants. Whatever others do to the
-//! file, a write fails at the worst; it is tried again.
+//! The node works on private memory that no other process can take away. The packet path never touches the
+//! file. A thread with idle priority writes copies into the file. Whatever other processes do to the file, at
+//! worst a write fails; the thread then tries again.
 //!
-//! The file begins with [`HEAD`] bytes whose first words are those of [`word`]; two places for copies follow. Copy number n
-//! is written to place n modulo 2, and then the head says so. So the copy that the head names stays as it is until
-//! another one is complete, also when the node is killed in the middle of a write, and a mark over all of it tells
-//! a reader whether he got it whole.
+//! The file begins with [`HEAD`] bytes, starting with the words of [`word`]. Two places for copies follow.
+//! Copy number n is written to place n modulo 2; then the head names it. The named copy therefore stays
+//! intact until the next one is complete, even if the node is killed during a write. A mark over the whole
+//! copy shows a reader whether it is consistent.
 
 use std::fs::File;
 use std::io;
@@ -27,20 +27,20 @@ use super::files::{self, NameLock, Scratch};
 use super::region::Region;
 use crate::outage::Outage;
 
-/// "WEDJAT" and the sign that the writer was little-endian.
+/// "WEDJAT", and a suffix for a little-endian writer.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
-/// Version of the file's layout; any change of [`super::layout`] or of the head raises its upper half, and one of the counters
-/// changes the lower.
+/// Version of the file's layout. Each change of [`super::layout`] or of the head raises its upper half; a
+/// change of the counters changes its lower half.
 pub const VERSION: u64 = 12 << 32 | super::counters::TABLE as u64;
-/// Bytes before the first copy.
+/// Number of bytes before the first copy.
 pub const HEAD: usize = 4096;
-/// What a copy's place is a multiple of.
+/// Alignment of the copies' places.
 const PAGE: usize = 4096;
-/// Most bytes of a copy; the largest configuration needs less.
+/// Maximum size of a copy in bytes; the largest configuration needs less.
 const LEN_MAX: u64 = 256 << 20;
-/// Between two copies of a mebibyte or less; a larger state is copied less often.
+/// Time between two copies of at most 1 MiB. A larger state is copied less often.
 pub const PERIOD: Duration = Duration::from_millis(50);
-/// A reader that was overtaken tries so often; a copy takes him a small part of [`PERIOD`].
+/// Number of attempts of a reader that was overtaken. A copy takes it a small part of [`PERIOD`].
 const TRIES: usize = 100;
 
 /// Numbers of the head's words, of 64 bits each.
@@ -49,37 +49,37 @@ pub mod word {
     pub const MAGIC: usize = 0;
     /// [`super::VERSION`].
     pub const VERSION: usize = 1;
-    /// Bytes of a copy.
+    /// Size of a copy in bytes.
     pub const LEN: usize = 2;
     /// Number of the newest copy.
     pub const NUMBER: usize = 3;
-    /// Its mark.
+    /// Mark of the newest copy.
     pub const MARK: usize = 4;
-    /// How many words.
+    /// Number of words.
     pub const COUNT: usize = 5;
 }
 
-/// Why there is no copy to be read.
+/// Reason why no copy can be read.
 #[derive(Debug)]
-pub enum Unreadable {
-    /// The system refused.
+pub enum CopyError {
+    /// System error.
     Io(io::Error),
-    /// It is no state file.
+    /// Not a state file.
     Foreign,
-    /// It was written by this other version.
+    /// Written by this other version.
     Version(u64),
-    /// What is wrong with it.
+    /// Damaged file, with a description of the fault.
     Damaged(String),
 }
 
-/// A number that is another one, all but certainly, when anything of the copy is.
+/// Returns a checksum of a copy. It differs, almost certainly, if any word of the copy differs.
 fn mark(number: u64, words: impl Iterator<Item = u64>) -> u64 {
-    // FNV-1a by words; each step is one to one, so a change of one word always shows.
+    // FNV-1a by words. Each step is one to one, so a change of one word always shows.
     let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
     words.fold(step(0xcbf2_9ce4_8422_2325, number), step)
 }
 
-/// Changes words of the newest copy in a state file's bytes, and makes its mark right again.
+/// Changes words of the newest copy in a state file's bytes, and updates its mark.
 #[cfg(test)]
 pub fn change_words(file: &mut [u8], change: impl FnOnce(&mut [u64])) {
     let head = |at: usize| word_of(&file[8 * at..8 * at + 8]);
@@ -101,24 +101,24 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Where copy `number` lies.
+/// Returns the offset of copy `number`.
 fn place(number: u64, len: u64) -> u64 {
     HEAD as u64 + (number & 1) * len.next_multiple_of(PAGE as u64)
 }
 
-/// Bytes of a file for copies of `len` bytes.
+/// Returns the size in bytes of a file for copies of `len` bytes.
 fn file_len(len: u64) -> u64 {
     place(1, len) + len.next_multiple_of(PAGE as u64)
 }
 
-/// The newest copy in a file, read with `read_at`, which fills a buffer from a place on.
+/// Returns the newest copy in a file of `found` bytes. `read_at` fills a buffer from an offset on.
 ///
 /// # Errors
-/// Why there is none.
+/// If there is no readable copy.
 pub fn newest(
     found: u64,
     read_at: impl Fn(&mut [u8], u64) -> io::Result<()>,
-) -> Result<Arc<Region>, Unreadable> {
+) -> Result<Arc<Region>, CopyError> {
     let head = || {
         let mut bytes = [0; 8 * word::COUNT];
         let len = bytes.len().min(usize::try_from(found).unwrap_or(usize::MAX)) & !7;
@@ -126,10 +126,8 @@ pub fn newest(
         let mut words = [0; word::COUNT];
         words.iter_mut().zip(bytes.chunks(8)).for_each(|(word, bytes)| *word = word_of(bytes));
         match words {
-            [magic, ..] if magic != MAGIC => Err(Unreadable::Foreign),
-            [_, version, ..] if version != VERSION && len >= 16 => {
-                Err(Unreadable::Version(version))
-            }
+            [magic, ..] if magic != MAGIC => Err(CopyError::Foreign),
+            [_, version, ..] if version != VERSION && len >= 16 => Err(CopyError::Version(version)),
             words => Ok(words),
         }
     };
@@ -138,7 +136,7 @@ pub fn newest(
         let [_, _, len, number, expected] = words;
         if len > LEN_MAX || found < file_len(len) {
             let text = format!("{found} bytes long, with copies of {len}");
-            return Err(Unreadable::Damaged(text));
+            return Err(CopyError::Damaged(text));
         }
         let mut bytes = vec![0; len as usize];
         read_at(&mut bytes, place(number, len)).map_err(unreadable)?;
@@ -152,21 +150,21 @@ pub fn newest(
         }
         let now = head()?;
         if now == words {
-            return Err(Unreadable::Damaged("its check sum is wrong".to_owned()));
+            return Err(CopyError::Damaged("its check sum is wrong".to_owned()));
         }
-        words = now; // the owner has written another one meanwhile
+        words = now; // meanwhile the owner has written a new copy
     }
-    Err(Unreadable::Damaged("it changed whenever it was read".to_owned()))
+    Err(CopyError::Damaged("it changed whenever it was read".to_owned()))
 }
 
-fn unreadable(error: io::Error) -> Unreadable {
+fn unreadable(error: io::Error) -> CopyError {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => Unreadable::Damaged("it ends too early".to_owned()),
-        _ => Unreadable::Io(error),
+        io::ErrorKind::UnexpectedEof => CopyError::Damaged("it ends too early".to_owned()),
+        _ => CopyError::Io(error),
     }
 }
 
-/// Writes a region into a file for as long as it lives, and once more at its end.
+/// Writer of a region's copies into a file, until it is dropped. Writes a last copy then.
 #[derive(Debug)]
 pub struct Publisher {
     shared: Arc<Shared>,
@@ -186,17 +184,17 @@ struct Shared {
 struct Copies {
     file: File,
     number: u64,
-    /// What the last copy became in the file.
+    /// Content of the last copy in the file.
     written: Vec<u8>,
     outage: Outage,
 }
 
 impl Publisher {
-    /// Makes the file at `path`, in the place of what lies there, writes the first copy into it and goes on doing so.
-    /// All the space that it needs is taken at once. `group` may read it.
+    /// Creates the file at `path`, replaces any previous one, writes the first copy and starts the thread
+    /// that writes the next ones. Reserves all the space of the file at once. `group` may read it.
     ///
     /// # Errors
-    /// Those of the system.
+    /// If a system call fails.
     pub fn new(
         path: &Path,
         group: Option<u32>,
@@ -210,7 +208,7 @@ impl Publisher {
         files::within_limits(|| {
             let len = file_len(region.len() as u64);
             match rustix::fs::fallocate(scratch.item(), FallocateFlags::empty(), 0, len) {
-                // Some file systems only give space to what is written.
+                // Some file systems reserve space only by writing.
                 Err(Errno::OPNOTSUPP) => scratch.item().write_all_at(&vec![0; len as usize], 0)?,
                 reserved => reserved?,
             }
@@ -225,19 +223,19 @@ impl Publisher {
         });
         let thread = std::thread::Builder::new().name("wedjat-state".to_owned()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.go_on()
+            move || shared.resume()
         })?;
         Ok(Self { shared, thread: Some(thread), lock })
     }
 
-    /// Runs `change` while no copy is made: a copy has all that it changes, or nothing of it.
+    /// Runs `change` between two copies: a copy has all of its changes, or none.
     pub fn between_copies(&self, change: impl FnOnce()) {
         let _copies = self.shared.copies.lock().unwrap_or_else(PoisonError::into_inner);
         change();
     }
 
-    /// Writes a copy now. In a child that was forked since it was made, nothing is written: the file shows what its parent
-    /// does.
+    /// Writes a copy now. Does nothing in a child that was forked since the start: the file shows the
+    /// parent's state.
     pub fn publish(&self) {
         if self.lock.is_own() {
             self.shared.publish();
@@ -246,7 +244,7 @@ impl Publisher {
 }
 
 impl Shared {
-    fn go_on(&self) {
+    fn resume(&self) {
         files::block_signals();
         files::yield_to_all();
         let mebibytes = self.region.len().div_ceil(1 << 20) as u32;
@@ -279,13 +277,13 @@ impl Copies {
         let (number, len) = (self.number.wrapping_add(1), region.len() as u64);
         let at = place(number, len);
         region.write_to(&self.file, at)?;
-        // The words may have changed while they were written, so the mark is made of what the file has.
+        // The words may have changed during the write, so the mark covers the content of the file.
         self.file.read_exact_at(&mut self.written, at)?;
         let mark = mark(number, self.written.chunks(8).map(word_of));
         let head = [MAGIC, VERSION, len, number, mark].map(u64::to_le_bytes);
         self.file.write_all_at(head.as_flattened(), 0)?;
         if self.file.metadata()?.len() < file_len(len) {
-            self.file.set_len(file_len(len))?; // others have shortened it
+            self.file.set_len(file_len(len))?; // another process has shortened it
         }
         self.number = number;
         Ok(())
@@ -296,7 +294,7 @@ impl Drop for Publisher {
     fn drop(&mut self) {
         let thread = self.thread.take();
         if !self.lock.is_own() {
-            // In a child of fork() there is no such thread, and nobody to wait for.
+            // A child of fork() has no such thread to wait for.
             std::mem::forget(thread);
             return;
         }

@@ -1,4 +1,4 @@
-//! A piece of memory, of this process or shared with others, cut into slices of atomic words.
+//! Memory region, private or shared with other processes, divided into slices of atomic words.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use memmap2::{MmapMut, MmapOptions};
 use rustix::fs::SealFlags;
 
-/// What sections start at a multiple of: two cache lines, since neighbouring lines are fetched in pairs.
+/// Alignment of sections: two cache lines, because processors fetch neighbouring lines in pairs.
 pub const ALIGN: usize = 128;
 
 #[derive(Clone, Copy)]
@@ -24,24 +24,25 @@ enum Backing {
     Shared(MmapMut),
 }
 
-/// Without these seals another process could take mapped memory away, and touching it would end this one.
+/// Without these seals another process could shrink the mapped memory. An access would then kill this
+/// process.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Memory shared by everything that holds a [`Slice`] of it.
+/// Memory shared by all its [`Slice`]s.
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
     backing: Backing,
 }
 
-// SAFETY: the region's bytes are reached only through slices of atomics, which any thread may use;
-// the backing owns the memory and frees it wherever the last slice is dropped.
+// SAFETY: the region's bytes are reached only through slices of atomics, which any thread may use. The
+// backing owns the memory and frees it on any thread that drops the last slice.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Zeroed memory of this process.
+    /// Allocates zeroed memory of this process.
     #[must_use]
     pub fn heap(len: usize) -> Arc<Self> {
         let mut lines = vec![Line([0; ALIGN]); len.div_ceil(ALIGN)];
@@ -49,11 +50,11 @@ impl Region {
         Arc::new(Self { base, len, backing: Backing::Heap(lines) })
     }
 
-    /// The first `len` bytes of anonymous memory that other processes may have mapped, too. All its pages are there at
-    /// once, and are kept there if this process may lock so much.
+    /// Maps the first `len` bytes of anonymous memory, which other processes may also map. All its pages are
+    /// allocated at once. They stay in memory if this process may lock that much.
     ///
     /// # Errors
-    /// When somebody could still shorten it, when it is shorter than that, or those of `mmap`.
+    /// If another process could still shorten it, if it is shorter than `len`, or if `mmap` fails.
     pub fn shared(memory: &File, len: usize) -> io::Result<Arc<Self>> {
         let invalid = |text| io::Error::new(io::ErrorKind::InvalidData, text);
         let seals = rustix::fs::fcntl_get_seals(memory).unwrap_or(SealFlags::empty());
@@ -63,60 +64,61 @@ impl Region {
         if memory.metadata()?.len() < len as u64 {
             return Err(invalid("its memory is shorter than it should be"));
         }
-        // SAFETY: other processes may write the memory, and every access is through atomics; its seals keep everybody
-        // from shortening it.
+        // SAFETY: other processes may write the memory, and every access is through atomics. Its seals keep
+        // every process from shortening it.
         let mut map = unsafe { MmapOptions::new().len(len).populate().map_mut(memory)? };
-        let _ = map.lock(); // may be more than this process may lock
+        let _ = map.lock(); // fails above the process's limit on locked memory
         let base = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
         Ok(Arc::new(Self { base, len, backing: Backing::Shared(map) }))
     }
 
-    /// The first `len` bytes of a file that nobody but this user may write or read. A process that shortened it meanwhile would
-    /// end those that have it mapped, so this is for what a user's own tools share, and for no node that others rely on.
+    /// Maps the first `len` bytes of a file that only this user may read or write. A process that shortened
+    /// the file would kill those that map it. Use it between a user's own tools, never for a node that other
+    /// users rely on.
     ///
     /// # Errors
-    /// When others have rights to it, or those of `mmap`.
+    /// If other users have rights to it, or if `mmap` fails.
     pub fn own_file(file: &File, len: usize) -> io::Result<Arc<Self>> {
         let stat = rustix::fs::fstat(file)?;
         if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             let text = "it belongs to another user or is open to others";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        // SAFETY: other processes may write the file, and every access is through atomics; only this user's could shorten it,
-        // and none of this project's does.
+        // SAFETY: other processes may write the file, and every access is through atomics. Only processes of
+        // this user could shorten it, and none of this project does.
         let mut map = unsafe { MmapOptions::new().len(len).map_mut(file)? };
         let base = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
         Ok(Arc::new(Self { base, len, backing: Backing::Shared(map) }))
     }
 
-    /// Bytes of it all.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Where it begins in this process's memory.
+    /// Returns the start address in this process.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base.addr().get()
     }
 
-    /// There is none of it.
+    /// Returns true if the region is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Writes it all into a file, from byte `at` on. Others may write it meanwhile: each word is written as it was at some
-    /// moment of the call.
+    /// Writes the whole region into a file, from byte `at` on. Other threads may write the region meanwhile:
+    /// each word is written with a value from some moment of the call.
     ///
     /// # Errors
-    /// Those of `pwrite`; some of it may have been written.
+    /// If `pwrite` fails. A part may have been written.
     pub fn write_to(&self, file: &File, at: u64) -> io::Result<()> {
         let mut done = 0;
         while done < self.len {
-            // SAFETY: the bytes are the region's. They may change meanwhile, so no reference is made to them: the kernel
-            // reads them, as another process would.
+            // SAFETY: the bytes are the region's. They may change meanwhile, so no reference to them exists:
+            // the kernel reads them, like another process.
             let written = unsafe {
                 let from = self.base.as_ptr().add(done).cast();
                 libc::pwrite(file.as_raw_fd(), from, self.len - done, at as i64 + done as i64)
@@ -133,12 +135,12 @@ impl Region {
         Ok(())
     }
 
-    /// `len` words at byte offset `at`.
+    /// Returns `len` words at byte offset `at`.
     ///
     /// # Panics
-    /// When the words don't lie within the region or `at` is not aligned for them.
+    /// If the words don't lie within the region or `at` is not aligned for them.
     #[must_use]
-    pub fn slice<T: Word>(self: &Arc<Self>, at: usize, len: usize) -> Slice<T> {
+    pub fn slice<T: Pod>(self: &Arc<Self>, at: usize, len: usize) -> Slice<T> {
         let bytes = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(at));
         assert!(bytes.is_some_and(|end| end <= self.len), "slice beyond its region");
         assert!(at.is_multiple_of(align_of::<T>()), "slice not aligned");
@@ -162,56 +164,56 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
-/// The atomic integers and structs of nothing else, for which every bit pattern is a value and shared writing
-/// is sound.
-pub trait Word: sealed::Sealed + Sync {}
+/// Atomic integers, and structs of atomic integers. Every bit pattern is a valid value, and shared writing is
+/// sound.
+pub trait Pod: sealed::Sealed + Sync {}
 impl sealed::Sealed for AtomicU16 {}
 impl sealed::Sealed for AtomicU32 {}
 impl sealed::Sealed for AtomicU64 {}
-impl Word for AtomicU16 {}
-impl Word for AtomicU32 {}
-impl Word for AtomicU64 {}
+impl Pod for AtomicU16 {}
+impl Pod for AtomicU32 {}
+impl Pod for AtomicU64 {}
 
-/// Words of a region, which it keeps alive.
-pub struct Slice<T: Word> {
+/// Words of a region. Keeps the region alive.
+pub struct Slice<T: Pod> {
     words: NonNull<T>,
     len: usize,
     _region: Arc<Region>,
 }
 
-impl<T: Word> Clone for Slice<T> {
+impl<T: Pod> Clone for Slice<T> {
     fn clone(&self) -> Self {
         Self { words: self.words, len: self.len, _region: Arc::clone(&self._region) }
     }
 }
 
-// SAFETY: a slice gives out only shared references to atomics, and holds its region alive.
-unsafe impl<T: Word> Send for Slice<T> {}
+// SAFETY: a slice gives out only shared references to atomics, and keeps its region alive.
+unsafe impl<T: Pod> Send for Slice<T> {}
 // SAFETY: as above.
-unsafe impl<T: Word> Sync for Slice<T> {}
+unsafe impl<T: Pod> Sync for Slice<T> {}
 
-impl<T: Word> Deref for Slice<T> {
+impl<T: Pod> Deref for Slice<T> {
     type Target = [T];
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `Region::slice` checked bounds and alignment, the region is alive as long as this
-        // slice, and memory of atomics may be written by others while it is shared.
+        // SAFETY: `Region::slice` checked bounds and alignment. The region lives as long as this slice. Other
+        // threads and processes may write memory of atomics while it is shared.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
     }
 }
 
-impl<T: Word> std::fmt::Debug for Slice<T> {
+impl<T: Pod> std::fmt::Debug for Slice<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Slice<{}>({})", std::any::type_name::<T>(), self.len)
     }
 }
 
-/// Has `make` take memory on a NUMA node, as far as it touches it: what this thread touches first meanwhile lies there while the
-/// node has room, else elsewhere.
+/// Runs `make` with memory preferred on a NUMA node. Memory first touched by this thread meanwhile lies on
+/// that node. It lies elsewhere if the node has no room.
 ///
 /// # Errors
-/// When the system has no such node, or does not let the process choose.
+/// If the system has no such node, or does not let the process choose.
 pub fn on_numa_node<T>(node: u32, make: impl FnOnce() -> T) -> io::Result<T> {
     const PREFERRED: libc::c_int = 1;
     const NODES_MAX: u32 = 1024;
@@ -224,14 +226,14 @@ pub fn on_numa_node<T>(node: u32, make: impl FnOnce() -> T) -> io::Result<T> {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let set = |policy: libc::c_int, nodes: &Nodes| {
-        // SAFETY: the nodes are as many bits as told, one of which the kernel does not look at.
+        // SAFETY: `nodes` has as many bits as given; the kernel does not read the last one.
         call(unsafe {
             libc::syscall(libc::SYS_set_mempolicy, policy, nodes.as_ptr(), NODES_MAX + 1)
         })
     };
     let (mut before, mut before_nodes): (libc::c_int, Nodes) = (0, [0; _]);
     let (address, flags) = (std::ptr::null_mut::<libc::c_void>(), 0);
-    // SAFETY: the kernel writes a number and as many bits as told.
+    // SAFETY: the kernel writes a number and as many bits as given.
     call(unsafe {
         let (policy, nodes) = (&raw mut before, before_nodes.as_mut_ptr());
         libc::syscall(libc::SYS_get_mempolicy, policy, nodes, NODES_MAX, address, flags)
@@ -252,7 +254,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn slices_keep_their_region_alive_and_do_not_overlap() {
+    fn slices_keep_their_region_and_never_overlap() {
         let region = Region::heap(1000);
         let first = region.slice::<AtomicU64>(0, 4);
         let second = region.slice::<AtomicU32>(32, 2);
@@ -276,7 +278,7 @@ mod tests {
 
     #[cfg(not(miri))]
     #[test]
-    fn only_memory_that_nobody_can_take_away_is_shared() {
+    fn only_sealed_memory_is_shared() {
         use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
 
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

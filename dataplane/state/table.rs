@@ -1,4 +1,4 @@
-//! The whole state of a node: created by the node, which may publish it in a file for anybody to read.
+//! Complete state of a node. The node creates it and may publish it in a file.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use serde::Serialize;
 
-use super::counters::{self, Counter, Counters, Pause};
+use super::counters::{self, Counter, Counters, Stall};
 use super::exchange::Exchange;
-use super::files::{Found, NameError, NameLock, advice};
+use super::files::{ExistingFile, NameError, NameLock, advice};
 use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
 use super::member::{Load, Member, Presence};
 use super::neighbour::Neighbours;
 use super::nodes::{Nodes, PeersSnapshot};
-use super::publish::{self, MAGIC, Publisher, Unreadable, VERSION};
+use super::publish::{self, CopyError, MAGIC, Publisher, VERSION};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
 use super::view::View;
-use super::words::Own;
+use super::words::LocalState;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
 use crate::wire::task::NO_MEMBER;
 
@@ -44,44 +44,44 @@ mod word {
     pub const NODES: usize = 13;
 }
 
-/// Why a state file can't be used.
+/// Reason why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The system refused.
+    /// System error.
     #[error("state file {path}: {error}{}", advice(error))]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// There is no such file.
+    /// No file at the path.
     #[error(
         "state file {path}: there is none; start the leaf or agent first, or name the `state` of its configuration"
     )]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another node runs on it.
+    /// In use by another node.
     #[error(
         "state file {path}: in use by another running leaf or agent{}; stop that one or set another `state`",
         pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Who uses it, if that can be read.
+        /// Process that uses it, if readable.
         pid: Option<u64>,
     },
-    /// Something else lies there.
+    /// Not a state file.
     #[error(
         "state file {path}: not a wedjat state file but {found}; it is left alone, name another file"
     )]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What lies there.
+        /// Kind and owner of the file found.
         found: String,
     },
     /// Written by another version.
@@ -89,17 +89,17 @@ pub enum StateError {
         "state file {path}: layout version {found:x}, this program reads version {VERSION:x}; use the `wedjat` that wrote it"
     )]
     Version {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u64,
     },
-    /// Too short, or its header contradicts itself.
+    /// Too short, or with a contradictory header.
     #[error("state file {path}: damaged ({reason}); restart the leaf or agent that owns it")]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the fault.
         reason: String,
     },
 }
@@ -114,7 +114,7 @@ pub struct WorkerSpec {
 }
 
 impl WorkerSpec {
-    /// A place that nobody has.
+    /// A free place.
     pub const NOBODY: Self = Self { id: NO_MEMBER, server: u16::MAX };
 
     fn to_word(self) -> u64 {
@@ -131,52 +131,52 @@ impl WorkerSpec {
 pub struct PoolSpec {
     /// Pool id on the wire.
     pub id: u16,
-    /// Its policy's name.
+    /// Name of its policy.
     pub policy: String,
-    /// Who has its places, in order.
+    /// Workers of its places, in order.
     pub workers: Vec<WorkerSpec>,
 }
 
-/// How much there may be while the node runs, where that is more than there is at its start.
+/// Maximum sizes during the node's run, if larger than those at its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Pools.
+    /// Number of pools.
     pub pools: usize,
-    /// Worker servers.
+    /// Number of worker servers.
     pub servers: usize,
-    /// Workers of each pool.
+    /// Number of workers of each pool.
     pub workers: usize,
 }
 
-/// What a state names from one epoch on. Everything has the same place for as long as it is there; places without are free.
+/// Entries of a state from one epoch on. Each entry keeps its place while it exists; `None` is a free place.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     /// Number of this membership.
     pub epoch: u64,
-    /// Servers' addresses.
+    /// Addresses of the servers.
     pub servers: Vec<Option<IpAddr>>,
     /// Pools.
     pub pools: Vec<Option<PoolSpec>>,
 }
 
-/// The id's word of a pool's place that is free.
+/// Id word of a free pool's place.
 const NO_POOL: u64 = u64::MAX;
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// A leaf.
     #[default]
     Leaf,
-    /// A host's agent.
+    /// Agent of a host.
     Agent,
     /// A spine.
     Spine,
 }
 
 impl Role {
-    /// For people.
+    /// Returns the name for output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -195,36 +195,36 @@ impl Role {
     }
 }
 
-/// Everything a new state says of its node.
+/// Properties of a node for a new state.
 #[derive(Clone, Debug, Default)]
 pub struct Spec {
-    /// What the node is.
+    /// Kind of the node.
     pub role: Role,
-    /// Its id.
+    /// Id of the node.
     pub node: u16,
-    /// Dispatcher cores.
+    /// Number of dispatcher cores.
     pub cores: usize,
-    /// Ports with neighbours.
+    /// Number of ports with neighbours.
     pub ports: usize,
-    /// Servers' addresses.
+    /// Addresses of the servers.
     pub servers: Vec<IpAddr>,
-    /// Spines that a leaf has.
+    /// Number of a leaf's spines.
     pub spines: usize,
-    /// Nodes of an agent's rack without a leaf, itself among them.
+    /// Number of nodes of an agent's rack without a leaf, including itself.
     pub peers: usize,
     /// Pools.
     pub pools: Vec<PoolSpec>,
-    /// How many of these there may be later.
+    /// Maximum numbers of pools, servers and workers later.
     pub limits: Limits,
-    /// Ticks a second of the node's clock.
+    /// Ticks per second of the node's clock.
     pub ticks_hz: u64,
     /// Seed of the node's random streams.
     pub seed: u64,
-    /// A group that may read the state file; its owner alone when none.
+    /// Group that may read the state file; `None` for its owner only.
     pub group: Option<u32>,
 }
 
-/// A node's state, as its owner sees it.
+/// State of a node, for its owner.
 #[derive(Debug)]
 pub struct Table {
     region: Arc<Region>,
@@ -234,7 +234,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A state that nobody else can read.
+    /// Creates a state that no other process can read.
     #[must_use]
     pub fn heap(spec: &Spec) -> Self {
         let shape = shape(spec);
@@ -246,15 +246,15 @@ impl Table {
         table
     }
 
-    /// A state that is published in the file at `path`, which others may read, for as long as this lives: see
-    /// [`publish`]. A file left by a node that no longer runs is replaced; the new one takes its place when it is complete,
-    /// so readers never see half of it.
+    /// Creates a state, and publishes it in the file at `path` for its lifetime: see [`publish`]. Replaces
+    /// the file of a node that no longer runs. The new file takes its place when it is complete, so readers
+    /// never see a part of it.
     ///
     /// # Errors
-    /// When another node runs on the file, when something else lies there, or when the system refuses.
+    /// If another node uses the file, if the path holds something else, or if a system call fails.
     pub fn create(path: &Path, spec: &Spec) -> Result<Self, StateError> {
         let io = |error| StateError::Io { path: path.to_owned(), error };
-        check_replaceable(path)?; // also where nothing can be made beside it
+        check_replaceable(path)?; // also for a folder that takes no new file
         let lock = NameLock::take(path).map_err(|error| taken(path, error))?;
         check_replaceable(path)?;
         let mut table = Self::heap(spec);
@@ -263,7 +263,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Writes the state into its file now, if it has one; it is written every now and then anyway.
+    /// Writes the state into its file now, if it has one. The state is also written periodically.
     pub fn publish(&self) {
         self.publisher.iter().for_each(Publisher::publish);
     }
@@ -298,11 +298,12 @@ impl Table {
         });
     }
 
-    /// Names what is there from another epoch on, at once for all readers. Members whose places were free are configured from
-    /// now on and have reported nothing; those of places that are free now are absent. No core may choose either meanwhile.
+    /// Sets the entries from another epoch on, at once for all readers. Members in formerly free places are
+    /// then configured, without a report. Members of places that become free are absent. No core may choose
+    /// any of these members meanwhile.
     ///
     /// # Panics
-    /// When there are more entries than places.
+    /// If there are more entries than places.
     pub fn change(&self, entries: &Entries) {
         match &self.publisher {
             Some(publisher) => publisher.between_copies(|| self.write(entries)),
@@ -351,8 +352,8 @@ impl Table {
         }
     }
 
-    /// The sections' names and their addresses in this process, for those who watch who reads and writes what: see
-    /// [`Layout::sections`].
+    /// Returns the sections' names and their addresses in this process, for tools that trace memory accesses:
+    /// see [`Layout::sections`].
     #[must_use]
     pub fn sections(&self) -> Vec<(&'static str, Range<usize>)> {
         let base = self.region.address();
@@ -360,7 +361,7 @@ impl Table {
         sections.map(|(name, bytes)| (name, base + bytes.start..base + bytes.end)).collect()
     }
 
-    /// How much there may be.
+    /// Returns the maximum sizes.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
@@ -370,45 +371,46 @@ impl Table {
         }
     }
 
-    /// Dispatcher cores.
+    /// Returns the number of dispatcher cores.
     #[must_use]
     pub fn cores(&self) -> usize {
         self.layout.cores.len()
     }
 
-    /// Ticks a second of the node's clock.
+    /// Returns the ticks per second of the node's clock.
     #[must_use]
     pub fn ticks_hz(&self) -> u64 {
         self.header[word::TICKS_HZ].load(Relaxed)
     }
 
-    /// Seed of the node's random streams.
+    /// Returns the seed of the node's random streams.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.header[word::SEED].load(Relaxed)
     }
 
-    /// Tasks of a pool that wait on a core, as last noted.
+    /// Returns the published number of a pool's tasks that wait on a core.
     #[must_use]
     pub fn queued(&self, core: usize, pool: usize) -> u64 {
         queued(&self.region, &self.layout, core, pool)
     }
 
-    /// Tasks sent to a pool's member and not answered, over all cores. Each counts by itself: what is read while they work may
-    /// be a task off.
+    /// Returns the number of tasks outstanding at a pool's member, over all cores. Each core counts for
+    /// itself, so a value read while they work may be one task off.
     #[must_use]
     pub fn outstanding(&self, pool: usize, member: Member) -> i64 {
         let at = self.layout.pools[pool].first_member + member.index();
         outstanding(&self.region, &self.layout, at)
     }
 
-    /// Number of the membership that the state names.
+    /// Returns the number of the state's membership.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.header[word::EPOCH].load(Relaxed)
     }
 
-    /// What a reader of the state file would see now. It may be a few packets off, and it is of one epoch while nobody changes it.
+    /// Returns the state as a reader of the state file would see it now. It may be a few packets off. It is
+    /// of one epoch unless a change is under way.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::read(&self.region, &self.layout)
@@ -418,31 +420,31 @@ impl Table {
         self.region.slice(self.layout.pool_entry(pool), POOL_WORDS)
     }
 
-    /// `core`'s view of `pool` (an index, not an id).
+    /// Returns `core`'s view of `pool` (an index, not an id).
     #[must_use]
     pub fn view(&self, core: usize, pool: usize) -> View {
         View::new(&self.region, &self.layout, core, pool)
     }
 
-    /// What `core` tells the others and hears from them; none where it is the only one.
+    /// Returns `core`'s exchange with remote cores; `None` on a node with one core.
     #[must_use]
     pub fn exchange(&self, core: usize) -> Option<Exchange> {
         (self.cores() > 1).then(|| Exchange::new(&self.region, &self.layout, core))
     }
 
-    /// `core`'s counters.
+    /// Returns `core`'s counters.
     #[must_use]
     pub fn counters(&self, core: usize) -> Counters {
         Counters::new(self.region.slice(self.layout.cores[core].counters, counters::WORDS))
     }
 
-    /// What an agent shows of its rack without a leaf, where it is in one.
+    /// Returns the nodes of an agent's rack without a leaf, if it is in one.
     #[must_use]
     pub fn peers(&self) -> Option<Nodes> {
         nodes_of(&self.region, &self.layout, &self.header)
     }
 
-    /// The neighbours, shared by all cores.
+    /// Returns the neighbours, which all cores share.
     #[must_use]
     pub fn neighbours(&self) -> Neighbours {
         neighbours_of(&self.region, &self.layout, &self.header)
@@ -451,7 +453,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        self.header[word::RUNNING].store(0, Relaxed); // the last copy says so
+        self.header[word::RUNNING].store(0, Relaxed); // for the last copy
     }
 }
 
@@ -489,7 +491,7 @@ fn unix_seconds() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// Why the name of a state file can't be had.
+/// Converts the error of a claimed path.
 fn taken(path: &Path, error: NameError) -> StateError {
     match error {
         NameError::Held(pid) => StateError::InUse { path: path.to_owned(), pid },
@@ -498,22 +500,22 @@ fn taken(path: &Path, error: NameError) -> StateError {
     }
 }
 
-/// Makes sure that a node could make its state file at `path` now, as far as that shows without making anything.
+/// Checks that a node could create its state file at `path` now. Creates nothing, so the check is incomplete.
 ///
 /// # Errors
-/// Those that [`Table::create`] would have.
+/// If [`Table::create`] would fail.
 pub fn check_free(path: &Path) -> Result<(), StateError> {
     check_replaceable(path)?;
     NameLock::look(path).map_err(|error| taken(path, error))
 }
 
-/// Makes sure that nothing lies at `path` but a state file of this user or root that may be replaced.
+/// Checks that `path` holds nothing except a state file of this user or root that may be replaced.
 ///
 /// # Errors
-/// When something else does.
+/// If it holds something else.
 pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
     let io = |error| StateError::Io { path: path.to_owned(), error };
-    let Some(found) = Found::at(path).map_err(io)? else {
+    let Some(found) = ExistingFile::at(path).map_err(io)? else {
         return Ok(());
     };
     let foreign = |found| Err(StateError::Foreign { path: path.to_owned(), found });
@@ -534,38 +536,38 @@ pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
     Ok(())
 }
 
-/// A state file's newest copy of its node's state. The node ran on while it was made: each number is whole, but two numbers
-/// may be a few packets apart.
+/// Newest copy of a node's state in its state file. The node ran on during the copy: each number is whole,
+/// but two numbers may be a few packets apart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
-    /// What the node is.
+    /// Kind of the node.
     pub role: Role,
-    /// Its id.
+    /// Id of the node.
     pub node: u16,
-    /// Its process.
+    /// Number of its process.
     pub pid: u64,
-    /// It has not ended in an orderly way.
+    /// True until the node ends in an orderly way.
     pub running: bool,
-    /// When it started, seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub started: u64,
     /// Seed of its random streams.
     pub seed: u64,
-    /// Ticks a second of its clock.
+    /// Ticks per second of its clock.
     pub ticks_hz: u64,
-    /// Number of the membership that is told of here: 1 at the start, one more with each change.
+    /// Number of the membership: 1 at the start, one more after each change.
     pub epoch: u64,
-    /// Its pools.
+    /// Pools of the node.
     pub pools: Vec<PoolSnapshot>,
-    /// Its dispatcher cores.
+    /// Dispatcher cores of the node.
     pub cores: Vec<CoreSnapshot>,
     /// Hosts on its networks.
     pub neighbours: Vec<NeighbourSnapshot>,
-    /// Indices of its ports without a link; the interface of such a port may be removed.
+    /// Indices of its ports without a link. The interface of such a port may be removed.
     pub ports_without_link: Vec<usize>,
-    /// The rack without a leaf that an agent is a node of.
+    /// Rack without a leaf, with the agent as one of its nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersSnapshot>,
-    /// The agent on a leaf's core.
+    /// Agent on a leaf's core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Box<Snapshot>>,
 }
@@ -575,96 +577,97 @@ pub struct Snapshot {
 pub struct PoolSnapshot {
     /// Pool id on the wire.
     pub id: u16,
-    /// Its policy.
+    /// Name of its policy.
     pub policy: String,
-    /// Its members in order.
+    /// Members in order.
     pub members: Vec<MemberSnapshot>,
-    /// For each core, the worker ids on its idle list in order.
+    /// Worker ids on the idle list of each core, in order.
     pub idle: Vec<Vec<u16>>,
-    /// Worker ids that any of several cores may take: idle ones, or under a bound on tasks once for each free place.
+    /// Worker ids that any of several cores may take: idle workers, or, under a bound on tasks, one entry per
+    /// free place.
     pub idle_for_all: Vec<u16>,
-    /// For each core, tasks that wait for a member.
+    /// Number of tasks of each core that wait for a member.
     pub queued: Vec<u64>,
 }
 
 /// A member in a [`Snapshot`].
 #[derive(Clone, Debug, Serialize)]
 pub struct MemberSnapshot {
-    /// Its index in the pool, which it keeps.
+    /// Constant index of the member in the pool.
     pub member: u16,
     /// Worker id.
     pub worker: u16,
-    /// Its server.
+    /// Address of its server.
     pub server: IpAddr,
-    /// Whether it registered, and is silent.
+    /// Presence of the member: configured, registered, silent, unreachable or unregistered.
     pub presence: Presence,
-    /// Tasks in its last report.
+    /// Number of tasks in its last report.
     pub load: f64,
-    /// For each core, tasks sent since that report.
+    /// Number of tasks sent by each core since that report.
     pub drift: Vec<f64>,
     /// Tasks sent and not answered, over all cores.
     pub outstanding: i64,
-    /// Tasks written off as lost, modulo 2^32.
+    /// Number of tasks written off as lost, modulo 2^32.
     pub lost: u32,
-    /// Reports taken, modulo 2^32.
+    /// Number of reports received, modulo 2^32.
     pub reports: u32,
 }
 
 /// A core in a [`Snapshot`].
 #[derive(Clone, Debug, Serialize)]
 pub struct CoreSnapshot {
-    /// Events counted.
+    /// Counted events.
     pub counters: std::collections::BTreeMap<&'static str, u64>,
-    /// Packets dropped, by reason; reasons that never occurred are left out.
+    /// Numbers of dropped packets by reason, without reasons that never occurred.
     pub drops: std::collections::BTreeMap<&'static str, u64>,
-    /// Times that the core stood still for more than 20 us; on emulated time none.
+    /// Number of pauses of more than 20 us in which the core did not poll; 0 in emulated time.
     pub pauses: u64,
-    /// The newest of them.
+    /// Newest of these pauses.
     #[serde(skip)]
-    pub newest_pauses: Vec<Pause>,
+    pub newest_pauses: Vec<Stall>,
 }
 
 /// A host in a [`Snapshot`].
 #[derive(Clone, Debug, Serialize)]
 pub struct NeighbourSnapshot {
-    /// Index of the port behind which it is.
+    /// Index of the port to its network.
     pub port: usize,
-    /// Its address.
+    /// Address of the host.
     pub address: IpAddr,
-    /// Its MAC address, once known.
+    /// MAC address of the host, once known.
     pub mac: Option<String>,
 }
 
 impl Snapshot {
-    /// Reads the newest copy in the state file at `path`, and in that of the agent on its core if there is one. Its owner may
-    /// be running, and others may do to the file what they like meanwhile.
+    /// Reads the newest copy in the state file at `path`, and in the file of the agent on its core, if any.
+    /// The owner may run meanwhile, and other processes may change the file in any way.
     ///
     /// # Errors
-    /// When it is no state file, of another version, damaged, or can't be read.
+    /// If it is not a state file, of another version, damaged, or unreadable.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         let mut snapshot = open(path)?;
-        // One that an earlier process left is not this leaf's.
+        // The file of an earlier process's agent does not belong to this leaf.
         let own = open(&agents_file(path)).ok().filter(|agent| agent.pid == snapshot.pid);
         snapshot.agent = own.map(Box::new);
         Ok(snapshot)
     }
 
-    /// The newest copy in a state file's bytes.
+    /// Reads the newest copy in a state file's bytes.
     ///
     /// # Errors
-    /// Why there is none.
-    pub fn of(bytes: &[u8]) -> Result<Self, Unreadable> {
+    /// If there is no readable copy.
+    pub fn of(bytes: &[u8]) -> Result<Self, CopyError> {
         let read_at = |into: &mut [u8], at: u64| {
             let from = usize::try_from(at).ok().and_then(|at| bytes.get(at..)?.get(..into.len()));
             into.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
             Ok(())
         };
         let region = publish::newest(bytes.len() as u64, read_at)?;
-        let layout = layout_of(&region).map_err(Unreadable::Damaged)?;
+        let layout = layout_of(&region).map_err(CopyError::Damaged)?;
         Ok(Self::read(&region, &layout))
     }
 
-    /// Cores that have received nothing, see [`super::counters::idle_cores`].
+    /// Returns the cores without received packets, see [`super::counters::idle_cores`].
     #[must_use]
     pub fn idle_cores(&self) -> Vec<usize> {
         let received = |core: &CoreSnapshot| core.counters.get(Counter::RxPackets.name()).copied();
@@ -703,7 +706,7 @@ impl Snapshot {
     }
 }
 
-/// The state file of the agent on a leaf's core, beside the leaf's own.
+/// Returns the path of the state file of the agent on a leaf's core, in the folder of the leaf's own file.
 #[must_use]
 pub fn agents_file(leafs: &Path) -> PathBuf {
     let mut name = leafs.as_os_str().to_owned();
@@ -714,7 +717,7 @@ pub fn agents_file(leafs: &Path) -> PathBuf {
 fn open(path: &Path) -> Result<Snapshot, StateError> {
     let io = |error| StateError::Io { path: path.to_owned(), error };
     let missing = || StateError::Missing { path: path.to_owned() };
-    let found = Found::behind(path).map_err(io)?.ok_or_else(missing)?;
+    let found = ExistingFile::behind(path).map_err(io)?.ok_or_else(missing)?;
     if !found.is_file() {
         return Err(StateError::Foreign { path: path.to_owned(), found: found.describe() });
     }
@@ -723,18 +726,18 @@ fn open(path: &Path) -> Result<Snapshot, StateError> {
     let newest = publish::newest(len, |into, at| file.read_exact_at(into, at));
     let damaged = |reason| StateError::Damaged { path: path.to_owned(), reason };
     let region = newest.map_err(|why| match why {
-        Unreadable::Io(error) => io(error),
-        Unreadable::Foreign => {
+        CopyError::Io(error) => io(error),
+        CopyError::Foreign => {
             StateError::Foreign { path: path.to_owned(), found: "a file of something else".into() }
         }
-        Unreadable::Version(found) => StateError::Version { path: path.to_owned(), found },
-        Unreadable::Damaged(reason) => damaged(reason),
+        CopyError::Version(found) => StateError::Version { path: path.to_owned(), found },
+        CopyError::Damaged(reason) => damaged(reason),
     })?;
     let layout = layout_of(&region).map_err(damaged)?;
     Ok(Snapshot::read(&region, &layout))
 }
 
-/// Where everything lies in a copy, as its header says; or what is wrong with that.
+/// Returns the layout of a copy by its header, or a description of the header's fault.
 fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     let impossible = || "its header names impossible sizes".to_owned();
     if region.len() < Layout::POOL_ENTRIES {
@@ -787,14 +790,14 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
         let count = region.slice::<AtomicU16>(place.count, 1)[0].load(Relaxed);
         let list = region.slice::<AtomicU16>(place.members, members);
         let listed = list.iter().take(usize::from(count));
-        // The owner may change the list while it is read; a member out of range is not shown.
+        // The owner may change the list during the read. A member out of range is left out.
         listed
             .map(|member| usize::from(member.load(Relaxed)))
             .filter(|&member| member < members)
             .map(worker)
             .collect()
     };
-    // One core has none.
+    // A node with one core has none.
     let tokens = (layout.cores.len() > 1).then(|| {
         let words = region.slice(layout.pools[pool].tokens, Tokens::words(members));
         Tokens::new(words, members)
@@ -834,7 +837,9 @@ fn read_member(
     let reported = |core: usize| {
         region.slice::<AtomicU64>(layout.cores[core].reported + 8 * at, 1)[0].load(Relaxed)
     };
-    let own = |core: usize| region.slice::<Own>(layout.cores[core].own + size_of::<Own>() * at, 1);
+    let own = |core: usize| {
+        region.slice::<LocalState>(layout.cores[core].own + size_of::<LocalState>() * at, 1)
+    };
     let drift = |core: usize| {
         let own = &own(core)[0];
         let current = own.since.load(Relaxed) == reported(core);
@@ -842,7 +847,7 @@ fn read_member(
     };
     let cores = 0..layout.cores.len();
     let reports = |core| (reported(core) >> 32) as u32;
-    // The core that heard most of the member knows it best.
+    // The core with the most reports has the best estimate.
     let best = cores.clone().max_by_key(|&core| reports(core)).unwrap_or(0);
     let presence = layout.pools[pool].presence + 4 * member;
     let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
@@ -860,14 +865,16 @@ fn read_member(
     })
 }
 
-/// Tasks of a pool that wait on a core.
+/// Returns the number of a pool's tasks that wait on a core.
 fn queued(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> u64 {
     region.slice::<AtomicU64>(layout.cores[core].queued + 8 * pool, 1)[0].load(Relaxed)
 }
 
-/// Tasks that a member has and has not answered, over all cores; `at` is its index among the members of all pools.
+/// Returns the tasks outstanding at a member, over all cores. `at` is its index among the members of all
+/// pools.
 fn outstanding(region: &Arc<Region>, layout: &Layout, at: usize) -> i64 {
-    let own = |core: &CoreLayout| region.slice::<Own>(core.own + size_of::<Own>() * at, 1);
+    let own =
+        |core: &CoreLayout| region.slice::<LocalState>(core.own + size_of::<LocalState>() * at, 1);
     let outstanding = |core| own(core)[0].outstanding.load(Relaxed);
     i64::from(layout.cores.iter().map(outstanding).fold(0, u32::wrapping_add) as i32)
 }
@@ -937,7 +944,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_on_a_leafs_core_is_read_with_the_leaf() {
+    fn colocated_agent_is_read_with_its_leaf() {
         let (_folder, path, _table) = created();
         assert!(Snapshot::open(&path).unwrap().agent.is_none());
         let beside = agents_file(&path);
@@ -948,14 +955,14 @@ mod tests {
         let read = both.agent.expect("its process is the leaf's");
         assert_eq!((both.role, read.role), (Role::Leaf, Role::Agent));
         assert_eq!(read.cores[0].counters["replies"], 5);
-        // One that an earlier process left is not this leaf's.
+        // The file of an earlier process's agent does not belong to this leaf.
         agent.header[word::PID].fetch_add(1, Relaxed);
         agent.publish();
         assert!(Snapshot::open(&path).unwrap().agent.is_none());
     }
 
     #[test]
-    fn a_second_owner_is_refused_and_a_dead_ones_file_replaced() {
+    fn second_owner_is_refused_dead_owner_replaced() {
         let (_folder, path, table) = created();
         let error = Table::create(&path, &spec()).unwrap_err();
         assert!(
@@ -971,7 +978,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_has_no_folder_is_told_with_what_to_do() {
+    fn missing_file_or_folder_names_the_fix() {
         let folder = tempfile::tempdir().unwrap();
         let missing = Snapshot::open(&folder.path().join("none")).unwrap_err().to_string();
         assert!(missing.contains("there is none; start"), "{missing}");
@@ -981,7 +988,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_file_is_left_alone() {
+    fn foreign_file_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         for text in ["the only copy of something", "short"] {
@@ -999,26 +1006,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_at_once_and_left_alone() {
+    fn irregular_file_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
         for (path, kind) in crate::state::files::tests::specials(folder.path()) {
-            let before = Found::at(&path).unwrap().unwrap().identity();
+            let before = ExistingFile::at(&path).unwrap().unwrap().identity();
             let error = Table::create(&path, &spec()).unwrap_err().to_string();
             assert!(error.contains(kind) && error.contains("name another file"), "{error}");
             if kind != "a symbolic link" {
                 let error = Snapshot::open(&path).unwrap_err().to_string();
                 assert!(error.contains(kind), "{error}");
             }
-            assert_eq!(Found::at(&path).unwrap().unwrap().identity(), before, "{kind}");
+            assert_eq!(ExistingFile::at(&path).unwrap().unwrap().identity(), before, "{kind}");
         }
         let precious = std::fs::read_to_string(folder.path().join("precious")).unwrap();
         assert_eq!(precious, "the only copy of something");
         assert!(!folder.path().join("nowhere").exists());
     }
 
-    /// What other processes may do to a file while its owner runs. Memory that is mapped from it would be gone.
+    /// Other processes change the file in many ways while its owner runs. Memory mapped from the file would
+    /// be lost.
     #[test]
-    fn nothing_that_others_do_to_the_file_ends_its_owner() {
+    fn file_tampering_never_ends_the_owner() {
         use std::fs::{File, Permissions, remove_file, rename, set_permissions, write};
         use std::os::unix::fs::PermissionsExt;
 
@@ -1039,7 +1047,7 @@ mod tests {
         ];
         for (number, (deed, act)) in deeds.into_iter().enumerate() {
             act();
-            let _ = Snapshot::open(&path); // whatever a reader finds
+            let _ = Snapshot::open(&path); // with any result
             for core in 0..2 {
                 let mut view = table.view(core, 0);
                 view.sent(Member(3));
@@ -1058,8 +1066,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_at_the_start() {
-        // A limit on the size of files stands for the disk, as in the test of that limit.
+    fn full_disk_is_reported_at_start() {
+        // A limit on file sizes stands for the full disk, as in the test of that limit.
         let (folder, path, table) = created();
         drop(table);
         let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -1073,7 +1081,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "and nothing else");
     }
 
-    /// The child's part of the test before; nothing to do without it.
+    /// Child process of the previous test; passes at once without it.
     #[test]
     fn starts_on_a_full_disk() {
         use rustix::process::{Resource, Rlimit, setrlimit};
@@ -1086,7 +1094,7 @@ mod tests {
         limit(Some(10_000));
         let error = Table::create(path, &spec()).unwrap_err().to_string();
         assert!(error.contains("File too large") && error.contains("ulimit"), "{error}");
-        // Full later: the node goes on, its file shows what was.
+        // Full later: the node goes on, and its file shows the previous state.
         limit(None);
         let beside = path.with_extension("beside");
         let table = Table::create(&beside, &spec()).unwrap();
@@ -1103,13 +1111,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_one_copy_whole_while_the_owner_writes() {
+    fn reader_gets_a_whole_copy_during_writes() {
         let (_folder, path, table) = created();
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Relaxed) {
-                    // Both far apart in the file, and equal whenever it is published.
+                    // The two counters lie far apart in the file, and are equal at each publication.
                     for core in 0..2 {
                         table.counters(core).add(Counter::Scheduled, 1);
                     }
@@ -1190,7 +1198,7 @@ mod tests {
         for at in 0..8 * publish::word::COUNT {
             assert!(with(at, 0x41).is_err(), "byte {at} of the head");
         }
-        // Any byte of the newest copy; the other one is nobody's business.
+        // Each tested byte of the newest copy; the second copy does not matter.
         let number = whole[8 * publish::word::NUMBER];
         let copy = (whole.len() - publish::HEAD) / 2;
         let newest = publish::HEAD + usize::from(number & 1) * copy;

@@ -1,7 +1,8 @@
-//! The right to send a task to a member, where several cores of a node may: tokens in memory that all of them share.
+//! Tokens: credits to send a task to a member, in memory that several cores of a node share.
 //!
-//! A bit for each token: the first word row has a member's bit when it is idle for all that is known, the last when it may have one
-//! task more. Whoever takes a token clears its bit in one step, so no two cores ever have the same one.
+//! Each token is one bit. The first row of words has the bits of members without tasks, by all that is known.
+//! The last row has the bits of members that may have one more task. A core takes a token by clearing its bit
+//! in one atomic step, so two cores never have the same one.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,10 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::member::Member;
 use super::region::Slice;
 
-/// Tokens of a member at most.
+/// Maximum number of tokens of a member.
 pub const LEVELS: usize = 64;
 
-/// The tokens of one pool that no core keeps.
+/// Free tokens of one pool: those that no core holds.
 #[derive(Clone, Debug)]
 pub struct Tokens {
     words: Slice<AtomicU64>,
@@ -20,13 +21,13 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Words for so many members.
+    /// Returns the number of words for `members` members.
     #[must_use]
     pub fn words(members: usize) -> usize {
         LEVELS * members.div_ceil(64)
     }
 
-    /// Over memory for so many members, which may have been used.
+    /// Creates the tokens over memory for `members` members. Bits set there stay.
     #[must_use]
     pub fn new(words: Slice<AtomicU64>, members: usize) -> Self {
         assert_eq!(words.len(), Self::words(members));
@@ -37,7 +38,8 @@ impl Tokens {
         (&self.words[level * self.row + member.index() / 64], 1 << (member.index() % 64))
     }
 
-    /// One of up to `levels` tokens of a member may be taken by anybody; false when all of them may be already.
+    /// Frees one of up to `levels` tokens of a member for all cores. Returns false if all of them are free
+    /// already.
     #[inline]
     pub fn put(&self, member: Member, levels: usize) -> bool {
         (0..levels.min(LEVELS)).rev().any(|level| {
@@ -46,7 +48,8 @@ impl Tokens {
         })
     }
 
-    /// Takes a token of a member of which most are here, looking from the word at `from` on; and at which level it was.
+    /// Takes a token of a member with the most free ones. The search starts at word `from`. Returns the
+    /// member and the token's level.
     #[inline]
     #[must_use]
     pub fn take(&self, levels: usize, from: usize) -> Option<(Member, usize)> {
@@ -71,7 +74,7 @@ impl Tokens {
         })
     }
 
-    /// Takes one of a member's tokens, the one that was put last.
+    /// Takes the free token of a member that was put last.
     #[must_use]
     pub fn take_of(&self, member: Member) -> bool {
         (0..LEVELS).any(|level| {
@@ -80,13 +83,13 @@ impl Tokens {
         })
     }
 
-    /// A member's tokens that are here.
+    /// Returns the number of a member's free tokens.
     #[must_use]
     pub fn count(&self, member: Member) -> usize {
         (0..LEVELS).filter(|&level| self.is_set(level, member)).count()
     }
 
-    /// One of a member's first tokens is here.
+    /// Returns true if one of a member's first `levels` tokens is free.
     #[must_use]
     pub fn has(&self, member: Member, levels: usize) -> bool {
         (0..levels.min(LEVELS)).any(|level| self.is_set(level, member))
@@ -97,18 +100,18 @@ impl Tokens {
         word.load(Relaxed) & bit != 0
     }
 
-    /// Members that have most of their tokens here.
+    /// Returns the number of members with a free token in the first row.
     #[must_use]
     pub fn full(&self) -> usize {
         self.words[..self.row].iter().map(|word| word.load(Relaxed).count_ones() as usize).sum()
     }
 
-    /// No member has more than so many tokens here.
+    /// Removes all free tokens of each member beyond its first `levels` ones.
     pub fn clear_from(&self, levels: usize) {
         self.words[levels * self.row..].iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Some token may be taken.
+    /// Returns true if any token of the first `levels` rows is free.
     #[must_use]
     pub fn has_some(&self, levels: usize) -> bool {
         let words = &self.words[..levels.min(LEVELS) * self.row];

@@ -1,11 +1,11 @@
-//! One dispatcher core's view of one pool's members: the values policies decide on.
+//! One dispatcher core's view of one pool's members: the input of policies.
 //!
-//! A member's load as this core sees it is `reported + drift`: the queue length of its last report, plus what this core has sent
-//! it since. Beside its drift a core keeps the report from which that counts, number and load, so that a drift which belongs to
-//! an older report counts no longer without being cleared.
+//! A member's estimated load is `reported + drift`: the queue length of its last report, plus the load that
+//! this core sent since. Beside its drift a core keeps the report (number and load) from which the drift
+//! counts. A drift that belongs to an older report is therefore void without being cleared.
 //!
-//! Cores of one node have words of their own each, and tell each other what changes ([`super::peers`]). The independent dispatchers
-//! of a simulator ([`View::heap`]) share their reports and counts at once instead.
+//! Cores of one node have separate words and exchange their changes ([`super::peers`]). The independent
+//! dispatchers of a simulator ([`View::heap`]) share reports and counts at once instead.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,73 +17,73 @@ use super::layout::{Layout, TableShape};
 use super::member::{Belief, Load, Member, Presence, RackWord, Report};
 use super::peers::{Peers, Sharing};
 use super::region::{Region, Slice};
-use super::words::{MemberWords, Own, Words};
+use super::words::{LocalState, MemberStates, MemberWords};
 use crate::limits::BURST;
 
-/// How tasks found their members; counted by policies, collected by their caller.
+/// Number of picks by kind. Policies count them; their caller collects them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Picks {
-    /// From the idle list.
+    /// Tasks given to a member of the idle list.
     pub idle: u64,
-    /// By comparing two random members.
+    /// Tasks given to the better of two random members.
     pub po2: u64,
-    /// Those for which a switch would have passed the packet through its pipeline again (Horus 3.3).
+    /// Picks for which a switch would have sent the packet through its pipeline twice (Horus 3.3).
     pub resubmits: u64,
-    /// Messages beyond tasks and replies that the policy asked for (probes, reports).
+    /// Messages beyond tasks and replies that the policy requested (probes, reports).
     pub messages: u64,
 }
 
-/// See the module's text.
+/// One dispatcher core's view of one pool's members.
 #[derive(Debug)]
 pub struct View {
     reported: Slice<AtomicU64>,
     presence: Slice<AtomicU32>,
     /// Tasks of each member that were written off; shared by all cores.
     lost: Slice<AtomicU32>,
-    /// Tasks that wait on this core, for readers.
+    /// Number of tasks that wait on this core, for readers.
     queued: Slice<AtomicU64>,
-    own: Slice<Own>,
-    /// What the other cores have outstanding: as they told it, or as they keep it ([`View::heap`]).
-    elsewhere: Vec<Slice<Own>>,
-    /// What other cores of the node keep, to be read now and then.
-    others: Vec<Others>,
-    /// What is told to them, and heard from them; none when there are none.
+    own: Slice<LocalState>,
+    /// Outstanding tasks of remote cores: as published, or their live words ([`View::heap`]).
+    elsewhere: Vec<Slice<LocalState>>,
+    /// State of remote cores of the node, read rarely.
+    others: Vec<RemoteCores>,
+    /// Exchange with remote cores; `None` if there are none.
     peers: Option<Box<Peers>>,
     active: Vec<Member>,
     place: Vec<u16>,
-    /// Members that may be chosen again since this was last asked.
+    /// Members that became active again since the last [`View::take_returned`].
     returned: Box<[bool]>,
     idle: IdleList,
     /// Service rate of each member: a worker's speed, or a rack's number of workers.
     rates: Vec<f64>,
-    /// The members' true queues, where a simulator knows them. Decisions read them, and only an argument of every call
-    /// or a type parameter of all that schedules could bring them there otherwise.
+    /// True queues of the members; only a simulator knows them. Decisions read them here. The alternative is
+    /// an argument of every call or a type parameter of all scheduling code.
     queues: Option<Arc<[AtomicU32]>>,
     now_ns: u64,
-    /// How tasks found their members so far.
+    /// Number of picks by kind so far.
     pub picks: Picks,
 }
 
-/// What another core of the node keeps of a pool's members.
+/// A remote core's state of a pool's members.
 #[derive(Debug)]
-struct Others {
+struct RemoteCores {
     reported: Slice<AtomicU64>,
-    own: Slice<Own>,
+    own: Slice<LocalState>,
     idle: IdleList,
 }
 
-/// A view's parts, borrowed at once for a run of decisions or of reports.
+/// Parts of a view, borrowed together for a run of decisions or of reports.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// What is believed of the members.
-    pub words: Words<'a>,
-    /// Those that may be chosen.
+    /// Words of the members.
+    pub words: MemberStates<'a>,
+    /// Active members: those that may be chosen.
     pub active: &'a [Member],
-    /// Those believed idle.
+    /// Members estimated idle.
     pub idle: IdleWords<'a>,
-    /// How tasks found their members so far.
+    /// Number of picks by kind so far.
     pub picks: &'a mut Picks,
-    /// Answers among those of this run that came from members which owed none.
+    /// Number of replies of this run from members without outstanding tasks.
     pub surplus: usize,
     peers: Option<&'a Peers>,
     place: &'a [u16],
@@ -94,9 +94,9 @@ pub struct Parts<'a> {
 const NOWHERE: u16 = u16::MAX;
 
 impl View {
-    /// Views of one pool with `members` members for `dispatchers` dispatchers, on the heap: what the simulator and embedders
-    /// without a state file use. All members are active and on no idle list. What one dispatcher hears and sends all others
-    /// know at once, but for drift.
+    /// Creates views of one pool with `members` members for `dispatchers` dispatchers, on the heap. The
+    /// simulator uses them, and embedders without a state file. All members are active and on no idle list.
+    /// Dispatchers share their reports and counts at once, but not their drift.
     #[must_use]
     pub fn heap(members: usize, dispatchers: usize) -> Vec<Self> {
         let (region, layout) = heap(members, dispatchers);
@@ -113,7 +113,7 @@ impl View {
         (0..dispatchers).map(view).collect()
     }
 
-    /// Views of one pool for the cores of one node, without a state file; see [`View::heap`].
+    /// Creates views of one pool for the cores of one node, without a state file; see [`View::heap`].
     #[must_use]
     pub fn of_cores(members: usize, cores: usize) -> (Vec<Self>, Vec<super::Exchange>) {
         let (region, layout) = heap(members, cores);
@@ -122,7 +122,7 @@ impl View {
         ((0..cores).map(view).collect(), (0..cores).map(exchange).collect())
     }
 
-    /// The view of `pool` by `core` in a region of that layout. All members that have their place may be chosen.
+    /// Creates the view of `pool` by `core` in a region of that layout. All present members are active.
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let members = layout.pools[pool].members;
@@ -137,7 +137,7 @@ impl View {
             queued: region.slice(layout.cores[core].queued + 8 * pool, 1),
             own: words,
             elsewhere: peers.iter().map(|peers| peers.elsewhere()).collect(),
-            others: others.map(|other| Others::new(region, layout, other, pool)).collect(),
+            others: others.map(|other| RemoteCores::new(region, layout, other, pool)).collect(),
             peers,
             active: (0..members as u16).map(Member).collect(),
             place: (0..members as u16).collect(),
@@ -148,7 +148,7 @@ impl View {
             now_ns: 0,
             picks: Picks::default(),
         };
-        // From behind, so that the others keep their order.
+        // Backwards, so that the remaining members keep their order.
         for member in (0..members as u16).rev().map(Member) {
             if view.presence(member) == Presence::Absent {
                 view.set_active(member, false);
@@ -157,7 +157,7 @@ impl View {
         view
     }
 
-    /// What this core keeps of a member that is gone, so that its place may be another's.
+    /// Clears this core's state of a departed member. Another member may then take its place.
     pub fn forget(&mut self, member: Member) {
         self.set_active(member, false);
         let own = &self.own[member.index()];
@@ -171,95 +171,96 @@ impl View {
         self.touch(member);
     }
 
-    /// Notes how many of the pool's tasks wait on this core, for readers.
+    /// Publishes the number of the pool's tasks that wait on this core.
     #[inline]
     pub fn note_queued(&self, tasks: usize) {
         self.queued[0].store(tasks as u64, Relaxed);
     }
 
-    /// The pool's tasks that wait on this core, as last noted.
+    /// Returns the published number of the pool's tasks that wait on this core.
     #[must_use]
     pub fn queued(&self) -> u64 {
         self.queued[0].load(Relaxed)
     }
 
-    /// The time in nanoseconds, as the core was last told; 0 before that.
+    /// Returns the time of the last [`View::note_time`] in nanoseconds; 0 before.
     #[inline]
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Tells the time.
+    /// Sets the time.
     #[inline]
     pub fn note_time(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
-    /// Members of the pool, active or not.
+    /// Returns the number of the pool's members, active or not.
     #[inline]
     #[must_use]
     pub fn members(&self) -> usize {
         self.reported.len()
     }
 
-    /// The members that may be chosen, in no particular order.
+    /// Returns the active members, in no particular order.
     #[inline]
     #[must_use]
     pub fn active(&self) -> &[Member] {
         &self.active
     }
 
-    /// `member` may be chosen.
+    /// Returns true if `member` is active: it may be chosen.
     #[inline]
     #[must_use]
     pub fn is_active(&self, member: Member) -> bool {
         self.place[member.index()] != NOWHERE
     }
 
-    /// Whether `member` speaks for itself, by what any core has heard.
+    /// Returns the presence of `member`, which all cores share.
     #[must_use]
     pub fn presence(&self, member: Member) -> Presence {
         Presence::from_word(self.presence[member.index()].load(Relaxed))
     }
 
-    /// Notes for all cores whether `member` speaks for itself.
+    /// Sets the presence of `member` for all cores.
     pub fn set_presence(&self, member: Member, presence: Presence) {
         self.change_word(member, |word| Some(word.with(presence)));
     }
 
-    /// Notes for all cores that `member`, a rack, gave a signal, and how many workers it has.
+    /// Records for all cores a signal of `member`, a rack, with its number of workers.
     pub fn note_signal(&self, member: Member, workers: u16) {
-        self.change_word(member, |word| Some(word.heard(workers)));
+        self.change_word(member, |word| Some(word.after_signal(workers)));
     }
 
-    /// The workers that `member`, a rack, told of, if it has told.
+    /// Returns the number of workers of `member`, a rack, from its last signal; `None` without one.
     #[must_use]
     pub fn workers_of(&self, member: Member) -> Option<u16> {
         RackWord(self.presence[member.index()].load(Relaxed)).workers()
     }
 
-    /// A number that each report and each signal of `member` raises, by what any core has heard. Reads the other cores' words: not
-    /// for each packet.
+    /// Returns a number that each report and each signal of `member` raises, on any core. Reads words of
+    /// other cores: not for each packet.
     #[must_use]
-    pub fn heard(&self, member: Member) -> u32 {
+    pub fn report_count(&self, member: Member) -> u32 {
         let signals = RackWord(self.presence[member.index()].load(Relaxed)).signals();
         self.reports(member).wrapping_add(signals)
     }
 
-    /// The same, where another core may do it too; true for the one that does.
+    /// Changes the presence of `member` from `from` to `to`. Returns true on the one core that makes the
+    /// change.
     pub fn change_presence(&self, member: Member, from: Presence, to: Presence) -> bool {
         let is = |word: RackWord| word.0 & RackWord::PRESENCE == from as u32;
         self.change_word(member, |word| is(word).then(|| word.with(to)))
     }
 
-    /// Changes what all cores share of `member`; false when nothing is to be changed.
+    /// Changes the shared word of `member`. Returns false if `to` asks for no change.
     fn change_word(&self, member: Member, to: impl Fn(RackWord) -> Option<RackWord>) -> bool {
         let change = |word| to(RackWord(word)).map(|word| word.0);
         self.presence[member.index()].fetch_update(Relaxed, Relaxed, change).is_ok()
     }
 
-    /// Lets `member` be chosen, or no longer; it also leaves the idle list then.
+    /// Adds `member` to the active members or removes it. A removed member also leaves the idle list.
     pub fn set_active(&mut self, member: Member, active: bool) {
         if active == self.is_active(member) {
             return;
@@ -283,38 +284,43 @@ impl View {
         }
     }
 
-    /// The members this core believes idle.
+    /// Returns this core's idle list.
     #[inline]
     #[must_use]
     pub fn idle(&self) -> &IdleList {
         &self.idle
     }
 
-    /// The members this core believes idle, to be changed.
+    /// Returns this core's idle list for changes.
     #[inline]
     pub fn idle_mut(&mut self) -> &mut IdleList {
         &mut self.idle
     }
 
-    /// The members' words, for a run of decisions.
+    /// Borrows the members' words for a run of decisions.
     #[inline(always)]
     #[must_use]
-    pub fn words(&self) -> Words<'_> {
-        Words::new(&self.reported, &self.own, &self.elsewhere, self.peers.is_none())
+    pub fn words(&self) -> MemberStates<'_> {
+        MemberStates::new(&self.reported, &self.own, &self.elsewhere, self.peers.is_none())
     }
 
-    /// The words of one member.
+    /// Borrows the words of one member.
     #[inline(always)]
     #[must_use]
     pub fn of(&self, member: Member) -> MemberWords<'_> {
         self.words().of(member)
     }
 
-    /// All that a run of decisions needs, at once.
+    /// Borrows all parts for a run of decisions.
     #[inline(always)]
     pub fn parts(&mut self) -> Parts<'_> {
         Parts {
-            words: Words::new(&self.reported, &self.own, &self.elsewhere, self.peers.is_none()),
+            words: MemberStates::new(
+                &self.reported,
+                &self.own,
+                &self.elsewhere,
+                self.peers.is_none(),
+            ),
             active: &self.active,
             idle: self.idle.words_of(self.reported.len()),
             picks: &mut self.picks,
@@ -326,36 +332,37 @@ impl View {
         }
     }
 
-    /// What this core believes of `member`.
+    /// Returns this core's estimate of `member`.
     #[inline]
     #[must_use]
-    pub fn belief(&self, member: Member) -> Belief {
-        self.of(member).belief()
+    pub fn estimate(&self, member: Member) -> Belief {
+        self.of(member).estimate()
     }
 
-    /// The last reported load of `member`, and what this core has sent it since.
+    /// Returns the last reported load of `member`, and the load that this core sent since.
     #[inline]
     #[must_use]
     pub fn load_and_drift(&self, member: Member) -> (Load, Load) {
-        let belief = self.belief(member);
+        let belief = self.estimate(member);
         (belief.load(), belief.drift())
     }
 
-    /// Reported load plus drift.
+    /// Returns reported load plus drift.
     #[inline]
     #[must_use]
-    pub fn estimate(&self, member: Member) -> u64 {
-        self.belief(member).total()
+    pub fn estimated_load(&self, member: Member) -> u64 {
+        self.estimate(member).total()
     }
 
-    /// The last reported load alone.
+    /// Returns the last reported load, without drift.
     #[inline]
     #[must_use]
     pub fn load(&self, member: Member) -> Load {
         self.of(member).load()
     }
 
-    /// Number of reports taken from `member` by all cores, modulo 2^32. Reads their words: not for each packet.
+    /// Returns the number of reports from `member` to all cores, modulo 2^32. Reads words of other cores: not
+    /// for each packet.
     #[must_use]
     pub fn reports(&self, member: Member) -> u32 {
         let others = self.others.iter();
@@ -364,8 +371,8 @@ impl View {
         theirs.fold(self.of(member).reports(), u32::wrapping_add)
     }
 
-    /// Tasks sent to `member` and not answered, over all cores, as they are at this moment; below 0 when more were answered.
-    /// Reads the other cores' words: not for each packet.
+    /// Returns the current number of tasks outstanding at `member`, over all cores. It is negative after more
+    /// replies than tasks. Reads words of other cores: not for each packet.
     #[must_use]
     pub fn outstanding_now(&self, member: Member) -> i32 {
         if self.peers.is_none() {
@@ -376,21 +383,23 @@ impl View {
         theirs.fold(self.of(member).own_outstanding(), |sum, more| sum.wrapping_add(more as i32))
     }
 
-    /// The most that `member` can have by what the cores believe: the longest queue that it last reported to any of them, and what
-    /// all have sent since they were told theirs. Reads the other cores' words: not for each packet.
+    /// Returns the upper limit of `member`'s load by the cores' estimates: the longest queue last reported to
+    /// any core, plus the load that all cores sent since their reports. Reads words of other cores: not for
+    /// each packet.
     #[must_use]
-    pub fn believed_most(&self, member: Member) -> Load {
+    pub fn largest_estimate(&self, member: Member) -> Load {
         let own = self.words();
         let others = self.others.iter();
-        let others = others.map(|other| Words::new(&other.reported, &other.own, &[], true));
+        let others = others.map(|other| MemberStates::new(&other.reported, &other.own, &[], true));
         let (load, drift) = others.chain([own]).fold((0, 0_u32), |(load, drift), words| {
-            let belief = words.of(member).belief();
+            let belief = words.of(member).estimate();
             (belief.load().0.max(load), drift.saturating_add(belief.drift().0))
         });
         Load(drift.saturating_add(load))
     }
 
-    /// The longest queue that `member` last reported to any core. Reads the other cores' words: not for each packet.
+    /// Returns the longest queue that `member` last reported to any core. Reads words of other cores: not for
+    /// each packet.
     #[must_use]
     pub fn reported_most(&self, member: Member) -> Load {
         let others = self.others.iter();
@@ -398,11 +407,12 @@ impl View {
         theirs.fold(self.load(member), Load::max)
     }
 
-    /// Notes `by` more load sent to `member`, saturating: [`Load::ONE`] to a worker, its share to a leaf.
+    /// Adds load sent to `member` to its drift, saturating: [`Load::ONE`] for a worker, a task's share for a
+    /// leaf.
     #[inline]
     pub fn add_drift(&mut self, member: Member, by: Load) {
         let words = self.of(member);
-        words.add_drift(words.belief(), by);
+        words.add_drift(words.estimate(), by);
     }
 
     /// Counts a task sent to `member`.
@@ -411,40 +421,40 @@ impl View {
         self.of(member).sent();
     }
 
-    /// The service rate of `member`, relative to the others'; 1 unless told otherwise.
+    /// Returns the service rate of `member`, relative to other members; 1 by default.
     #[inline]
     #[must_use]
     pub fn rate(&self, member: Member) -> f64 {
         self.rates[member.index()]
     }
 
-    /// Sets the members' service rates. Policies see them at their next `on_members`.
+    /// Sets the members' service rates. Policies read them in their next `on_members`.
     pub fn set_rates(&mut self, rates: &[f64]) {
         assert_eq!(rates.len(), self.rates.len(), "one rate for each member");
         self.rates.copy_from_slice(rates);
     }
 
-    /// Sets one member's service rate, as [`View::set_rates`].
+    /// Sets one member's service rate, as [`View::set_rates`] does.
     pub fn set_rate(&mut self, member: Member, rate: f64) {
         self.rates[member.index()] = rate;
     }
 
-    /// Gives probes the members' true queues to read: a simulator knows them.
+    /// Sets the members' true queues, which probes then read. Only a simulator knows them.
     pub fn set_queues(&mut self, queues: Arc<[AtomicU32]>) {
         assert_eq!(queues.len(), self.members(), "one queue for each member");
         self.queues = Some(queues);
     }
 
-    /// Probes read true queues, not this node's own counts.
+    /// Returns true if probes read true queues instead of this node's counts.
     #[inline]
     #[must_use]
     pub fn sees_queues(&self) -> bool {
         self.queues.is_some()
     }
 
-    /// The queue of `member`, as a probe finds it: the true one where it can be known, else the tasks
-    /// that this node has outstanding there, which for a member with one scheduler is the same
-    /// plus what is on its way.
+    /// Returns the queue of `member` as a probe finds it: the true queue if it is known. Otherwise returns
+    /// this node's outstanding tasks there. For a member with one scheduler both differ only by the packets
+    /// in flight.
     #[inline]
     #[must_use]
     pub fn probe(&self, member: Member) -> u32 {
@@ -454,28 +464,28 @@ impl View {
         }
     }
 
-    /// Counts a task answered by `member`; false, and nothing changed, when none is outstanding there: the
-    /// reply is a duplicate, or of a task sent by somebody else.
+    /// Counts a reply of `member`. Returns false and changes nothing if no task is outstanding there. The
+    /// reply is then a duplicate, or answers another scheduler's task.
     #[inline]
     pub fn answered(&mut self, member: Member) -> bool {
         self.of(member).answered()
     }
 
-    /// Tasks sent to `member` and not answered, over all cores.
+    /// Returns the number of tasks outstanding at `member`, over all cores.
     #[inline]
     #[must_use]
     pub fn outstanding(&self, member: Member) -> u32 {
         self.of(member).outstanding()
     }
 
-    /// Takes a report as Horus does: load := reported, and the drift is forgotten.
+    /// Applies a report as Horus does: load := reported, without drift.
     #[inline]
     pub fn set_load(&mut self, member: Member, load: Load) {
         self.of(member).set_load(load);
     }
 
-    /// Counts a task as answered and takes the member's load, for each report; returns how many came from members that had no task
-    /// outstanding.
+    /// Applies each report: counts a task as answered and sets the member's load. Returns the number of
+    /// reports from members without outstanding tasks.
     #[inline]
     pub fn take_loads(&mut self, reports: &[Report]) -> usize {
         let words = self.words();
@@ -489,25 +499,25 @@ impl View {
         reports.len() - expected
     }
 
-    /// Counts a task as answered for each report, and that its member was heard of; what is believed of it stays. Returns how
-    /// many came from members that had no task outstanding.
+    /// Counts, for each report, a task as answered and a sign of life of its member. Estimates stay the same.
+    /// Returns the number of reports from members without outstanding tasks.
     pub fn take_answers(&mut self, reports: &[Report]) -> usize {
         let words = self.words();
         let mut surplus = 0;
         for report in reports {
             let words = words.of(report.member);
             surplus += usize::from(!words.answered());
-            words.note_heard();
+            words.note_sign_of_life();
         }
         surplus
     }
 
-    /// `member` was heard of; what is believed of it stays.
-    pub fn note_heard(&mut self, member: Member) {
-        self.of(member).note_heard();
+    /// Records a sign of life of `member`. Its estimate stays the same.
+    pub fn note_sign_of_life(&mut self, member: Member) {
+        self.of(member).note_sign_of_life();
     }
 
-    /// Takes `lost` tasks off the count of those outstanding at `member`.
+    /// Takes `lost` tasks, at most those outstanding, off the count of `member`, and counts them as lost.
     pub fn write_off(&mut self, member: Member, lost: u32) {
         let most = self.outstanding_now(member).max(0).cast_unsigned();
         let lost = lost.min(most).min(i32::MAX as u32);
@@ -516,27 +526,29 @@ impl View {
         self.touch(member);
     }
 
-    /// Has `tasks` outstanding at `member`, over all cores, as it tells.
+    /// Sets the tasks outstanding at `member`, over all cores, to `tasks`, the number that it reports.
     pub fn set_outstanding(&mut self, member: Member, tasks: u32) {
         let more = tasks.cast_signed().wrapping_sub(self.outstanding_now(member));
         self.of(member).balance(more);
         self.touch(member);
     }
 
-    /// More tasks were answered than sent, over all cores: `surplus` of the answers were to none.
+    /// Corrects the count after `surplus` replies of `member`, over all cores, that belonged to no task.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.of(member).balance(surplus.cast_signed());
         self.touch(member);
     }
 
-    /// Cores that have `member` on their idle list. Reads the other cores' words: not for each packet.
+    /// Returns the number of cores with `member` on their idle list. Reads words of other cores: not for each
+    /// packet.
     #[must_use]
     pub fn idle_everywhere(&self, member: Member) -> usize {
         let others = self.others.iter().filter(|other| other.idle.shows(member)).count();
         others + usize::from(self.idle.contains(member))
     }
 
-    /// Members that some core has on its idle list, or any may have. Reads the other cores' words: not for each packet.
+    /// Returns the number of members on some core's idle list or released to any core. Reads words of other
+    /// cores: not for each packet.
     #[must_use]
     pub fn idle_anywhere(&self) -> usize {
         let others = self.others.iter().map(|other| other.idle.len()).sum::<usize>();
@@ -544,17 +556,17 @@ impl View {
         self.idle.len() + others + shared.map_or(0, |peers| peers.tokens().full())
     }
 
-    /// Whether `member` may be chosen again since this was last asked.
+    /// Returns true if `member` became active again since the last call.
     #[must_use]
     pub fn take_returned(&mut self, member: Member) -> bool {
         std::mem::take(&mut self.returned[member.index()])
     }
 
-    /// Nothing speaks against `member` being idle, and no core has it on its list. Reads the other cores' words: not for each
-    /// packet.
+    /// Returns true if `member` may be idle and is on no core's list: a low reported load, no token and no
+    /// outstanding task. Reads words of other cores: not for each packet.
     #[must_use]
     pub fn is_idle_unnoticed(&self, member: Member) -> bool {
-        // Where idle members belong to one core, all others take them to have a task.
+        // If idle members belong to one core, all other cores assume one task there.
         let most = if self.peers.is_some() { Load::ONE } else { Load(0) };
         let believed = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);
         let heard = self.others.iter().map(|other| believed(&other.reported));
@@ -566,28 +578,28 @@ impl View {
             && self.idle_everywhere(member) == 0
     }
 
-    /// A member has so many tokens at most that cores share ([`Peers::set_rows`]).
+    /// Sets the maximum number of a member's tokens that cores share ([`Peers::set_rows`]).
     pub fn set_rows(&mut self, rows: usize) {
         if let Some(peers) = &mut self.peers {
             peers.set_rows(rows);
         }
     }
 
-    /// What other cores are told and tell; none when there are none.
+    /// Returns the exchange with remote cores; `None` if there are none.
     #[inline]
     #[must_use]
     pub fn peers(&self) -> Option<&Peers> {
         self.peers.as_deref()
     }
 
-    /// Idle members belong to one core at a time, and this is one of several.
+    /// Returns true if the node has several cores and each idle member belongs to one core at a time.
     #[inline]
     #[must_use]
     pub fn shares_idle(&self) -> bool {
         self.peers.as_ref().is_some_and(|peers| peers.sharing().idle)
     }
 
-    /// What is believed of a member may have changed: the other cores are to know.
+    /// Marks the estimate of a member as changed, for the next publication.
     #[inline]
     pub fn touch(&mut self, member: Member) {
         if let Some(peers) = &mut self.peers {
@@ -595,21 +607,22 @@ impl View {
         }
     }
 
-    /// Has the other cores told what the pool's policy shares.
+    /// Sets the state that the pool's policy shares with remote cores.
     pub fn set_sharing(&mut self, sharing: Sharing) {
         if let Some(peers) = &mut self.peers {
             peers.set_sharing(sharing);
         }
     }
 
-    /// Tells the other cores what has changed; where idle members belong to one core at a time, lets others have them, too: all if
-    /// this core keeps up with what comes, else those that it does not need for a burst.
+    /// Publishes changes to remote cores. If idle members belong to one core at a time, also releases idle
+    /// members. A core that keeps up releases all of them, an overloaded core those that it does not need for
+    /// a burst.
     #[inline]
-    pub fn tell(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
+    pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let Some(peers) = &mut self.peers else { return };
-        let words = Words::new(&self.reported, &self.own, &self.elsewhere, false);
+        let words = MemberStates::new(&self.reported, &self.own, &self.elsewhere, false);
         if peers.sharing().idle {
-            // Those that wait elsewhere need them more.
+            // Tasks that wait at other cores need them more.
             let keep = match keeps_up || peers.oldest_elsewhere() < u64::MAX {
                 true => 0,
                 false => BURST.min(self.active.len() / (self.others.len() + 1)),
@@ -617,33 +630,34 @@ impl View {
             while self.idle.len() > keep
                 && let Some(member) = self.idle.take_last()
             {
-                // It may have a task before this core hears of it.
+                // Another core may send it a task before this core receives the update.
                 let words = words.of(member);
-                if words.belief().total() < Load::ONE.0.into() {
-                    words.set_believed(Load::ONE);
+                if words.estimate().total() < Load::ONE.0.into() {
+                    words.set_estimate(Load::ONE);
                 }
-                peers.let_go(member);
+                peers.release(member);
             }
         }
-        peers.tell(pool, words, sender, keeps_up);
+        peers.publish(pool, words, sender, keeps_up);
     }
 
-    /// Another core (the `other`th of them) told something; true when this core's policy is to know of the member.
+    /// Applies a message of remote core number `other`. Returns true if this core's policy must see the
+    /// member's change.
     #[inline]
-    pub fn hear(&mut self, other: usize, topic: Topic, member: Member, value: u16) -> bool {
-        let words = Words::new(&self.reported, &self.own, &self.elsewhere, false);
+    pub fn receive(&mut self, other: usize, topic: Topic, member: Member, value: u16) -> bool {
+        let words = MemberStates::new(&self.reported, &self.own, &self.elsewhere, false);
         let peers = self.peers.as_mut();
-        peers.is_some_and(|peers| peers.hear(other, topic, member, value, words))
+        peers.is_some_and(|peers| peers.receive(other, topic, member, value, words))
     }
 
-    /// What another core (the `other`th of them) told last of a member.
+    /// Returns the value that remote core number `other` last published for a member.
     #[must_use]
-    pub fn told_by(&self, other: usize, member: Member) -> u16 {
-        self.peers.as_ref().map_or(0, |peers| peers.told_by(other, member))
+    pub fn last_published(&self, other: usize, member: Member) -> u16 {
+        self.peers.as_ref().map_or(0, |peers| peers.last_published(other, member))
     }
 }
 
-/// Memory for one pool.
+/// Allocates memory for one pool.
 fn heap(members: usize, cores: usize) -> (Arc<Region>, Layout) {
     let layout = Layout::new(&TableShape {
         cores,
@@ -656,49 +670,49 @@ fn heap(members: usize, cores: usize) -> (Arc<Region>, Layout) {
     (Region::heap(layout.len), layout)
 }
 
-impl Others {
+impl RemoteCores {
     fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (reported, own) = own(region, layout, core, pool);
         Self { reported, own, idle: IdleList::of(region, layout, core, pool) }
     }
 }
 
-/// What a core has of a pool's members to itself.
+/// Returns the words of a pool's members that only `core` writes.
 fn own(
     region: &Arc<Region>,
     layout: &Layout,
     core: usize,
     pool: usize,
-) -> (Slice<AtomicU64>, Slice<Own>) {
+) -> (Slice<AtomicU64>, Slice<LocalState>) {
     let (first, members) = (layout.pools[pool].first_member, layout.pools[pool].members);
     let core = &layout.cores[core];
-    let own = core.own + size_of::<Own>() * first;
+    let own = core.own + size_of::<LocalState>() * first;
     (region.slice(core.reported + 8 * first, members), region.slice(own, members))
 }
 
 impl Parts<'_> {
-    /// No other core sends to these members, and nobody knows their true queues.
+    /// Returns true if no other core sends to these members and their true queues are unknown.
     #[inline(always)]
     #[must_use]
     pub fn are_alone(&self) -> bool {
         self.words.are_alone() && self.queues.is_none()
     }
 
-    /// The same parts, with what [`Parts::are_alone`] says known to the compiler.
+    /// Returns the same parts, with the fact of [`Parts::are_alone`] known to the compiler.
     #[inline(always)]
     #[must_use]
     pub fn alone(self) -> Self {
         Self { words: self.words.alone(), queues: None, ..self }
     }
 
-    /// Idle members belong to one core at a time, and this is one of several.
+    /// Returns true if the node has several cores and each idle member belongs to one core at a time.
     #[inline(always)]
     #[must_use]
     pub fn shares_idle(&self) -> bool {
         self.peers.is_some_and(|peers| peers.sharing().idle)
     }
 
-    /// Takes an idle member: of this core's own, or of those that any core may take.
+    /// Takes an idle member: from this core's list, or one released to any core.
     #[inline]
     pub fn take_idle(&mut self) -> Option<Member> {
         if let Some(member) = self.idle.take_last() {
@@ -708,27 +722,27 @@ impl Parts<'_> {
         loop {
             let (member, _) = peers.take_token()?;
             if self.is_active(member) {
-                self.words.of(member).set_believed(Load(0));
+                self.words.of(member).set_estimate(Load(0));
                 return Some(member);
             }
         }
     }
 
-    /// As [`View::is_active`].
+    /// Same as [`View::is_active`].
     #[inline(always)]
     #[must_use]
     pub fn is_active(&self, member: Member) -> bool {
         self.place[member.index()] != NOWHERE
     }
 
-    /// As [`View::rate`].
+    /// Same as [`View::rate`].
     #[inline(always)]
     #[must_use]
     pub fn rate(&self, member: Member) -> f64 {
         self.rates[member.index()]
     }
 
-    /// As [`View::probe`].
+    /// Same as [`View::probe`].
     #[inline(always)]
     #[must_use]
     pub fn probe(&self, member: Member) -> u32 {
@@ -755,12 +769,12 @@ mod tests {
         let mut view = view(2);
         view.sent(A);
         view.sent(A);
-        assert_eq!(view.estimate(A), 2 << 16);
+        assert_eq!(view.estimated_load(A), 2 << 16);
         view.set_load(A, Load::tasks(5));
         assert_eq!(view.load_and_drift(A), (Load::tasks(5), Load(0)));
         view.sent(A);
-        assert_eq!(view.estimate(A), 6 << 16);
-        assert_eq!(view.estimate(B), 0);
+        assert_eq!(view.estimated_load(A), 6 << 16);
+        assert_eq!(view.estimated_load(B), 0);
     }
 
     #[test]
@@ -772,25 +786,25 @@ mod tests {
         assert_eq!(view.load_and_drift(A).1, Load(u32::MAX));
         view.set_load(A, Load::tasks(u16::MAX));
         view.add_drift(A, Load(u32::MAX));
-        assert_eq!(view.estimate(A), u64::from(u32::MAX) + (0xFFFF << 16));
+        assert_eq!(view.estimated_load(A), u64::from(u32::MAX) + (0xFFFF << 16));
     }
 
     #[test]
-    fn each_core_has_its_drift_and_all_share_the_reports() {
+    fn cores_share_reports_and_keep_their_drift() {
         let mut views = View::heap(1, 2);
         let mut second = views.pop().unwrap();
         let mut first = views.pop().unwrap();
         first.sent(A);
         second.sent(A);
         second.sent(A);
-        assert_eq!((first.estimate(A), second.estimate(A)), (1 << 16, 2 << 16));
+        assert_eq!((first.estimated_load(A), second.estimated_load(A)), (1 << 16, 2 << 16));
         assert_eq!(first.outstanding(A), 3);
-        // The reply passes the first core; the second forgets its drift without being told.
+        // The reply passes the first core; the second drops its drift without a message.
         first.answered(A);
         first.set_load(A, Load::tasks(1));
-        assert_eq!((first.estimate(A), second.estimate(A)), (1 << 16, 1 << 16));
+        assert_eq!((first.estimated_load(A), second.estimated_load(A)), (1 << 16, 1 << 16));
         assert_eq!(second.outstanding(A), 2);
-        // Answers may pass another core than their tasks did.
+        // Replies may pass another core than their tasks.
         first.answered(A);
         first.answered(A);
         assert_eq!((first.outstanding(A), second.outstanding(A)), (0, 0));

@@ -1,7 +1,7 @@
-//! The words that one core's view of a pool's members consists of, borrowed for a run of decisions.
+//! Words of one core's view of a pool's members, borrowed for a run of decisions.
 //!
-//! A relaxed store may be to anywhere as far as the compiler knows, so it reads a slice's address and length
-//! again after each. Here they are values, and of one length: one check of an index serves all words of a
+//! To the compiler, a relaxed store may alias anything. It therefore reloads a slice's address and length
+//! after each store. Here the slices are values, all of one length: one index check serves all words of a
 //! member.
 
 use std::hint::select_unpredictable;
@@ -10,78 +10,78 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::member::{Belief, Load, Member};
 use super::region::sealed::Sealed;
-use super::region::{Slice, Word};
+use super::region::{Pod, Slice};
 
-/// What one core keeps of a member: four members to a cache line.
+/// One core's own state of a member. Four members share a cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
-pub struct Own {
-    /// The report from which on the drift counts: number and load.
+pub struct LocalState {
+    /// Report from which the drift counts: number and load.
     pub since: AtomicU64,
-    /// Load sent since.
+    /// Load sent since that report.
     pub drift: AtomicU32,
-    /// Tasks sent and not answered by way of this core.
+    /// Tasks sent minus replies, by way of this core.
     pub outstanding: AtomicU32,
 }
 
-impl Sealed for Own {}
-impl Word for Own {}
+impl Sealed for LocalState {}
+impl Pod for LocalState {}
 
-/// The words of all members: reports, what this core keeps, and what the others do.
+/// Words of all members: reports, this core's state and that of other cores.
 #[derive(Clone, Copy, Debug)]
-pub struct Words<'a> {
+pub struct MemberStates<'a> {
     reported: &'a [AtomicU64],
-    own: &'a [Own],
-    elsewhere: &'a [Slice<Own>],
+    own: &'a [LocalState],
+    elsewhere: &'a [Slice<LocalState>],
     is_exact: bool,
 }
 
-/// Those of one member.
+/// Words of one member.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberWords<'a> {
     member: Member,
     reported: &'a AtomicU64,
-    own: &'a Own,
-    elsewhere: &'a [Slice<Own>],
+    own: &'a LocalState,
+    elsewhere: &'a [Slice<LocalState>],
     is_exact: bool,
 }
 
-impl<'a> Words<'a> {
-    /// Of slices that have a word for each member.
+impl<'a> MemberStates<'a> {
+    /// Borrows slices with one word for each member.
     #[inline(always)]
     pub(super) fn new(
         reported: &'a [AtomicU64],
-        own: &'a [Own],
-        elsewhere: &'a [Slice<Own>],
+        own: &'a [LocalState],
+        elsewhere: &'a [Slice<LocalState>],
         is_exact: bool,
     ) -> Self {
         Self { reported, own: &own[..reported.len()], elsewhere, is_exact }
     }
 
-    /// How many members they are of. A slice of that length is not checked again for a member that these words were
-    /// asked for.
+    /// Returns the number of members. The compiler need not check the index of a member of these words again
+    /// for a slice of that length.
     #[inline(always)]
     #[must_use]
     pub fn members(self) -> usize {
         self.reported.len()
     }
 
-    /// No other core sends to these members.
+    /// Returns true if no other core sends to these members.
     #[inline(always)]
     #[must_use]
     pub fn are_alone(self) -> bool {
         self.elsewhere.is_empty()
     }
 
-    /// The same words, with what [`Words::are_alone`] says known to the compiler: a loop over them looks for
-    /// no other core's.
+    /// Returns the same words, with the fact of [`MemberStates::are_alone`] known to the compiler. A loop
+    /// over them does not look for other cores' words.
     #[inline(always)]
     #[must_use]
     pub fn alone(self) -> Self {
         Self { elsewhere: &[], is_exact: true, ..self }
     }
 
-    /// The words of `member`.
+    /// Returns the words of `member`.
     #[inline(always)]
     #[must_use]
     pub fn of(self, member: Member) -> MemberWords<'a> {
@@ -91,51 +91,51 @@ impl<'a> Words<'a> {
 }
 
 impl MemberWords<'_> {
-    /// Whose words they are.
+    /// Returns the member.
     #[inline(always)]
     #[must_use]
     pub fn member(self) -> Member {
         self.member
     }
 
-    /// What this core believes of the member.
+    /// Returns this core's estimate of the member.
     #[inline(always)]
     #[must_use]
-    pub fn belief(self) -> Belief {
+    pub fn estimate(self) -> Belief {
         let reported = self.reported.load(Relaxed);
         let drift = self.own.drift.load(Relaxed);
-        // A drift since an older report has been answered by this one.
+        // This report already includes the drift since an older report.
         let current = self.own.since.load(Relaxed) == reported;
         Belief { reported, drift: select_unpredictable(current, drift, 0) }
     }
 
-    /// The last reported load alone.
+    /// Returns the last reported load, without drift.
     #[inline(always)]
     #[must_use]
     pub fn load(self) -> Load {
         Load(self.reported.load(Relaxed) as u32)
     }
 
-    /// Number of the last report, modulo 2^32.
+    /// Returns the number of the last report, modulo 2^32.
     #[inline(always)]
     #[must_use]
     pub fn reports(self) -> u32 {
         (self.reported.load(Relaxed) >> 32) as u32
     }
 
-    /// Notes `by` more load sent to the member, of which this has just been believed; saturating.
+    /// Adds load sent to the member to its drift, saturating. `belief` is the estimate just read.
     #[inline(always)]
     pub fn add_drift(self, belief: Belief, by: Load) {
         self.own.since.store(belief.reported, Relaxed);
         self.own.drift.store(belief.drift.saturating_add(by.0), Relaxed);
     }
 
-    /// Counts a task sent to one of two different members, of which this has just been believed. Writes the words of
-    /// both, so that the processor knows where before it knows which; it would suppose that the next
-    /// decision looks at other members, and do it again when it is wrong.
+    /// Counts a task sent to one of two different members, with the estimates just read. Writes the words of
+    /// both: the processor then knows the addresses before it knows the choice. Otherwise it assumes that the
+    /// next decision reads other members, and repeats that decision after a wrong guess.
     #[inline(always)]
     pub fn sent_to_either(second: bool, a: (Self, Belief), b: (Self, Belief)) {
-        // A loop over both would ask at each turn whether there is one more.
+        // No loop over both: it would test for a further element at each step.
         a.0.sent_if(!second, a.1);
         b.0.sent_if(second, b.1);
     }
@@ -150,22 +150,22 @@ impl MemberWords<'_> {
     /// Counts a task sent to the member.
     #[inline(always)]
     pub fn sent(self) {
-        self.add_drift(self.belief(), Load::ONE);
+        self.add_drift(self.estimate(), Load::ONE);
         self.balance(1);
     }
 
     /// Counts a task sent to the member that adds `share` to its load: 1/workers at a rack.
     #[inline(always)]
     pub fn sent_share(self, share: Load) {
-        self.add_drift(self.belief(), share);
+        self.add_drift(self.estimate(), share);
         self.balance(1);
     }
 
-    /// The same of one of two members, of which this has just been believed, as [`Self::sent_to_either`]; the second is another than
-    /// the first, if it is the one.
+    /// Counts a task with a share, sent to one of two members, with the estimates just read; see
+    /// [`Self::sent_to_either`]. If `second` is true, the members must differ.
     #[inline(always)]
     pub fn sent_share_to_either(second: bool, a: (Self, Belief, Load), b: (Self, Belief, Load)) {
-        // If both are the same, it is the first, whose words are written last.
+        // If both are the same member, the first is chosen: its words are written last.
         b.0.sent_share_if(second, b.1, b.2);
         a.0.sent_share_if(!second, a.1, a.2);
     }
@@ -176,14 +176,14 @@ impl MemberWords<'_> {
         self.balance(i32::from(chosen));
     }
 
-    /// What the other cores have sent is known as it is; else only as they told it, some time ago.
+    /// Returns true if the counts of other cores are current. Otherwise they are the last published ones.
     #[inline(always)]
     #[must_use]
     pub fn is_exact(self) -> bool {
         self.is_exact
     }
 
-    /// Counts a task answered; false, and nothing changed, when it is known that none is outstanding.
+    /// Counts a reply. Returns false and changes nothing if certainly no task is outstanding.
     #[inline(always)]
     #[must_use]
     pub fn answered(self) -> bool {
@@ -192,27 +192,27 @@ impl MemberWords<'_> {
         expected
     }
 
-    /// Takes so many tasks off those outstanding, which are no fewer.
+    /// Subtracts `tasks` from the outstanding tasks, which are at least as many.
     #[inline(always)]
     pub fn take_off(self, tasks: u32) {
         self.balance(-(tasks as i32));
     }
 
-    /// Changes the number of outstanding tasks.
+    /// Adds `by` to the number of outstanding tasks.
     #[inline(always)]
     pub(super) fn balance(self, by: i32) {
-        // Below 0 where replies pass another core than their tasks; only the sum over cores has a meaning.
+        // Negative if replies pass another core than their tasks: only the sum over cores has a meaning.
         let count = &self.own.outstanding;
         count.store(count.load(Relaxed).wrapping_add_signed(by), Relaxed);
     }
 
-    /// Tasks sent and not answered, over all cores.
+    /// Returns the number of outstanding tasks, over all cores.
     #[inline(always)]
     #[must_use]
     pub fn outstanding(self) -> u32 {
         let mut total = self.own.outstanding.load(Relaxed);
         if self.elsewhere.is_empty() {
-            return total; // never below 0
+            return total; // never negative
         }
         for other in self.elsewhere {
             total = total.wrapping_add(other[self.member.index()].outstanding.load(Relaxed));
@@ -220,16 +220,18 @@ impl MemberWords<'_> {
         (total as i32).max(0) as u32
     }
 
-    /// Takes what another core believes of the member for what it has, with this core's drift included; no report came.
+    /// Replaces load and drift by another core's estimate, which includes this core's drift. Does not count
+    /// as a report.
     #[inline]
-    pub(super) fn set_believed(self, load: Load) {
+    pub(super) fn set_estimate(self, load: Load) {
         let number = self.reported.load(Relaxed) & !u64::from(u32::MAX);
         self.own.since.store(number | u64::from(load.0), Relaxed);
         self.own.drift.store(0, Relaxed);
         self.reported.store(number | u64::from(load.0), Relaxed);
     }
 
-    /// Tasks sent and not answered by way of this core; below 0 where replies pass another core than their tasks.
+    /// Returns the tasks sent minus replies, by way of this core. Negative if replies pass another core than
+    /// their tasks.
     #[inline(always)]
     #[must_use]
     pub fn own_outstanding(self) -> i32 {
@@ -238,18 +240,18 @@ impl MemberWords<'_> {
 
     /// Raises the number of the member's reports, and keeps load and drift.
     #[inline]
-    pub fn note_heard(self) {
-        let belief = self.belief();
+    pub fn note_sign_of_life(self) {
+        let belief = self.estimate();
         let next = belief.reported.wrapping_add(1 << 32);
         self.own.since.store(next, Relaxed);
         self.own.drift.store(belief.drift, Relaxed);
         self.reported.store(next, Relaxed);
     }
 
-    /// Takes a report as Horus does: load := reported, and all drift, on every core, is forgotten.
+    /// Applies a report as Horus does: load := reported; the drift of every core becomes void.
     #[inline(always)]
     pub fn set_load(self, load: Load) {
-        // The number is above the load; it wraps around.
+        // The report number is above the load; it wraps around.
         let next = (self.reported.load(Relaxed) | u64::from(u32::MAX)).wrapping_add(1);
         self.reported.store(next + u64::from(load.0), Relaxed);
     }

@@ -4,35 +4,35 @@ use super::ether::{self, Mac};
 use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::reason::DropReason;
 
-/// Bytes of an ARP frame, Ethernet header included, without padding.
+/// Length of an ARP frame, Ethernet header included, without padding.
 pub const FRAME_LEN: usize = ether::LEN + 28;
 
 /// Request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has `target`? Tell `sender`.
+    /// Request for the MAC address of `target`, to be answered to `sender`.
     Request,
     /// `sender` is at `sender_mac`.
     Reply,
 }
 
-/// One ARP packet.
+/// ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Request or reply.
     pub operation: Operation,
-    /// The speaker's MAC address.
+    /// MAC address of the sender.
     pub sender_mac: Mac,
-    /// The speaker's address.
+    /// Address of the sender.
     pub sender: u32,
-    /// The MAC address spoken to; 0 in a request.
+    /// MAC address of the target; 0 in a request.
     pub target_mac: Mac,
-    /// The address asked for or spoken to.
+    /// Requested address in a request, address of the receiver in a reply.
     pub target: u32,
 }
 
 impl Packet {
-    /// Reads the ARP packet in a frame whose EtherType says ARP.
+    /// Parses the ARP packet in a frame with ARP's EtherType.
     ///
     /// # Errors
     /// [`DropReason::ArpMalformed`] for other hardware, protocols, lengths or operations.
@@ -88,7 +88,7 @@ impl Packet {
         put_u32(bytes, 24, self.target);
     }
 
-    /// The question "who has `target`?".
+    /// Returns the question "who has `target`?".
     #[must_use]
     pub fn request(sender_mac: Mac, sender: u32, target: u32) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl Packet {
         }
     }
 
-    /// The answer to this request by the node at `mac`.
+    /// Returns the answer to this request from the node at `mac`.
     #[must_use]
     pub fn answer(&self, mac: Mac) -> Self {
         Self {

@@ -1,34 +1,37 @@
-//! Sequence and tag behind a header: the proof that a packet is from somebody who has the pool's key.
+//! Sequence and tag after a header: proof that the sender has the pool's key.
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 0 | u64 | sequence | rises with every packet in a worker's name; an acknowledgement repeats that of what it acknowledges |
-//! | 8 | u64 | tag | the first eight bytes of AES-128's CBC-MAC over the blocks below, under the pool's key |
+//! | 0 | u64 | sequence | grows with every packet of a worker; an acknowledgement repeats that of its request |
+//! | 8 | u64 | tag | first eight bytes of AES-128's CBC-MAC over the blocks below, under the pool's key |
 //!
-//! The blocks hold all that the receiver believes. Over IPv4 they are always two, which is what makes a CBC-MAC unforgeable:
+//! The blocks contain everything that the receiver uses. Over IPv4 there are always two, because a fixed
+//! number makes a CBC-MAC unforgeable:
 //!
 //! | off | bytes | field |
 //! |---|---|---|
-//! | 0 | 11 | the task header |
+//! | 0 | 11 | task header |
 //! | 11 | 1 | 0 |
 //! | 12 | 8 | source and destination of the IPv4 header |
 //! | 20 | 4 | service_ns of the extension, 0 without one |
 //! | 24 | 8 | sequence |
 //!
-//! Over IPv6 there are four blocks, and always four. Their byte 11 is another, so that none of the two begins as any of the four:
+//! Over IPv6 there are always four. Their byte 11 differs, so that no two-block message is a prefix of a
+//! four-block one:
 //!
 //! | off | bytes | field |
 //! |---|---|---|
-//! | 0 | 11 | the task header |
+//! | 0 | 11 | task header |
 //! | 11 | 1 | 6 |
 //! | 12 | 4 | service_ns of the extension, 0 without one |
 //! | 16 | 32 | source and destination of the IPv6 header |
 //! | 48 | 8 | sequence |
 //! | 56 | 8 | 0 |
 //!
-//! A leaf finds the tags of a whole burst in one call: the blocks of different packets then go through the CPU side by side.
+//! A leaf computes the tags of a whole burst in one call, so that the CPU encrypts blocks of different
+//! packets in parallel.
 //!
-//! Without the feature `auth` there are no keys: a `key_file` is refused.
+//! Without the feature `auth` there are no keys, and a `key_file` is refused.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -46,9 +49,9 @@ use crate::limits::BURST;
 pub const LEN: usize = task::PROOF_LEN;
 /// Bytes of a key.
 pub const KEY_LEN: usize = 16;
-/// Where source and destination are in an IPv4 header.
+/// Offset of source and destination in an IPv4 header.
 const ADDRESSES: usize = 12;
-/// Where source and destination are in an IPv6 header.
+/// Offset of source and destination in an IPv6 header.
 const ADDRESSES_V6: usize = 8;
 /// Blocks of a claim over IPv4.
 pub const BLOCKS_V4: usize = 2;
@@ -57,20 +60,20 @@ pub const BLOCKS_V6: usize = 4;
 /// Byte 11 of a claim over IPv6.
 const V6: u8 = 6;
 
-/// Sequences within which packets in a worker's name may overtake each other on their way.
+/// Sequences by which packets of a worker may overtake each other.
 pub const WINDOW: u64 = 512;
-/// Sequences of which the receiver remembers apart which it saw: a sender that leaves some out leaves the rest of such a
-/// stretch out, too, and whole windows, so that nothing on its way becomes too old.
+/// Sequences that the receiver tracks individually per stretch. A sender that skips some skips the rest of
+/// the stretch and whole windows, so that nothing in flight becomes too old.
 pub const SPAN: u64 = 16;
-/// Sequences begin at the sixteenths of a microsecond since 1970, so that they rise when a sender is started anew: it
-/// sends fewer in a worker's name.
+/// Sequences per microsecond. Sequences start at the sixteenths of a microsecond since 1970, so they grow
+/// across restarts: a sender uses fewer per worker.
 pub const SEQUENCES_A_MICROSECOND: u64 = 16;
-/// A sender whose sequence is behind its clock by more brings it up to the clock.
+/// A sender whose sequence lags its clock by more jumps to the clock.
 pub const BEHIND_MAX: u64 = 1_000_000 * SEQUENCES_A_MICROSECOND;
-/// What is behind the newest of its worker by more is too old, wherever it has been.
+/// Distance behind a worker's newest sequence from which a packet is always too old.
 pub const OLD_MAX: u64 = 4 * BEHIND_MAX;
 
-/// The sequence of a moment.
+/// Returns the sequence of a moment.
 #[must_use]
 pub fn sequence_at(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -79,23 +82,23 @@ pub fn sequence_at(time: SystemTime) -> u64 {
 
 /// Offset of the processing time in an extended header.
 const SERVICE: usize = task::LEN + 8;
-/// Blocks that the CPU has under way at once; a burst's are rounded up to them.
+/// Blocks that the CPU encrypts in parallel. A burst is rounded up to a multiple.
 #[cfg(feature = "auth")]
 const SIDE_BY_SIDE: usize = 8;
 #[cfg(feature = "auth")]
 const _: () = assert!(BURST.is_multiple_of(SIDE_BY_SIDE));
 
-/// A pool's key. It is never printed, and its memory is cleared in the end.
+/// A pool's key. It is never printed, and its memory is cleared on drop.
 #[cfg(feature = "auth")]
 #[derive(Clone)]
 pub struct Key(Aes128Enc);
 
-/// There is none in a build without the feature `auth`.
+/// Uninhabited in a build without the feature `auth`.
 #[cfg(not(feature = "auth"))]
 #[derive(Clone, PartialEq)]
 pub struct Key(std::convert::Infallible);
 
-/// They encrypt alike.
+/// Equal keys encrypt equally.
 #[cfg(feature = "auth")]
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
@@ -114,25 +117,25 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a tag covers: its blocks, as numbers whose bytes in little-endian order are the blocks'. Put together in
-/// registers, since a block that is loaded whole must wait for the pieces that it was stored in.
+/// Blocks covered by a tag, as little-endian integers. They are assembled in registers, because loading a
+/// whole block stalls on the narrower stores before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim<const BLOCKS: usize = BLOCKS_V4>([u128; BLOCKS]);
 
 /// A packet's claim and its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signed<const BLOCKS: usize = BLOCKS_V4> {
-    /// What the tag covers.
+pub struct SignedPacket<const BLOCKS: usize = BLOCKS_V4> {
+    /// Blocks covered by the tag.
     pub claim: Claim<BLOCKS>,
-    /// The sequence, which the tag covers, too.
+    /// Sequence, which the tag covers, too.
     pub sequence: u64,
-    /// The tag that the packet came with.
+    /// Tag of the packet.
     pub tag: u64,
 }
 
-impl<const BLOCKS: usize> Signed<BLOCKS> {
-    /// Reads a packet whose header is authenticated; `addresses` are source and destination as they stand in its IP
-    /// header. None when the payload is shorter than its header says.
+impl<const BLOCKS: usize> SignedPacket<BLOCKS> {
+    /// Parses a packet with an authenticated header; `addresses` are source and destination from its IP
+    /// header. `None` if the payload is shorter than its header announces.
     #[inline]
     #[must_use]
     pub fn read(addresses: &impl Addresses<BLOCKS>, payload: &[u8]) -> Option<Self> {
@@ -143,23 +146,24 @@ impl<const BLOCKS: usize> Signed<BLOCKS> {
     }
 }
 
-/// Where sequence and tag are in a payload.
+/// Returns the offset of sequence and tag in a payload.
 #[inline]
 fn offset(payload: &[u8]) -> Option<usize> {
     let extended = payload.first()? & task::EXTENSION_BIT != 0;
     Some(task::LEN + if extended { task::EXTENSION_LEN } else { 0 })
 }
 
-/// Source and destination as they stand in an IP header, which say how many blocks a claim has.
+/// Source and destination from an IP header; they determine the number of blocks.
 pub trait Addresses<const BLOCKS: usize> {
-    /// What a tag covers of a packet with these addresses; the payload holds its header and its extension whole.
+    /// Returns the blocks of a packet with these addresses. The payload contains its whole header and
+    /// extension.
     fn claim(&self, payload: &[u8], sequence: u64) -> Claim<BLOCKS>;
 }
 
 impl Addresses<BLOCKS_V4> for [u8; 8] {
     #[inline]
     fn claim(&self, payload: &[u8], sequence: u64) -> Claim {
-        let (start, rest, service) = said(payload);
+        let (start, rest, service) = header_words(payload);
         let addresses = u64::from_le_bytes(*self);
         let to_and_time = addresses >> 32 | u64::from(service) << 32;
         Claim([
@@ -172,7 +176,7 @@ impl Addresses<BLOCKS_V4> for [u8; 8] {
 impl Addresses<BLOCKS_V6> for [u8; 32] {
     #[inline]
     fn claim(&self, payload: &[u8], sequence: u64) -> Claim<BLOCKS_V6> {
-        let (start, rest, service) = said(payload);
+        let (start, rest, service) = header_words(payload);
         let (src, dst) = self.split_at(16);
         let address =
             |bytes: &[u8]| block(u64_at(bytes, 0).swap_bytes(), u64_at(bytes, 8).swap_bytes());
@@ -186,9 +190,10 @@ impl Addresses<BLOCKS_V6> for [u8; 32] {
     }
 }
 
-/// The task header in two words, the second of which has a byte to spare at its end, and the extension's processing time.
+/// Returns the task header in two words, the second with a spare last byte, and the extension's processing
+/// time.
 #[inline]
-fn said(payload: &[u8]) -> (u64, u32, u32) {
+fn header_words(payload: &[u8]) -> (u64, u32, u32) {
     let extended = payload[0] & task::EXTENSION_BIT != 0;
     let start = u64_at(payload, 0).swap_bytes();
     let rest = u32_at(payload, task::LEN - 4).swap_bytes() >> 8; // the header's last three bytes
@@ -196,20 +201,20 @@ fn said(payload: &[u8]) -> (u64, u32, u32) {
     (start, rest, service)
 }
 
-/// The block of these halves.
+/// Returns the block of these halves.
 #[inline]
 fn block(low: u64, high: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// Source and destination as they stand in an IPv4 header.
+/// Source and destination as they are in an IPv4 header.
 #[inline]
 #[must_use]
 pub fn addresses(src: u32, dst: u32) -> [u8; 8] {
     (u64::from(src) << 32 | u64::from(dst)).to_be_bytes()
 }
 
-/// Source and destination as they stand in an IPv6 header.
+/// Source and destination as they are in an IPv6 header.
 #[inline]
 #[must_use]
 pub fn addresses_v6(src: u128, dst: u128) -> [u8; 32] {
@@ -219,7 +224,7 @@ pub fn addresses_v6(src: u128, dst: u128) -> [u8; 32] {
     addresses
 }
 
-/// Source and destination of an IPv4 header, which is whole.
+/// Returns source and destination of a complete IPv4 header.
 #[inline]
 #[must_use]
 pub fn addresses_in(header: &[u8]) -> [u8; 8] {
@@ -228,7 +233,7 @@ pub fn addresses_in(header: &[u8]) -> [u8; 8] {
     addresses
 }
 
-/// Source and destination of an IPv6 header, which is whole.
+/// Returns source and destination of a complete IPv6 header.
 #[inline]
 #[must_use]
 pub fn addresses_in_v6(header: &[u8]) -> [u8; 32] {
@@ -237,7 +242,7 @@ pub fn addresses_in_v6(header: &[u8]) -> [u8; 32] {
     addresses
 }
 
-/// One block is added to another.
+/// XORs one block into another.
 #[cfg(feature = "auth")]
 #[inline]
 fn add(to: &mut Block, block: u128) {
@@ -247,13 +252,13 @@ fn add(to: &mut Block, block: u128) {
 
 #[cfg(feature = "auth")]
 impl Key {
-    /// The key of these bytes.
+    /// Creates the key from these bytes.
     #[must_use]
     pub fn new(bytes: [u8; KEY_LEN]) -> Self {
         Self(Aes128Enc::new(&bytes.into()))
     }
 
-    /// The tag of a claim.
+    /// Returns the tag of a claim.
     #[inline]
     #[must_use]
     pub fn tag<const BLOCKS: usize>(&self, claim: &Claim<BLOCKS>) -> u64 {
@@ -265,7 +270,7 @@ impl Key {
         u64_at(&block, 0)
     }
 
-    /// The tags of a burst of claims, at a fraction of the time that each would take by itself.
+    /// Returns the tags of a burst of claims, in a fraction of the time of single calls.
     #[inline]
     #[must_use]
     pub fn tags<'a, const BLOCKS: usize>(
@@ -287,13 +292,13 @@ impl Key {
 
 #[cfg(not(feature = "auth"))]
 impl Key {
-    /// Nobody has a key to ask for it.
+    /// Cannot be called without a key.
     #[must_use]
     pub fn tag<const BLOCKS: usize>(&self, _claim: &Claim<BLOCKS>) -> u64 {
         match self.0 {}
     }
 
-    /// As [`Key::tag`].
+    /// Same as [`Key::tag`].
     #[must_use]
     pub fn tags<'a, const BLOCKS: usize>(
         &self,
@@ -304,11 +309,11 @@ impl Key {
 }
 
 impl Key {
-    /// Writes sequence and tag behind a header that is authenticated, and its extension; `addresses` are source and
-    /// destination as they will stand in the IP header.
+    /// Writes sequence and tag after an authenticated header and its extension; `addresses` are source and
+    /// destination of the future IP header.
     ///
     /// # Panics
-    /// When the payload is shorter than its header says.
+    /// If the payload is shorter than its header announces.
     #[inline]
     pub fn sign<const BLOCKS: usize>(
         &self,
@@ -334,7 +339,7 @@ mod tests {
         Key::new(std::array::from_fn(|at| at as u8))
     }
 
-    /// A signed payload of ours.
+    /// Returns a signed payload.
     fn payload<const BLOCKS: usize>(
         addresses: &impl Addresses<BLOCKS>,
         header: Header,
@@ -351,11 +356,11 @@ mod tests {
     }
 
     fn is_right<const BLOCKS: usize>(addresses: &impl Addresses<BLOCKS>, payload: &[u8]) -> bool {
-        let signed = Signed::read(addresses, payload);
+        let signed = SignedPacket::read(addresses, payload);
         signed.is_some_and(|signed| key().tag(&signed.claim) == signed.tag)
     }
 
-    /// Whatever bit of what the leaf believes is another, the tag is wrong; and those of a burst are those of each.
+    /// Any changed bit that the leaf uses makes the tag wrong; tags of a burst equal single ones.
     fn check_any_changed_bit<const BLOCKS: usize, const LEN_OF_BOTH: usize>(
         header: Header,
         (service_ns, sequence): (u32, u64),
@@ -367,7 +372,7 @@ mod tests {
     {
         let good = payload(&addresses, header, service_ns, sequence);
         prop_assert!(is_right(&addresses, &good));
-        let signed = Signed::read(&addresses, &good).unwrap();
+        let signed = SignedPacket::read(&addresses, &good).unwrap();
         let burst: Vec<_> = std::iter::repeat_n(&signed.claim, others).collect();
         prop_assert!(key().tags(burst.into_iter()).iter().all(|&tag| tag == signed.tag));
         prop_assert!(Key::new([7; KEY_LEN]).tag(&signed.claim) != signed.tag);
@@ -388,8 +393,8 @@ mod tests {
 
     #[test]
     fn the_cipher_is_that_of_the_standard() {
-        // FIPS 197, appendix C.1: this block under this key. As the first of two with the second equal to what it
-        // becomes, the sum is zero, so that the tag is the cipher of a block of zeros under the same key.
+        // FIPS 197, appendix C.1: this block under this key. With a second block equal to the first one's
+        // cipher, the sum is zero, so the tag is the cipher of a zero block under the same key.
         let plain = u128::to_be_bytes(0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF);
         let cipher = u128::to_be_bytes(0x69C4_E0D8_6A7B_0430_D8CD_B780_70B4_C55A);
         let zeros = key().tag(&Claim([plain, cipher].map(u128::from_le_bytes)));

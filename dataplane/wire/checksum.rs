@@ -1,18 +1,18 @@
-//! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
+//! Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! [`Sum`] takes whole checksums, [`ChecksumDelta`] updates them, and [`FoldedDelta`] does so with less work a packet.
+//! [`PartialChecksum`] computes whole checksums, [`ChecksumDelta`] updates them, and [`FoldedDelta`] does so
+//! with less work per packet.
 
-/// Above this many bytes a sum is worth the compiler's vectors, below it their set-up costs more.
+/// Length from which vectorised summing pays off its set-up.
 const VECTOR_BYTES: usize = 256;
 
-/// A one's-complement sum being taken over a packet's words in memory order: it does not depend on byte
-/// order but for a final swap (RFC 1071, 2B), and 2^16, 2^32 and 2^64 all are 1, so words of any size
-/// may be added.
+/// One's-complement sum of a packet's words in memory order. It depends on the byte order only by a final
+/// swap (RFC 1071, 2B). 2^16, 2^32 and 2^64 all equal 1, so words of any size may be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum(u64);
+pub struct PartialChecksum(u64);
 
-impl Sum {
-    /// With the words of `bytes`, an odd last byte padded with zero.
+impl PartialChecksum {
+    /// Adds the words of `bytes`; pads an odd last byte with zero.
     #[inline]
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
@@ -24,11 +24,11 @@ impl Sum {
         if rest.is_empty() { sum } else { sum.add(last_word(bytes, rest)) }
     }
 
-    /// With the bytes of `frame` from `start` to `end`, where at least eight lie before `end`: what one word
-    /// too many covers is shifted out.
+    /// Adds the bytes of `frame` from `start` to `end`, with at least eight bytes before `end`. Excess bytes
+    /// of the last word are shifted out.
     ///
     /// # Panics
-    /// When `end` lies beyond the frame, or `start` behind it.
+    /// If `end` is beyond the frame, or `start` beyond `end`.
     #[inline(always)]
     #[must_use]
     pub fn range(self, frame: &[u8], start: usize, end: usize) -> Self {
@@ -38,7 +38,7 @@ impl Sum {
             return self.long(rest);
         }
         let mut sum = self;
-        // In this form the compiler does not unroll it, which costs more than the few words of a task.
+        // The compiler does not unroll this form; unrolling costs more than a task's few words.
         while let Some((word, behind)) = rest.split_first_chunk::<8>() {
             (sum, rest) = (sum.chunk(word), behind);
         }
@@ -46,7 +46,7 @@ impl Sum {
         sum.add(last >> 1 >> (63 - 8 * rest.len()))
     }
 
-    /// With many words at once: the carry of each goes into the next.
+    /// Adds many words at once: each carry goes into the next addition.
     #[inline(always)]
     #[must_use]
     pub fn words<const N: usize>(self, words: [u64; N]) -> Self {
@@ -64,14 +64,14 @@ impl Sum {
         self.add(total).add(u64::from(u32::from_le_bytes(last)))
     }
 
-    /// With four words.
+    /// Adds four words.
     #[inline]
     #[must_use]
     pub const fn chunk(self, bytes: &[u8; 8]) -> Self {
         self.add(u64::from_le_bytes(*bytes))
     }
 
-    /// With a 16-bit number that stands in network order in the packet.
+    /// Adds a 16-bit number that the packet stores in network order.
     #[inline]
     #[must_use]
     pub const fn number(self, number: u16) -> Self {
@@ -84,14 +84,14 @@ impl Sum {
         Self(total + carry as u64)
     }
 
-    /// The sum with its checksum in it is all ones: the packet is undamaged.
+    /// Returns true if the sum including its checksum is all ones: the packet is undamaged.
     #[inline]
     #[must_use]
     pub const fn is_valid(self) -> bool {
         fold64(self.0) == 0xFFFF
     }
 
-    /// The checksum to send, as a number.
+    /// Returns the checksum to send, as a number.
     #[inline]
     #[must_use]
     pub const fn checksum(self) -> u16 {
@@ -99,10 +99,10 @@ impl Sum {
     }
 }
 
-/// The up to seven bytes behind the last whole chunk.
+/// Returns the up to seven bytes after the last whole chunk.
 #[inline]
 fn last_word(bytes: &[u8], rest: &[u8]) -> u64 {
-    // The last eight bytes hold them; what has been summed already is shifted out.
+    // The last eight bytes contain them; bytes already summed are shifted out.
     match bytes.last_chunk::<8>() {
         Some(last) => u64::from_le_bytes(*last) >> (8 * (8 - rest.len())),
         None => rest.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
@@ -115,39 +115,39 @@ const fn fold64(total: u64) -> u16 {
     fold32((total.wrapping_add(total.rotate_left(32)) >> 32) as u32)
 }
 
-/// What replacing words of a packet does to its checksum; collected first, applied once.
+/// Change of a checksum by replaced words of a packet. Changes are collected first and applied once.
 ///
-/// Kept in memory order, as [`Sum`] is, so that numbers read from a packet and written back to it are
-/// not swapped at all. A field of 32 bits is as good as its two words, and one at an odd offset as good
-/// as one shifted by a byte: 2^16 is 1 in one's complement.
+/// Kept in memory order, like [`PartialChecksum`], so that numbers read from a packet and written back are
+/// never swapped. A field of 32 bits counts like its two words, and one at an odd offset like one shifted by
+/// a byte: 2^16 is 1 in one's complement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChecksumDelta(u64);
 
 impl ChecksumDelta {
-    /// A word at an even offset changes.
+    /// Replaces a word at an even offset.
     #[inline]
     #[must_use]
     pub const fn word(self, old: u16, new: u16) -> Self {
         Self(self.0 + (!old).to_be() as u64 + new.to_be() as u64)
     }
 
-    /// Two words at an even offset, an address for instance, change.
+    /// Replaces two words at an even offset, such as an address.
     #[inline]
     #[must_use]
     pub const fn double_word(self, old: u32, new: u32) -> Self {
         Self(self.0 + (!old).to_be() as u64 + new.to_be() as u64)
     }
 
-    /// An IPv6 address, at an even offset, changes.
+    /// Replaces an IPv6 address at an even offset.
     #[inline]
     #[must_use]
     pub fn address(self, old: u128, new: u128) -> Self {
-        // Four words of 32 bits each, of which a sum has room for as many as there are.
+        // Four words of 32 bits each; a sum has room for them.
         let words = [0, 32, 64, 96].map(|at| ((old >> at) as u32, (new >> at) as u32));
         words.into_iter().fold(self, |delta, (old, new)| delta.double_word(old, new))
     }
 
-    /// An address of 16 bytes, at an even offset and as it stands in the packet, is replaced by zero.
+    /// Replaces an address of 16 bytes, at an even offset and in memory order, by zero.
     #[inline(always)]
     #[must_use]
     pub fn address_removed(self, old: &[u8; 16]) -> Self {
@@ -155,28 +155,29 @@ impl ChecksumDelta {
         Self(words.fold(self.0, |sum, word| sum + u64::from(!u32::from_ne_bytes(*word))))
     }
 
-    /// A 16-bit field at an odd offset changes: its bytes lie in two words, each on the other side.
+    /// Replaces a 16-bit field at an odd offset: its bytes are in two words, on opposite sides.
     #[inline]
     #[must_use]
     pub const fn straddling_word(self, old: u16, new: u16) -> Self {
         Self(self.0 + (((!old).to_be() as u64 + new.to_be() as u64) << 8))
     }
 
-    /// 32 bits at an odd offset change: their bytes lie in three words, each on the other side.
+    /// Replaces 32 bits at an odd offset: their bytes are in three words, on opposite sides.
     #[inline]
     #[must_use]
     pub const fn straddling_double_word(self, old: u32, new: u32) -> Self {
         Self(self.0 + (((!old).to_be() as u64 + new.to_be() as u64) << 8))
     }
 
-    /// The checksum after the change, RFC 1624 eq. 3: HC' = ~(~HC + ~m + m').
+    /// Returns the updated checksum, RFC 1624 eq. 3: HC' = ~(~HC + ~m + m').
     #[inline]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
         u16::from_be(!fold64((!checksum).to_be() as u64 + self.0))
     }
 
-    /// As [`ChecksumDelta::apply`], for UDP: 0 means "no checksum" and stays, and a sum of 0 is sent as 0xFFFF.
+    /// Same as [`ChecksumDelta::apply`], for UDP: 0 means "no checksum" and stays, and a sum of 0 is sent as
+    /// 0xFFFF.
     #[inline]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
@@ -186,34 +187,35 @@ impl ChecksumDelta {
     }
 }
 
-/// Folds a sum of a few 16-bit numbers, as [`fold64`].
+/// Folds a sum of a few 16-bit numbers, like [`fold64`].
 #[inline]
 const fn fold32(total: u32) -> u16 {
     (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
 }
 
-/// A [`ChecksumDelta`] in 16-bit parts, of which most may be known long before the packet: fewer instructions a packet.
+/// A [`ChecksumDelta`] in 16-bit parts, most of which may be computed long before the packet: fewer
+/// instructions per packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FoldedDelta(u32);
 
 impl FoldedDelta {
-    /// Parts in one change at most.
+    /// Maximum number of parts in one change.
     const PARTS: u32 = 8;
 
-    /// The change as one part.
+    /// Converts a change to one part.
     #[must_use]
     pub const fn fold(delta: ChecksumDelta) -> Self {
         Self(fold64(delta.0) as u32)
     }
 
-    /// The other change as well; no more than eight parts together.
+    /// Adds another change; at most eight parts in total.
     #[inline(always)]
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 + other.0)
     }
 
-    /// 32 bits at an odd offset, in memory order, are replaced by zero: two parts.
+    /// Replaces 32 bits at an odd offset, in memory order, by zero: two parts.
     #[inline(always)]
     #[must_use]
     pub const fn straddling_double_word_removed(old: u32) -> Self {
@@ -221,29 +223,29 @@ impl FoldedDelta {
         Self((words & 0xFFFF) + (words >> 16))
     }
 
-    /// 32 bits at an even offset, in memory order, are replaced by zero: two parts.
+    /// Replaces 32 bits at an even offset, in memory order, by zero: two parts.
     #[inline(always)]
     #[must_use]
     pub const fn double_word_removed(old: u32) -> Self {
         Self((!old & 0xFFFF) + (!old >> 16))
     }
 
-    /// A byte at an even offset becomes `new`, from zero.
+    /// Changes a byte at an even offset from zero to `new`.
     #[inline(always)]
     #[must_use]
     pub const fn even_byte(new: u8) -> Self {
         Self(new as u32)
     }
 
-    /// As [`ChecksumDelta::apply`], but to a checksum in memory order.
+    /// Same as [`ChecksumDelta::apply`], for a checksum in memory order.
     #[inline(always)]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
         !fold32(self.0 + (!checksum) as u32)
     }
 
-    /// As [`ChecksumDelta::apply_udp`], but to a checksum in memory order. By RFC 1624's eq. 4, HC' = HC - ~m - m', a checksum
-    /// that is not 0 never becomes 0 but all ones.
+    /// Same as [`ChecksumDelta::apply_udp`], for a checksum in memory order. By RFC 1624's eq. 4, HC' = HC -
+    /// ~m - m', a nonzero checksum never becomes 0 but all ones.
     #[inline(always)]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
@@ -258,7 +260,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn checksum(bytes: &[u8]) -> u16 {
-        Sum::default().bytes(bytes).checksum()
+        PartialChecksum::default().bytes(bytes).checksum()
     }
 
     fn sum_by_words(bytes: &[u8]) -> u16 {
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn rfc1071_example() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(!Sum::default().bytes(&bytes).checksum(), 0xddf2);
+        assert_eq!(!PartialChecksum::default().bytes(&bytes).checksum(), 0xddf2);
     }
 
     proptest! {
@@ -289,7 +291,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 8..600), start: prop::sample::Index,
         ) {
             let start = start.index(bytes.len()).min(bytes.len() - 8) + 8;
-            let sum = Sum::default().chunk(&[1; 8]);
+            let sum = PartialChecksum::default().chunk(&[1; 8]);
             let range = sum.range(&bytes, start, bytes.len());
             prop_assert_eq!(range.checksum(), sum.bytes(&bytes[start..]).checksum());
         }
@@ -320,7 +322,7 @@ mod tests {
         fn a_folded_delta_does_what_a_delta_does(
             old in any::<u32>(), new in any::<u32>(), address: (u32, u32), byte: u8, checksum: u16,
         ) {
-            // The byte is the new words' last.
+            // The byte is the last one of the new words.
             let new = new & !0xFF;
             let whole = ChecksumDelta::default()
                 .straddling_double_word(old, new | u32::from(byte))

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes of the header.
+/// Number of bytes of the header.
 pub const LEN: usize = 14;
 /// EtherType of IPv4.
 pub const IPV4: u16 = 0x0800;
@@ -17,10 +17,10 @@ pub const ARP: u16 = 0x0806;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The broadcast address.
+    /// Broadcast address.
     pub const BROADCAST: Self = Self([0xFF; 6]);
 
-    /// The address as the low 48 bits of a number, first byte lowest.
+    /// Returns the address as the low 48 bits of a number, first byte lowest.
     #[inline]
     #[must_use]
     pub const fn to_bits(self) -> u64 {
@@ -28,7 +28,7 @@ impl Mac {
         u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
     }
 
-    /// The address from the low 48 bits of a number.
+    /// Creates the address from the low 48 bits of a number.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
@@ -36,13 +36,13 @@ impl Mac {
         Self([a, b, c, d, e, f])
     }
 
-    /// A group address (broadcast included).
+    /// Returns true for a group address (including broadcast).
     #[must_use]
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// A host's address: neither a group's nor all zeros.
+    /// Returns true for a host's address: neither a group's nor all zeros.
     #[must_use]
     pub fn is_host(self) -> bool {
         !self.is_group() && self != Self::default()
@@ -81,14 +81,14 @@ impl FromStr for Mac {
     }
 }
 
-/// The destination of a frame of at least [`LEN`] bytes.
+/// Returns the destination of a frame of at least [`LEN`] bytes.
 #[inline]
 #[must_use]
 pub fn dst(frame: &[u8]) -> Mac {
     Mac([frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]])
 }
 
-/// The frame, of at least [`LEN`] bytes, is sent to `mac`.
+/// Returns true if the frame, of at least [`LEN`] bytes, is addressed to `mac`.
 #[inline]
 #[must_use]
 pub fn is_to(frame: &[u8], mac: Mac) -> bool {
@@ -98,7 +98,7 @@ pub fn is_to(frame: &[u8], mac: Mac) -> bool {
     (head ^ mac.to_bits()) << 16 == 0
 }
 
-/// The frame, of at least [`LEN`] bytes, is from `mac`.
+/// Returns true if the frame, of at least [`LEN`] bytes, is from `mac`.
 #[inline]
 #[must_use]
 pub fn is_from(frame: &[u8], mac: Mac) -> bool {
@@ -108,30 +108,30 @@ pub fn is_from(frame: &[u8], mac: Mac) -> bool {
     u64::from_le_bytes(tail) >> 16 == mac.to_bits()
 }
 
-/// The source of a frame of at least [`LEN`] bytes.
+/// Returns the source of a frame of at least [`LEN`] bytes.
 #[inline]
 #[must_use]
 pub fn src(frame: &[u8]) -> Mac {
     Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]])
 }
 
-/// The EtherType of a frame of at least [`LEN`] bytes.
+/// Returns the EtherType of a frame of at least [`LEN`] bytes.
 #[inline]
 #[must_use]
 pub fn ether_type(frame: &[u8]) -> u16 {
     super::u16_at(frame, 12)
 }
 
-/// Writes both addresses, leaving the EtherType.
+/// Writes both addresses and keeps the EtherType.
 #[inline]
 pub fn emit_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
     emit_bits(frame, dst.to_bits(), src.to_bits());
 }
 
-/// As [`emit_addresses`], of addresses by their bits ([`Mac::to_bits`]).
+/// Same as [`emit_addresses`], for addresses as bits ([`Mac::to_bits`]).
 #[inline(always)]
 pub fn emit_bits(frame: &mut [u8], dst: u64, src: u64) {
-    // Two whole words: the destination with the source's first two bytes, and the source's other four.
+    // Two whole words: the destination with the source's first two bytes, and the source's last four.
     frame[0..8].copy_from_slice(&(dst | src << 48).to_le_bytes());
     frame[8..12].copy_from_slice(&((src >> 16) as u32).to_le_bytes());
 }

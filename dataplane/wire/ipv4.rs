@@ -2,21 +2,21 @@
 
 use std::net::IpAddr;
 
-use super::checksum::{ChecksumDelta, FoldedDelta, Sum};
+use super::checksum::{ChecksumDelta, FoldedDelta, PartialChecksum};
 use super::{put_u16, put_u32, u16_at, u32_at};
 use crate::reason::DropReason;
 
-/// Bytes of a header without options.
+/// Number of bytes of a header without options.
 pub const LEN: usize = 20;
 /// First byte of a header without options: version 4, five words.
 pub const NO_OPTIONS: u8 = 0x45;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
 
-/// Least time to live of a packet that a hop passes on.
+/// Minimum time to live of a packet that a hop forwards.
 pub const TTL_MIN: u8 = 2;
 
-/// Time to live of a packet that starts its way.
+/// Initial time to live.
 const TTL: u8 = 64;
 /// End of the options list (RFC 791).
 const END_OF_OPTIONS: u8 = 0;
@@ -24,10 +24,10 @@ const END_OF_OPTIONS: u8 = 0;
 const NO_OPERATION: u8 = 1;
 /// Router alert (RFC 2113).
 const ROUTER_ALERT: u8 = 148;
-/// Bytes of a router alert.
+/// Number of bytes of a router alert.
 const ROUTER_ALERT_LEN: u8 = 4;
 
-/// An IPv4 address as a number; none of an IPv6 address.
+/// Returns an IPv4 address as a number; `None` for an IPv6 address.
 #[must_use]
 pub fn v4_bits(address: IpAddr) -> Option<u32> {
     match address {
@@ -36,12 +36,12 @@ pub fn v4_bits(address: IpAddr) -> Option<u32> {
     }
 }
 
-/// What a checked header says. Addresses are numbers in host order.
+/// Fields of a checked header. Addresses are numbers in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the header, options included.
+    /// Number of bytes of the header, including options.
     pub len: usize,
-    /// Bytes of header and payload.
+    /// Number of bytes of header and payload.
     pub total_len: usize,
     /// Source address.
     pub src: u32,
@@ -51,10 +51,10 @@ pub struct Header {
     pub protocol: u8,
 }
 
-/// Checks the header at the start of `packet`. Bytes behind the total length (Ethernet padding) are ignored.
+/// Checks the header at the start of `packet`. Ignores bytes after the total length (Ethernet padding).
 ///
 /// # Errors
-/// The reason for which the packet must be dropped.
+/// The packet's drop reason.
 #[inline]
 pub fn parse(packet: &[u8], verified: bool) -> Result<Header, DropReason> {
     if packet.len() < LEN {
@@ -66,7 +66,7 @@ pub fn parse(packet: &[u8], verified: bool) -> Result<Header, DropReason> {
     if version_len >> 4 != 4 || len < LEN || total_len < len || total_len > packet.len() {
         return Err(DropReason::Ipv4Header);
     }
-    if !verified && !Sum::default().bytes(&packet[..len]).is_valid() {
+    if !verified && !PartialChecksum::default().bytes(&packet[..len]).is_valid() {
         return Err(DropReason::Ipv4Checksum);
     }
     if is_fragment(packet) {
@@ -81,14 +81,16 @@ pub fn parse(packet: &[u8], verified: bool) -> Result<Header, DropReason> {
     })
 }
 
-/// More fragments follow, or this is not the first: neither the reserved bit nor "don't fragment" matter.
+/// Returns true for a fragment: more fragments follow, or this is not the first. The reserved bit and "don't
+/// fragment" do not matter.
 #[inline]
 #[must_use]
 pub fn is_fragment(packet: &[u8]) -> bool {
     u16_at(packet, 6) & 0x3FFF != 0
 }
 
-/// Options hold only padding and router alerts, which change nothing for the receiver. Hosts ignore bytes behind the end of the list.
+/// Returns true if options hold only padding and router alerts, which change nothing for the receiver. Hosts
+/// ignore bytes after the end of the list.
 #[must_use]
 pub fn are_harmless(mut options: &[u8]) -> bool {
     loop {
@@ -100,28 +102,28 @@ pub fn are_harmless(mut options: &[u8]) -> bool {
     }
 }
 
-/// The source address of a checked header.
+/// Returns the source address of a checked header.
 #[inline]
 #[must_use]
 pub fn src(packet: &[u8]) -> u32 {
     u32_at(packet, 12)
 }
 
-/// The destination address of a checked header.
+/// Returns the destination address of a checked header.
 #[inline]
 #[must_use]
 pub fn dst(packet: &[u8]) -> u32 {
     u32_at(packet, 16)
 }
 
-/// The time to live of a checked header.
+/// Returns the time to live of a checked header.
 #[inline]
 #[must_use]
 pub fn ttl(packet: &[u8]) -> u8 {
     packet[8]
 }
 
-/// Replaces the destination, takes one from the time to live (which must be above 0) and updates the checksum.
+/// Replaces the destination, decrements the time to live (which must be above 0) and updates the checksum.
 #[inline]
 pub fn forward_to(packet: &mut [u8], dst: u32) {
     let packet = &mut packet[..LEN]; // one check of bounds
@@ -130,7 +132,7 @@ pub fn forward_to(packet: &mut [u8], dst: u32) {
     decrement_ttl(packet, delta);
 }
 
-/// Replaces the source, takes one from the time to live (which must be above 0) and updates the checksum.
+/// Replaces the source, decrements the time to live (which must be above 0) and updates the checksum.
 #[inline]
 pub fn forward_from(packet: &mut [u8], src: u32) {
     let packet = &mut packet[..LEN];
@@ -146,15 +148,15 @@ fn decrement_ttl(packet: &mut [u8], delta: ChecksumDelta) {
     put_u16(packet, 10, checksum);
 }
 
-/// The change of a header that one less of time to live is, too.
+/// Adds a decrement of the time to live to a change of a header.
 #[inline]
 #[must_use]
 pub const fn hop(delta: ChecksumDelta) -> ChecksumDelta {
-    // Time to live and protocol share a word: it falls by 0x100, whatever it was.
+    // Time to live and protocol share a word: it falls by 0x100, for any protocol.
     delta.word(0x0100, 0)
 }
 
-/// Takes one from the time to live and updates the checksum, for what else has changed, too.
+/// Decrements the time to live and updates the checksum. `delta` holds all changes, including this one.
 #[inline(always)]
 pub fn decrement_ttl_folded(packet: &mut [u8], delta: FoldedDelta) {
     let checksum = delta.apply(u16::from_ne_bytes([packet[10], packet[11]]));
@@ -162,13 +164,13 @@ pub fn decrement_ttl_folded(packet: &mut [u8], delta: FoldedDelta) {
     packet[10..12].copy_from_slice(&checksum.to_ne_bytes());
 }
 
-/// Replaces the destination and nothing else.
+/// Replaces only the destination.
 #[inline(always)]
 pub fn replace_dst(packet: &mut [u8], dst: [u8; 4]) {
     packet[16..20].copy_from_slice(&dst);
 }
 
-/// Replaces the source and nothing else; returns the old one, in memory order.
+/// Replaces only the source. Returns the old one, in memory order.
 #[inline(always)]
 pub fn replace_src(packet: &mut [u8], src: [u8; 4]) -> u32 {
     let mut old = [0; 4];
@@ -177,7 +179,7 @@ pub fn replace_src(packet: &mut [u8], src: [u8; 4]) -> u32 {
     u32::from_ne_bytes(old)
 }
 
-/// Exchanges source and destination of a checked header, whose packet starts a new life.
+/// Exchanges source and destination of a checked header, and resets its time to live.
 pub fn swap_addresses(packet: &mut [u8]) {
     let (src, dst) = (src(packet), dst(packet));
     put_u32(packet, 12, dst);
@@ -188,7 +190,7 @@ pub fn swap_addresses(packet: &mut [u8]) {
     put_u16(packet, 10, checksum);
 }
 
-/// Writes a header of [`LEN`] bytes without options, "don't fragment" set, with its checksum.
+/// Writes a header of [`LEN`] bytes without options, with "don't fragment" set, and with its checksum.
 pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: usize) {
     packet[..LEN].fill(0);
     packet[0] = 0x45;
@@ -198,7 +200,7 @@ pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: us
     packet[9] = protocol;
     put_u32(packet, 12, src);
     put_u32(packet, 16, dst);
-    let checksum = Sum::default().bytes(&packet[..LEN]).checksum();
+    let checksum = PartialChecksum::default().bytes(&packet[..LEN]).checksum();
     put_u16(packet, 10, checksum);
 }
 
@@ -226,7 +228,7 @@ mod tests {
             packet[at] = byte;
             packet[10] = 0;
             packet[11] = 0;
-            let checksum = Sum::default().bytes(&packet[..LEN]).checksum();
+            let checksum = PartialChecksum::default().bytes(&packet[..LEN]).checksum();
             put_u16(&mut packet, 10, checksum);
             parse(&packet, false)
         };

@@ -1,11 +1,11 @@
-//! IPv6 (RFC 8200), as far as a layer-3 hop for UDP needs it. Addresses are numbers in host order.
+//! IPv6 (RFC 8200), as far as a layer-3 hop for UDP needs it. Addresses are integers in host order.
 
-use super::checksum::Sum;
+use super::checksum::PartialChecksum;
 use super::ether::Mac;
 use super::{put_u16, u16_at};
 use crate::reason::DropReason;
 
-/// Bytes of the fixed header; there is no other, since extension headers are refused.
+/// Bytes of the fixed header. Extension headers are refused, so there is no other.
 pub const LEN: usize = 40;
 /// Next header of UDP.
 pub const UDP: u8 = 17;
@@ -14,7 +14,7 @@ pub const ICMP: u8 = 58;
 /// All nodes of a link (RFC 4291, 2.7.1).
 pub const ALL_NODES: u128 = 0xFF02_0000_0000_0000_0000_0000_0000_0001;
 
-/// Hop limit of a packet that starts its way.
+/// Initial hop limit.
 const HOP_LIMIT: u8 = 64;
 /// Offset of the source.
 const SRC: usize = 8;
@@ -24,12 +24,12 @@ const DST: usize = 24;
 /// experiments (RFC 7045).
 const EXTENSIONS: [u8; 11] = [0, 43, 44, 50, 51, 60, 135, 139, 140, 253, 254];
 
-/// What a checked header says.
+/// Fields of a checked header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes behind the header.
+    /// Bytes after the header.
     pub payload_len: usize,
-    /// What is there: [`UDP`] or [`ICMP`].
+    /// Payload: [`UDP`] or [`ICMP`].
     pub next: u8,
     /// Source address.
     pub src: u128,
@@ -37,16 +37,16 @@ pub struct Header {
     pub dst: u128,
 }
 
-/// Checks the header at the start of `packet`. Bytes behind its payload (Ethernet padding) are ignored.
+/// Checks the header at the start of `packet`. Ignores bytes after its payload (Ethernet padding).
 ///
 /// # Errors
-/// The reason for which the packet must be dropped.
+/// The packet's drop reason.
 #[inline]
 pub fn parse(packet: &[u8]) -> Result<Header, DropReason> {
     if packet.len() < LEN {
         return Err(DropReason::Runt);
     }
-    // A length of 0 is a jumbogram's (RFC 2675), or nothing follows.
+    // A length of 0 means a jumbogram (RFC 2675) or an empty payload.
     let payload_len = usize::from(u16_at(packet, 4));
     if packet[0] >> 4 != 6 || payload_len == 0 || payload_len > packet.len() - LEN {
         return Err(DropReason::Ipv6Header);
@@ -64,10 +64,10 @@ fn address_at(packet: &[u8], at: usize) -> u128 {
     u128::from_be_bytes(address)
 }
 
-/// The source address of a header, as it stands there.
+/// Returns the source address in network order.
 ///
 /// # Panics
-/// When the packet ends before.
+/// If the packet is too short.
 #[inline]
 #[must_use]
 pub fn src_bytes(packet: &[u8]) -> &[u8; 16] {
@@ -75,56 +75,56 @@ pub fn src_bytes(packet: &[u8]) -> &[u8; 16] {
     &address[0]
 }
 
-/// The source address of a header.
+/// Returns the source address.
 #[inline]
 #[must_use]
 pub fn src(packet: &[u8]) -> u128 {
     address_at(packet, SRC)
 }
 
-/// The destination address of a header.
+/// Returns the destination address.
 #[inline]
 #[must_use]
 pub fn dst(packet: &[u8]) -> u128 {
     address_at(packet, DST)
 }
 
-/// How many hops a packet may still take.
+/// Returns the hop limit.
 #[inline]
 #[must_use]
 pub fn hop_limit(packet: &[u8]) -> u8 {
     packet[7]
 }
 
-/// The sum of the pseudo header (RFC 8200, 8.1): both addresses, the length, what is behind the header.
+/// Returns the sum of the pseudo header (RFC 8200, 8.1): both addresses, length, next header.
 #[inline]
 #[must_use]
-pub fn pseudo_header(packet: &[u8], next: u8, len: u16) -> Sum {
-    Sum::default().bytes(&packet[SRC..LEN]).number(u16::from(next)).number(len)
+pub fn pseudo_header(packet: &[u8], next: u8, len: u16) -> PartialChecksum {
+    PartialChecksum::default().bytes(&packet[SRC..LEN]).number(u16::from(next)).number(len)
 }
 
-/// Replaces the destination and takes one from the hop limit, which must be above 0.
+/// Replaces the destination and decrements the hop limit, which must be above 0.
 #[inline]
 pub fn forward_to(packet: &mut [u8], dst: u128) {
     packet[DST..LEN].copy_from_slice(&dst.to_be_bytes());
     packet[7] = packet[7].wrapping_sub(1);
 }
 
-/// Replaces the source and takes one from the hop limit, which must be above 0.
+/// Replaces the source and decrements the hop limit, which must be above 0.
 #[inline]
 pub fn forward_from(packet: &mut [u8], src: u128) {
     packet[SRC..DST].copy_from_slice(&src.to_be_bytes());
     packet[7] = packet[7].wrapping_sub(1);
 }
 
-/// Swaps source and destination, as a new packet.
+/// Swaps source and destination, and resets the hop limit.
 pub fn swap_addresses(packet: &mut [u8]) {
     let (src, dst) = packet[SRC..LEN].split_at_mut(DST - SRC);
     src.swap_with_slice(dst);
     packet[7] = HOP_LIMIT;
 }
 
-/// Writes a header of [`LEN`] bytes in front of `payload_len` bytes.
+/// Writes a header of [`LEN`] bytes before `payload_len` bytes.
 pub fn emit(packet: &mut [u8], (src, dst): (u128, u128), next: u8, payload_len: usize) {
     packet[..4].copy_from_slice(&[0x60, 0, 0, 0]);
     put_u16(packet, 4, payload_len as u16);
@@ -133,38 +133,38 @@ pub fn emit(packet: &mut [u8], (src, dst): (u128, u128), next: u8, payload_len: 
     packet[DST..LEN].copy_from_slice(&dst.to_be_bytes());
 }
 
-/// A packet of this node alone, which no router has passed on (RFC 4861).
+/// Sets the hop limit of a packet that no router may have forwarded (RFC 4861).
 pub fn set_hop_limit(packet: &mut [u8], hop_limit: u8) {
     packet[7] = hop_limit;
 }
 
-/// A group's address (ff00::/8).
+/// Returns true for a multicast address (ff00::/8).
 #[must_use]
 pub const fn is_multicast(address: u128) -> bool {
     address >> 120 == 0xFF
 }
 
-/// An address of one link alone (fe80::/10).
+/// Returns true for a link-local address (fe80::/10).
 #[must_use]
 pub const fn is_link_local(address: u128) -> bool {
     address >> 118 == 0xFE80 >> 6
 }
 
-/// An address that a host has and that means the same on every link: neither unspecified, loopback nor IPv4's (::/96 and
-/// ::ffff:0:0/96), no group's and not of one link alone.
+/// Returns true for a host's address of global meaning: not unspecified, loopback, IPv4-based (::/96 and
+/// ::ffff:0:0/96), multicast or link-local.
 #[must_use]
 pub const fn is_unicast(address: u128) -> bool {
     let upper = address >> 32;
     upper != 0 && upper != 0xFFFF && !is_multicast(address) && !is_link_local(address)
 }
 
-/// The group that is asked for the host with this address (RFC 4291, 2.7.1).
+/// Returns the solicited-node multicast address of a host (RFC 4291, 2.7.1).
 #[must_use]
 pub const fn solicited_node(address: u128) -> u128 {
     0xFF02_0000_0000_0000_0000_0001_FF00_0000 | address & 0xFF_FFFF
 }
 
-/// The MAC address of a group (RFC 2464, 7).
+/// Returns the MAC address of a multicast group (RFC 2464, 7).
 #[must_use]
 pub const fn group_mac(group: u128) -> Mac {
     let [a, b, c, d] = (group as u32).to_be_bytes();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn emitted_header_parses_back() {
         let mut packet = packet(9);
         let header = parse(&packet).unwrap();
         assert_eq!((header.src, header.dst), (address("fd00::1"), address("fd00::2")));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_datagram_is_refused() {
+    fn complex_datagram_is_refused() {
         let whole = packet(9);
         for (at, byte, reason) in [
             (0, 0x40, DropReason::Ipv6Header),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_addresses_are_told_from_others() {
+    fn host_addresses_are_distinguished() {
         for (text, is_host) in [
             ("::", false),
             ("::1", false),

@@ -1,8 +1,7 @@
-//! Bytes to values and back: no state, no I/O, no unsafe.
+//! Conversion between bytes and values, without state, I/O or unsafe code.
 //!
-//! Functions named `parse` take untrusted bytes, never panic, and say why they refuse.
-//! Functions named `emit` write into a buffer of at least the length their documentation states
-//! and panic on a shorter one.
+//! `parse` functions accept untrusted bytes, never panic, and return the reason for a refusal. `emit`
+//! functions write into a buffer of at least the documented length and panic on a shorter one.
 
 pub mod arp;
 pub mod auth;
@@ -16,9 +15,9 @@ pub mod task;
 pub mod udp;
 pub mod vlan;
 
-// One slice and one copy each: indexing byte by byte compiles to a load a byte.
+// One slice and one copy each: byte-wise indexing compiles to one load per byte.
 
-/// The big-endian `u16` at `at`.
+/// Reads a big-endian `u16` at `at`.
 #[inline]
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     let mut number = [0; 2];
@@ -26,7 +25,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(number)
 }
 
-/// The big-endian `u32` at `at`.
+/// Reads a big-endian `u32` at `at`.
 #[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut number = [0; 4];
@@ -34,7 +33,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(number)
 }
 
-/// The big-endian `u64` at `at`.
+/// Reads a big-endian `u64` at `at`.
 #[inline]
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut number = [0; 8];

@@ -1,19 +1,19 @@
-//! Neighbour discovery for IPv6 over Ethernet (RFC 4861): who has an address, as ARP is for IPv4.
+//! Neighbour discovery for IPv6 over Ethernet (RFC 4861), the counterpart of ARP.
 
 use super::ether::{self, Mac};
 use super::{ipv6, put_u16, u16_at};
 use crate::reason::DropReason;
 
-/// Bytes of a question or answer as they are written here, Ethernet header included: with one option.
+/// Length of a question or answer written here, Ethernet header and one option included.
 pub const FRAME_LEN: usize = ether::LEN + ipv6::LEN + MESSAGE_LEN + OPTION_LEN;
 
 /// Bytes of a message without options.
 const MESSAGE_LEN: usize = 24;
-/// Bytes of an option that holds a MAC address.
+/// Bytes of an option with a MAC address.
 const OPTION_LEN: usize = 8;
-/// Options come in units of so many bytes.
+/// Unit of option lengths in bytes.
 const OPTION_UNIT: usize = 8;
-/// Hop limit of what no router has passed on.
+/// Hop limit of messages that no router has forwarded.
 const FROM_THE_LINK: u8 = 255;
 
 /// Types of messages.
@@ -22,7 +22,7 @@ const ADVERTISEMENT: u8 = 136;
 /// Types of options.
 const SOURCE_MAC: u8 = 1;
 const TARGET_MAC: u8 = 2;
-/// Flags of an answer: the speaker is a router, was asked, and replaces what was known.
+/// Flags of an advertisement: the sender is a router, was asked, and overrides the known address.
 const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
@@ -36,22 +36,22 @@ pub enum Operation {
     Advertisement,
 }
 
-/// One message.
+/// Neighbour discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Solicitation or advertisement.
     pub operation: Operation,
-    /// The speaker's address; 0 of one that is still to learn whether it may have its address.
+    /// Address of the sender; 0 during duplicate address detection.
     pub src: u128,
-    /// Where it is sent: an address or a group.
+    /// Destination: an address or a multicast group.
     pub dst: u128,
-    /// The address that is asked for or told.
+    /// Address in question.
     pub target: u128,
-    /// The MAC address that it names: the speaker's own in a question, the target's in an answer.
+    /// MAC address in the message: the sender's own in a solicitation, the target's in an advertisement.
     pub mac: Option<Mac>,
 }
 
-/// The ICMPv6 message behind a header is one of neighbour discovery's.
+/// Returns true if the ICMPv6 message after a header belongs to neighbour discovery.
 #[inline]
 #[must_use]
 pub fn is_one(message: &[u8]) -> bool {
@@ -59,11 +59,11 @@ pub fn is_one(message: &[u8]) -> bool {
 }
 
 impl Packet {
-    /// Reads the message in a frame whose EtherType says IPv6.
+    /// Parses the message in a frame with IPv6's EtherType.
     ///
     /// # Errors
-    /// [`DropReason::NdMalformed`] for what RFC 4861 (7.1) says is to be discarded: what comes from beyond the link, is damaged,
-    /// has a wrong length or option, or contradicts itself.
+    /// [`DropReason::NdMalformed`] for messages that RFC 4861 (7.1) discards: from beyond the link, damaged,
+    /// with a wrong length or option, or contradictory.
     pub fn parse(frame: &[u8]) -> Result<Self, DropReason> {
         let packet = frame.get(ether::LEN..).ok_or(DropReason::NdMalformed)?;
         let header = ipv6::parse(packet)?;
@@ -95,7 +95,7 @@ impl Packet {
 
     fn is_plausible(&self, is_solicited: bool) -> bool {
         let says = match self.operation {
-            // Whoever has no address yet asks a group, and has nothing to be answered at.
+            // A host without an address asks a multicast group, and cannot be answered directly.
             Operation::Solicitation if self.src == 0 => {
                 self.dst == ipv6::solicited_node(self.target) && self.mac.is_none()
             }
@@ -107,7 +107,8 @@ impl Packet {
             && !self.mac.is_some_and(Mac::is_group)
     }
 
-    /// The answer to this question by the node at `mac`, and the MAC address to send it to, where the question came from `asker`.
+    /// Returns the answer to this solicitation from the node at `mac`, and its destination MAC address;
+    /// `asker` is the solicitation's source MAC address.
     #[must_use]
     pub fn answer(&self, mac: Mac, asker: Mac) -> (Self, Mac) {
         let (dst, to) = match self.src {
@@ -118,8 +119,8 @@ impl Packet {
         (Self { operation, src, dst, target: self.target, mac }, to)
     }
 
-    /// The question "who has `target`?" of the node with this address, for everybody or for a host that is thought to be there,
-    /// and the MAC address to send it to.
+    /// Returns the question "who has `target`?" of the node with this address, to all nodes or to a presumed
+    /// host, and its destination MAC address.
     #[must_use]
     pub fn question(mac: Mac, src: u128, target: u128, to: Option<Mac>) -> (Self, Mac) {
         let group = ipv6::solicited_node(target);
@@ -127,7 +128,8 @@ impl Packet {
         (Self { operation: Operation::Solicitation, src, dst, target, mac: Some(mac) }, to)
     }
 
-    /// What tells everybody that an address is from now on at `mac` (RFC 4861, 7.2.6), and the MAC address to send it to.
+    /// Returns an unsolicited advertisement of an address at `mac` (RFC 4861, 7.2.6), and its destination MAC
+    /// address.
     #[must_use]
     pub fn announcement(mac: Mac, address: u128) -> (Self, Mac) {
         let (operation, dst) = (Operation::Advertisement, ipv6::ALL_NODES);
@@ -135,8 +137,8 @@ impl Packet {
         (packet, ipv6::group_mac(dst))
     }
 
-    /// Writes the whole frame, [`FRAME_LEN`] bytes, from its MAC address (zero when it names none) to `to`. A `router` passes on
-    /// what is not for itself.
+    /// Writes the whole frame, [`FRAME_LEN`] bytes, from its MAC address (zero if it has none) to `to`. A
+    /// `router` forwards packets for other hosts.
     pub fn emit(&self, frame: &mut [u8], to: Mac, router: bool) {
         let mac = self.mac.unwrap_or_default();
         ether::emit(frame, to, mac, ether::IPV6);
@@ -167,12 +169,12 @@ impl Packet {
     }
 }
 
-/// The MAC address in the option of this type, if there is one.
+/// Returns the MAC address in the option of this type, if present.
 fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, DropReason> {
     let mut found = None;
     while let [kind, units, ..] = *options {
         let len = usize::from(units) * OPTION_UNIT;
-        // A length of 0 would never end.
+        // A length of 0 would loop for ever.
         let option = options.get(..len).filter(|_| len > 0).ok_or(DropReason::NdMalformed)?;
         if kind == wanted && found.is_none() {
             let mac = option[2..].first_chunk::<6>().ok_or(DropReason::NdMalformed)?;
@@ -200,7 +202,7 @@ mod tests {
         frame
     }
 
-    /// With the checksum that the message then has.
+    /// Sets the checksum.
     fn summed(mut frame: Vec<u8>) -> Vec<u8> {
         let packet = &mut frame[ether::LEN..];
         put_u16(packet, ipv6::LEN + 2, 0);
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_answered_to_whoever_asked() {
+    fn solicitation_gets_an_advertisement() {
         let frame = question();
         assert_eq!(ether::dst(&frame).to_string(), "33:33:ff:00:00:01");
         let read = Packet::parse(&frame).unwrap();
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn golden_question() {
-        // The checksum is of an independent implementation (RFC 4443, 2.3).
+        // The checksum is from an independent implementation (RFC 4443, 2.3).
         let frame = question();
         assert_eq!(&frame[12..22], &[0x86, 0xDD, 0x60, 0, 0, 0, 0, 32, 58, 255]);
         assert_eq!(&frame[54..62], &[135, 0, 0x7D, 0x89, 0, 0, 0, 0]);
@@ -244,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_an_address_is_told_by_way_of_all() {
+    fn unspecified_source_is_answered_by_multicast() {
         let mut frame = question();
         frame[22..38].fill(0);
         frame.truncate(FRAME_LEN - OPTION_LEN);
         let read = Packet::parse(&summed(frame.clone())).unwrap();
         let (answer, to) = read.answer(OWN_MAC, ASKER_MAC);
         assert_eq!((answer.dst, to.to_string().as_str()), (ipv6::ALL_NODES, "33:33:00:00:00:01"));
-        // With an option, or to the address itself, it is nonsense.
+        // An option or a unicast destination makes it invalid.
         let mut named = question();
         named[22..38].fill(0);
         assert_eq!(Packet::parse(&summed(named)), Err(DropReason::NdMalformed));
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_discarded_is() {
+    fn invalid_messages_are_discarded() {
         let edited = |at: usize, byte: u8| {
             let mut frame = question();
             frame[at] = byte;
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_nobody_knows_are_passed_over() {
+    fn unknown_options_are_skipped() {
         let mut frame = question();
         let tail = frame.split_off(FRAME_LEN - OPTION_LEN);
         frame.extend([14, 1, 0, 0, 0, 0, 0, 0]); // a nonce (RFC 3971)

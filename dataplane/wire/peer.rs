@@ -1,59 +1,59 @@
-//! What nodes without a leaf tell each other behind the task header: heartbeats, requests for tasks, and their critics' parameters;
-//! and what stands behind a task that one passes on to another.
+//! Messages between nodes without a leaf, after the task header: heartbeats, requests for tasks, and critics'
+//! parameters; also the trailer of a forwarded task.
 //!
-//! The first three begin with who tells, and what it takes for granted, which is all of a request:
+//! The first three begin with the sender and its assumptions; a request has nothing else:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
 //! | 0 | u8 | version | [`VERSION`] |
-//! | 1 | u8 | features | which features the nodes' learners have |
-//! | 2 | u16 | nodes | how many nodes there are in all |
-//! | 4 | u16 | id | which of them tells |
+//! | 1 | u8 | features | version of the learner's features |
+//! | 2 | u16 | nodes | number of nodes |
+//! | 4 | u16 | id | sender |
 //! | 6 | u16 | reserved | 0 on sending, ignored on receipt |
-//! | 8 | u64 | born | when it was started, ns since 1970: a later start is another life |
+//! | 8 | u64 | born | start time of the sender, ns since 1970; a later start is another life |
 //!
-//! A heartbeat goes on with its number, which rises, and parameters with the round that they are for:
-//!
-//! | off | type | field | meaning |
-//! |---|---|---|---|
-//! | 16 | u64 | number | the heartbeat's number, or the parameters' round |
-//!
-//! Then a heartbeat has:
+//! A heartbeat continues with its number, parameters with their round:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 24 | f32 | load | work that waits, in microseconds for each slot of its workers |
-//! | 28 | u32 | waiting | tasks that wait |
-//! | 32 | u32 | migrations | tasks that it passed on since its last heartbeat |
-//! | 36 | u32 | steals | times that it asked for a task |
-//! | 40 | u32 | failed_tasks | tasks that it had no room for |
-//! | 44 | u32 | failed_steals | times that it was asked and had none to give |
+//! | 16 | u64 | number | the heartbeat's number, which grows, or the parameters' round |
 //!
-//! And parameters have:
+//! A heartbeat then has:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 24 | u16 | chunk | which part of them this is, from 0 |
-//! | 26 | u16 | chunks | how many parts there are |
-//! | 28 | u16 | values | how many values follow |
+//! | 24 | f32 | load | waiting work in microseconds per worker slot |
+//! | 28 | u32 | waiting | waiting tasks |
+//! | 32 | u32 | migrations | tasks forwarded since its last heartbeat |
+//! | 36 | u32 | steals | requests for a task |
+//! | 40 | u32 | failed_tasks | tasks dropped because of a full queue |
+//! | 44 | u32 | failed_steals | requests received without a task to give |
+//!
+//! Parameters have:
+//!
+//! | off | type | field | meaning |
+//! |---|---|---|---|
+//! | 24 | u16 | chunk | index of this part, from 0 |
+//! | 26 | u16 | chunks | number of parts |
+//! | 28 | u16 | values | number of values that follow |
 //! | 30 | u16 | reserved | 0 on sending, ignored on receipt |
-//! | 32 | f32 | value | and so on |
+//! | 32 | f32 | value | further values follow |
 //!
-//! The last [`VIA_LEN`] bytes of a task that is passed on:
+//! The last [`VIA_LEN`] bytes of a forwarded task:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
 //! | 0 | u8 | version | [`VERSION`] |
-//! | 1 | u8 | hops | how often it was passed on, this time included; 255 for more |
-//! | 2 | u16 | by | the node that passes it on |
-//! | 4 | u16 | origin | the node that the client sent it to, in whose name it is answered |
-//! | 6 | 6 bytes | mac | the MAC address that its reply goes to |
+//! | 1 | u8 | hops | number of times it was forwarded, including this one; 255 for more |
+//! | 2 | u16 | by | node that forwards it |
+//! | 4 | u16 | origin | node that the client sent it to; the reply has this node's address |
+//! | 6 | 6 bytes | mac | destination MAC address of its reply |
 
 use super::ether::Mac;
 use super::{put_u16, put_u32, u16_at, u32_at, u64_at};
 use crate::reason::DropReason;
 
-/// Of what nodes tell each other.
+/// Version of the messages.
 pub const VERSION: u8 = 1;
 /// Bytes of a heartbeat.
 pub const HEARTBEAT_LEN: usize = 48;
@@ -61,90 +61,90 @@ pub const HEARTBEAT_LEN: usize = 48;
 pub const PARAMETERS_LEN: usize = 32;
 /// Bytes of a request for a task.
 pub const REQUEST_LEN: usize = 16;
-/// Bytes behind a task that is passed on.
+/// Bytes of a forwarded task's trailer.
 pub const VIA_LEN: usize = 12;
-/// Values in one packet at most.
+/// Maximum number of values per packet.
 pub const VALUES_MAX: usize = 256;
 
 const NUMBERED_LEN: usize = 24;
 const VALUE_LEN: usize = 4;
 
-/// Who tells, and what it takes for granted.
+/// Sender of a message, and its assumptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Of the messages.
+    /// Version of the messages.
     pub version: u8,
-    /// Which features the learners have.
+    /// Version of the learner's features.
     pub features: u8,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: u16,
-    /// Which of them tells.
+    /// Index of the sender.
     pub id: u16,
-    /// When it was started.
+    /// Start time of the sender.
     pub born: u64,
 }
 
-/// What a node did in a beat.
+/// Events of a node in a beat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
-    /// Tasks passed on.
+pub struct BeatStatistics {
+    /// Forwarded tasks.
     pub migrations: u32,
-    /// Times that another node was asked for a task.
+    /// Requests for a task.
     pub steals: u32,
-    /// Tasks that failed for want of room.
+    /// Tasks dropped because of a full queue.
     pub failed_tasks: u32,
-    /// Times that it was asked and had none.
+    /// Requests received without a task to give.
     pub failed_steals: u32,
 }
 
-/// A node's word at the end of each of its beats.
+/// Message of a node at the end of each beat.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heartbeat {
-    /// Who tells.
+    /// Sender.
     pub origin: Origin,
-    /// Rises with each.
+    /// Number, which grows.
     pub number: u64,
-    /// Work that waits, in microseconds for each slot of the node's workers.
+    /// Waiting work in microseconds per slot of the node's workers.
     pub load: f32,
-    /// Tasks that wait.
+    /// Waiting tasks.
     pub waiting: u32,
-    /// What it did since the last one.
-    pub done: Done,
+    /// Events since the last heartbeat.
+    pub done: BeatStatistics,
 }
 
-/// What comes before a part of a critic's parameters.
+/// Header of a part of a critic's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Who tells.
+    /// Sender.
     pub origin: Origin,
-    /// Which consensus they are for.
+    /// Consensus round.
     pub round: u64,
-    /// Which part this is.
+    /// Index of the part.
     pub chunk: u16,
-    /// Of how many.
+    /// Number of parts.
     pub chunks: u16,
 }
 
-/// How a task that is passed on came, and where its reply goes.
+/// Path of a forwarded task, and destination of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Via {
-    /// Of the messages.
+pub struct ForwardingTrailer {
+    /// Version of the messages.
     pub version: u8,
-    /// How often it was passed on.
+    /// Number of times it was forwarded.
     pub hops: u8,
-    /// The node that passes it on.
+    /// Node that forwards it.
     pub by: u16,
-    /// The node that the client sent it to.
+    /// Node that the client sent it to.
     pub origin: u16,
-    /// The MAC address that its reply goes to.
+    /// Destination MAC address of its reply.
     pub mac: Mac,
 }
 
-impl Via {
-    /// Reads the last bytes of a task that was passed on; any values, which the receiver judges.
+impl ForwardingTrailer {
+    /// Parses the trailer of a forwarded task; the receiver checks the values.
     ///
     /// # Errors
-    /// The reason for which the packet must be dropped.
+    /// The packet's drop reason.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
         let bytes = bytes.last_chunk::<VIA_LEN>().ok_or(DropReason::TaskShort)?;
@@ -164,10 +164,10 @@ impl Via {
 }
 
 impl Origin {
-    /// Reads a request for a task, or the beginning of another word; any values, which the receiver judges.
+    /// Parses a request for a task, or the beginning of another message; the receiver checks the values.
     ///
     /// # Errors
-    /// The reason for which the packet must be dropped.
+    /// The packet's drop reason.
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
         if bytes.len() < REQUEST_LEN {
             return Err(DropReason::TaskShort);
@@ -197,16 +197,16 @@ impl Origin {
 }
 
 impl Heartbeat {
-    /// Reads what follows a task header; any values, which the receiver judges.
+    /// Parses a heartbeat after the task header; the receiver checks the values.
     ///
     /// # Errors
-    /// The reason for which the packet must be dropped.
+    /// The packet's drop reason.
     pub fn parse(bytes: &[u8]) -> Result<Self, DropReason> {
         if bytes.len() < HEARTBEAT_LEN {
             return Err(DropReason::TaskShort);
         }
         let (origin, number) = (Origin::parse(bytes)?, u64_at(bytes, REQUEST_LEN));
-        let done = Done {
+        let done = BeatStatistics {
             migrations: u32_at(bytes, 32),
             steals: u32_at(bytes, 36),
             failed_tasks: u32_at(bytes, 40),
@@ -219,7 +219,7 @@ impl Heartbeat {
     /// Writes [`HEARTBEAT_LEN`] bytes.
     pub fn emit(&self, bytes: &mut [u8]) {
         self.origin.emit_numbered(self.number, bytes);
-        let Done { migrations, steals, failed_tasks, failed_steals } = self.done;
+        let BeatStatistics { migrations, steals, failed_tasks, failed_steals } = self.done;
         let words =
             [self.load.to_bits(), self.waiting, migrations, steals, failed_tasks, failed_steals];
         for (place, word) in words.into_iter().enumerate() {
@@ -229,10 +229,10 @@ impl Heartbeat {
 }
 
 impl Parameters {
-    /// Reads what follows a task header; also the values behind it, which the receiver judges.
+    /// Parses parameters after the task header, and their values; the receiver checks both.
     ///
     /// # Errors
-    /// The reason for which the packet must be dropped.
+    /// The packet's drop reason.
     pub fn parse(
         bytes: &[u8],
     ) -> Result<(Self, impl ExactSizeIterator<Item = f32> + Clone), DropReason> {
@@ -247,7 +247,7 @@ impl Parameters {
         Ok((Self { origin, round, chunk, chunks }, values))
     }
 
-    /// Writes these with [`VALUES_MAX`] values at most; says how many bytes that is.
+    /// Writes the header and at most [`VALUES_MAX`] values. Returns the number of bytes.
     pub fn emit(&self, values: &[f32], bytes: &mut [u8]) -> usize {
         self.origin.emit_numbered(self.round, bytes);
         put_u16(bytes, 24, self.chunk);
@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn heartbeats_are_read_as_they_were_written() {
-        let done = Done { migrations: 1, steals: 2, failed_tasks: 3, failed_steals: u32::MAX };
+        let done =
+            BeatStatistics { migrations: 1, steals: 2, failed_tasks: 3, failed_steals: u32::MAX };
         let beat = Heartbeat { origin: ORIGIN, number: 1 << 40, load: 1.5, waiting: 9, done };
         let mut bytes = [0xAA; HEARTBEAT_LEN];
         beat.emit(&mut bytes);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_read_as_they_were_written_and_as_many_as_they_say() {
+    fn parameters_round_trip_with_their_count() {
         let head = Parameters { origin: ORIGIN, round: 5, chunk: 1, chunks: 2 };
         let mut bytes = [0; PARAMETERS_LEN + 12];
         assert_eq!(head.emit(&[1.0, f32::INFINITY, -2.0], &mut bytes), bytes.len());
@@ -294,17 +295,17 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_what_stands_behind_passed_tasks_are_read_as_they_were_written() {
+    fn requests_and_forwarding_trailers_round_trip() {
         let mut bytes = [0xAA; REQUEST_LEN];
         ORIGIN.emit(&mut bytes);
         assert_eq!(Origin::parse(&bytes), Ok(ORIGIN));
         assert_eq!(Origin::parse(&bytes[1..]), Err(DropReason::TaskShort));
         let mac = Mac([2, 0, 0, 0, 0, 9]);
-        let via = Via { version: VERSION, hops: 2, by: 3, origin: 0x0405, mac };
+        let via = ForwardingTrailer { version: VERSION, hops: 2, by: 3, origin: 0x0405, mac };
         let mut bytes = [0xAA; VIA_LEN + 3];
         via.emit(&mut bytes[3..]);
         assert_eq!(bytes[..9], [0xAA, 0xAA, 0xAA, VERSION, 2, 0, 3, 4, 5]);
-        assert_eq!(Via::parse(&bytes), Ok(via), "the last bytes");
-        assert_eq!(Via::parse(&bytes[4..]), Err(DropReason::TaskShort));
+        assert_eq!(ForwardingTrailer::parse(&bytes), Ok(via), "the last bytes");
+        assert_eq!(ForwardingTrailer::parse(&bytes[4..]), Err(DropReason::TaskShort));
     }
 }

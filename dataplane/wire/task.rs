@@ -1,14 +1,14 @@
-//! The task header: 11 bytes at the start of the UDP payload, those of the Horus switch release,
-//! an optional extension of 16 bytes, and where bit 6 says so the 16 bytes of [`super::auth`] behind both.
-//! All fields are big-endian; docs/protocol.md has examples.
+//! Task header: 11 bytes at the start of the UDP payload, as in the Horus switch release. An optional
+//! extension of 16 bytes follows. If bit 6 is set, 16 bytes of [`super::auth`] follow both. All fields are
+//! big-endian; docs/protocol.md has examples.
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
 //! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 sequence and tag follow (never on tasks), bit 7 further packets of this task follow |
 //! | 1 | u16 | pool | worker pool |
-//! | 3 | u16 | src | client 0; scheduler id on what it originates; worker id on replies, registrations, queue reports, probes' answers |
-//! | 5 | u16 | dst | the member chosen; the client's own id on replies; the worker's id on acknowledgements and probes |
-//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration, queue report or answer: the worker's tasks; acknowledgement: timeout, ms |
+//! | 3 | u16 | src | client 0; scheduler id on messages of a scheduler; worker id on replies, registrations, queue reports, probe answers |
+//! | 5 | u16 | dst | chosen member; the client's own id on replies; the worker's id on acknowledgements and probes |
+//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration, queue report or probe answer: the worker's tasks; acknowledgement: timeout, ms |
 //! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's or a probe's, which its answer repeats; of a queue report's |
 //! | 11 | u32 | app | application id |
 //! | 15 | u32 | seq32 | full sequence number |
@@ -25,63 +25,64 @@ use crate::reason::DropReason;
 pub const LEN: usize = 11;
 /// Bytes of the extension.
 pub const EXTENSION_LEN: usize = 16;
-/// Bytes of the sequence and tag that an authenticated header announces ([`super::auth`]).
+/// Bytes of sequence and tag, announced by an authenticated header ([`super::auth`]).
 pub const PROOF_LEN: usize = 16;
-/// The `dst` of a task for which no member is chosen.
+/// `dst` of a task without a chosen member.
 pub const NO_MEMBER: u16 = WORKER_ID_MAX + 1;
-/// The UDP port of tasks unless configured otherwise.
+/// Default UDP port of tasks.
 pub const UDP_PORT: u16 = 1234;
 
-/// Bit of `kind` that says that the extension follows.
+/// Bit of `kind`: the extension follows.
 pub const EXTENSION_BIT: u8 = 1 << 5;
-/// Bit of `kind` that says that sequence and tag follow, behind the extension when that is there.
+/// Bit of `kind`: sequence and tag follow, after the extension if present.
 pub const AUTHENTICATION_BIT: u8 = 1 << 6;
 const MORE_BIT: u8 = 1 << 7;
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
-    /// A task, or the first packet of one.
+    /// A task, or its first packet.
     NewTask = 0,
-    /// A reply; the worker has more to do.
+    /// A reply of a worker that has more tasks.
     TaskDone = 2,
-    /// A reply; the worker is now idle.
+    /// A reply of a worker that is now idle.
     TaskDoneIdle = 3,
     /// A rack has an idle worker.
     IdleAdd = 6,
     /// A rack's average queue length.
     LoadUpdate = 7,
-    /// A rack has no idle worker any more.
+    /// A rack has no idle worker left.
     IdleRemove = 10,
     /// A worker is alive.
     KeepAlive = 11,
-    /// A worker asks to join.
+    /// A worker registers.
     WorkerId = 12,
-    /// A worker has joined.
+    /// Answer to a registration.
     WorkerIdAck = 13,
     /// A further packet of a task.
     TaskContinuation = 16,
-    /// A task given back to its client undone; not in the switch release.
+    /// A task returned undone to its client; not in the switch release.
     TaskRefused = 17,
-    /// A worker tells one of its leaves how many tasks it has; not in the switch release.
+    /// A worker's load report to one of its leaves; not in the switch release.
     QueueReport = 18,
-    /// A leaf asks a worker how many tasks it has; not in the switch release.
+    /// A leaf's probe of a worker's queue; not in the switch release.
     QueueProbe = 19,
-    /// The worker's answer.
+    /// Answer to a probe.
     ProbeAnswer = 20,
-    /// What a node of a rack without a leaf tells its peers each beat ([`super::peer`]); not in the switch release, as those that follow.
+    /// Heartbeat of a node in a rack without a leaf ([`super::peer`]); this and the following are not in the
+    /// switch release.
     Heartbeat = 21,
-    /// A node asks a peer for a task.
+    /// A node's request to a peer for a task.
     StealRequest = 22,
-    /// A task that a node passes on to a peer: [`super::peer::Via`] stands behind it.
+    /// A task forwarded to a peer, with [`super::peer::ForwardingTrailer`].
     PassedTask = 23,
-    /// A part of the parameters of a node's critic.
+    /// A part of a critic's parameters.
     Parameters = 24,
 }
 
 impl Code {
-    /// The code of this number, if it is assigned.
+    /// Returns the code with this number, if assigned.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u8) -> Option<Self> {
@@ -108,79 +109,79 @@ impl Code {
         })
     }
 
-    /// A reply to a client, if only that its task was not done.
+    /// Returns true for a reply to a client, including refusals.
     #[inline]
     #[must_use]
     pub const fn is_reply(self) -> bool {
         matches!(self, Self::TaskDone | Self::TaskDoneIdle | Self::TaskRefused)
     }
 
-    /// A task or a part of one.
+    /// Returns true for a task or a part of one.
     #[inline]
     #[must_use]
     pub const fn is_task(self) -> bool {
         matches!(self, Self::NewTask | Self::TaskContinuation)
     }
 
-    /// A task, a part of one, or one that is passed on: nobody signs it.
+    /// Returns true for a task, a part of one, or a forwarded one. These are never signed.
     #[inline]
     #[must_use]
     pub const fn carries_task(self) -> bool {
         self.is_task() || matches!(self, Self::PassedTask)
     }
 
-    /// What a node of a rack without a leaf sends to its peers.
+    /// Returns true for messages between peers in a rack without a leaf.
     #[inline]
     #[must_use]
     pub const fn is_of_peers(self) -> bool {
         self as u8 >= Self::Heartbeat as u8
     }
 
-    /// What a leaf tells its spine.
+    /// Returns true for signals from a leaf to its spine.
     #[must_use]
     pub const fn is_signal(self) -> bool {
         matches!(self, Self::IdleAdd | Self::LoadUpdate | Self::IdleRemove | Self::KeepAlive)
     }
 }
 
-/// The header's values.
+/// Values of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the packet is.
+    /// Kind of the packet.
     pub code: Code,
-    /// The extension follows.
+    /// True if the extension follows.
     pub extended: bool,
-    /// Sequence and tag follow ([`super::auth`]).
+    /// True if sequence and tag follow ([`super::auth`]).
     pub authenticated: bool,
-    /// Further packets of this task follow.
+    /// True if further packets of this task follow.
     pub more: bool,
     /// Worker pool.
     pub pool: u16,
-    /// Who sends: 0 for clients, scheduler id, or worker id on replies.
+    /// Sender: 0 for clients, scheduler id, or worker id on replies.
     pub src: u16,
-    /// The member chosen; the client's own id on replies.
+    /// Chosen member; on replies the client's own id.
     pub dst: u16,
-    /// Task: 1 when chosen from the idle list. Reply: tasks the worker still has.
+    /// Task: 1 if chosen from the idle list. Reply: remaining tasks of the worker.
     pub qlen: u16,
     /// Low 16 bits of the sequence number.
     pub seq: u16,
 }
 
-/// The extension's values.
+/// Values of the extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extension {
-    /// Application id; with `seq32` the task's id.
+    /// Application id; together with `seq32` the task's id.
     pub app: u32,
     /// Full sequence number.
     pub seq32: u32,
     /// Reply: processing time. Load signal: average queue length, 16.16 fixed point.
     pub service_ns: u32,
-    /// Task type, 0 when unknown. Load and idle signals: live workers.
+    /// Class, 0 if unknown. Load and idle signals: live workers.
     pub class: u16,
 }
 
 impl Header {
-    /// A client's new task of one packet.
+    /// Returns a client's new task of one packet.
     #[must_use]
     pub const fn new_task(pool: u16, seq: u16) -> Self {
         Self {
@@ -196,65 +197,66 @@ impl Header {
         }
     }
 
-    /// A server's word to the leaf that a worker of a pool is there and has so many tasks; the leaf answers.
+    /// Returns a server's registration of a worker with its load; the leaf answers.
     #[must_use]
     pub const fn worker_id(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
         Self { code: Code::WorkerId, src: worker, qlen: tasks, ..Self::new_task(pool, seq) }
     }
 
-    /// The same of a worker that is known to be there; it is not answered.
+    /// Returns the keep-alive of a registered worker; it is not answered.
     #[must_use]
     pub const fn keep_alive(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
         Self { code: Code::KeepAlive, ..Self::worker_id(pool, worker, tasks, seq) }
     }
 
-    /// What a worker tells one of its leaves of its queue, outside replies; `seq` rises with each.
+    /// Returns a worker's load report to one of its leaves; `seq` grows with each.
     #[must_use]
     pub const fn queue_report(pool: u16, worker: u16, tasks: u16, seq: u16) -> Self {
         Self { code: Code::QueueReport, ..Self::worker_id(pool, worker, tasks, seq) }
     }
 
-    /// A leaf's question to a worker how many tasks it has, under a number that the answer repeats.
+    /// Returns a leaf's probe of a worker's queue; the answer repeats `number`.
     #[must_use]
     pub const fn queue_probe(pool: u16, leaf: u16, worker: u16, number: u16) -> Self {
         Self { code: Code::QueueProbe, src: leaf, dst: worker, ..Self::new_task(pool, number) }
     }
 
-    /// The answer to this `QueueProbe`: the worker has so many tasks.
+    /// Returns the answer to this `QueueProbe`: the worker has `tasks` tasks.
     #[must_use]
     pub const fn answered_with(&self, tasks: u16) -> Self {
         let Self { pool, dst: worker, seq, .. } = *self;
         Self { code: Code::ProbeAnswer, ..Self::queue_report(pool, worker, tasks, seq) }
     }
 
-    /// A word of node `from` of a rack without a leaf to its peer `to`.
+    /// Returns a message from node `from` of a rack without a leaf to its peer `to`.
     #[must_use]
     pub const fn of_peers(code: Code, pool: u16, (from, to): (u16, u16), seq: u16) -> Self {
         Self { code, src: from, dst: to, ..Self::new_task(pool, seq) }
     }
 
-    /// What a leaf tells its spine of a pool, or a spine its leaf that it is alive (`KeepAlive` of pool 0); the extension follows.
+    /// Returns a leaf's signal to its spine about a pool, or a spine's heartbeat to its leaf (`KeepAlive` of
+    /// pool 0); the extension follows.
     #[must_use]
     pub const fn signal(code: Code, pool: u16, node: u16, seq: u16) -> Self {
         Self { code, extended: true, src: node, ..Self::new_task(pool, seq) }
     }
 
-    /// The leaf's answer to this `WorkerId`: it takes the worker out when it hears nothing of it for so long
-    /// (0: never).
+    /// Returns the leaf's answer to this `WorkerId`, with the silence after which it excludes the worker (0:
+    /// never).
     #[must_use]
     pub const fn acknowledged_by(&self, leaf: u16, timeout_ms: u16) -> Self {
         let code = Code::WorkerIdAck;
         Self { code, more: false, src: leaf, dst: self.src, qlen: timeout_ms, ..*self }
     }
 
-    /// The task of this header given back by scheduler or worker `by`, which has so many others.
+    /// Returns the refusal of this task by scheduler or worker `by`, which has `tasks` other tasks.
     #[must_use]
     pub const fn refused_by(&self, by: u16, tasks: u16) -> Self {
         let code = Code::TaskRefused;
         Self { code, more: false, src: by, dst: self.src, qlen: tasks, ..*self }
     }
 
-    /// Bytes of the header, its extension, and sequence and tag: what the packet carries begins behind them.
+    /// Returns the bytes of header, extension, sequence and tag; the packet's contents begin after them.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -262,17 +264,18 @@ impl Header {
         LEN + extension + if self.authenticated { PROOF_LEN } else { 0 }
     }
 
-    /// A header is never empty.
+    /// Returns false: a header is never empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Reads the header at the start of a UDP payload. When `extended` is set, the extension's bytes
-    /// are there: [`Extension::parse`] may be called. So are sequence and tag when `authenticated` is set.
+    /// Parses the header at the start of a UDP payload. If `extended` is set, the extension's bytes are
+    /// present, and [`Extension::parse`] may be called. The same holds for sequence and tag if
+    /// `authenticated` is set.
     ///
     /// # Errors
-    /// The reason for which the packet must be dropped.
+    /// The packet's drop reason.
     #[inline]
     pub fn parse(payload: &[u8]) -> Result<Self, DropReason> {
         let Some(bytes) = payload.first_chunk::<LEN>() else {
@@ -317,10 +320,10 @@ impl Header {
 }
 
 impl Extension {
-    /// Reads the extension behind a header that says it is there.
+    /// Parses the extension after a header that announces it.
     ///
     /// # Panics
-    /// When `payload` is shorter than header and extension.
+    /// If `payload` is shorter than header and extension.
     #[inline]
     #[must_use]
     pub fn parse(payload: &[u8]) -> Self {
@@ -333,7 +336,7 @@ impl Extension {
         }
     }
 
-    /// Writes the extension behind the header.
+    /// Writes the extension after the header.
     #[inline]
     pub fn emit(&self, payload: &mut [u8]) {
         let bytes = &mut payload[LEN..LEN + EXTENSION_LEN];
@@ -345,14 +348,14 @@ impl Extension {
     }
 }
 
-/// The field `src` of a header.
+/// Returns the field `src` of a header.
 #[inline(always)]
 #[must_use]
 pub fn src(payload: &[u8]) -> u16 {
     u16_at(payload, 3)
 }
 
-/// The tasks that a worker has by its reply: `qlen`, and none when the code says that it is idle.
+/// Returns the worker's tasks in its reply: `qlen`, or 0 if the code means idle.
 #[inline(always)]
 #[must_use]
 pub fn reported_queue(payload: &[u8]) -> u16 {
@@ -360,25 +363,25 @@ pub fn reported_queue(payload: &[u8]) -> u16 {
     if idle { 0 } else { u16_at(payload, 7) }
 }
 
-/// The fields `dst` and `qlen` as they stand in a task for this worker, but for whether it was idle.
+/// Returns the fields `dst` and `qlen` of a task for this worker, without the idle flag.
 #[must_use]
 pub const fn choice_of(worker: u16) -> [u8; 4] {
     ((worker as u32) << 16).to_be_bytes()
 }
 
-/// Writes the scheduler's choice, made of a worker's id by [`choice_of`], into a task's header, and says what that
-/// does to a checksum.
+/// Writes the scheduler's choice, made from a worker's id by [`choice_of`], into a task's header. Returns the
+/// checksum difference.
 #[inline]
 #[must_use]
 pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> ChecksumDelta {
-    // The two fields, `dst` and `qlen`, lie behind each other, at an odd offset.
+    // The fields `dst` and `qlen` are adjacent, at an odd offset.
     let new = u32::from_be_bytes(choice) | u32::from(idle);
     let delta = ChecksumDelta::default().straddling_double_word(u32_at(payload, 5), new);
     put_u32(payload, 5, new);
     delta
 }
 
-/// As [`choose`], and gives back, in memory order, the four bytes at an odd offset that were there.
+/// Same as [`choose`], but returns, in memory order, the four replaced bytes at an odd offset.
 #[inline(always)]
 pub fn rechoose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
     let new = u32::from_ne_bytes(choice) | u32::from(idle).to_be();
@@ -388,11 +391,11 @@ pub fn rechoose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
     u32::from_ne_bytes(old)
 }
 
-/// Writes another header over that of a payload, whose extension stays, and says what that does to a checksum.
+/// Replaces the header of a payload; the extension stays. Returns the checksum difference.
 #[must_use]
 pub fn replace(payload: &mut [u8], header: &Header) -> ChecksumDelta {
     let words = |payload: &[u8]| {
-        let mut bytes = [0; LEN + 1]; // the last word's other half does not change
+        let mut bytes = [0; LEN + 1]; // the last word's second half does not change
         bytes[..LEN].copy_from_slice(&payload[..LEN]);
         bytes
     };
@@ -436,7 +439,7 @@ mod tests {
         }
 
         #[test]
-        fn parsing_never_panics_and_what_parses_emits_the_same(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn parsing_never_panics_and_round_trips(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             if let Ok(header) = Header::parse(&bytes) {
                 let mut again = vec![0; bytes.len()];
                 header.emit(&mut again);
@@ -461,7 +464,7 @@ mod tests {
 
     #[test]
     fn golden_bytes_of_registration_and_refusal() {
-        // Worker 5 of pool 1 has 3 tasks; leaf 9 takes it out after 100 ms of silence.
+        // Worker 5 of pool 1 has 3 tasks; leaf 9 excludes it after 100 ms of silence.
         let bytes = |header: Header| {
             let mut bytes = [0; LEN];
             header.emit(&mut bytes);
@@ -472,7 +475,7 @@ mod tests {
         assert_eq!(bytes(join.acknowledged_by(9, 100)), [13, 0, 1, 0, 9, 0, 5, 0, 100, 0x12, 0x34]);
         let alive = Header::keep_alive(1, 5, 3, 0x1235);
         assert_eq!(bytes(alive), [11, 0, 1, 0, 5, 0x7F, 0xFF, 0, 3, 0x12, 0x35]);
-        // A task of the client that calls itself 6, which finds 4096 others before it.
+        // A task of client 6, which finds 4096 tasks before it.
         let task = Header { src: 6, extended: true, more: true, ..Header::new_task(1, 0x1236) };
         let refused = task.refused_by(9, 4096);
         assert_eq!(bytes(refused), [0x31, 0, 1, 0, 9, 0, 6, 0x10, 0, 0x12, 0x36]);
@@ -480,7 +483,7 @@ mod tests {
 
     #[test]
     fn golden_bytes_of_a_queue_report() {
-        // Worker 5 of pool 1 has 3 tasks, as its report 0x1234 to that leaf says.
+        // Worker 5 of pool 1 has 3 tasks, by its report 0x1234 to that leaf.
         let mut bytes = [0; LEN];
         Header::queue_report(1, 5, 3, 0x1234).emit(&mut bytes);
         assert_eq!(bytes, [18, 0, 1, 0, 5, 0x7F, 0xFF, 0, 3, 0x12, 0x34]);
@@ -488,7 +491,7 @@ mod tests {
 
     #[test]
     fn golden_bytes_of_a_probe_and_its_answer() {
-        // Leaf 9 asks worker 5 of pool 1, which has 3 tasks.
+        // Leaf 9 probes worker 5 of pool 1, which has 3 tasks.
         let mut bytes = [0; LEN];
         let probe = Header::queue_probe(1, 9, 5, 0x1234);
         probe.emit(&mut bytes);
@@ -507,7 +510,7 @@ mod tests {
         assert_eq!(parse(0, 10), Err(DropReason::TaskShort));
         assert_eq!(parse(0x20, 26), Err(DropReason::TaskShort));
         assert!(parse(0x20, 27).is_ok());
-        // A task is never authenticated; what a worker says may be, and then it is longer.
+        // A task is never authenticated; a worker's message may be, and is then longer.
         assert_eq!(parse(0x40, 27), Err(DropReason::TaskReservedBit));
         assert_eq!(parse(0x50, 43), Err(DropReason::TaskReservedBit));
         assert_eq!(parse(0x57, 43), Err(DropReason::TaskReservedBit));
@@ -533,7 +536,7 @@ mod tests {
             flow.emit(&mut frame, len);
             let after =
                 Header { extended: before.extended, authenticated: before.authenticated, ..after };
-            // Such a task can't be.
+            // Such a task is impossible.
             prop_assume!(!(after.authenticated && after.code.carries_task()));
             let delta = replace(&mut frame[udp::PAYLOAD..], &after);
             udp::update_checksum(&mut frame[34..], delta);

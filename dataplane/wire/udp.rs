@@ -1,23 +1,24 @@
-//! UDP over IPv4 or IPv6 over Ethernet: the two frames that tasks travel in.
+//! UDP over IPv4 or IPv6 over Ethernet: the two frames that carry tasks.
 
-use super::checksum::{ChecksumDelta, FoldedDelta, Sum};
+use super::checksum::{ChecksumDelta, FoldedDelta, PartialChecksum};
 use super::ether::{self, Mac};
 use super::{ipv4, ipv6, ndp, put_u16, u16_at, u32_at};
 use crate::reason::DropReason;
 
-/// Bytes of the UDP header.
+/// Number of bytes of the UDP header.
 pub const LEN: usize = 8;
-/// Bytes before the payload when the IPv4 header has no options.
+/// Number of bytes before the payload with an IPv4 header without options.
 pub const PAYLOAD: usize = ether::LEN + ipv4::LEN + LEN;
-/// Bytes before the payload over IPv6.
+/// Number of bytes before the payload over IPv6.
 pub const PAYLOAD_V6: usize = ether::LEN + ipv6::LEN + LEN;
 
-/// Bytes that the kernel leaves of a frame with several datagrams in it, where the leaf asks for that: Ethernet's header and IPv4's.
+/// Number of bytes that the kernel keeps of a frame with several datagrams, if requested by the leaf: the
+/// headers of Ethernet and IPv4.
 pub const OFFLOADED: usize = ether::LEN + ipv4::LEN;
-/// Bytes of the longest frame without jumbo frames.
+/// Number of bytes of the longest frame without jumbo frames.
 const LONGEST: usize = ether::LEN + 1500;
 
-/// A checked datagram's addresses (IPv4's unless named) and place in its frame.
+/// Addresses of a checked datagram (IPv4 by default) and its place in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<A = u32> {
     /// Source address.
@@ -30,19 +31,19 @@ pub struct Datagram<A = u32> {
     pub dst_port: u16,
     /// Offset of the UDP header in the frame.
     pub at: u16,
-    /// Offset behind the datagram's last byte in the frame.
+    /// Offset after the datagram's last byte in the frame.
     pub end: u16,
 }
 
 impl<A> Datagram<A> {
-    /// Offset of the payload in the frame.
+    /// Returns the offset of the payload in the frame.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> usize {
         usize::from(self.at) + LEN
     }
 
-    /// The same with its addresses as another type.
+    /// Returns the datagram with its addresses as another type.
     #[must_use]
     pub fn named<B>(self, address: impl Fn(A) -> B) -> Datagram<B> {
         let Self { src, dst, src_port, dst_port, at, end } = self;
@@ -50,11 +51,11 @@ impl<A> Datagram<A> {
     }
 }
 
-/// Checks an IPv4 frame (whose EtherType the caller has seen) down to the UDP payload.
-/// `verified`: the device has checked the checksums already.
+/// Checks an IPv4 frame down to the UDP payload. The caller has checked the EtherType. `verified`: the device
+/// has already checked the checksums.
 ///
 /// # Errors
-/// The reason for which the frame must be dropped.
+/// The frame's drop reason.
 #[inline]
 pub fn parse(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     match frame.first_chunk::<PAYLOAD>() {
@@ -65,7 +66,7 @@ pub fn parse(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     }
 }
 
-/// As [`parse_any`], for a header without options: all offsets are known, no bound is checked twice.
+/// Same as [`parse_any`], for a header without options: all offsets are known, no bound is checked twice.
 #[inline]
 fn parse_without_options(
     frame: &[u8],
@@ -80,7 +81,7 @@ fn parse_without_options(
     let Some(header) = head[ether::LEN..].first_chunk::<{ ipv4::LEN }>() else {
         return Err(DropReason::Runt);
     };
-    if !verified && !Sum::default().bytes(header).is_valid() {
+    if !verified && !PartialChecksum::default().bytes(header).is_valid() {
         return Err(DropReason::Ipv4Checksum);
     }
     if ipv4::is_fragment(header) {
@@ -110,8 +111,8 @@ fn parse_without_options(
     })
 }
 
-/// The reason for which a frame with a faulty IP header is dropped: [`DropReason::SegmentationOffload`] if its packet is longer than the
-/// frame and the kernel has cut it, else `reason`.
+/// Returns the drop reason of a frame with a faulty IP header. It is [`DropReason::SegmentationOffload`] if
+/// the kernel has cut the frame and its packet is longer than the frame, otherwise `reason`.
 #[cold]
 fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
     let is_cut = frame.len() == OFFLOADED || frame.len() > LONGEST;
@@ -125,7 +126,8 @@ fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
     if len > packet.len() { DropReason::SegmentationOffload } else { reason }
 }
 
-/// The IP header needs no check, or its checksum is right. False for a frame that holds no IP packet.
+/// Returns true if the IP header needs no check or has a valid checksum. Returns false for a frame without an
+/// IP packet.
 #[must_use]
 pub fn ip_header_is_valid(frame: &[u8]) -> bool {
     let Some(packet) = frame.get(ether::LEN..) else { return false };
@@ -136,10 +138,13 @@ pub fn ip_header_is_valid(frame: &[u8]) -> bool {
     }
 }
 
-/// The sum of the pseudo header (RFC 768): both addresses, the protocol, the length.
+/// Returns the sum of the pseudo header (RFC 768): both addresses, the protocol, the length.
 #[inline]
-fn pseudo_header(ip_header: &[u8], udp_len: u16) -> Sum {
-    Sum::default().bytes(&ip_header[12..20]).number(u16::from(ipv4::UDP)).number(udp_len)
+fn pseudo_header(ip_header: &[u8], udp_len: u16) -> PartialChecksum {
+    PartialChecksum::default()
+        .bytes(&ip_header[12..20])
+        .number(u16::from(ipv4::UDP))
+        .number(udp_len)
 }
 
 #[cold]
@@ -174,10 +179,11 @@ fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     })
 }
 
-/// As [`parse_v6`], of an IPv6 frame that came to a port with this MAC address; none of neighbour discovery, which may be for a group.
+/// Checks an IPv6 frame, as [`parse_v6`] does, that arrived at a port with this MAC address. Returns `None`
+/// for neighbour discovery, which may be addressed to a group.
 ///
 /// # Errors
-/// The reason for which the frame must be dropped.
+/// The frame's drop reason.
 #[inline]
 pub fn parse_v6_at(
     mac: Mac,
@@ -200,10 +206,11 @@ pub fn parse_v6_at(
     parse_v6(frame, verified).map(Some)
 }
 
-/// As [`parse`], of an IPv6 frame whose header says that UDP follows. A checksum must be there (RFC 8200, 8.1).
+/// Checks an IPv6 frame with UDP after its header, as [`parse`] does for IPv4. The checksum is mandatory (RFC
+/// 8200, 8.1).
 ///
 /// # Errors
-/// The reason for which the frame must be dropped.
+/// The frame's drop reason.
 #[inline]
 pub fn parse_v6(frame: &[u8], verified: bool) -> Result<Datagram<u128>, DropReason> {
     const AT: usize = ether::LEN + ipv6::LEN;
@@ -239,8 +246,9 @@ pub fn parse_v6(frame: &[u8], verified: bool) -> Result<Datagram<u128>, DropReas
     })
 }
 
-/// Finishes the checksum of a frame's datagram if it holds the sum of the pseudo header and nothing else, as the kernel leaves it where a
-/// device is to do the rest. True when it did: IPv4 and UDP checksum are right now. Whatever else it is stays as it is.
+/// Completes the checksum of a frame's datagram if it holds only the sum of the pseudo header. The kernel
+/// leaves this sum if a device must do the rest. Returns true if so: IPv4 and UDP checksums are then right.
+/// Any other frame stays unchanged.
 #[must_use]
 pub fn finish_checksum(frame: &mut [u8]) -> bool {
     if frame.len() < PAYLOAD {
@@ -257,7 +265,7 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     let header = &frame[ether::LEN..at];
     let pseudo = pseudo_header(header, (end - at) as u16);
     let (found, partial) = (u16_at(frame, at + 6), !pseudo.checksum());
-    if found == 0 || found != partial || !Sum::default().bytes(header).is_valid() {
+    if found == 0 || found != partial || !PartialChecksum::default().bytes(header).is_valid() {
         return false;
     }
     put_u16(frame, at + 6, 0);
@@ -266,7 +274,8 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     true
 }
 
-/// The checksum of an IPv6 frame without extension headers, whose datagram of `udp_len` bytes is whole, is right.
+/// Returns true if the checksum of an IPv6 frame is right. The frame has no extension headers, and its
+/// datagram of `udp_len` bytes is complete.
 #[inline]
 #[must_use]
 pub fn checksum_is_valid_v6<const LEN: usize>(
@@ -275,8 +284,8 @@ pub fn checksum_is_valid_v6<const LEN: usize>(
     udp_len: usize,
 ) -> bool {
     const AT: usize = ether::LEN + ipv6::LEN;
-    let sum = Sum::default().number(u16::from(ipv6::UDP)).number(udp_len as u16);
-    // Both addresses, and what of the datagram is always there.
+    let sum = PartialChecksum::default().number(u16::from(ipv6::UDP)).number(udp_len as u16);
+    // Both addresses, and the part of the datagram that is always there.
     let sum = sum.bytes(&head[ether::LEN + 8..AT + 8]);
     sum.range(frame, AT + 8, AT + udp_len).is_valid()
 }
@@ -293,7 +302,7 @@ fn finish_checksum_v6(frame: &mut [u8]) -> bool {
     true
 }
 
-/// Writes the checksum of a frame's datagram over IPv6 anew, if it holds one that has a checksum.
+/// Recomputes the checksum of a frame's datagram over IPv6, if the frame holds one with a checksum.
 pub fn renew_checksum_v6(frame: &mut [u8]) {
     let Ok(Datagram { at, end, .. }) = parse_v6(frame, true) else { return };
     let (at, end) = (usize::from(at), usize::from(end));
@@ -302,26 +311,27 @@ pub fn renew_checksum_v6(frame: &mut [u8]) {
     put_checksum(&mut frame[at..end], pseudo);
 }
 
-/// Writes the checksum of a whole segment, where 0 stands so far.
-fn put_checksum(segment: &mut [u8], pseudo: Sum) {
+/// Writes the checksum of a whole segment with a checksum field of 0.
+fn put_checksum(segment: &mut [u8], pseudo: PartialChecksum) {
     let checksum = pseudo.bytes(segment).checksum();
     put_u16(segment, 6, if checksum == 0 { 0xFFFF } else { checksum });
 }
 
-/// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram, whose UDP header is at `at`, as a new packet.
+/// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram with its UDP header at
+/// `at`, for a new packet.
 pub fn swap_endpoints(frame: &mut [u8], at: usize) {
     ether::emit_addresses(frame, ether::src(frame), ether::dst(frame));
     match ether::ether_type(frame) {
         ether::IPV6 => ipv6::swap_addresses(&mut frame[ether::LEN..]),
         _ => ipv4::swap_addresses(&mut frame[ether::LEN..]),
     }
-    // Exchanging words does not change a sum.
+    // An exchange of words does not change a sum.
     let (src, dst) = (u16_at(frame, at), u16_at(frame, at + 2));
     put_u16(frame, at, dst);
     put_u16(frame, at + 2, src);
 }
 
-/// The source port of the UDP header at the start of `segment`.
+/// Returns the source port of the UDP header at the start of `segment`.
 #[inline]
 #[must_use]
 pub fn src_port(segment: &[u8]) -> u16 {
@@ -335,14 +345,14 @@ pub fn update_checksum(segment: &mut [u8], delta: ChecksumDelta) {
     put_u16(segment, 6, checksum);
 }
 
-/// As [`update_checksum`], with a folded delta.
+/// Same as [`update_checksum`], with a folded delta.
 #[inline(always)]
 pub fn update_checksum_folded(segment: &mut [u8], delta: FoldedDelta) {
     let checksum = delta.apply_udp(u16::from_ne_bytes([segment[6], segment[7]]));
     segment[6..8].copy_from_slice(&checksum.to_ne_bytes());
 }
 
-/// Where a frame comes from and goes to; by IPv4 addresses unless named.
+/// Source and destination of a frame, with IPv4 addresses by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow<A = u32> {
     /// Source MAC address.
@@ -360,8 +370,8 @@ pub struct Flow<A = u32> {
 }
 
 impl Flow {
-    /// Writes the headers of a frame whose payload, `payload_len` bytes at [`PAYLOAD`], is already in
-    /// place, with both checksums.
+    /// Writes the headers of a frame with both checksums. Its payload, `payload_len` bytes at [`PAYLOAD`],
+    /// must already be in place.
     pub fn emit(&self, frame: &mut [u8], payload_len: usize) {
         let udp_len = LEN + payload_len;
         ether::emit(frame, self.dst_mac, self.src_mac, ether::IPV4);
@@ -378,7 +388,7 @@ impl Flow {
 }
 
 impl Flow<u128> {
-    /// As [`Flow::emit`], over IPv6: the payload is at [`PAYLOAD_V6`].
+    /// Same as [`Flow::emit`], over IPv6: the payload is at [`PAYLOAD_V6`].
     pub fn emit_v6(&self, frame: &mut [u8], payload_len: usize) {
         let udp_len = LEN + payload_len;
         ether::emit(frame, self.dst_mac, self.src_mac, ether::IPV6);
@@ -429,9 +439,10 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_checksum_is_finished_and_nothing_else_is_touched() {
+    fn partial_checksum_is_completed() {
         let right = frame(b"a task");
-        // The pseudo header's sum, as Linux leaves it (CHECKSUM_PARTIAL): addresses, protocol, length, not complemented.
+        // Sum of the pseudo header, as Linux leaves it (CHECKSUM_PARTIAL): addresses, protocol, length, not
+        // complemented.
         let words = [0x0A00_u32, 0x0102, 0x0A00, 0x0101, 17, 14];
         let sum: u32 = words.iter().sum();
         let partial = ((sum & 0xFFFF) + (sum >> 16)) as u16;
@@ -445,7 +456,7 @@ mod tests {
         assert!(finish_checksum(&mut finished));
         assert_eq!(finished, right);
         let mut damaged = with(partial);
-        damaged[ether::LEN + 8] ^= 1; // its time to live, which the IPv4 checksum holds
+        damaged[ether::LEN + 8] ^= 1; // time to live, covered by the IPv4 checksum
         for frame in
             [right.clone(), with(0), with(partial ^ 1), damaged, right[..30].to_vec(), vec![]]
         {
@@ -471,11 +482,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_turned_back_goes_where_it_came_from_with_right_checksums() {
+    fn swapped_endpoints_keep_valid_checksums() {
         let mut frame = frame(&[1, 2, 3]);
         frame[ether::LEN + 8] = 3;
         frame[ether::LEN + 10..ether::LEN + 12].fill(0);
-        let checksum = Sum::default().bytes(&frame[ether::LEN..][..ipv4::LEN]).checksum();
+        let checksum =
+            PartialChecksum::default().bytes(&frame[ether::LEN..][..ipv4::LEN]).checksum();
         put_u16(&mut frame, ether::LEN + 10, checksum);
         let before = parse(&frame, false).unwrap();
         swap_endpoints(&mut frame, usize::from(before.at));
@@ -512,7 +524,7 @@ mod tests {
             let _ = parse(&bytes, false);
         }
 
-        /// The two parsers say the same of headers without options.
+        /// The two parsers agree for headers without options.
         #[test]
         fn both_parsers_agree(
             payload in proptest::collection::vec(any::<u8>(), 0..40),
@@ -548,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn over_ipv6_there_must_be_a_checksum_and_lengths_must_fit() {
+    fn ipv6_requires_checksums_and_exact_lengths() {
         const AT: usize = ether::LEN + ipv6::LEN;
         let whole = frame_v6(&[1, 2, 3]);
         let datagram = parse_v6(&whole, false).unwrap();
@@ -568,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn over_ipv6_a_partial_checksum_is_finished_and_endpoints_are_swapped() {
+    fn ipv6_checksums_complete_and_endpoints_swap() {
         const AT: usize = ether::LEN + ipv6::LEN;
         let whole = frame_v6(&[1, 2, 3]);
         let mut partial = whole.clone();
@@ -590,7 +602,7 @@ mod tests {
         ) {
             let mut frame = frame_v6(&payload);
             prop_assert!(parse_v6(&frame, false).is_ok());
-            // Nothing covers traffic class, flow label and hop limit.
+            // No checksum covers traffic class, flow label and hop limit.
             let covered = (ether::LEN + 4..ether::LEN + 7).chain(ether::LEN + 8..frame.len());
             let places: Vec<_> = covered.collect();
             frame[places[at.index(places.len())]] ^= 1 << bit;

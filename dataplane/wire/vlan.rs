@@ -1,21 +1,22 @@
-//! VLAN tags (IEEE 802.1Q), which stand between a frame's addresses and its EtherType.
+//! VLAN tags (IEEE 802.1Q), located between a frame's addresses and its EtherType.
 
 use super::{ether, put_u16, u16_at};
 use crate::reason::DropReason;
 
 /// EtherType of a tag.
 pub const TAG: u16 = 0x8100;
-/// EtherType of a provider's tag (IEEE 802.1ad), outside of another one.
+/// EtherType of a provider's tag (IEEE 802.1ad), outside of another tag.
 pub const PROVIDER_TAG: u16 = 0x88A8;
 /// Bytes of a tag.
 pub const LEN: usize = 4;
-/// The greatest number of a VLAN; 0 and 4095 are none's.
+/// Largest VLAN number; 0 and 4095 are reserved.
 pub const ID_MAX: u16 = 4094;
 /// Bytes of both addresses.
 const ADDRESSES: usize = 12;
 const ID_BITS: u16 = 0x0FFF;
 
-/// The number of the VLAN in a frame's tag; none of a frame that has no tag, or is too short to have an EtherType behind it.
+/// Returns the VLAN number of a frame's tag; `None` if the frame has no tag, or is too short for an EtherType
+/// after it.
 #[inline]
 #[must_use]
 pub fn id(frame: &[u8]) -> Option<u16> {
@@ -23,7 +24,7 @@ pub fn id(frame: &[u8]) -> Option<u16> {
     is_tagged.then(|| u16_at(frame, ether::LEN) & ID_BITS)
 }
 
-/// Why a frame of at least [`ether::LEN`] bytes is refused that is neither IPv4 nor ARP.
+/// Returns the drop reason for a frame of at least [`ether::LEN`] bytes that is neither IPv4 nor ARP.
 #[cold]
 #[must_use]
 pub fn reason(frame: &[u8]) -> DropReason {
@@ -33,13 +34,13 @@ pub fn reason(frame: &[u8]) -> DropReason {
     }
 }
 
-/// Moves the addresses of a frame with a tag over it, so that the frame without it begins at [`LEN`].
+/// Moves a tagged frame's addresses over its tag, so that the untagged frame begins at [`LEN`].
 #[inline]
 pub fn cover(frame: &mut [u8]) {
     frame.copy_within(..ADDRESSES, LEN);
 }
 
-/// The reverse of [`cover`] with a tag of this VLAN, of the lowest priority: the frame without one begins at [`LEN`].
+/// Reverses [`cover`] with a tag of this VLAN and the lowest priority: the untagged frame begins at [`LEN`].
 #[inline]
 pub fn uncover(frame: &mut [u8], id: u16) {
     frame.copy_within(LEN..LEN + ADDRESSES, 0);

@@ -12,12 +12,12 @@ fn region(workers: u16) -> Arc<WorkerRegion> {
     Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap())
 }
 
-/// What is usual, but for the time that the agent of a test may take.
+/// Default options, with a longer patience for the test's agent.
 fn patient() -> Options {
     Options { patience: PATIENCE, ..Options::default() }
 }
 
-/// Lets whoever comes in, as an agent does between two bursts.
+/// Grants an attaching worker, like an agent between two bursts.
 fn welcome(channel: &mut Channel) -> bool {
     let sender = channel.sender_mut();
     let claim = sender.claim();
@@ -54,19 +54,19 @@ fn a_worker_polls_answers_and_drops_tasks() {
     assert!((0..4).all(|seq| channel.give(ids(seq), &[seq as u8; 3])));
     let task = worker.poll().unwrap();
     assert_eq!((task.payload(), task.ids(), task.class()), (&[0; 3][..], ids(0), 2));
-    assert_eq!(task.yield_point(), Wish::TaskWaits);
+    assert_eq!(task.yield_point(), WorkerRequest::TaskWaits);
     task.reply(b"done").unwrap();
     drop(worker.poll().unwrap());
     let error = worker.poll().unwrap().reply(&[0; 33]).unwrap_err();
-    assert_eq!(error, TooLong { len: 33, most: 32 });
-    assert_eq!(worker.poll().unwrap().yield_point(), Wish::Nothing);
+    assert_eq!(error, ReplyTooLong { len: 33, most: 32 });
+    assert_eq!(worker.poll().unwrap().yield_point(), WorkerRequest::Nothing);
     assert_eq!(channel.collect(), Ok(0..4));
     assert!(matches!(channel.outcome(0), Outcome::Reply { len: 4, .. }));
     assert!((1..4).all(|number| channel.outcome(number) == Outcome::Unanswered));
 }
 
 #[test]
-fn a_forgotten_task_is_taken_up_again_or_given_up() {
+fn forgotten_task_is_resumed_or_abandoned() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &patient());
@@ -83,7 +83,7 @@ fn a_forgotten_task_is_taken_up_again_or_given_up() {
 }
 
 #[test]
-fn a_task_whose_worker_panics_is_completed_without_an_answer() {
+fn panicked_task_completes_without_an_answer() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &patient());
@@ -97,7 +97,7 @@ fn a_task_whose_worker_panics_is_completed_without_an_answer() {
 
 #[cfg(not(miri))]
 #[test]
-fn a_sleeping_worker_is_woken_by_a_task_and_by_the_end() {
+fn task_and_shutdown_wake_a_sleeping_worker() {
     let region = region(1);
     let mut channel = region.channel(0);
     let options = Options { spin: Duration::ZERO, ..patient() };
@@ -126,7 +126,7 @@ fn a_sleeping_worker_is_woken_by_a_task_and_by_the_end() {
             }
         }
         channel.stop();
-        assert_eq!(working.join().unwrap(), (20, Gone::Stopped));
+        assert_eq!(working.join().unwrap(), (20, Detached::Stopped));
     });
 }
 
@@ -149,24 +149,24 @@ fn tasks_given_before_the_end_are_still_taken() {
     assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
     channel.stop();
     let task = worker.recv(PATIENCE).unwrap().unwrap();
-    assert_eq!(task.yield_point(), Wish::Stop);
+    assert_eq!(task.yield_point(), WorkerRequest::Stop);
     task.reply(&[]).unwrap();
     worker.recv(PATIENCE).unwrap().unwrap().reply(&[]).unwrap();
-    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Gone::Stopped);
-    assert_eq!(worker.check(), Err(Gone::Stopped));
+    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Detached::Stopped);
+    assert_eq!(worker.check(), Err(Detached::Stopped));
 }
 
 #[test]
-fn a_worker_that_is_shut_out_is_told_and_may_come_back() {
+fn excluded_worker_is_notified_and_may_return() {
     let region = region(1);
     let mut channel = region.channel(0);
     let mut worker = join(&region, &mut channel, &patient());
     assert!(channel.give(ids(0), &[]));
     let task = worker.poll().unwrap();
     assert_eq!(channel.sender_mut().revoke(), 0..1);
-    assert_eq!(task.yield_point(), Wish::Stop);
+    assert_eq!(task.yield_point(), WorkerRequest::Stop);
     task.reply(b"too late").unwrap();
-    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Gone::ShutOut);
+    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Detached::ShutOut);
     drop(worker);
     let mut worker = join(&region, &mut channel, &patient());
     assert!(channel.give(ids(1), b"again"));
@@ -210,7 +210,7 @@ fn an_agent_that_dies_is_noticed() {
     let mut worker = join(&attached, &mut channel, &patient());
     assert!(owner.has_worker(0));
     drop(owner);
-    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Gone::AgentDied);
+    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Detached::AgentDied);
     let error = Worker::join(name, &attached, &Options::default()).unwrap_err();
     assert!(matches!(error, AttachError::NoAgent(_)), "{error}");
 }

@@ -1,5 +1,5 @@
 #![no_main]
-//! Fuzzes: any bytes as a configuration.
+//! Fuzzes configurations with arbitrary bytes.
 
 #[path = "../../tests/fuzz_bodies/config.rs"]
 mod body;

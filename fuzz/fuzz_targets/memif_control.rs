@@ -1,5 +1,5 @@
 #![no_main]
-//! Fuzzes: any sequence of memif control messages.
+//! Fuzzes sequences of memif control messages.
 
 #[path = "../../tests/fuzz_bodies/memif_control.rs"]
 mod body;

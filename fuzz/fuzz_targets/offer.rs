@@ -1,5 +1,5 @@
 #![no_main]
-//! Fuzzes: any bytes as what an agent offers to a worker.
+//! Fuzzes an agent's offer to a worker with arbitrary bytes.
 
 #[path = "../../tests/fuzz_bodies/offer.rs"]
 mod body;

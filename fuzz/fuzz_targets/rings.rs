@@ -1,5 +1,5 @@
 #![no_main]
-//! Fuzzes: any writes into the rings of a dispatcher and two workers.
+//! Fuzzes writes into the rings of a dispatcher and two workers.
 
 #[path = "../../tests/fuzz_bodies/rings.rs"]
 mod body;

@@ -1,5 +1,5 @@
 #![no_main]
-//! Fuzzes: any bytes as packets of a leaf.
+//! Fuzzes packets of a leaf with arbitrary bytes.
 
 #[path = "../../tests/fuzz_bodies/stages.rs"]
 mod body;

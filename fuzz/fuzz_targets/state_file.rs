@@ -1,5 +1,5 @@
 #![no_main]
-//! Fuzzes: any bytes as a state file, and any words within one.
+//! Fuzzes a state file with arbitrary bytes, and words within a valid one.
 
 #[path = "../../tests/fuzz_bodies/state_file.rs"]
 mod body;

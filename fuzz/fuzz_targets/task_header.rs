@@ -1,5 +1,5 @@
 #![no_main]
-//! Fuzzes: any bytes as a task header.
+//! Fuzzes task headers with arbitrary bytes.
 
 #[path = "../../tests/fuzz_bodies/task_header.rs"]
 mod body;

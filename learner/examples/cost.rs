@@ -1,5 +1,5 @@
-//! What a beat costs: run under valgrind, which counts the instructions of `beat` alone, with two numbers of beats, whose difference
-//! has no start in it.
+//! Cost of a beat in instructions. Valgrind counts those of `beat` alone. Run it with two numbers of beats
+//! and subtract, so that the start-up does not count.
 //!
 //! ```sh
 //! cargo build --release -p wedjat-learner --example cost
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     };
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
     let mut learner = Learner::new(Settings::new(nodes), &mut rng);
-    // Loads wander, and each node is drawn now and then by both policies, as where there is much to do.
+    // Loads vary at random, and each node is drawn now and then by both policies, as under high load.
     let mut loads: Vec<_> = (0..nodes).map(|_| (rng.next_u32() % 1000) as f32 * 1e-5).collect();
     let mut wrong = 0.0;
     for _ in 0..beats {

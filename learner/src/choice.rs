@@ -1,17 +1,18 @@
-//! Draws from probabilities.
+//! Random draws from a discrete distribution.
 
 use crate::lanes::{LANES, Lane, lane, zeros};
 
-/// Probabilities as cumulative sums, to draw from.
+/// Discrete distribution as cumulative sums.
 #[derive(Clone, Debug)]
 pub struct Choice {
     sums: Box<[Lane]>,
-    /// The last that may be drawn.
+    /// Largest index with a probability above 0.
     last: usize,
 }
 
 impl Choice {
-    /// For so many, of which the first is always drawn until told otherwise.
+    /// Creates a distribution over `count` indices that always returns index 0 until [`Choice::set`] is
+    /// called.
     #[must_use]
     pub fn new(count: usize) -> Self {
         let mut sums = zeros(count);
@@ -19,7 +20,7 @@ impl Choice {
         Self { sums, last: 0 }
     }
 
-    /// Draws by these probabilities from now on; as many as there were, and one of them at least above 0.
+    /// Sets the probabilities. Expects `count` values, at least one of them above 0.
     pub fn set(&mut self, probabilities: &[f32]) {
         let mut total = 0.0;
         for (index, (sum, probability)) in
@@ -33,7 +34,7 @@ impl Choice {
         }
     }
 
-    /// The one that `uniform`, a random number from 0 to below 1, falls to.
+    /// Returns the index for `uniform`, a random number in [0, 1).
     #[inline]
     #[must_use]
     pub fn draw(&self, uniform: f32) -> usize {
@@ -44,7 +45,7 @@ impl Choice {
                 *below += one.to_bits();
             }
         }
-        // Sums of rounded numbers may end below 1.
+        // Rounding may leave the last sum below 1.
         (below.iter().sum::<u32>() as usize).min(self.last)
     }
 }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_drawn_as_often_as_its_probability_says() {
+    fn draws_match_their_probabilities() {
         let mut choice = Choice::new(11);
         assert_eq!(choice.draw(0.999), 0);
         let mut probabilities = [0.0; 11];
@@ -65,7 +66,7 @@ mod tests {
             drawn[choice.draw(step as f32 / 4000.0)] += 1;
         }
         assert_eq!((drawn[2], drawn[7], drawn[9]), (1000, 2000, 1000));
-        assert_eq!(choice.draw(0.999_999_94), 9, "what rounding leaves is the last one's");
+        assert_eq!(choice.draw(0.999_999_94), 9, "the last action gets the rest");
         assert_eq!(choice.draw(0.0), 2);
     }
 }

@@ -1,12 +1,14 @@
-//! What a state of the nodes looks like to actors and critic.
+//! Feature vectors of actor and critic.
 //!
-//! The actor sees each node's place by load, on a logarithmic scale from -1 to 1, each node's load, and 1. The critic sees the powers
-//! of each node's load up to the fourth, the products of each two, and 1. Nodes that are not live are 0 everywhere.
+//! The actor sees three things: each node's rank by load on a logarithmic scale from -1 to 1, each node's
+//! load, and the constant 1. The critic sees the first four powers of each node's load, the product of each
+//! pair of loads, and the constant 1. Features of absent nodes are 0.
 //!
-//! In memory the critic's features stand by kind and not by node, so that vectors of all nodes are multiplied: the four powers; then
-//! for each distance below half the nodes, all nodes' loads times those of the nodes so far behind them, round about; for half the
-//! nodes, of which each pair is met twice, the first half of them; and 1. Each kind begins a lane. Who is told of the critic's
-//! parameters has them in the order of the released program, node by node ([`Order`]).
+//! The critic's features are stored by kind, not by node, so that one vector operation covers all nodes.
+//! First come the four powers. Then, for each distance below half the number of nodes, come the products of
+//! each node's load with the load of the node at that distance, modulo the number of nodes. At exactly half,
+//! each pair would occur twice, so only the first half is stored. The constant 1 comes last. Each kind starts
+//! a lane. Exported parameters use the released program's order, node by node ([`Order`]).
 
 use std::cmp::Ordering;
 
@@ -15,31 +17,31 @@ use pulp::Simd;
 use crate::lanes::{LANES, Lane, multiply, zeros};
 use crate::learner::NODES_MAX;
 
-/// What the actor of `nodes` nodes sees.
+/// Returns the number of the actor's features for `nodes` nodes.
 pub fn of_actor(nodes: usize) -> usize {
     2 * nodes + 1
 }
 
-/// What their critic sees.
+/// Returns the number of the critic's features for `nodes` nodes.
 pub fn of_critic(nodes: usize) -> usize {
     nodes * (nodes + 7) / 2 + 1
 }
 
-/// Loads, and the features of actor and critic that they make.
+/// Loads of all nodes, and the features of actor and critic derived from them.
 #[derive(Clone, Debug)]
 pub struct Features {
     nodes: usize,
-    /// 1 for each node that is there, 0 for others.
+    /// 1 for each live node, else 0.
     live: Box<[Lane]>,
-    /// The feature of each place in the order of loads.
+    /// Feature of each rank.
     places: Box<[f32; PLACES]>,
-    /// Loads, those of nodes that are not live 0, and zeros behind them.
+    /// Loads; 0 for absent nodes and for padding.
     loads: Box<[Lane]>,
-    /// The same twice, one behind the other.
+    /// Loads, twice in a row, so that products need no modulo.
     twice: Box<[f32]>,
-    /// Loads, those of nodes that are not live -1.
+    /// Loads; -1 for absent nodes.
     ranked: Box<[Lane]>,
-    /// How many nodes come before each.
+    /// Number of nodes ranked before each node.
     before: Box<[Lane]>,
     actor: Box<[f32]>,
     pub critic: Box<[Lane]>,
@@ -63,35 +65,35 @@ impl Features {
         features
     }
 
-    /// What the actor sees.
+    /// Returns the actor's features.
     pub fn actor(&self) -> &[f32] {
         &self.actor
     }
 
-    /// 1 for each node that is there, 0 for others.
+    /// Returns 1 for each live node, else 0.
     pub fn live(&self) -> &[Lane] {
         &self.live
     }
 
-    /// A node is there, or not.
+    /// Marks a node as live or absent.
     pub fn set_live(&mut self, node: usize, is_live: bool) {
-        assert!(node < self.nodes, "there is no node {node}");
+        assert!(node < self.nodes, "no node {node}");
         self.live.as_flattened_mut()[node] = f32::from(u8::from(is_live));
         self.place();
     }
 
-    /// The features of the places that there are.
+    /// Recomputes the feature of each rank for the current number of live nodes.
     fn place(&mut self) {
         let live = self.live.as_flattened().iter().filter(|live| **live > 0.0).count();
         let half = (live as f32).ln() / 2.0;
         for (place, feature) in self.places[..self.nodes].iter_mut().enumerate() {
-            // One node alone is first and last.
+            // A single node is both first and last.
             let is_some = live > 1 && place < live;
             *feature = if is_some { ((place as f32 + 1.0).ln() - half) / half } else { 0.0 };
         }
     }
 
-    /// Takes the loads of all nodes, and makes the critic's features of them.
+    /// Stores the loads of all nodes and computes the critic's features.
     #[inline(always)]
     pub fn take<S: Simd>(&mut self, simd: S, loads: &[f32]) {
         self.loads.as_flattened_mut()[..self.nodes].copy_from_slice(&loads[..self.nodes]);
@@ -126,9 +128,9 @@ impl Features {
         rest[0][0] = 1.0;
     }
 
-    /// Makes the actor's features of the loads taken: whoever has more comes first, of those that have as much who has the smaller
-    /// number, and last who is not live. Each node is compared with all: that takes less than sorting, and has no branches that the
-    /// processor could mispredict.
+    /// Computes the actor's features from the stored loads. Nodes rank by descending load, then by ascending
+    /// number; absent nodes come last. Each node is compared with all others, which takes less time than
+    /// sorting and has no branches to mispredict.
     #[inline(always)]
     pub fn rank<S: Simd>(&mut self, simd: S) {
         let (zero, one) = (simd.splat_f32s(0.0), simd.splat_f32s(1.0));
@@ -143,7 +145,7 @@ impl Features {
         let (before, _) = S::as_mut_simd_f32s(self.before.as_flattened_mut());
         let numbers = S::as_simd_f32s(&NUMBERS).0[0];
         for (at, (before, own)) in before.iter_mut().zip(ranked).enumerate() {
-            // Of equals those in vectors before this one come first, and those behind it last.
+            // Among equals, nodes in earlier vectors rank first and nodes in later ones last.
             let (smaller, rest) = all.split_at((at * S::F32_LANES).min(all.len()));
             let (these, greater) = rest.split_at(S::F32_LANES.min(rest.len()));
             let mut more = zero;
@@ -176,18 +178,18 @@ impl Features {
     }
 }
 
-/// Places that there may be.
+/// Upper bound of the number of ranks.
 const PLACES: usize = NODES_MAX.next_power_of_two();
-/// The lanes' numbers.
+/// Lane numbers.
 const NUMBERS: [f32; LANES] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 
-/// Where the critic's features stand, in the order of the released program: for each node the four powers of its load, and its
-/// products with those of the nodes behind it; and 1.
+/// Index of each critic feature, in the released program's order: for each node the four powers of its load
+/// and its products with the loads of later nodes; then the constant 1.
 #[derive(Clone, Debug)]
 pub struct Order(Box<[u16]>);
 
 impl Order {
-    /// Of so many nodes.
+    /// Creates the order for `nodes` nodes.
     pub fn new(nodes: usize) -> Self {
         let width = nodes.div_ceil(LANES) * LANES;
         let mut order = Vec::with_capacity(of_critic(nodes));
@@ -208,24 +210,24 @@ impl Order {
         Self(order.into_iter().map(|at| at as u16).collect())
     }
 
-    /// Distances at which each pair of so many nodes is met once.
+    /// Returns the number of distances that meet each pair once.
     fn distances(nodes: usize) -> usize {
         (nodes - 1) / 2
     }
 
-    /// Lanes of all features.
+    /// Returns the number of lanes of all features.
     pub fn lanes(nodes: usize) -> usize {
         let opposite = if nodes.is_multiple_of(2) { (nodes / 2).div_ceil(LANES) } else { 0 };
         (4 + Self::distances(nodes)) * nodes.div_ceil(LANES) + opposite + 1
     }
 
-    /// Values that stand as the features do, in this order.
+    /// Iterates over `values`, stored as the features are, in this order.
     pub fn of<'a>(&'a self, values: &'a [Lane]) -> impl ExactSizeIterator<Item = &'a f32> {
         let values = values.as_flattened();
         self.0.iter().map(|&at| &values[usize::from(at)])
     }
 
-    /// Takes values in this order to where the features stand.
+    /// Calls `to` with the feature index of each value, which are in this order.
     pub fn place(&self, values: &[f32], mut to: impl FnMut(usize, f32)) {
         self.0.iter().zip(values).for_each(|(&at, &value)| to(usize::from(at), value));
     }
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn every_feature_has_a_place_of_its_own_and_the_rest_is_nothing() {
+    fn every_feature_has_its_own_index() {
         for nodes in 1..=64 {
             let loads: Vec<_> = (1..=nodes).map(|node| node as f32).collect();
             let (features, order) = (features(&loads), Order::new(nodes));
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_actor_sees_places_from_minus_one_to_one_and_loads() {
+    fn actor_sees_ranks_and_loads() {
         let features = features(&[1.0, 4.0, 1.0, 9.0]);
         let actor = features.actor();
         assert_eq!(
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_live_is_left_out() {
+    fn absent_nodes_are_excluded() {
         let mut some = Features::new(4);
         some.set_live(1, false);
         some.take(Scalar::new(), &[1.0, 7.0, 0.0, 9.0]);

@@ -1,43 +1,45 @@
-//! The beats of a batch, until their gradient is needed.
+//! Beats of one batch, stored until their gradient is needed.
 //!
-//! Eligibility traces E of an actor decay and take in what was drawn, E <- decay E + d s^T, where s is what the actor saw and d by how
-//! much each node was drawn more often than expected; and the gradient takes in traces, G <- G + error E. After beats 1 to T that is
+//! Each beat decays an actor's eligibility traces E and adds the draws: E <- decay E + d s^T. Here s is the
+//! actor's feature vector, and d holds the difference between actual and expected draws of each node. The
+//! gradient accumulates the traces: G <- G + error E. After beats 1 to T this gives
 //!
 //! G = decay c_1 E_0 + sum of c_t d_t s_t^T, with c_T = error_T and c_t = error_t + decay c_t+1, and
 //! E = decay^T E_0 + sum of decay^(T-t) d_t s_t^T.
 //!
-//! So a beat only notes d and s, and both matrices are read and written once for all of them: two multiplications a value and beat, at
-//! no cost in memory traffic, for five instructions; and none for beats in which nothing was drawn.
+//! So a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes two
+//! multiplications a value and beat and no extra memory traffic, instead of five instructions. Beats without
+//! draws cost nothing.
 
 use pulp::Simd;
 
 use crate::lanes::{LANES, Lane, flushed, zeros};
 
-/// Beats that are noted at most before they are taken in.
+/// Maximum number of stored beats.
 pub const BEATS_MAX: usize = 32;
-/// Vectors of a row that are worked on together, for gradient and traces each: they stay in registers.
+/// Vectors of a row that are processed together, for gradient and traces each. They fit in registers.
 const BLOCK: usize = 4;
 
-/// What one actor did in the beats that are noted.
+/// Stored beats of one actor.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// What was seen, beat by beat.
+    /// Feature vectors, beat by beat.
     seen: Box<[f32]>,
     rows: usize,
-    /// By how much each node was drawn more often than its probability says, beat by beat.
+    /// Actual minus expected draws of each node, beat by beat.
     did: Box<[Lane]>,
-    /// The beat of each that is noted.
+    /// Beat number of each stored entry.
     beat: [u8; BEATS_MAX],
     noted: usize,
-    /// The errors of all beats.
+    /// Errors of all beats.
     errors: [f32; BEATS_MAX],
     beats: usize,
-    /// What gradient and traces take of `did`, vector by vector as they are needed.
+    /// Weights of `did` in gradient and traces, computed vector by vector.
     shares: Box<[Lane]>,
 }
 
 impl History {
-    /// Of rows of so many lanes, one for each of the things seen.
+    /// Creates a history for matrices with `rows` rows of `width` lanes.
     pub fn new(rows: usize, width: usize) -> Self {
         Self {
             seen: vec![0.0; rows * BEATS_MAX].into(),
@@ -51,12 +53,13 @@ impl History {
         }
     }
 
-    /// No more beats can be noted.
+    /// Returns true when no more beats can be stored.
     pub fn is_full(&self) -> bool {
         self.beats == BEATS_MAX
     }
 
-    /// Notes a beat with its error; where something was drawn, what was seen, and into what is returned goes what was done.
+    /// Stores a beat with its error. If anything was drawn, also stores the features and returns the buffer
+    /// for the draw differences.
     #[inline(always)]
     pub fn note(&mut self, seen: &[f32], error: f32, drew: bool) -> Option<&mut [Lane]> {
         self.errors[self.beats] = error;
@@ -72,7 +75,7 @@ impl History {
         Some(&mut self.did[at * width..][..width])
     }
 
-    /// Brings traces and gradient up to date, and forgets the beats.
+    /// Updates traces and gradient from the stored beats, then clears them.
     #[inline(always)]
     pub fn take_in<S: Simd>(
         &mut self,
@@ -81,7 +84,7 @@ impl History {
         traces: &mut [Lane],
         gradient: &mut [Lane],
     ) {
-        // What each beat's draws count for, in the gradient and in the traces.
+        // Weight of each beat's draws in the gradient and in the traces.
         let mut of = [(0.0, 0.0); BEATS_MAX];
         let (mut count, mut keep) = (0.0, 1.0);
         for (of, error) in of[..self.beats].iter_mut().zip(&self.errors).rev() {
@@ -122,17 +125,17 @@ impl History {
     }
 }
 
-/// What was seen in some beats, and what a few columns of the matrices take of each.
+/// Feature vectors of the stored beats, with the weights of a few matrix columns.
 struct Beats<'a, S: Simd> {
-    /// As many for each beat as there are rows.
+    /// Features, one value per row for each beat.
     seen: &'a [f32],
     rows: usize,
-    /// For each beat the columns' shares in the gradient, and those in the traces.
+    /// For each beat, the columns' weights in the gradient, then those in the traces.
     shares: &'a [S::f32s],
 }
 
 impl<S: Simd> Beats<'_, S> {
-    /// Brings some columns of all rows up to date: `VECTORS` of them from `first` on, `ROWS` rows at a time.
+    /// Updates `VECTORS` columns from `first` on in all rows, `ROWS` rows at a time.
     #[inline(always)]
     fn rows<const VECTORS: usize, const ROWS: usize>(
         &self,
@@ -154,8 +157,8 @@ impl<S: Simd> Beats<'_, S> {
         }
     }
 
-    /// Some columns of some rows, of which `top` is the first. Loops by index: closures, those of iterators among them, would be
-    /// compiled without the machine's vectors.
+    /// Updates some columns of `ROWS` rows from `top` on. Loops use indices, because closures (also those of
+    /// iterators) would be compiled without the machine's vectors.
     #[inline(always)]
     fn group<const VECTORS: usize, const ROWS: usize>(
         &self,
@@ -203,9 +206,9 @@ mod tests {
 
     use super::*;
 
-    struct TakeIn<'a>(&'a mut History, f32, &'a mut [Lane], &'a mut [Lane]);
+    struct AppendHistory<'a>(&'a mut History, f32, &'a mut [Lane], &'a mut [Lane]);
 
-    impl WithSimd for TakeIn<'_> {
+    impl WithSimd for AppendHistory<'_> {
         type Output = ();
 
         #[inline(always)]
@@ -214,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Beat by beat in doubles, as the formulas of the crate's learner have it.
+    /// Reference: beat by beat in `f64`, by the module's formulas.
     fn by_beats(
         rows: usize,
         columns: usize,
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn beats_taken_in_together_are_what_they_are_one_by_one() {
+    fn batched_beats_equal_single_beats() {
         let value = |at: usize| ((at * 7919 + 13) % 997) as f32 / 997.0 - 0.5;
         for width in 1..=9 {
             for count in [1, 2, 20, BEATS_MAX] {
@@ -258,7 +261,7 @@ mod tests {
                     }
                     assert_eq!(history.is_full(), count == BEATS_MAX);
                     match vectors {
-                        true => Arch::new().dispatch(TakeIn(
+                        true => Arch::new().dispatch(AppendHistory(
                             &mut history,
                             0.6,
                             &mut traces,

@@ -1,37 +1,38 @@
-//! Loops over lanes of eight values, in one order for all machines.
+//! Vector arithmetic over lanes of eight values, with the same order of operations on all machines.
 //!
-//! They are inlined into functions that [`pulp`] compiles for the machine's vectors, where each loop over eight values is one
-//! instruction or two.
+//! The functions are inlined into functions that [`pulp`] compiles for the machine's vectors. There a loop
+//! over eight values becomes one or two instructions.
 
 use pulp::Simd;
 
-/// Values that are worked on together.
+/// Values per lane.
 pub const LANES: usize = 8;
 /// Eight values.
 pub type Lane = [f32; LANES];
 
-/// What has decayed to less than this is taken for nothing: below it numbers are denormal, and slow.
+/// Smallest magnitude that is kept. Smaller values become 0, because denormal numbers are slow.
 const NOTHING: f32 = 1e-30;
 
-/// Zeros, room for so many values.
+/// Allocates zeroed lanes for `values` values.
 pub fn zeros(values: usize) -> Box<[Lane]> {
     vec![[0.0; LANES]; values.div_ceil(LANES)].into()
 }
 
-/// Each value by a rule.
+/// Builds a lane from a function of the index.
 #[inline(always)]
 pub fn lane(value: impl FnMut(usize) -> f32) -> Lane {
     std::array::from_fn(value)
 }
 
-/// The sum of eight values.
+/// Sums eight values.
 #[inline(always)]
 pub fn sum(lane: Lane) -> f32 {
     let [a, b, c, d, e, f, g, h] = lane;
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }
 
-/// The inner products of values with two others that are as many, in one order whatever the vectors are.
+/// Computes the inner products of `a` with `b` and with `c`, of equal length. The order of additions does not
+/// depend on the vector width.
 #[inline(always)]
 pub fn dots<S: Simd>(simd: S, a: &[Lane], [b, c]: [&[Lane]; 2]) -> [f32; 2] {
     let (a, b, c) = (a.as_flattened(), b.as_flattened(), c.as_flattened());
@@ -58,13 +59,12 @@ pub fn dots<S: Simd>(simd: S, a: &[Lane], [b, c]: [&[Lane]; 2]) -> [f32; 2] {
     [sum(totals[0]), sum(totals[1])]
 }
 
-/// The product of a matrix with what is seen: a row of the matrix for each of the things seen, and in it a column for each value of
-/// the product.
+/// Multiplies a matrix by a feature vector: one row per feature, one column per value of the product.
 #[inline(always)]
 pub fn product<S: Simd>(simd: S, matrix: &[Lane], seen: &[f32], product: &mut [Lane]) {
     let (matrix, _) = S::as_simd_f32s(matrix.as_flattened());
     let (product, _) = S::as_mut_simd_f32s(product.as_flattened_mut());
-    // What a row is worth stays in registers where it is of few vectors.
+    // The accumulators of narrow rows stay in registers.
     match product.len() {
         1 => sums_of_rows::<S, 1>(simd, matrix, seen, product),
         2 => sums_of_rows::<S, 2>(simd, matrix, seen, product),
@@ -113,7 +113,7 @@ fn sums_of_rows<S: Simd, const WIDTH: usize>(
     product.copy_from_slice(&sums);
 }
 
-/// Products of values, whole lanes: as many as `to` has.
+/// Multiplies values element by element, for as many whole lanes as `to` has.
 #[inline(always)]
 pub fn multiply<S: Simd>(simd: S, to: &mut [Lane], a: &[Lane], b: &[f32]) {
     let (to, a) = (to.as_flattened_mut(), a.as_flattened());
@@ -125,25 +125,25 @@ pub fn multiply<S: Simd>(simd: S, to: &mut [Lane], a: &[Lane], b: &[f32]) {
     }
 }
 
-/// Values of which almost nothing is left become 0.
+/// Replaces values of tiny magnitude by 0.
 #[inline(always)]
 pub fn flushed<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
     let is_nothing = simd.less_than_f32s(simd.abs_f32s(values), simd.splat_f32s(NOTHING));
     simd.select_f32s_m32s(is_nothing, simd.splat_f32s(0.0), values)
 }
 
-/// A value, or 0 if almost nothing is left of it.
+/// Returns the value, or 0 if its magnitude is tiny.
 #[inline(always)]
 pub fn unless_nothing(value: f32) -> f32 {
     if value.abs() < NOTHING { 0.0 } else { value }
 }
 
-/// The exponential of values up to 0, to two units in the last place; of those below -87 as of -87.
+/// Computes the exponential of values up to 0, to two units in the last place. Values below -87 count as -87.
 #[inline(always)]
 pub fn exp<S: Simd>(simd: S, of: S::f32s) -> S::f32s {
-    /// Adding and taking off this rounds to a whole number, which is in the low bits meanwhile.
+    /// Adding and subtracting this rounds to an integer, which the low bits hold in between.
     const ROUND: f32 = 12_582_912.0;
-    /// ln 2, as what few bits hold and the rest: products with whole numbers are exact.
+    /// ln 2, split so that products of the first part with integers are exact.
     const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
     let splat = |value| simd.splat_f32s(value);
     let of = simd.max_f32s(of, splat(-87.0));
@@ -151,7 +151,7 @@ pub fn exp<S: Simd>(simd: S, of: S::f32s) -> S::f32s {
     let power = simd.sub_f32s(rounded, splat(ROUND));
     let rest = simd.mul_add_e_f32s(power, splat(-LN_2.0), of);
     let rest = simd.mul_add_e_f32s(power, splat(-LN_2.1), rest);
-    // The Taylor series' terms, adjusted for the least error over half a power of two each way (Cephes, expf).
+    // Polynomial with the least error over half a power of two each way (Cephes, expf).
     let mut series = splat(1.987_569_1e-4);
     for term in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
         series = simd.mul_add_e_f32s(series, rest, splat(term));
@@ -163,10 +163,10 @@ pub fn exp<S: Simd>(simd: S, of: S::f32s) -> S::f32s {
     simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(mantissa), exponent))
 }
 
-/// Small whole numbers as floating point ones; those from 2^23 on count as less.
+/// Converts small integers to floating point; only the low 23 bits count.
 #[inline(always)]
 pub fn floats<S: Simd>(simd: S, of: S::u32s) -> S::f32s {
-    /// In numbers from 2^23 on the last bit counts 1.
+    /// From 2^23 on, the last bit of a float counts 1.
     const BASE: f32 = 8_388_608.0;
     let of = simd.and_u32s(of, simd.splat_u32s(0x007F_FFFF));
     let bits = simd.or_u32s(of, simd.splat_u32s(BASE.to_bits()));

@@ -1,4 +1,4 @@
-//! One node's critic and its two actors, a beat at a time.
+//! Critic and two actors of one node, updated once per beat.
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;
@@ -8,18 +8,18 @@ use crate::history::History;
 use crate::lanes::{LANES, Lane, dots, exp, floats, lane, product, zeros};
 use crate::optimizer::{AdamW, Optimizer, Parameters, Step, Steps};
 
-/// Nodes that may learn together.
+/// Maximum number of nodes that learn together.
 pub const NODES_MAX: usize = 64;
 
-/// Logits of nodes that are not live, whose probability is 0.
+/// Logit of an absent node, which gives probability 0.
 const NEVER: f32 = -1e30;
 
-/// What a learner is made of.
+/// Parameters of a learner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Nodes in all: 1 to [`NODES_MAX`].
+    /// Number of nodes: 1 to [`NODES_MAX`].
     pub nodes: usize,
-    /// What is kept of eligibility traces from beat to beat.
+    /// Decay factor of eligibility traces per beat.
     pub lambda: f32,
     /// Learning rate of the critic.
     pub critic_rate: f32,
@@ -27,16 +27,16 @@ pub struct Settings {
     pub migration_rate: f32,
     /// Learning rate of the stealing policy.
     pub stealing_rate: f32,
-    /// Rate of the mean reward.
+    /// Rate of the moving mean of rewards.
     pub average_rate: f32,
-    /// What logits are multiplied with.
+    /// Factor applied to logits.
     pub sharpness: f32,
-    /// How parameters follow their gradients.
+    /// Optimizer of all parameters.
     pub optimizer: Optimizer,
 }
 
 impl Settings {
-    /// Those of the released program.
+    /// Returns the settings of the released program.
     #[must_use]
     pub fn new(nodes: usize) -> Self {
         Self {
@@ -52,52 +52,52 @@ impl Settings {
     }
 }
 
-/// How often this node drew each node in a beat; itself for keeping a task, or for asking nobody.
+/// Draws of this node in one beat. Its own entry counts tasks that it kept, or times that it asked no node.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
-    /// For fresh tasks.
+    /// Draws for fresh tasks.
     pub migrations: &'a [u32],
-    /// When it ran dry.
+    /// Draws for stealing.
     pub steals: &'a [u32],
 }
 
-/// What a beat has led to.
+/// Result of a beat.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beat {
-    /// By how much the critic was wrong: the temporal-difference error.
+    /// Temporal-difference error of the critic.
     pub td_error: f32,
-    /// The mean reward.
+    /// Moving mean of rewards.
     pub average_reward: f32,
 }
 
-/// Why a beat, or parameters, are not learned from; nothing has changed.
+/// Reason why input is refused. The learner is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum BeatError {
-    /// As many values as nodes, or as parameters, are wanted.
-    #[error("{found} {what}, where {wanted} are wanted")]
+    /// The number of values differs from the number of nodes or parameters.
+    #[error("{found} {what}, expected {wanted}")]
     Count {
-        /// Of what.
+        /// Kind of value.
         what: &'static str,
-        /// How many there are.
+        /// Number of values given.
         found: usize,
-        /// How many there should be.
+        /// Number of values expected.
         wanted: usize,
     },
-    /// A value is not a number, is infinite, or is a load below 0.
+    /// A value is not a number, is infinite, or is a negative load.
     #[error("{what} {index} is {value}; allowed: {allowed}")]
     Value {
-        /// Of what.
+        /// Kind of value.
         what: &'static str,
-        /// Which of them.
+        /// Index of the value.
         index: usize,
-        /// What it is.
+        /// The value.
         value: f32,
-        /// What it may be.
+        /// Allowed values.
         allowed: &'static str,
     },
 }
 
-/// One of the two policies: a matrix, of which a column is a node's.
+/// One of the two policies: a matrix with one column per node.
 #[derive(Clone, Debug)]
 struct Actor {
     parameters: Parameters,
@@ -115,7 +115,7 @@ impl Actor {
         Self { parameters, probabilities: logits, history, rate }
     }
 
-    /// Values of a row.
+    /// Returns the values per row, padding included.
     fn width(&self) -> usize {
         self.probabilities.len() * LANES
     }
@@ -124,7 +124,7 @@ impl Actor {
         &self.probabilities.as_flattened()[..nodes]
     }
 
-    /// Softmax of the matrix times what is seen, over the live nodes.
+    /// Computes the softmax of matrix times features over the live nodes.
     #[inline(always)]
     fn decide<S: Simd>(&mut self, simd: S, seen: &[f32], live: &[Lane], sharpness: f32) {
         product(simd, &self.parameters.values, seen, &mut self.probabilities);
@@ -151,7 +151,7 @@ impl Actor {
         }
     }
 
-    /// Notes what was drawn, and how wrong the critic was.
+    /// Stores the draws and the critic's error.
     #[inline(always)]
     fn note<S: Simd>(
         &mut self,
@@ -169,7 +169,7 @@ impl Actor {
             let (did, _) = S::as_mut_simd_f32s(did.as_flattened_mut());
             let (probabilities, _) = S::as_simd_f32s(self.probabilities.as_flattened());
             for (at, (did, probability)) in did.iter_mut().zip(probabilities).enumerate() {
-                // What is behind the last node has no probability, and a weight that is never read.
+                // Values beyond the last node have no probability, and their weight is never read.
                 let drawn = floats(simd, if at < whole.len() { whole[at] } else { rest });
                 *did = simd.mul_add_e_f32s(by, drawn, simd.mul_f32s(less, *probability));
             }
@@ -179,7 +179,7 @@ impl Actor {
         }
     }
 
-    /// Brings traces and gradient up to date.
+    /// Updates traces and gradient from the stored beats.
     #[inline(always)]
     fn take_in<S: Simd>(&mut self, simd: S, decay: f32) {
         let (traces, gradient) = self.parameters.sums();
@@ -187,31 +187,32 @@ impl Actor {
     }
 }
 
-/// See the crate's text.
+/// Learner of one node; see the crate's documentation.
 #[derive(Clone, Debug)]
 pub struct Learner {
     settings: Settings,
     vectors: Arch,
     features: Features,
     order: Order,
-    /// What the critic saw at the last beat; nothing before the first.
+    /// Critic's features at the last beat; zeros before the first.
     seen: Box<[Lane]>,
     critic: Parameters,
     migration: Actor,
     stealing: Actor,
     average_reward: f32,
-    /// Under AdamW.
+    /// Step counter; only for AdamW.
     steps: Option<Steps>,
-    /// Sum of what other nodes' critics told, and how many did.
-    told: Box<[Lane]>,
-    tellers: u32,
+    /// Sum of critics received from other nodes, and their number.
+    sum: Box<[Lane]>,
+    senders: u32,
 }
 
 impl Learner {
-    /// With parameters drawn at random, uniform within one over the root of their number each way, before any load is known.
+    /// Creates a learner with random parameters, uniform in +-1/sqrt(number of parameters), before any load
+    /// is known.
     ///
     /// # Panics
-    /// When there are no nodes, or more than [`NODES_MAX`].
+    /// If the number of nodes is 0 or above [`NODES_MAX`].
     #[must_use]
     pub fn new(settings: Settings, rng: &mut impl Rng) -> Self {
         let nodes = settings.nodes;
@@ -226,8 +227,8 @@ impl Learner {
         let mut learner = Self {
             vectors: Arch::new(),
             seen: zeros(features.critic.len() * LANES),
-            told: zeros(features.critic.len() * LANES),
-            tellers: 0,
+            sum: zeros(features.critic.len() * LANES),
+            senders: 0,
             migration: Actor::new(&settings, settings.migration_rate),
             stealing: Actor::new(&settings, settings.stealing_rate),
             critic,
@@ -252,24 +253,24 @@ impl Learner {
         learner
     }
 
-    /// What it is made of.
+    /// Returns the settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Parameters of the critic, in the order of the released program: for each node of its load, its square, cube and fourth power,
-    /// and the products with the nodes behind it; and of 1.
+    /// Iterates over the critic's parameters in the released program's order: for each node those of its
+    /// load's four powers and of its products with later nodes; then that of the constant 1.
     pub fn critic(&self) -> impl ExactSizeIterator<Item = &f32> {
         self.order.of(&self.critic.values)
     }
 
-    /// The migration policy's parameters, those of each node one after the other.
+    /// Iterates over the migration policy's parameters, node by node.
     pub fn migration_parameters(&self) -> impl Iterator<Item = &f32> {
         self.by_node(&self.migration)
     }
 
-    /// The stealing policy's.
+    /// Iterates over the stealing policy's parameters, node by node.
     pub fn stealing_parameters(&self) -> impl Iterator<Item = &f32> {
         self.by_node(&self.stealing)
     }
@@ -280,22 +281,24 @@ impl Learner {
         (0..nodes).flat_map(move |node| values[node..].iter().step_by(width))
     }
 
-    /// Probabilities that a fresh task goes to each node; this node's own is that it stays.
+    /// Returns the probability that a fresh task goes to each node; this node's own entry means that the task
+    /// stays.
     #[must_use]
     pub fn migration(&self) -> &[f32] {
         self.migration.probabilities(self.settings.nodes)
     }
 
-    /// Probabilities that each node is asked for a task when this one runs dry; its own is that nobody is.
+    /// Returns the probability that this node asks each other node for a task when idle; its own entry means
+    /// that it asks none.
     #[must_use]
     pub fn stealing(&self) -> &[f32] {
         self.stealing.probabilities(self.settings.nodes)
     }
 
-    /// Gives it other parameters; as many as it has: the critic's, and rows of the policies' one after the other.
+    /// Replaces all parameters: the critic's in the order of [`Learner::critic`], the policies' node by node.
     ///
     /// # Errors
-    /// When they are not as many, or not finite.
+    /// If a count differs or a value is not finite.
     pub fn set_parameters(
         &mut self,
         critic: &[f32],
@@ -321,16 +324,17 @@ impl Learner {
         Ok(())
     }
 
-    /// A node is there, or not: who is not is left out of features and never drawn, and its parameters wait for it.
+    /// Marks a node as live or absent. Absent nodes are excluded from features and never drawn; they keep
+    /// their parameters.
     pub fn set_live(&mut self, node: usize, is_live: bool) {
         self.features.set_live(node, is_live);
         self.decide();
     }
 
-    /// Before the first beat: policies go by these loads.
+    /// Sets the loads that the policies use before the first beat.
     ///
     /// # Errors
-    /// When they are not as many as nodes, or not finite and at least 0.
+    /// If the number of loads differs from the number of nodes, or a load is negative or not finite.
     pub fn start(&mut self, loads: &[f32]) -> Result<(), BeatError> {
         self.check_loads(loads)?;
         self.features.take(Scalar::new(), loads);
@@ -366,11 +370,12 @@ impl Learner {
         }
     }
 
-    /// Learns from a beat, at whose end nodes have these loads, which was worth `reward`, and in which this node drew `drawn`. The
-    /// loads of nodes that are not live are not looked at but must be numbers.
+    /// Learns from one beat: loads at its end, its reward, and this node's draws. Loads of absent nodes are
+    /// ignored but must be finite.
     ///
     /// # Errors
-    /// When there are not as many loads or counts as nodes, or a load or the reward is not finite.
+    /// If the number of loads or counts differs from the number of nodes, or a load or the reward is not
+    /// finite.
     pub fn beat(
         &mut self,
         loads: &[f32],
@@ -414,7 +419,7 @@ impl Learner {
         td_error
     }
 
-    /// Moves the parameters, if it is time.
+    /// Updates the parameters at the end of a batch.
     #[inline(always)]
     fn ascend<S: Simd>(&mut self, simd: S) {
         if self.steps.as_mut().is_some_and(|steps| !steps.is_due()) {
@@ -437,30 +442,31 @@ impl Learner {
         }
     }
 
-    /// Another node told all of its critic's parameters.
+    /// Adds another node's critic parameters to the next average.
     ///
     /// # Errors
-    /// When they are not as many as this one's, or not finite.
-    pub fn hear(&mut self, critic: &[f32]) -> Result<(), BeatError> {
+    /// If their number differs from this critic's, or a value is not finite.
+    pub fn receive_critic(&mut self, critic: &[f32]) -> Result<(), BeatError> {
         check("critic's parameters", critic, features::of_critic(self.settings.nodes))?;
-        let told = self.told.as_flattened_mut();
-        self.order.place(critic, |at, parameter| told[at] += parameter);
-        self.tellers += 1;
+        let sum = self.sum.as_flattened_mut();
+        self.order.place(critic, |at, parameter| sum[at] += parameter);
+        self.senders += 1;
         Ok(())
     }
 
-    /// The critic becomes the mean of this one and those of the others that were heard since; says how many those were.
+    /// Replaces the critic by the mean of itself and the critics received since the last call. Returns their
+    /// number.
     pub fn agree(&mut self) -> u32 {
-        let tellers = std::mem::take(&mut self.tellers);
-        let share = 1.0 / (tellers + 1) as f32;
-        for (own, told) in self.critic.values.iter_mut().zip(&mut self.told) {
-            if tellers > 0 {
-                let before = (*own, *told);
+        let senders = std::mem::take(&mut self.senders);
+        let share = 1.0 / (senders + 1) as f32;
+        for (own, sum) in self.critic.values.iter_mut().zip(&mut self.sum) {
+            if senders > 0 {
+                let before = (*own, *sum);
                 *own = lane(|at| (before.0[at] + before.1[at]) * share);
             }
-            *told = [0.0; LANES];
+            *sum = [0.0; LANES];
         }
-        tellers
+        senders
     }
 }
 
@@ -501,13 +507,13 @@ fn uniform(values: &mut [f32], count: usize, rng: &mut impl Rng) {
     }
 }
 
-/// There are so many, and all are numbers.
+/// Checks that `values` has `wanted` finite values.
 fn check(what: &'static str, values: &[f32], wanted: usize) -> Result<(), BeatError> {
     let found = values.len();
     if found != wanted {
         return Err(BeatError::Count { what, found, wanted });
     }
-    // Without an early end it goes by vectors.
+    // Without an early exit the compiler uses vectors.
     if values.iter().fold(true, |all, value| all & value.is_finite()) {
         return Ok(());
     }

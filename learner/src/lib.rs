@@ -1,17 +1,18 @@
-//! Whom a node passes a fresh task to, and whom it takes one from when it runs dry: an actor-critic learner for nodes that schedule
-//! without a scheduler (Malcolm, POMACS 2022).
+//! Actor-critic learner for nodes that schedule tasks without a scheduler (Malcolm, POMACS 2022): chooses the
+//! node that gets a fresh task, and the node that an idle node asks for one.
 //!
-//! Each node has an actor of two softmax policies, migration and stealing, over what all nodes told of their loads; and a critic
-//! whose parameters nodes average now and then. A [`Learner`] is driven by its caller, one call a beat: [`Learner::beat`] takes the
-//! loads of all nodes, the reward, and how often each destination was drawn; then [`Learner::migration`] and
-//! [`Learner::stealing`] have the probabilities until the next one, and [`Choice`] draws from them.
+//! Each node has an actor with two softmax policies, migration and stealing, over the loads of all nodes. It
+//! also has a critic; nodes average their critics' parameters from time to time. The caller drives a
+//! [`Learner`] with one call per beat: [`Learner::beat`] takes the loads of all nodes, the reward, and the
+//! number of draws of each destination. Then [`Learner::migration`] and [`Learner::stealing`] return the
+//! probabilities until the next beat, and [`Choice`] draws from them.
 //!
-//! All arithmetic is in `f32`, eight lanes at a time, in vectors where the machine has them: [`pulp`] chooses when the program runs.
-//! Equal inputs have equal outputs on machines with the same vectors; between others they differ by roundings. Nothing allocates
-//! after the start.
+//! All arithmetic is in `f32`, eight lanes at a time, in vectors where the machine has them; [`pulp`] selects
+//! them at run time. Equal inputs give equal outputs on machines with the same vectors; other machines differ
+//! by rounding. Nothing allocates after construction.
 //!
-//! Deviations from the released program: probabilities are computed with the largest logit taken off, values that have decayed to
-//! almost nothing are set to 0, nodes that are not live are left out of features and of choices, and one node alone works.
+//! Deviations from the released program: the largest logit is subtracted before the softmax, values of tiny
+//! magnitude become 0, absent nodes are excluded from features and choices, and a single node works.
 
 mod choice;
 mod features;

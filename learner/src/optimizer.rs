@@ -1,29 +1,29 @@
-//! How parameters follow their gradients, upwards: by stochastic gradient ascent each beat, or by AdamW once a batch.
+//! Optimizers: stochastic gradient ascent at each beat, or AdamW once per batch.
 
 use pulp::Simd;
 
 use crate::lanes::{Lane, unless_nothing, zeros};
 
-/// What rates are multiplied with from step to step.
+/// Factor on learning rates, by step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
     /// Always 1.
     Constant,
-    /// Cosine annealing with warm restarts (Loshchilov and Hutter, ICLR 2017). As in the released program critic and actors ask
-    /// one after the other, so that two of its steps pass in one of theirs.
+    /// Cosine annealing with warm restarts (Loshchilov and Hutter, ICLR 2017). Critic and actors each take a
+    /// step of the schedule, as in the released program, so it advances twice per batch.
     Cosine {
-        /// Where it ends before each restart.
+        /// Factor before each restart.
         least: f32,
-        /// Where it starts.
+        /// Factor at the start.
         most: f32,
         /// Steps to the first restart.
         period: u32,
-        /// Each period is so many times the one before.
+        /// Factor between successive periods.
         factor: u32,
     },
 }
 
-/// Where a schedule is.
+/// Position in a schedule.
 #[derive(Clone, Copy, Debug)]
 struct Annealing {
     schedule: Schedule,
@@ -43,25 +43,25 @@ impl Annealing {
     }
 }
 
-/// AdamW's constants (Loshchilov and Hutter, ICLR 2019).
+/// Constants of AdamW (Loshchilov and Hutter, ICLR 2019).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// What is kept of the mean gradient at a step.
+    /// Decay of the mean gradient per step.
     pub beta1: f32,
-    /// What is kept of the mean squared gradient at a step.
+    /// Decay of the mean squared gradient per step.
     pub beta2: f32,
-    /// Added to the root of that.
+    /// Term added to the root of the mean squared gradient.
     pub epsilon: f32,
-    /// What parameters lose at a step, times the rate.
+    /// Decay of parameters per step, times the rate.
     pub weight_decay: f32,
-    /// What rates are multiplied with.
+    /// Schedule of the learning rates.
     pub schedule: Schedule,
-    /// Beats between two steps.
+    /// Beats per step.
     pub batch: u32,
 }
 
 impl Default for AdamW {
-    /// Those of the released program.
+    /// Returns the constants of the released program.
     fn default() -> Self {
         Self {
             beta1: 0.9,
@@ -74,26 +74,26 @@ impl Default for AdamW {
     }
 }
 
-/// How parameters follow their gradients.
+/// Rule by which parameters follow their gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
-    /// By the gradient of each beat.
+    /// Gradient ascent at each beat.
     Sgd,
-    /// By the mean gradients of a batch.
+    /// AdamW over the mean gradient of a batch.
     AdamW(AdamW),
 }
 
-/// The factors of one AdamW step.
+/// Factors of one AdamW step.
 #[derive(Clone, Copy)]
 pub struct Step {
     constants: AdamW,
     rate: f32,
     decay: f32,
-    /// Means of few gradients are too small by these.
+    /// Bias corrections of the two means.
     corrections: (f32, f32),
 }
 
-/// Counts the steps of all parameters together.
+/// Step counter of all parameters.
 #[derive(Clone, Debug)]
 pub struct Steps {
     constants: AdamW,
@@ -111,12 +111,12 @@ impl Steps {
         Self { constants, annealing, beats: 0, powers: (1.0, 1.0) }
     }
 
-    /// What a beat's gradient counts for in its batch.
+    /// Returns the weight of one beat's gradient in its batch.
     pub fn share(&self) -> f32 {
         1.0 / self.constants.batch.max(1) as f32
     }
 
-    /// A beat has passed; true when it was the last of a batch.
+    /// Counts a beat. Returns true for the last of a batch.
     pub fn is_due(&mut self) -> bool {
         self.beats += 1;
         let is_due = self.beats >= self.constants.batch;
@@ -129,12 +129,12 @@ impl Steps {
         is_due
     }
 
-    /// The multiplier for those who step next.
+    /// Returns the schedule's next factor.
     pub fn multiplier(&mut self) -> f32 {
         self.annealing.next()
     }
 
-    /// The step of parameters with this rate.
+    /// Returns the factors of a step for parameters with this rate.
     pub fn step(&self, rate: f32, multiplier: f32) -> Step {
         let correction = |power: f64| (1.0 / (1.0 - power)) as f32;
         Step {
@@ -146,7 +146,7 @@ impl Steps {
     }
 }
 
-/// Parameters, and what moves them.
+/// Parameters with their traces, gradient and moments.
 #[derive(Clone, Debug)]
 pub struct Parameters {
     pub values: Box<[Lane]>,
@@ -158,13 +158,13 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// So many, all of them 0.
+    /// Creates `count` parameters, all 0.
     pub fn new(count: usize) -> Self {
         let zeros = || zeros(count);
         Self { values: zeros(), traces: zeros(), gradient: zeros(), mean: zeros(), square: zeros() }
     }
 
-    /// Decays the traces, adds what has just been seen, and adds the error's share to the gradient.
+    /// Decays the traces, adds the features, and adds the weighted traces to the gradient.
     #[inline(always)]
     pub fn trace<S: Simd>(&mut self, simd: S, decay: f32, seen: &[Lane], error: f32) {
         let (traces, _) = S::as_mut_simd_f32s(self.traces.as_flattened_mut());
@@ -177,13 +177,13 @@ impl Parameters {
         }
     }
 
-    /// Traces and gradient.
+    /// Returns traces and gradient.
     #[inline(always)]
     pub fn sums(&mut self) -> (&mut [Lane], &mut [Lane]) {
         (&mut self.traces, &mut self.gradient)
     }
 
-    /// An AdamW step.
+    /// Takes an AdamW step.
     #[inline(always)]
     pub fn step(&mut self, step: &Step) {
         let AdamW { beta1, beta2, epsilon, .. } = step.constants;
@@ -202,13 +202,13 @@ impl Parameters {
         }
     }
 
-    /// Traces of which almost nothing is left become 0.
+    /// Replaces traces of tiny magnitude by 0.
     #[inline(always)]
     pub fn flush_traces(&mut self) {
         self.traces.as_flattened_mut().iter_mut().for_each(|trace| *trace = unless_nothing(*trace));
     }
 
-    /// A step along the gradient of one beat.
+    /// Takes a step along the gradient of one beat.
     #[inline(always)]
     pub fn follow(&mut self, rate: f32) {
         let values = self.values.as_flattened_mut().iter_mut();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_adamw_step_is_the_rate_in_the_gradients_direction() {
+    fn first_adamw_step_follows_the_gradient() {
         let constants = AdamW { batch: 2, weight_decay: 0.0, ..AdamW::default() };
         let mut steps = Steps::new(constants);
         let mut parameters = Parameters::new(9);

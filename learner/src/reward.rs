@@ -1,6 +1,6 @@
-//! What a beat was worth: how far loads are apart, and what passing tasks on cost.
+//! Reward of a beat: imbalance of the loads, and costs of migration and stealing.
 
-/// How far the loads of all nodes are apart: the mean squared difference of two nodes' loads, over the load's scale.
+/// Returns the mean squared difference of two nodes' loads, divided by `scale`.
 #[must_use]
 pub fn imbalance(loads: &[f32], scale: f32) -> f32 {
     let count = loads.len() as f64;
@@ -16,50 +16,51 @@ pub fn imbalance(loads: &[f32], scale: f32) -> f32 {
     (2.0 / (count * (count - 1.0)) * pairs.max(0.0) / f64::from(scale)) as f32
 }
 
-/// What a node did in a beat.
+/// Events of one node in one beat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Tasks passed on.
+    /// Migrated tasks.
     pub migrations: u32,
-    /// Times that another node was asked for a task.
+    /// Requests for a task to another node.
     pub steals: u32,
-    /// Tasks that failed for want of room.
+    /// Tasks dropped because a queue was full.
     pub failed_tasks: u32,
-    /// Times that a node was asked that had none.
+    /// Requests to a node that had no task to give.
     pub failed_steals: u32,
 }
 
-/// What each of these costs.
+/// Cost of each event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// A task passed on.
+    /// Cost of a migrated task.
     pub migration: f32,
-    /// Asking for a task.
+    /// Cost of a request for a task.
     pub steal: f32,
-    /// A task that failed.
+    /// Cost of a dropped task.
     pub failed_task: f32,
-    /// Asking in vain.
+    /// Cost of a request without success.
     pub failed_steal: f32,
 }
 
 impl Default for Costs {
-    /// Those of the released program.
+    /// Returns the costs of the released program.
     fn default() -> Self {
         Self { migration: 1e-4, steal: 1e-4, failed_task: 10.0, failed_steal: 0.0 }
     }
 }
 
-/// What a state is worth.
+/// Definition of the utility of a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Utility {
-    /// By how much the imbalance has fallen since the beat before, as released. Over a long time it sums up to nothing.
+    /// Decrease of the imbalance since the last beat, as in the released program. It sums to about 0 over a
+    /// long time.
     #[default]
     Difference,
-    /// The imbalance itself, as the paper has it.
+    /// Negative imbalance, as in the paper.
     Level,
 }
 
-/// The reward of each beat.
+/// Reward computation over successive beats.
 #[derive(Clone, Debug)]
 pub struct Reward {
     scale: f32,
@@ -69,13 +70,14 @@ pub struct Reward {
 }
 
 impl Reward {
-    /// Loads are multiples of `scale`, which is a load of one mean service time of work for each slot of each worker.
+    /// Creates a reward for loads in multiples of `scale`: a load of one mean service time per slot of each
+    /// worker.
     #[must_use]
     pub fn new(scale: f32, costs: Costs, utility: Utility) -> Self {
         Self { scale, costs, utility, before: 0.0 }
     }
 
-    /// The reward of a beat at whose end nodes have these loads, and in which all of them together did this.
+    /// Returns the reward of a beat, from the loads at its end and the events of all nodes in it.
     #[must_use]
     pub fn of(&mut self, loads: &[f32], events: &Events) -> f32 {
         let Events { migrations, steals, failed_tasks, failed_steals } = *events;
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn rewards_are_what_imbalance_falls_by_less_the_costs() {
+    fn reward_is_imbalance_drop_minus_costs() {
         let mut reward = Reward::new(1e-3, Costs::default(), Utility::Difference);
         let nothing = Events::default();
         let apart = reward.of(&[0.0, 1e-3], &nothing);

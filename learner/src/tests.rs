@@ -1,4 +1,4 @@
-//! What any learner does, whatever its nodes and their loads.
+//! Properties of every learner, for any number of nodes and any loads.
 
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -10,8 +10,8 @@ fn learner(nodes: usize, seed: u64) -> Learner {
     Learner::new(Settings::new(nodes), &mut Xoshiro256PlusPlus::seed_from_u64(seed))
 }
 
-/// A beat that each node was drawn once in.
-fn told(learner: &Learner) -> Vec<f32> {
+/// Returns the critic's parameters.
+fn critic_of(learner: &Learner) -> Vec<f32> {
     learner.critic().copied().collect()
 }
 
@@ -31,7 +31,7 @@ fn assert_probabilities(of: &[f32], live: &[bool]) {
 
 proptest! {
     #[test]
-    fn probabilities_add_up_and_who_is_not_live_is_never_drawn(
+    fn probabilities_sum_to_one_over_live_nodes(
         nodes in 1..=NODES_MAX,
         seed: u64,
         absent in proptest::collection::vec(0..NODES_MAX, 0..8),
@@ -62,7 +62,7 @@ proptest! {
 }
 
 #[test]
-fn what_pays_is_done_more_often() {
+fn rewarded_action_becomes_more_likely() {
     let settings = Settings {
         migration_rate: 0.1,
         optimizer: Optimizer::AdamW(AdamW { batch: 1, ..AdamW::default() }),
@@ -72,7 +72,7 @@ fn what_pays_is_done_more_often() {
     let loads = [1e-3, 2e-3, 3e-3];
     let before = learner.migration()[2];
     for round in 0..200 {
-        // Whoever draws the third node has a reward.
+        // Drawing the third node is rewarded.
         let third = u32::from(round % 2 == 0);
         let counts = [1 - third, 0, third];
         let drawn = Counts { migrations: &counts, steals: &[1, 0, 0] };
@@ -86,15 +86,15 @@ fn what_pays_is_done_more_often() {
 fn nodes_agree_on_the_mean_of_their_critics() {
     let (mut one, other) = (learner(4, 1), learner(4, 2));
     let wanted: Vec<_> = one.critic().zip(other.critic()).map(|(a, b)| (a + b) * 0.5).collect();
-    one.hear(&told(&other)).unwrap();
+    one.receive_critic(&critic_of(&other)).unwrap();
     assert_eq!(one.agree(), 1);
-    assert_eq!(told(&one), wanted);
+    assert_eq!(critic_of(&one), wanted);
     assert_eq!(one.agree(), 0);
-    assert_eq!(told(&one), wanted, "nobody told anything since");
+    assert_eq!(critic_of(&one), wanted, "no critic was received since");
 }
 
 #[test]
-fn what_is_no_number_is_refused_and_not_learned_from() {
+fn invalid_numbers_are_refused() {
     let mut learner = learner(3, 1);
     beat(&mut learner, &[1e-3, 0.0, 2e-3], 1e-4).unwrap();
     let before = format!("{learner:?}");
@@ -111,16 +111,19 @@ fn what_is_no_number_is_refused_and_not_learned_from() {
     let few = Counts { migrations: &[1, 1], steals: &[1, 1, 1] };
     let error = learner.beat(&[1.0; 3], 0.0, few).unwrap_err().to_string();
     assert!(error.contains("2 migrations, where 3 are wanted"), "{error}");
-    let mut told = told(&learner);
-    told[7] = f32::NAN;
-    assert!(learner.hear(&told).is_err() && learner.hear(&told[1..]).is_err());
+    let mut received = critic_of(&learner);
+    received[7] = f32::NAN;
+    assert!(
+        learner.receive_critic(&received).is_err()
+            && learner.receive_critic(&received[1..]).is_err()
+    );
     assert_eq!(format!("{learner:?}"), before);
 }
 
 #[test]
-fn equal_seeds_start_alike_and_a_node_that_returns_has_its_parameters() {
+fn equal_seeds_match_and_returning_nodes_keep_parameters() {
     assert_eq!(learner(5, 3).migration(), learner(5, 3).migration());
-    assert_ne!(told(&learner(5, 3)), told(&learner(5, 4)));
+    assert_ne!(critic_of(&learner(5, 3)), critic_of(&learner(5, 4)));
     let mut one = learner(5, 3);
     one.set_live(2, false);
     assert_eq!(one.migration()[2], 0.0);

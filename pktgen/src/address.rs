@@ -1,4 +1,4 @@
-//! Whom the generator speaks as and to: its own address, the scheduler's and the next hop's, all IPv4 or all IPv6.
+//! Addresses of the generator, the scheduler and the next hop, all IPv4 or all IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,40 +7,41 @@ use wedjat::wire::{ether, ipv6};
 
 /// Addresses of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends<A> {
-    /// The generator's.
+pub struct Endpoints<A> {
+    /// Address of the generator.
     pub own: A,
-    /// The scheduler's.
+    /// Address of the scheduler.
     pub dst: A,
-    /// Where packets go on the wire; the scheduler's, where there is no router in between.
+    /// Next hop of all packets; the scheduler itself without a router in between.
     pub next_hop: A,
 }
 
 /// Addresses of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
-    /// IPv4's, as numbers in host order.
-    V4(Ends<u32>),
-    /// IPv6's.
-    V6(Ends<u128>),
+    /// IPv4 addresses as integers in host order.
+    V4(Endpoints<u32>),
+    /// IPv6 addresses.
+    V6(Endpoints<u128>),
 }
 
 impl Addresses {
-    /// Those of a generator that has `own`, or its usual address, sends to `dst`, and by way of `gateway` where there is one.
+    /// Returns the addresses of a generator at `own`, or at its default address, that sends to `dst` through
+    /// an optional `gateway`.
     ///
     /// # Errors
-    /// When they are not all of one family, two are the same that must not be, or an IPv6 address is none that a host has.
+    /// If the families differ, two addresses coincide that must not, or an IPv6 address is not a host's.
     pub fn new(dst: IpAddr, own: Option<IpAddr>, gateway: Option<IpAddr>) -> Result<Self, String> {
         let own = own.unwrap_or_else(|| usual_own(dst));
         for (name, other) in [("--src", Some(own)), ("--gateway", gateway)] {
             if let Some(other) = other.filter(|other| other.is_ipv6() != dst.is_ipv6()) {
                 return Err(format!(
-                    "{name} is {other} and --dst is {dst}; give IPv4 addresses to all, or IPv6 addresses"
+                    "{name} is {other} and --dst is {dst}; use only IPv4 addresses or only IPv6 addresses"
                 ));
             }
         }
         if own == dst {
-            return Err(format!("--src and --dst are both {own}"));
+            return Err(format!("--src and --dst are both {own}; they must differ"));
         }
         for (name, address) in [("--dst", Some(dst)), ("--src", Some(own)), ("--gateway", gateway)]
         {
@@ -49,42 +50,42 @@ impl Addresses {
         match (own, dst, gateway.unwrap_or(dst)) {
             (IpAddr::V4(own), IpAddr::V4(dst), IpAddr::V4(next_hop)) => {
                 let [own, dst, next_hop] = [own, dst, next_hop].map(Ipv4Addr::to_bits);
-                Ok(Self::V4(Ends { own, dst, next_hop }))
+                Ok(Self::V4(Endpoints { own, dst, next_hop }))
             }
             (IpAddr::V6(own), IpAddr::V6(dst), IpAddr::V6(next_hop)) => {
                 let [own, dst, next_hop] = [own, dst, next_hop].map(Ipv6Addr::to_bits);
-                Ok(Self::V6(Ends { own, dst, next_hop }))
+                Ok(Self::V6(Endpoints { own, dst, next_hop }))
             }
-            _ => Err("the addresses are of two families".to_owned()),
+            _ => Err("addresses of two families".to_owned()),
         }
     }
 
-    /// The generator's.
+    /// Returns the generator's address.
     #[must_use]
     pub fn own(&self) -> IpAddr {
         self.pick(|ends| ends.own, |ends| ends.own)
     }
 
-    /// The scheduler's.
+    /// Returns the scheduler's address.
     #[must_use]
     pub fn dst(&self) -> IpAddr {
         self.pick(|ends| ends.dst, |ends| ends.dst)
     }
 
-    /// Where packets go on the wire.
+    /// Returns the next hop of all packets.
     #[must_use]
     pub fn next_hop(&self) -> IpAddr {
         self.pick(|ends| ends.next_hop, |ends| ends.next_hop)
     }
 
-    fn pick(&self, v4: fn(&Ends<u32>) -> u32, v6: fn(&Ends<u128>) -> u128) -> IpAddr {
+    fn pick(&self, v4: fn(&Endpoints<u32>) -> u32, v6: fn(&Endpoints<u128>) -> u128) -> IpAddr {
         match self {
             Self::V4(ends) => Ipv4Addr::from_bits(v4(ends)).into(),
             Self::V6(ends) => Ipv6Addr::from_bits(v6(ends)).into(),
         }
     }
 
-    /// How a next hop of this family is asked for.
+    /// Returns the name of the protocol that resolves next hops of this family.
     #[must_use]
     pub fn resolver(&self) -> &'static str {
         match self {
@@ -97,14 +98,14 @@ impl Addresses {
 /// A flow of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnyFlow {
-    /// Over IPv4.
+    /// Flow over IPv4.
     V4(Flow),
-    /// Over IPv6.
+    /// Flow over IPv6.
     V6(Flow<u128>),
 }
 
 impl AnyFlow {
-    /// Bytes before the payload.
+    /// Returns the offset of the payload in bytes.
     #[must_use]
     pub fn payload(&self) -> usize {
         match self {
@@ -113,7 +114,7 @@ impl AnyFlow {
         }
     }
 
-    /// The first source port.
+    /// Returns the first source port.
     #[must_use]
     pub fn src_port(&self) -> u16 {
         match self {
@@ -122,7 +123,8 @@ impl AnyFlow {
         }
     }
 
-    /// Writes the headers of a frame whose payload, `payload_len` bytes, is already in place; the source port is `src_port`.
+    /// Writes the headers of a frame with source port `src_port`. Its payload of `payload_len` bytes is
+    /// already in place.
     pub fn emit(&self, src_port: u16, frame: &mut [u8], payload_len: usize) {
         match *self {
             Self::V4(flow) => Flow { src_port, ..flow }.emit(frame, payload_len),
@@ -131,15 +133,15 @@ impl AnyFlow {
     }
 }
 
-/// Whether the frame, of at least an Ethernet header, says that it is IPv6.
+/// Returns true if the frame has an IPv6 EtherType. The frame holds at least an Ethernet header.
 #[inline]
 #[must_use]
 pub fn is_v6(frame: &[u8]) -> bool {
     ether::ether_type(frame) == ether::IPV6
 }
 
-/// The usual address of the generator: .100 of the scheduler's /24, ::100 of its /64, or the one behind that where the scheduler
-/// has it.
+/// Returns the generator's default address: .100 of the scheduler's /24, ::100 of its /64, or the next one if
+/// the scheduler has that address.
 fn usual_own(dst: IpAddr) -> IpAddr {
     match dst {
         IpAddr::V4(dst) => {
@@ -153,16 +155,14 @@ fn usual_own(dst: IpAddr) -> IpAddr {
     }
 }
 
-/// What is no host's address cannot be sent to; a router may have one of the link alone.
+/// Refuses addresses that no host has. A router may have a link-local address.
 fn check(name: &str, address: IpAddr) -> Result<(), String> {
     let IpAddr::V6(address) = address else { return Ok(()) };
     let bits = address.to_bits();
     if ipv6::is_unicast(bits) || name == "--gateway" && ipv6::is_link_local(bits) {
         return Ok(());
     }
-    Err(format!(
-        "{name} is {address}, which is no address of a host that other networks reach; give one such as fd00:1::1"
-    ))
+    Err(format!("{name} is {address}; a routable unicast address is needed, as in fd00:1::1"))
 }
 
 #[cfg(test)]
@@ -193,25 +193,35 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_is_the_next_hop_and_may_be_of_the_link() {
+    fn link_local_gateway_is_the_next_hop() {
         for (dst, gateway) in [("10.9.1.1", "10.0.1.1"), ("fd00:9::1", "fe80::1")] {
             assert_eq!(new(dst, None, Some(gateway)).unwrap().next_hop(), ip(gateway));
         }
     }
 
     #[test]
-    fn two_families_and_addresses_of_no_host_are_refused() {
+    fn mixed_families_and_invalid_hosts_are_refused() {
         for (dst, own, gateway, parts) in [
             ("fd00::1", Some("10.0.1.2"), None, ["--src is 10.0.1.2", "--dst is fd00::1"]),
-            ("10.0.1.1", Some("fd00::2"), None, ["--src is fd00::2", "IPv4 addresses to all"]),
+            ("10.0.1.1", Some("fd00::2"), None, ["--src is fd00::2", "only IPv4 addresses"]),
             ("10.0.1.1", None, Some("fd00::2"), ["--gateway is fd00::2", "--dst is 10.0.1.1"]),
             ("fd00::1", Some("fd00::1"), None, ["--src and --dst", "both fd00::1"]),
-            ("ff02::1", None, None, ["--dst is ff02::1", "no address of a host"]),
-            ("::", None, None, ["--dst is ::", "no address of a host"]),
-            ("::1", None, None, ["--dst is ::1", "no address of a host"]),
-            ("fe80::1", None, None, ["--dst is fe80::1", "other networks reach"]),
-            ("::ffff:10.0.1.1", None, None, ["--dst is ::ffff:10.0.1.1", "no address of a host"]),
-            ("fd00::1", None, Some("ff02::2"), ["--gateway is ff02::2", "no address of a host"]),
+            ("ff02::1", None, None, ["--dst is ff02::1", "a routable unicast address"]),
+            ("::", None, None, ["--dst is ::", "a routable unicast address"]),
+            ("::1", None, None, ["--dst is ::1", "a routable unicast address"]),
+            ("fe80::1", None, None, ["--dst is fe80::1", "a routable unicast address"]),
+            (
+                "::ffff:10.0.1.1",
+                None,
+                None,
+                ["--dst is ::ffff:10.0.1.1", "a routable unicast address"],
+            ),
+            (
+                "fd00::1",
+                None,
+                Some("ff02::2"),
+                ["--gateway is ff02::2", "a routable unicast address"],
+            ),
         ] {
             let error = new(dst, own, gateway).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");

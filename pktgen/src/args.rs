@@ -1,4 +1,4 @@
-//! The command line, and what it means.
+//! Command-line arguments.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,44 +17,44 @@ use wedjat_pktgen::slices;
 
 /// Open-loop load generator for microsecond tasks.
 ///
-/// Tasks are sent when they are due, whatever became of those before; latency counts from then. A run that
-/// did not keep up says INVALID and exits with 1; one that could not be made exits with 2.
+/// Sends each task at its due time, regardless of earlier tasks; latency counts from the due time. A run that
+/// could not keep up prints INVALID and exits with 1; a run that could not start exits with 2.
 #[derive(Parser, Debug)]
 #[command(version = wedjat::VERSION, about, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// By which clock answers have their times.
+/// Clock of the receive times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Timestamps {
-    /// The device's where it has one, else the kernel's where it is told, else software's
+    /// The device's clock, else the kernel's, else that of the poll loop
     Auto,
-    /// The device's, or none
+    /// The device's clock, or fail
     Device,
-    /// The kernel's (net_pcap with iface=NAME), or none
+    /// The kernel's clock (net_pcap with iface=NAME), or fail
     Kernel,
-    /// That of the poll that saw them
+    /// The clock of the poll loop
     Software,
 }
 
-/// What to do.
+/// Subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Offer one load and report what came of it
+    /// Offer one load and report the results
     #[command(after_help = "Example, a leaf on memif:\n  \
         wedjat-pktgen run --rate 200k --service 'exp(50us)' --pool 1 --dst 10.0.1.1 --duration 10s \\\n    \
         --device net_memif0,role=client,socket=leaf\n\n\
-        A trace, twice as fast as it was:\n  \
+        A trace, at twice its speed:\n  \
         wedjat-pktgen run --replay tasks.csv --speed 2 --pool 1 --dst 10.0.1.1 --device net_memif0,role=client,socket=leaf\n\n\
         Service times:\n  fixed(10us)  exp(50us)  normal(50us,5us)  lognormal(MEAN,SIGMA)  pareto(MEAN,ALPHA)\n  \
         uniform(10us,90us)  mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))\n  \
-        rocksdb-90-10  rocksdb-50-50  tpcc  echo (mixes known by name; latency is reported by class)\n\
+        rocksdb-90-10  rocksdb-50-50  tpcc  echo (named mixes; latency is reported by class)\n\
         Arrivals:\n  poisson  constant  bursts(TASKS,MEAN GAP WITHIN)  lognormal(SIGMA)  pareto(ALPHA)")]
     Run(RunArgs),
-    /// Offer several loads, one after the other, in shuffled order
+    /// Offer several loads one after another in shuffled order
     #[command(after_help = "Example, loads in per cent of 32 workers:\n  \
         wedjat-pktgen sweep --rates 50%,80%,90%,95% --workers 32 --service 'exp(50us)' --dst 10.0.1.1 --format csv")]
     Sweep(SweepArgs),
@@ -62,19 +62,19 @@ pub enum Command {
     #[command(after_help = "Example:\n  \
         wedjat-pktgen search --p99 500us --low 100k --high 600k --service 'exp(50us)' --dst 10.0.1.1")]
     Search(SearchArgs),
-    /// Check that arrivals and service times are independent and keep their rate and mean
+    /// Check that arrivals and service times are independent and have the requested rate and mean
     #[command(after_help = "Example:\n  wedjat-pktgen selftest --service 'exp(50us)' --seed 7")]
     Selftest(SelftestArgs),
-    /// Measure the generator's own latency, with every task answered at once in this process
+    /// Measure the generator's own latency, with an immediate answer to every task in this process
     #[command(after_help = "Example:\n  wedjat-pktgen floor --rate 1M --service 'exp(50us)'")]
     Floor(FloorArgs),
-    /// Answer every task at once: the other end of a loopback measurement over a real device
+    /// Answer every task immediately: the peer of a loopback measurement over a real device
     #[command(
         after_help = "Example, the other end of a memif for a generator in a second process:\n  \
         wedjat-pktgen reflect --device net_memif0,role=server,socket=loop"
     )]
     Reflect(ReflectArgs),
-    /// Print a shell's completions of this command
+    /// Print shell completions for this command
     #[command(after_help = "Example:\n  \
         wedjat-pktgen completions bash > ~/.local/share/bash-completion/completions/wedjat-pktgen")]
     Completions {
@@ -89,13 +89,13 @@ pub enum Command {
     },
 }
 
-/// Warm-up where nothing is said of it.
+/// Default warm-up.
 const WARMUP_S: f64 = 1.0;
 
-/// The load.
+/// Arguments of the load.
 #[derive(Args, Debug)]
 pub struct LoadArgs {
-    /// Service times: fixed(T), exp(MEAN), normal(MEAN,SD), mix(W*..., W*...) ..., or a mix known by name:
+    /// Service times: fixed(T), exp(MEAN), normal(MEAN,SD), mix(W*..., W*...) ..., or a named mix:
     /// rocksdb-90-10, rocksdb-50-50, tpcc, echo
     #[arg(long, default_value = "exp(50us)")]
     pub service: Service,
@@ -105,37 +105,38 @@ pub struct LoadArgs {
     /// Measured time
     #[arg(long, default_value = "10s", value_parser = seconds)]
     pub duration: f64,
-    /// Time before that, sent but not measured [default: 1s, or nothing of a trace]
+    /// Warm-up time, sent but not measured [default: 1s, or 0 for a trace]
     #[arg(long, value_parser = seconds)]
     pub warmup: Option<f64>,
-    /// Wait so long at most for answers after the last task
+    /// Longest wait for answers after the last task
     #[arg(long, default_value = "1s", value_parser = seconds)]
     pub drain: f64,
-    /// A task sent so long after it was due is late [default: 5us, or 1% of the mean service time if more]
+    /// Delay after the due time from which a sent task counts as late [default: 5us, or 1% of the mean
+    /// service time if more]
     #[arg(long, value_parser = seconds)]
     pub late_after: Option<f64>,
     /// Windows of the measured time, for confidence intervals and trend
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub windows: u16,
-    /// All random streams follow from this
+    /// Seed of all random streams
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Workers of the pool, for rates in per cent: capacity = workers / mean service time
     #[arg(long)]
     pub workers: Option<u32>,
-    /// The percentile that the run is to tell: it is INVALID when the calm slices have too few tasks for that
+    /// Percentile to report: the run is INVALID if the undisturbed slices have too few tasks for it
     #[arg(long, default_value = "99", value_parser = slices::quantile)]
     pub percentile: f64,
-    /// Check what the answers say: workers must run what --service is meant for (see docs/workloads.md)
+    /// Check the contents of answers: the workers must run the workload of --service (see docs/workloads.md)
     #[arg(long)]
     pub verify: bool,
 }
 
 impl LoadArgs {
-    /// The load at `rate` on so many cores.
+    /// Returns the load at `rate` on `cores` cores.
     ///
     /// # Errors
-    /// When the rate is in per cent and the capacity unknown.
+    /// If the rate is in per cent and the capacity is unknown.
     pub fn load(&self, rate: Rate, cores: u32) -> Result<Load, UnknownCapacity> {
         let rate_pps = rate.pps(self.workers, self.service.mean_ns())?;
         let warmup_s = self.warmup.unwrap_or(WARMUP_S);
@@ -144,10 +145,10 @@ impl LoadArgs {
         Ok(self.finish(Load { arrivals, warmup_s, duration_s, ..usual }, cores))
     }
 
-    /// A replay as a load, on so many cores.
+    /// Returns a replay as a load on `cores` cores.
     ///
     /// # Errors
-    /// When nothing would be measured.
+    /// If the measured time would be empty.
     pub fn replay(&self, replay: Replay, cores: u32) -> Result<Load, ReplayError> {
         let load = Load::replaying(replay, self.warmup.unwrap_or_default())?;
         Ok(self.finish(load, cores))
@@ -167,69 +168,72 @@ impl LoadArgs {
     }
 }
 
-/// Where tasks go, and through what.
+/// Arguments of the network.
 #[derive(Args, Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct NetworkArgs {
-    /// The scheduler's address, IPv4 or IPv6
+    /// Address of the scheduler, IPv4 or IPv6
     #[arg(long)]
     pub dst: IpAddr,
-    /// Our address, of the same family [default: .100 (or .101) of the scheduler's /24, ::100 (or ::101) of its /64]
+    /// Address of the generator, of the same family [default: .100 (or .101) of the scheduler's /24, ::100
+    /// (or ::101) of its /64]
     #[arg(long)]
     pub src: Option<IpAddr>,
-    /// EAL device: a PCI address, or a virtual device's name, with its arguments to create it
-    /// [default: the first --vdev among the EAL arguments]
+    /// EAL device: a PCI address, or the name of a virtual device, with arguments to create it [default: the
+    /// first --vdev among the EAL arguments]
     #[arg(long)]
     pub device: Option<String>,
     /// Worker pool
     #[arg(long, default_value_t = 1)]
     pub pool: u16,
-    /// The scheduler's UDP port
+    /// UDP port of the scheduler
     #[arg(long, default_value_t = task::UDP_PORT)]
     pub udp_port: u16,
-    /// Our MAC address [default: the device's]
+    /// MAC address of the generator [default: the device's]
     #[arg(long)]
     pub mac: Option<Mac>,
-    /// The next hop's MAC address [default: found by ARP or neighbour discovery]
+    /// MAC address of the next hop [default: found by ARP or neighbour discovery]
     #[arg(long)]
     pub dst_mac: Option<Mac>,
-    /// The next hop's address, where that is not the scheduler
+    /// Address of the next hop, if it is not the scheduler
     #[arg(long)]
     pub gateway: Option<IpAddr>,
-    /// The VLAN that the scheduler and the next hop are in, whose tag packets get
+    /// VLAN of the scheduler and the next hop; packets get its tag
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(vlan::ID_MAX)))]
     pub vlan: Option<u16>,
-    /// Source ports, so that receive-side scaling spreads the tasks
+    /// Number of source ports, so that receive-side scaling spreads the tasks
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=20_000))]
     pub flows: u16,
-    /// Leave the header extension out (one core only; answers are then matched by 16 bits)
+    /// Leave out the header extension (one core only; answers are then matched by 16 bits)
     #[arg(long)]
     pub no_ext: bool,
-    /// Leave UDP checksums out, which IPv4 allows
+    /// Leave out UDP checksums, which IPv4 allows
     #[arg(long)]
     pub no_checksum: bool,
-    /// Bytes of a frame at least
+    /// Minimum frame length in bytes
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1514))]
     pub size: u16,
-    /// Cores that send, as CPU numbers; one queue pair each [default: one, wherever the kernel likes]
+    /// CPUs of the sending cores; one queue pair each [default: one core on any CPU]
     #[arg(long, value_delimiter = ',')]
     pub cores: Vec<usize>,
-    /// Receive queues beside those of the cores, which the first core polls: where several threads send at the other end
+    /// Receive queues besides those of the cores, polled by the first core: for peers with several sending
+    /// threads
     #[arg(long, default_value_t = 0, value_name = "QUEUES")]
     pub more_rx: u16,
-    /// By which clock answers have their times: the device's or the kernel's where what is received is stamped, else that of the polls
+    /// Clock of the receive times: the device's or the kernel's if it stamps packets, else that of the poll
+    /// loop
     #[arg(long, value_enum, default_value_t = Timestamps::Auto)]
     pub timestamps: Timestamps,
-    /// Packet buffers
+    /// Number of packet buffers
     #[arg(long, default_value_t = 16_383)]
     pub buffers: u32,
-    /// Do not measure the floor first
+    /// Skip the measurement of the floor
     #[arg(long)]
     pub no_floor: bool,
-    /// Wait so long for the other end: for a memif server, for the link, for the next hop's MAC address
+    /// Longest wait for the peer: for a memif server, for the link, for the next hop's MAC address
     #[arg(long, default_value = "10s", value_parser = seconds)]
     pub patience: f64,
-    /// State file of the leaf or agent, on this machine: when it stood still is no property of it
+    /// State file of the leaf or agent on this machine, so that its stalls count as disturbances
     #[arg(long)]
     pub state: Option<PathBuf>,
     /// EAL arguments
@@ -238,21 +242,21 @@ pub struct NetworkArgs {
 }
 
 impl NetworkArgs {
-    /// Number of cores that send.
+    /// Returns the number of sending cores.
     pub fn core_count(&self) -> u32 {
         self.cores.len().max(1) as u32
     }
 
-    /// The addresses on either side.
+    /// Returns the addresses of both sides.
     ///
     /// # Errors
-    /// When they do not go together, or tasks over IPv6 are to have no checksums.
+    /// If they do not fit together, or tasks over IPv6 would have no checksum.
     pub fn addresses(&self) -> Result<Addresses, String> {
         let addresses = Addresses::new(self.dst, self.src, self.gateway)?;
         match addresses {
             Addresses::V6(_) if self.no_checksum => Err(format!(
-                "--no-checksum cannot be used with the IPv6 address {}: over IPv6 each datagram has its checksum \
-                 (RFC 8200, 8.1); leave it out, or give IPv4 addresses",
+                "--no-checksum cannot be used with the IPv6 address {}: IPv6 requires a UDP checksum (RFC 8200, 8.1); omit \
+                 the flag, or use IPv4 addresses",
                 self.dst
             )),
             _ => Ok(addresses),
@@ -260,42 +264,43 @@ impl NetworkArgs {
     }
 }
 
-/// How to report.
+/// Arguments of the report.
 #[derive(Args, Debug)]
 pub struct OutputArgs {
-    /// Form of the report
+    /// Format of the report
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Write the report to this file rather than to standard output
+    /// File for the report, instead of standard output
     #[arg(long)]
     pub out: Option<PathBuf>,
 }
 
-/// Form of a report.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Plain text.
     Text,
-    /// An object, or an array of them.
+    /// An object, or an array of objects.
     Json,
-    /// A header and a row for each run.
+    /// A header, and a row per run.
     Csv,
 }
 
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct RunArgs {
-    /// Tasks a second: 200k, 1.5M, or 80% of what --workers can do
+    /// Tasks per second: 200k, 1.5M, or 80% of the capacity of --workers
     #[arg(long, required_unless_present = "replay")]
     pub rate: Option<Rate>,
-    /// Send the tasks of this trace when it says: lines of time_us,class,service_us,size or a capture (see docs/workloads.md)
+    /// Replay the tasks of this trace at their times: lines of time_us,class,service_us,size or a capture
+    /// (see docs/workloads.md)
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["rate", "service", "arrivals", "duration", "size"])]
     pub replay: Option<PathBuf>,
-    /// Replay the trace so many times as fast as it was
+    /// Speed of the replay relative to the trace
     #[arg(long, default_value_t = 1.0, value_parser = replay::speed, conflicts_with = "rate")]
     pub speed: f64,
-    /// Replay the trace so many times, one after the other
+    /// Number of times to replay the trace
     #[arg(long, default_value_t = 1, value_name = "TIMES", conflicts_with = "rate",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
@@ -310,10 +315,10 @@ pub struct RunArgs {
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct SweepArgs {
-    /// Tasks a second, several: 100k,200k or 50%,80%,90%
+    /// Rates in tasks per second: 100k,200k or 50%,80%,90%
     #[arg(long, value_delimiter = ',', required = true)]
     pub rates: Vec<Rate>,
-    /// Order in which they are offered; the report is in that of --rates
+    /// Order of the runs; the report keeps the order of --rates
     #[arg(long, value_enum, default_value_t = Order::Shuffled)]
     pub order: Order,
     #[command(flatten)]
@@ -327,25 +332,25 @@ pub struct SweepArgs {
 /// Order of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// By chance (from the seed), so that a drift of the machine is no trend over the load.
+    /// Random order (by the seed), so that a drift of the machine does not look like a trend over the load.
     Shuffled,
-    /// As given.
+    /// The given order.
     Given,
 }
 
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct SearchArgs {
-    /// The 99th percentile of the response may be this at most
+    /// Objective for the 99th percentile of the response time
     #[arg(long, value_parser = seconds)]
     pub p99: f64,
-    /// A load that meets it, surely
+    /// A load that surely meets the objective
     #[arg(long)]
     pub low: Rate,
     /// A load that does not
     #[arg(long)]
     pub high: Rate,
-    /// Loads tried between the two
+    /// Number of loads to try between the two
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=32))]
     pub steps: u32,
     #[command(flatten)]
@@ -359,10 +364,10 @@ pub struct SearchArgs {
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct SelftestArgs {
-    /// Tasks a second
+    /// Tasks per second
     #[arg(long, default_value = "200k")]
     pub rate: Rate,
-    /// Cores
+    /// Number of cores
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cores: u32,
     #[command(flatten)]
@@ -372,7 +377,7 @@ pub struct SelftestArgs {
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
 pub struct FloorArgs {
-    /// Tasks a second
+    /// Tasks per second
     #[arg(long, default_value = "200k")]
     pub rate: Rate,
     #[command(flatten)]
@@ -392,13 +397,13 @@ pub struct ReflectArgs {
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     pub duration: Option<f64>,
-    /// Packet buffers
+    /// Number of packet buffers
     #[arg(long, default_value_t = 16_383)]
     pub buffers: u32,
-    /// Queue pairs: as many as the generator has cores
+    /// Number of queue pairs: as many as the generator has cores
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub queues: u16,
-    /// Run on this CPU
+    /// CPU to run on
     #[arg(long)]
     pub core: Option<usize>,
     /// EAL arguments
@@ -441,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_shown_where_they_are() {
+    fn mistakes_are_shown_at_their_place() {
         let error = Cli::try_parse_from([
             "wedjat-pktgen",
             "run",

@@ -1,10 +1,10 @@
-//! Arrival processes: when tasks are due, whatever becomes of the tasks before (open loop).
+//! Arrival processes: due times of tasks, independent of earlier tasks (open loop).
 //!
 //! ```text
 //! poisson              exponential gaps
 //! constant             equal gaps
 //! bursts(16,100ns)     bursts of 16 tasks with exponential gaps of mean 100 ns between them; the
-//!                      bursts come at exponential intervals that make up the offered rate
+//!                      bursts come at exponential intervals that give the offered rate
 //! lognormal(1.5)       gaps with that standard deviation of their logarithm
 //! pareto(1.8)          gaps with that tail exponent, above 1
 //! ```
@@ -19,16 +19,16 @@ use crate::grammar::{GrammarError, Scanner, Time};
 
 const FORMS: &str = "poisson, constant, bursts(N,MEAN), lognormal(SIGMA), pareto(ALPHA)";
 
-/// A kind of arrivals; the rate comes with [`Schedule::new`].
+/// Kind of arrival process. [`Schedule::new`] takes the rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {
     /// Exponential gaps.
     Poisson,
     /// Equal gaps.
     Constant,
-    /// `tasks` tasks close to each other, then a pause.
+    /// `tasks` tasks close together, then a pause.
     Bursts {
-        /// Tasks in a burst.
+        /// Tasks per burst.
         tasks: u32,
         /// Mean gap within a burst.
         mean_ns: f64,
@@ -83,7 +83,8 @@ fn parse_bursts(scanner: &mut Scanner<'_>) -> Result<Arrivals, GrammarError> {
     let at = scanner.place();
     let tasks = scanner.number()?;
     if tasks < 1.0 || tasks.fract() != 0.0 || tasks > 1e6 {
-        return Err(scanner.error_at(at, "a burst has a whole number of tasks, 1 to 1000000"));
+        return Err(scanner
+            .error_at(at, "the number of tasks in a burst is a whole number from 1 to 1000000"));
     }
     scanner.expect(',')?;
     let mean_ns = scanner.time_ns()?;
@@ -100,17 +101,17 @@ fn parse_parameter(
     let at = scanner.place();
     let value = scanner.number()?;
     if value <= above || value > 10.0 {
-        return Err(scanner.error_at(at, format!("this must be {allowed} and at most 10")));
+        return Err(scanner.error_at(at, format!("must be {allowed} and at most 10")));
     }
     scanner.expect(')')?;
     Ok(value)
 }
 
-/// The bursts cannot make up the rate: their own gaps already take longer.
+/// Bursts that contradict the rate: the gaps within them already take longer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "bursts({tasks},{}) at {rate_pps} tasks a second: a burst alone lasts longer than its {tasks} \
-     tasks may take ({}); lower the rate, or the mean gap within a burst",
+    "bursts({tasks},{}) at {rate_pps} tasks a second: a burst lasts longer than the interval of its {tasks} tasks at that \
+     rate ({}); lower the rate, or the mean gap within a burst",
     Time(*mean_ns), Time(*share_ns)
 )]
 pub struct BurstsTooLong {
@@ -120,7 +121,7 @@ pub struct BurstsTooLong {
     share_ns: f64,
 }
 
-/// How the next gap is drawn, in ticks.
+/// Distribution of the next gap, in ticks.
 #[derive(Clone, Copy, Debug)]
 enum Gap {
     Exp { mean: f64 },
@@ -130,9 +131,9 @@ enum Gap {
     Bursts { tasks: u32, left: u32, within: f64, pause: f64 },
 }
 
-/// The due times of one core, in ticks since its start.
+/// Due times of one core, in ticks since its start.
 ///
-/// Whole ticks and the fraction are kept apart, so no rounding builds up however long the run.
+/// Keeps whole ticks and fraction apart, so that rounding errors do not add up.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     gap: Gap,
@@ -141,10 +142,10 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Arrivals at `rate_pps` tasks a second on a clock of `hz` ticks a second.
+    /// Creates a schedule of `rate_pps` tasks per second on a clock of `hz` ticks per second.
     ///
     /// # Errors
-    /// When bursts and rate contradict each other.
+    /// If bursts and rate contradict each other.
     pub fn new(arrivals: &Arrivals, rate_pps: f64, hz: f64) -> Result<Self, BurstsTooLong> {
         let mean = hz / rate_pps;
         let gap = match *arrivals {
@@ -156,7 +157,7 @@ impl Schedule {
             Arrivals::Pareto { alpha } => Gap::Pareto { low: mean * (alpha - 1.0) / alpha, alpha },
             Arrivals::Bursts { tasks, mean_ns } => {
                 let within = mean_ns * hz / 1e9;
-                // `tasks` tasks take `tasks` mean gaps, all but one of which lie within the burst.
+                // `tasks` tasks take `tasks` mean gaps; all but one of these lie within the burst.
                 let pause = f64::from(tasks) * mean - f64::from(tasks - 1) * within;
                 if pause < 0.0 {
                     let share_ns = f64::from(tasks) * 1e9 / rate_pps;
@@ -168,14 +169,14 @@ impl Schedule {
         Ok(Self { gap, whole: 0, fraction: 0.0 })
     }
 
-    /// When the next task is due, in ticks since the start.
+    /// Returns the due time of the next task, in ticks since the start.
     #[inline]
     pub fn advance<R: Rng + ?Sized>(&mut self, rng: &mut R) -> u64 {
         let gap = self.gap.draw(rng);
         self.pass(gap)
     }
 
-    /// Says of each of `tasks` when it is due, as so many calls of [`Schedule::advance`] do.
+    /// Sets the due time of each task, like repeated calls of [`Schedule::advance`].
     pub fn fill<T, R: Rng>(
         &mut self,
         rng: &mut R,
@@ -184,7 +185,7 @@ impl Schedule {
     ) {
         let tasks = tasks.iter_mut();
         match self.gap {
-            // What is known beforehand is out of the loop.
+            // Constants stay outside the loop.
             Gap::Exp { mean } => tasks.for_each(|task| is_due(task, self.pass(mean * exp1(rng)))),
             Gap::Constant { gap } => tasks.for_each(|task| is_due(task, self.pass(gap))),
             _ => tasks.for_each(|task| is_due(task, self.advance(rng))),
@@ -194,7 +195,8 @@ impl Schedule {
     #[inline(always)]
     fn pass(&mut self, gap: f64) -> u64 {
         let sum = self.fraction + gap;
-        // A cast cuts off as floor() does, which without SSE 4.1 is a call; signed, it is one instruction each way.
+        // The cast truncates like floor(), which is a function call without SSE 4.1. A signed conversion
+        // takes one instruction each way.
         let whole = sum as i64;
         self.fraction = sum - whole as f64;
         self.whole += whole as u64;
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn several_at_once_are_those_one_by_one() {
+    fn batched_samples_equal_single_samples() {
         for text in ["poisson", "constant", "bursts(16,100ns)", "lognormal(1)", "pareto(3)"] {
             let mut schedule = Schedule::new(&text.parse().unwrap(), 1e6, 1e9).unwrap();
             let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
@@ -264,7 +266,7 @@ mod tests {
 
     #[test]
     fn constant_gaps_do_not_drift() {
-        // 333.333.. ticks each: after three million tasks the schedule is still on the second.
+        // 333.333... ticks each: after three million tasks the schedule is still exact.
         let times = due("constant", 3e6, 1e9, 3_000_000);
         assert!(times.windows(2).all(|pair| matches!(pair[1] - pair[0], 333 | 334)));
         assert!(times.last().unwrap().abs_diff(1_000_000_000) <= 1);
@@ -309,7 +311,7 @@ mod tests {
             ("bursts(4)", "expected `,`"),
             ("pareto(1)", "above 1"),
             ("lognormal(0)", "above 0"),
-            ("poisson(3)", "nothing more"),
+            ("poisson(3)", "unexpected text"),
         ] {
             let error = text.parse::<Arrivals>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! What each subcommand does, whatever carries the packets.
+//! Implementation of the subcommands, independent of the network.
 
 use std::error::Error;
 use std::io::Write;
@@ -12,10 +12,10 @@ use wedjat_pktgen::latency::Micros;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
 use wedjat_pktgen::replay::Replay;
-use wedjat_pktgen::report::{self, Report, say};
+use wedjat_pktgen::report::{self, Report, print_line};
 use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::selftest;
-use wedjat_pktgen::trace::{Others, Trace};
+use wedjat_pktgen::trace::{SkippedPackets, Trace};
 
 use crate::args::{
     Cli, Command, FloorArgs, Format, Order, OutputArgs, RunArgs, SearchArgs, SelftestArgs,
@@ -23,10 +23,10 @@ use crate::args::{
 };
 use crate::network::{self, Network};
 
-/// Why a command could not be carried out.
+/// Reason why a command failed.
 pub type Failure = Box<dyn Error>;
 
-/// Carries out a command; false when the result is not to be believed or the objective not met.
+/// Runs a command. Returns false if the result is invalid or the objective was missed.
 pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Run(args) => run(&args),
@@ -69,7 +69,11 @@ fn load(args: &RunArgs) -> Result<Load, Failure> {
     };
     let trace = Trace::read(path)?;
     if !trace.others().is_empty() {
-        log::warn!("{}: {} are not replayed", path.display(), Others(trace.others()));
+        log::warn!(
+            "{}: {} skipped: they are not tasks",
+            path.display(),
+            SkippedPackets(trace.others())
+        );
     }
     let replay = Replay::new(Arc::new(trace), args.speed, args.repeat)?;
     let load = args.load.replay(replay, cores)?;
@@ -116,11 +120,11 @@ fn write_all(output: &OutputArgs, reports: &[Report]) -> Result<(), Failure> {
     write(output, &text)
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Serialize)]
-struct Found<'a> {
+struct SearchResult<'a> {
     objective_p99_us: f64,
-    /// The highest load tried that met the objective; null when none did.
+    /// Highest load that met the objective; null if none did.
     highest_pps: Option<f64>,
     runs: &'a [Report],
 }
@@ -144,7 +148,7 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
         let report = network.offer(&load)?;
         let met = report.valid && report.calm.response_us.p99 <= Micros(args.p99 * 1e6);
         log::info!(
-            "{}: p99 {} us in calm slices, {}",
+            "{}: p99 {} us in undisturbed slices, {}",
             Rate::Pps(rate_pps),
             report.calm.response_us.p99,
             if met { "met" } else { "not met" }
@@ -152,7 +156,7 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
         reports.push(report);
         Ok(met)
     })?;
-    let found = Found { objective_p99_us: args.p99 * 1e6, highest_pps, runs: &reports };
+    let found = SearchResult { objective_p99_us: args.p99 * 1e6, highest_pps, runs: &reports };
     let text = match args.output.format {
         Format::Json => serde_json::to_string_pretty(&found)? + "\n",
         Format::Csv => report::csv(&reports)?,
@@ -162,15 +166,15 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
     Ok(highest_pps.is_some())
 }
 
-fn conclusion(found: &Found<'_>) -> String {
+fn conclusion(found: &SearchResult<'_>) -> String {
     let objective = Micros(found.objective_p99_us);
     match found.highest_pps {
         Some(pps) => format!("highest load with p99 <= {objective} us: {}\n", Rate::Pps(pps)),
-        None => format!("no load tried has p99 <= {objective} us\n"),
+        None => format!("no tested load has p99 <= {objective} us; lower --low or raise --p99\n"),
     }
 }
 
-/// The highest of `low`, `high` and `steps` bisections between them that meets the objective.
+/// Returns the highest load among `low`, `high` and `steps` bisections that meets the objective.
 fn highest(
     low: f64,
     high: f64,
@@ -198,17 +202,22 @@ fn highest(
 fn self_test(args: &SelftestArgs) -> Result<bool, Failure> {
     let load = args.load.load(args.rate, args.cores)?;
     for seeds in load.seeds() {
-        say(format_args!("core {}: arrivals {:#018x}", seeds.arrivals.core, seeds.arrivals.seed))?;
-        say(format_args!("core {}: service  {:#018x}", seeds.service.core, seeds.service.seed))?;
+        print_line(format_args!(
+            "core {}: arrivals {:#018x}",
+            seeds.arrivals.core, seeds.arrivals.seed
+        ))?;
+        print_line(format_args!(
+            "core {}: service  {:#018x}",
+            seeds.service.core, seeds.service.seed
+        ))?;
     }
     let found = load.self_test()?;
-    say(format_args!(
-        "streams independent: largest rank correlation of gaps and service times {:.4}, chance \
-         explains {:.4}",
+    print_line(format_args!(
+        "streams independent: largest rank correlation of gaps and service times {:.4}, expected by chance up to {:.4}",
         found.correlation_max, found.limit
     ))?;
     let pacing = selftest::pacing(&load)?;
-    say(format_args!("{pacing}"))?;
+    print_line(format_args!("{pacing}"))?;
     Ok(pacing.is_exact())
 }
 
@@ -217,14 +226,14 @@ fn floor(args: &FloorArgs) -> Result<bool, Failure> {
     load.self_test()?;
     let tally = network::floor(&load, &args.eal)?;
     let (ledger, floor) = (tally.measured, tally.response().summary());
-    say(format_args!(
+    print_line(format_args!(
         "floor at {} tasks/s: adherence {:.3}%, sent {:.0} tasks/s, in us:",
         Rate::Pps(load.rate_pps),
         ledger.adherence() * 100.0,
         ledger.sent as f64 / tally.measured_s
     ))?;
     for key in ["p50", "p90", "p99", "p999", "p9999", "mean", "max"] {
-        say(format_args!("  {key:<6}{:>10}", floor.named(key)))?;
+        print_line(format_args!("  {key:<6}{:>10}", floor.named(key)))?;
     }
     Ok(ledger.adherence() >= report::ADHERENCE_MIN)
 }
@@ -250,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_search_closes_in_on_the_knee() {
+    fn search_converges_to_the_knee() {
         let mut tried = Vec::new();
         let found = highest(100.0, 900.0, 6, |rate| {
             tried.push(rate);
@@ -262,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_search_are_tried_first() {
+    fn search_tries_its_ends_first() {
         assert_eq!(highest(1.0, 2.0, 6, |_| Ok(false)).unwrap(), None);
         assert_eq!(highest(1.0, 2.0, 6, |_| Ok(true)).unwrap(), Some(2.0));
     }
 
     #[test]
-    fn an_output_that_cannot_be_written_is_refused_before_the_run() {
+    fn unwritable_output_is_refused_before_the_run() {
         let folder = std::env::temp_dir();
         let output = |out| OutputArgs { format: Format::Text, out: Some(out) };
         let error = try_to_write(&output(folder.clone())).unwrap_err().to_string();

@@ -1,13 +1,13 @@
-//! The generator on one core: sends what is due, takes answers in, counts. It has no clock and no random
-//! source of its own, so tests run it on made-up time and the network alike.
+//! The generator on one core: sends due tasks, receives answers, counts. Clock and random numbers are
+//! arguments, so tests run it in emulated time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wedjat::io::{Buf, Burst, Pool, Port};
 
 use crate::arrival::BurstsTooLong;
-use crate::exchange::{Exchange, Passed};
-use crate::host::{Answer, Heard, Host};
+use crate::exchange::{Exchange, RelayedAnswer};
+use crate::host::{Answer, FrameKind, Host};
 use crate::load::Load;
 use crate::oracle::Oracle;
 use crate::outstanding::{Outstanding, Stray};
@@ -18,43 +18,43 @@ use crate::tally::{Clock, Tally};
 use crate::target::Target;
 use crate::template::{Task, Template};
 
-/// An unanswered question for the next hop is asked again after this.
+/// Seconds after which an unanswered neighbour question is repeated.
 const ASK_AGAIN_S: f64 = 0.1;
-/// The next hop has so long to answer it.
+/// Seconds in which the next hop must answer.
 const RESOLVE_S: f64 = 10.0;
-/// After the last due time the backlog may still go out for so long; the rest is unsent.
+/// Seconds after the last due time in which the backlog may still be sent. The rest counts as unsent.
 const GRACE_S: f64 = 0.001;
-/// Unsent tasks counted in one poll, so that no poll takes long.
+/// Maximum number of unsent tasks counted in one poll, to bound its time.
 const LEAVE_MAX: usize = 4096;
-/// Tasks on their way that are remembered: a second of them, within these bounds (powers of two).
+/// Bounds for the ring of outstanding tasks, as powers of two. It holds one second of tasks within them.
 const OUTSTANDING_BITS: std::ops::RangeInclusive<u32> = 12..=22;
 
-/// Where a run stands.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Asking for the next hop's MAC address.
     Resolving,
-    /// The next hop did not answer: the run is over.
+    /// The next hop did not answer; the run is over.
     Unresolved,
-    /// Sending, not measuring yet.
+    /// Sending, without measuring.
     WarmingUp,
     /// Sending and measuring.
     Measuring,
-    /// All is sent; waiting for answers.
+    /// All tasks are sent; waiting for answers.
     Draining,
     /// The run is over.
     Done,
 }
 
 impl Phase {
-    /// Nothing more will happen.
+    /// Returns true once the run has ended.
     #[must_use]
     pub fn is_over(self) -> bool {
         matches!(self, Self::Unresolved | Self::Done)
     }
 }
 
-/// A generator that cannot be set up.
+/// Reason why a generator cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// Bursts and rate contradict each other.
@@ -65,7 +65,7 @@ pub enum SetupError {
     FrameTooLong(usize),
 }
 
-/// Times of a run, in ticks; `start` moves to when the next hop is known.
+/// Times of a run, in ticks. `start` moves to the time at which the next hop is resolved.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     warmup: u64,
@@ -90,31 +90,32 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     tick_ns: f64,
     phase: Phase,
     pacer: Option<Pacer>,
-    /// Built and not yet taken by the device; their sequence numbers are consecutive.
+    /// Frames that the device has not accepted yet, with consecutive sequence numbers.
     pending: Burst<P::Buf>,
     pending_seq: u32,
-    /// Answers' buffers, which become the next tasks': they are at hand, and in the cache.
+    /// Buffers of received answers, reused for the next tasks because they are in the cache.
     spare: Burst<P::Buf>,
     incoming: Burst<P::Buf>,
     control: Burst<P::Buf>,
     outstanding: Outstanding,
     exchange: Option<Exchange>,
-    /// Tells when answers came by their device, when that is to be told.
+    /// Receive times by the device's clock, if it stamps packets.
     stamps: Option<Box<Stamps>>,
-    /// Checks the answers, when they are to be checked.
+    /// Checker of answers, if they are verified.
     oracle: Option<Oracle>,
     tally: Tally,
-    /// While resolving: when to give up and when to ask next. Afterwards: when the load ends.
+    /// While resolving: time to give up, and time of the next question. Afterwards: end of the load.
     deadline: u64,
     ask_at: u64,
 }
 
 impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
-    /// A generator for `core` of the load's cores, on a clock of `hz` ticks a second. It starts when first polled.
+    /// Creates a generator for core `core` of the load, on a clock of `hz` ticks per second. It starts at the
+    /// first poll.
     ///
     /// # Errors
-    /// When arrivals and rate contradict each other, or a frame does not fit into a buffer of `pool`.
-    /// Call [`Load::self_test`] first, once for all cores.
+    /// If arrivals and rate contradict each other, or a frame does not fit into a buffer of `pool`. Call
+    /// [`Load::self_test`] first, once for all cores.
     pub fn new(
         load: &Load,
         target: &Target,
@@ -176,17 +177,17 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         })
     }
 
-    /// Shares answers with the other cores.
+    /// Connects the generator with the exchange of answers between cores.
     pub fn join(&mut self, exchange: Exchange) {
         self.exchange = Some(exchange);
     }
 
-    /// Has latency end when the device received the answer, instead of when it was seen.
+    /// Ends latencies at the device's receive time, instead of the poll time.
     pub fn stamp(&mut self, stamps: Stamps) {
         self.stamps = Some(Box::new(stamps));
     }
 
-    /// Sends what is due at `now`, then takes in what has come.
+    /// Sends the tasks due at `now`, then processes received packets.
     #[inline]
     pub fn poll(&mut self, now: u64) -> Phase {
         self.transmit(now);
@@ -194,7 +195,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.phase
     }
 
-    /// Polls on the clock `now` until the run is over, or `stop` ends it early.
+    /// Polls with the clock `now` until the run is over, or `stop` ends it early.
     pub fn run(&mut self, mut now: impl FnMut() -> u64, stop: &AtomicBool) {
         while !self.phase.is_over() {
             self.transmit(now());
@@ -205,14 +206,14 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Where the run stands.
+    /// Returns the phase of the run.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Sends what is due at `now`. Calls with a fresh clock for each half are more exact than
-    /// [`Generator::poll`]. A loop that stands still is seen here, once a round.
+    /// Sends the tasks due at `now`. A fresh clock reading for each half is more exact than
+    /// [`Generator::poll`]. Detects stalls of the loop once per round.
     #[inline]
     pub fn transmit(&mut self, now: u64) {
         self.tally.look(now);
@@ -279,7 +280,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     fn build_due(&mut self, now: u64) {
         let Some(pacer) = &mut self.pacer else { return };
         while !self.pending.is_full() && pacer.is_due(now) {
-            // The buffer first: a task for which there is none stays due.
+            // Takes the buffer first, so that a task without one stays due.
             let len = self.template.frame_len();
             let new = || resized(self.pool.take()?, len);
             let Some(mut buf) = self.spare.pop().or_else(new) else {
@@ -313,7 +314,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.tally.tx_full += u64::from(!self.pending.is_empty());
     }
 
-    /// The load ends when all is sent, or when the time for the backlog is up.
+    /// Ends the load once all tasks are sent, or the time for the backlog has passed.
     fn end_load(&mut self, now: u64) {
         let all_sent = self.pending.is_empty() && self.pacer.as_ref().is_none_or(Pacer::is_done);
         if !all_sent && now < self.deadline + self.times.grace {
@@ -350,7 +351,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Takes in what has come by `now`.
+    /// Processes the packets received by `now`.
     #[inline]
     pub fn receive(&mut self, now: u64) {
         if self.port.rx_burst(&mut self.incoming) > 0 {
@@ -358,9 +359,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
                 buf.prefetch();
             }
             if let Some(stamps) = &mut self.stamps {
-                stamps.tend(now);
+                stamps.refresh(now);
             }
-            // The last first, since the order within a burst says nothing: none is moved so.
+            // Starts at the end, which moves no element. The order within a burst has no meaning.
             while let Some(buf) = self.incoming.pop() {
                 self.take_in(buf, now);
             }
@@ -382,11 +383,11 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             self.take_answer(&answer, buf.bytes(), now);
             return self.recycle(buf);
         }
-        match self.host.hear(&mut buf, verified) {
-            Heard::Answer(answer) => self.take_answer(&answer, buf.bytes(), now),
-            Heard::NeighbourAnswer => self.control.push(buf),
-            Heard::NextHop(_) => {}
-            Heard::Nothing(_) => self.tally.strays.foreign += 1,
+        match self.host.receive(&mut buf, verified) {
+            FrameKind::Answer(answer) => self.take_answer(&answer, buf.bytes(), now),
+            FrameKind::NeighbourAnswer => self.control.push(buf),
+            FrameKind::NextHop(_) => {}
+            FrameKind::Nothing(_) => self.tally.strays.foreign += 1,
         }
     }
 
@@ -409,7 +410,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         };
         let body = &frame[usize::from(answer.body)..usize::from(answer.end)];
         let answered = self.oracle.as_ref().and_then(|oracle| oracle.answered(app, seq, body));
-        let passed = Passed { seq, refused: answer.refused, answered, at };
+        let passed = RelayedAnswer { seq, refused: answer.refused, answered, at };
         if app == self.app {
             self.settle(passed);
         } else if !self.exchange.as_ref().is_some_and(|all| all.pass(app, passed)) {
@@ -417,9 +418,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Settles the account of the task that was answered.
+    /// Accounts for the answered task.
     #[inline(always)]
-    fn settle(&mut self, answer: Passed) {
+    fn settle(&mut self, answer: RelayedAnswer) {
         match self.outstanding.answer(answer.seq) {
             Ok(flight) if answer.refused => self.tally.refuse(&flight),
             Ok(flight) => {
@@ -432,7 +433,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// What the device does not take of questions and answers about neighbours is dropped: it will be asked again.
+    /// Sends neighbour messages. Those that the device rejects are dropped; the host asks again.
     fn send_control(&mut self) {
         if !self.control.is_empty() {
             self.port.tx_burst(&mut self.control);
@@ -440,7 +441,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Ends the load now: what has not come due is no part of it. The measured time is cut short.
+    /// Ends the load now and shortens the measured time. Tasks that are not due yet do not count.
     pub fn stop(&mut self, now: u64) {
         match self.phase {
             Phase::WarmingUp | Phase::Measuring => {
@@ -452,19 +453,19 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Tasks sent and not answered.
+    /// Returns the number of tasks in flight.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// What has been counted so far; complete when the run is over.
+    /// Returns the counts so far. They are complete once the run is over.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Gives back what the generator was made of, and what it has counted.
+    /// Returns the generator's parts and its counts.
     #[must_use]
     pub fn into_parts(mut self) -> (P, L, Tally) {
         self.tally.stamps = self.stamps.map(|stamps| stamps.stats());
@@ -472,13 +473,13 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     }
 }
 
-/// The buffer with room for a packet of this length, if it has it.
+/// Resizes the buffer for a packet of this length, if it has room.
 #[inline]
 fn resized<B: Buf>(mut buf: B, len: usize) -> Option<B> {
     buf.resize(len).then_some(buf)
 }
 
-/// The tasks of one core in a second, as a power of two.
+/// Returns log2 of the tasks of one core per second.
 fn outstanding_bits(load: &Load) -> u32 {
     let bits = load.busiest_second().log2().ceil().max(0.0) as u32;
     bits.clamp(*OUTSTANDING_BITS.start(), *OUTSTANDING_BITS.end())
@@ -513,10 +514,10 @@ mod tests {
         }
     }
 
-    /// What the other end does with the `n`th task: answers it after each of these times.
+    /// Delays of the peer's answers to the `n`th task.
     type Answers = fn(u64) -> &'static [u64];
 
-    /// The other end of the wire: answers for its address, and tasks as it is told.
+    /// Peer at the other end of the wire: answers ARP for its address, and tasks as instructed.
     struct Peer {
         port: RingPort,
         answers: Answers,
@@ -556,7 +557,7 @@ mod tests {
         phase: Phase,
     }
 
-    /// Runs to the end on made-up time; `polled` says at which steps the generator runs.
+    /// Runs to the end in emulated time; `polled` selects the steps at which the generator runs.
     fn run(
         load: &Load,
         target: &Target,
@@ -582,7 +583,7 @@ mod tests {
         let (port, _, tally) = generator.into_parts();
         let frames = std::mem::take(&mut peer.bytes);
         drop((port, peer));
-        assert_eq!(pool.in_use(), 0, "every buffer comes back");
+        assert_eq!(pool.in_use(), 0, "every buffer returns to its pool");
         assert!(tally.warmup.balances() && tally.measured.balances(), "{:?}", tally.measured);
         Run { tally, frames, phase }
     }
@@ -598,7 +599,7 @@ mod tests {
         assert_eq!((sent, answered, late), (scheduled, scheduled, 0));
         assert!((9_500..10_500).contains(&scheduled), "{scheduled}");
         assert!((900..1_100).contains(&run.tally.warmup.sent));
-        // Sent within a step, answered after 7 us, seen a step later.
+        // Sent within a step, answered after 7 us, received a step later.
         let response = run.tally.response();
         for quantile in [0.01, 0.5, 1.0] {
             let ns = response.quantile_ns(quantile);
@@ -612,7 +613,7 @@ mod tests {
         assert!(classes.iter().all(|tasks| *tasks > answered / 3), "{classes:?}");
     }
 
-    /// The same load over IPv6, by way of a router: the same but for the frames.
+    /// The same load over IPv6 through a router; only the frames differ.
     #[test]
     fn over_ipv6_a_run_is_the_same() {
         let gateway = "fe80::1".parse().ok();
@@ -642,7 +643,7 @@ mod tests {
         }
     }
 
-    /// A task of class 1 each 10 us, and of class 2, large, each 100 us; the last is due at 9.99 ms.
+    /// A task of class 1 every 10 us, and a large one of class 2 every 100 us; the last is due at 9.99 ms.
     fn replayed(repeat: u32) -> Load {
         let line = |i: u32| match i % 10 {
             9 => format!("{},2,8,1000\n", i * 10),
@@ -655,9 +656,9 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_sent_as_it_says() {
+    fn trace_is_sent_as_recorded() {
         let run = run(&replayed(2), &target(), 1024, |_| &[7_000], |_| true);
-        // A millisecond of 20 is warm-up.
+        // One of 20 milliseconds is warm-up.
         assert_eq!((run.tally.warmup.sent, run.tally.measured.answered), (100, 1900));
         assert_eq!((run.tally.measured.late, run.tally.measured.unsent), (0, 0));
         let answered = |class: usize| run.tally.classes[class].ledger.answered;
@@ -675,15 +676,15 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_replay_measures_from_the_times_of_its_trace() {
-        // Not polled from 4 to 6 ms: the 200 tasks of that time go out after it, and are as late as they are.
+    fn stalled_replay_measures_from_trace_times() {
+        // Not polled from 4 to 6 ms: the 200 tasks of that time leave after it, with their lateness.
         let awake = |now| !(4_000_000..6_000_000).contains(&now);
         let run = run(&replayed(1), &target(), 1024, |_| &[7_000], awake);
         let Ledger { scheduled, sent, late, answered, .. } = run.tally.measured;
         assert_eq!((scheduled, sent, answered), (900, 900, 900));
         assert!((195..=202).contains(&late), "{late}");
         let response = run.tally.response();
-        // A ninth of the tasks wait for more than a millisecond.
+        // A ninth of the tasks wait longer than a millisecond.
         assert!((900_000.0..1_100_000.0).contains(&response.quantile_ns(8.0 / 9.0)));
         assert!((1_990_000.0..2_020_000.0).contains(&response.quantile_ns(1.0)));
         assert!(run.tally.service.quantile_ns(1.0) < 8_000.0);
@@ -729,22 +730,22 @@ mod tests {
 
     #[test]
     fn a_stalled_generator_measures_from_the_due_time() {
-        // It stalls for 100 us in every 200: tasks due meanwhile go out late, answered within 1 us.
+        // Stalls for 100 us out of every 200: tasks due in between leave late, and are answered within 1 us.
         let run = run(&load(1e6), &target(), 1024, |_| &[1_000], |now| now / 100_000 % 2 == 0);
         let ledger = run.tally.measured;
         assert_eq!(ledger.answered, ledger.scheduled);
         let adherence = ledger.adherence();
         assert!((0.4..0.6).contains(&adherence), "{adherence}");
-        // A quarter of the tasks waited 50 us or more; the service time hides it but for the stalls that
-        // answers themselves met.
+        // A quarter of the tasks waited at least 50 us. The service time hides that, except for stalls during
+        // the answers themselves.
         let response = run.tally.response().quantile_ns(0.76);
         assert!((45_000.0..60_000.0).contains(&response), "{response}");
         assert!(run.tally.service.quantile_ns(0.9) < 2_000.0);
     }
 
     #[test]
-    fn a_full_wire_makes_tasks_late_and_then_unsent() {
-        // A wire of 4 frames that nobody empties until the end: 4 tasks are sent, and lost.
+    fn full_wire_delays_then_drops_tasks() {
+        // A wire of 4 frames that is never emptied: 4 tasks are sent and lost.
         let pool = FramePool::new(256, 128);
         let (ours, theirs) = memory::pair(4, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
@@ -782,7 +783,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_infinite_and_foreign_answers_are_not_ours() {
+    fn refusals_are_infinite_and_foreign_answers_ignored() {
         let pool = FramePool::new(256, 128);
         let (ours, mut theirs) = memory::pair(64, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
@@ -790,7 +791,8 @@ mod tests {
         let mut now = 0;
         while !generator.poll(now).is_over() {
             while let Some(mut frame) = theirs.receive() {
-                // The task itself comes back from its destination: refused. And once as somebody else's.
+                // The task itself comes back from its destination: refused. Then once with a foreign
+                // application id.
                 let bytes = frame.bytes_mut();
                 let (src, dst) = bytes[26..34].split_at_mut(4);
                 src.swap_with_slice(dst);
@@ -811,8 +813,8 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_checked_where_asked_for() {
-        // Every fourth answer is that to another task; answers of two classes, long and short headers.
+    fn answers_are_checked_if_requested() {
+        // Every fourth answer belongs to another task. Answers have two classes, and long and short headers.
         for extended in [false, true] {
             let pool = FramePool::new(256, 128);
             let (ours, mut theirs) = memory::pair(64, &pool);
@@ -880,7 +882,7 @@ mod tests {
 
     #[test]
     fn cores_pass_each_other_their_answers() {
-        // Each core's answers all reach the other core's queue.
+        // Each core's answers all reach the queue of another core.
         let pool = FramePool::new(512, 128);
         let load = Load { cores: 2, ..load(1e6) };
         let target = Target { next_hop_mac: Some(PEER), ..target() };
@@ -931,7 +933,7 @@ mod tests {
     }
 
     #[test]
-    fn a_found_next_hop_ends_well() {
+    fn run_with_resolved_next_hop_ends_well() {
         let run = run(&load(1e5), &target(), 64, |_| &[0], |_| true);
         assert_eq!(run.phase, Phase::Done);
         assert!(run.frames.iter().all(|frame| wedjat::wire::ether::dst(frame) == PEER));

@@ -1,34 +1,34 @@
-//! Answers that came in on another core's queue: receive-side scaling knows nothing of who asked. The core
-//! that finds one passes it, with its arrival time, to the core that sent the task; no core waits.
+//! Exchange of answers between cores. Receive-side scaling may deliver an answer to any core. That core
+//! passes it, with its arrival time, to the core that sent the task, and never waits.
 
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-/// Answers that wait for their core at most.
+/// Capacity of a core's inbox.
 const INBOX: usize = 1 << 14;
 
-/// An answer on its way between cores.
+/// An answer in transit between cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct RelayedAnswer {
     pub(crate) seq: u32,
     pub(crate) refused: bool,
-    /// The operation that it is the right answer to; none as well where answers are not checked.
+    /// Operation that the answer is correct for. `None` if it is for none, or if answers are not checked.
     pub(crate) answered: Option<u16>,
     pub(crate) at: u64,
 }
 
-/// One core's part in the exchange.
+/// One core's end of the exchange.
 #[derive(Clone)]
 pub struct Exchange {
     core: usize,
-    /// The application id of each core's tasks.
+    /// Application id of each core's tasks.
     apps: Arc<[u32]>,
-    inboxes: Arc<[ArrayQueue<Passed>]>,
+    inboxes: Arc<[ArrayQueue<RelayedAnswer>]>,
 }
 
 impl Exchange {
-    /// An exchange between cores whose tasks carry these application ids; one part for each, in order.
+    /// Creates an exchange between cores with these application ids, and returns one end per core, in order.
     #[must_use]
     pub fn between(apps: &[u32]) -> Vec<Self> {
         let inboxes: Arc<[_]> = apps.iter().map(|_| ArrayQueue::new(INBOX)).collect();
@@ -38,18 +38,18 @@ impl Exchange {
             .collect()
     }
 
-    /// Passes an answer on; false when no core has that application id or its inbox is full.
+    /// Passes an answer to its core. Returns false if no core has that application id, or its inbox is full.
     #[inline]
-    pub(crate) fn pass(&self, app: u32, passed: Passed) -> bool {
+    pub(crate) fn pass(&self, app: u32, passed: RelayedAnswer) -> bool {
         self.apps
             .iter()
             .position(|other| *other == app)
             .is_some_and(|core| self.inboxes[core].push(passed).is_ok())
     }
 
-    /// The next answer that another core found for this one.
+    /// Returns the next answer that another core received for this one.
     #[inline]
-    pub(crate) fn take(&self) -> Option<Passed> {
+    pub(crate) fn take(&self) -> Option<RelayedAnswer> {
         self.inboxes[self.core].pop()
     }
 }
@@ -59,9 +59,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_find_their_core() {
+    fn answers_reach_their_core() {
         let parts = Exchange::between(&[70, 80]);
-        let passed = Passed { seq: 5, refused: false, answered: Some(1), at: 9 };
+        let passed = RelayedAnswer { seq: 5, refused: false, answered: Some(1), at: 9 };
         assert!(parts[0].pass(80, passed));
         assert!(!parts[0].pass(90, passed));
         assert_eq!(parts[0].take(), None);

@@ -1,4 +1,4 @@
-//! The floor of the generator's latencies: what it measures when every task is answered at once.
+//! Floor of the generator's latencies: its measurement of tasks that are answered immediately.
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,14 +11,14 @@ use crate::reflector::reflect;
 use crate::tally::Tally;
 use crate::target::Target;
 
-/// A port that leads back to itself, and makes of every task that comes back its answer.
+/// A port that leads back to itself, and turns every returning task into its answer.
 pub struct Looped<'a, P: Port> {
     port: &'a mut P,
     mac: Mac,
 }
 
 impl<'a, P: Port> Looped<'a, P> {
-    /// `port` receives what it sends.
+    /// Creates the loop; `port` receives what it sends.
     #[must_use]
     pub fn new(port: &'a mut P) -> Self {
         Self { port, mac: Mac([2, 0, 0, 0, 0, 2]) }
@@ -44,10 +44,10 @@ impl<P: Port> Port for Looped<'_, P> {
     }
 }
 
-/// Measures the floor at the rate of `load` on a port that receives what it sends, for `seconds`.
+/// Measures the floor for `seconds` at the rate of `load`, on a port that receives what it sends.
 ///
 /// # Errors
-/// When the load cannot be set up.
+/// If the load cannot be set up.
 pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
     load: &Load,
     seconds: f64,
@@ -61,7 +61,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
         duration_s: seconds,
         drain_s: seconds,
         cores: 1,
-        verify: false, // what comes back is no worker's answer
+        verify: false, // returning frames are not a worker's answers
         replay: None,  // a trace at its mean rate
         rate_pps: load.rate_pps / f64::from(load.cores),
         ..load.clone()
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use wedjat::io::memory::{self, FramePool};
 
-    /// A wire whose two ends are one port: it receives what it sends.
+    /// A wire with both ends in one port: it receives what it sends.
     struct Loop(memory::RingPort, memory::RingPort);
 
     impl Port for Loop {
@@ -100,7 +100,7 @@ mod tests {
         let (left, right) = memory::pair(128, &pool);
         let load = Load::new(1e5, "fixed(50us)".parse().unwrap());
         let mut ticks = 0;
-        // Each look at the clock takes 100 ns.
+        // Each clock reading takes 100 ns.
         let clock = || {
             ticks += 100;
             ticks

@@ -1,13 +1,13 @@
-//! The scanner under the small languages of the command line: service times, arrivals, rates.
+//! Scanner for the small languages of the command line: service times, arrivals, rates.
 //!
-//! Its errors show the text with a caret under the place, and what may stand there.
+//! Its errors show the text with a caret below the place, and the allowed input.
 
 use std::fmt;
 
 /// Units of time, longest name first, with their length in nanoseconds.
 const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
 
-/// Why a text could not be read.
+/// Syntax error in a text of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarError {
     subject: &'static str,
@@ -27,7 +27,7 @@ impl fmt::Display for GrammarError {
 
 impl std::error::Error for GrammarError {}
 
-/// A position in a text of the command line.
+/// Position in a text of the command line.
 pub(crate) struct Scanner<'a> {
     subject: &'static str,
     text: &'a str,
@@ -35,25 +35,25 @@ pub(crate) struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Starts at the front of `text`, which is called `subject` in errors.
+    /// Starts at the beginning of `text`; errors call it `subject`.
     pub(crate) fn new(subject: &'static str, text: &'a str) -> Self {
         Self { subject, text, at: 0 }
     }
 
-    /// The place of the next token, for [`Scanner::error_at`].
+    /// Returns the place of the next token, for [`Scanner::error_at`].
     pub(crate) fn place(&mut self) -> usize {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();
         self.at
     }
 
-    /// An error about the token at `at`.
+    /// Returns an error about the token at `at`.
     pub(crate) fn error_at(&self, at: usize, problem: impl Into<String>) -> GrammarError {
         let (subject, text) = (self.subject, self.text.to_owned());
         GrammarError { subject, text, at, problem: problem.into() }
     }
 
-    /// Takes `symbol` when it comes next.
+    /// Consumes `symbol` if it comes next.
     pub(crate) fn accept(&mut self, symbol: char) -> bool {
         let at = self.place();
         let found = self.text[at..].starts_with(symbol);
@@ -63,7 +63,7 @@ impl<'a> Scanner<'a> {
         found
     }
 
-    /// Takes `symbol`, or fails.
+    /// Consumes `symbol`, or fails.
     pub(crate) fn expect(&mut self, symbol: char) -> Result<(), GrammarError> {
         if self.accept(symbol) {
             return Ok(());
@@ -71,16 +71,17 @@ impl<'a> Scanner<'a> {
         Err(self.error_at(self.at, format!("expected `{symbol}` here")))
     }
 
-    /// Nothing may follow.
+    /// Fails unless the text ends here.
     pub(crate) fn end(&mut self) -> Result<(), GrammarError> {
         let at = self.place();
         if at == self.text.len() {
             return Ok(());
         }
-        Err(self.error_at(at, "nothing more was expected here"))
+        Err(self.error_at(at, "unexpected text here"))
     }
 
-    /// Takes a word of letters, digits and dashes that starts with a letter; empty when none comes next.
+    /// Consumes a word of letters, digits and dashes that starts with a letter. Returns an empty text if none
+    /// comes next.
     pub(crate) fn word(&mut self) -> &'a str {
         let at = self.place();
         let rest = &self.text[at..];
@@ -93,7 +94,7 @@ impl<'a> Scanner<'a> {
         &rest[..len]
     }
 
-    /// Takes a decimal number.
+    /// Consumes a decimal number.
     pub(crate) fn number(&mut self) -> Result<f64, GrammarError> {
         let at = self.place();
         let rest = &self.text[at..];
@@ -105,7 +106,7 @@ impl<'a> Scanner<'a> {
         Ok(value)
     }
 
-    /// Takes a time with its unit, in nanoseconds.
+    /// Consumes a time with its unit; returns nanoseconds.
     pub(crate) fn time_ns(&mut self) -> Result<f64, GrammarError> {
         let at = self.place();
         let value = self
@@ -119,7 +120,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes a list of `N` times in parentheses.
+    /// Consumes a list of `N` times in parentheses.
     pub(crate) fn times_ns<const N: usize>(&mut self) -> Result<[f64; N], GrammarError> {
         let mut times = [0.0; N];
         self.expect('(')?;
@@ -134,14 +135,14 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// A time of the grammar, printed in the largest unit that keeps it a short number.
+/// A time, printed in the largest unit that gives a short number.
 pub(crate) struct Time(pub(crate) f64);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, scale) in UNITS.iter().rev() {
             let value = self.0 / scale;
-            // Only a unit in which the number reads back as the same time may be used.
+            // A unit qualifies only if the printed number reads back as the same time.
             if value >= 1.0 && (value * scale).to_bits() == self.0.to_bits() {
                 return write!(f, "{value}{name}");
             }
@@ -150,10 +151,10 @@ impl fmt::Display for Time {
     }
 }
 
-/// Reads a time such as `10s` or `500us`, in nanoseconds.
+/// Parses a time such as `10s` or `500us`; returns nanoseconds.
 ///
 /// # Errors
-/// What is wrong, where, and what is allowed.
+/// The fault, its place, and the allowed input.
 pub fn parse_time_ns(text: &str) -> Result<f64, GrammarError> {
     let mut scanner = Scanner::new("time", text);
     let time_ns = scanner.time_ns()?;

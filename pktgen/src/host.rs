@@ -1,9 +1,9 @@
-//! The generator as a host on its network: it answers for its address, finds its next hop's, and tells the answers to its tasks
-//! from everything else.
+//! The generator as a host on its network: answers for its address, resolves its next hop, and separates
+//! answers to its tasks from other packets.
 
 use wedjat::io::Buf;
 use wedjat::reason::DropReason;
-use wedjat::wire::checksum::Sum;
+use wedjat::wire::checksum::PartialChecksum;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Code, Extension, Header, NO_MEMBER};
 use wedjat::wire::udp::{self, Datagram};
@@ -12,19 +12,19 @@ use wedjat::wire::{ipv4, ipv6};
 use crate::address::Addresses;
 use crate::neighbour::{self, Message};
 
-/// Offset of the UDP header behind an IPv4 header without options.
+/// Offset of the UDP header after an IPv4 header without options.
 const UDP: usize = ether::LEN + ipv4::LEN;
-/// Bytes of an answer's headers, the task's with its extension.
+/// Bytes of an answer's headers, including the task header with its extension.
 const HEAD: usize = udp::PAYLOAD + TASK;
-/// The same over IPv6.
+/// Offset of the UDP header after an IPv6 header.
 const UDP_V6: usize = ether::LEN + ipv6::LEN;
 const HEAD_V6: usize = udp::PAYLOAD_V6 + TASK;
 /// Bytes of the task header with its extension.
 const TASK: usize = task::LEN + task::EXTENSION_LEN;
-/// The shortest datagram of an answer with an extension.
+/// Shortest datagram of an answer with an extension.
 const UDP_LEN_MIN: usize = udp::LEN + TASK;
 
-/// An end point: one address on one wire.
+/// A host: one address on one wire.
 #[derive(Clone, Debug)]
 pub struct Host {
     mac: Mac,
@@ -32,48 +32,48 @@ pub struct Host {
     next_hop_mac: Option<Mac>,
 }
 
-/// What a frame meant.
+/// Meaning of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum FrameKind {
     /// An answer to a task.
     Answer(Answer),
-    /// A question for our MAC address: the buffer now holds the answer, to be sent.
+    /// A question for our MAC address. The buffer now holds the answer to send.
     NeighbourAnswer,
     /// The next hop's MAC address.
     NextHop(Mac),
-    /// Nothing for us.
+    /// Not for this host.
     Nothing(DropReason),
 }
 
 /// An answer to a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Application id and full sequence number, when the answer carries the extension.
+    /// Application id and full sequence number, if the answer has the extension.
     pub id: Option<(u32, u32)>,
     /// Low 16 bits of the sequence number.
     pub seq: u16,
-    /// The scheduler gave the task back undone.
+    /// True if the scheduler returned the task undone.
     pub refused: bool,
-    /// Where in the frame what stands behind the task header begins.
+    /// Offset in the frame of the bytes after the task header.
     pub body: u16,
-    /// Where it ends.
+    /// Offset of their end.
     pub end: u16,
 }
 
 impl Host {
-    /// A host whose packets all go to the next hop among `addresses`.
+    /// Creates a host that sends all packets to the next hop in `addresses`.
     #[must_use]
     pub fn new(mac: Mac, addresses: Addresses, next_hop_mac: Option<Mac>) -> Self {
         Self { mac, addresses, next_hop_mac }
     }
 
-    /// Where packets go, once known.
+    /// Returns the next hop's MAC address, once resolved.
     #[must_use]
     pub fn next_hop_mac(&self) -> Option<Mac> {
         self.next_hop_mac
     }
 
-    /// Writes the question for the next hop's MAC address. False when the buffer has no room for it.
+    /// Writes the question for the next hop's MAC address. Returns false if the buffer is too small.
     #[must_use]
     pub fn ask<B: Buf>(&self, buf: &mut B) -> bool {
         let fits = buf.resize(neighbour::question_len(&self.addresses));
@@ -83,24 +83,24 @@ impl Host {
         fits
     }
 
-    /// Takes a frame in. `verified`: the device has checked its checksums.
+    /// Processes a frame. `verified`: the device has checked its checksums.
     #[inline]
-    pub fn hear<B: Buf>(&mut self, buf: &mut B, verified: bool) -> Heard {
+    pub fn receive<B: Buf>(&mut self, buf: &mut B, verified: bool) -> FrameKind {
         let frame = buf.bytes();
         if frame.len() < ether::LEN {
-            return Heard::Nothing(DropReason::Runt);
+            return FrameKind::Nothing(DropReason::Runt);
         }
         if Message::is_one(frame) {
-            return self.hear_neighbour(buf);
+            return self.receive_neighbour(buf);
         }
-        match self.hear_task(frame, verified) {
-            Ok(answer) => Heard::Answer(answer),
-            Err(reason) => Heard::Nothing(reason),
+        match self.receive_task(frame, verified) {
+            Ok(answer) => FrameKind::Answer(answer),
+            Err(reason) => FrameKind::Nothing(reason),
         }
     }
 
-    /// The answer that this frame is, where that shows at fixed offsets and there is nothing to object to: nearly
-    /// all are so. [`Host::hear`] says of each of them the same, and of the others what they are.
+    /// Parses the common form of an answer at fixed offsets. Accepts only answers that [`Host::receive`]
+    /// accepts with the same result; `receive` handles all other frames.
     #[inline(always)]
     #[must_use]
     pub fn plain_answer(&self, frame: &[u8], verified: bool) -> Option<Answer> {
@@ -111,7 +111,7 @@ impl Host {
     }
 
     #[inline]
-    fn hear_task(&self, frame: &[u8], verified: bool) -> Result<Answer, DropReason> {
+    fn receive_task(&self, frame: &[u8], verified: bool) -> Result<Answer, DropReason> {
         match (ether::ether_type(frame), self.addresses) {
             (ether::IPV4, Addresses::V4(ends)) => {
                 answer_of(frame, &udp::parse(frame, verified)?, ends.own)
@@ -125,25 +125,25 @@ impl Host {
 
     #[cold]
     #[inline(never)]
-    fn hear_neighbour<B: Buf>(&mut self, buf: &mut B) -> Heard {
+    fn receive_neighbour<B: Buf>(&mut self, buf: &mut B) -> FrameKind {
         let message = match Message::read(buf.bytes()) {
             Ok(message) => message,
-            Err(reason) => return Heard::Nothing(reason),
+            Err(reason) => return FrameKind::Nothing(reason),
         };
         if message.asks_for() == Some(self.addresses.own()) && message.answer(self.mac, buf) {
-            return Heard::NeighbourAnswer;
+            return FrameKind::NeighbourAnswer;
         }
-        match message.tells() {
+        match message.answer_of() {
             Some((address, mac)) if address == self.addresses.next_hop() => {
                 self.next_hop_mac = Some(mac);
-                Heard::NextHop(mac)
+                FrameKind::NextHop(mac)
             }
-            _ => Heard::Nothing(message.reason()),
+            _ => FrameKind::Nothing(message.reason()),
         }
     }
 }
 
-/// The answer in a datagram, if it is for the host with this address.
+/// Parses the answer in a datagram, if it is addressed to this host.
 #[inline]
 fn answer_of<A: PartialEq>(
     frame: &[u8],
@@ -158,7 +158,7 @@ fn answer_of<A: PartialEq>(
     let refused = match header.code {
         Code::TaskDone | Code::TaskDoneIdle => header.src == NO_MEMBER,
         Code::TaskRefused => true,
-        // Our own packet back.
+        // Our own task, returned.
         Code::NewTask => true,
         _ => return Err(DropReason::TaskRole),
     };
@@ -176,7 +176,7 @@ fn plain_answer_v4(own: u32, frame: &[u8], verified: bool) -> Option<Answer> {
     let total_len = usize::from(u16::from_be_bytes(at(head, ether::LEN + 2)));
     let udp_len = usize::from(u16::from_be_bytes(at(head, UDP + 4)));
     let plain = (at(head, 12) == [0x08, 0x00, ipv4::NO_OPTIONS])
-        & (u16::from_be_bytes(at(head, ether::LEN + 6)) & 0x3FFF == 0) // no fragment
+        & (u16::from_be_bytes(at(head, ether::LEN + 6)) & 0x3FFF == 0) // not a fragment
         & (head[ether::LEN + 9] == ipv4::UDP)
         & (u32::from_be_bytes(at(head, ether::LEN + 16)) == own)
         & is_done(head, udp::PAYLOAD)
@@ -187,7 +187,7 @@ fn plain_answer_v4(own: u32, frame: &[u8], verified: bool) -> Option<Answer> {
     is_plain.then(|| done(head, udp::PAYLOAD, (UDP + udp_len) as u16))
 }
 
-/// Apart, so that those over IPv4 are recognised as if there were no others.
+/// A separate function, so that IPv4 answers cost no additional instructions.
 #[inline(never)]
 fn plain_answer_v6(own: u128, frame: &[u8], verified: bool) -> Option<Answer> {
     let head = frame.first_chunk::<HEAD_V6>()?;
@@ -206,7 +206,7 @@ fn plain_answer_v6(own: u128, frame: &[u8], verified: bool) -> Option<Answer> {
     is_plain.then(|| done(head, udp::PAYLOAD_V6, (UDP_V6 + udp_len) as u16))
 }
 
-/// At `payload` a worker says that a task with an extension is done.
+/// Returns true if a worker reports a completed task with an extension at `payload`.
 #[inline(always)]
 fn is_done<const LEN: usize>(head: &[u8; LEN], payload: usize) -> bool {
     const DONE: u8 = task::EXTENSION_BIT | Code::TaskDone as u8;
@@ -214,7 +214,7 @@ fn is_done<const LEN: usize>(head: &[u8; LEN], payload: usize) -> bool {
     (head[payload] | 1 == DONE | 1) & (u16::from_be_bytes(at(head, payload + 3)) != NO_MEMBER)
 }
 
-/// What it says there, in a datagram that ends at `end`.
+/// Parses that report, in a datagram that ends at `end`.
 #[inline(always)]
 fn done<const LEN: usize>(head: &[u8; LEN], payload: usize, end: u16) -> Answer {
     let number = |offset| u32::from_be_bytes(at(head, payload + offset));
@@ -227,7 +227,7 @@ fn done<const LEN: usize>(head: &[u8; LEN], payload: usize, end: u16) -> Answer 
     }
 }
 
-/// The bytes at a place in the head.
+/// Returns the bytes at an offset in the headers.
 #[inline(always)]
 fn at<const N: usize, const LEN: usize>(head: &[u8; LEN], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
@@ -235,24 +235,26 @@ fn at<const N: usize, const LEN: usize>(head: &[u8; LEN], at: usize) -> [u8; N] 
     bytes
 }
 
-/// Both checksums are right; a UDP checksum of 0 is none.
+/// Checks both checksums; a UDP checksum of 0 means none.
 #[inline(always)]
 fn checksums_are_valid(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool {
     let word = |offset| u64::from_le_bytes(at(head, ether::LEN + offset));
     let addresses = word(12);
     let rest = u64::from(u32::from_le_bytes(at(head, ether::LEN + 8)));
-    let ip = Sum::default().words([word(0), rest, addresses]);
+    let ip = PartialChecksum::default().words([word(0), rest, addresses]);
     let none = at(head, UDP + 6) == [0, 0];
-    let pseudo =
-        Sum::default().words([addresses]).number(u16::from(ipv4::UDP)).number(udp_len as u16);
+    let pseudo = PartialChecksum::default()
+        .words([addresses])
+        .number(u16::from(ipv4::UDP))
+        .number(udp_len as u16);
     ip.is_valid() && (none || pseudo.range(frame, UDP, UDP + udp_len).is_valid())
 }
 
-/// The UDP checksum is right, over both addresses, the protocol and the length as well.
+/// Checks the UDP checksum, which also covers both addresses, the protocol and the length.
 #[inline(always)]
 fn checksum_v6_is_valid(head: &[u8; HEAD_V6], frame: &[u8], udp_len: usize) -> bool {
     let word = |offset| u64::from_le_bytes(at(head, ether::LEN + offset));
-    let addresses = Sum::default().words([word(8), word(16), word(24), word(32)]);
+    let addresses = PartialChecksum::default().words([word(8), word(16), word(24), word(32)]);
     let pseudo = addresses.number(u16::from(ipv6::UDP)).number(udp_len as u16);
     pseudo.range(frame, UDP_V6, UDP_V6 + udp_len).is_valid()
 }
@@ -260,7 +262,7 @@ fn checksum_v6_is_valid(head: &[u8; HEAD_V6], frame: &[u8], udp_len: usize) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::{AnyFlow, Ends};
+    use crate::address::{AnyFlow, Endpoints};
     use proptest::prelude::*;
     use wedjat::io::memory::FramePool;
     use wedjat::wire::arp;
@@ -271,24 +273,24 @@ mod tests {
     const US: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const LEAF: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const V4: Addresses =
-        Addresses::V4(Ends { own: 0x0A00_0102, dst: 0x0A00_0101, next_hop: 0x0A00_0101 });
+        Addresses::V4(Endpoints { own: 0x0A00_0102, dst: 0x0A00_0101, next_hop: 0x0A00_0101 });
     const V6: Addresses = {
         const LEAF: u128 = 0xFD00 << 112 | 1;
-        Addresses::V6(Ends { own: LEAF + 1, dst: LEAF, next_hop: LEAF })
+        Addresses::V6(Endpoints { own: LEAF + 1, dst: LEAF, next_hop: LEAF })
     };
 
     fn host(addresses: Addresses) -> Host {
         Host::new(US, addresses, None)
     }
 
-    fn hear(host: &mut Host, frame: &[u8], verified: bool) -> Heard {
+    fn hear(host: &mut Host, frame: &[u8], verified: bool) -> FrameKind {
         let pool = FramePool::new(1, 256);
-        host.hear(&mut pool.frame(frame).unwrap(), verified)
+        host.receive(&mut pool.frame(frame).unwrap(), verified)
     }
 
-    /// A flow from the leaf to a host of such an address.
+    /// Returns a flow from the leaf to a host with such an address.
     fn flow(addresses: Addresses) -> AnyFlow {
-        fn of<A>(Ends { own, dst, .. }: Ends<A>) -> Flow<A> {
+        fn of<A>(Endpoints { own, dst, .. }: Endpoints<A>) -> Flow<A> {
             let (src_mac, dst_mac) = (LEAF, US);
             Flow { src_mac, dst_mac, src: dst, dst: own, src_port: 1234, dst_port: 40_000 }
         }
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_refusals_are_told_apart() {
+    fn answers_and_refusals_are_distinguished() {
         for (to, body) in [(V4, 69), (V6, 89)] {
             let end = body;
             for (code, src, refused) in [
@@ -325,45 +327,45 @@ mod tests {
                 (Code::NewTask, 0, true),
             ] {
                 let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused, body, end };
-                let heard = hear(&mut host(to), &reply(code, src, to), false);
-                assert_eq!(heard, Heard::Answer(answer), "{code:?} from {src}");
+                let kind = hear(&mut host(to), &reply(code, src, to), false);
+                assert_eq!(kind, FrameKind::Answer(answer), "{code:?} from {src}");
             }
         }
     }
 
-    /// What a leaf was to believe is nothing to a client: it skips it.
+    /// Sequence and tag of a reply are for the leaf; a client skips them.
     #[test]
     fn sequence_and_tag_of_an_answer_are_skipped() {
         let mut frame = reply_of(Code::TaskDone, 4, V4, auth::LEN + 3);
         frame[udp::PAYLOAD] |= task::AUTHENTICATION_BIT;
         frame[udp::PAYLOAD + 27..].fill(0xEE);
         frame[UDP + 6..UDP + 8].fill(0); // no checksum
-        assert_eq!(host(V4).plain_answer(&frame, false), None, "it is none of the many");
+        assert_eq!(host(V4).plain_answer(&frame, false), None, "not a plain answer");
         let (body, end) = (85, 88);
         let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused: false, body, end };
-        assert_eq!(hear(&mut host(V4), &frame, false), Heard::Answer(answer));
+        assert_eq!(hear(&mut host(V4), &frame, false), FrameKind::Answer(answer));
     }
 
     #[test]
-    fn what_is_not_for_us_has_its_reason() {
+    fn foreign_frame_has_its_reason() {
         let other = |addresses| match addresses {
-            Addresses::V4(ends) => Addresses::V4(Ends { own: 7, ..ends }),
-            Addresses::V6(ends) => Addresses::V6(Ends { own: 7, ..ends }),
+            Addresses::V4(ends) => Addresses::V4(Endpoints { own: 7, ..ends }),
+            Addresses::V6(ends) => Addresses::V6(Endpoints { own: 7, ..ends }),
         };
         for (us, them) in [(V4, V6), (V6, V4)] {
             let hear = |frame: &[u8]| hear(&mut host(us), frame, false);
             let to_another = reply(Code::TaskDone, 4, other(us));
-            assert_eq!(hear(&to_another), Heard::Nothing(DropReason::OtherAddress));
+            assert_eq!(hear(&to_another), FrameKind::Nothing(DropReason::OtherAddress));
             let no_answer = reply(Code::KeepAlive, 4, us);
-            assert_eq!(hear(&no_answer), Heard::Nothing(DropReason::TaskRole));
+            assert_eq!(hear(&no_answer), FrameKind::Nothing(DropReason::TaskRole));
             let mut damaged = reply(Code::TaskDone, 4, us);
             let at = damaged.len() - 19;
             damaged[at] ^= 1;
-            assert_eq!(hear(&damaged), Heard::Nothing(DropReason::UdpChecksum));
+            assert_eq!(hear(&damaged), FrameKind::Nothing(DropReason::UdpChecksum));
             let of_the_other_family = reply(Code::TaskDone, 4, them);
-            assert_eq!(hear(&of_the_other_family), Heard::Nothing(DropReason::EtherType));
-            assert_eq!(hear(&[0; 60]), Heard::Nothing(DropReason::EtherType));
-            assert_eq!(hear(&[0; 3]), Heard::Nothing(DropReason::Runt));
+            assert_eq!(hear(&of_the_other_family), FrameKind::Nothing(DropReason::EtherType));
+            assert_eq!(hear(&[0; 60]), FrameKind::Nothing(DropReason::EtherType));
+            assert_eq!(hear(&[0; 3]), FrameKind::Nothing(DropReason::Runt));
         }
     }
 
@@ -386,12 +388,12 @@ mod tests {
             (ether::LEN + 6, &[6], DropReason::NotUdp),
             (ether::LEN + 6, &[ipv6::ICMP], DropReason::NotUdp),
         ] {
-            assert_eq!(with(at, bytes), Heard::Nothing(reason), "byte {at}");
+            assert_eq!(with(at, bytes), FrameKind::Nothing(reason), "byte {at}");
         }
         let mut asked = vec![0; ndp::FRAME_LEN];
         neighbour::ask(&V6, LEAF, &mut asked);
-        asked[21] = 64; // it has passed a router
-        assert_eq!(hear(&mut host(V6), &asked, false), Heard::Nothing(DropReason::NdMalformed));
+        asked[21] = 64; // forwarded by a router
+        assert_eq!(hear(&mut host(V6), &asked, false), FrameKind::Nothing(DropReason::NdMalformed));
     }
 
     #[test]
@@ -403,14 +405,16 @@ mod tests {
             assert!(host.ask(&mut buf));
             assert_eq!(Message::read(buf.bytes()).unwrap().asks_for(), Some(us.next_hop()));
             assert_eq!(neighbour::answer(&mut buf, LEAF, |ip| ip == us.next_hop()), Ok(()));
-            assert_eq!(host.hear(&mut buf, false), Heard::NextHop(LEAF));
+            assert_eq!(host.receive(&mut buf, false), FrameKind::NextHop(LEAF));
             assert_eq!(host.next_hop_mac(), Some(LEAF));
 
             let asks_for = |own| match us {
                 Addresses::V4(ends) => {
-                    Addresses::V4(Ends { own: ends.dst, next_hop: own as u32, ..ends })
+                    Addresses::V4(Endpoints { own: ends.dst, next_hop: own as u32, ..ends })
                 }
-                Addresses::V6(ends) => Addresses::V6(Ends { own: ends.dst, next_hop: own, ..ends }),
+                Addresses::V6(ends) => {
+                    Addresses::V6(Endpoints { own: ends.dst, next_hop: own, ..ends })
+                }
             };
             let own = match us {
                 Addresses::V4(ends) => u128::from(ends.own),
@@ -418,21 +422,21 @@ mod tests {
             };
             let leaf = Host::new(LEAF, asks_for(own), None);
             assert!(leaf.ask(&mut buf));
-            assert_eq!(host.hear(&mut buf, false), Heard::NeighbourAnswer);
+            assert_eq!(host.receive(&mut buf, false), FrameKind::NeighbourAnswer);
             assert_eq!((ether::src(buf.bytes()), ether::dst(buf.bytes())), (US, LEAF));
-            let told = Message::read(buf.bytes()).unwrap().tells();
-            assert_eq!(told, Some((us.own(), US)));
+            let answer = Message::read(buf.bytes()).unwrap().answer_of();
+            assert_eq!(answer, Some((us.own(), US)));
 
             let leaf = Host::new(LEAF, asks_for(own + 75), None);
             assert!(leaf.ask(&mut buf));
-            assert_eq!(host.hear(&mut buf, false), Heard::Nothing(reason));
+            assert_eq!(host.receive(&mut buf, false), FrameKind::Nothing(reason));
         }
         assert!(!host(V6).ask(&mut FramePool::new(1, arp::FRAME_LEN).frame(&[]).unwrap()));
     }
 
     proptest! {
         #[test]
-        fn a_plain_answer_is_what_is_heard(
+        fn plain_answer_is_parsed(
             code in 0..32_u8, src in any::<u16>(), body in 0..40_usize, checksum in any::<bool>(), v6: bool,
             verified in any::<bool>(), changes in proptest::collection::vec((0..130_usize, any::<u8>()), 0..3),
         ) {
@@ -448,7 +452,7 @@ mod tests {
             });
             let plain = host(us).plain_answer(&frame, verified);
             if let Some(answer) = plain {
-                prop_assert_eq!(hear(&mut host(us), &frame, verified), Heard::Answer(answer));
+                prop_assert_eq!(hear(&mut host(us), &frame, verified), FrameKind::Answer(answer));
             }
             let done = matches!(code, Code::TaskDone | Code::TaskDoneIdle) && src != NO_MEMBER;
             prop_assert!(changed || plain.is_some() == done);

@@ -1,15 +1,15 @@
-//! Latency histograms that know of the tasks that never came back.
+//! Latency histograms that include unanswered tasks.
 //!
-//! *Response* is measured from the time a task was due, *service* from the time it was sent. A task
-//! without an answer took for ever: it counts as infinite in every percentile. Mean and maximum are of
-//! the answered ones. Windows and cores merge by adding histograms; percentiles are never averaged.
+//! *Response* is measured from the due time of a task, *service* from its send time. An unanswered task
+//! counts as infinite in every percentile. Mean and maximum cover answered tasks only. Windows and cores
+//! merge by adding histograms; percentiles are never averaged.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency told apart, an hour; longer ones count as this.
+/// Longest latency that is resolved, one hour; longer ones count as this.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
-/// Significant digits kept: a thousandth of the value.
+/// Significant digits: a resolution of 0.1%.
 const DIGITS: u8 = 3;
 
 /// Latencies of a set of tasks, in nanoseconds.
@@ -23,19 +23,19 @@ impl Default for Latency {
     fn default() -> Self {
         let mut finite = Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS)
             .expect("the bounds are constants that the histogram accepts");
-        finite.reset(); // touches its pages, so that recording never waits for one
+        finite.reset(); // touches all pages, so that recording causes no page fault
         Self { finite, infinite: 0 }
     }
 }
 
 impl Latency {
-    /// A task took so long.
+    /// Records an answered task.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.finite.saturating_record(ns);
     }
 
-    /// `tasks` tasks were never answered.
+    /// Records `tasks` unanswered tasks.
     pub fn record_infinite(&mut self, tasks: u64) {
         self.infinite += tasks;
     }
@@ -46,14 +46,14 @@ impl Latency {
         self.infinite += other.infinite;
     }
 
-    /// Tasks recorded, unanswered ones included.
+    /// Returns the number of tasks, including unanswered ones.
     #[must_use]
     pub fn tasks(&self) -> u64 {
         self.finite.len() + self.infinite
     }
 
-    /// The latency in nanoseconds that `quantile` of the tasks did not exceed; infinite when too few were answered,
-    /// not a number when there are no tasks.
+    /// Returns the latency in nanoseconds at a quantile of the tasks. Infinite if too few were answered; NaN
+    /// without tasks.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> f64 {
         let tasks = self.tasks();
@@ -65,17 +65,17 @@ impl Latency {
         if rank > answered {
             return f64::INFINITY;
         }
-        // Half a rank back: the histogram rounds up, and must not be pushed to the next by rounding.
+        // Half a rank less: the histogram rounds up, and rounding must not select the next rank.
         self.finite.value_at_quantile((rank as f64 - 0.5) / answered as f64) as f64
     }
 
-    /// Mean of the answered tasks; not a number when there are none.
+    /// Returns the mean of the answered tasks; NaN if there are none.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
         if self.finite.is_empty() { f64::NAN } else { self.finite.mean() }
     }
 
-    /// The summary that reports show.
+    /// Returns the summary for reports.
     #[must_use]
     pub fn summary(&self) -> LatencySummary {
         let us = |quantile| Micros(self.quantile_ns(quantile) / 1e3);
@@ -92,7 +92,7 @@ impl Latency {
     }
 }
 
-/// Microseconds; null in JSON when infinite or unknown.
+/// Microseconds; null in JSON if infinite or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Micros(pub f64);
 
@@ -111,7 +111,7 @@ impl std::fmt::Display for Micros {
 
 impl Serialize for Micros {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Three decimals are nanoseconds, all that was measured.
+        // Three decimals are nanoseconds, the resolution of the measurement.
         let finite = self.0.is_finite().then(|| (self.0 * 1e3).round() / 1e3);
         finite.serialize(serializer)
     }
@@ -123,9 +123,9 @@ impl<'de> Deserialize<'de> for Micros {
     }
 }
 
-/// Percentiles over all tasks, mean and maximum over the answered ones, in microseconds.
+/// Percentiles over all tasks, mean and maximum over answered tasks, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)] // each is what its name says
+#[allow(missing_docs)] // fields are named after their meaning
 pub struct LatencySummary {
     pub p50: Micros,
     pub p90: Micros,
@@ -137,7 +137,7 @@ pub struct LatencySummary {
 }
 
 impl LatencySummary {
-    /// The figure under a key; not a number under any other.
+    /// Returns the figure with this key; NaN for an unknown key.
     #[must_use]
     pub fn named(&self, key: &str) -> Micros {
         match key {
@@ -153,8 +153,8 @@ impl LatencySummary {
     }
 }
 
-/// Half the width of the 95% confidence interval of a figure whose values in repeated windows these are
-/// (Student's t); infinite when a window's is, not a number for fewer than two windows.
+/// Returns half the width of the 95% confidence interval (Student's t) of a figure from its values in
+/// repeated windows. Infinite if one value is; NaN for fewer than two.
 #[must_use]
 pub fn ci95_half_width(values: &[f64]) -> f64 {
     /// Two-sided 95% quantiles of Student's t for 1 to 30 degrees of freedom.
@@ -189,8 +189,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_task_is_infinitely_late() {
-        // 985 answered, 15 lost: 98.5% came back, so p90 is finite and p99 is not.
+    fn lost_task_is_infinitely_late() {
+        // 985 answered, 15 lost: 98.5% came back, so p90 is finite and p99 is infinite.
         let latency = of(&[1000; 985], 15);
         assert_eq!(latency.quantile_ns(0.9), 1000.0);
         assert_eq!(latency.quantile_ns(0.985), 1000.0);
@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quantiles_are_those_of_the_sorted_tasks(
+        fn quantiles_equal_those_of_sorted_tasks(
             mut ns in proptest::collection::vec(1..1_000_000_u64, 1..300), infinite in 0..30_u64,
             quantile in 0.0..1.0_f64,
         ) {

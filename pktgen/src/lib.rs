@@ -1,4 +1,4 @@
-//! An open-loop load generator for microsecond tasks that says when not to believe it.
+//! Open-loop load generator for microsecond tasks that reports when its own results are invalid.
 #![forbid(unsafe_code)]
 
 pub mod address;

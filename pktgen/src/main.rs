@@ -11,9 +11,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The run was made and is not to be believed, or the objective was not met.
+/// Exit status of a run with an invalid result or a missed objective.
 const INVALID: u8 = 1;
-/// The run could not be made; clap's code for a wrong command line as well.
+/// Exit status of a run that could not start. Equals clap's status for a wrong command line.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {

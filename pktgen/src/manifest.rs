@@ -1,4 +1,4 @@
-//! Where a report's figures come from: enough to judge them, and to measure them again.
+//! Origin of a report's figures, sufficient to judge and to repeat the measurement.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,35 +17,36 @@ pub struct Manifest {
     pub revision: String,
     /// Compiler.
     pub rustc: String,
-    /// DPDK's release, when packets went through it.
+    /// DPDK release, if packets went through DPDK.
     pub dpdk: Option<String>,
     /// Processor model.
     pub cpu: String,
     /// Start of the run, RFC 3339, UTC.
     pub started: String,
-    /// The command line.
+    /// Command line.
     pub command: Vec<String>,
-    /// The seed that all others follow from.
+    /// User's seed, from which all others derive.
     pub seed: u64,
-    /// The seed of each stream.
+    /// Seed of each stream.
     pub seeds: Vec<StreamSeed>,
-    /// By which clock answers have their times, when packets went through DPDK.
+    /// Clock of the receive times, if packets went through DPDK.
     pub timestamps: Option<Timestamps>,
-    /// The load offered.
+    /// Offered load.
     pub config: Config,
 }
 
-/// The name of the kernel's clock, see [`Timestamps::receive`].
+/// Name of the kernel's clock in [`Timestamps::receive`].
 pub const KERNEL: &str = "kernel";
 
-/// By which clock answers have their times.
+/// Clock of the receive times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timestamps {
-    /// `device`: when it received them; `kernel`: when the kernel did; `software`: when the poll began that saw them.
+    /// `device`: received by the device; `kernel`: received by the kernel; `software`: start of the poll that
+    /// received them.
     pub receive: &'static str,
-    /// Why they are neither the device's nor the kernel's.
+    /// Reason why neither the device's nor the kernel's clock was used.
     pub reason: Option<String>,
-    /// What these were.
+    /// Statistics of the timestamps.
     #[serde(flatten)]
     pub stats: Option<StampStats>,
 }
@@ -74,26 +75,26 @@ impl std::fmt::Display for Timestamps {
         let percent = stats.share() * 1e2;
         write!(
             f,
-            ", off by {uncertainty_ns:.0} ns at most; {stamped} answers ({percent:.1}%), {unstamped} more without one; the \
-             polls that saw them began {:.1} us later on average",
+            ", uncertainty at most {uncertainty_ns:.0} ns; {stamped} answers ({percent:.1}%) have a timestamp, {unstamped} do \
+             not; the poll after a timestamp began {:.1} us later on average",
             mean_wait_ns / 1e3
         )?;
         match stats.clock_steps {
             0 => Ok(()),
             steps => write!(
                 f,
-                "; the time of day was set {steps} times: stamps of 0.1 s after each were not used"
+                "; the system clock was set {steps} times: timestamps within 0.1 s after each step were ignored"
             ),
         }
     }
 }
 
-/// The load as it was understood.
+/// Load as the generator parsed it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Config {
-    /// Tasks a second.
+    /// Tasks per second.
     pub rate_pps: f64,
-    /// The trace that was replayed, if one was.
+    /// Replayed trace, if any.
     pub replay: Option<replay::Config>,
     /// Arrival process.
     pub arrivals: String,
@@ -101,24 +102,24 @@ pub struct Config {
     pub service: String,
     /// Mean service time.
     pub service_mean_us: f64,
-    /// Seconds of warm-up.
+    /// Warm-up in seconds.
     pub warmup_s: f64,
-    /// Seconds measured.
+    /// Measured seconds.
     pub duration_s: f64,
-    /// Seconds of drain at most.
+    /// Longest drain in seconds.
     pub drain_s: f64,
     /// Windows of the measured time.
     pub windows: usize,
-    /// Which slices count as calm, and the percentile that was asked for.
+    /// Rule for undisturbed slices, and requested percentile.
     pub slices: Rule,
-    /// Cores that sent.
+    /// Number of sending cores.
     pub cores: u32,
-    /// The device, when there was one.
+    /// Device, if any.
     pub device: Option<String>,
 }
 
 impl Manifest {
-    /// The manifest of a run of `load` that starts at `started`.
+    /// Creates the manifest of a run of `load` that starts at `started`.
     #[must_use]
     pub fn new(load: &Load, started: SystemTime) -> Self {
         let seeds = load.seeds().into_iter().flat_map(|core| [core.arrivals, core.service]);
@@ -162,7 +163,7 @@ fn cpu_model() -> String {
         .map_or_else(|| "unknown".to_owned(), |(_, model)| model.trim().to_owned())
 }
 
-/// A time since 1970 as RFC 3339 writes it, in UTC.
+/// Formats a time since 1970 by RFC 3339, in UTC.
 fn rfc3339(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let (year, month, day) = civil(seconds / 86_400);
@@ -170,7 +171,7 @@ fn rfc3339(since_epoch: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day since 1970, counted in 400-year cycles of years that begin in March.
+/// Returns year, month and day of a day since 1970. Counts in 400-year cycles of years that begin in March.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468; // since 0000-03-01
     let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);

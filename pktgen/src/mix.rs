@@ -1,48 +1,48 @@
-//! Mixes of task types that are known by name, and the workload that their tasks are meant for.
+//! Named mixes of task types, and the workload of their tasks.
 //!
 //! | name | types, class 1 first |
 //! |---|---|
 //! | `rocksdb-90-10` | 90% GET (40 us), 10% SCAN (650 us) |
 //! | `rocksdb-50-50` | 50% GET (40 us), 50% SCAN (650 us) |
 //! | `tpcc` | 44% payment (21.6 us), 4% order-status (22.68 us), 44% new-order (71.28 us), 4% delivery (332.64 us), 4% stock-level (378 us) |
-//! | `echo` | the task comes back as it is |
+//! | `echo` | the task comes back unchanged |
 //!
-//! The RocksDB mixes and the times of TPC-C are those of Horus (section 4.1); its names of TPC-C's transactions are
-//! those of the profile that it scales. A worker that runs RocksDB takes what its machine takes; the times here
-//! are Horus's medians, for emulated workers, the simulator, and rates in per cent.
+//! The RocksDB mixes and TPC-C's times are from Horus (section 4.1). Its names of TPC-C's transactions are
+//! those of the profile that it scales. A real RocksDB worker takes as long as its machine needs. The times
+//! here are Horus's medians, for emulated workers, the simulator, and rates in per cent.
 
-/// What a worker does with a task.
+/// Work that a worker does for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// Is busy for the time asked for.
+    /// Busy for the requested time.
     Spin,
-    /// Is busy for the time of the transaction asked for.
+    /// Busy for the time of the requested transaction.
     Tpcc,
     /// Reads objects from a database.
     RocksDb,
-    /// Sends back what came.
+    /// Sends the task back.
     Echo,
 }
 
-/// A type of task in a mix.
+/// Task type of a mix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TaskType {
-    /// Its name in reports.
+    /// Name in reports.
     pub name: &'static str,
-    /// Its share of the tasks.
+    /// Fraction of the tasks.
     pub weight: f64,
-    /// Its service time.
+    /// Service time.
     pub service_ns: f64,
 }
 
-/// A mix with a name; a type's class is its place, counted from 1.
+/// Named mix. A type's class is its index, from 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
-    /// What users call it.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Whom its tasks are for.
+    /// Workload of its tasks.
     pub workload: Workload,
-    /// The types of its tasks.
+    /// Types of its tasks.
     pub types: &'static [TaskType],
 }
 
@@ -50,7 +50,7 @@ const fn of(name: &'static str, weight: f64, service_ns: f64) -> TaskType {
     TaskType { name, weight, service_ns }
 }
 
-/// TPC-C's transactions: class, name and time of each are the same here and in a worker that spins them.
+/// TPC-C's transactions. A worker that spins them uses the same classes, names and times.
 pub const TPCC: [TaskType; 5] = [
     of("payment", 0.44, 21_600.0),
     of("order-status", 0.04, 22_680.0),
@@ -79,7 +79,7 @@ pub const MIXES: [Mix; 4] = [
 ];
 
 impl Mix {
-    /// The mix that users call `name`.
+    /// Returns the mix called `name`.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         MIXES.iter().find(|mix| mix.name == name)
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn tpcc_is_that_of_horus() {
+    fn tpcc_mix_equals_that_of_horus() {
         // Section 4.1: dispersion ratios of 1, 1.05, 3.3, 15.4 and 17.5.
         let ratios = [1.0, 1.05, 3.3, 15.4, 17.5];
         for (kind, ratio) in TPCC.iter().zip(ratios) {

@@ -1,5 +1,5 @@
-//! What hosts on one wire say of their addresses, by ARP (IPv4) or neighbour discovery (IPv6), as generator, reflector and emulated
-//! rack speak it.
+//! Neighbour messages of hosts on one wire: ARP (IPv4) and neighbour discovery (IPv6), for generator,
+//! reflector and emulated rack.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,10 +11,10 @@ use wedjat::wire::{ipv6, ndp};
 
 use crate::address::Addresses;
 
-/// Offset of what is behind an IPv6 header.
+/// Offset of the payload of an IPv6 header.
 const BEHIND_IPV6: usize = ether::LEN + ipv6::LEN;
 
-/// A question for the owner of an address, or the word of who has one.
+/// A neighbour message: question or announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// ARP.
@@ -24,7 +24,8 @@ pub enum Message {
 }
 
 impl Message {
-    /// The frame, of at least an Ethernet header, is ARP or neighbour discovery. What it says may still be broken.
+    /// Returns true for ARP and neighbour discovery; the contents may still be malformed. The frame holds at
+    /// least an Ethernet header.
     #[inline]
     #[must_use]
     pub fn is_one(frame: &[u8]) -> bool {
@@ -38,10 +39,10 @@ impl Message {
         }
     }
 
-    /// Reads such a frame.
+    /// Parses such a frame.
     ///
     /// # Errors
-    /// Why it says nothing.
+    /// Reason why it is malformed.
     pub fn read(frame: &[u8]) -> Result<Self, DropReason> {
         match ether::ether_type(frame) {
             ether::IPV6 => ndp::Packet::parse(frame).map(Self::Nd),
@@ -49,7 +50,7 @@ impl Message {
         }
     }
 
-    /// The address whose owner it asks for.
+    /// Returns the address that the question asks for.
     #[must_use]
     pub fn asks_for(&self) -> Option<IpAddr> {
         match self {
@@ -63,9 +64,9 @@ impl Message {
         }
     }
 
-    /// Who has an address: an answer, or the word of whoever has it from now on.
+    /// Returns the address and its MAC address, of an answer or announcement.
     #[must_use]
-    pub fn tells(&self) -> Option<(IpAddr, Mac)> {
+    pub fn answer_of(&self) -> Option<(IpAddr, Mac)> {
         match self {
             Self::Arp(packet) => {
                 let is_told =
@@ -79,7 +80,7 @@ impl Message {
         }
     }
 
-    /// What it is to a host that neither owns the address nor wants to know.
+    /// Returns the drop reason for a host that neither owns the address nor asked for it.
     #[must_use]
     pub fn reason(&self) -> DropReason {
         match self {
@@ -88,14 +89,15 @@ impl Message {
         }
     }
 
-    /// Makes of the frame of this question its answer, by the host at `mac`. False when the buffer has no room for it.
+    /// Turns the frame of this question into its answer, from the host at `mac`. Returns false if the buffer
+    /// is too small.
     #[must_use]
     pub fn answer<B: Buf>(&self, mac: Mac, buf: &mut B) -> bool {
         let asker = ether::src(buf.bytes());
         match self {
             Self::Arp(packet) => packet.answer(mac).emit(buf.bytes_mut(), packet.sender_mac),
             Self::Nd(packet) => {
-                // Whoever is still to learn whether it may have its address asks in fewer bytes.
+                // A question of duplicate address detection is shorter than its answer.
                 if !buf.resize(ndp::FRAME_LEN) {
                     return false;
                 }
@@ -107,10 +109,10 @@ impl Message {
     }
 }
 
-/// Makes of a frame that asks for an address that is `ours` the answer by the host at `mac`.
+/// Turns a frame that asks for one of our addresses (`ours`) into the answer of the host at `mac`.
 ///
 /// # Errors
-/// Why there is nothing to answer.
+/// Reason why there is no answer.
 pub fn answer<B: Buf>(
     buf: &mut B,
     mac: Mac,
@@ -121,7 +123,7 @@ pub fn answer<B: Buf>(
     if is_answered { Ok(()) } else { Err(message.reason()) }
 }
 
-/// Bytes of the question for the next hop among these addresses.
+/// Returns the length of the question for the next hop among these addresses.
 #[must_use]
 pub fn question_len(addresses: &Addresses) -> usize {
     match addresses {
@@ -130,7 +132,8 @@ pub fn question_len(addresses: &Addresses) -> usize {
     }
 }
 
-/// Writes the question for the next hop's MAC address, by the host at `mac`, into a frame of [`question_len`] bytes.
+/// Writes the question for the next hop's MAC address, from the host at `mac`, into a frame of
+/// [`question_len`] bytes.
 pub fn ask(addresses: &Addresses, mac: Mac, frame: &mut [u8]) {
     match addresses {
         Addresses::V4(ends) => {
@@ -148,7 +151,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use wedjat::io::memory::FramePool;
-    use wedjat::wire::checksum::Sum;
+    use wedjat::wire::checksum::PartialChecksum;
 
     const ASKER: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const OWNER: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_answered_for_who_is_asked_for_alone() {
+    fn only_own_address_is_answered() {
         let pool = FramePool::new(4, 128);
         for (asked, asker) in [("10.0.1.1", "10.0.1.100"), ("fd00::1:2", "fd00::1:100")] {
             let addresses = addresses(asked, asker);
@@ -167,16 +170,20 @@ mod tests {
             let mut buf = pool.frame(&question).unwrap();
             assert!(Message::is_one(buf.bytes()));
             let question = Message::read(buf.bytes()).unwrap();
-            assert_eq!((question.asks_for(), question.tells()), (Some(addresses.dst()), None));
+            assert_eq!((question.asks_for(), question.answer_of()), (Some(addresses.dst()), None));
             assert_eq!(answer(&mut buf, OWNER, |_| false), Err(question.reason()));
             assert_eq!(answer(&mut buf, OWNER, |ip| ip == addresses.dst()), Ok(()));
             assert_eq!((ether::src(buf.bytes()), ether::dst(buf.bytes())), (OWNER, ASKER));
-            let told = Message::read(buf.bytes()).unwrap();
-            assert_eq!((told.asks_for(), told.tells()), (None, Some((addresses.dst(), OWNER))));
+            let reply = Message::read(buf.bytes()).unwrap();
+            assert_eq!(
+                (reply.asks_for(), reply.answer_of()),
+                (None, Some((addresses.dst(), OWNER)))
+            );
             assert_eq!(answer(&mut buf, OWNER, |_| true), Err(question.reason()), "an answer");
         }
     }
-    /// The question of a host that is still to learn whether it may have the address: without a source, and without its MAC address.
+    /// A question of duplicate address detection: without source address and without the sender's MAC
+    /// address.
     fn doubtful_question(target: u128) -> Vec<u8> {
         let mut frame = vec![0; ndp::FRAME_LEN];
         let (question, to) = ndp::Packet::question(ASKER, 0, target, None);
@@ -185,31 +192,32 @@ mod tests {
         let len = frame.len() - BEHIND_IPV6;
         frame[18..20].copy_from_slice(&(len as u16).to_be_bytes());
         frame[56..58].fill(0);
-        let sum: Sum = ipv6::pseudo_header(&frame[ether::LEN..], ipv6::ICMP, len as u16);
+        let sum: PartialChecksum =
+            ipv6::pseudo_header(&frame[ether::LEN..], ipv6::ICMP, len as u16);
         let checksum = sum.bytes(&frame[BEHIND_IPV6..]).checksum();
         frame[56..58].copy_from_slice(&checksum.to_be_bytes());
         frame
     }
 
     #[test]
-    fn whoever_asks_without_an_address_is_told_by_way_of_all_nodes() {
+    fn unspecified_source_is_answered_by_multicast() {
         let target = 0xFD00 << 112 | 1;
         let frame = doubtful_question(target);
         let mut buf = FramePool::new(1, 128).frame(&frame).unwrap();
         assert_eq!(answer(&mut buf, OWNER, |ip| ip == Ipv6Addr::from_bits(target)), Ok(()));
         assert_eq!(buf.bytes().len(), ndp::FRAME_LEN);
         assert_eq!(ether::dst(buf.bytes()), ipv6::group_mac(ipv6::ALL_NODES));
-        let told = Message::read(buf.bytes()).unwrap().tells();
-        assert_eq!(told, Some((Ipv6Addr::from_bits(target).into(), OWNER)));
-        // Where the answer does not fit, there is none.
+        let reply = Message::read(buf.bytes()).unwrap().answer_of();
+        assert_eq!(reply, Some((Ipv6Addr::from_bits(target).into(), OWNER)));
+        // No answer is made if it does not fit.
         let mut buf = FramePool::new(1, 80).frame(&frame).unwrap();
         assert_eq!(answer(&mut buf, OWNER, |_| true), Err(DropReason::NdOther));
     }
 
     #[test]
-    fn what_is_no_word_of_neighbours_is_none() {
+    fn other_messages_are_ignored() {
         let mut echo = doubtful_question(1 << 64);
-        echo[54] = 128; // a ping
+        echo[54] = 128; // an echo request
         assert!(!Message::is_one(&echo));
         assert!(!Message::is_one(&echo[..54]) && !Message::is_one(&echo[..14]));
         assert!(!Message::is_one(&[0; 60]));

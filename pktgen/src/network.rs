@@ -1,4 +1,4 @@
-//! The generator on DPDK: opens the device, finds the next hop, runs one generator on each core.
+//! Generator on DPDK: opens the device, resolves the next hop, runs one generator per core.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use wedjat::wire::ether::Mac;
 use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::exchange::Exchange;
-use wedjat_pktgen::host::{Heard, Host};
+use wedjat_pktgen::host::{FrameKind, Host};
 use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::{self, Manifest};
@@ -28,13 +28,13 @@ use crate::args::{NetworkArgs, ReflectArgs, Timestamps};
 use crate::command::Failure;
 use crate::progress::Progress;
 
-/// The virtual device that receives what it sends: where the floor is measured.
+/// Virtual device that receives what it sends, for measuring the floor.
 const FLOOR_DEVICE: &str = "net_ring_floor";
-/// The floor is measured for so long.
+/// Duration of the floor measurement.
 const FLOOR_S: f64 = 0.25;
-/// A question for the next hop is asked again after this.
+/// Interval of repeated questions for the next hop.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// The reflector looks at the clock and the signals once in so many polls.
+/// Polls between two checks of clock and signals by the reflector.
 const POLLS_BETWEEN_LOOKS: u32 = 4096;
 
 /// An open device with the scheduler behind it.
@@ -49,18 +49,17 @@ pub struct Network {
     state: Option<PathBuf>,
     runs: u32,
     stop: Arc<AtomicBool>,
-    /// Where packets have the time at which they were received, or why that is not told.
+    /// Field and clock of receive timestamps, or the reason why there are none.
     stamps: Result<Stamping, String>,
 }
 
 impl Network {
-    /// Opens the device and finds the next hop.
+    /// Opens the device and resolves the next hop.
     pub fn open(args: &NetworkArgs) -> Result<Self, Failure> {
         let addresses = args.addresses()?;
         let cores = args.core_count();
         if args.no_ext && cores > 1 {
-            return Err("--no-ext needs a single core: answers to several are told apart by the \
-                        header extension"
+            return Err("--no-ext needs a single core: with several, the header extension tells which core an answer belongs to"
                 .into());
         }
         let name = device_name(args.device.as_deref(), &args.eal)?;
@@ -68,12 +67,12 @@ impl Network {
         if !args.no_floor {
             eal_arguments.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
         }
-        let eal = Eal::init_beside(&eal_arguments, &[&name], &args.cores)?;
+        let eal = Eal::init_excluding(&eal_arguments, &[&name], &args.cores)?;
         let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
         let (queues, inlets) = (cores as u16, args.more_rx);
         let patience = Duration::from_secs_f64(args.patience);
         let (vlan, usual) = (args.vlan, DeviceOptions::patient(Some(patience)));
-        // Whoever asks for an IPv6 host asks a group.
+        // Questions for an IPv6 host go to a multicast address.
         let multicast = args.dst.is_ipv6();
         let stamps = args.timestamps != Timestamps::Software;
         let options = DeviceOptions { queues, inlets, vlan, multicast, stamps, ..usual };
@@ -92,7 +91,7 @@ impl Network {
         Ok(network)
     }
 
-    /// The user has asked to end.
+    /// Returns true once the user has requested the end.
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -156,7 +155,7 @@ impl Network {
         }
         let busy = AtomicUsize::new(generators.len());
         let (eal, stop, cores) = (&self.eal, &*self.stop, &self.cores);
-        // Threads of their own even for one core, so that the main thread's affinity stays as it is.
+        // Uses separate threads even for one core, so that the main thread keeps its affinity.
         let finished: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = generators
                 .into_iter()
@@ -173,7 +172,7 @@ impl Network {
         });
         let mut total: Option<Tally> = None;
         for core in finished {
-            let (port, tally) = core.map_err(|_| "a sending core has panicked")??;
+            let (port, tally) = core.map_err(|_| "a sending core panicked")??;
             self.ports.push(port);
             match &mut total {
                 Some(total) => total.merge(&tally),
@@ -183,7 +182,7 @@ impl Network {
         total.ok_or_else(|| "no core".into())
     }
 
-    /// By which clock answers have their times.
+    /// Returns the name of the clock of receive times.
     fn receive_clock(&self) -> &'static str {
         match self.stamps.as_ref().map(|stamping| stamping.clock) {
             Ok(StampClock::Device) => "device",
@@ -192,7 +191,7 @@ impl Network {
         }
     }
 
-    /// The clock that packets are stamped by beside ours.
+    /// Returns the comparison of the timestamp clock with ours.
     fn clock(&self, Stamping { field, clock }: Stamping) -> Result<Stamps, Failure> {
         let (eal, hz) = (self.eal.clone(), self.eal.ticks_hz() as f64);
         let stamps = match clock {
@@ -210,11 +209,11 @@ impl Network {
         };
         stamps.ok_or_else(|| {
             let (name, whose) = (self.device.name(), self.receive_clock());
-            format!("{name}: the {whose}'s clock stands still, so its timestamps tell nothing: give --timestamps software").into()
+            format!("{name}: the {whose}'s clock does not advance, so its timestamps are unusable; give --timestamps software").into()
         })
     }
 
-    /// Waits for the link where the next hop's MAC address is given, and asks for it where it is not.
+    /// Waits for the link if the next hop's MAC address is given. Otherwise resolves it.
     fn find_next_hop(&mut self, patience: Duration) -> Result<(), Failure> {
         let start = Instant::now();
         let name = self.device.name().to_owned();
@@ -223,7 +222,7 @@ impl Network {
                 std::thread::sleep(Duration::from_millis(1));
             }
             if !self.device.link().up {
-                log::warn!("device {name} has no link: is its other end running?");
+                log::warn!("device {name} has no link; start the process at its other end");
             }
             return Ok(());
         }
@@ -238,7 +237,7 @@ impl Network {
             for port in &mut self.ports {
                 let mut burst = Burst::new();
                 port.rx_burst(&mut burst);
-                burst.retain(|buf| host.hear(buf, false) == Heard::NeighbourAnswer);
+                burst.retain(|buf| host.receive(buf, false) == FrameKind::NeighbourAnswer);
                 port.tx_burst(&mut burst);
             }
             if let Some(mac) = host.next_hop_mac() {
@@ -248,10 +247,10 @@ impl Network {
         }
         let addresses = self.target.addresses;
         let (next_hop, resolver) = (addresses.next_hop(), addresses.resolver());
-        let link = if self.device.link().up { "its link is up" } else { "it has no link" };
+        let link = if self.device.link().up { "link up" } else { "no link" };
         Err(format!(
-            "{next_hop} does not answer {resolver} on {name} ({link}): is the scheduler running at the other \
-             end, with that address? Or give its MAC address with --dst-mac"
+            "{next_hop} does not answer {resolver} on {name} ({link}); start the scheduler with that address at the other \
+             end, or give its MAC address with --dst-mac"
         )
         .into())
     }
@@ -266,31 +265,31 @@ impl Network {
     }
 }
 
-/// Where the device's packets have the time at which they were received, or why that is not told.
+/// Returns field and clock of the device's receive timestamps, or the reason why there are none.
 fn stamps_of(device: &Device, asked: Timestamps) -> Result<Result<Stamping, String>, Failure> {
     let name = device.name();
     let refused = |option: &str, why: &str| -> Failure {
-        format!("--timestamps {option}: {name} has none that could be used: {why}; give --timestamps software, or another device").into()
+        format!("--timestamps {option}: {name} has no usable timestamps: {why}; give --timestamps software, or another device").into()
     };
     let stamping = device.stamps();
     match (asked, stamping.as_ref().map(|stamping| stamping.clock)) {
-        (Timestamps::Software, _) => Ok(Err("as asked for".to_owned())),
-        (Timestamps::Auto, Err(why)) => Ok(Err(format!("{name} has none: {why}"))),
+        (Timestamps::Software, _) => Ok(Err("requested".to_owned())),
+        (Timestamps::Auto, Err(why)) => Ok(Err(format!("none from {name}: {why}"))),
         (Timestamps::Device, Err(why)) => Err(refused("device", &why.to_string())),
         (Timestamps::Kernel, Err(why)) => Err(refused("kernel", &why.to_string())),
         (Timestamps::Device, Ok(StampClock::Kernel { .. })) => {
-            let why = "its packets have the kernel's timestamps, which --timestamps kernel takes";
+            let why = "its packets have kernel timestamps; give --timestamps kernel";
             Err(refused("device", why))
         }
         (Timestamps::Kernel, Ok(StampClock::Device)) => {
-            let why = "its packets have its own timestamps, which --timestamps device takes";
+            let why = "its packets have device timestamps; give --timestamps device";
             Err(refused("kernel", why))
         }
         _ => stamping.map(Ok).map_err(|why| why.to_string().into()),
     }
 }
 
-/// Runs one core's generator to its end, and then goes on receiving for the other cores until all are done.
+/// Runs one core's generator to its end. Then keeps receiving for the cores that are still running.
 fn run_core(
     mut generator: Generator<QueuePort, PoolHandle>,
     core: Option<usize>,
@@ -313,7 +312,7 @@ fn run_core(
 fn pin(core: Option<usize>) {
     let Some(id) = core else { return };
     if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
-        log::warn!("cannot run on CPU {id}: it does not exist or this process may not use it");
+        log::warn!("cannot run on CPU {id}: it does not exist, or this process may not use it");
     }
 }
 
@@ -335,20 +334,21 @@ fn open_floor(eal: &Eal, pool: &MbufPool) -> Result<Option<QueuePort>, Failure> 
     Ok(ports.into_iter().next())
 }
 
-/// Measures the floor alone.
+/// Measures only the floor.
 pub fn floor(load: &Load, eal_arguments: &[String]) -> Result<Tally, Failure> {
     let mut arguments = eal_arguments.to_vec();
     arguments.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
     let eal = Eal::init(&arguments, &[])?;
     let pool = MbufPool::new(&eal, "tasks", 8191)?;
-    let mut port = open_floor(&eal, &pool)?.ok_or("the floor's device has no queue")?;
+    let mut port =
+        open_floor(&eal, &pool)?.ok_or("the device for measuring the floor has no queue")?;
     measure(load, &mut port, &pool, &eal)
 }
 
-/// Answers tasks at once until told to stop.
+/// Answers tasks immediately until stopped.
 pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     let name = device_name(args.device.as_deref(), &args.eal)?;
-    let eal = Eal::init_beside(&args.eal, &[&name], args.core.as_slice())?;
+    let eal = Eal::init_excluding(&args.eal, &[&name], args.core.as_slice())?;
     let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
     let options =
         DeviceOptions { queues: args.queues, multicast: true, ..DeviceOptions::default() };
@@ -362,9 +362,9 @@ pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     let answered = std::thread::scope(|scope| {
         scope.spawn(|| reflect_until(reflectors, args.core, eal, stop, end)).join()
     });
-    wedjat_pktgen::report::say(format_args!(
+    wedjat_pktgen::report::print_line(format_args!(
         "answered {}",
-        answered.map_err(|_| "the reflecting core has panicked")??
+        answered.map_err(|_| "the reflecting core panicked")??
     ))?;
     Ok(())
 }
@@ -389,14 +389,14 @@ fn reflect_until(
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second signal ends the process as if nothing caught it.
+        // The second signal ends the process by its default action.
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
 }
 
-/// The device asked for, or the first that the EAL arguments create or allow.
+/// Returns the requested device, or the first that the EAL arguments create or allow.
 fn device_name(asked: Option<&str>, eal: &[String]) -> Result<String, Failure> {
     if let Some(name) = asked {
         return Ok(name.to_owned());
@@ -411,8 +411,8 @@ fn device_name(asked: Option<&str>, eal: &[String]) -> Result<String, Failure> {
             return Ok(name.to_owned());
         }
     }
-    Err("no device: give --device NAME, a PCI address or a virtual device with its arguments, such as \
-         net_memif0,role=client,socket=leaf"
+    Err("no device; give --device with a PCI address, or a virtual device and its arguments, as in \
+        net_memif0,role=client,socket=leaf"
         .into())
 }
 
@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_is_the_one_asked_for_or_created() {
+    fn device_is_found_or_created() {
         let eal = ["-l", "0", "--vdev=net_memif3,role=client", "--vdev", "net_null0"];
         let eal = eal.map(str::to_owned);
         assert_eq!(device_name(Some("0000:03:00.0"), &eal).unwrap(), "0000:03:00.0");

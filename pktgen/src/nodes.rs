@@ -1,22 +1,22 @@
-//! When a leaf or an agent on this machine stood still: its own polls tell, in its state file.
+//! Stalls of a leaf or an agent on this machine, read from its state file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use wedjat::state::counters::{PAUSES, Pause};
+use wedjat::state::counters::{PAUSES, Stall};
 use wedjat::state::{Snapshot, StateError};
 
-use crate::slices::{self, Pauses, Watched};
+use crate::slices::{self, LoopWatch, Pauses};
 
-/// Between two looks into the file during a run: each takes a CPU away from a loop for some time.
+/// Interval between reads during a run. Each read takes CPU time from a loop.
 const PERIOD: Duration = Duration::from_millis(250);
-/// A node that has stood still, or has ended, may write its last pauses so much later.
+/// Time in which a stalled or ended node may still write its last stalls.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks for that.
+/// Interval between reads while waiting for them.
 const SOON: Duration = Duration::from_millis(10);
 
-/// A node whose state file is looked into during a run.
+/// A node whose state file is read during a run.
 pub struct WatchedNode {
     path: PathBuf,
     cores: Vec<Core>,
@@ -25,15 +25,15 @@ pub struct WatchedNode {
 #[derive(Default)]
 struct Core {
     count: u64,
-    found: BTreeSet<Pause>,
+    found: BTreeSet<Stall>,
     unknown_from: Option<u64>,
 }
 
 impl WatchedNode {
-    /// The node with this state file.
+    /// Opens a node's state file.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// If the file cannot be read.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         let cores = Snapshot::open(path)?.cores;
         let since = |count| Core { count, ..Core::default() };
@@ -41,7 +41,7 @@ impl WatchedNode {
         Ok(Self { path: path.to_owned(), cores })
     }
 
-    /// Takes what has been written since the last look. What can't be read now is read at the next.
+    /// Reads the stalls since the last call. Unreadable ones are read at the next call.
     pub fn look(&mut self) {
         if let Ok(snapshot) = Snapshot::open(&self.path) {
             self.take(&snapshot);
@@ -54,12 +54,12 @@ impl WatchedNode {
         }
     }
 
-    /// Takes what the node has noted until now, which it may not have written yet. Where it does not write any more, all that
-    /// is later than the last known pause may be one.
+    /// Reads the remaining stalls, which the node may not have written yet. If the node has stopped writing,
+    /// all time after the last known stall may be one.
     #[must_use]
-    pub fn finish(mut self) -> Vec<Watched> {
+    pub fn finish(mut self) -> Vec<LoopWatch> {
         let (started, mut polls, mut copies) = (Instant::now(), None, 0);
-        // The second copy that is new was begun after this call.
+        // The second new copy began after this call.
         while copies < 3 && started.elapsed() < PATIENCE {
             if let Ok(snapshot) = Snapshot::open(&self.path) {
                 let now: u64 = snapshot.cores.iter().map(polls_of).sum();
@@ -75,7 +75,7 @@ impl WatchedNode {
     }
 }
 
-/// Looks into the node's file again and again, for as long as the run goes on.
+/// Reads the node's file repeatedly while the run continues.
 pub fn look_while(node: &mut WatchedNode, goes_on: impl Fn() -> bool) {
     while goes_on() {
         std::thread::sleep(PERIOD);
@@ -88,7 +88,7 @@ fn polls_of(core: &wedjat::state::table::CoreSnapshot) -> u64 {
 }
 
 impl Core {
-    fn take(&mut self, count: u64, newest: &[Pause]) {
+    fn take(&mut self, count: u64, newest: &[Stall]) {
         if count.saturating_sub(self.count) > PAUSES as u64 {
             let last = self.found.last().map_or(0, |pause| pause.to);
             self.unknown_from = self.unknown_from.or(Some(last));
@@ -99,12 +99,12 @@ impl Core {
         self.count = count;
     }
 
-    fn watched(self, at: usize, is_known: bool) -> Watched {
+    fn watched(self, at: usize, is_known: bool) -> LoopWatch {
         let last = self.found.last().map_or(0, |pause| pause.to);
         let unknown_from = self.unknown_from.or((!is_known).then_some(last));
         let found = self.found.iter().map(|pause| slices::Pause { from: pause.from, to: pause.to });
         let pauses = Pauses::noted(found.collect(), unknown_from);
-        Watched { name: format!("the scheduler's core {at}"), pauses }
+        LoopWatch { name: format!("the scheduler's core {at}"), pauses }
     }
 }
 
@@ -112,12 +112,12 @@ impl Core {
 mod tests {
     use super::*;
 
-    fn pauses(times: std::ops::Range<u64>) -> Vec<Pause> {
-        times.map(|at| Pause { from: 100 * at, to: 100 * at + 50 }).collect()
+    fn pauses(times: std::ops::Range<u64>) -> Vec<Stall> {
+        times.map(|at| Stall { from: 100 * at, to: 100 * at + 50 }).collect()
     }
 
     #[test]
-    fn every_pause_is_taken_once_and_a_gap_is_known() {
+    fn every_stall_is_read_once_and_gaps_show() {
         let mut core = Core { count: 7, ..Core::default() };
         core.take(10, &pauses(0..10));
         core.take(12, &pauses(0..12));

@@ -1,22 +1,22 @@
-//! The objects in the RocksDB workload's database: keys and values follow from an object's number, so a
-//! generator knows what a database holds that it has never seen.
+//! Objects of the RocksDB workload's database. Keys and values derive from an object's number, so a generator
+//! knows the contents of a database without reading it.
 //!
-//! As in Horus (section 4.1): 5,000 objects with values of 1,000 bytes; a GET reads 60 of them, a SCAN all.
+//! As in Horus (section 4.1): 5,000 objects with values of 1,000 bytes. A GET reads 60 of them, a SCAN all.
 
 use crate::payload::mixed;
 
-/// Objects in the database.
+/// Number of objects in the database.
 pub const OBJECTS: u32 = 5_000;
 /// Bytes of a value.
 pub const VALUE_LEN: usize = 1_000;
-/// Objects that a GET reads.
+/// Number of objects that a GET reads.
 pub const GETS: u32 = 60;
-/// The operation that reads [`GETS`] objects.
+/// Operation that reads [`GETS`] objects.
 pub const GET: u16 = 1;
-/// The operation that reads all objects.
+/// Operation that reads all objects.
 pub const SCAN: u16 = 2;
 
-/// An object's key: its number in eight decimal digits, so that keys sort as numbers do.
+/// Returns the key of an object: its number in eight decimal digits, so that keys sort by number.
 #[must_use]
 pub fn key(number: u32) -> [u8; 8] {
     let mut rest = number;
@@ -28,7 +28,7 @@ pub fn key(number: u32) -> [u8; 8] {
     key
 }
 
-/// An object's value.
+/// Returns the value of an object.
 #[must_use]
 pub fn value(number: u32) -> [u8; VALUE_LEN] {
     let mut value = [0; VALUE_LEN];
@@ -38,19 +38,20 @@ pub fn value(number: u32) -> [u8; VALUE_LEN] {
     value
 }
 
-/// The objects that a GET with this seed reads.
+/// Returns the objects that a GET with this seed reads.
 pub fn read_by(seed: u64) -> impl Iterator<Item = u32> {
     (0..u64::from(GETS)).map(move |i| (mixed(seed.wrapping_add(i)) % u64::from(OBJECTS)) as u32)
 }
 
-/// Digest of one object as it was read, every byte of it. Digests of several objects add up (wrapping), in any order.
+/// Returns the digest of an object over all its bytes. Digests of several objects add up (wrapping), in any
+/// order.
 #[inline]
 #[must_use]
 pub fn digest(key: &[u8], value: &[u8]) -> u64 {
     mixed(folded(value) ^ mixed(folded(key) ^ value.len() as u64))
 }
 
-/// All bytes in one word. Four lanes, which the compiler turns into vectors: a SCAN folds 5 MB.
+/// Folds all bytes into one word. The compiler turns the four lanes into vectors, because a SCAN folds 5 MB.
 #[inline]
 fn folded(bytes: &[u8]) -> u64 {
     let mut lanes = [0_u64; 4];

@@ -1,4 +1,4 @@
-//! The network of a build without DPDK: there is none, and every command that needs one says so.
+//! Network of a build without DPDK: every command that needs one fails with an explanation.
 
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::report::Report;
@@ -7,14 +7,14 @@ use wedjat_pktgen::tally::Tally;
 use crate::args::{NetworkArgs, ReflectArgs};
 use crate::command::Failure;
 
-const NONE: &str = "this build has no DPDK, so there is no port to send through; build with the default \
-                    features, which need libdpdk (Debian and Ubuntu: apt-get install libdpdk-dev)";
+const NONE: &str = "this build has no DPDK, so it cannot open a port; build with the default features, which need libdpdk \
+    (Debian and Ubuntu: apt-get install libdpdk-dev)";
 
-/// Never there.
+/// Network; has no values in this build.
 pub enum Network {}
 
 impl Network {
-    /// Refuses.
+    /// Always fails.
     pub fn open(args: &NetworkArgs) -> Result<Self, Failure> {
         args.addresses()?;
         Err(NONE.into())
@@ -31,12 +31,12 @@ impl Network {
     }
 }
 
-/// Refuses.
+/// Always fails.
 pub fn floor(_: &Load, _: &[String]) -> Result<Tally, Failure> {
     Err(NONE.into())
 }
 
-/// Refuses.
+/// Always fails.
 pub fn reflect(_: &ReflectArgs) -> Result<(), Failure> {
     Err(NONE.into())
 }

@@ -1,6 +1,6 @@
-//! What answers must be: from a task's id alone, without having kept the task.
+//! Correct answers, computed from a task's id alone, without storing the task.
 //!
-//! | workload | a right answer to a task with seed s |
+//! | workload | correct answer to a task with seed s |
 //! |---|---|
 //! | spin, tpcc | its operation, no objects, digest [`spun`]\(s) |
 //! | RocksDB, GET | 60 objects, digest the sum of theirs ([`crate::objects`]) |
@@ -11,27 +11,27 @@ use crate::mix::Workload;
 use crate::objects::{self, GET, GETS, OBJECTS, SCAN};
 use crate::payload::{self, LEN, Outcome, Status, Work, mixed};
 
-/// The digest of a task with this seed that was spun: no worker answers so who has not read the seed.
+/// Returns the digest of a spun task with this seed. Only a worker that has read the seed can answer with it.
 #[inline]
 #[must_use]
 pub fn spun(seed: u64) -> u64 {
     mixed(!seed)
 }
 
-/// Knows the right answers to the tasks of a workload.
+/// Computes the correct answers to the tasks of a workload.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     workload: Workload,
-    /// RocksDB: the digest of each object.
+    /// RocksDB: digest of each object.
     digests: Box<[u64]>,
-    /// RocksDB: the digest of all of them.
+    /// RocksDB: digest of all objects.
     all: u64,
-    /// Echo: bytes that a task has behind its header.
+    /// Echo: bytes after the task header.
     echo_len: usize,
 }
 
 impl Oracle {
-    /// For tasks with `echo_len` bytes behind their headers.
+    /// Creates an oracle for tasks with `echo_len` bytes after their headers.
     #[must_use]
     pub fn new(workload: Workload, echo_len: usize) -> Self {
         let objects = if workload == Workload::RocksDb { OBJECTS } else { 0 };
@@ -41,8 +41,9 @@ impl Oracle {
         Self { workload, digests, all, echo_len }
     }
 
-    /// The operation of task (`app`, `seq`) to which `body`, what stands behind an answer's header, is the right
-    /// answer; none when it is the answer to none. Whoever sent the task knows whether it asked for that.
+    /// Returns the operation of task (`app`, `seq`) to which `body`, the bytes after an answer's header, is
+    /// the correct answer. `None` if it is for no operation. The sender checks that the task asked for that
+    /// operation.
     #[inline]
     #[must_use]
     pub fn answered(&self, app: u32, seq: u32, body: &[u8]) -> Option<u16> {
@@ -64,7 +65,7 @@ impl Oracle {
         (whole && head == sent).then_some(work.operation)
     }
 
-    /// The right answer to an operation, if the workload has it.
+    /// Returns the correct answer to an operation, if the workload has it.
     #[must_use]
     pub fn outcome(&self, operation: u16, seed: u64) -> Option<Outcome> {
         let (objects, digest) = match (self.workload, operation) {
@@ -99,7 +100,7 @@ mod tests {
             assert_eq!(outcome.objects, objects);
             let right = outcome.bytes();
             assert_eq!(oracle.answered(3, 4, &right), Some(operation));
-            // One to another task: a SCAN reads the same whatever its seed.
+            // An answer to another task: a SCAN reads the same objects for every seed.
             let other = oracle.answered(3, 5, &right);
             assert_eq!(other.is_some(), operation == SCAN && workload == Workload::RocksDb);
             for at in 0..LEN {
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_is_the_task_whole() {
+    fn echo_answer_equals_the_task() {
         let oracle = Oracle::new(Workload::Echo, 20);
         let mut body = [0; 20];
         Work { service_ns: 0, operation: 1, seed: payload::seed_of(3, 4) }.emit(&mut body);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_a_workload_lacks_have_no_right_answer() {
+    fn missing_operations_have_no_right_answer() {
         let oracle = Oracle::new(Workload::RocksDb, LEN);
         let outcome = Outcome { operation: 3, ..Outcome::default() };
         assert_eq!(oracle.answered(3, 4, &outcome.bytes()), None);

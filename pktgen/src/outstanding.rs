@@ -1,13 +1,13 @@
-//! Which tasks are on their way: matches answers to tasks by sequence number, each task once.
+//! Tasks in flight: matches each answer to its task by sequence number, once.
 
-/// One task on its way.
+/// A task in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flight {
-    /// When it was due, in ticks.
+    /// Due time in ticks.
     pub due: u64,
-    /// When it was sent, in ticks.
+    /// Send time in ticks.
     pub sent: u64,
-    /// Its type.
+    /// Class.
     pub class: u16,
 }
 
@@ -28,19 +28,19 @@ struct Slot {
     state: State,
 }
 
-/// Why an answer belongs to no task on its way.
+/// Reason why an answer matches no task in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
-    /// The task has been answered before.
+    /// The task was answered before.
     Duplicate,
-    /// The task had been given up as lost, so many were sent since.
+    /// The task was already counted as lost, after many later tasks.
     Late,
     /// No such task was sent.
     Unknown,
 }
 
-/// The tasks on their way: a ring indexed by sequence number. A task that is still unanswered when
-/// the ring comes round to it is lost.
+/// Ring of tasks in flight, indexed by sequence number. A task that is unanswered when the ring wraps around
+/// is lost.
 #[derive(Clone, Debug)]
 pub struct Outstanding {
     slots: Box<[Slot]>,
@@ -49,10 +49,10 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Room for `2^bits` tasks.
+    /// Creates a ring of `2^bits` tasks.
     ///
     /// # Panics
-    /// When `bits` is above 31.
+    /// If `bits` is above 31.
     #[must_use]
     pub fn new(bits: u32) -> Self {
         assert!(bits <= 31, "sequence numbers have 32 bits");
@@ -60,19 +60,19 @@ impl Outstanding {
         Self { slots, next: 0, sent: 0 }
     }
 
-    /// The sequence number of the next task.
+    /// Returns the sequence number of the next task.
     #[must_use]
     pub fn next_seq(&self) -> u32 {
         self.next
     }
 
-    /// Tasks sent and not answered.
+    /// Returns the number of sent, unanswered tasks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sent
     }
 
-    /// All sent tasks are answered.
+    /// Returns true if all sent tasks are answered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sent == 0
@@ -84,7 +84,7 @@ impl Outstanding {
         &mut self.slots[seq as usize & mask]
     }
 
-    /// A task is built and has the next sequence number. Returns the task that is given up for it, if any.
+    /// Adds a task with the next sequence number. Returns the task that it evicts, if any.
     #[inline]
     pub fn build(&mut self, due: u64, class: u16) -> Option<Flight> {
         let seq = self.next;
@@ -96,7 +96,7 @@ impl Outstanding {
         lost
     }
 
-    /// The task `seq` is sent.
+    /// Marks the task `seq` as sent.
     #[inline]
     pub fn send(&mut self, seq: u32, now: u64) -> Flight {
         let slot = self.slot(seq);
@@ -107,13 +107,13 @@ impl Outstanding {
         flight
     }
 
-    /// The built task `seq`, which will not be sent.
+    /// Returns the built task `seq`, which will not be sent.
     #[must_use]
     pub fn built(&self, seq: u32) -> Flight {
         self.slots[seq as usize & (self.slots.len() - 1)].flight
     }
 
-    /// An answer with the full sequence number has come.
+    /// Matches an answer with a full sequence number.
     #[inline(always)]
     pub fn answer(&mut self, seq: u32) -> Result<Flight, Stray> {
         let slot = self.slot(seq);
@@ -135,14 +135,14 @@ impl Outstanding {
         if slot.seq == seq && slot.state == State::Lost {
             return Stray::Late;
         }
-        // Between the oldest that the ring remembers and half the sequence space.
+        // Between the oldest remembered task and half the sequence space.
         let age = self.next.wrapping_sub(seq);
         let reused = slot.state != State::Never && slot.seq != seq;
         let forgotten = reused && age > self.slots.len() as u32 && age < 1 << 31;
         if forgotten { Stray::Late } else { Stray::Unknown }
     }
 
-    /// The youngest built task with these low 16 bits.
+    /// Returns the latest built task with these low 16 bits.
     #[inline]
     #[must_use]
     pub fn full_seq(&self, seq: u16) -> u32 {
@@ -150,7 +150,7 @@ impl Outstanding {
         youngest.wrapping_sub(u32::from((youngest as u16).wrapping_sub(seq)))
     }
 
-    /// Gives up all tasks still on their way.
+    /// Removes all tasks in flight as lost.
     pub fn give_up(&mut self) -> impl Iterator<Item = Flight> + '_ {
         self.sent = 0;
         self.slots.iter_mut().filter(|slot| slot.state == State::Sent).map(|slot| {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_built_task_is_not_on_its_way() {
+    fn built_task_is_not_in_flight() {
         let mut outstanding = Outstanding::new(3);
         outstanding.build(0, 1);
         assert_eq!(outstanding.answer(0), Err(Stray::Unknown));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_ring_forgot_is_late() {
+    fn answer_to_evicted_task_is_late() {
         let mut outstanding = Outstanding::new(3);
         assert_eq!(sent(&mut outstanding, 12), 4);
         assert_eq!(outstanding.answer(3), Err(Stray::Late));

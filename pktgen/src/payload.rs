@@ -1,41 +1,41 @@
-//! What tasks and answers carry behind the task header. This is the one place that says so.
+//! Payload of tasks and answers after the task header. This file is its only definition.
 //!
 //! A task's [`Work`]:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 0 | u32 | service_ns | processing time asked for; the workloads that spin take it |
-//! | 4 | u16 | operation | what to do: the task's class, such as RocksDB's 1 = GET, 2 = SCAN |
+//! | 0 | u32 | service_ns | requested processing time, for workloads that spin |
+//! | 4 | u16 | operation | the task's class, such as RocksDB's 1 = GET, 2 = SCAN |
 //! | 6 | u16 | reserved | 0 on sending, ignored on receipt |
-//! | 8 | u64 | seed | what the operation is about, such as which keys are read |
+//! | 8 | u64 | seed | argument of the operation, such as the keys to read |
 //!
-//! An answer's [`Outcome`], of the same length, so that a worker can write it over the task:
+//! An answer's [`Outcome`] has the same length, so that a worker can write it over the task:
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|
-//! | 0 | u32 | objects | objects read |
-//! | 4 | u16 | operation | what was done: the task's operation |
-//! | 6 | u16 | status | 0 done, 1 not an operation of this workload, 2 the database has failed |
-//! | 8 | u64 | digest | of what was read or worked out, see [`crate::oracle`] |
+//! | 0 | u32 | objects | number of objects read |
+//! | 4 | u16 | operation | the task's operation |
+//! | 6 | u16 | status | 0 done, 1 operation unknown to this workload, 2 database failure |
+//! | 8 | u64 | digest | of the data read or computed, see [`crate::oracle`] |
 //!
-//! All fields are big-endian; offsets count from the end of the task header, extension included (byte 11 or 27 of
-//! the UDP payload). Padding may follow. An echo is no outcome: it is the task's bytes.
-//! Send times are not in the packet: the generator keeps them with the task's sequence number, so a worker
-//! need not echo the payload and cannot falsify a latency.
+//! All fields are big-endian. Offsets count from the end of the task header, extension included (byte 11 or
+//! 27 of the UDP payload). Padding may follow. An echo returns the task's bytes instead of an outcome.
+//! Packets carry no send times. The generator stores these by sequence number, so a worker need not echo the
+//! payload and cannot falsify a latency.
 
 use wedjat::wire::task::Header;
 
 /// Bytes of [`Work`] and of [`Outcome`].
 pub const LEN: usize = 16;
 
-/// What a task asks for.
+/// Work that a task requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Processing time.
     pub service_ns: u32,
-    /// What to do.
+    /// Operation.
     pub operation: u16,
-    /// What it is about.
+    /// Argument of the operation.
     pub seed: u64,
 }
 
@@ -43,13 +43,13 @@ impl Work {
     /// Writes it at the start of `bytes`.
     ///
     /// # Panics
-    /// When there are fewer than [`LEN`].
+    /// If `bytes` is shorter than [`LEN`].
     #[inline]
     pub fn emit(&self, bytes: &mut [u8]) {
         bytes[..LEN].copy_from_slice(&self.bytes());
     }
 
-    /// As it travels.
+    /// Returns the wire format.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> [u8; LEN] {
@@ -60,8 +60,8 @@ impl Work {
         bytes
     }
 
-    /// Reads it at the start of `bytes`; none when there are too few. What a client leaves out behind the service
-    /// time is 0, so that spinning needs no more than 4 bytes.
+    /// Reads it from the start of `bytes`. `None` if the service time is incomplete; later fields that are
+    /// missing count as 0, so that a spinning task needs only 4 bytes.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
@@ -75,29 +75,29 @@ impl Work {
     }
 }
 
-/// How a task ended at its worker.
+/// Result of a task at its worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// It was done.
+    /// The task was done.
     #[default]
     Done = 0,
-    /// The workload knows no such operation.
+    /// The workload does not have the operation.
     UnknownOperation = 1,
-    /// The database has failed.
+    /// The database failed.
     Failed = 2,
 }
 
-/// What an answer says.
+/// Contents of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Objects read.
+    /// Number of objects read.
     pub objects: u32,
-    /// What was done.
+    /// Operation that was done.
     pub operation: u16,
-    /// How it ended.
+    /// Result.
     pub status: Status,
-    /// Digest of what was read or worked out.
+    /// Digest of the data read or computed.
     pub digest: u64,
 }
 
@@ -105,13 +105,13 @@ impl Outcome {
     /// Writes it at the start of `bytes`.
     ///
     /// # Panics
-    /// When there are fewer than [`LEN`].
+    /// If `bytes` is shorter than [`LEN`].
     #[inline]
     pub fn emit(&self, bytes: &mut [u8]) {
         bytes[..LEN].copy_from_slice(&self.bytes());
     }
 
-    /// As it travels.
+    /// Returns the wire format.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> [u8; LEN] {
@@ -124,22 +124,22 @@ impl Outcome {
     }
 }
 
-/// The time that the task in this UDP payload asks for; none when the payload is too short to say.
+/// Returns the processing time requested in a UDP payload. `None` if the payload is too short.
 #[inline]
 #[must_use]
 pub fn service_ns(payload: &[u8], header: &Header) -> Option<u32> {
     Work::parse(payload.get(header.len()..)?).map(|work| work.service_ns)
 }
 
-/// What a task of this id is about: a client that knows the id knows what the answer must be, and need not
-/// keep it.
+/// Returns the seed of a task with this id. A client that knows the id knows the correct answer without
+/// storing it.
 #[inline]
 #[must_use]
 pub fn seed_of(app: u32, seq: u32) -> u64 {
     mixed(u64::from(app) << 32 | u64::from(seq))
 }
 
-/// Scatters the bits of a number: equal numbers stay equal, others become unlike (the finalizer of SplitMix64).
+/// Scatters the bits of a number (finalizer of SplitMix64). Equal numbers stay equal.
 #[inline]
 #[must_use]
 pub fn mixed(number: u64) -> u64 {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn numbers_are_scattered_as_published() {
-        // The first outputs of SplitMix64 from state 0, as its authors' program prints them.
+        // First outputs of SplitMix64 from state 0, as printed by its authors' program.
         assert_eq!(mixed(0), 0xE220_A839_7B1D_CDAF);
         assert_eq!(mixed(0x9E37_79B9_7F4A_7C15), 0x6E78_9E6A_A1B9_65F4);
     }

@@ -1,4 +1,4 @@
-//! Progress on a terminal, drawn by a thread of its own so that no core that sends ever writes.
+//! Progress bar on a terminal, drawn by a separate thread so that sending cores never write.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Time between two drawings.
+/// Interval between drawings.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// A progress bar over the time of a run; gone when dropped.
+/// Progress bar over the time of a run; removed on drop.
 pub struct Progress {
     over: Arc<AtomicBool>,
     drawer: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Draws on standard error if that is a terminal.
+    /// Starts drawing on standard error, if that is a terminal.
     pub fn start(what: String, seconds: f64) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let drawer = std::io::stderr().is_terminal().then(|| {
@@ -33,7 +33,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(drawer) = self.drawer.take() {
-            let _ = drawer.join(); // a drawing that panicked is no reason to lose the report
+            let _ = drawer.join(); // a panicked drawing must not lose the report
         }
     }
 }

@@ -1,27 +1,27 @@
-//! Offered rates as users write them: tasks a second, or per cent of a capacity.
+//! Offered rates on the command line: tasks per second, or per cent of a capacity.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::grammar::{GrammarError, Scanner};
 
-/// A schedule denser than one task a nanosecond has no meaning.
+/// Highest rate: one task per nanosecond.
 pub(crate) const RATE_MAX_PPS: f64 = 1e9;
 
-/// An offered rate.
+/// Offered rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// Tasks a second.
+    /// Tasks per second.
     Pps(f64),
-    /// Share of the capacity, 1 for all of it.
+    /// Fraction of the capacity.
     Share(f64),
 }
 
 impl Rate {
-    /// Tasks a second, when `workers` workers have this mean service time.
+    /// Returns tasks per second for `workers` workers with this mean service time.
     ///
     /// # Errors
-    /// When a share is asked for and the number of workers or their service time is not known.
+    /// If the rate is a fraction and the number of workers or their service time is unknown.
     pub fn pps(self, workers: Option<u32>, mean_service_ns: f64) -> Result<f64, UnknownCapacity> {
         let share = match self {
             Self::Pps(pps) => return Ok(pps),
@@ -36,7 +36,7 @@ impl Rate {
     }
 }
 
-/// Per cent of what?
+/// A rate in per cent without a known capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a rate in per cent needs the capacity: give --workers N, and a service time above 0 \
@@ -60,7 +60,7 @@ impl FromStr for Rate {
                 "k" => 1e3,
                 "M" => 1e6,
                 _ => {
-                    let problem = "expected nothing, k (thousand), M (million) or % here";
+                    let problem = "expected the end, k (thousand), M (million) or % here";
                     return Err(scanner.error_at(unit_at, problem));
                 }
             };
@@ -123,12 +123,12 @@ mod tests {
         for (text, part) in [
             ("", "number"),
             ("k", "number"),
-            ("5x", "expected nothing, k"),
+            ("5x", "expected the end, k"),
             ("0", "above 0"),
             ("0%", "above 0"),
             ("2000M", "1000M"),
             ("20000%", "10000%"),
-            ("5k 3", "nothing more"),
+            ("5k 3", "unexpected text"),
         ] {
             let error = text.parse::<Rate>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -1,5 +1,5 @@
-//! A worker that does nothing: answers every task at once, where it stands. What a generator measures against
-//! it is the floor of its latencies, with no scheduler and no work in between.
+//! A worker without work: answers every task immediately. A generator connected to it measures the floor of
+//! its latencies, without scheduler or work.
 
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
@@ -15,25 +15,25 @@ use crate::neighbour::{self, Message};
 pub struct Reflector<P: Port> {
     port: P,
     mac: Mac,
-    /// Answers that the device has not taken yet.
+    /// Answers that the device has not accepted yet.
     pending: Burst<P::Buf>,
     answered: u64,
 }
 
 impl<P: Port> Reflector<P> {
-    /// A reflector on `port`, whose MAC address is `mac`.
+    /// Creates a reflector on `port`, which has the MAC address `mac`.
     #[must_use]
     pub fn new(port: P, mac: Mac) -> Self {
         Self { port, mac, pending: Burst::new(), answered: 0 }
     }
 
-    /// Tasks answered so far.
+    /// Returns the number of answered tasks.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// Answers what has come; what is neither a task nor ARP is dropped.
+    /// Answers received frames. Drops all except tasks and neighbour messages.
     #[inline]
     pub fn poll(&mut self) {
         if self.pending.is_empty() {
@@ -47,7 +47,7 @@ impl<P: Port> Reflector<P> {
     }
 }
 
-/// Makes a task's frame its answer; false when it is no task.
+/// Turns a task's frame into its answer. Returns false if the frame is not a task.
 #[inline]
 pub fn reflect<B: Buf>(buf: &mut B, mac: Mac) -> bool {
     if buf.bytes().len() < ether::LEN {
@@ -71,19 +71,19 @@ fn reflect_task(frame: &mut [u8], mac: Mac) -> Result<(), DropReason> {
     }
     let reply = Header { code: Code::TaskDoneIdle, src: 0, dst: header.src, qlen: 0, ..header };
     reply.emit(&mut frame[payload..]);
-    // Exchanging words leaves a sum as it is; the header's own change is mended by summing anew.
+    // Swapped words leave a checksum unchanged. The change in the task header is added to it.
     udp::swap_endpoints(frame, at);
     ether::emit_addresses(frame, ether::dst(frame), mac);
     udp::update_checksum(&mut frame[at..], change(&header, &reply));
     Ok(())
 }
 
-/// Where the UDP header, the payload and the end are.
+/// Returns the offsets of UDP header, payload and end.
 fn places<A>(datagram: &Datagram<A>) -> (usize, usize, usize) {
     (datagram.at.into(), datagram.payload(), datagram.end.into())
 }
 
-/// What the answer's header changes in the checksum.
+/// Returns the checksum difference of the answer's header.
 fn change(task: &Header, reply: &Header) -> ChecksumDelta {
     // The code is the high byte of its word.
     let (old, new) = (u16::from(task.code as u8) << 8, u16::from(reply.code as u8) << 8);
@@ -135,7 +135,7 @@ mod tests {
             assert_eq!(src_port, 1234);
             let header = Header::parse(&frame[payload..]).unwrap();
             assert_eq!((header.code, header.seq), (Code::TaskDoneIdle, 0x3456));
-            // An answer is no task.
+            // An answer is not a task.
             assert!(!reflect(&mut buf, peer));
         }
     }

@@ -1,4 +1,4 @@
-//! A trace as a load: how fast it is replayed, how often, and which of its tasks a core sends when.
+//! Trace as a load: speed, number of passes, and the tasks of each core.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use serde::Serialize;
 
 use crate::grammar::Time;
 use crate::rate::RATE_MAX_PPS;
-use crate::send::Due;
+use crate::send::ScheduledTask;
 use crate::trace::Trace;
 
-/// Speeds that make sense.
+/// Allowed speeds.
 const SPEEDS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
-/// A pass ends so long after its last task at least: clocks of any rate tell the two apart.
+/// Shortest pause after a pass's last task, so that clocks of any rate separate it from the next pass.
 const GAP_MIN_S: f64 = 1e-6;
-/// And lasts so long at least.
+/// Shortest pass.
 const PASS_MIN_S: f64 = 1e-3;
-/// A replay lasts no longer: times are exact within it.
+/// Longest replay. Times are exact within it.
 const LENGTH_MAX_S: f64 = 30.0 * 86_400.0;
 
-/// A trace, and how it is replayed. One that is cloned shares its tasks.
+/// A trace with its replay options. Clones share the tasks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
     trace: Arc<Trace>,
@@ -28,31 +28,31 @@ pub struct Replay {
     pass_s: f64,
 }
 
-/// A replay that makes no sense.
+/// Reason why a replay is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {
-    /// It would take too long.
-    #[error("the replay lasts {}, and may last 30 days at most; lower --repeat or raise --speed", Time(*.0 * 1e9))]
+    /// The replay would take too long.
+    #[error("the replay lasts {}; at most 30 days are allowed; lower --repeat or raise --speed", Time(*.0 * 1e9))]
     TooLong(f64),
-    /// It would be too fast.
-    #[error("the replay has {0:.3e} tasks a second, and may have 1e9 at most; lower --speed")]
+    /// The replay would be too fast.
+    #[error("the replay has {0:.3e} tasks/s; at most 1e9 are allowed; lower --speed")]
     TooFast(f64),
-    /// Nothing would be measured.
-    #[error("a --warmup of {} is not shorter than the replay, which lasts {}", Time(*.0 * 1e9), Time(*.1 * 1e9))]
+    /// The measured time would be empty.
+    #[error("--warmup {}: it must be shorter than the replay, which lasts {}", Time(*.0 * 1e9), Time(*.1 * 1e9))]
     OnlyWarmup(f64, f64),
 }
 
 impl Replay {
-    /// `trace` so many times, each time `speed` times as fast as it was. A pass ends one mean gap after its last
-    /// task, where the next one begins.
+    /// Creates a replay of `trace`, `repeat` times, at `speed` times its original rate. A pass ends one mean
+    /// gap after its last task; the next one starts there.
     ///
     /// # Errors
-    /// When it would last too long or be too fast.
+    /// If the replay would be too long or too fast.
     pub fn new(trace: Arc<Trace>, speed: f64, repeat: u32) -> Result<Self, ReplayError> {
         let tasks = trace.tasks();
         let last_s = tasks.last().map_or(0.0, |task| task.at_ns as f64 / 1e9 / speed);
         let gap_s = (last_s / (tasks.len().max(2) - 1) as f64).max(GAP_MIN_S);
-        // In whole microseconds, as people would say it.
+        // Rounded to microseconds for readable reports.
         let pass_s = ((last_s + gap_s).max(PASS_MIN_S) * 1e6).round() / 1e6;
         let replay = Self { trace, speed, repeat, pass_s };
         if replay.length_s() > LENGTH_MAX_S {
@@ -64,25 +64,25 @@ impl Replay {
         Ok(replay)
     }
 
-    /// The trace.
+    /// Returns the trace.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// Seconds from its first task to its end.
+    /// Returns the seconds from the first task to the end.
     #[must_use]
     pub fn length_s(&self) -> f64 {
         self.pass_s * f64::from(self.repeat)
     }
 
-    /// Tasks a second in the mean.
+    /// Returns the mean rate in tasks per second.
     #[must_use]
     pub fn rate_pps(&self) -> f64 {
         self.trace.tasks().len() as f64 / self.pass_s
     }
 
-    /// Tasks in any second at most.
+    /// Returns the largest number of tasks in any second.
     #[must_use]
     pub fn busiest_second(&self) -> f64 {
         let (tasks, second) = (self.trace.tasks(), (1e9 * self.speed) as u64);
@@ -94,15 +94,16 @@ impl Replay {
             }
             within = within.max(to + 1 - from);
         }
-        // A second touches so many passes.
+        // Number of passes that one second touches.
         let passes = ((1.0 / self.pass_s).ceil() + 1.0).min(f64::from(self.repeat));
         within as f64 * passes
     }
 
-    /// The tasks of `core` among `cores`, which take turns, on a clock of `hz` ticks a second.
+    /// Returns the tasks of core `core` out of `cores`, which take turns, on a clock of `hz` ticks per
+    /// second.
     #[must_use]
-    pub fn player(&self, core: u32, cores: u32, hz: f64) -> Player {
-        Player {
+    pub fn player(&self, core: u32, cores: u32, hz: f64) -> ReplayCore {
+        ReplayCore {
             replay: self.clone(),
             next: core as usize,
             stride: cores as usize,
@@ -112,7 +113,7 @@ impl Replay {
         }
     }
 
-    /// What a report says of it.
+    /// Returns the description for reports.
     #[must_use]
     pub fn config(&self) -> Config {
         Config {
@@ -132,37 +133,35 @@ impl fmt::Display for Replay {
     }
 }
 
-/// A replay in a report.
+/// Description of a replay in reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Config {
-    /// The trace.
+    /// Path of the trace.
     pub file: String,
-    /// Its tasks.
+    /// Number of tasks in the trace.
     pub tasks: usize,
-    /// Packets of a capture that are not replayed, by what they are.
+    /// Packets of a capture that are not replayed, by kind.
     pub other_packets: std::collections::BTreeMap<&'static str, u64>,
-    /// How much faster than it was.
+    /// Speed relative to the trace.
     pub speed: f64,
-    /// How many times.
+    /// Number of passes.
     pub repeat: u32,
 }
 
-/// A speed as users write it.
+/// Parses a speed.
 ///
 /// # Errors
-/// What is allowed.
+/// The allowed values.
 pub fn speed(text: &str) -> Result<f64, String> {
     let speed = text.parse().ok().filter(|speed| SPEEDS.contains(speed));
-    speed.ok_or_else(|| {
-        "a speed is a number from 0.001 to 1000, as in 2 for twice as fast".to_owned()
-    })
+    speed.ok_or_else(|| "a speed is a number from 0.001 to 1000; 2 doubles it".to_owned())
 }
 
-/// One core's part of a replay.
+/// One core's tasks of a replay.
 #[derive(Clone, Debug)]
-pub struct Player {
+pub struct ReplayCore {
     replay: Replay,
-    /// The next task's place in the trace; at or above its length it is one of a later pass.
+    /// Index of the next task in the trace. An index beyond its end belongs to a later pass.
     next: usize,
     stride: usize,
     pass: u32,
@@ -170,10 +169,10 @@ pub struct Player {
     ns_ticks: f64,
 }
 
-impl Player {
-    /// Says of each of `ahead` what it is and when it is due, `start` being when the replay starts. What is behind its end is
-    /// never due.
-    pub fn fill(&mut self, ahead: &mut [Due], start: u64) {
+impl ReplayCore {
+    /// Fills `ahead` with the next tasks and their due times, for a replay that starts at `start`. Entries
+    /// beyond the end are never due.
+    pub fn fill(&mut self, ahead: &mut [ScheduledTask], start: u64) {
         let tasks = self.replay.trace.tasks();
         for due in ahead {
             while self.next >= tasks.len() && self.pass < self.replay.repeat {
@@ -183,7 +182,7 @@ impl Player {
             due.at = u64::MAX;
             if self.pass < self.replay.repeat {
                 let task = tasks[self.next];
-                // Each time from the start on, so that no rounding builds up.
+                // Computed from the start each time, so that rounding errors do not add up.
                 let at = f64::from(self.pass) * self.pass_ticks + task.at_ns as f64 * self.ns_ticks;
                 due.at = start + (at + 0.5) as u64;
                 (due.service_ns, due.class, due.size) = (task.service_ns, task.class, task.size);
@@ -197,17 +196,17 @@ impl Player {
 pub(crate) mod tests {
     use super::*;
 
-    /// The trace of these lines.
+    /// Returns the trace of these lines.
     pub(crate) fn trace(lines: &str) -> Arc<Trace> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("time_us,class,service_us,size\n{lines}")).unwrap();
         Arc::new(Trace::read(file.path()).unwrap())
     }
 
-    /// What a core sends when, on a clock of nanoseconds that starts at 100.
+    /// Returns the due times and classes of a core's tasks, on a clock of nanoseconds that starts at 100.
     fn sent(replay: &Replay, core: u32, cores: u32) -> Vec<(u64, u16)> {
         let mut player = replay.player(core, cores, 1e9);
-        let mut ahead = [Due { at: 0, service_ns: 0, class: 0, size: 0 }; 3];
+        let mut ahead = [ScheduledTask { at: 0, service_ns: 0, class: 0, size: 0 }; 3];
         let mut sent = Vec::new();
         loop {
             player.fill(&mut ahead, 100);
@@ -221,12 +220,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn tasks_are_due_when_the_trace_says() {
+    fn tasks_are_due_at_trace_times() {
         let trace = trace("10,1,5,0\n11000,2,6,0\n11000,3,6,0\n30010,4,7,0\n");
         let replay = Replay::new(Arc::clone(&trace), 1.0, 1).unwrap();
         let once = [(100, 1), (10_990_100, 2), (10_990_100, 3), (30_000_100, 4)];
         assert_eq!(sent(&replay, 0, 1), once);
-        // It ends a mean gap later.
+        // The pass ends one mean gap later.
         assert!(
             (replay.length_s() - 0.04).abs() < 1e-9 && (replay.rate_pps() - 100.0).abs() < 1e-6
         );
@@ -236,7 +235,7 @@ pub(crate) mod tests {
         let expected: Vec<_> =
             twice.into_iter().chain(again).map(|(at, class)| (at + 100, class)).collect();
         assert_eq!(sent(&fast, 0, 1), expected);
-        // Cores take turns, over the end of a pass as well.
+        // Cores take turns, also across the end of a pass.
         for cores in [2, 3, 5, 9] {
             let mut all: Vec<_> = (0..cores).flat_map(|core| sent(&fast, core, cores)).collect();
             all.sort_unstable();
@@ -252,15 +251,18 @@ pub(crate) mod tests {
         let busiest =
             |speed, repeat| Replay::new(trace(&lines), speed, repeat).unwrap().busiest_second();
         assert_eq!((busiest(1.0, 1), busiest(3.0, 1), busiest(0.001, 1)), (3.0, 4.0, 1.0));
-        // A second touches 90 passes, each of which it may have whole.
+        // One second touches 90 passes, each of which may lie within it.
         assert!(busiest(1000.0, 1000) >= 5.0 * 89.0);
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_replay_options_are_refused() {
         let long = trace("0,1,5,0\n100000000000,1,5,0\n");
         let error = Replay::new(Arc::clone(&long), 1.0, 13).unwrap_err().to_string();
-        assert!(error.contains("30 days at most; lower --repeat or raise --speed"), "{error}");
+        assert!(
+            error.contains("at most 30 days are allowed; lower --repeat or raise --speed"),
+            "{error}"
+        );
         assert!(Replay::new(long, 1.0, 12).is_ok());
         for text in ["0", "-1", "NaN", "inf", "1e9", "x", ""] {
             assert!(speed(text).unwrap_err().contains("0.001 to 1000"), "{text}");

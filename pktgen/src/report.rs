@@ -1,4 +1,4 @@
-//! What a run says of itself: figures, verdict and manifest, as text, JSON or CSV with stable keys.
+//! Report of a run: figures, verdict and manifest, as text, JSON or CSV with stable keys.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -10,24 +10,24 @@ use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
 use crate::load::Load;
 use crate::manifest::Manifest;
 use crate::rate::Rate;
-use crate::slices::{Calm, CalmClass, CalmReport, GROUPS, Slices, SlicesReport};
+use crate::slices::{CalmClass, CalmReport, GROUPS, Slices, SlicesReport, UndisturbedTasks};
 use crate::stationary::{self, Verdict};
 use crate::tally::{Ledger, Strays, Tally};
 
-/// Writes a line to standard output; a reader that has gone is no fault of ours.
+/// Writes a line to standard output. A closed pipe is not an error.
 ///
 /// # Errors
-/// When it cannot be written for another reason.
-pub fn say(line: impl fmt::Display) -> io::Result<()> {
+/// If the line cannot be written for another reason.
+pub fn print_line(line: impl fmt::Display) -> io::Result<()> {
     match writeln!(io::stdout().lock(), "{line}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Below this share of tasks sent on time the report warns.
+/// Fraction of tasks on time below which the report warns.
 pub const ADHERENCE_WARNING: f64 = 0.999;
-/// Below this share the run is invalid: it did not offer the load that it was asked for.
+/// Fraction of tasks on time below which the run is invalid, since it did not offer the requested load.
 pub const ADHERENCE_MIN: f64 = 0.95;
 
 /// Half widths of 95% confidence intervals, from the windows of the measured time.
@@ -41,91 +41,91 @@ pub struct Confidence {
     pub mean: Micros,
 }
 
-/// One task class.
+/// Results of a task class.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassReport {
-    /// Its name in a mix that has one; its service times otherwise.
+    /// Name in a named mix, else its service times.
     pub name: String,
-    /// The class on the wire.
+    /// Class on the wire.
     pub class: u16,
-    /// Its service times, as a user would write them.
+    /// Service times in the syntax of the command line.
     pub service: String,
-    /// What became of its tasks.
+    /// Ledger of its tasks.
     #[serde(flatten)]
     pub ledger: Ledger,
-    /// From the due time.
-    pub response_us: LatencySummary,
-    /// From the send time.
-    pub service_us: LatencySummary,
-    /// The same of calm slices alone.
-    pub calm: CalmClass,
-}
-
-/// A finished run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Tasks a second asked for.
-    pub offered_pps: f64,
-    /// Measured seconds.
-    pub duration_s: f64,
-    /// Tasks due in the measured time; they are those that the following counts are of.
-    pub scheduled: u64,
-    /// Handed to the device.
-    pub sent: u64,
-    /// Sent more than `late_after_us` after they were due.
-    pub late: u64,
-    /// Never handed to the device.
-    pub unsent: u64,
-    /// Polls in which the device did not take all tasks, warm-up included: its other end was slower.
-    pub tx_full: u64,
-    /// Share of the scheduled tasks that were sent on time.
-    pub adherence: f64,
-    /// What counts as late.
-    pub late_after_us: f64,
-    /// Answered by a worker.
-    pub answered: u64,
-    /// What the answers say was checked.
-    pub verified: bool,
-    /// Of those answered, how many wrongly.
-    pub wrong: u64,
-    /// Given back undone.
-    pub refused: u64,
-    /// Not answered by the end of the drain.
-    pub lost: u64,
-    /// Answered tasks a second.
-    pub answered_pps: f64,
-    /// Latency from the due time; unanswered tasks count as infinite (null) in the percentiles.
+    /// Latency from the due time.
     pub response_us: LatencySummary,
     /// Latency from the send time.
     pub service_us: LatencySummary,
-    /// Confidence of the response latencies.
+    /// Results in undisturbed slices only.
+    pub calm: CalmClass,
+}
+
+/// Results of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Requested rate in tasks per second.
+    pub offered_pps: f64,
+    /// Measured seconds.
+    pub duration_s: f64,
+    /// Tasks due in the measured time. The following counts are about these.
+    pub scheduled: u64,
+    /// Tasks handed to the device.
+    pub sent: u64,
+    /// Tasks sent more than `late_after_us` after their due time.
+    pub late: u64,
+    /// Tasks never handed to the device.
+    pub unsent: u64,
+    /// Polls in which the device did not accept all tasks, warm-up included, because its peer was slower.
+    pub tx_full: u64,
+    /// Fraction of the scheduled tasks that were sent on time.
+    pub adherence: f64,
+    /// Delay from which a task counts as late.
+    pub late_after_us: f64,
+    /// Tasks answered by a worker.
+    pub answered: u64,
+    /// True if the contents of answers were checked.
+    pub verified: bool,
+    /// Answered tasks with a wrong answer.
+    pub wrong: u64,
+    /// Tasks returned undone.
+    pub refused: u64,
+    /// Tasks not answered by the end of the drain.
+    pub lost: u64,
+    /// Answered tasks per second.
+    pub answered_pps: f64,
+    /// Latency from the due time. Unanswered tasks count as infinite (null) in the percentiles.
+    pub response_us: LatencySummary,
+    /// Latency from the send time.
+    pub service_us: LatencySummary,
+    /// Confidence intervals of the response latencies.
     pub response_ci95_us: Confidence,
-    /// How the measured time was cut into slices, and what was thrown away.
+    /// Slices of the measured time, and the number of excluded ones.
     pub slices: SlicesReport,
-    /// The figures of the calm slices alone; the verdict is over these.
+    /// Figures of the undisturbed slices only. They decide the verdict.
     pub calm: CalmReport,
-    /// Latency with no scheduler and no work in between, when measured.
+    /// Latency without scheduler and work, if measured.
     pub floor_us: Option<LatencySummary>,
-    /// Each class of the mix; a service that is no mix is one class.
+    /// Results by class; a service without a mix is one class.
     pub classes: Vec<ClassReport>,
-    /// Whether latency had a trend over the measured time.
+    /// Trend of the latency over the measured time.
     pub stationary: Verdict,
-    /// The generator kept up, its books balance, and something was answered.
+    /// True if the generator kept up, its ledger balances, and at least one task was answered.
     pub valid: bool,
-    /// Why not.
+    /// Reasons why the run is invalid.
     pub reasons: Vec<String>,
-    /// What else a reader must know.
+    /// Warnings.
     pub warnings: Vec<String>,
     /// Packets that belong to no task, warm-up included.
     #[serde(flatten)]
     pub strays: Strays,
-    /// Where the figures come from.
+    /// Origin of the figures.
     pub manifest: Manifest,
 }
 
 impl Report {
-    /// The report of what all cores have counted together; `slices` as [`Tally::slices`] cut them, `floor` as
-    /// [`crate::floor::measure`] found it.
+    /// Creates the report from the merged counts of all cores. `slices` is from [`Tally::slices`], `floor`
+    /// from [`crate::floor::measure`].
     #[must_use]
     pub fn new(
         load: &Load,
@@ -172,13 +172,13 @@ impl Report {
         }
     }
 
-    /// One JSON object.
+    /// Returns the report as one JSON object.
     #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a report has only plain values and string keys")
     }
 
-    /// Keys and values of one CSV row; the keys are the same for runs of one service.
+    /// Returns keys and values of a CSV row. Runs of one service have equal keys.
     #[must_use]
     pub fn csv_fields(&self) -> Vec<(String, String)> {
         let mut fields = vec![
@@ -255,10 +255,10 @@ impl ClassReport {
     }
 }
 
-/// Reports as CSV, one row each under one header.
+/// Formats reports as CSV: one header, and one row per report.
 ///
 /// # Errors
-/// When the text cannot be written, which memory allows always.
+/// If the text cannot be written; memory always allows that.
 pub fn csv(reports: &[Report]) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for (i, report) in reports.iter().enumerate() {
@@ -282,8 +282,8 @@ fn reasons(tally: &Tally, slices: &Slices, calm: &CalmReport) -> Vec<String> {
     }
     if calm.scheduled > 0 && calm.adherence() < ADHERENCE_MIN {
         reasons.push(format!(
-            "only {:.2}% of the calm slices' tasks were sent on time ({:.0}% are needed): {} late, {} unsent; \
-             lower the rate, or give the generator a core of its own",
+            "only {:.2}% of the tasks in undisturbed slices were sent on time ({:.0}% are needed): {} late, {} unsent; lower \
+             the rate, or give the generator its own core",
             calm.adherence() * 100.0,
             ADHERENCE_MIN * 100.0,
             calm.late,
@@ -296,17 +296,19 @@ fn reasons(tally: &Tally, slices: &Slices, calm: &CalmReport) -> Vec<String> {
     let wrong = ledger.wrong + tally.warmup.wrong;
     if wrong > 0 {
         reasons.push(format!(
-            "{wrong} answers are wrong: do the workers run what --service is meant for?"
+            "{wrong} answers are wrong; start the workers with the app that --service is for"
         ));
     }
     let classes = tally.classes.iter().map(|class| &class.ledger);
     if ![ledger, &tally.warmup].into_iter().chain(classes).all(Ledger::balances) {
-        reasons.push("the loss ledger does not balance: this is a bug of the generator".to_owned());
+        reasons.push(
+            "the loss ledger does not balance; please report this bug of the generator".to_owned(),
+        );
     }
     reasons
 }
 
-/// Why the calm slices don't tell the percentile that was asked for, if they don't, and what to do.
+/// Returns the reason why the undisturbed slices are too few for the requested percentile, with the fix.
 fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
     let (rule, all) = (slices.rule(), tally.measured.scheduled);
     let (percentile, needed) = (rule.percentile(), rule.tasks_min());
@@ -315,45 +317,48 @@ fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
         return None;
     }
     let found = format!(
-        "{calm_slices} of {} slices are calm, with {calm_tasks} tasks; {percentile} needs {GROUPS}, with {needed}",
+        "{calm_slices} of {} slices were undisturbed, with {calm_tasks} tasks; {percentile} needs {GROUPS} slices with \
+         {needed} tasks",
         slices.all()
     );
     let whole = (slices.all() < GROUPS || all < needed) && calm_slices == slices.all();
     let part = (calm_tasks as f64 / needed as f64).min(calm_slices as f64 / GROUPS as f64);
     let fix = match part {
-        // Even all of them would not do.
+        // Too few tasks even if all slices were undisturbed.
         _ if whole => "measure for longer".to_owned(),
         part if part > 0.01 => format!(
-            "measure for {} or longer, keep other work off the CPUs",
+            "measure for {} or longer, and keep other work off the CPUs",
             Time((tally.measured_s / part).ceil() * 1e9)
         ),
         _ => format!(
-            "this machine stops its CPUs too often for tasks of this length and this load: keep other work off the CPUs, \
-             or give tasks that take longer, or a lower rate; slices have {}, and a pause of more than {} also spoils \
-             {:.1} times its length afterwards",
+            "this machine interrupts the measurement too often: keep other work off the CPUs, lower the rate, or use longer \
+             tasks (slices of {}; a pause of more than {} also disturbs {:.1} times its length afterwards)",
             Time(rule.slice_s * 1e9),
             Time(rule.pause_s * 1e9),
             rule.recovery
         ),
     };
-    Some(format!("{found}: {fix}, or ask for less with --percentile"))
+    Some(format!("{found}: {fix}; or ask for a lower --percentile"))
 }
 
 fn warnings(tally: &Tally, stationary: Verdict, calm: &CalmReport) -> Vec<String> {
     let mut warnings = Vec::new();
     let adherence = calm.adherence;
     if (ADHERENCE_MIN..ADHERENCE_WARNING).contains(&adherence) {
-        let text = format!("{:.2}% of the calm slices' tasks were sent on time", adherence * 100.0);
+        let text = format!(
+            "{:.2}% of the tasks in undisturbed slices were sent on time",
+            adherence * 100.0
+        );
         warnings.push(text);
     }
     match stationary {
         Verdict::Rising => warnings.push(
-            "latency rose while it was measured: the load is more than the system takes, and the \
-             percentiles depend on the duration"
+            "latency rose during the measurement: the system is overloaded, and the percentiles depend on the duration; lower \
+             the rate"
                 .to_owned(),
         ),
         Verdict::Falling => {
-            warnings.push("latency fell while it was measured: give a longer --warmup".to_owned())
+            warnings.push("latency fell during the measurement: give a longer --warmup".to_owned())
         }
         Verdict::Stationary | Verdict::Unknown => {}
     }
@@ -382,7 +387,7 @@ fn confidence(tally: &Tally) -> Confidence {
     }
 }
 
-fn classes(load: &Load, tally: &Tally, counted: &Calm) -> Vec<ClassReport> {
+fn classes(load: &Load, tally: &Tally, counted: &UndisturbedTasks) -> Vec<ClassReport> {
     let report = |class, ledger, response: &Latency, service: &Latency, calm| {
         let (name, times) = load.class_texts(class);
         ClassReport {
@@ -465,7 +470,7 @@ impl Report {
         writeln!(out)?;
         write_row(out, "response (from due)", &self.response_us)?;
         write_confidence(out, &self.response_ci95_us)?;
-        write_row(out, "  in calm slices", &self.calm.response_us)?;
+        write_row(out, "  undisturbed slices", &self.calm.response_us)?;
         write_confidence(out, &self.calm.response_ci95_us)?;
         write_row(out, "service (from sent)", &self.service_us)?;
         if self.classes.len() > 1 {
@@ -502,7 +507,7 @@ fn write_confidence(out: &mut String, ci: &Confidence) -> fmt::Result {
     writeln!(out, "  {:<22}{p50:>10}{:>10}{p99:>10}{:>20}{mean:>10}", "  95% confidence", "", "")
 }
 
-/// Columns of a row's name; longer names shift their row.
+/// Width of the column of row names; longer names shift their row.
 const NAME_COLUMNS: usize = 22;
 
 fn write_row(out: &mut String, name: &str, summary: &LatencySummary) -> fmt::Result {
@@ -513,7 +518,7 @@ fn write_row(out: &mut String, name: &str, summary: &LatencySummary) -> fmt::Res
     writeln!(out)
 }
 
-/// A table with one line for each of several runs.
+/// Formats several runs as a table with one line each.
 #[must_use]
 pub fn table(reports: &[Report]) -> String {
     let mut out = String::new();
@@ -568,7 +573,7 @@ mod tests {
         sliced(Load::new(1e5, "mix(0.5*fixed(5us), 0.5*fixed(9us))".parse().unwrap()))
     }
 
-    /// With slices of 10 us.
+    /// Sets slices of 10 us.
     fn sliced(load: Load) -> Load {
         let rule = Rule { slice_s: 1e-5, pause_s: 1e-6, recovery: 1.0, cover_s: 1e-5, ..load.rule };
         Load { rule, ..load }
@@ -581,7 +586,8 @@ mod tests {
         tally
     }
 
-    /// Ten thousand tasks of 20 us; so many in a hundred late, unsent, lost.
+    /// Returns a report of ten thousand tasks of 20 us, with these numbers of late, unsent and lost tasks in
+    /// every hundred.
     fn report(late: u64, unsent: u64, lost: u64) -> Report {
         report_of(&load(), late, unsent, lost, 0)
     }
@@ -590,7 +596,7 @@ mod tests {
         report_between(load, &[], [late, unsent, lost, wrong])
     }
 
-    /// As [`report_of`], by a loop that looked at the clock at these times.
+    /// Like [`report_of`], with a loop that read the clock at these times.
     fn report_between(load: &Load, looks: &[u64], found: [u64; 4]) -> Report {
         let [late, unsent, lost, wrong] = found;
         let (late, unsent, lost) = (100 * late, 100 * unsent, 100 * lost);
@@ -633,8 +639,8 @@ mod tests {
     }
 
     #[test]
-    fn a_run_needs_enough_calm_slices_for_the_percentile_asked_for() {
-        // It stood still for 4 us: the slice with it and the ones before and after are disturbed.
+    fn percentile_needs_enough_undisturbed_slices() {
+        // A stall of 4 us: its slice and the slices before and after are disturbed.
         let looks: Vec<_> =
             (0..=1000).map(|i| i * 1000).filter(|at| !(501..504).contains(&(at / 1000))).collect();
         let load = load();
@@ -648,7 +654,7 @@ mod tests {
         assert_eq!((short.scheduled, short.slices.longest_pause_us.0), (10_000, 4.0));
         let reason = &short.reasons[0];
         assert!(
-            reason.contains("98 of 100 slices are calm, with 9800 tasks; p99 needs 20, with 10000"),
+            reason.contains("98 of 100 slices were undisturbed, with 9800 tasks; p99 needs 20 slices with 10000 tasks"),
             "{reason}"
         );
         assert!(reason.contains("measure for") && reason.contains("--percentile"), "{reason}");
@@ -656,17 +662,17 @@ mod tests {
         let enough = report_between(&Load { rule, ..load.clone() }, &looks, [0; 4]);
         assert!(enough.valid, "{enough}");
         assert!(
-            enough
-                .to_string()
-                .contains("98 of 100 slices calm (98.0%); thrown away: 2 slices with 200 tasks")
+            enough.to_string().contains(
+                "98 of 100 slices undisturbed (98.0%); excluded: 2 slices with 200 tasks"
+            )
         );
-        // What was late or lost while it stood still is not held against it, and what was so elsewhere is.
+        // Late and lost tasks during the stall do not count; those at other times do.
         let bad = report_between(&Load { rule, ..load }, &looks, [0, 6, 0, 0]);
         assert!(!bad.valid && bad.reasons[0].contains("93.88%"), "{bad}");
     }
 
     #[test]
-    fn a_run_that_is_disturbed_everywhere_is_invalid_and_says_what_to_do() {
+    fn disturbed_run_is_invalid_with_the_fix() {
         let looks: Vec<_> = (0..=500).map(|i| i * 2_000).collect();
         let report = report_between(&load(), &looks, [0; 4]);
         assert_eq!(
@@ -675,11 +681,15 @@ mod tests {
         );
         let reason = &report.reasons[0];
         assert!(
-            reason.contains("stops its CPUs too often") && reason.contains("keep other work off"),
+            reason.contains("interrupts the measurement too often")
+                && reason.contains("keep other work off"),
             "{reason}"
         );
         assert!(report.calm.response_us.p99.0.is_nan() && report.response_us.p99.0.is_finite());
-        assert!(report.to_string().contains("INVALID: 0 of 100 slices are calm"), "{report}");
+        assert!(
+            report.to_string().contains("INVALID: 0 of 100 slices were undisturbed"),
+            "{report}"
+        );
     }
 
     #[test]
@@ -778,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_a_row_for_each_report_under_one_header() {
+    fn csv_has_one_header_and_a_row_each() {
         let text = csv(&[report(0, 0, 0), report(0, 0, 50)]).unwrap();
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let column = reader.headers().unwrap().iter().position(|key| key == "response_us.p99");

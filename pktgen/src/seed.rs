@@ -1,7 +1,8 @@
-//! Seeds: one number from the user, an independent stream for every purpose and core.
+//! Seeds: one number from the user, and an independent random stream for every purpose and core.
 //!
-//! Arrivals and service times drawn from streams seeded alike make a task's size follow from the gap
-//! before it; tails measured so are wrong. So streams are derived, logged, and tested for it before a run.
+//! If the streams of arrivals and service times had equal seeds, a task's size would follow from the gap
+//! before it, and measured tails would be wrong. So all streams are derived, logged, and tested for
+//! independence before a run.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -9,27 +10,27 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::arrival::Schedule;
 use crate::service::Service;
 
-/// The generator of every stream: its outputs never change between releases, so a seed names a run.
+/// Generator of every stream. Its output never changes between releases, so a seed identifies a run.
 pub type Stream = Xoshiro256PlusPlus;
 
-/// Pairs of gap and service time that the self-test looks at.
+/// Pairs of gap and service time in the self-test.
 const PAIRS: usize = 1 << 14;
-/// A service time is compared with the gaps up to this many tasks before and after it.
+/// Largest distance in tasks between a service time and the gap it is compared with.
 const LAG_MAX: usize = 8;
-/// Raw outputs of a stream that must not occur in another.
+/// Outputs of a stream that must not occur in another stream.
 const OUTPUTS: usize = 4096;
-/// Ranks of independent series correlate by more than this many standard deviations once in
-/// a hundred thousand self-tests.
+/// Limit of the rank correlation, in standard deviations. Independent series exceed it once in a hundred
+/// thousand self-tests.
 const DEVIATIONS_MAX: f64 = 5.0;
 
-/// The seed of one stream, as it is logged and reported.
+/// Seed of one stream, for logs and reports.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct StreamSeed {
-    /// What the stream is drawn for.
+    /// Purpose of the stream.
     pub purpose: String,
-    /// The core that draws.
+    /// Core that draws from it.
     pub core: u32,
-    /// Its seed, in hex where many readers of JSON would round a number.
+    /// Seed; in hex where JSON readers would round a large number.
     #[serde(serialize_with = "hex")]
     pub seed: u64,
 }
@@ -39,7 +40,7 @@ fn hex<S: serde::Serializer>(seed: &u64, serializer: S) -> Result<S::Ok, S::Erro
 }
 
 impl StreamSeed {
-    /// The seed for `purpose` on `core` that follows from the user's `seed`.
+    /// Derives the seed for `purpose` on `core` from the user's `seed`.
     #[must_use]
     pub fn derive(seed: u64, purpose: &str, core: u32) -> Self {
         let named =
@@ -48,15 +49,15 @@ impl StreamSeed {
         Self { purpose: purpose.to_owned(), core, seed }
     }
 
-    /// The stream itself.
+    /// Returns the stream.
     #[must_use]
     pub fn stream(&self) -> Stream {
         Stream::seed_from_u64(self.seed)
     }
 }
 
-/// The step and finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-/// generators, OOPSLA 2014).
+/// Step and finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+/// OOPSLA 2014).
 fn split_mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -67,14 +68,14 @@ fn split_mix(state: u64) -> u64 {
 /// The two streams of one core of the generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreSeeds {
-    /// When tasks are due.
+    /// Seed of the arrivals.
     pub arrivals: StreamSeed,
-    /// How long they take.
+    /// Seed of the service times.
     pub service: StreamSeed,
 }
 
 impl CoreSeeds {
-    /// The streams of `core` that follow from the user's `seed`.
+    /// Derives the seeds of `core` from the user's `seed`.
     #[must_use]
     pub fn derive(seed: u64, core: u32) -> Self {
         Self {
@@ -84,42 +85,42 @@ impl CoreSeeds {
     }
 }
 
-/// Two streams depend on each other: a run with them would measure nothing.
+/// Two streams depend on each other, so that a run would be meaningless.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DependentStreams {
     /// An output of one stream occurs in the other.
-    #[error("the streams {0} and {1} share outputs: they must not be seeded alike")]
+    #[error("the streams {0} and {1} share outputs; choose another --seed")]
     Overlap(String, String),
-    /// Gaps and service times correlate.
+    /// Gaps and service times are correlated.
     #[error(
-        "arrival gaps and service times correlate on core {core}: {correlation:+.4} at lag {lag}, \
-         beyond {limit:.4}; choose another --seed"
+        "arrival gaps and service times correlate on core {core}: {correlation:+.4} at lag {lag}, above the limit of \
+         {limit:.4}; choose another --seed"
     )]
     Correlated {
-        /// The core whose streams these are.
+        /// The core.
         core: u32,
-        /// Tasks between the gap and the service time.
+        /// Tasks between gap and service time.
         lag: i32,
         /// Rank correlation.
         correlation: f64,
-        /// What chance explains.
+        /// Largest correlation that chance explains.
         limit: f64,
     },
 }
 
-/// What the self-test found.
+/// Result of the self-test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Independence {
-    /// The largest rank correlation of gaps and service times over all cores and lags.
+    /// Largest rank correlation of gaps and service times over all cores and lags.
     pub correlation_max: f64,
-    /// What chance explains.
+    /// Largest correlation that chance explains.
     pub limit: f64,
 }
 
-/// Checks, on the very numbers that a run would start with, that no stream follows from another.
+/// Checks that the streams of a run are independent, on the numbers that the run would start with.
 ///
 /// # Errors
-/// Which streams do.
+/// The streams that depend on each other.
 pub fn self_test(
     cores: &[CoreSeeds],
     schedule: &Schedule,
@@ -145,7 +146,8 @@ pub fn self_test(
     Ok(Independence { correlation_max, limit })
 }
 
-/// Streams seeded alike, or one ahead of the other, share 64-bit outputs; others do by a chance of 1e-12.
+/// Streams with equal seeds, or shifted copies, share 64-bit outputs. Others do so with a probability of
+/// 1e-12.
 fn check_overlap(cores: &[CoreSeeds]) -> Result<(), DependentStreams> {
     let mut outputs = Vec::new();
     for seed in cores.iter().flat_map(|core| [&core.arrivals, &core.service]) {
@@ -172,7 +174,8 @@ fn gaps(stream: &mut Stream, mut schedule: Schedule) -> Vec<f64> {
         .collect()
 }
 
-/// Ranks, equal values sharing their mean rank: heavy tails would drown a correlation of the values.
+/// Returns the ranks; equal values share their mean rank. Correlation of values would be dominated by heavy
+/// tails.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<_> = (0..values.len()).collect();
     order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -186,7 +189,7 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Pearson correlation of `a[i]` with `b[i + lag]`; 0 when one of them never varies.
+/// Returns the Pearson correlation of `a[i]` with `b[i + lag]`; 0 if one of them is constant.
 fn correlation(a: &[f64], b: &[f64], lag: i32) -> f64 {
     let shift = lag.unsigned_abs() as usize;
     let (a, b) = if lag >= 0 { (a, &b[shift..]) } else { (&a[shift..], b) };
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_seed_is_caught() {
+    fn shared_seed_is_detected() {
         let mut core = CoreSeeds::derive(7, 0);
         core.service.seed = core.arrivals.seed;
         let error = test_of(&[core], "poisson", "exp(50us)").unwrap_err();
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_shared_between_cores_is_caught() {
+    fn seed_shared_between_cores_is_detected() {
         let cores = [CoreSeeds::derive(7, 0), CoreSeeds::derive(7, 1), CoreSeeds::derive(7, 0)];
         assert!(test_of(&cores[..2], "constant", "fixed(1us)").is_ok());
         assert!(test_of(&cores, "constant", "fixed(1us)").is_err());
@@ -243,7 +246,7 @@ mod tests {
 
     #[test]
     fn correlated_numbers_are_found_at_their_lag() {
-        // As if the streams overlapped unseen: the service time three tasks later is the gap.
+        // A hidden overlap: the service time three tasks later equals the gap.
         let gaps = gaps(
             &mut CoreSeeds::derive(7, 0).arrivals.stream(),
             Schedule::new(&Arrivals::Poisson, 200e3, 1e9).unwrap(),
@@ -267,7 +270,7 @@ mod tests {
             StreamSeed::derive(7, "arrivals", 1),
         ];
         assert!(others.iter().all(|other| other.seed != seed.seed));
-        // SplitMix64's published first output for state 0.
+        // Published first output of SplitMix64 for state 0.
         assert_eq!(split_mix(0), 0xE220_A839_7B1D_CDAF);
     }
 }

@@ -1,31 +1,31 @@
-//! Do schedule and service times have the rate and the mean that they were asked to have?
+//! Check that schedule and service times have the requested rate and mean.
 
 use std::fmt;
 
 use crate::load::{Load, LoadError};
 use crate::send::Pacer;
 
-/// Tasks drawn.
+/// Number of drawn tasks.
 const TASKS: u32 = 200_000;
-/// A sample mean of independent draws is further off than so many of its standard errors
-/// once in half a million tests.
+/// Limit of the deviation of a mean, in standard errors. Independent draws exceed it once in half a million
+/// tests.
 const ERRORS_MAX: f64 = 5.0;
 
-/// Rate and mean asked for and found.
+/// Relative errors of rate and mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pacing {
-    /// Mean gap over the one asked for, less 1.
+    /// Relative error of the mean gap.
     pub gap_error: f64,
-    /// What chance explains.
+    /// Largest error that chance explains.
     pub gap_limit: f64,
-    /// Mean service time over the one asked for, less 1.
+    /// Relative error of the mean service time.
     pub service_error: f64,
-    /// What chance explains.
+    /// Largest error that chance explains.
     pub service_limit: f64,
 }
 
 impl Pacing {
-    /// Both are as asked for, but for chance.
+    /// Returns true if both errors are within chance.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.gap_error.abs() <= self.gap_limit && self.service_error.abs() <= self.service_limit
@@ -37,7 +37,7 @@ impl fmt::Display for Pacing {
         let verdict = if self.is_exact() { "pacing exact" } else { "PACING OFF" };
         write!(
             f,
-            "{verdict}: mean gap {:+.4}% (chance explains {:.4}%), mean service time {:+.4}% ({:.4}%)",
+            "{verdict}: mean gap off by {:+.4}% (expected by chance up to {:.4}%), mean service time off by {:+.4}% ({:.4}%)",
             self.gap_error * 100.0,
             self.gap_limit * 100.0,
             self.service_error * 100.0,
@@ -49,10 +49,10 @@ impl fmt::Display for Pacing {
 /// Draws the first tasks of core 0 on a clock of nanoseconds, and compares their means.
 ///
 /// # Errors
-/// When arrivals and rate contradict each other.
+/// If arrivals and rate contradict each other.
 pub fn pacing(load: &Load) -> Result<Pacing, LoadError> {
     let mut pacer = Pacer::new(load.source(0, 1e9)?, 0, u64::MAX);
-    let (mut gaps, mut services) = (Moments::default(), Moments::default());
+    let (mut gaps, mut services) = (Timestamps::default(), Timestamps::default());
     let mut before = 0;
     for _ in 0..TASKS {
         let due = pacer.take();
@@ -67,20 +67,21 @@ pub fn pacing(load: &Load) -> Result<Pacing, LoadError> {
 }
 
 #[derive(Default)]
-struct Moments {
+struct Timestamps {
     count: f64,
     sum: f64,
     squares: f64,
 }
 
-impl Moments {
+impl Timestamps {
     fn add(&mut self, value: f64) {
         self.count += 1.0;
         self.sum += value;
         self.squares += value * value;
     }
 
-    /// Relative error of the mean, and how large chance makes it. Rounding to whole nanoseconds may add one.
+    /// Returns the relative error of the mean, and its limit by chance. Rounding to whole nanoseconds may add
+    /// one.
     fn compare(&self, expected: f64) -> (f64, f64) {
         if expected == 0.0 {
             return (self.sum, 0.0);
@@ -115,9 +116,9 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_rate_is_seen() {
+    fn wrong_rate_is_detected() {
         let load = Load::new(1e6, "exp(50us)".parse().unwrap());
-        let mut moments = Moments::default();
+        let mut moments = Timestamps::default();
         (0..100_000).for_each(|i| moments.add(f64::from(i % 100) + 1_000.0));
         let (error, limit) = moments.compare(1e9 / load.rate_pps);
         assert!(error > limit, "{error} {limit}");

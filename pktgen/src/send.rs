@@ -1,57 +1,57 @@
-//! Open-loop pacing: when each task is due and what it is, settled before its time and never moved.
+//! Open-loop schedule: due time and kind of each task, fixed in advance and never moved.
 //!
-//! A task that cannot be sent when due is sent later, with its due time kept; one that is not sent by
-//! the end of the run is counted as unsent. Nothing is skipped, and nothing is counted that did not leave.
+//! A task that cannot be sent when due is sent later and keeps its due time. A task that is not sent by the
+//! end of the run counts as unsent. No task is skipped, and no task counts as sent without leaving.
 
 use wedjat::limits::BURST;
 
 use crate::arrival::Schedule;
-use crate::replay::Player;
+use crate::replay::ReplayCore;
 use crate::seed::{CoreSeeds, Stream};
 use crate::service::Service;
 
 /// A task of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
-    /// When it is to be sent, in ticks.
+pub struct ScheduledTask {
+    /// Due time in ticks.
     pub at: u64,
-    /// Time asked of the worker; longer than 4.29 s counts as that.
+    /// Requested service time; longer than 4.29 s counts as that.
     pub service_ns: u32,
-    /// Its type.
+    /// Class.
     pub class: u16,
-    /// Bytes of its frame at least; no frame is longer than the longest of its load.
+    /// Minimum frame length in bytes, limited to the longest frame of the load.
     pub size: u16,
 }
 
-/// Where tasks come from.
+/// Source of tasks.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Gaps and service times are drawn.
+    /// Gaps and service times are drawn at random.
     Drawn {
-        /// When they are due.
+        /// Due times.
         schedule: Schedule,
-        /// For that.
+        /// Random stream of the due times.
         arrivals: Stream,
-        /// What they are.
+        /// Service times.
         service: Service,
-        /// For that.
+        /// Random stream of the service times.
         services: Stream,
     },
-    /// All is said by a trace.
-    Replayed(Player),
+    /// Tasks of a trace.
+    Replayed(ReplayCore),
 }
 
 impl Source {
-    /// Tasks of this schedule with these service times.
+    /// Creates a source of drawn tasks.
     #[must_use]
     pub fn drawn(schedule: Schedule, service: Service, seeds: &CoreSeeds) -> Self {
         let (arrivals, services) = (seeds.arrivals.stream(), seeds.service.stream());
         Self::Drawn { schedule, arrivals, service, services }
     }
 
-    /// Says of each of `ahead` what it is and when it is due, `start` being when the load starts.
+    /// Fills `ahead` with the next tasks, for a load that starts at `start`.
     #[inline]
-    fn fill(&mut self, ahead: &mut [Due], start: u64) {
+    fn fill(&mut self, ahead: &mut [ScheduledTask], start: u64) {
         match self {
             Self::Drawn { schedule, arrivals, service, services } => {
                 schedule.fill(arrivals, ahead, |due, at| due.at = start + at);
@@ -65,36 +65,36 @@ impl Source {
     }
 }
 
-/// Tasks drawn at a time: in one loop they cost half of what they do one by one.
+/// Number of tasks drawn at once. One loop costs half as much as single draws.
 const DRAWN: usize = BURST;
-/// Tasks known beforehand at most.
+/// Maximum number of tasks known in advance.
 const AHEAD: usize = 2 * DRAWN;
 
-/// The tasks of one core, in the order they are due.
+/// Tasks of one core in the order of their due times.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     source: Source,
     start: u64,
     end: u64,
-    /// A ring; the tasks from `taken` to before `drawn` are known, and there is always one.
-    ahead: [Due; AHEAD],
+    /// Ring; tasks from `taken` up to `drawn` are known. There is always at least one.
+    ahead: [ScheduledTask; AHEAD],
     taken: usize,
     drawn: usize,
 }
 
 impl Pacer {
-    /// Tasks due from `start` ticks on and before `end`.
+    /// Creates the tasks due from tick `start` to before `end`.
     #[must_use]
     pub fn new(source: Source, start: u64, end: u64) -> Self {
-        // What is drawn has no size of its own: its frames are all the longest.
-        let ahead = [Due { at: start, service_ns: 0, class: 0, size: u16::MAX }; AHEAD];
+        // Drawn tasks have no individual size: their frames have the maximum length.
+        let ahead = [ScheduledTask { at: start, service_ns: 0, class: 0, size: u16::MAX }; AHEAD];
         let mut pacer = Self { source, start, end, ahead, taken: 0, drawn: 0 };
         pacer.draw();
         pacer
     }
 
-    /// Draws further tasks when there may be too few for the next burst: the time for it is after a burst has been
-    /// sent, not before.
+    /// Draws more tasks if the next burst might need them. Called after a burst was sent, so that sending
+    /// never waits for it.
     #[inline]
     pub fn draw_ahead(&mut self) {
         if self.drawn - self.taken <= DRAWN {
@@ -109,11 +109,11 @@ impl Pacer {
     }
 
     #[inline]
-    fn next(&self) -> &Due {
+    fn next(&self) -> &ScheduledTask {
         &self.ahead[self.taken % AHEAD]
     }
 
-    /// The next task is due at `now`.
+    /// Returns true if the next task is due at `now`.
     #[inline]
     #[must_use]
     pub fn is_due(&self, now: u64) -> bool {
@@ -122,7 +122,7 @@ impl Pacer {
 
     /// Takes the next task, due or not.
     #[inline]
-    pub fn take(&mut self) -> Due {
+    pub fn take(&mut self) -> ScheduledTask {
         let due = *self.next();
         self.taken += 1;
         if self.taken == self.drawn {
@@ -131,12 +131,12 @@ impl Pacer {
         due
     }
 
-    /// Nothing is due from `now` on.
+    /// Ends the schedule at `now`.
     pub fn end(&mut self, now: u64) {
         self.end = self.end.min(now);
     }
 
-    /// No task is left before the end.
+    /// Returns true if no task is left before the end.
     #[inline]
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -156,12 +156,12 @@ mod tests {
         Pacer::new(source, 5_000, 1_005_000)
     }
 
-    fn all(mut pacer: Pacer) -> Vec<Due> {
+    fn all(mut pacer: Pacer) -> Vec<ScheduledTask> {
         std::iter::from_fn(|| (!pacer.is_done()).then(|| pacer.take())).collect()
     }
 
     #[test]
-    fn when_it_is_asked_does_not_change_what_is_due() {
+    fn schedule_is_independent_of_polling() {
         let mut polled = pacer(7);
         let mut taken = Vec::new();
         for now in (0..1_100_000).step_by(700) {
@@ -169,7 +169,7 @@ mod tests {
                 taken.push(polled.take());
                 assert!(taken[taken.len() - 1].at <= now);
             }
-            // Drawn ahead or not.
+            // With and without drawing ahead.
             if now % 3 == 0 {
                 polled.draw_ahead();
             }

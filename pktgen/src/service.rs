@@ -1,4 +1,4 @@
-//! Service times: the grammar in which users write their distribution, and its samples.
+//! Service times: syntax of the distributions on the command line, and their samples.
 //!
 //! ```text
 //! fixed(10us)                always 10 us
@@ -8,10 +8,11 @@
 //! pareto(50us,2.5)           mean, and tail exponent (above 1, no unit)
 //! uniform(10us,90us)         between two times
 //! mix(0.9*exp(20us), 0.1*exp(400us))     one of these, by weight; weights sum to 1
-//! rocksdb-90-10  rocksdb-50-50  tpcc  echo       mixes known by name, see [`crate::mix`]
+//! rocksdb-90-10  rocksdb-50-50  tpcc  echo       named mixes, see [`crate::mix`]
 //! ```
-//! A mix gives each of its components a task class, 1 for the first; anything else is class 1.
-//! The simulator draws from the same type, so a sample costs a few nanoseconds: no box, no virtual call.
+//!
+//! Each component of a mix has a task class, 1 for the first. Without a mix all tasks have class 1. The
+//! simulator draws from the same type, so a sample costs only a few nanoseconds: no box, no virtual call.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,14 +23,14 @@ use rand_distr::{Distribution, Exp1, StandardNormal};
 use crate::grammar::{GrammarError, Scanner, Time};
 use crate::mix::{Mix, Workload};
 
-/// Classes are 1 ..= this; 0 is the wire's "unknown".
+/// Largest class; classes start at 1. On the wire, 0 means unknown.
 pub const CLASSES_MAX: usize = 64;
 
 const FORMS: &str = "fixed(T), exp(MEAN), normal(MEAN,SD), lognormal(MEAN,SIGMA), \
                      pareto(MEAN,ALPHA), uniform(LOW,HIGH), mix(W*..., W*...), \
                      rocksdb-90-10, rocksdb-50-50, tpcc, echo";
 
-/// One distribution, with what its samples need worked out beforehand.
+/// One distribution, with precomputed values for its samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     Fixed { ns: f64 },
@@ -93,11 +94,11 @@ fn normal<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     StandardNormal.sample(rng)
 }
 
-/// Mean of a normal conditioned on being above 0: m + s * pdf(a) / (1 - cdf(a)) at a = -m / s.
+/// Mean of a normal distribution truncated to positive values: m + s * pdf(a) / (1 - cdf(a)) at a = -m / s.
 fn truncated_normal_mean(mean: f64, sd: f64) -> f64 {
-    let reach = (mean / sd).min(40.0); // beyond that nothing is cut off
+    let reach = (mean / sd).min(40.0); // beyond that the truncation has no effect
     let density = |x: f64| (-x * x / 2.0).exp() / (std::f64::consts::PI * 2.0_f64).sqrt();
-    // 1 - cdf(-reach) = 1/2 + the integral of the density from 0 to reach, by Simpson's rule.
+    // 1 - cdf(-reach) = 1/2 + integral of the density from 0 to reach, by Simpson's rule.
     let steps = 2000;
     let h = reach / f64::from(steps);
     let weight = |i: u32| if i == 0 || i == steps { 1.0 } else { f64::from(2 + 2 * (i % 2)) };
@@ -127,7 +128,7 @@ impl fmt::Display for Shape {
 /// A component of a mix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Component {
-    /// A uniform 64-bit draw at or below this, and above the component before, chooses it.
+    /// A uniform 64-bit draw selects the first component with a threshold of at least that value.
     threshold: u64,
     weight: f64,
     shape: Shape,
@@ -137,18 +138,18 @@ struct Component {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
     components: Box<[Component]>,
-    /// The mix that this is, when it has a name.
+    /// The named mix, if it is one.
     mix: Option<&'static Mix>,
 }
 
 impl Service {
-    /// Always the same time.
+    /// Returns a constant time.
     #[must_use]
     pub fn fixed(ns: f64) -> Self {
         Self::of(vec![(1.0, Shape::Fixed { ns })])
     }
 
-    /// Exponential.
+    /// Returns an exponential distribution.
     #[must_use]
     pub fn exp(mean_ns: f64) -> Self {
         Self::of(vec![(1.0, Shape::Exp { mean_ns })])
@@ -165,12 +166,12 @@ impl Service {
             })
             .collect();
         if let Some(last) = components.last_mut() {
-            last.threshold = u64::MAX; // whatever rounding did
+            last.threshold = u64::MAX; // regardless of rounding
         }
         Self { components: components.into(), mix: None }
     }
 
-    /// A mix that has a name.
+    /// Returns the distribution of a named mix.
     #[must_use]
     pub fn named(mix: &'static Mix) -> Self {
         let fixed =
@@ -178,14 +179,13 @@ impl Service {
         Self { mix: Some(mix), ..Self::of(fixed.collect()) }
     }
 
-    /// What the workers are to run.
+    /// Returns the workload that the workers must run.
     #[must_use]
     pub fn workload(&self) -> Workload {
         self.mix.map_or(Workload::Spin, |mix| mix.workload)
     }
 
-    /// Says of each of `tasks` how long it takes and of which class it is, as so many calls of
-    /// [`Service::sample_ns`] do.
+    /// Sets service time and class of each task, like repeated calls of [`Service::sample_ns`].
     pub fn fill<T, R: Rng>(
         &self,
         rng: &mut R,
@@ -194,7 +194,7 @@ impl Service {
     ) {
         let tasks = tasks.iter_mut();
         match self.components[..] {
-            // What is known beforehand is out of the loop.
+            // Constants stay outside the loop.
             [Component { shape: Shape::Fixed { ns }, .. }] => tasks.for_each(|t| takes(t, ns, 1)),
             [Component { shape: Shape::Exp { mean_ns }, .. }] => {
                 tasks.for_each(|task| takes(task, mean_ns * exp1(rng), 1));
@@ -206,7 +206,7 @@ impl Service {
         }
     }
 
-    /// A task's service time in nanoseconds, not rounded to whole ones, and its class.
+    /// Returns a service time in nanoseconds, not rounded, and its class.
     #[inline]
     pub fn sample_ns<R: Rng + ?Sized>(&self, rng: &mut R) -> (f64, u16) {
         let mut chosen = 0;
@@ -219,26 +219,27 @@ impl Service {
         (self.components[chosen].shape.sample_ns(rng), chosen as u16 + 1)
     }
 
-    /// Mean service time.
+    /// Returns the mean service time.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
         self.components.iter().map(|c| c.weight * c.shape.mean_ns()).sum()
     }
 
-    /// Number of task classes.
+    /// Returns the number of task classes.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.components.len()
     }
 
-    /// What a class is called: its name in a mix that has one, its service times otherwise.
+    /// Returns the name of a class in a named mix, else its service times.
     #[must_use]
     pub fn class_name(&self, class: u16) -> String {
         let named = self.mix.and_then(|mix| mix.types.get(usize::from(class).checked_sub(1)?));
         named.map_or_else(|| self.class_service(class), |kind| kind.name.to_owned())
     }
 
-    /// A class's service times, as a user would write them. `class` is 1 ..= [`Service::classes`].
+    /// Returns the service times of a class in the syntax of the command line. `class` is 1 ..=
+    /// [`Service::classes`].
     #[must_use]
     pub fn class_service(&self, class: u16) -> String {
         usize::from(class)
@@ -288,13 +289,16 @@ fn parse_mix(scanner: &mut Scanner<'_>, at: usize) -> Result<Vec<(f64, Shape)>, 
         let weight_at = scanner.place();
         let weight = scanner.number()?;
         if !(weight > 0.0 && weight <= 1.0) {
-            return Err(scanner.error_at(weight_at, "a weight is above 0 and at most 1"));
+            return Err(scanner.error_at(weight_at, "a weight must be above 0 and at most 1"));
         }
         scanner.expect('*')?;
         let shape_at = scanner.place();
         let name = scanner.word();
         if name == "mix" {
-            return Err(scanner.error_at(shape_at, "a mix inside a mix: multiply its weights out"));
+            return Err(scanner.error_at(
+                shape_at,
+                "a mix inside a mix is not allowed; multiply its weights out",
+            ));
         }
         shapes.push((weight, parse_shape(scanner, shape_at, name)?));
         if !scanner.accept(',') {
@@ -307,7 +311,7 @@ fn parse_mix(scanner: &mut Scanner<'_>, at: usize) -> Result<Vec<(f64, Shape)>, 
         return Err(scanner.error_at(at, format!("the weights must sum to 1, not {sum}")));
     }
     if shapes.len() > CLASSES_MAX {
-        let problem = format!("a mix has at most {CLASSES_MAX} components");
+        let problem = format!("at most {CLASSES_MAX} components are allowed in a mix");
         return Err(scanner.error_at(at, problem));
     }
     Ok(shapes)
@@ -342,18 +346,18 @@ fn parse_mean_and(scanner: &mut Scanner<'_>) -> Result<(f64, f64), GrammarError>
     Ok((mean_ns, parameter))
 }
 
-/// Why a shape with these parameters makes no sense, if so.
+/// Returns the reason why parameters of a shape are invalid, if they are.
 fn refusal(shape: &Shape) -> Option<&'static str> {
     match *shape {
         Shape::Normal { mean_ns, sd_ns } if mean_ns <= 0.0 || sd_ns <= 0.0 => {
-            Some("mean and standard deviation must be above 0; use fixed(T) for no deviation")
+            Some("mean and standard deviation must be above 0; use fixed(T) for a constant")
         }
         Shape::LogNormal { sigma, .. } if sigma > 10.0 => Some("sigma must be at most 10"),
         Shape::Pareto { alpha, .. } if alpha <= 1.0 => {
-            Some("alpha must be above 1: at or below it the mean is infinite")
+            Some("alpha must be above 1; otherwise the mean is infinite")
         }
         Shape::Uniform { low_ns, high_ns } if low_ns > high_ns => {
-            Some("the first time must not be above the second")
+            Some("the first time must be at most the second")
         }
         Shape::Exp { mean_ns: 0.0 }
         | Shape::LogNormal { mean_ns: 0.0, .. }
@@ -376,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn several_at_once_are_those_one_by_one() {
+    fn batched_samples_equal_single_samples() {
         for text in
             ["fixed(9us)", "exp(5us)", "normal(9us,2us)", "mix(0.5*exp(5us), 0.5*fixed(9us))"]
         {
@@ -399,7 +403,7 @@ mod tests {
 
     #[test]
     fn samples_have_the_stated_moments() {
-        // (text, standard deviation); seeds are fixed, so the tolerance is no matter of luck.
+        // (text, standard deviation). Seeds are fixed, so the tolerance never fails by chance.
         for (text, sd) in [
             ("fixed(10us)", 0.0),
             ("exp(50us)", 50e3),
@@ -417,7 +421,8 @@ mod tests {
 
     #[test]
     fn a_truncated_normal_states_its_true_mean() {
-        // sd = mean: 16% of the normal lies below 0. Closed form: m (1 + pdf(1) / cdf(1)) = 1.28760 m.
+        // sd = mean: 16% of the normal distribution lies below 0. Closed form: m (1 + pdf(1) / cdf(1)) =
+        // 1.28760 m.
         let service: Service = "normal(10us,10us)".parse().unwrap();
         assert!((service.mean_ns() - 12_876.0).abs() < 0.5, "{}", service.mean_ns());
         let samples = sampled("normal(10us,10us)", 400_000);
@@ -469,7 +474,7 @@ mod tests {
             ("exp(5)", "unit of time"),
             ("exp(5us", "expected `)`"),
             ("exp(0us)", "above 0"),
-            ("exp(5us) x", "nothing more"),
+            ("exp(5us) x", "unexpected text"),
             ("normal(5us)", "expected `,`"),
             ("normal(5us,0us)", "fixed(T)"),
             ("uniform(5us,4us)", "the second"),
@@ -480,7 +485,7 @@ mod tests {
             ("mix(0.5*mix(1*exp(5us)), 0.5*exp(6us))", "mix inside a mix"),
             ("mix()", "expected a number"),
             ("tpch", "tpcc, echo"),
-            ("tpcc(5us)", "nothing more"),
+            ("tpcc(5us)", "unexpected text"),
             ("mix(0.5*tpcc, 0.5*exp(6us))", "expected one of fixed(T)"),
         ] {
             let error = text.parse::<Service>().unwrap_err().to_string();

@@ -1,13 +1,13 @@
-//! Slices of the measured time: in which of them did a loop stand still, and what do the others say alone?
+//! Slices of the measured time, to separate time in which a loop stalled from undisturbed time.
 //!
-//! On an ordinary machine the system takes a CPU away now and then, and every task that comes due meanwhile waits. That is
-//! no property of the scheduler that is measured. So each loop notes when it stood still ([`Pauses`]), each task
-//! leaves a short record (`Log`), and after the run the measured time is cut into equal slices, of which those count
-//! as calm that no pause can have touched ([`Slices`]).
+//! On an ordinary machine the system preempts a CPU now and then, and every task due in that time waits. That
+//! says nothing about the scheduler under test. So each loop records its stalls ([`Pauses`]), and each task
+//! leaves a short record (`Log`). After the run the measured time is cut into equal slices ([`Slices`]). A
+//! slice is undisturbed (calm) if no stall can have affected it.
 //!
-//! The rule ([`Rule`]) sees nothing but the loops' own looks at the clock, never a response time: a rule that saw them would
-//! throw away the slow tasks and flatter. A slice counts whole or not at all: all tasks that came due in a calm one
-//! count, lost ones included, whenever they were answered.
+//! The rule ([`Rule`]) uses only the loops' own clock readings, never a response time. A rule that used
+//! response times would exclude slow tasks and flatter the result. A slice counts as a whole or not at all.
+//! All tasks due in an undisturbed slice count, including lost ones, at whatever time they were answered.
 
 use serde::Serialize;
 
@@ -15,72 +15,74 @@ use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
 use crate::report::Confidence;
 use crate::tally::Ledger;
 
-/// A slice has so many mean service times: of tasks with exponential service times, one in twenty thousand takes longer.
+/// Slice length in mean service times. One in twenty thousand exponential service times is longer.
 const SLICE_SERVICES: f64 = 10.0;
-/// But it is no shorter and no longer than this.
+/// Bounds of the slice length in seconds.
 const SLICE_S: std::ops::RangeInclusive<f64> = 1e-3..=0.05;
-/// A loop stood still when it did not look for so many mean service times, but no less than [`PAUSE_MIN_S`].
+/// Time without a clock reading that counts as a stall, in mean service times; at least [`PAUSE_MIN_S`].
 const PAUSE_SERVICES: f64 = 0.25;
-/// Nodes note pauses that are longer than this, so a rule can't go below it.
+/// Smallest stall that nodes record. A rule cannot use a smaller one.
 pub const PAUSE_MIN_S: f64 = wedjat::state::counters::PAUSE_NS as f64 / 1e9;
-/// Share of the workers' capacity that is taken for offered where nobody says what the workers can do.
+/// Assumed fraction of the workers' capacity if that is unknown.
 const UNKNOWN_SHARE: f64 = 0.9;
-/// At this share and above a backlog is taken to be worked off as at this share.
+/// Largest fraction of the capacity used to estimate how fast a backlog drains.
 const SHARE_MAX: f64 = 0.98;
-/// A pause disturbs for at least so many times its own length afterwards.
+/// Shortest disturbance after a stall, in multiples of its length.
 const RECOVERY_MIN: f64 = 1.0;
-/// A backlog has so many times the time in which it would be worked off in the mean.
+/// Safety factor on the mean time in which a backlog drains.
 const RECOVERY_MARGIN: f64 = 2.0;
-/// Pauses of one loop for which there is room; what comes after the last is taken for disturbed.
+/// Capacity for stalls of one loop. Time after the last recorded stall counts as disturbed.
 const PAUSES_MAX: usize = 1 << 16;
-/// Tasks of one core for which there is room; slices after the last are thrown away.
+/// Capacity for tasks of one core. Slices after the last recorded task are excluded.
 const TASKS_MAX: usize = 1 << 23;
-/// Groups of calm slices for a confidence interval, and so the fewest slices of which anything is said.
+/// Groups of undisturbed slices for a confidence interval, and thus the minimum number of slices for any
+/// figure.
 pub const GROUPS: usize = 20;
-/// Tasks beyond a percentile that make it one.
+/// Minimum number of tasks beyond a percentile.
 pub const BEYOND_MIN: f64 = 100.0;
-/// Never answered.
+/// Response time of an unanswered task.
 const NEVER: u32 = u32::MAX;
 
-/// Room for so many tasks and some more, since arrivals come by chance, within the memory that is meant for them.
+/// Returns the capacity for `tasks` expected tasks, with a margin for random arrivals, within the memory
+/// limit.
 pub(crate) fn tasks_max(tasks: f64) -> usize {
     ((tasks * 1.1) as usize).saturating_add(4096).min(TASKS_MAX)
 }
 
-/// When a loop stood still, by its own looks at the clock.
+/// Stalls of a loop, from its own clock readings.
 #[derive(Clone, Debug)]
 pub struct Pauses {
-    /// The last look; before the first one no time has passed since it.
+    /// Last reading. Equals the first one at the start.
     last: u64,
     limit: u64,
     found: Vec<Pause>,
     unknown_from: Option<u64>,
 }
 
-/// From the last look before to the first one after, in ticks.
+/// A stall: the time between two clock readings, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// The last look before it.
+    /// Last reading before the stall.
     pub from: u64,
-    /// The first look after it.
+    /// First reading after it.
     pub to: u64,
 }
 
 impl Pauses {
-    /// Pauses longer than `limit` ticks; takes all memory at once.
+    /// Creates a record of stalls longer than `limit` ticks. Allocates all memory at once.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         let found = Vec::with_capacity(PAUSES_MAX);
         Self { last: u64::MAX, limit, found, unknown_from: None }
     }
 
-    /// Those that somebody else has noted, in order; from `unknown_from` on there may be others.
+    /// Returns stalls recorded elsewhere, in order. From `unknown_from` on there may be more.
     #[must_use]
     pub fn noted(found: Vec<Pause>, unknown_from: Option<u64>) -> Self {
         Self { last: u64::MAX, limit: u64::MAX, found, unknown_from }
     }
 
-    /// The loop is here at `now`.
+    /// Records a clock reading of the loop.
     #[inline(always)]
     pub fn look(&mut self, now: u64) {
         if now.saturating_sub(self.last) > self.limit {
@@ -98,32 +100,32 @@ impl Pauses {
         }
     }
 
-    /// From this tick on there may be others.
+    /// Returns the tick from which stalls may be missing.
     #[must_use]
     pub fn unknown_from(&self) -> Option<u64> {
         self.unknown_from
     }
 
-    /// The pauses, in order.
+    /// Returns the stalls in order.
     #[must_use]
     pub fn found(&self) -> &[Pause] {
         &self.found
     }
 }
 
-/// A loop, and when it stood still.
+/// A loop and its stalls.
 #[derive(Clone, Debug)]
-pub struct Watched {
-    /// What the loop is.
+pub struct LoopWatch {
+    /// Name of the loop.
     pub name: String,
-    /// When it stood still, on the generator's clock.
+    /// Its stalls, on the generator's clock.
     pub pauses: Pauses,
 }
 
-/// What became of one task, in few bytes.
+/// Compact record of one task.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// When it came due, in units from the start of the measured time.
+    /// Due time in units since the start of the measured time.
     due: u32,
     /// Response time, or [`NEVER`].
     response_ns: u32,
@@ -132,30 +134,30 @@ struct Record {
     late: bool,
 }
 
-/// How a task ended.
+/// Outcome of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Unsent,
     Answered,
-    /// Answered, and not with what it should be.
+    /// Answered with a wrong answer.
     Wrong,
     Refused,
     Lost,
 }
 
-/// A record of each measured task of one core. All memory is taken, and touched, before the run.
+/// Records of the measured tasks of one core. All memory is allocated and touched before the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     records: Vec<Record>,
     /// A unit is 2^shift ticks.
     shift: u32,
     start: u64,
-    /// The earliest task for which there was no room, in units.
+    /// Due time of the first task without a record, in units.
     full_from: Option<u32>,
 }
 
 impl Log {
-    /// Room for so many tasks that come due within `ticks` ticks, of which a second has `hz`.
+    /// Creates a log for `tasks` tasks due within `ticks` ticks of a clock with `hz` ticks per second.
     pub(crate) fn new(tasks: f64, ticks: u64, hz: f64) -> Self {
         let microsecond = (hz / 1e6).max(1.0).log2() as u32;
         let needed = 64_u32.saturating_sub(ticks.leading_zeros()).saturating_sub(31);
@@ -169,7 +171,7 @@ impl Log {
         self.start = start;
     }
 
-    /// A task has ended: `late` if it was sent late.
+    /// Records an answered task; `late` if it was sent late.
     #[inline(always)]
     pub(crate) fn end(&mut self, due: u64, class: u16, response_ns: u64, fate: Fate, late: bool) {
         let due = ((due - self.start) >> self.shift) as u32;
@@ -181,31 +183,32 @@ impl Log {
         }
     }
 
-    /// A task has ended without an answer.
+    /// Records a task without an answer.
     pub(crate) fn end_without(&mut self, due: u64, class: u16, fate: Fate, late: bool) {
         self.end(due, class, u64::MAX, fate, late);
     }
 }
 
-/// Which slices are calm.
+/// Rule for undisturbed slices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rule {
     /// Length of a slice.
     pub slice_s: f64,
-    /// A loop that did not look at the clock for longer than this stood still.
+    /// Time without a clock reading that counts as a stall.
     pub pause_s: f64,
-    /// A pause disturbs for so many times its own length after its end: what came meanwhile must be worked off.
+    /// Disturbance after a stall, in multiples of its length, until the backlog has drained.
     pub recovery: f64,
-    /// A pause disturbs the slices that end so long or less before it: their tasks may still be under way.
+    /// A stall also disturbs slices that end at most this long before it, since their tasks may still be in
+    /// flight.
     pub cover_s: f64,
-    /// The percentile that a run is to tell, as a share.
+    /// Requested percentile, as a fraction.
     pub quantile: f64,
 }
 
 impl Rule {
-    /// The rule for tasks of this mean service time, when `share` of what the workers can do is offered.
-    ///
-    /// A pause of length d leaves a backlog that is worked off in share / (1 - share) times d in the mean; twice that is allowed.
+    /// Creates the rule for tasks with this mean service time, at load `share` of the capacity. A stall of
+    /// length d leaves a backlog that drains in share / (1 - share) * d on average. The rule allows twice
+    /// that.
     #[must_use]
     pub fn new(service_mean_s: f64, share: Option<f64>) -> Self {
         let slice_s = (SLICE_SERVICES * service_mean_s).clamp(*SLICE_S.start(), *SLICE_S.end());
@@ -219,19 +222,19 @@ impl Rule {
         }
     }
 
-    /// The same for another percentile.
+    /// Sets another percentile.
     #[must_use]
     pub fn telling(self, quantile: f64) -> Self {
         Self { quantile, ..self }
     }
 
-    /// Calm tasks that the percentile needs.
+    /// Returns the number of undisturbed tasks that the percentile needs.
     #[must_use]
     pub fn tasks_min(&self) -> u64 {
         (BEYOND_MIN / (1.0 - self.quantile)).round() as u64
     }
 
-    /// The percentile as it is usually written, as in p99.9.
+    /// Returns the percentile in its usual form, as in p99.9.
     #[must_use]
     pub fn percentile(&self) -> String {
         let percent = format!("{:.3}", 100.0 * self.quantile);
@@ -239,18 +242,18 @@ impl Rule {
     }
 }
 
-/// A percentile as users write it: 99, p99 or p99.9; as a share.
+/// Parses a percentile such as 99, p99 or p99.9; returns a fraction.
 ///
 /// # Errors
-/// When it is none from 1 to 99.99.
+/// If it is not between 1 and 99.99.
 pub fn quantile(text: &str) -> Result<f64, String> {
     match text.strip_prefix('p').unwrap_or(text).parse::<f64>() {
         Ok(percent) if (1.0..=99.99).contains(&percent) => Ok(percent / 100.0),
-        _ => Err(format!("`{text}` is no percentile; write 1 to 99.99, as in 99 or p99.9")),
+        _ => Err(format!("`{text}` is not a percentile; write 1 to 99.99, as in 99 or p99.9")),
     }
 }
 
-/// The measured time, cut.
+/// Slices of the measured time.
 #[derive(Clone, Debug)]
 pub struct Slices {
     rule: Rule,
@@ -266,7 +269,7 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Cuts the time from `start` to `end` by `rule`, on a clock whose ticks take `tick_ns`.
+    /// Cuts the time from `start` to `end` by `rule`, on a clock with ticks of `tick_ns`.
     #[must_use]
     pub fn cut<'a>(
         rule: Rule,
@@ -315,7 +318,7 @@ impl Slices {
         self.throw_between(from.saturating_sub(ticks(self.rule.cover_s)), recovered);
     }
 
-    /// Throws away each slice that has some of the time from one tick to another in it.
+    /// Excludes each slice that overlaps the time from one tick to another.
     fn throw_between(&mut self, from: u64, to: u64) {
         if to < self.start || from >= self.end {
             return;
@@ -328,56 +331,60 @@ impl Slices {
         }
     }
 
-    /// What came due at this tick counts.
+    /// Returns true if a task due at this tick counts.
     #[must_use]
     pub fn is_calm(&self, at: u64) -> bool {
         let slice = at.checked_sub(self.start).map(|ticks| (ticks / self.slice) as usize);
         slice.is_some_and(|slice| self.calm.get(slice) == Some(&true))
     }
 
-    /// How many there are.
+    /// Returns the number of slices.
     #[must_use]
     pub fn all(&self) -> usize {
         self.calm.len()
     }
 
-    /// How many are calm.
+    /// Returns the number of undisturbed slices.
     #[must_use]
     pub fn calm(&self) -> usize {
         self.calm.iter().filter(|calm| **calm).count()
     }
 
-    /// The longest pause within the measured time, in nanoseconds.
+    /// Returns the longest stall in the measured time, in nanoseconds.
     #[must_use]
     pub fn longest_pause_ns(&self) -> f64 {
         self.longest as f64 * self.tick_ns
     }
 
-    /// The rule.
+    /// Returns the rule.
     #[must_use]
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// Slices from the first task on that the log had no room for can't be told.
+    /// Excludes slices from the first task without a record on.
     pub(crate) fn throw_unlogged(&mut self, log: &Log) {
         if let Some(full_from) = log.full_from {
             self.throw_between(self.start + (u64::from(full_from) << log.shift), u64::MAX);
         }
     }
 
-    /// What the logs say of the tasks that came due in calm slices. `classes` is 0 where there is one class only.
-    pub(crate) fn count<'a>(&self, logs: impl Iterator<Item = &'a Log>, classes: usize) -> Calm {
+    /// Summarises the tasks due in undisturbed slices. `classes` is 0 if there is one class only.
+    pub(crate) fn count<'a>(
+        &self,
+        logs: impl Iterator<Item = &'a Log>,
+        classes: usize,
+    ) -> UndisturbedTasks {
         let calm_slices = self.calm();
         let groups = calm_slices.min(GROUPS);
-        // The calm slices in order, in groups that hold nearly as many each.
+        // Undisturbed slices in order, in groups of nearly equal size.
         let mut nth = 0;
         let group = self.calm.iter().map(|calm| {
             nth += usize::from(*calm);
             calm.then(|| (nth - 1) * groups / calm_slices)
         });
         let group: Vec<Option<usize>> = group.collect();
-        let mut calm = Calm {
+        let mut calm = UndisturbedTasks {
             ledger: Ledger::default(),
             thrown: 0,
             groups: vec![Latency::default(); groups],
@@ -385,7 +392,7 @@ impl Slices {
         };
         for log in logs {
             for record in &log.records {
-                // A core's own start: cores begin one after the other.
+                // Start of this core: cores begin one after another.
                 let due = log.start + (u64::from(record.due) << log.shift);
                 let slice = (due.saturating_sub(self.start) / self.slice) as usize;
                 let Some(group) = group.get(slice).copied().flatten() else {
@@ -404,7 +411,7 @@ impl Slices {
         calm
     }
 
-    /// What a report says of them; `thrown` tasks were in those that are not calm.
+    /// Returns the description for reports; `thrown` is the number of tasks in excluded slices.
     #[must_use]
     pub fn report(&self, thrown: u64) -> SlicesReport {
         let us = |ticks: u64| Micros(ticks as f64 * self.tick_ns / 1e3);
@@ -437,7 +444,7 @@ impl Record {
         ledger.lost += of(self.fate == Fate::Lost);
     }
 
-    /// As in the whole run: tasks that were never sent have no response time.
+    /// As for the whole run, tasks that were never sent have no response time.
     fn time(&self, latency: &mut Latency) {
         match self.fate {
             Fate::Answered | Fate::Wrong => latency.record(u64::from(self.response_ns)),
@@ -447,26 +454,26 @@ impl Record {
     }
 }
 
-/// What became of the tasks of calm slices.
+/// Tasks due in undisturbed slices.
 #[derive(Clone, Debug)]
-pub(crate) struct Calm {
+pub(crate) struct UndisturbedTasks {
     pub(crate) ledger: Ledger,
-    /// Tasks of the others.
+    /// Tasks due in excluded slices.
     pub(crate) thrown: u64,
     groups: Vec<Latency>,
-    /// By class.
+    /// Results by class.
     pub(crate) classes: Vec<(Ledger, Latency)>,
 }
 
-impl Calm {
-    /// Response times of all.
+impl UndisturbedTasks {
+    /// Returns the response times of all classes.
     pub(crate) fn response(&self) -> Latency {
         let mut all = Latency::default();
         self.groups.iter().for_each(|group| all.merge(group));
         all
     }
 
-    /// Half the width of a figure's 95% confidence interval, from [`GROUPS`] groups of slices; not a number when
+    /// Returns half the width of a figure's 95% confidence interval, from [`GROUPS`] groups of slices. NaN if
     /// there are fewer slices.
     fn ci95_ns(&self, figure: impl Fn(&Latency) -> f64) -> f64 {
         if self.groups.len() < GROUPS {
@@ -491,26 +498,26 @@ impl Calm {
     }
 }
 
-/// How the measured time was cut, and what is thrown away.
+/// Description of slices in reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SlicesReport {
     /// Slices of the measured time.
     pub all: usize,
-    /// Those that no pause can have touched.
+    /// Undisturbed slices.
     pub calm: usize,
-    /// Their share.
+    /// Fraction of undisturbed slices.
     pub calm_share: f64,
-    /// The others.
+    /// Excluded slices.
     pub thrown_slices: usize,
-    /// Tasks that came due in those.
+    /// Tasks due in excluded slices.
     pub thrown_tasks: u64,
-    /// Times that a loop stood still within the measured time.
+    /// Number of stalls in the measured time.
     pub pauses: usize,
-    /// The longest of these.
+    /// Longest stall.
     pub longest_pause_us: Micros,
-    /// All of them together, as a share of the measured time; two loops' add up.
+    /// Total length of the stalls as a fraction of the measured time; stalls of several loops add up.
     pub paused_share: f64,
-    /// The loops whose pauses are known.
+    /// Loops with recorded stalls.
     pub loops: Vec<String>,
 }
 
@@ -519,8 +526,8 @@ impl std::fmt::Display for SlicesReport {
         let Self { all, calm, thrown_slices, thrown_tasks, pauses, longest_pause_us, .. } = self;
         write!(
             f,
-            "{calm} of {all} slices calm ({:.1}%); thrown away: {thrown_slices} slices with {thrown_tasks} tasks, for \
-             {pauses} pauses of {}, {longest_pause_us} us at the longest, {:.2}% of the time",
+            "{calm} of {all} slices undisturbed ({:.1}%); excluded: {thrown_slices} slices with {thrown_tasks} tasks, for \
+             {pauses} pauses of {}, longest {longest_pause_us} us, {:.2}% of the time",
             100.0 * self.calm_share,
             self.loops.join(" and "),
             100.0 * self.paused_share
@@ -528,26 +535,26 @@ impl std::fmt::Display for SlicesReport {
     }
 }
 
-/// The figures of the calm slices alone.
+/// Figures of undisturbed slices only.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalmReport {
-    /// Their tasks.
+    /// Ledger of their tasks.
     #[serde(flatten)]
     pub ledger: Ledger,
-    /// Share of these that were sent on time.
+    /// Fraction of their tasks that were sent on time.
     pub adherence: f64,
-    /// From the due time; unanswered tasks count as infinite (null) in the percentiles.
+    /// Latency from the due time. Unanswered tasks count as infinite (null) in the percentiles.
     pub response_us: LatencySummary,
-    /// Half widths of 95% confidence intervals, from groups of calm slices.
+    /// Half widths of 95% confidence intervals, from groups of undisturbed slices.
     pub response_ci95_us: Confidence,
 }
 
-/// One class in the calm slices alone.
+/// A class in undisturbed slices only.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalmClass {
-    /// Its tasks.
+    /// Ledger of its tasks.
     #[serde(flatten)]
     pub ledger: Ledger,
-    /// From the due time.
+    /// Latency from the due time.
     pub response_us: LatencySummary,
 }

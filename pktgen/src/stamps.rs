@@ -1,34 +1,35 @@
-//! When packets came, by their device or the kernel: whose clock is compared with the generator's.
+//! Receive timestamps by the device or the kernel, converted to the generator's clock.
 //!
-//! A device stamps by a counter of its own, of which nobody says how fast it is. So both clocks are read together, again and again: how fast
-//! the one is by the other follows from the first such look and the last, which are ever further apart, and a stamp is told from the last,
-//! which is never long ago. A look that was interrupted is known by how long it took, and not used.
+//! A device stamps with its own counter, of unknown rate. So both clocks are read together again and again.
+//! The rate follows from the first and the last reading, which are ever further apart. A stamp is converted
+//! relative to the last reading, which is always recent. A reading that was interrupted takes longer and is
+//! discarded.
 //!
-//! The kernel stamps by its time of day, which may be set while it runs. So both clocks are read after each burst, and a clock that is
-//! not where it should be by its rate was set: which of the two times a packet has that came about then can't be told, and stamps are not
-//! believed until no such packet can come any more.
+//! The kernel stamps with its wall clock, which may be set at any time. So both clocks are read after each
+//! burst. A clock that deviates from its rate was set. For packets received around that time the offset is
+//! ambiguous, so stamps are ignored until all such packets have been processed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use wedjat::io::{Buf, StampField};
 
-/// A look at both clocks: the generator's before, the device's, and the generator's after.
-pub type Look = (u64, u64, u64);
+/// Reading of both clocks: the generator's before, the device's, and the generator's after.
+pub type ClockReading = (u64, u64, u64);
 
-/// Between two looks: so long is a stamp told from the last one.
+/// Interval between readings.
 const LOOK_S: f64 = 0.001;
-/// Looks that take so many times as long as the shortest are not used, unless none has been for long.
+/// Readings that take this many times as long as the shortest are discarded, unless all recent ones did.
 const SLOW: u64 = 4;
-/// For so many looks.
+/// Number of discarded readings after which a slow one is accepted.
 const PATIENCE: f64 = 50.0;
-/// A stamp that is further from the time at which its packet was seen is not believed.
+/// Largest distance between a stamp and the poll that received its packet.
 const FAR_S: f64 = 0.1;
-/// How far apart looks are from which a rate is told.
+/// Shortest distance of readings from which the rate is computed.
 const RATE_S: f64 = 0.02;
-/// The kernel's clock is made faster or slower by less than such a part, to correct it: what is more was set.
+/// Largest relative rate error of the kernel's clock by slewing. A larger deviation means that it was set.
 const SLEW: f64 = 1e-3;
-/// Looks at the kernel's clock for one that is not interrupted.
+/// Attempts to read the kernel's clock without interruption.
 const TRIES: usize = 4;
 
 /// Both clocks at one moment.
@@ -36,39 +37,41 @@ const TRIES: usize = 4;
 struct Anchor {
     ticks: u64,
     device: u64,
-    /// Ticks that the look took.
+    /// Ticks that the reading took.
     width: u64,
 }
 
 impl Anchor {
-    fn of((before, device, after): Look) -> Self {
+    fn of((before, device, after): ClockReading) -> Self {
         let width = after.saturating_sub(before);
         Self { ticks: before + width / 2, device, width }
     }
 }
 
-/// What the stamps of a run were.
+/// Statistics of the timestamps of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StampStats {
-    /// Answers whose time is the device's or the kernel's.
+    /// Answers timed by the device or the kernel.
     pub stamped: u64,
-    /// Answers without a stamp, or with one that can't be: their time is that of the poll that saw them.
+    /// Answers without a stamp, or with an impossible one. Their time is that of the poll that received them.
     pub unstamped: u64,
-    /// Ticks a second of the device's clock, as found; 0 when none was. Of the kernel's, its units.
+    /// Measured rate of the device's clock in ticks per second; 0 without one. For the kernel's clock, its
+    /// units.
     pub device_hz: f64,
-    /// What a stamp is a multiple of.
+    /// Resolution of stamps.
     pub resolution_ns: f64,
-    /// By so much a stamp may be off: half of what the shortest look at both clocks took (of the kernel's, the longest that is used), and
-    /// the resolution.
+    /// Uncertainty of a stamp: the resolution plus half the duration of the shortest reading of both clocks
+    /// (of the kernel's, the longest accepted one).
     pub uncertainty_ns: f64,
-    /// How long after its stamp the poll began that saw an answer, on average; negative where answers come while a poll goes on.
+    /// Mean time from the stamp to the start of the poll that received the answer. Negative if answers arrive
+    /// during a poll.
     pub mean_wait_ns: f64,
-    /// How often the kernel's clock was set meanwhile.
+    /// Number of times that the kernel's clock was set.
     pub clock_steps: u64,
 }
 
 impl StampStats {
-    /// Those of several cores.
+    /// Adds the statistics of another core.
     pub fn merge(&mut self, other: &Self) {
         let waited = |one: &Self| one.mean_wait_ns * one.stamped as f64;
         let waited = waited(self) + waited(other);
@@ -78,47 +81,47 @@ impl StampStats {
         self.device_hz = self.device_hz.max(other.device_hz);
         self.resolution_ns = self.resolution_ns.max(other.resolution_ns);
         self.uncertainty_ns = self.uncertainty_ns.max(other.uncertainty_ns);
-        // Every core sees the same steps, if it hears anything meanwhile.
+        // All cores see the same clock steps if they receive packets in that time.
         self.clock_steps = self.clock_steps.max(other.clock_steps);
     }
 
-    /// Part of the answers whose time is a stamp.
+    /// Returns the fraction of answers timed by a stamp.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.stamped as f64 / (self.stamped + self.unstamped).max(1) as f64
     }
 }
 
-/// A clock that may be set while it runs.
+/// A clock that may be set.
 #[derive(Clone, Copy, Debug)]
 struct Settable {
-    /// Stamps count by so many of the clock's units, as which it is read.
+    /// Resolution of stamps, in units of the clock reading.
     unit: u64,
-    /// How often it was set.
+    /// Number of times that it was set.
     steps: u64,
-    /// Stamps are not believed before this, since the clock was set.
+    /// End of the time in which stamps are ignored after a step.
     doubted_until: u64,
-    /// Nor now, since every look at the clock was interrupted.
+    /// True while every reading was interrupted, so that no stamp is used.
     is_unknown: bool,
 }
 
-/// One core's look at the clock that its packets are stamped by.
+/// One core's view of the clock that stamps its packets.
 pub struct Stamps {
-    /// None in tests of the clocks alone.
+    /// `None` in tests of the clocks only.
     field: Option<StampField>,
-    look: Box<dyn FnMut() -> Option<Look> + Send>,
-    /// Of the kernel's clock alone.
+    look: Box<dyn FnMut() -> Option<ClockReading> + Send>,
+    /// Only for the kernel's clock.
     settable: Option<Settable>,
     hz: f64,
     first: Anchor,
     last: Anchor,
-    /// Ticks of ours for one of the device's.
+    /// Our ticks per tick of the device.
     rate: f64,
     next_look: u64,
     shortest: u64,
     stamped: u64,
     unstamped: u64,
-    /// Ticks from stamps to the polls that saw their packets.
+    /// Sum of ticks from stamps to the polls that received their packets.
     waited: i64,
 }
 
@@ -129,18 +132,19 @@ impl std::fmt::Debug for Stamps {
 }
 
 impl Stamps {
-    /// Stamps in this field, of a device whose clock and ours, of `hz` ticks a second, `look` reads. Looks twice, some milliseconds apart;
-    /// none when the device's clock can't be read or stands still.
+    /// Creates the conversion for stamps in this field; `look` reads the device's clock and ours, of `hz`
+    /// ticks per second. Takes two readings some milliseconds apart. `None` if the device's clock cannot be
+    /// read or stalls.
     pub fn new(
         field: StampField,
         hz: f64,
-        look: impl FnMut() -> Option<Look> + Send + 'static,
+        look: impl FnMut() -> Option<ClockReading> + Send + 'static,
     ) -> Option<Self> {
         Some(Self { field: Some(field), ..Self::with(hz, look)? })
     }
 
-    /// Stamps in this field by the kernel's time of day, in units of `unit_ns` nanoseconds; `now` is our clock, of `hz` ticks a second.
-    /// None when the time of day stands still.
+    /// Creates the conversion for stamps by the kernel's wall clock, in units of `unit_ns` nanoseconds; `now`
+    /// reads our clock, of `hz` ticks per second. `None` if the wall clock stalls.
     pub fn of_kernel(
         field: StampField,
         unit_ns: u32,
@@ -156,15 +160,18 @@ impl Stamps {
         Some(Self { field: Some(field), ..stamps })
     }
 
-    /// The clock that is looked at counts nanoseconds and may be set; stamps are in units of so many.
+    /// Sets the stamp clock to nanoseconds that may be set, with stamps in units of `unit_ns`.
     fn set_by_the_kernel(self, unit_ns: u32) -> Self {
         let unit = u64::from(unit_ns);
         let settable = Settable { unit, steps: 0, doubted_until: 0, is_unknown: false };
         Self { settable: Some(settable), ..self }
     }
 
-    /// Without a field in which there are any.
-    fn with(hz: f64, mut look: impl FnMut() -> Option<Look> + Send + 'static) -> Option<Self> {
+    /// Creates the conversion without a field of stamps.
+    fn with(
+        hz: f64,
+        mut look: impl FnMut() -> Option<ClockReading> + Send + 'static,
+    ) -> Option<Self> {
         let mut narrowest = || {
             let looks = std::iter::repeat_with(&mut look).take(TRIES);
             looks.flatten().map(Anchor::of).min_by_key(|one| one.width)
@@ -191,9 +198,9 @@ impl Stamps {
         })
     }
 
-    /// Looks at both clocks again if it is time for that: at each burst, where the other one may be set.
+    /// Reads both clocks if a reading is due: for a clock that may be set, at each burst.
     #[inline]
-    pub fn tend(&mut self, now: u64) {
+    pub fn refresh(&mut self, now: u64) {
         if let Some(settable) = self.settable {
             self.settable = Some(self.look_for_steps(settable));
         } else if now >= self.next_look {
@@ -224,7 +231,7 @@ impl Stamps {
         settable
     }
 
-    /// By how many of our ticks the other clock is further than by its last look and its rate.
+    /// Returns the deviation of the stamp clock from its last reading and its rate, in our ticks.
     fn off(&self, found: Anchor) -> f64 {
         let device = found.device.wrapping_sub(self.last.device).cast_signed();
         device as f64 * self.rate - found.ticks.wrapping_sub(self.last.ticks).cast_signed() as f64
@@ -246,7 +253,7 @@ impl Stamps {
         }
     }
 
-    /// When a packet came that was seen at `now`: by its stamp, else then.
+    /// Returns the receive time of a packet processed at `now`: its stamp, else `now`.
     #[inline]
     pub fn time_of<B: Buf>(&mut self, packet: &B, now: u64) -> u64 {
         let stamp = self.field.and_then(|field| packet.stamp(field));
@@ -264,23 +271,24 @@ impl Stamps {
         time.unwrap_or(now)
     }
 
-    /// The time of a stamp in our ticks; none of one that is not from shortly before `now`.
+    /// Converts a stamp to our ticks. `None` if it is not from shortly before `now`.
     fn ticks(&self, stamp: u64, now: u64) -> Option<u64> {
         let since = stamp.wrapping_sub(self.last.device).cast_signed() as f64 * self.rate;
         let ago = now.wrapping_sub(self.last.ticks).cast_signed() as f64 - since;
-        // A little later than now is within what both clocks are known to.
+        // Slightly after `now` is within the uncertainty of both clocks.
         let slack = self.shortest as f64 * SLOW as f64;
         (-slack..self.hz * FAR_S).contains(&ago).then(|| now - (ago.max(0.0) as u64).min(now))
     }
 
-    /// The same of a clock that may be set. It was read after the packet had come, which may have been after the poll began.
+    /// Converts a stamp of a clock that may be set. The clock was read after the packet arrived, possibly
+    /// after the poll began.
     fn ticks_of_kernel(&self, settable: Settable, stamp: u64) -> Option<u64> {
         let is_doubted = settable.is_unknown || self.last.ticks < settable.doubted_until;
         let stamp = stamp.checked_mul(settable.unit)?;
         if is_doubted { None } else { self.ticks(stamp, self.last.ticks) }
     }
 
-    /// What the stamps were so far.
+    /// Returns the statistics so far.
     #[must_use]
     pub fn stats(&self) -> StampStats {
         let tick_ns = 1e9 / self.hz;
@@ -298,7 +306,7 @@ impl Stamps {
     }
 }
 
-/// Ticks of ours for one of the device's; none of a clock that stands still or goes back.
+/// Returns our ticks per device tick. `None` for a clock that stalls or goes back.
 fn rate(first: Anchor, last: Anchor) -> Option<f64> {
     let device = last.device.wrapping_sub(first.device).cast_signed();
     (device > 0).then(|| (last.ticks - first.ticks) as f64 / device as f64)
@@ -312,23 +320,24 @@ mod tests {
 
     use super::*;
 
-    /// Our clock counts nanoseconds, and the device's ticks of `tick` ns, from somewhere else; some looks are interrupted.
+    /// Our clock counts nanoseconds; the device's counts ticks of `tick` ns from another origin. Some
+    /// readings are interrupted.
     struct Clocks(Arc<AtomicU64>);
 
     const START: u64 = 1_000_000_000;
-    const FROM: u64 = u64::MAX - 12_345; // goes around
+    const FROM: u64 = u64::MAX - 12_345; // wraps around
 
     fn device(ns: u64, tick: f64) -> u64 {
         FROM.wrapping_add_signed((ns.wrapping_sub(START).cast_signed() as f64 / tick) as i64)
     }
 
     impl Clocks {
-        fn look(&self, tick: f64) -> impl FnMut() -> Option<Look> + Send + 'static {
+        fn look(&self, tick: f64) -> impl FnMut() -> Option<ClockReading> + Send + 'static {
             let (now, mut looks) = (Arc::clone(&self.0), 0);
             move || {
                 looks += 1;
                 let before = now.fetch_add(300_000, Relaxed);
-                // The device is read early in an interrupted look.
+                // The device is read early in an interrupted reading.
                 let long = if looks % 3 == 0 { 80_000 } else { 0 };
                 Some((before, device(before + 400, tick), before + 800 + long))
             }
@@ -342,16 +351,16 @@ mod tests {
     }
 
     #[test]
-    fn stamps_are_told_in_our_time_whatever_the_device_counts() {
+    fn device_stamps_convert_to_our_clock() {
         for tick in [1.0, 6.4, 0.4, 3.000_3] {
             let (mut stamps, clocks) = stamps(tick);
             for step in 1..2000 {
                 let now = clocks.0.fetch_add(1_000_000, Relaxed) + 1_000_000;
-                stamps.tend(now);
+                stamps.refresh(now);
                 let now = clocks.0.load(Relaxed);
                 let came = now - step * 7 % 500_000;
-                let told = stamps.ticks(device(came, tick), now).unwrap();
-                assert!(told.abs_diff(came) < 20, "{tick}: {told} {came}");
+                let stamped = stamps.ticks(device(came, tick), now).unwrap();
+                assert!(stamped.abs_diff(came) < 20, "{tick}: {stamped} {came}");
             }
             let found = stamps.stats();
             assert!((found.device_hz * tick / 1e9 - 1.0).abs() < 1e-6, "{found:?}");
@@ -360,16 +369,16 @@ mod tests {
     }
 
     #[test]
-    fn stamps_that_can_not_be_are_not_believed() {
+    fn impossible_stamps_are_ignored() {
         let (stamps, clocks) = stamps(1.0);
         let now = clocks.0.load(Relaxed);
-        assert_eq!(stamps.ticks(device(now - 200_000_000, 1.0), now), None, "long ago");
+        assert_eq!(stamps.ticks(device(now - 200_000_000, 1.0), now), None, "far in the past");
         assert_eq!(stamps.ticks(device(now + 1_000_000, 1.0), now), None, "in the future");
-        assert_eq!(stamps.ticks(device(now + 100, 1.0), now), Some(now), "as good as now");
+        assert_eq!(stamps.ticks(device(now + 100, 1.0), now), Some(now), "close to now");
         assert_eq!(stamps.ticks(1 << 62, now), None);
     }
 
-    /// The time of day, which is set now and then; ours counts nanoseconds.
+    /// A wall clock that is set now and then; ours counts nanoseconds.
     #[derive(Default)]
     struct TimeOfDay {
         ours: AtomicU64,
@@ -396,10 +405,11 @@ mod tests {
             (stamps, day)
         }
 
-        /// What is told of a packet that came `ago` ns before a burst is looked at, and when it came; it is stamped by `by`.
+        /// Returns the converted time of a packet that arrived `ago` ns before its burst, stamped with offset
+        /// `by`, and its true time.
         fn burst(&self, stamps: &mut Stamps, ago: u64, by: u64) -> (Option<u64>, u64) {
             let now = self.ours.fetch_add(300_000, Relaxed) + 300_000;
-            stamps.tend(now);
+            stamps.refresh(now);
             let settable = stamps.settable.unwrap();
             (stamps.ticks_of_kernel(settable, (by - ago) / 1000), now - ago)
         }
@@ -411,14 +421,14 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_stamps_are_told_to_their_resolution() {
+    fn kernel_stamps_keep_their_resolution() {
         let (mut stamps, day) = TimeOfDay::stamps();
         for step in 0..2000_u64 {
-            // Slewed by half a thousandth, as the kernel does to correct it.
+            // Slewed by 0.05%, as the kernel does for corrections.
             day.ahead.fetch_add(150, Relaxed);
-            let (told, came) = day.next_burst(&mut stamps, step * 37 % 900_000);
-            let told = told.unwrap();
-            assert!(told <= came + 600 && came <= told + 1_600, "{told} {came}");
+            let (stamped, came) = day.next_burst(&mut stamps, step * 37 % 900_000);
+            let stamped = stamped.unwrap();
+            assert!(stamped <= came + 600 && came <= stamped + 1_600, "{stamped} {came}");
         }
         let stats = stamps.stats();
         assert_eq!(stats.clock_steps, 0);
@@ -427,23 +437,23 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_the_time_of_day_is_noticed_and_told() {
+    fn wall_clock_step_is_noticed_and_reported() {
         for ahead in [5_003_000_000, 4_997_000_000, 9_000_000_000] {
             let (mut stamps, day) = TimeOfDay::stamps();
             assert!(day.next_burst(&mut stamps, 9_000).0.is_some());
             let before = day.at(day.ours.load(Relaxed) + 300_000);
             day.ahead.store(ahead, Relaxed);
             assert_eq!(day.burst(&mut stamps, 9_000, before).0, None, "stamped before the step");
-            assert_eq!(day.next_burst(&mut stamps, 9_000).0, None, "who knows");
+            assert_eq!(day.next_burst(&mut stamps, 9_000).0, None, "too close to the step");
             day.ours.fetch_add(100_000_000, Relaxed);
-            let (told, came) = day.next_burst(&mut stamps, 9_000);
-            assert!(told.unwrap().abs_diff(came) < 2_000, "{told:?} {came}");
+            let (stamped, came) = day.next_burst(&mut stamps, 9_000);
+            assert!(stamped.unwrap().abs_diff(came) < 2_000, "{stamped:?} {came}");
             assert_eq!(stamps.stats().clock_steps, 1);
         }
     }
 
     #[test]
-    fn while_every_look_is_interrupted_no_stamp_is_believed() {
+    fn interrupted_readings_yield_no_stamp() {
         let (mut stamps, day) = TimeOfDay::stamps();
         day.look_ns.store(50_000, Relaxed);
         assert_eq!(day.next_burst(&mut stamps, 9_000).0, None);
@@ -453,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_or_is_not_told_is_none() {
+    fn stalled_or_missing_clock_is_rejected() {
         let now = AtomicU64::new(START);
         let still = move || Some((now.fetch_add(1_000_000, Relaxed), 5, START));
         assert!(Stamps::with(1e9, still).is_none());

@@ -1,32 +1,32 @@
-//! Was the system in a steady state while it was measured? A latency that still grows is no latency.
+//! Check for a steady state during the measurement. A latency that still grows has no meaning.
 //!
-//! Mann-Kendall's test finds a trend over the windows; since windows at high load hang together, which
-//! makes the test see trends too easily, the change from the first to the last third must also be large.
+//! The Mann-Kendall test finds a trend over the windows. Windows at high load are correlated, which makes the
+//! test find trends too easily. So the change from the first to the last third must also be large.
 
 use serde::{Deserialize, Serialize};
 
-/// Fewer windows than this tell nothing.
+/// Minimum number of windows.
 const WINDOWS_MIN: usize = 6;
 /// |Z| beyond this is a trend: two-sided 1%.
 const Z_MAX: f64 = 2.576;
-/// And its last third must differ from the first by this factor.
+/// Minimum factor between the first and the last third.
 const CHANGE_MAX: f64 = 1.25;
 
-/// What the windows say.
+/// Result of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// No trend.
     Stationary,
-    /// The figure rises: the offered load is more than the system takes.
+    /// The figure rises: the offered load exceeds the capacity.
     Rising,
     /// The figure falls: the warm-up was too short.
     Falling,
-    /// Too few windows to tell.
+    /// Too few windows.
     Unknown,
 }
 
-/// The trend of a figure over equal, consecutive windows; infinite values rank above all others.
+/// Returns the trend of a figure over equal, consecutive windows. Infinite values rank highest.
 #[must_use]
 pub fn verdict(windows: &[f64]) -> Verdict {
     let windows: Vec<_> = windows.iter().copied().filter(|value| !value.is_nan()).collect();
@@ -49,8 +49,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Mann-Kendall's statistic with the continuity correction, ties ignored in the variance (which then
-/// is too large, so ties make a trend harder to find, never easier).
+/// Mann-Kendall statistic with continuity correction. The variance ignores ties and is then too large, so
+/// ties hide a trend rather than fake one.
 fn mann_kendall_z(values: &[f64]) -> f64 {
     let mut s = 0_i64;
     for (i, earlier) in values.iter().enumerate() {
@@ -68,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn growth_and_warm_up_are_told_from_noise() {
+    fn growth_and_warm_up_are_distinguished_from_noise() {
         let rising: Vec<_> = (0..20).map(|i| 100.0 + 10.0 * f64::from(i)).collect();
         assert_eq!(verdict(&rising), Verdict::Rising);
         let falling: Vec<_> = rising.iter().rev().copied().collect();
         assert_eq!(verdict(&falling), Verdict::Falling);
         let noise: Vec<_> = (0..20).map(|i| 100.0 + f64::from(i * 7919 % 13)).collect();
         assert_eq!(verdict(&noise), Verdict::Stationary);
-        // A clear trend of no importance.
+        // A clear trend without importance.
         let slight: Vec<_> = (0..20).map(|i| 100.0 + 0.1 * f64::from(i)).collect();
         assert_eq!(verdict(&slight), Verdict::Stationary);
     }

@@ -1,44 +1,44 @@
-//! What a run has counted: the loss ledger, and latencies by window and by task class.
+//! Counts of a run: ledger of tasks, and latencies by window and class.
 
 use serde::{Deserialize, Serialize};
 
 use crate::latency::Latency;
 use crate::outstanding::Flight;
-use crate::slices::{Calm, Fate, Log, Pauses, Rule, Slices, Watched};
+use crate::slices::{Fate, Log, LoopWatch, Pauses, Rule, Slices, UndisturbedTasks};
 use crate::stamps::StampStats;
 
-/// What became of the tasks of a stretch of time, by the time they were due.
+/// Ledger of the tasks due in some time.
 ///
 /// At the end of a run `scheduled = sent + unsent` and `sent = answered + refused + lost`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Due.
+    /// Tasks due.
     pub scheduled: u64,
-    /// Handed to the device.
+    /// Tasks handed to the device.
     pub sent: u64,
-    /// Of those sent, how many later than the tolerance.
+    /// Tasks sent later than the tolerance.
     pub late: u64,
-    /// Never handed to the device.
+    /// Tasks never handed to the device.
     pub unsent: u64,
-    /// Answered by a worker.
+    /// Tasks answered by a worker.
     pub answered: u64,
-    /// Of those answered, how many wrongly; 0 where answers are not checked.
+    /// Tasks with a wrong answer; 0 if answers are not checked.
     pub wrong: u64,
-    /// Given back undone by the scheduler.
+    /// Tasks returned undone by the scheduler.
     pub refused: u64,
-    /// Not answered by the end of the drain.
+    /// Tasks not answered by the end of the drain.
     pub lost: u64,
 }
 
 impl Ledger {
-    /// Every task is accounted for once.
+    /// Returns true if every task is counted once.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.scheduled == self.sent + self.unsent
             && self.sent == self.answered + self.refused + self.lost
     }
 
-    /// Share of the schedule that was kept: tasks sent on time of tasks due.
+    /// Returns the fraction of tasks sent on time, of tasks due.
     #[must_use]
     pub fn adherence(&self) -> f64 {
         if self.scheduled == 0 {
@@ -59,16 +59,16 @@ impl Ledger {
     }
 }
 
-/// Packets that are no first answer to a task on its way.
+/// Packets that are not the first answer to a task in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strays {
     /// Further answers to an answered task.
     pub duplicates: u64,
-    /// Answers to tasks that had been given up as lost.
+    /// Answers to tasks that were already counted as lost.
     pub late_answers: u64,
-    /// Answers to tasks that were never sent, or to somebody else's.
+    /// Answers to tasks that were never sent, or sent by another client.
     pub unknown: u64,
-    /// Everything else that came in, ARP apart.
+    /// All other received packets, except neighbour messages.
     pub foreign: u64,
 }
 
@@ -81,68 +81,68 @@ impl Strays {
     }
 }
 
-/// What became of the tasks of one class.
+/// Counts of a class.
 #[derive(Clone, Debug, Default)]
 pub struct ClassTally {
-    /// Tasks due in the measured time.
+    /// Ledger of tasks due in the measured time.
     pub ledger: Ledger,
-    /// From the due time.
+    /// Latency from the due time.
     pub response: Latency,
-    /// From the send time.
+    /// Latency from the send time.
     pub service: Latency,
 }
 
-/// All that a core has counted; cores merge.
+/// Counts of a core. Counts of several cores merge.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Tasks due before the measured time.
+    /// Ledger of tasks due before the measured time.
     pub warmup: Ledger,
-    /// Tasks due in it.
+    /// Ledger of tasks due in it.
     pub measured: Ledger,
-    /// How long was measured; shorter than asked for after an early stop.
+    /// Measured seconds; fewer than requested after an early stop.
     pub measured_s: f64,
     /// Packets that belong to no task.
     pub strays: Strays,
-    /// Times that the device did not take all packets of a burst.
+    /// Bursts that the device did not accept completely.
     pub tx_full: u64,
-    /// Times that no packet buffer was left.
+    /// Number of times that no packet buffer was left.
     pub pool_empty: u64,
-    /// What the device's stamps of answers were, where they were to be told.
+    /// Statistics of receive timestamps, if they were requested.
     pub stamps: Option<StampStats>,
     /// Response latencies of the measured time, in equal windows by due time.
     pub windows: Vec<Latency>,
-    /// By class, index 0 for class 1; empty when there is one class only.
+    /// Counts by class, index 0 for class 1; empty if there is one class only.
     pub classes: Vec<ClassTally>,
     /// Latencies from the send time of all measured tasks.
     pub service: Latency,
-    /// A record of each measured task, and when the loop stood still; for each core, the own one first.
+    /// Records of the measured tasks and stalls of the loop, for each core; this core's first.
     log: Log,
     pauses: Pauses,
     others: Vec<(Log, Pauses)>,
-    /// The tick at which the measured time ended.
+    /// Tick at which the measured time ended.
     end: u64,
     clock: Clock,
-    /// Nanoseconds of a tick, in units of 2^-32.
+    /// Nanoseconds per tick, in units of 2^-32.
     tick_ns: u64,
-    /// The window that was last recorded in, and the due times that belong to it: the next is mostly in the same.
+    /// Last window and its range of due times; the next task is usually in the same one.
     window: (usize, std::ops::Range<u64>),
 }
 
-/// The measured time on the core's clock.
+/// Measured time on the core's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     /// First tick of the measured time.
     pub(crate) start: u64,
-    /// Ticks of a window, at least 1.
+    /// Ticks per window, at least 1.
     pub(crate) window_ticks: u64,
-    /// Nanoseconds of a tick.
+    /// Nanoseconds per tick.
     pub(crate) tick_ns: f64,
-    /// A task sent more than this after it was due is late.
+    /// Delay in ticks from which a sent task is late.
     pub(crate) late_ticks: u64,
 }
 
 impl Tally {
-    /// Takes all memory at once; [`Tally::begin`] says when the measured time is.
+    /// Allocates all memory. [`Tally::begin`] sets the measured time.
     pub(crate) fn new(windows: usize, classes: usize, log: Log, pauses: Pauses) -> Self {
         let clock = Clock { start: u64::MAX, window_ticks: 1, tick_ns: 1.0, late_ticks: 0 };
         let classes = if classes > 1 { classes } else { 0 };
@@ -167,7 +167,7 @@ impl Tally {
         }
     }
 
-    /// The measured time is known.
+    /// Sets the measured time.
     pub(crate) fn begin(&mut self, clock: Clock) {
         self.tick_ns = (clock.tick_ns * 32_f64.exp2()) as u64;
         self.window = (0, clock.start..clock.start.saturating_add(clock.window_ticks));
@@ -175,7 +175,7 @@ impl Tally {
         self.clock = clock;
     }
 
-    /// The loop is here at `now`.
+    /// Records a clock reading of the loop.
     #[inline(always)]
     pub(crate) fn look(&mut self, now: u64) {
         self.pauses.look(now);
@@ -197,26 +197,26 @@ impl Tally {
         }
     }
 
-    /// The measured time ends.
+    /// Ends the measured time.
     pub(crate) fn end(&mut self, end: u64) {
         self.end = end;
         self.measured_s = end.saturating_sub(self.clock.start) as f64 * self.clock.tick_ns / 1e9;
     }
 
-    /// First tick of the measured time.
+    /// Returns the first tick of the measured time.
     #[inline]
     #[must_use]
     pub fn measured_from(&self) -> u64 {
         self.clock.start
     }
 
-    /// A task has come due.
+    /// Counts a due task.
     #[inline(always)]
     pub(crate) fn schedule(&mut self, due: u64, class: u16) {
         self.count(due, class, |ledger| ledger.scheduled += 1);
     }
 
-    /// A task was handed to the device.
+    /// Counts a task handed to the device.
     #[inline(always)]
     pub(crate) fn send(&mut self, flight: &Flight) {
         let late = self.is_late(flight);
@@ -231,7 +231,7 @@ impl Tally {
         flight.sent > flight.due + self.clock.late_ticks
     }
 
-    /// A task will not be sent any more.
+    /// Counts a task that will not be sent.
     pub(crate) fn leave(&mut self, due: u64, class: u16) {
         self.count(due, class, |ledger| ledger.unsent += 1);
         if due >= self.clock.start {
@@ -239,7 +239,7 @@ impl Tally {
         }
     }
 
-    /// A task was answered.
+    /// Counts an answered task.
     #[inline(always)]
     pub(crate) fn answer(&mut self, flight: &Flight, now: u64, wrong: bool) {
         self.count(flight.due, flight.class, |ledger| {
@@ -261,14 +261,14 @@ impl Tally {
         }
     }
 
-    /// A task was given back undone: it took for ever.
+    /// Counts a task returned undone, with infinite latency.
     #[inline(never)]
     pub(crate) fn refuse(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.refused += 1);
         self.record_infinite(flight, Fate::Refused);
     }
 
-    /// A task was never answered.
+    /// Counts a lost task.
     #[inline(never)]
     pub(crate) fn lose(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.lost += 1);
@@ -310,7 +310,7 @@ impl Tally {
         self.classes.get_mut(usize::from(class).wrapping_sub(1))
     }
 
-    /// Response latencies of the whole measured time.
+    /// Returns the response latencies of the whole measured time.
     #[must_use]
     pub fn response(&self) -> Latency {
         let mut all = Latency::default();
@@ -318,10 +318,10 @@ impl Tally {
         all
     }
 
-    /// Cuts the measured time by `rule`: slices are calm in which neither the loops of this tally stood still nor those of
-    /// `watched`.
+    /// Cuts the measured time by `rule`. Slices are undisturbed in which neither this tally's loops nor those
+    /// in `watched` stalled.
     #[must_use]
-    pub fn slices(&self, rule: &Rule, watched: &[Watched]) -> Slices {
+    pub fn slices(&self, rule: &Rule, watched: &[LoopWatch]) -> Slices {
         let own = [&self.pauses].into_iter().chain(self.others.iter().map(|(_, pauses)| pauses));
         let own = own.map(|pauses| ("the generator", pauses));
         let watched = watched.iter().map(|watched| (&*watched.name, &watched.pauses));
@@ -331,14 +331,14 @@ impl Tally {
         slices
     }
 
-    /// Response times of the tasks that came due in calm slices.
+    /// Returns the response times of tasks due in undisturbed slices.
     #[must_use]
     pub fn calm_response(&self, slices: &Slices) -> Latency {
         self.calm(slices).response()
     }
 
-    /// What became of the tasks of calm slices.
-    pub(crate) fn calm(&self, slices: &Slices) -> Calm {
+    /// Returns the counts of tasks due in undisturbed slices.
+    pub(crate) fn calm(&self, slices: &Slices) -> UndisturbedTasks {
         slices.count(self.logs(), self.classes.len())
     }
 
@@ -346,7 +346,7 @@ impl Tally {
         [&self.log].into_iter().chain(self.others.iter().map(|(log, _)| log))
     }
 
-    /// Adds what another core counted over the same time.
+    /// Adds the counts of another core over the same time.
     pub fn merge(&mut self, other: &Self) {
         self.warmup.merge(&other.warmup);
         self.measured.merge(&other.measured);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_up_is_apart_and_latencies_start_at_their_own_times() {
+    fn warm_up_is_separate_from_the_measurement() {
         let mut tally = tally();
         one(&mut tally, 999, 999, Some(2000));
         one(&mut tally, 1000, 1010, Some(1110));

@@ -1,23 +1,23 @@
-//! Where the load goes: addresses, ports, and the form of the packets.
+//! Destination of the load: addresses, ports, and packet format.
 
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task;
 use wedjat::wire::udp::Flow;
 
-use crate::address::{Addresses, AnyFlow, Ends};
+use crate::address::{Addresses, AnyFlow, Endpoints};
 use crate::host::Host;
 use crate::template::TaskFrame;
 
-/// Where the load goes.
+/// Destination of the load.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// MAC address of the port.
     pub mac: Mac,
-    /// The generator's address, the scheduler's and the next hop's.
+    /// Addresses of generator, scheduler and next hop.
     pub addresses: Addresses,
-    /// The next hop's MAC address; ARP or neighbour discovery finds it otherwise.
+    /// MAC address of the next hop. `None` resolves it by ARP or neighbour discovery.
     pub next_hop_mac: Option<Mac>,
-    /// The scheduler's UDP port.
+    /// UDP port of the scheduler.
     pub udp_port: u16,
     /// Worker pool.
     pub pool: u16,
@@ -25,22 +25,23 @@ pub struct Target {
     pub src_port: u16,
     /// Number of source ports.
     pub flows: u16,
-    /// Send the header extension.
+    /// True to send the header extension.
     pub extended: bool,
-    /// Send UDP checksums. Over IPv6 they always are.
+    /// True to send UDP checksums. IPv6 packets always have them.
     pub checksums: bool,
-    /// Bytes of a frame at least.
+    /// Minimum frame length in bytes.
     pub frame_bytes: usize,
 }
 
 impl Target {
-    /// Pool 1 of the scheduler at the IPv4 address `dst`, 64 flows, extended headers, checksums, short frames.
+    /// Returns a target with defaults: pool 1 of the scheduler at IPv4 address `dst`, 64 flows, extended
+    /// headers, checksums, short frames.
     #[must_use]
     pub fn new(mac: Mac, ip: u32, dst: u32) -> Self {
-        Self::to(mac, Addresses::V4(Ends { own: ip, dst, next_hop: dst }))
+        Self::to(mac, Addresses::V4(Endpoints { own: ip, dst, next_hop: dst }))
     }
 
-    /// The same of a scheduler at an address of either family.
+    /// Returns the same defaults for addresses of either family.
     #[must_use]
     pub fn to(mac: Mac, addresses: Addresses) -> Self {
         Self {
@@ -57,13 +58,13 @@ impl Target {
         }
     }
 
-    /// The host that the generator is.
+    /// Returns the generator as a host.
     #[must_use]
     pub fn host(&self) -> Host {
         Host::new(self.mac, self.addresses, self.next_hop_mac)
     }
 
-    /// What all tasks of an application have in common.
+    /// Returns the common part of all frames of an application.
     #[must_use]
     pub fn frame(&self, app: u32) -> TaskFrame {
         let flow = match self.addresses {
@@ -81,7 +82,7 @@ impl Target {
         }
     }
 
-    fn flow<A>(&self, Ends { own, dst, .. }: Ends<A>) -> Flow<A> {
+    fn flow<A>(&self, Endpoints { own, dst, .. }: Endpoints<A>) -> Flow<A> {
         Flow {
             src_mac: self.mac,
             dst_mac: self.next_hop_mac.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! The frame of a task, built once; a task only fills in what differs and updates the checksum for it.
+//! Frame of a task, built once. Each task only fills in the differing fields and updates the checksum.
 
 use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
@@ -8,66 +8,67 @@ use wedjat::wire::{ipv4, ipv6, udp};
 use crate::address::AnyFlow;
 use crate::payload::{self, Work};
 
-/// The shortest Ethernet frame without its checksum (IEEE 802.3, 3.2.7): shorter ones would be padded on the way.
+/// Shortest Ethernet frame without its FCS (IEEE 802.3, 3.2.7). Devices pad shorter ones.
 const FRAME_MIN: usize = 60;
-/// The longest frame: an MTU of 1500 bytes.
+/// Longest frame, for an MTU of 1500 bytes.
 pub const FRAME_MAX: usize = 1514;
 
 /// Offsets in the payload.
 const SEQ: usize = 9;
 const SEQ32: usize = 15;
 const CLASS: usize = 23;
-// A field at an odd offset of the payload straddles two words of the checksum.
+// A field at an odd payload offset straddles two words of the checksum.
 const _: () = assert!(SEQ % 2 == 1 && SEQ32 % 2 == 1 && CLASS % 2 == 1);
 const _: () = assert!(task::LEN % 2 == 1 && task::EXTENSION_LEN.is_multiple_of(2));
 
-/// Offset of the UDP header behind an IP header of so many bytes.
+/// Returns the offset of the UDP header after an IP header of `ip` bytes.
 const fn segment(ip: usize) -> usize {
     ether::LEN + ip
 }
 
-/// Bytes of a frame up to its padding, behind such a header, without the header extension.
+/// Returns the frame length up to the padding, without the header extension.
 const fn short(ip: usize) -> usize {
     segment(ip) + udp::LEN + task::LEN + payload::LEN
 }
 
-/// The same with it.
+/// Returns the same length with the extension.
 const fn extended(ip: usize) -> usize {
     short(ip) + task::EXTENSION_LEN
 }
 
-/// What all tasks of one core have in common.
+/// Common part of all tasks of one core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskFrame {
-    /// Addresses and ports; the source port is the first of [`TaskFrame::flows`].
+    /// Addresses and ports. The source port is the first of [`TaskFrame::flows`].
     pub flow: AnyFlow,
     /// Number of consecutive source ports, so that receive-side scaling spreads the tasks.
     pub flows: u16,
-    /// The pool that shall run the tasks.
+    /// Pool of the tasks.
     pub pool: u16,
-    /// The application id: seeds of tasks follow from it.
+    /// Application id, from which the seeds of tasks derive.
     pub app: u32,
-    /// Send the header extension, with the application id.
+    /// True to send the header extension with the application id.
     pub extended: bool,
-    /// Bytes of a frame at least.
+    /// Minimum frame length in bytes.
     pub frame_bytes: usize,
-    /// Send UDP checksums (0, "none", otherwise: RFC 768 allows it over IPv4). Over IPv6 they always are (RFC 8200, 8.1).
+    /// True to send UDP checksums. Otherwise the field is 0, which RFC 768 allows over IPv4. IPv6 packets
+    /// always have them (RFC 8200, 8.1).
     pub checksums: bool,
 }
 
-/// What differs from task to task.
+/// Differing fields of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
     /// Sequence number.
     pub seq: u32,
-    /// Time asked of the worker.
+    /// Requested service time.
     pub service_ns: u32,
-    /// Task type.
+    /// Class.
     pub class: u16,
 }
 
 impl Task {
-    /// What stands behind the header of the task of this application.
+    /// Returns the payload after the header of this application's task.
     #[inline]
     #[must_use]
     pub fn work(&self, app: u32) -> Work {
@@ -76,27 +77,27 @@ impl Task {
     }
 }
 
-/// A frame ready but for the task.
+/// A frame that lacks only the fields of the task.
 #[derive(Clone, Debug)]
 pub struct Template {
     /// The longest frame.
     bytes: Vec<u8>,
-    /// Bytes of the shortest one.
+    /// Length of the shortest frame.
     len_min: usize,
     extended: bool,
     is_v6: bool,
-    /// IPv4 and extended: one question tells those from all others.
+    /// True for IPv4 with the extension, so that one test selects the common case.
     is_usual: bool,
     app: u32,
     work: usize,
     first_port: u16,
     flows: u16,
-    /// Whose turn it is.
+    /// Index of the next flow.
     flow: u16,
 }
 
 impl Template {
-    /// Builds the frame; `flow`'s MAC addresses may be set later.
+    /// Builds the frame. The MAC addresses of `flow` may be set later.
     #[must_use]
     pub fn new(frame: &TaskFrame) -> Self {
         let (app, extended) = (frame.app, frame.extended);
@@ -110,7 +111,7 @@ impl Template {
         if extended {
             Extension { app, ..Extension::default() }.emit(&mut bytes[payload..]);
         }
-        // The source port is left 0, as everything that `Template::write` fills in.
+        // The source port stays 0, like all fields that `Template::write` fills in.
         frame.flow.emit(0, &mut bytes, len - payload);
         let is_v6 = matches!(frame.flow, AnyFlow::V6(_));
         if !frame.checksums && !is_v6 {
@@ -121,32 +122,32 @@ impl Template {
         Self { bytes, len_min, extended, is_v6, is_usual, app, work, first_port, flows, flow: 0 }
     }
 
-    /// The next hop, once it is known.
+    /// Sets the next hop's MAC address.
     pub fn set_next_hop(&mut self, mac: Mac) {
         let src = ether::src(&self.bytes);
         ether::emit_addresses(&mut self.bytes, mac, src);
     }
 
-    /// Bytes of the longest frame.
+    /// Returns the length of the longest frame.
     #[must_use]
     pub fn frame_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Bytes of a frame that is to have so many at least.
+    /// Returns the length of a frame with this minimum length.
     #[inline]
     #[must_use]
     pub fn len_for(&self, size: u16) -> usize {
         usize::from(size).clamp(self.len_min, self.bytes.len())
     }
 
-    /// Bytes of the longest frame behind the task header, padding included.
+    /// Returns the length of the longest frame after the task header, padding included.
     #[must_use]
     pub fn work_len(&self) -> usize {
         self.bytes.len() - self.work
     }
 
-    /// Writes the frame of the next task; `frame` has as many bytes as [`Template::len_for`] says of its size. Flows take turns.
+    /// Writes the next task into `frame`, whose length is given by [`Template::len_for`]. Flows take turns.
     #[inline]
     pub fn write(&mut self, frame: &mut [u8], task: Task) {
         let port = self.first_port.wrapping_add(self.flow);
@@ -165,7 +166,7 @@ impl Template {
         }
     }
 
-    /// Apart, so that those over IPv4 are written as if there were no others.
+    /// A separate function, so that IPv4 frames cost no additional instructions.
     #[inline(never)]
     fn write_v6(&self, frame: &mut [u8], port: u16, task: Task) {
         const IP: usize = ipv6::LEN;
@@ -179,8 +180,8 @@ impl Template {
         }
     }
 
-    /// Writes all but the padding, which it returns. All offsets are known here, the IP header's length and the frame's up to its
-    /// padding among them, so that no bound is checked.
+    /// Writes all fields, and returns the padding. The lengths of IP header and frame are constants here, so
+    /// no bounds are checked.
     #[inline(always)]
     fn fill<'a, const IP: usize, const LEN: usize>(
         &self,
@@ -199,7 +200,8 @@ impl Template {
         put(frame, segment(IP), port.to_be_bytes());
         put(frame, payload + SEQ, (task.seq as u16).to_be_bytes());
         put(frame, LEN - payload::LEN, work.bytes());
-        // All but the port stand at odd offsets: to the checksum they are as good as their sum there.
+        // All fields except the port are at odd offsets, so their byte-swapped sum changes the checksum
+        // equally.
         let halves = |number: u64| (number >> 32) + (number & u64::from(u32::MAX));
         let mut odd = halves(work.seed) + u64::from(work.service_ns);
         odd += u64::from(work.operation) + u64::from(task.seq as u16);
@@ -215,7 +217,7 @@ impl Template {
     }
 }
 
-/// Says in the headers of a frame that it ends so many bytes of padding earlier.
+/// Shortens the lengths in a frame's headers by this many bytes of padding.
 fn shorten(frame: &mut [u8], bytes: u16) {
     let packet = &mut frame[ether::LEN..];
     let ip_len = word(packet, 2);
@@ -225,7 +227,7 @@ fn shorten(frame: &mut [u8], bytes: u16) {
     shorten_segment(&mut frame[segment(ipv4::LEN)..], bytes);
 }
 
-/// The same over IPv6, whose header has no checksum.
+/// Shortens the lengths over IPv6, which has no header checksum.
 fn shorten_v6(frame: &mut [u8], bytes: u16) {
     let packet = &mut frame[ether::LEN..];
     let payload_len = word(packet, 4);
@@ -236,7 +238,7 @@ fn shorten_v6(frame: &mut [u8], bytes: u16) {
 fn shorten_segment(segment: &mut [u8], bytes: u16) {
     let udp_len = word(segment, 4);
     put(segment, 4, (udp_len - bytes).to_be_bytes());
-    // The length is in the pseudo header, too.
+    // The pseudo header also contains the length.
     let delta = ChecksumDelta::default().word(udp_len, udp_len - bytes);
     udp::update_checksum(segment, delta.word(udp_len, udp_len - bytes));
 }
@@ -271,7 +273,7 @@ mod tests {
         TaskFrame { flow: AnyFlow::V6(flow(0xFD00 << 112 | 2, 0xFD00 << 112 | 1)), ..frame }
     }
 
-    /// A right datagram, whichever family it is of, without its addresses.
+    /// Parses a valid datagram of either family, without its addresses.
     fn parse(bytes: &[u8], is_v6: bool) -> Result<Datagram<()>, DropReason> {
         fn apart<A>(Datagram { src_port, dst_port, at, end, .. }: Datagram<A>) -> Datagram<()> {
             Datagram { src: (), dst: (), src_port, dst_port, at, end }

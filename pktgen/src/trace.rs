@@ -1,6 +1,6 @@
-//! A trace of tasks: when each was sent, of which class, how long it takes, how large it is.
+//! Trace of tasks: send time, class, service time and size of each task.
 //!
-//! As text, a task a line; empty lines and those that begin with `#` are left out:
+//! A text trace has one task per line. Empty lines and lines that begin with `#` are skipped:
 //!
 //! ```text
 //! time_us,class,service_us,size
@@ -10,13 +10,13 @@
 //!
 //! | column | meaning | allowed |
 //! |---|---|---|
-//! | `time_us` | when it is to be sent, in microseconds; only the time since the first task counts | a decimal number, never below that of the line before |
-//! | `class` | its class | 1 to 64 |
-//! | `service_us` | time asked of the worker, in microseconds | 0 to 4294967.295 |
-//! | `size` | bytes of its frame at least | 0 to 1514 |
+//! | `time_us` | send time, in microseconds; only the time since the first task counts | a decimal number, never below that of the line before |
+//! | `class` | class of the task | 1 to 64 |
+//! | `service_us` | requested service time, in microseconds | 0 to 4294967.295 |
+//! | `size` | minimum frame size, in bytes | 0 to 1514 |
 //!
-//! Or a capture, pcap or pcapng, whose tasks of one packet are taken; the other packets are counted by what they are. A file is
-//! read whole, and a task takes 16 bytes of memory.
+//! A trace can also be a capture, pcap or pcapng. Its single-packet tasks are replayed; all other packets are
+//! counted by kind. The file is read whole. A task takes 16 bytes of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,37 +42,38 @@ use crate::service::CLASSES_MAX;
 use crate::template::FRAME_MAX;
 
 const COLUMNS: [&str; 4] = ["time_us", "class", "service_us", "size"];
-/// How captures begin: pcap of microseconds and nanoseconds, of either byte order.
+/// Magic numbers of pcap: microsecond and nanosecond files, in either byte order.
 const PCAP: [u32; 4] = [0xA1B2_C3D4, 0xD4C3_B2A1, 0xA1B2_3C4D, 0x4D3C_B2A1];
-/// And pcapng.
+/// Magic number of pcapng.
 const PCAPNG: u32 = 0x0A0D_0D0A;
-/// A time longer than a year is a mistake; below it, nanoseconds are exact as floating-point numbers.
+/// Maximum length of a trace. A time longer than a year is a mistake; below it, nanoseconds are exact as
+/// floating-point numbers.
 const SPAN_MAX_NS: u64 = 365 * 86_400 * 1_000_000_000;
 
-/// A task of a trace.
+/// Task of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When it is to be sent, in nanoseconds since the first task.
+    /// Send time, in nanoseconds since the first task.
     pub at_ns: u64,
-    /// Time asked of the worker.
+    /// Requested service time, in nanoseconds.
     pub service_ns: u32,
-    /// Its type.
+    /// Class of the task.
     pub class: u16,
-    /// Bytes of its frame at least.
+    /// Minimum frame size, in bytes.
     pub size: u16,
 }
 
-/// A trace, checked: it has a task, times never fall, and all else is in range.
+/// Checked trace: it has at least one task, times never decrease, and all values are in range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     path: PathBuf,
     tasks: Box<[Entry]>,
-    /// Of each class, how many tasks and their mean service time.
+    /// Number of tasks and mean service time, by class.
     classes: Vec<(u64, f64)>,
     others: BTreeMap<&'static str, u64>,
 }
 
-/// A trace that cannot be replayed.
+/// Error of a trace that cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot replay {}{place}: {problem}", path.display())]
 pub struct TraceError {
@@ -81,7 +82,7 @@ pub struct TraceError {
     problem: String,
 }
 
-/// Where in a file.
+/// Position of an error in a file.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Whole,
@@ -99,67 +100,68 @@ impl fmt::Display for Place {
     }
 }
 
-/// A problem and where it is; the file's name is added to it.
+/// Position and text of a problem, without the file's name.
 type Problem = (Place, String);
 
 impl Trace {
-    /// Reads a trace, whichever form it has.
+    /// Reads a trace in any of its formats.
     ///
     /// # Errors
-    /// When the file cannot be read, or is no trace: what is wrong where, and what is allowed.
+    /// If the file cannot be read, or if its content is invalid. The error names the position, the problem
+    /// and the allowed values.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
-        let mut tasks = Collected::default();
+        let mut tasks = TraceBuilder::default();
         read(path, &mut tasks)
             .and_then(|()| tasks.finish(path))
             .map_err(|(place, problem)| TraceError { path: path.to_owned(), place, problem })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its tasks, in the order of their times; the first is at 0.
+    /// Returns the tasks in the order of their times. The first is at 0.
     #[must_use]
     pub fn tasks(&self) -> &[Entry] {
         &self.tasks
     }
 
-    /// The highest class of a task.
+    /// Returns the highest class of a task.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.classes.len()
     }
 
-    /// Mean service time of the tasks of a class; 0 when there is none.
+    /// Returns the mean service time of a class; 0 if it has no task.
     #[must_use]
     pub fn class_mean_ns(&self, class: u16) -> f64 {
         let place = usize::from(class).checked_sub(1);
         place.and_then(|place| self.classes.get(place)).map_or(0.0, |(_, mean_ns)| *mean_ns)
     }
 
-    /// Mean service time of all tasks.
+    /// Returns the mean service time of all tasks.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
         let sum: f64 = self.classes.iter().map(|(tasks, mean_ns)| *tasks as f64 * mean_ns).sum();
         sum / self.tasks.len() as f64
     }
 
-    /// Bytes of the largest frame that is asked for.
+    /// Returns the size of the largest requested frame, in bytes.
     #[must_use]
     pub fn size_max(&self) -> usize {
         self.tasks.iter().map(|task| usize::from(task.size)).max().unwrap_or_default()
     }
 
-    /// Packets of a capture that are not replayed, by what they are.
+    /// Returns the number of skipped packets of a capture, by kind.
     #[must_use]
     pub fn others(&self) -> &BTreeMap<&'static str, u64> {
         &self.others
     }
 }
 
-fn read(path: &Path, tasks: &mut Collected) -> Result<(), Problem> {
+fn read(path: &Path, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let unreadable = |error: std::io::Error| (Place::Whole, error.to_string());
     let mut file = BufReader::new(files::open_regular(path).map_err(unreadable)?);
     let first = file.fill_buf().map_err(unreadable)?;
@@ -171,29 +173,32 @@ fn read(path: &Path, tasks: &mut Collected) -> Result<(), Problem> {
     }
 }
 
-/// What has been read so far.
+/// Trace under construction.
 #[derive(Default)]
-struct Collected {
+struct TraceBuilder {
     tasks: Vec<Entry>,
-    /// The first task's time, and the last one's.
+    /// Times of the first and of the last task.
     times: Option<(u64, u64)>,
-    /// Of each class, how many tasks and the sum of their service times.
+    /// Number of tasks and sum of their service times, by class.
     classes: Vec<(u64, u64)>,
     others: BTreeMap<&'static str, u64>,
 }
 
-impl Collected {
-    /// The next task; its time counts from anywhere.
+impl TraceBuilder {
+    /// Adds a task. Its time may have any origin.
     fn push(&mut self, entry: Entry) -> Result<(), String> {
         let (first, last) = *self.times.get_or_insert((entry.at_ns, entry.at_ns));
         if entry.at_ns < last {
             let early = Micros(last - entry.at_ns);
             return Err(format!(
-                "its time is {early} us before that of the task before it; sort the tasks by time"
+                "its time is {early} us before the previous task's; sort the tasks by time"
             ));
         }
         if entry.at_ns - first > SPAN_MAX_NS {
-            return Err("its time is more than a year after the first task's".to_owned());
+            return Err(
+                "its time is more than a year after the first task's; check the unit of time_us"
+                    .to_owned(),
+            );
         }
         let class = usize::from(entry.class);
         if class > self.classes.len() {
@@ -209,8 +214,8 @@ impl Collected {
     fn finish(self, path: &Path) -> Result<Trace, Problem> {
         if self.tasks.is_empty() {
             let problem = match self.others.is_empty() {
-                true => "there is no task in it".to_owned(),
-                false => format!("there is no task in it, but {}", Others(&self.others)),
+                true => "no task found".to_owned(),
+                false => format!("no task found, but {}", SkippedPackets(&self.others)),
             };
             return Err((Place::Whole, problem));
         }
@@ -225,10 +230,10 @@ impl Collected {
     }
 }
 
-/// Packets that are no tasks, by what they are.
-pub struct Others<'a>(pub &'a BTreeMap<&'static str, u64>);
+/// Number of packets that are not tasks, by kind.
+pub struct SkippedPackets<'a>(pub &'a BTreeMap<&'static str, u64>);
 
-impl fmt::Display for Others<'_> {
+impl fmt::Display for SkippedPackets<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} other packets (", self.0.values().sum::<u64>())?;
         for (i, (what, packets)) in self.0.iter().enumerate() {
@@ -238,7 +243,7 @@ impl fmt::Display for Others<'_> {
     }
 }
 
-/// Nanoseconds, written as microseconds.
+/// Nanoseconds, displayed as microseconds.
 struct Micros(u64);
 
 impl fmt::Display for Micros {
@@ -248,7 +253,7 @@ impl fmt::Display for Micros {
     }
 }
 
-fn read_lines(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> {
+fn read_lines(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let mut has_header = false;
     for (number, line) in (1..).zip(file.lines()) {
         let problem = |problem| (Place::Line(number), problem);
@@ -263,7 +268,7 @@ fn read_lines(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> 
             if fields != COLUMNS {
                 let columns = COLUMNS.join(",");
                 let shown: String = line.chars().take(80).collect();
-                return Err(problem(format!("`{shown}` is not the header, `{columns}`")));
+                return Err(problem(format!("`{shown}` is not the header `{columns}`")));
             }
             has_header = true;
             continue;
@@ -276,11 +281,11 @@ fn read_lines(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> 
 fn entry(fields: &[&str]) -> Result<Entry, String> {
     let [time, class, service, size] = fields else {
         let columns = COLUMNS.join(",");
-        return Err(format!("it has {} values and not the four of `{columns}`", fields.len()));
+        return Err(format!("{} values found; give the four of `{columns}`", fields.len()));
     };
-    let decimal = "a decimal number of microseconds that is not negative, as in 12.5";
+    let decimal = "a decimal number of microseconds of at least 0, as in 12.5";
     let refused = |column: usize, text: &str, allowed: &str| {
-        format!("{} is `{text}`, and must be {allowed}", COLUMNS[column])
+        format!("{} is `{text}`, but must be {allowed}", COLUMNS[column])
     };
     let whole = |column: usize, text: &str, low: usize, high: usize| {
         let number =
@@ -293,14 +298,14 @@ fn entry(fields: &[&str]) -> Result<Entry, String> {
         at_ns: nanoseconds(time).ok_or_else(|| refused(0, time, decimal))?,
         class: whole(1, class, 1, CLASSES_MAX)?,
         service_ns: u32::try_from(service_ns).map_err(|_| {
-            refused(2, service, &format!("{} us at most", Micros(u64::from(u32::MAX))))
+            refused(2, service, &format!("at most {} us", Micros(u64::from(u32::MAX))))
         })?,
         size: whole(3, size, 0, FRAME_MAX)?,
     })
 }
 
-/// Reads microseconds. Times since 1970 have more digits than a floating-point number keeps; what is less than a
-/// nanosecond is cut off.
+/// Parses microseconds. Times since 1970 have more digits than a floating-point number holds. Fractions of a
+/// nanosecond are cut off.
 fn nanoseconds(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -311,11 +316,11 @@ fn nanoseconds(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(fraction)
 }
 
-fn read_pcap(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> {
+fn read_pcap(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let mut reader = PcapReader::new(file).map_err(|error| broken(0, &error))?;
     let header = reader.header();
     check_link(header.datalink, 0)?;
-    // 0 says that there is no limit.
+    // 0 means no limit.
     let snaplen = if header.snaplen == 0 { u32::MAX } else { header.snaplen };
     let mut number = 0;
     while let Some(packet) = reader.next_raw_packet() {
@@ -329,9 +334,9 @@ fn read_pcap(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> {
     Ok(())
 }
 
-fn read_pcapng(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem> {
+fn read_pcapng(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let mut reader = PcapNgReader::new(file).map_err(|error| broken(0, &error))?;
-    // Of each interface, what turns its times into nanoseconds.
+    // Time resolution and offset (in seconds) of each interface.
     let mut clocks: Vec<(u8, u64)> = Vec::new();
     let mut number = 0;
     while let Some(block) = reader.next_block() {
@@ -339,7 +344,7 @@ fn read_pcapng(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem>
             Block::SectionHeader(_) => clocks.clear(),
             Block::InterfaceDescription(interface) => {
                 check_link(interface.linktype, number)?;
-                let mut clock = (6, 0); // microseconds, where nothing else is said
+                let mut clock = (6, 0); // default: microseconds
                 for option in &interface.options {
                     match option {
                         IfTsResol(resolution) => clock.0 = *resolution,
@@ -353,15 +358,16 @@ fn read_pcapng(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem>
                 number += 1;
                 let problem = |text: &str| (Place::Packet(number), text.to_owned());
                 let clock = clocks.get(packet.interface_id as usize);
-                let clock = clock.ok_or_else(|| problem("its interface is not described"))?;
-                // The reader takes all units for nanoseconds.
+                let clock =
+                    clock.ok_or_else(|| problem("its interface has no description block"))?;
+                // The reader treats every unit as nanoseconds.
                 let at_ns = since_epoch(packet.timestamp.as_nanos() as u64, *clock);
-                let at_ns = at_ns.ok_or_else(|| problem("its time cannot be"))?;
+                let at_ns = at_ns.ok_or_else(|| problem("its time is out of range"))?;
                 take_frame(&packet.data, at_ns, tasks).map_err(|text| problem(&text))?;
             }
             Block::SimplePacket(_) | Block::Packet(_) => {
                 number += 1;
-                let text = "blocks of its kind (simple, or obsolete) are not read; convert with editcap -F pcapng";
+                let text = "simple and obsolete packet blocks are not supported; convert with editcap -F pcapng";
                 return Err((Place::Packet(number), text.to_owned()));
             }
             _ => {}
@@ -370,7 +376,8 @@ fn read_pcapng(file: impl BufRead, tasks: &mut Collected) -> Result<(), Problem>
     Ok(())
 }
 
-/// A pcapng time in nanoseconds. A resolution is a power of ten, or of two where its highest bit is set.
+/// Converts a pcapng time to nanoseconds. The resolution is a power of ten, or a power of two if its highest
+/// bit is set.
 fn since_epoch(units: u64, (resolution, offset_s): (u8, u64)) -> Option<u64> {
     let exponent = u32::from(resolution & 0x7F);
     let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
@@ -384,22 +391,22 @@ fn check_link(link: DataLink, packets: u64) -> Result<(), Problem> {
         return Ok(());
     }
     let place = if packets == 0 { Place::Whole } else { Place::Packet(packets) };
-    Err((place, format!("its link type is {link:?}; captures of Ethernet are read")))
+    Err((place, format!("its link type is {link:?}; only Ethernet is supported")))
 }
 
 fn broken(packet: u64, error: &PcapError) -> Problem {
     let place = if packet == 0 { Place::Whole } else { Place::Packet(packet) };
-    (place, format!("the capture is broken or cut off: {error}"))
+    (place, format!("the capture is damaged or truncated: {error}"))
 }
 
-/// Takes the task that the frame is; counts it if it is none.
-fn take_frame(frame: &[u8], at_ns: u64, tasks: &mut Collected) -> Result<(), String> {
+/// Adds the frame's task, or counts the frame as skipped.
+fn take_frame(frame: &[u8], at_ns: u64, tasks: &mut TraceBuilder) -> Result<(), String> {
     match task(frame, at_ns) {
         Ok(_) if frame.len() > FRAME_MAX => {
-            Err(format!("it has {} bytes, and may have {FRAME_MAX} at most", frame.len()))
+            Err(format!("{} bytes; at most {FRAME_MAX} are allowed", frame.len()))
         }
         Ok(entry) if !(1..=CLASSES_MAX).contains(&usize::from(entry.class)) => {
-            Err(format!("its class is {}, and must be 1 to {CLASSES_MAX}", entry.class))
+            Err(format!("its class is {}, but must be 1 to {CLASSES_MAX}", entry.class))
         }
         Ok(entry) => tasks.push(entry),
         Err(what) => {
@@ -409,8 +416,8 @@ fn take_frame(frame: &[u8], at_ns: u64, tasks: &mut Collected) -> Result<(), Str
     }
 }
 
-/// The task that a frame is, or what the frame is instead. Checksums are not looked at: most machines capture packets before
-/// the device fills them in.
+/// Parses the task in a frame, or returns the frame's kind. Checksums are ignored: most machines capture
+/// packets before the device fills them in.
 fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     if frame.len() < ether::LEN {
         return Err("runt");
@@ -422,7 +429,7 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
         ether::IPV6 => udp::parse_v6(frame, true).map(|datagram| bytes_of(&datagram)),
         _ => Err(vlan::reason(frame)),
     };
-    // An end beyond 64 KiB, as of what a machine put together after receipt, does not fit the datagram's.
+    // A coalesced packet can end beyond 64 KiB, past the end of its datagram's range.
     let payload = payload.and_then(|at| frame.get(at).ok_or(DropReason::UdpLength));
     let payload = payload.map_err(DropReason::name)?;
     let header = Header::parse(payload).map_err(|reason| reason.name())?;
@@ -434,11 +441,11 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     }
     let extension = if header.extended { Extension::parse(payload) } else { Extension::default() };
     let work = Work::parse(&payload[header.len()..]).unwrap_or_default();
-    let told = payload::service_ns(payload, &header);
+    let service_ns = payload::service_ns(payload, &header);
     Ok(Entry {
         at_ns,
-        service_ns: told.unwrap_or(extension.service_ns),
-        // 0 says that the class is not known.
+        service_ns: service_ns.unwrap_or(extension.service_ns),
+        // 0 means that the class is unknown.
         class: [extension.class, work.operation].into_iter().find(|class| *class > 0).unwrap_or(1),
         size: frame.len() as u16,
     })
@@ -463,7 +470,7 @@ mod tests {
 
     const HEADER: &str = "time_us,class,service_us,size\n";
 
-    /// The trace that `bytes` are, and its errors without the file's path.
+    /// Reads a trace from `bytes`. Errors name `FILE` instead of the path.
     fn read(bytes: &[u8]) -> Result<Trace, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
@@ -489,41 +496,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_refused_with_line_value_and_what_is_allowed() {
+    fn invalid_trace_is_refused_with_its_line() {
         let line = |line: &str| format!("{HEADER}5,1,40,0\n{line}\n");
-        for (text, said) in [
-            (String::new(), "FILE: there is no task in it"),
-            (HEADER.to_owned(), "FILE: there is no task in it"),
+        for (text, expected) in [
+            (String::new(), "FILE: no task found"),
+            (HEADER.to_owned(), "FILE: no task found"),
             (
                 "5,1,40,0\n".to_owned(),
-                "line 1: `5,1,40,0` is not the header, `time_us,class,service_us,size`",
+                "line 1: `5,1,40,0` is not the header `time_us,class,service_us,size`",
             ),
             ("time,class\n".to_owned(), "line 1: `time,class` is not the header"),
-            (line("6,1,40"), "line 3: it has 3 values and not the four of `time_us,"),
-            (
-                line("4.999,1,40,0"),
-                "line 3: its time is 0.001 us before that of the task before it; sort",
-            ),
-            (line("NaN,1,40,0"), "line 3: time_us is `NaN`, and must be a decimal number"),
-            (line("-1,1,40,0"), "line 3: time_us is `-1`, and must be"),
-            (line("1e3,1,40,0"), "line 3: time_us is `1e3`, and must be"),
-            (line(",1,40,0"), "line 3: time_us is ``, and must be"),
+            (line("6,1,40"), "line 3: 3 values found; give the four of `time_us,"),
+            (line("4.999,1,40,0"), "line 3: its time is 0.001 us before the previous task's; sort"),
+            (line("NaN,1,40,0"), "line 3: time_us is `NaN`, but must be a decimal number"),
+            (line("-1,1,40,0"), "line 3: time_us is `-1`, but must be"),
+            (line("1e3,1,40,0"), "line 3: time_us is `1e3`, but must be"),
+            (line(",1,40,0"), "line 3: time_us is ``, but must be"),
             (line("99999999999999999999,1,40,0"), "line 3: time_us is `99999999999999999999`"),
             (line("99999999999999,1,40,0"), "line 3: its time is more than a year after"),
-            (line("6,0,40,0"), "line 3: class is `0`, and must be a whole number, 1 to 64"),
+            (line("6,0,40,0"), "line 3: class is `0`, but must be a whole number, 1 to 64"),
             (line("6,65,40,0"), "line 3: class is `65`"),
             (line("6,a,40,0"), "line 3: class is `a`"),
-            (line("6,1,-2,0"), "line 3: service_us is `-2`, and must be a decimal number"),
+            (line("6,1,-2,0"), "line 3: service_us is `-2`, but must be a decimal number"),
             (
                 line("6,1,4294968,0"),
-                "line 3: service_us is `4294968`, and must be 4294967.295 us at most",
+                "line 3: service_us is `4294968`, but must be at most 4294967.295 us",
             ),
-            (line("6,1,40,1515"), "line 3: size is `1515`, and must be a whole number, 0 to 1514"),
+            (line("6,1,40,1515"), "line 3: size is `1515`, but must be a whole number, 0 to 1514"),
             (line("6,1,40,-1"), "line 3: size is `-1`"),
         ] {
             let error = read(text.as_bytes()).unwrap_err();
             assert!(error.starts_with("cannot replay FILE"), "{error}");
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         let error = read(b"time_us,class\xFF").unwrap_err();
         assert!(error.contains("line 1") && error.contains("text or a capture"), "{error}");
@@ -531,7 +535,7 @@ mod tests {
         assert!(error.contains("/no/trace.csv") && error.contains("No such file"), "{error}");
     }
 
-    /// A task's frame as the generator sends it.
+    /// Frame of a task as the generator sends it.
     fn frame(class: u16, service_ns: u32, extended: bool) -> Vec<u8> {
         let target = Target { extended, ..Target::new(Mac([2, 0, 0, 0, 0, 1]), 1, 2) };
         let mut template = Template::new(&target.frame(7));
@@ -540,7 +544,7 @@ mod tests {
         bytes
     }
 
-    /// Tasks with and without extension, and what else may be in a capture.
+    /// Tasks with and without extension, and packets of other kinds.
     fn frames() -> Vec<Vec<u8>> {
         let mut answer = frame(1, 5, true);
         answer[udp::PAYLOAD] = Code::TaskDone as u8;
@@ -555,7 +559,7 @@ mod tests {
         BTreeMap::from([("no_task", 1), ("runt", 1), ("vlan_tag", 1), (cut, 1)])
     }
 
-    /// A capture of these frames, 1.5 us apart.
+    /// Capture of these frames, 1.5 us apart.
     fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
         let ts_resolution = TsResolution::NanoSecond;
         let header = PcapHeader { snaplen: 0, ts_resolution, ..PcapHeader::default() };
@@ -575,28 +579,25 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_a_capture_are_taken_and_the_rest_is_counted() {
+    fn capture_tasks_are_read_and_others_counted() {
         let bytes = pcap(&frames());
         let trace = read(&bytes).unwrap();
         assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 85), entry(7_500, 3, 7_000, 69)]);
         assert_eq!(trace.others(), &others());
-        // Cut off anywhere, it is refused, or ends with a whole packet.
+        // A capture cut off anywhere is rejected, or ends with a whole packet.
         for len in 4..bytes.len() {
             if let Err(error) = read(&bytes[..len]) {
-                assert!(error.contains("cut off") || error.contains("no task"), "{len}: {error}");
+                assert!(error.contains("truncated") || error.contains("no task"), "{len}: {error}");
             }
         }
         let error = read(&pcap(&frames()[1..2])).unwrap_err();
-        assert!(error.contains("no task in it, but 1 other packets (no_task 1)"), "{error}");
+        assert!(error.contains("no task found, but 1 other packets (no_task 1)"), "{error}");
         let mut large = frame(1, 1, true);
         large.resize(1515, 0);
         let error = read(&pcap(&[large])).unwrap_err();
-        assert!(
-            error.contains("packet 1: it has 1515 bytes, and may have 1514 at most"),
-            "{error}"
-        );
+        assert!(error.contains("packet 1: 1515 bytes; at most 1514 are allowed"), "{error}");
         let error = read(&pcap(&[frame(65, 1, true)])).unwrap_err();
-        assert!(error.contains("packet 1: its class is 65, and must be 1 to 64"), "{error}");
+        assert!(error.contains("packet 1: its class is 65, but must be 1 to 64"), "{error}");
     }
 
     #[test]
@@ -627,11 +628,11 @@ mod tests {
     }
 
     #[test]
-    fn times_of_pcapng_have_the_resolution_of_their_interface() {
+    fn pcapng_times_use_their_interfaces_resolution() {
         use pcap_file::pcapng::PcapNgWriter;
         use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
         use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
-        // 7.5 us in each unit: microseconds where nothing is said, nanoseconds, 2^-30 s.
+        // 7.5 us in each unit: microseconds by default, nanoseconds, 2^-30 s.
         for (options, units, ns) in [
             (vec![], [1_000_000, 1_000_008], 8_000),
             (vec![IfTsResol(9)], [5, 7_505], 7_500),

@@ -1,4 +1,4 @@
-//! The command as a user meets it: what it prints, and its exit codes.
+//! The command as a user runs it: output and exit status.
 
 use std::process::{Command, Output};
 
@@ -25,7 +25,7 @@ fn the_self_test_states_its_seeds_and_passes() {
 }
 
 #[test]
-fn mistakes_say_what_is_allowed_and_exit_with_2() {
+fn mistakes_list_allowed_values_and_exit_2() {
     for (arguments, part) in [
         (&["run", "--rate", "5x", "--dst", "10.0.1.1"][..], "k (thousand), M (million) or %"),
         (&["run", "--rate", "80%", "--dst", "10.0.1.1"], "--workers N"),
@@ -37,13 +37,13 @@ fn mistakes_say_what_is_allowed_and_exit_with_2() {
         (&["run", "--dst", "10.0.1.1"], "--rate"),
         (
             &["run", "--rate", "5k", "--dst", "fd00::1", "--src", "10.0.1.2"],
-            "--src is 10.0.1.2 and --dst is fd00::1; give IPv4 addresses to all, or IPv6 addresses",
+            "--src is 10.0.1.2 and --dst is fd00::1; use only IPv4 addresses or only IPv6 addresses",
         ),
         (
             &["run", "--rate", "5k", "--dst", "10.0.1.1", "--gateway", "fd00::1"],
             "--gateway is fd00::1 and --dst is 10.0.1.1",
         ),
-        (&["run", "--rate", "5k", "--dst", "ff02::1"], "no address of a host"),
+        (&["run", "--rate", "5k", "--dst", "ff02::1"], "a routable unicast address"),
         (&["run", "--rate", "5k", "--dst", "fd00::1::2"], "invalid IP address"),
         (
             &["run", "--rate", "5k", "--dst", "fd00::1", "--no-checksum"],
@@ -67,7 +67,7 @@ fn mistakes_say_what_is_allowed_and_exit_with_2() {
     }
 }
 
-/// A file with this text, gone with the test.
+/// A temporary file with this text.
 fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), text).expect("it can be written");
@@ -81,13 +81,13 @@ fn a_trace_is_checked_before_anything_is_opened() {
     let output = pktgen(&["run", "--replay", path, "--dst", "10.0.1.1"]);
     assert_eq!(output.status.code(), Some(2));
     let expected =
-        format!("cannot replay {path}, line 3: class is `65`, and must be a whole number, 1 to 64");
+        format!("cannot replay {path}, line 3: class is `65`, but must be a whole number, 1 to 64");
     assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
     let trace = file("time_us,class,service_us,size\n0,1,5,0\n10,1,5,0\n");
     let path = trace.path().to_str().unwrap();
     let output = pktgen(&["run", "--replay", path, "--warmup", "1s", "--dst", "10.0.1.1"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("is not shorter than the replay"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("it must be shorter than the replay"), "{}", stderr(&output));
 }
 
 #[cfg(not(feature = "dpdk"))]
@@ -106,10 +106,10 @@ mod dpdk {
     use std::process::{Child, Stdio};
     use std::time::{Duration, Instant};
 
-    /// Whatever a busy machine needs; reached only by a test that fails.
+    /// Generous limit for a busy machine; only failing tests reach it.
     const PATIENCE: Duration = Duration::from_secs(300);
 
-    /// A reflector in a process of its own; ends with the test.
+    /// A reflector in its own process; killed on drop.
     struct Reflector(Child);
 
     impl Reflector {
@@ -144,15 +144,16 @@ mod dpdk {
         pktgen(&[command, &common, to, &patient, duration].concat())
     }
 
-    /// The report of such a run, in which most tasks were answered. Its time is real, so a machine that stands still for a
-    /// third of a second has few of them sent: then it is done again. Whatever the machine did, the books balance.
+    /// Returns the report of a run in which most tasks were answered. The run uses real time: if the machine
+    /// stalls for a third of a second, few tasks are sent, and the run is repeated. The ledger balances in
+    /// any case.
     fn report(name: &str, queues: &str, command: &[&str]) -> (Output, serde_json::Value) {
         let start = Instant::now();
         loop {
             let output = run(name, queues, command);
             let report: serde_json::Value = serde_json::from_str(&stdout(&output))
                 .unwrap_or_else(|_| panic!("{}", stderr(&output)));
-            // A busy machine may keep the generator from its schedule; then the report says so, and the status.
+            // A busy machine may delay the generator; report and status then say so.
             let status = i32::from(report["valid"] != true);
             assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
             let count =
@@ -172,7 +173,7 @@ mod dpdk {
         let service = "mix(0.5*exp(50us), 0.5*fixed(5us))";
         let load = ["run", "--rate", "5k", "--service", service, "--format", "json"];
         let (output, report) = report("run", "1", &load);
-        // What is due is drawn beforehand, whatever becomes of it.
+        // Due tasks are drawn in advance, regardless of their outcome.
         let scheduled = report["scheduled"].as_u64().unwrap_or_default();
         assert!((1_200..1_800).contains(&scheduled), "{report}");
         assert!(report["response_us"]["p50"].as_f64() >= report["service_us"]["p50"].as_f64());
@@ -193,7 +194,7 @@ mod dpdk {
     }
 
     #[test]
-    fn a_run_over_ipv6_finds_its_next_hop_and_balances() {
+    fn ipv6_run_resolves_its_next_hop() {
         let load = ["run", "--rate", "5k", "--service", "fixed(5us)", "--dst", "fd00:1::1"];
         let other = ["--gateway", "fe80::1", "--size", "400", "--no-floor", "--format", "json"];
         let (_, report) = report("ipv6", "1", &[&load[..], &other].concat());
@@ -203,13 +204,13 @@ mod dpdk {
     }
 
     #[test]
-    fn tasks_over_ipv6_have_the_tag_of_their_vlan() {
+    fn ipv6_tasks_carry_their_vlan_tag() {
         use pcap_file::pcap::{PcapReader, PcapWriter};
         use wedjat::wire::{udp, vlan};
 
         let folder = tempfile::tempdir().expect("a temporary folder");
         let [came, sent] = ["came.pcap", "sent.pcap"].map(|name| folder.path().join(name));
-        // Nothing ever comes.
+        // No packet ever arrives.
         PcapWriter::new(std::fs::File::create(&came).unwrap()).unwrap();
         let device = format!("net_pcap0,rx_pcap={},tx_pcap={}", came.display(), sent.display());
         let load =
@@ -236,7 +237,7 @@ mod dpdk {
 
     #[test]
     fn a_trace_is_replayed_over_memif() {
-        // 300 tasks in 300 ms, a third of them of class 2; twice, and twice as fast.
+        // 300 tasks in 300 ms, a third of them of class 2; two passes at double speed.
         let time = |i: u32| if i == 0 { 0 } else { i * 1000 + 500 };
         let line =
             |i: u32| format!("{},{},5,{}\n", time(i), 1 + i32::from(i.is_multiple_of(3)), i % 200);
@@ -246,7 +247,8 @@ mod dpdk {
         let load = ["run", "--replay", path, "--speed", "2", "--repeat", "2", "--no-floor"];
         let (_, report) = report("replay", "1", &[&load[..], &["--format", "json"]].concat());
         let config = &report["manifest"]["config"];
-        // All but the warm-up's 50 ms of 300 ms are measured: no task is drawn, so their number is known.
+        // All except the 50 ms warm-up of 300 ms are measured. Nothing is random, so the number of tasks is
+        // known.
         assert_eq!((&report["scheduled"], &config["warmup_s"]), (&500.into(), &0.05.into()));
         assert_eq!(report["offered_pps"].as_f64().map(f64::round), Some(1997.0));
         let classes = report["classes"].as_array().unwrap();
@@ -262,7 +264,7 @@ mod dpdk {
 
     #[test]
     fn answers_are_checked_over_memif() {
-        // A reflector echoes: right for an echo, wrong for anything else.
+        // A reflector echoes: correct for an echo, wrong for any other workload.
         for (service, classes, right) in [("echo", 1, true), ("tpcc", 5, false)] {
             let load = ["run", "--rate", "2k", "--service", service, "--verify", "--no-floor"];
             let (_, report) = report(service, "1", &[&load[..], &["--format", "json"]].concat());
@@ -270,8 +272,8 @@ mod dpdk {
             assert_eq!(report["verified"], true, "{report}");
             assert_eq!(report["wrong"], if right { 0 } else { answered });
             assert_eq!(report["classes"].as_array().map(Vec::len), Some(classes));
-            let told = report["reasons"].to_string().contains("answers are wrong");
-            assert_eq!(told, !right, "{report}");
+            let is_reported = report["reasons"].to_string().contains("answers are wrong");
+            assert_eq!(is_reported, !right, "{report}");
         }
     }
 
@@ -299,7 +301,7 @@ mod dpdk {
     }
 
     #[test]
-    fn timestamps_of_a_device_that_has_none_are_refused_with_its_name() {
+    fn missing_device_timestamps_are_refused_by_name() {
         let run =
             ["run", "--rate", "5k", "--dst", "10.0.1.1", "--no-floor", "--timestamps", "device"];
         for (device, eal) in
@@ -307,20 +309,20 @@ mod dpdk {
         {
             let output = pktgen(&[&run[..], &["--device", device], eal].concat());
             assert_eq!(output.status.code(), Some(2));
-            let said = stderr(&output);
+            let printed = stderr(&output);
             for word in ["--timestamps device", device, "no receive timestamps", "software"] {
-                assert!(said.contains(word), "{word}: {said}");
+                assert!(printed.contains(word), "{word}: {printed}");
             }
         }
     }
 
     #[test]
-    fn a_device_that_is_not_there_is_named() {
+    fn missing_device_is_named() {
         let output = pktgen(&["run", "--rate", "5k", "--dst", "10.0.1.1", "--device", "net_no0"]);
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains("net_no0"), "{}", stderr(&output));
         let output = pktgen(&["run", "--rate", "5k", "--dst", "10.0.1.1"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(stderr(&output).contains("--device NAME"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("no device; give --device"), "{}", stderr(&output));
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's receive timestamps, over a pair of veth interfaces: the generator on the pcap driver, a reflector on AF_PACKET.
+//! Kernel receive timestamps over a veth pair: the generator on the pcap driver, a reflector on AF_PACKET.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -6,18 +6,18 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Whatever a busy machine needs; reached only by a test that fails.
+/// Generous limit for a busy machine; only failing tests reach it.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PKTGEN: &str = env!("CARGO_BIN_EXE_wedjat-pktgen");
 
-/// A network namespace with a pair of veth interfaces, `near` and `far`, deleted with all that runs in it.
+/// A network namespace with a veth pair, `near` and `far`; deleted with all its processes on drop.
 struct Net {
     name: String,
     reflector: Option<Child>,
 }
 
 impl Net {
-    /// None where the system does not let one be made; why is printed.
+    /// Creates the namespace. `None` if the system does not allow it; the reason is printed.
     fn new() -> Option<Self> {
         if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
             println!("SKIPPED: making network namespaces and raw sockets needs root");
@@ -46,7 +46,7 @@ impl Net {
         self.reflector = Some(command.stdout(Stdio::null()).spawn().unwrap());
     }
 
-    /// A run at `near`, whose tasks the reflector at `far` answers.
+    /// Runs the generator at `near` against the reflector at `far`.
     fn run(&self, timestamps: &str) -> Output {
         let device = ["--device", "net_pcap0,iface=near", "--timestamps", timestamps];
         let load = ["run", "--rate", "2k", "--duration", "300ms", "--warmup", "50ms"];
@@ -70,7 +70,7 @@ fn ip(arguments: &[&str]) -> bool {
     Command::new("ip").args(arguments).status().is_ok_and(|status| status.success())
 }
 
-/// A run's report, in which most tasks were answered: on a machine that stood still it is done again.
+/// Returns the report of a run in which most tasks were answered. Repeats the run if the machine stalled.
 fn report(net: &Net, timestamps: &str) -> serde_json::Value {
     let start = Instant::now();
     loop {
@@ -97,10 +97,10 @@ fn answers_have_the_kernels_time() {
         let resolution = number("resolution_ns");
         assert!((resolution / 1e3 - 1.0).abs() < 0.01 || (resolution - 1.0).abs() < 0.01);
         assert!(number("uncertainty_ns") > resolution, "{timestamps}");
-        // Those that came just when the clock was set, or when every look at it was interrupted, have none.
+        // Answers received while the clock was set, or while every reading was interrupted, have no stamp.
         let (stamped, unstamped) = (number("stamped"), number("unstamped"));
         assert!(stamped > unstamped, "{timestamps}");
-        // Negative where the machine stands still within a poll: then the answers come after it has begun.
+        // Negative if the machine stalls within a poll: the answers arrive after its start.
         assert!(number("mean_wait_ns") < 1e8, "{timestamps}");
         assert!(report["service_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
     }
@@ -108,12 +108,12 @@ fn answers_have_the_kernels_time() {
     let timestamps = &report["manifest"]["timestamps"];
     assert_eq!(
         (&timestamps["receive"], &timestamps["reason"]),
-        (&"software".into(), &"as asked for".into())
+        (&"software".into(), &"requested".into())
     );
 }
 
 #[test]
-fn clocks_that_packets_are_not_stamped_by_are_refused() {
+fn unsuitable_stamp_clocks_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let came = folder.path().join("came.pcap");
     pcap_file::pcap::PcapWriter::new(std::fs::File::create(&came).unwrap()).unwrap();
@@ -127,8 +127,8 @@ fn clocks_that_packets_are_not_stamped_by_are_refused() {
         let of = ["--device", device, "--timestamps", timestamps];
         let output = Command::new(PKTGEN).args(to).args(of).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(&format!("--timestamps {timestamps}: {device}")), "{said}");
-        assert!(said.contains(why) && said.contains("--timestamps software"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(printed.contains(&format!("--timestamps {timestamps}: {device}")), "{printed}");
+        assert!(printed.contains(why) && printed.contains("--timestamps software"), "{printed}");
     }
 }

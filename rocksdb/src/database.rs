@@ -1,4 +1,4 @@
-//! Owners of what the C interface hands out, and the calls on them.
+//! Owners of the objects of the C interface, and calls on them.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
@@ -8,31 +8,33 @@ use std::ptr::{self, NonNull};
 
 use crate::bindings as c;
 
-/// Blocks kept in memory: far more than the workload's database has.
+/// Bytes of blocks kept in memory: far more than the workload's database has.
 const CACHE_BYTES: usize = 64 << 20;
 /// `rocksdb_no_compression`.
 const NO_COMPRESSION: i32 = 0;
 
-/// What RocksDB said.
+/// Error of RocksDB.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A call has failed.
+    /// A call failed.
     #[error("{0}")]
     RocksDb(String),
-    /// A path that no file can have.
+    /// The path holds a NUL byte, so no file can have it.
     #[error("{0} cannot be a path: it holds a zero byte")]
     Path(PathBuf),
 }
 
-/// An object of the C interface, destroyed with its owner.
-struct Owned<T> {
+/// Object of the C interface; dropping it destroys the object.
+struct OwnedObject<T> {
     object: NonNull<T>,
     destroy: unsafe extern "C" fn(*mut T),
 }
 
-impl<T> Owned<T> {
+impl<T> OwnedObject<T> {
+    /// Takes ownership of an object.
+    ///
     /// # Safety
-    /// `object` must be null or the caller's own, and `destroy` what ends its life.
+    /// `object` must be null or owned by the caller, and `destroy` must be its destructor.
     unsafe fn new(object: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Option<Self> {
         NonNull::new(object).map(|object| Self { object, destroy })
     }
@@ -42,9 +44,9 @@ impl<T> Owned<T> {
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for OwnedObject<T> {
     fn drop(&mut self) {
-        // SAFETY: the object is ours since `new`, and this is the only place that destroys it.
+        // SAFETY: this value owns the object since `new`, and only this line destroys it.
         unsafe { (self.destroy)(self.as_ptr()) }
     }
 }
@@ -53,14 +55,14 @@ fn refused() -> Error {
     Error::RocksDb("out of memory".to_owned())
 }
 
-/// Makes the call with a place for an error message, and turns one that is there into an [`Error`].
+/// Makes a call with a pointer for an error message, and converts a message to an [`Error`].
 fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, Error> {
     let mut message: *mut c_char = ptr::null_mut();
     let result = call(&raw mut message);
     if message.is_null() {
         return Ok(result);
     }
-    // SAFETY: RocksDB puts a string that ends with 0 there, which the caller has to free with rocksdb_free.
+    // SAFETY: RocksDB writes a NUL-terminated string there, which the caller has to free with rocksdb_free.
     let text = unsafe {
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         c::rocksdb_free(message.cast());
@@ -73,14 +75,16 @@ fn c_path(path: &Path) -> Result<CString, Error> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::Path(path.to_owned()))
 }
 
-fn options() -> Result<Owned<c::rocksdb_options_t>, Error> {
-    // SAFETY: each object is new and destroyed by its own function; setters take objects that live. The options
-    // and the table's options keep their own references to what is set, as the C++ classes beneath do.
+fn options() -> Result<OwnedObject<c::rocksdb_options_t>, Error> {
+    // SAFETY: each object is new and destroyed by its own function; setters take live objects. The options
+    // and the table's options keep their own references to the objects that are set, like the C++ classes
+    // beneath.
     unsafe {
-        let options = Owned::new(c::rocksdb_options_create(), c::rocksdb_options_destroy);
+        let options = OwnedObject::new(c::rocksdb_options_create(), c::rocksdb_options_destroy);
         let options = options.ok_or_else(refused)?;
-        let cache = Owned::new(c::rocksdb_cache_create_lru(CACHE_BYTES), c::rocksdb_cache_destroy);
-        let table = Owned::new(
+        let cache =
+            OwnedObject::new(c::rocksdb_cache_create_lru(CACHE_BYTES), c::rocksdb_cache_destroy);
+        let table = OwnedObject::new(
             c::rocksdb_block_based_options_create(),
             c::rocksdb_block_based_options_destroy,
         );
@@ -92,10 +96,10 @@ fn options() -> Result<Owned<c::rocksdb_options_t>, Error> {
     }
 }
 
-/// Creates a database in a folder that has none, and fills it.
+/// Creates a database in a folder without one, and fills it.
 ///
 /// # Errors
-/// When there is one already, or the folder cannot be written.
+/// If there is one already, or the folder cannot be written.
 pub fn fill<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     path: &Path,
     objects: impl IntoIterator<Item = (K, V)>,
@@ -107,17 +111,18 @@ pub fn fill<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         c::rocksdb_options_set_error_if_exists(options.as_ptr(), 1);
     }
     let database = Database::opened(path, |path, error| {
-        // SAFETY: options and path live, `error` is a place for a message.
+        // SAFETY: options and path live, and `error` points to space for a message.
         unsafe { c::rocksdb_open(options.as_ptr(), path.as_ptr(), error) }
     })?;
-    // SAFETY: new objects, each destroyed by its own function.
+    // SAFETY: the objects are new, and each is destroyed by its own function.
     let (writing, flushing) = unsafe {
-        let writing = Owned::new(c::rocksdb_writeoptions_create(), c::rocksdb_writeoptions_destroy);
+        let writing =
+            OwnedObject::new(c::rocksdb_writeoptions_create(), c::rocksdb_writeoptions_destroy);
         let flushing =
-            Owned::new(c::rocksdb_flushoptions_create(), c::rocksdb_flushoptions_destroy);
+            OwnedObject::new(c::rocksdb_flushoptions_create(), c::rocksdb_flushoptions_destroy);
         (writing.ok_or_else(refused)?, flushing.ok_or_else(refused)?)
     };
-    // SAFETY: the options live. All is flushed below, so the log is not needed.
+    // SAFETY: the options live. The flush below writes everything, so the log is not needed.
     unsafe { c::rocksdb_writeoptions_disable_WAL(writing.as_ptr(), 1) };
     for (key, value) in objects {
         let (key, value) = (key.as_ref(), value.as_ref());
@@ -135,15 +140,15 @@ pub fn fill<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     })
 }
 
-/// A database that is read. Any number of processes and threads may read one.
+/// Database for reading. Any number of processes and threads may read one.
 pub struct Database {
-    // In this order: the database goes last.
-    reading: Owned<c::rocksdb_readoptions_t>,
-    database: Owned<c::rocksdb_t>,
+    // Order matters: the database is dropped last.
+    reading: OwnedObject<c::rocksdb_readoptions_t>,
+    database: OwnedObject<c::rocksdb_t>,
 }
 
-// SAFETY: RocksDB's DB may be called from several threads at once (its own statement in db.h), and the read options
-// are never changed after they are made.
+// SAFETY: several threads may call RocksDB's DB at once, as db.h states. The read options never change after
+// their creation.
 unsafe impl Send for Database {}
 // SAFETY: as above.
 unsafe impl Sync for Database {}
@@ -152,11 +157,12 @@ impl Database {
     /// Opens the database in this folder for reading.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read.
+    /// If there is none, or it cannot be read.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let options = options()?;
         Self::opened(path, |path, error| {
-            // SAFETY: options and path live, `error` is a place for a message. 0: a log left behind is no error.
+            // SAFETY: options and path live, and `error` points to space for a message. 0: a leftover log is
+            // no error.
             unsafe { c::rocksdb_open_for_read_only(options.as_ptr(), path.as_ptr(), 0, error) }
         })
     }
@@ -167,30 +173,30 @@ impl Database {
     ) -> Result<Self, Error> {
         let path = c_path(path)?;
         let database = checked(|error| open(&path, error))?;
-        // SAFETY: both objects are new and ours, and destroyed by their own functions.
+        // SAFETY: both objects are new and without another owner, and destroyed by their own functions.
         unsafe {
-            let database = Owned::new(database, c::rocksdb_close).ok_or_else(refused)?;
+            let database = OwnedObject::new(database, c::rocksdb_close).ok_or_else(refused)?;
             let reading =
-                Owned::new(c::rocksdb_readoptions_create(), c::rocksdb_readoptions_destroy);
+                OwnedObject::new(c::rocksdb_readoptions_create(), c::rocksdb_readoptions_destroy);
             Ok(Self { reading: reading.ok_or_else(refused)?, database })
         }
     }
 
-    /// Hands the value under `key` to `read`, without a copy; none when there is no such key.
+    /// Passes the value under `key` to `read`, without a copy. Returns `None` if the key does not exist.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If the value cannot be read.
     pub fn get<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, Error> {
         let (database, reading) = (self.database.as_ptr(), self.reading.as_ptr());
         // SAFETY: database and options live, and `key` is only read.
         let pinned = checked(|error| unsafe {
             c::rocksdb_get_pinned(database, reading, key.as_ptr().cast(), key.len(), error)
         })?;
-        // SAFETY: the slice is null or ours to destroy.
-        let pinned = unsafe { Owned::new(pinned, c::rocksdb_pinnableslice_destroy) };
+        // SAFETY: the slice is null or has no other owner.
+        let pinned = unsafe { OwnedObject::new(pinned, c::rocksdb_pinnableslice_destroy) };
         Ok(pinned.map(|pinned| {
             let mut len = 0;
-            // SAFETY: the slice pins its bytes until it is destroyed, which is after `read`.
+            // SAFETY: the slice pins its bytes until its destruction, after `read`.
             read(unsafe {
                 let value = c::rocksdb_pinnableslice_value(pinned.as_ptr(), &raw mut len);
                 bytes(value, len)
@@ -198,22 +204,22 @@ impl Database {
         }))
     }
 
-    /// Hands every key and value to `read`, in the order of keys.
+    /// Passes every key and value to `read`, in the order of keys.
     ///
     /// # Errors
-    /// When not all can be read.
+    /// If not all can be read.
     pub fn scan(&self, mut read: impl FnMut(&[u8], &[u8])) -> Result<(), Error> {
-        // SAFETY: database and options live, longer than the iterator, which is new and ours.
+        // SAFETY: database and options outlive the iterator, which is new and has no other owner.
         let at = unsafe {
             let at = c::rocksdb_create_iterator(self.database.as_ptr(), self.reading.as_ptr());
-            Owned::new(at, c::rocksdb_iter_destroy).ok_or_else(refused)?
+            OwnedObject::new(at, c::rocksdb_iter_destroy).ok_or_else(refused)?
         };
         // SAFETY: the iterator lives.
         unsafe { c::rocksdb_iter_seek_to_first(at.as_ptr()) };
         // SAFETY: the iterator lives.
         while unsafe { c::rocksdb_iter_valid(at.as_ptr()) } != 0 {
             let (mut key_len, mut value_len) = (0, 0);
-            // SAFETY: a valid iterator's key and value stay where they are until it moves.
+            // SAFETY: key and value of a valid iterator stay in place until it moves.
             unsafe {
                 let key = c::rocksdb_iter_key(at.as_ptr(), &raw mut key_len);
                 let value = c::rocksdb_iter_value(at.as_ptr(), &raw mut value_len);
@@ -226,13 +232,15 @@ impl Database {
     }
 }
 
+/// Returns the bytes at `start` as a slice.
+///
 /// # Safety
-/// `len` bytes must be readable at `start` for as long as the slice lives; `start` may be null when there are none.
+/// `len` bytes must be readable at `start` for as long as the slice lives; `start` may be null if `len` is 0.
 unsafe fn bytes<'a>(start: *const c_char, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: by the contract above.
     unsafe { std::slice::from_raw_parts(start.cast(), len) }
 }
 
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_is_read_by_key_and_in_order() {
+    fn stored_values_are_read_in_order() {
         let (_folder, database) = filled(&[("b", "two"), ("a", "one"), ("empty", "")]);
         assert_eq!(database.get(b"a", <[u8]>::to_vec).unwrap(), Some(b"one".to_vec()));
         assert_eq!(database.get(b"empty", <[u8]>::len).unwrap(), Some(0));

@@ -1,7 +1,7 @@
-//! A RocksDB database as the workload needs it: filled once, then read by key and from end to end.
+//! A RocksDB database for the workload: filled once, then read by key and by full scans.
 //!
-//! Published crates bind one RocksDB each, which they bring along and compile for many minutes; this one binds the
-//! library that is installed. Without the feature `library` it is empty.
+//! Each published crate binds its own copy of RocksDB, which takes many minutes to compile. This one binds
+//! the installed library. Without the feature `library` it is empty.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "library")]

@@ -1,4 +1,4 @@
-//! The crate where librocksdb is not installed.
+//! Build of the crate without an installed librocksdb.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::Command;
@@ -12,7 +12,7 @@ fn crate_builds_without_librocksdb() {
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
         .arg("--target-dir")
         .arg(target.path());
-    // pkg-config finds no library at all.
+    // An empty folder, so that pkg-config finds no library.
     let output =
         check.env("PKG_CONFIG_LIBDIR", target.path()).env_remove("PKG_CONFIG_PATH").output();
     let output = output.unwrap();

@@ -1,4 +1,4 @@
-//! The shared object that the build script has linked with libdpdk: its bytes, and the functions in it when it is loaded.
+//! The shared object that the build script linked with libdpdk: its bytes, and its functions once loaded.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::AtomicPtr;
@@ -12,42 +12,42 @@ use super::COUNT;
 
 const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dpdk.so"));
 
-/// In a section of its own, from which whoever makes a package can take it to see what it needs.
+/// In its own section, so that packagers can extract it and see its dependencies.
 #[unsafe(link_section = ".wedjat.dpdk")]
 static OBJECT: [u8; BYTES.len()] = *include_bytes!(concat!(env!("OUT_DIR"), "/dpdk.so"));
 
-/// What the bindings call. The build script's C has the same functions in the same order.
+/// Functions that the bindings call. The build script's C has the same functions in the same order.
 pub static FUNCTIONS: [AtomicPtr<c_void>; COUNT] =
     [const { AtomicPtr::new(unloaded as *const () as *mut c_void) }; COUNT];
 
-/// Called in the place of a function while libdpdk is not loaded. It never returns, so it does not matter what it was given.
+/// Stands for every function while libdpdk is not loaded. It never returns, so its arguments do not matter.
 extern "C" fn unloaded() {
     eprintln!("a defect: libdpdk is called before it is loaded");
     std::process::abort();
 }
 
-/// Loads libdpdk, if that has not been done, and tells what keeps it from being loaded.
+/// Loads libdpdk on the first call. Later calls return the first result.
 ///
 /// # Errors
-/// The system's words, which name the library that is missing or does not fit.
+/// If it cannot be loaded. The system's text names the library that is missing or does not fit.
 pub fn load() -> Result<(), String> {
     static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
     LOADED.get_or_init(|| open().map(fill)).clone()
 }
 
-/// The table of a loaded object, which stays loaded: DPDK's threads never end.
+/// Returns the table of a loaded object. The object stays loaded, because DPDK's threads never end.
 fn open() -> Result<*const *mut c_void, String> {
     // SAFETY: a plain system call with a static name.
     let descriptor = unsafe { libc::memfd_create(c"wedjat-dpdk".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return Err(io::Error::last_os_error().to_string());
     }
-    // SAFETY: the descriptor is open and nobody else's.
+    // SAFETY: the descriptor is open and has no other owner.
     let mut file = unsafe { File::from_raw_fd(descriptor) };
     file.write_all(&OBJECT).map_err(|error| error.to_string())?;
     let path = format!("/proc/self/fd/{}\0", file.as_raw_fd());
-    // SAFETY: the path ends with a NUL byte and the object is ours; libraries that it needs run their initialisers, as they would at
-    // a program's start. The names are static.
+    // SAFETY: the path ends with a NUL byte and the object is our own. Libraries that it needs run their
+    // initialisers, just like at the start of a program. The names are static.
     let table = unsafe {
         let object = libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         match object.is_null() {
@@ -63,14 +63,14 @@ fn open() -> Result<*const *mut c_void, String> {
 
 fn fill(table: *const *mut c_void) {
     for (at, function) in FUNCTIONS.iter().enumerate() {
-        // SAFETY: the object's table has as many functions, none of which is null.
+        // SAFETY: the object's table has the same number of functions, none of them null.
         function.store(unsafe { *table.add(at) }, Relaxed);
     }
 }
 
-/// Why the last call of the loader failed.
+/// Returns the reason why the last call of the loader failed.
 fn reason() -> String {
-    // SAFETY: what it returns is a string of this thread's that is copied at once, or null.
+    // SAFETY: the result is null or a thread-local string, which is copied at once.
     unsafe {
         let said = libc::dlerror();
         match said.is_null() {

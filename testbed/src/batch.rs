@@ -1,4 +1,5 @@
-//! Batch work to measure co-scheduling with: loops that use a core in four ways, and count what they have done.
+//! Synthetic batch jobs for co-scheduling measurements: four loops with different use of a core, each with a
+//! work counter.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
@@ -14,35 +15,35 @@ use std::sync::atomic::Ordering::Relaxed;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// What is done and counted at a time.
+/// Bytes per counted unit of work.
 const PIECE: usize = 1 << 20;
-/// What the stream of memory goes through: more than caches have.
+/// Size of the buffers for the memory copy, larger than any cache.
 const STREAM: usize = 64 << 20;
-/// What is compressed at a time: less than a pipe takes to stand still for long.
+/// Bytes per write to gzip, few enough that the pipe blocks only for a short time.
 const COMPRESSED: usize = 1 << 16;
-/// Pieces of a serial stage, and threads of a parallel one, which do as many together.
+/// Pieces per serial stage, and in total per parallel stage of [`THREADS`] threads.
 const STAGE: usize = 100;
 const THREADS: usize = 4;
 
-/// Batch work.
+/// Kind of synthetic batch job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Batch {
-    /// Hashes what lies in the caches: the core alone; counts MiB
+    /// Hashes data in the caches: uses the core only; counts MiB
     Hash,
-    /// Copies what no cache holds: the memory's bandwidth; counts MiB
+    /// Copies more data than the caches hold: uses the memory's bandwidth; counts MiB
     Memory,
-    /// Feeds gzip: a process of its own behind a pipe; counts 64 KiB
+    /// Writes to gzip, a process of its own behind a pipe; counts units of 64 KiB
     Compress,
-    /// Hashes by one thread and then by four, in turn; counts MiB
+    /// Hashes in one thread, then in four, in turn; counts MiB
     SerialThenParallel,
 }
 
 impl Batch {
-    /// All of them.
+    /// All batch jobs.
     pub const ALL: [Self; 4] = [Self::Hash, Self::Memory, Self::Compress, Self::SerialThenParallel];
 
-    /// Its name on command lines.
+    /// Returns the name used on command lines.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,12 +54,13 @@ impl Batch {
         }
     }
 
-    /// Works until so much is done, for ever when none, and writes how much into the counter's file.
+    /// Works until `units` are done, or forever if `None`. Writes the number of completed units into the file
+    /// `counter`.
     ///
     /// # Errors
-    /// When the counter's file can't be opened or written, or gzip can't be run.
+    /// If the counter file cannot be opened or written, or gzip cannot run.
     pub fn run(self, units: Option<u64>, counter: Option<&Path>) -> io::Result<()> {
-        let done = Done::open(units.unwrap_or(u64::MAX), counter)?;
+        let done = WorkDone::open(units.unwrap_or(u64::MAX), counter)?;
         match self {
             Self::Hash => hash(&done, usize::MAX),
             Self::Memory => stream(&done),
@@ -73,7 +75,7 @@ impl FromStr for Batch {
 
     fn from_str(text: &str) -> Result<Self, String> {
         <Self as ValueEnum>::from_str(text, false)
-            .map_err(|_| format!("there is no batch {text:?}; batches are {}", names()))
+            .map_err(|_| format!("unknown batch {text:?}; batches are {}", names()))
     }
 }
 
@@ -81,20 +83,20 @@ fn names() -> String {
     Batch::ALL.map(Batch::name).join(", ")
 }
 
-/// What is done, and where it is told.
-struct Done {
+/// Count of completed units, with its limit and its file.
+struct WorkDone {
     units: AtomicU64,
     most: u64,
     file: Option<File>,
 }
 
-impl Done {
+impl WorkDone {
     fn open(most: u64, counter: Option<&Path>) -> io::Result<Self> {
         let open = |path| File::options().write(true).open(path);
         Ok(Self { units: AtomicU64::new(0), most, file: counter.map(open).transpose()? })
     }
 
-    /// One more; false when that was the last.
+    /// Counts one more unit. Returns false if it was the last.
     fn count(&self) -> io::Result<bool> {
         let units = self.units.fetch_add(1, Relaxed) + 1;
         if let Some(file) = &self.file {
@@ -108,15 +110,15 @@ impl Done {
     }
 }
 
-/// So many pieces at most.
-fn hash(done: &Done, pieces: usize) -> io::Result<()> {
+/// Hashes at most `pieces` units.
+fn hash(done: &WorkDone, pieces: usize) -> io::Result<()> {
     let piece = vec![0x5A_u8; PIECE / 16];
     for _ in 0..pieces {
         if done.is_over() {
             break;
         }
         let mut hasher = DefaultHasher::new();
-        // The same sixteenth again and again, so that it stays in the caches.
+        // Repeats one sixteenth of a piece, which stays in the caches.
         (0..16).for_each(|_| hasher.write(black_box(&piece)));
         black_box(hasher.finish());
         done.count()?;
@@ -124,7 +126,7 @@ fn hash(done: &Done, pieces: usize) -> io::Result<()> {
     Ok(())
 }
 
-fn stream(done: &Done) -> io::Result<()> {
+fn stream(done: &WorkDone) -> io::Result<()> {
     let (from, mut to) = (vec![1_u8; STREAM], vec![2_u8; STREAM]);
     loop {
         for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
@@ -137,13 +139,13 @@ fn stream(done: &Done) -> io::Result<()> {
     }
 }
 
-fn compress(done: &Done) -> io::Result<()> {
+fn compress(done: &WorkDone) -> io::Result<()> {
     let mut gzip = Command::new("gzip");
     gzip.arg("-c").stdin(Stdio::piped()).stdout(Stdio::null());
     let named = |error: io::Error| io::Error::new(error.kind(), format!("gzip: {error}"));
     let mut child = gzip.spawn().map_err(named)?;
     let Some(mut input) = child.stdin.take() else { return Err(io::ErrorKind::BrokenPipe.into()) };
-    // Words that come again now and then, as in a text.
+    // Pseudo-random words that recur, like those of a text.
     let (mut state, mut text) = (1_u64, Vec::with_capacity(COMPRESSED + 16));
     while text.len() < COMPRESSED {
         state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
@@ -159,13 +161,13 @@ fn compress(done: &Done) -> io::Result<()> {
     child.wait().map(|_| ())
 }
 
-fn in_stages(done: &Done) -> io::Result<()> {
+fn in_stages(done: &WorkDone) -> io::Result<()> {
     while !done.is_over() {
         hash(done, STAGE)?;
         std::thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..THREADS).map(|_| scope.spawn(|| hash(done, STAGE / THREADS))).collect();
-            let gone = |_| io::Error::other("a thread of the batch has panicked");
+            let gone = |_| io::Error::other("a thread of the batch panicked");
             threads.into_iter().try_for_each(|thread| thread.join().map_err(gone)?)
         })?;
     }
@@ -177,21 +179,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_batch_counts_what_it_has_done_in_the_file() {
+    fn batch_counts_its_work_in_the_file() {
         let folder = tempfile::tempdir().unwrap();
         for batch in Batch::ALL {
             let path = folder.path().join(batch.name());
             std::fs::write(&path, [0; 8]).unwrap();
             batch.run(Some(5), Some(&path)).unwrap();
-            let told = u64::from_le_bytes(std::fs::read(&path).unwrap().try_into().unwrap());
-            // Threads that were on their way when the last was done count theirs, too.
-            assert!((5..5 + THREADS as u64).contains(&told), "{}: {told}", batch.name());
+            let count = u64::from_le_bytes(std::fs::read(&path).unwrap().try_into().unwrap());
+            // Threads that are still working when the last unit is done count theirs, too.
+            assert!((5..5 + THREADS as u64).contains(&count), "{}: {count}", batch.name());
             assert_eq!(batch.name().parse(), Ok(batch));
         }
     }
 
     #[test]
-    fn what_is_no_batch_and_a_counter_that_is_not_there_are_told() {
+    fn invalid_batch_and_missing_counter_are_reported() {
         assert!("sort".parse::<Batch>().unwrap_err().contains("hash, memory, compress"));
         let nowhere = Path::new("/nowhere/counter");
         assert!(Batch::Hash.run(Some(1), Some(nowhere)).is_err());

@@ -1,4 +1,5 @@
-//! Generator and workers in one loop on one core, for machines with few: the scheduler under test has another.
+//! Generator and workers in one loop on one core, for machines with few cores. The scheduler under test runs
+//! on another core.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,10 +9,9 @@ use wedjat_pktgen::report::Report;
 
 use crate::rack;
 
-/// Polls the generator and `work`, which polls the workers, in turn on the clock `now` until the run is over or `stop`
-/// ends it.
+/// Polls the generator and the workers (`work`) in turn until the run ends or `stop` is set.
 ///
-/// The clock is read for each part, so that none counts another's work as its own delay.
+/// Reads the clock `now` before each part, so that neither counts the time of another part as its own delay.
 pub fn run<C: Port, L: Pool<Buf = C::Buf>>(
     generator: &mut Generator<C, L>,
     mut work: impl FnMut(u64),
@@ -28,7 +28,7 @@ pub fn run<C: Port, L: Pool<Buf = C::Buf>>(
     }
 }
 
-/// One verdict over both: a run whose rack was late measured the rack.
+/// Joins both verdicts: if the rack was late, the run measured the rack.
 pub fn judge(report: &mut Report, rack: &rack::Report) {
     report.valid &= rack.valid;
     report.reasons.extend(rack.reasons.iter().cloned());

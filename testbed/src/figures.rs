@@ -1,4 +1,4 @@
-//! The papers' figures, made again with the simulator: a plot, its numbers, and the commands beside them.
+//! Figures of the papers, reproduced with the simulator: a plot, its numbers, and the commands for each.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use wedjat::state::files::ReportFile;
 
 use crate::sim::{Row, SimArgs, rows};
 
-/// Figures of lines over a flag.
+/// Returns the line figures over one flag.
 fn lines_over_a_flag() -> impl Iterator<Item = &'static Figure> {
     catalogue::FIGURES.iter().chain(malcolm::FIGURES)
 }
@@ -26,31 +26,31 @@ fn lines_over_a_flag() -> impl Iterator<Item = &'static Figure> {
 /// Arguments of `figures`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Folder to write to
+    /// Folder for the output
     #[arg(long, default_value = "figures")]
     pub out: PathBuf,
     /// Runs ten times as long
     #[arg(long)]
     pub full: bool,
-    /// Only figures whose names start so
+    /// Only figures whose names start with this prefix
     #[arg(long, default_value = "")]
     pub only: String,
 }
 
 type Keys = &'static [(&'static str, &'static str)];
-/// A series: its label and its points.
+/// Label and points of a series.
 type Line = (&'static str, Vec<(f64, Row)>);
 
-/// One figure.
+/// A line figure over one flag.
 struct Figure {
     name: &'static str,
     title: &'static str,
-    /// The flag along the x axis, and its values.
+    /// Flag of the x axis, with its values.
     x: (&'static str, &'static str),
     y: Quantity,
-    /// What all series have in common.
+    /// Flags common to all series.
     setup: Keys,
-    /// Each series: its label, and what is its own.
+    /// Label and additional flags of each series.
     series: &'static [(&'static str, Keys)],
 }
 
@@ -76,16 +76,16 @@ impl Quantity {
         match self {
             Self::Mean => format!("mean response, {unit}"),
             Self::P99 => format!("99th percentile of the response, {unit}"),
-            Self::Imbalance => "longest over mean queue, 99th percentile".to_owned(),
-            Self::Messages => "messages a task".to_owned(),
+            Self::Imbalance => "longest queue relative to the mean, 99th percentile".to_owned(),
+            Self::Messages => "messages per task".to_owned(),
         }
     }
 }
 
-/// Makes the figures.
+/// Makes the selected figures.
 ///
 /// # Errors
-/// When a run could not be made or a file not be written.
+/// If no figure has the prefix, a run fails, or a file cannot be written.
 pub fn make(arguments: &Arguments) -> Result<(), String> {
     let out = &arguments.out;
     let names: Vec<_> =
@@ -93,7 +93,7 @@ pub fn make(arguments: &Arguments) -> Result<(), String> {
     if !names.iter().any(|name| name.starts_with(&arguments.only)) {
         let only = &arguments.only;
         return Err(format!(
-            "--only {only}: no figure's name starts so; there are {}",
+            "--only {only}: no figure has this prefix; the figures are {}",
             names.join(", ")
         ));
     }
@@ -129,7 +129,7 @@ const OTHERS: &[(&str, Make)] = &[
     ("asax-3b", cosched::runtimes),
 ];
 
-/// Flags as a scenario would give them.
+/// Parses flags in the same way as those of a scenario.
 pub(crate) fn arguments(keys: &[(&str, &str)]) -> Result<SimArgs, String> {
     let mut table = toml::Table::new();
     for (key, value) in keys {
@@ -138,12 +138,12 @@ pub(crate) fn arguments(keys: &[(&str, &str)]) -> Result<SimArgs, String> {
     table.try_into().map_err(|error| format!("{error}"))
 }
 
-/// How a figure is made again that no run of the simulator prints as it is.
+/// Returns the command for a figure whose numbers no single run of the simulator prints.
 fn again(name: &str, full: bool) -> String {
     format!("wedjat-testbed figures --only {name}{}\n", if full { " --full" } else { "" })
 }
 
-/// The command that the flags stand for.
+/// Returns the simulator command for `keys`.
 fn command(keys: &[(&str, &str)]) -> String {
     let mut text = "wedjat-testbed sim".to_owned();
     for (key, value) in keys {
@@ -157,7 +157,7 @@ fn write(out: &Path, name: &str, ending: &str, text: &str) -> Result<(), String>
     ReportFile::new("--out", &path)?.write(text)
 }
 
-/// Those of one series.
+/// Returns the flags of one series.
 fn keys(figure: &Figure, own: Keys, full: bool) -> Vec<(&'static str, &'static str)> {
     let mut keys = figure.setup.to_vec();
     keys.extend(own);
@@ -166,7 +166,8 @@ fn keys(figure: &Figure, own: Keys, full: bool) -> Vec<(&'static str, &'static s
     keys
 }
 
-/// How long a run of these flags is, and how many of them: what learns is run for some thousand beats before it is measured.
+/// Returns the flags for the length and the number of runs. Learning policies run for some thousand beats
+/// before the measurement.
 fn length(keys: &[(&str, &str)], full: bool) -> Vec<(&'static str, &'static str)> {
     let nodes = keys.contains(&("model", "nodes"));
     let learns = keys.iter().any(|(key, value)| *key == "policy" && value.starts_with("malcolm"));
@@ -180,7 +181,7 @@ fn length(keys: &[(&str, &str)], full: bool) -> Vec<(&'static str, &'static str)
     }
 }
 
-/// Every series.
+/// Runs every series of a figure.
 fn run(figure: &Figure, full: bool) -> Result<Vec<Line>, String> {
     let mut lines = Vec::new();
     for &(label, own) in figure.series {
@@ -190,7 +191,7 @@ fn run(figure: &Figure, full: bool) -> Result<Vec<Line>, String> {
     Ok(lines)
 }
 
-/// The number at the front of `5us` or `0.9`.
+/// Parses the number at the front of `5us` or `0.9`.
 fn number(text: &str) -> f64 {
     text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap_or(f64::NAN)
 }
@@ -229,7 +230,7 @@ fn table(figure: &Figure, lines: &[Line]) -> String {
     text
 }
 
-/// Lines over x. Unstable points are left out: they have no value.
+/// Plots lines over x. Unstable points have no value and are left out.
 fn plot(figure: &Figure, lines: &[Line]) -> Result<String, String> {
     let stable = |points: &[(f64, Row)]| -> Vec<(f64, f64)> {
         let stable = points.iter().filter(|(_, row)| !row.unstable);
@@ -241,7 +242,7 @@ fn plot(figure: &Figure, lines: &[Line]) -> Result<String, String> {
     draw(figure.title, (figure.x.0, &figure.y.label(unit)), &lines)
 }
 
-/// Labelled lines over a linear x and a logarithmic y; what has no logarithm is left out.
+/// Draws labelled lines over a linear x axis and a logarithmic y axis. Leaves out points without a logarithm.
 pub(crate) fn draw(
     title: &str,
     (x_label, y_label): (&str, &str),
@@ -282,7 +283,7 @@ pub(crate) fn draw(
             });
         }
         let mut legend = chart.configure_series_labels();
-        // Where there are no lines: lines that fall leave the lower left.
+        // Puts the legend into an empty corner: falling lines leave the lower left free.
         let falls = lines
             .iter()
             .any(|(_, points)| matches!(points[..], [first, .., last] if last.1 < 0.1 * first.1));
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
     use crate::sim::plan;
 
-    /// The flags of a command as it is printed.
+    /// Splits a printed command into its flags.
     fn flags(command: &str) -> Vec<(&str, &str)> {
         let flags = command.strip_prefix("wedjat-testbed sim").unwrap().split(" --").skip(1);
         flags
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_beside_figures_make_their_points() {
+    fn figure_commands_reproduce_the_points() {
         for figure in lines_over_a_flag() {
             let points: Vec<_> = figure.x.1.split(',').map(number).collect();
             assert!(points.iter().all(|x| !x.is_nan()));
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_figure_has_is_refused() {
+    fn unknown_figure_is_refused() {
         let out = std::env::temp_dir();
         let error = make(&Arguments { out, full: false, only: "lsq-9".to_owned() }).unwrap_err();
         assert!(error.contains("lsq-9") && error.contains("horus-10a"), "{error}");

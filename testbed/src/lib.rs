@@ -17,6 +17,7 @@ pub mod sim;
 pub mod stand_ins;
 pub mod worker;
 
-/// Tests wait so long for what must come, whatever else the machine does: it ends only those that fail.
+/// Time after which a waiting test fails. It is long because the machine may be busy; only failing tests take
+/// it.
 #[cfg(test)]
 pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);

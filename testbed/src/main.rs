@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The run was made and is not to be believed.
+/// Exit code of a run whose result is invalid.
 const INVALID: u8 = 1;
-/// The run could not be made; clap's code for a wrong command line as well.
+/// Exit code of a run that could not be made. clap uses it for a wrong command line too.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {

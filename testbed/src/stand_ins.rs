@@ -1,37 +1,37 @@
-//! Emulated workers at an agent: one loop has a place for each, and answers a task when its worker would be done.
+//! Emulated workers at an agent: one loop serves the rings of all of them and replies when each task is due.
 //!
-//! As in the emulated rack, a worker's time never waits for this program. Its task starts when the one before was
-//! due to end, if it was in the worker's ring by the time that this loop looked, and otherwise when the loop found
-//! it. Answers that leave late are measured, and make a run invalid when they matter. A worker answers rightly
-//! ([`crate::app::Emulated`]), whatever its workload.
+//! Like in the emulated rack, service times never depend on delays of this program. A task that waits in the
+//! ring when the loop checks its worker starts at the due time of the previous task. Any other task starts
+//! when the loop finds it. The lateness of replies is measured; if it is significant, the run is invalid.
+//! Replies are correct for every workload (see [`crate::app::EmulatedApp`]).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::mem;
 
 use wedjat::reason::DropReason;
-use wedjat::worker::{AttachError, Gone, Options, Task, Worker};
+use wedjat::worker::{AttachError, Detached, Options, Task, Worker};
 use wedjat_pktgen::mix::Workload;
 use wedjat_pktgen::payload::Work;
 use wedjat_pktgen::slices::Slices;
 
-use crate::app::{App, Emulated};
+use crate::app::{App, EmulatedApp};
 use crate::rack::{Counts, Lateness, Report};
 
 /// Emulated workers at one agent.
 pub struct StandIns {
     workers: Vec<Worker>,
-    /// Those that hold a task, the first to be done on top.
+    /// Workers with a task, the earliest due time on top.
     busy: BinaryHeap<Reverse<Busy>>,
-    /// The others, which alone are looked at at every poll.
+    /// Workers without a task. Each poll checks only these for new tasks.
     idle: Vec<usize>,
-    app: Emulated,
+    app: EmulatedApp,
     tick_ns: f64,
     counts: Counts,
     lateness: Lateness,
 }
 
-/// When a worker will be done with its task, and its index; in this order.
+/// Due time of a task and the index of its worker, ordered by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Busy {
     done_at: u64,
@@ -39,10 +39,11 @@ struct Busy {
 }
 
 impl StandIns {
-    /// Takes so many places at the agent of this name, for tasks of `workload`, on a clock of `hz` ticks a second.
+    /// Attaches `workers` workers to the agent `name`, for tasks of `workload`, on a clock of `hz` ticks per
+    /// second.
     ///
     /// # Errors
-    /// When there are not so many, or there is no such agent.
+    /// If the agent is missing or has fewer free places.
     pub fn attach(
         name: &str,
         workers: u16,
@@ -54,21 +55,21 @@ impl StandIns {
         Ok(Self::new(attached.collect::<Result<_, _>>()?, workload, hz))
     }
 
-    /// Stand-ins for these workers, which are attached.
+    /// Creates stand-ins for attached workers.
     #[must_use]
     pub fn new(workers: Vec<Worker>, workload: Workload, hz: f64) -> Self {
         Self {
             busy: BinaryHeap::with_capacity(workers.len()),
             idle: (0..workers.len()).collect(),
             workers,
-            app: Emulated::new(workload),
+            app: EmulatedApp::new(workload),
             tick_ns: 1e9 / hz,
             counts: Counts::default(),
             lateness: Lateness::default(),
         }
     }
 
-    /// Answers what is done by `now`, and takes what has come.
+    /// Replies to the tasks that are due by `now` and takes new ones.
     #[inline]
     pub fn poll(&mut self, now: u64) {
         let mut place = 0;
@@ -90,7 +91,7 @@ impl StandIns {
         }
     }
 
-    /// Has a worker answer its task.
+    /// Replies to the task of a worker.
     #[inline]
     fn answer(&mut self, busy: Busy, now: u64) {
         if let Some(task) = self.workers[busy.at].resume() {
@@ -101,7 +102,7 @@ impl StandIns {
         self.counts.replies += 1;
     }
 
-    /// Has a worker that is free since `free_at` take its next task, if one is there.
+    /// Takes the next task of a worker that is free since `free_at`. Returns false if there is none.
     #[inline]
     fn take(&mut self, at: usize, free_at: u64) -> bool {
         while let Some(task) = self.workers[at].poll() {
@@ -114,26 +115,27 @@ impl StandIns {
         false
     }
 
-    /// Whether tasks may still come to all.
+    /// Checks that all workers are still attached.
     ///
     /// # Errors
-    /// Why they will not, for the first that has lost its agent.
-    pub fn check(&self) -> Result<(), Gone> {
+    /// If a worker lost its agent: the reason for the first one.
+    pub fn check(&self) -> Result<(), Detached> {
         self.workers.iter().try_for_each(Worker::check)
     }
 
-    /// Takes memory for so many replies, so that those of calm slices can be told apart.
+    /// Reserves memory for the lateness of each of `replies` replies, by which the report selects those of
+    /// undisturbed slices.
     pub fn log_replies(&mut self, replies: usize) {
         self.lateness.log(replies);
     }
 
-    /// What there is to say about the run so far.
+    /// Returns the report of the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
         self.report_in(None)
     }
 
-    /// The same, judged by the replies of calm slices.
+    /// Same as [`StandIns::report`], with a verdict over the replies of undisturbed slices only.
     #[must_use]
     pub fn report_in(&self, slices: Option<&Slices>) -> Report {
         let (workers, busy) = (self.workers.len() as u16, self.busy.len() as u64);
@@ -141,14 +143,14 @@ impl StandIns {
     }
 }
 
-/// Starts on a task: how long it takes. What asks for nothing is completed without an answer.
+/// Starts a task and returns its service time. A task without work is completed without a reply.
 #[inline]
 fn begin(task: Task<'_>, counts: &mut Counts) -> Option<u32> {
     let Some(work) = Work::parse(task.payload()) else {
         counts.dropped[DropReason::TaskShort as usize] += 1;
         return None;
     };
-    mem::forget(task); // kept at the worker until it is done
+    mem::forget(task); // stays at the worker until it is due
     counts.tasks += 1;
     counts.service_ns += u64::from(work.service_ns);
     Some(work.service_ns)
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_done_when_their_worker_would_be_done() {
+    fn tasks_complete_at_their_workers_times() {
         let (mut channels, mut stand_ins) = attached(2, Workload::Spin);
         give(&mut channels[0], 0, 1_000);
         give(&mut channels[0], 1, 500);
@@ -213,7 +215,7 @@ mod tests {
         };
         assert_eq!(done(&mut stand_ins, 10_000), [0, 0]);
         assert_eq!(done(&mut stand_ins, 10_999), [0, 0]);
-        // Late by 100: the second task began when the first was due to end all the same.
+        // The poll is late by 100. The second task still starts at the due time of the first.
         assert_eq!(done(&mut stand_ins, 11_100), [1, 0]);
         assert_eq!(done(&mut stand_ins, 11_499), [0, 1]);
         assert_eq!(done(&mut stand_ins, 11_500), [1, 0]);
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_stood_still_catches_up() {
+    fn stalled_loop_catches_up() {
         let (mut channels, mut stand_ins) = attached(1, Workload::Spin);
         (0..3).for_each(|seq| give(&mut channels[0], seq, 100));
         stand_ins.poll(1_000);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_right_whatever_the_workload() {
+    fn answers_are_right_for_every_workload() {
         for workload in [Workload::Spin, Workload::Tpcc, Workload::RocksDb, Workload::Echo] {
             let (mut channels, mut stand_ins) = attached(1, workload);
             give(&mut channels[0], 8, 0);
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_asks_for_nothing_is_counted_and_completed() {
+    fn empty_task_is_counted_and_completed() {
         let (mut channels, mut stand_ins) = attached(1, Workload::Spin);
         assert!(channels[0].give(TaskIds::default(), &[1, 2]));
         stand_ins.poll(1);

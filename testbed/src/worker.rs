@@ -1,68 +1,68 @@
-//! A worker at a host's agent: takes tasks, has its app serve them, and counts.
+//! Worker at a host's agent: takes tasks, serves them with its app, and counts them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use wedjat::worker::{Gone, Worker};
+use wedjat::worker::{Detached, Worker};
 
 use crate::app::App;
 
-/// An idle worker looks so often whether it has been told to stop.
+/// Longest wait for a task before an idle worker checks the stop flag.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Why a worker has ended.
+/// Reason why a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It was told to.
-    Told,
-    /// Its agent has ended in order.
+pub enum WorkerEnd {
+    /// The stop flag was set.
+    StopRequested,
+    /// The agent stopped in order.
     AgentStopped,
-    /// Its agent is gone, or has given it up.
-    Gone(Gone),
+    /// The agent vanished or revoked the worker's place.
+    Gone(Detached),
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for WorkerEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told => f.write_str("told to stop"),
+            Self::StopRequested => f.write_str("stopped"),
             Self::AgentStopped => f.write_str("the agent has stopped"),
             Self::Gone(gone) => gone.fmt(f),
         }
     }
 }
 
-impl Serialize for Ended {
+impl Serialize for WorkerEnd {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// What a worker has done.
+/// Summary of a worker's run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Served {
-    /// Its global id.
+pub struct WorkerSummary {
+    /// Global id of the worker.
     pub worker: u16,
-    /// The pool that it served.
+    /// Pool of the worker.
     pub pool: u16,
-    /// Tasks taken, each of them answered.
+    /// Number of tasks taken. Each of them was answered.
     pub tasks: u64,
-    /// Time that they took on average.
+    /// Mean service time in microseconds.
     pub service_mean_us: f64,
-    /// Why it ended.
-    pub ended: Ended,
+    /// Reason why it ended.
+    pub ended: WorkerEnd,
 }
 
-impl Served {
-    /// It ended in order.
+impl WorkerSummary {
+    /// Returns true if the worker ended in order.
     #[must_use]
     pub fn is_well(&self) -> bool {
-        !matches!(self.ended, Ended::Gone(_))
+        !matches!(self.ended, WorkerEnd::Gone(_))
     }
 }
 
-impl fmt::Display for Served {
+impl fmt::Display for WorkerSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -76,12 +76,12 @@ impl fmt::Display for Served {
     }
 }
 
-/// Serves until told to stop, or until there will be no more tasks. A task that was begun is finished.
-pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> Served {
+/// Serves tasks until `stop` is set or the agent is lost. Finishes a task that has begun.
+pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> WorkerSummary {
     let (mut tasks, mut busy) = (0, Duration::ZERO);
     let ended = loop {
         if stop.load(Ordering::Relaxed) {
-            break Ended::Told;
+            break WorkerEnd::StopRequested;
         }
         match worker.recv(LOOK) {
             Ok(Some(task)) => {
@@ -91,12 +91,12 @@ pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> Serv
                 tasks += 1;
             }
             Ok(None) => {}
-            Err(Gone::Stopped) => break Ended::AgentStopped,
-            Err(gone) => break Ended::Gone(gone),
+            Err(Detached::Stopped) => break WorkerEnd::AgentStopped,
+            Err(gone) => break WorkerEnd::Gone(gone),
         }
     };
     let service_mean_us = busy.as_secs_f64() * 1e6 / (tasks as f64).max(1.0);
-    Served { worker: worker.id(), pool: worker.pool(), tasks, service_mean_us, ended }
+    WorkerSummary { worker: worker.id(), pool: worker.pool(), tasks, service_mean_us, ended }
 }
 
 #[cfg(test)]
@@ -108,19 +108,19 @@ mod tests {
     use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
     use wedjat::worker::Options;
 
-    /// An agent of one worker, as far as a worker can tell.
+    /// Creates the region of an agent with one worker, and its channel.
     fn region() -> (Arc<WorkerRegion>, Channel) {
         let region = Arc::new(WorkerRegion::heap(&[Place { id: 4, pool: 2 }], 4, 32).unwrap());
         let channel = region.channel(0);
         (region, channel)
     }
 
-    /// Runs a worker that echoes beside `agent`, which it is there for from the beginning.
-    fn beside(
+    /// Runs an echo worker beside `agent`, which starts after the worker has its place.
+    fn run_beside_agent(
         region: &Arc<WorkerRegion>,
         channel: &mut Channel,
         agent: impl FnOnce(&mut Channel, &AtomicBool),
-    ) -> Served {
+    ) -> WorkerSummary {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let working = scope.spawn(|| {
@@ -155,36 +155,36 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_serves_until_told_to_stop() {
+    fn worker_serves_until_stopped() {
         let (region, mut channel) = region();
-        let served = beside(&region, &mut channel, |channel, stop| {
+        let served = run_beside_agent(&region, &mut channel, |channel, stop| {
             give_and_wait(channel, 30);
             stop.store(true, Ordering::Relaxed);
         });
         assert_eq!((served.worker, served.pool, served.tasks), (4, 2, 30));
-        assert_eq!(served.ended, Ended::Told);
+        assert_eq!(served.ended, WorkerEnd::StopRequested);
         assert!(served.is_well() && served.to_string().contains("30 tasks"), "{served}");
     }
 
     #[test]
-    fn an_agent_that_ends_in_order_ends_its_workers_well() {
+    fn agents_orderly_end_ends_its_workers() {
         let (region, mut channel) = region();
-        let served = beside(&region, &mut channel, |channel, _| {
+        let served = run_beside_agent(&region, &mut channel, |channel, _| {
             assert!(channel.give(TaskIds::default(), b"last"));
             channel.stop();
         });
-        assert_eq!((served.tasks, served.ended), (1, Ended::AgentStopped));
+        assert_eq!((served.tasks, served.ended), (1, WorkerEnd::AgentStopped));
     }
 
     #[test]
-    fn a_worker_that_is_shut_out_says_so() {
+    fn shut_out_worker_reports_it() {
         let (region, mut channel) = region();
-        let served = beside(&region, &mut channel, |channel, _| {
+        let served = run_beside_agent(&region, &mut channel, |channel, _| {
             give_and_wait(channel, 1);
             channel.sender_mut().revoke();
             channel.wake();
         });
-        assert_eq!((served.tasks, served.ended), (1, Ended::Gone(Gone::ShutOut)));
+        assert_eq!((served.tasks, served.ended), (1, WorkerEnd::Gone(Detached::ShutOut)));
         assert!(!served.is_well());
     }
 }

@@ -1,5 +1,5 @@
-//! An agent whose workers are threads that send their replies themselves, on a device other than memif: virtio-user before
-//! vhost. As in `agent_threads.rs` nothing is asserted of time.
+//! Agent whose worker threads send their replies themselves, on devices other than memif: virtio-user towards
+//! vhost. Like `agent_threads.rs`, it asserts nothing about time.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,22 +11,23 @@ use serde_json::Value;
 
 use processes::*;
 
-/// One run to its end: the generator's report and the agent's account, books balanced, answers right, and every reply
-/// sent by one of two threads. `more` are receive queues that the generator polls beside its first.
+/// Runs a generator and an agent to the end and returns the generator's report and the agent's account.
+/// Checks that ledgers balance, answers are right, and one of two threads sent every reply. `more` is the
+/// number of receive queues that the generator polls in addition to its first.
 fn run(folder: &Path, agent: &str, generator: &str, more: &str) -> (Value, Value) {
     let config = agent_config(folder, agent, "must");
     let mut command_line = command("wedjat-testbed");
     command_line.args(["agent", "--app", "spin", "--stats", "-", "--config"]).arg(&config);
     let mut agent = Process::start(command_line.args(PATIENT).args(["--", "--no-pci"]));
-    // Tasks that take a while, so that both threads have some.
+    // Long tasks, so that both threads get some.
     let mut load = processes::generator("fixed(500us)", "100", "10.0.1.11", "300s", generator);
     let load = Process::start(load.args(["--more-rx", more, "--", "--no-pci"]));
     wait("answers", || counter(&folder.join("state"), "replies") > 150);
     let output = load.end();
     assert!(agent.runs());
     let (report, account) = (verified(&output), agent.stop());
-    let books = (&account["balanced"], &account["mbufs_leaked"], &account["senders"]);
-    assert_eq!(books, (&true.into(), &0.into(), &2.into()), "{account}");
+    let checks = (&account["balanced"], &account["mbufs_leaked"], &account["senders"]);
+    assert_eq!(checks, (&true.into(), &0.into(), &2.into()), "{account}");
     let sent = ["/replies", "/scheduled", "/tx_packets"].map(|of| count(&account, of));
     assert!(sent[0] > 0 && sent == [sent[0]; 3], "{account}");
     (report, account)

@@ -1,7 +1,7 @@
-//! `wedjat-testbed agent`: an agent whose workers are threads that send their replies themselves, before the generator.
+//! `wedjat-testbed agent` under load from the generator: its worker threads send their replies themselves.
 //!
-//! All of them poll, on whatever CPUs there are, so loads are small and nothing is asserted of time: every answer's
-//! content is checked, and every task accounted for.
+//! All threads poll, on any available CPUs. Loads are therefore small, and nothing is asserted about time.
+//! The tests check the content of every answer and account for every task.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,14 +14,15 @@ use serde_json::Value;
 
 use processes::*;
 
-/// An agent of two workers, and a generator that has as many receive queues as they need.
-struct Stand {
+/// An agent of two workers, and a generator with as many receive queues as these need.
+struct AgentRig {
     folder: tempfile::TempDir,
     socket: String,
 }
 
-impl Stand {
-    /// `role` is the agent's at the wire; `sends` what its configuration says of sending.
+impl AgentRig {
+    /// Creates the rig. `role` is the agent's memif role; `sends` is the value of `worker_sends` in its
+    /// configuration.
     fn new(name: &str, role: &str, sends: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = format!("@wedjat-{name}-{}", std::process::id());
@@ -41,20 +42,20 @@ impl Stand {
         Process::start(agent.args(PATIENT).args(["--", "--no-pci"]))
     }
 
-    /// With so many more receive queues than one.
+    /// Starts a generator with `more` receive queues in addition to the first.
     fn generator(&self, role: &str, more: &str, workload: &str, drain: &str) -> Process {
         let device = format!("net_memif0,role={role},id=0,socket={}", self.socket);
         let mut command = generator(workload, "100", "10.0.1.11", drain, &device);
         Process::start(command.args(["--more-rx", more, "--", "--no-pci"]))
     }
 
-    /// What the running agent has counted under this name.
+    /// Reads a counter of the running agent.
     fn counter(&self, name: &str) -> u64 {
         counter(&self.folder.path().join("state"), name)
     }
 
-    /// One run to its end, with the generator in this role at the wire: the generator's report and the agent's account,
-    /// books balanced and answers right.
+    /// Runs an agent and a generator with this memif role to the end. Returns the generator's report and the
+    /// agent's account. Checks that ledgers balance and answers are right.
     fn run(&self, role: &str, more: &str, app: &str, workload: &str) -> (Value, Value) {
         let agent = self.agent(app);
         let generator = self.generator(role, more, workload, "300s");
@@ -65,7 +66,7 @@ impl Stand {
         assert_eq!(account["mbufs_leaked"], 0, "{account}");
         let answered = count(&report, "/answered");
         assert_eq!(count(&account, "/replies"), answered, "{report}\n{account}");
-        // ARP's answer is the agent's own packet.
+        // The agent's own packets, such as ARP replies, are not in this counter.
         assert_eq!(count(&account, "/tx_packets"), answered, "{account}");
         (report, account)
     }
@@ -74,7 +75,7 @@ impl Stand {
 #[test]
 fn threads_send_every_answer_themselves_and_rightly() {
     for (app, workload) in [("spin", "exp(50us)"), ("echo", "echo")] {
-        let stand = Stand::new("own", "client", "must");
+        let stand = AgentRig::new("own", "client", "must");
         let (report, account) = stand.run("server", "2", app, workload);
         assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
         assert_eq!(count(&account, "/scheduled"), count(&account, "/replies"), "{account}");
@@ -86,12 +87,12 @@ fn threads_send_every_answer_themselves_and_rightly() {
     }
 }
 
-/// The driver of a memif server does not know which of its queues lead to the other end, and a memif client gets no more
-/// than its server has.
+/// The driver of a memif server does not know which of its queues lead to the peer. A memif client gets at
+/// most as many queues as its server has.
 #[test]
-fn where_there_are_no_queues_replies_leave_by_the_dispatcher_or_the_agent_refuses() {
+fn missing_transmit_queues_use_dispatcher_or_refuse() {
     for (own, other) in [("server", "client"), ("client", "server")] {
-        let stand = Stand::new("shared", own, "try");
+        let stand = AgentRig::new("shared", own, "try");
         let (report, account) = stand.run(other, "0", "echo", "echo");
         assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
         assert_eq!(
@@ -100,16 +101,16 @@ fn where_there_are_no_queues_replies_leave_by_the_dispatcher_or_the_agent_refuse
             "{account}"
         );
     }
-    let refused = Stand::new("refused", "server", "must").agent("echo").output();
-    let errors = said(&refused);
+    let refused = AgentRig::new("refused", "server", "must").agent("echo").output();
+    let errors = output_text(&refused);
     assert_eq!(refused.status.code(), Some(2), "{errors}");
     assert!(errors.contains("has 0 transmit queues to spare for 2 workers"), "{errors}");
     assert!(errors.contains("set worker_sends = \"try\""), "{errors}");
 }
 
 #[test]
-fn an_agent_that_is_told_to_end_under_load_accounts_for_every_task() {
-    let stand = Stand::new("end", "client", "try");
+fn stopped_agent_accounts_for_every_task() {
+    let stand = AgentRig::new("end", "client", "try");
     let agent = stand.agent("spin");
     let generator = stand.generator("server", "2", "fixed(100us)", "1s");
     wait("answers", || stand.counter("replies") > 100);
@@ -120,13 +121,14 @@ fn an_agent_that_is_told_to_end_under_load_accounts_for_every_task() {
     let ended = count(&account, "/replies") + lost.iter().sum::<u64>();
     assert_eq!(count(&account, "/scheduled"), ended, "{account}");
     let report = verified(&generator.end());
-    // The wire goes with the agent, and takes along what a generator that stood still had not yet received.
+    // The memif device ends with the agent. A stalled generator loses the replies that it had not yet
+    // received.
     assert!(count(&report, "/answered") <= count(&account, "/replies"), "{report}\n{account}");
 }
 
 #[test]
-fn threads_change_what_they_do_and_leave_but_none_come() {
-    let stand = Stand::new("changes", "client", "try");
+fn threads_change_and_leave_but_never_join() {
+    let stand = AgentRig::new("changes", "client", "try");
     let mut agent = stand.agent("spin");
     let generator = stand.generator("server", "2", "fixed(100us)", "300s");
     wait("answers", || stand.counter("replies") > 100);
@@ -145,8 +147,8 @@ fn threads_change_what_they_do_and_leave_but_none_come() {
     wait("answers of the other", || stand.counter("replies") > before + 100);
     let report = verified(&generator.end());
     let output = agent.end();
-    let (account, told) = (json(&output), said(&output));
-    assert!(output.status.success(), "{told}");
+    let (account, printed) = (json(&output), output_text(&output));
+    assert!(output.status.success(), "{printed}");
     assert_eq!((&account["balanced"], &account["mbufs_leaked"]), (&true.into(), &0.into()));
     assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
     assert_eq!(count(&account, "/replies"), count(&report, "/answered"), "{account}");
@@ -154,14 +156,14 @@ fn threads_change_what_they_do_and_leave_but_none_come() {
     let policy = account["policy"].as_str().unwrap();
     assert!(account["workers"] == 1 && policy.starts_with("weighted-random"), "{account}");
     for line in ["workers are threads of its own process", "remove-workers workers=5"] {
-        assert!(told.contains(line), "{line}: {told}");
+        assert!(printed.contains(line), "{line}: {printed}");
     }
 }
 
 #[test]
 fn mistakes_name_input_reason_and_fix() {
-    let stands = ["sometimes", "try"].map(|sends| Stand::new("mistakes", "client", sends));
-    let [wrong, right] = stands.each_ref().map(Stand::config);
+    let stands = ["sometimes", "try"].map(|sends| AgentRig::new("mistakes", "client", sends));
+    let [wrong, right] = stands.each_ref().map(AgentRig::config);
     let mistakes = [
         (vec!["--app", "echo", "--config", &wrong], "sometimes", "`try`, `must`, `never`"),
         (vec!["--app", "echo", "--config", "/no/such/file"], "/no/such/file", "No such file"),
@@ -171,7 +173,7 @@ fn mistakes_name_input_reason_and_fix() {
     ];
     for (arguments, found, fix) in mistakes {
         let output = command("wedjat-testbed").arg("agent").args(&arguments).output().unwrap();
-        let errors = said(&output);
+        let errors = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
         assert!(errors.contains(found) && errors.contains(fix), "{arguments:?}: {errors}");
     }

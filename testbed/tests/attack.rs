@@ -1,4 +1,4 @@
-//! The attacks that run in memory, on an emulated clock: the same every time, with a small budget.
+//! Attacks that run in memory, on an emulated clock: deterministic, with a small budget.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::attack::{Budget, Row, RunsOn, attacks};

@@ -1,4 +1,5 @@
-//! What `bench-cosched` measures, in a small run: that it measures and counts all of it, not what comes out.
+//! `bench-cosched` in a small run: it measures and counts everything. The results themselves are not
+//! asserted.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -13,7 +14,7 @@ const TESTBED: &str = env!("CARGO_BIN_EXE_wedjat-testbed");
 const ARMS: [&str; 9] =
     ["none", "static", "shares", "idle", "guard", "aimd", "asax-paper", "asax-iw", "asax-balanced"];
 
-/// Why it can't be measured here.
+/// Returns the reason why this machine cannot run the measurement.
 fn lacking() -> Option<String> {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         return Some("it needs two CPUs".to_owned());
@@ -43,7 +44,7 @@ fn bench(out: &Path, arguments: &[&str]) -> Output {
 fn skipped(name: &str) -> bool {
     let lacking = lacking();
     if let Some(why) = &lacking {
-        // Straight to standard error: what a passing test prints is not shown.
+        // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(io::stderr(), "{name}: SKIPPED, {why}");
     }
     lacking.is_some()
@@ -54,8 +55,8 @@ fn number(value: &Value) -> u64 {
 }
 
 #[test]
-fn every_arm_has_a_row_and_every_window_is_counted() {
-    if skipped("every_arm_has_a_row_and_every_window_is_counted") {
+fn every_arm_has_a_row_and_counted_windows() {
+    if skipped("every_arm_has_a_row_and_counted_windows") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -68,7 +69,7 @@ fn every_arm_has_a_row_and_every_window_is_counted() {
     assert_eq!(arms, ARMS);
     let [all, kept, discarded] = ["windows", "kept", "discarded"].map(|it| number(&report[it]));
     assert_eq!(all, kept + discarded);
-    // The controls before and after are the rows of arm none.
+    // The control runs before and after are the rows of arm `none`.
     for row in rows {
         let measured = number(&row["windows"]) + number(&row["discarded"]);
         assert_eq!((&row["worker"], &row["batch"]), (&"parked-normal".into(), &"hash".into()));
@@ -77,19 +78,20 @@ fn every_arm_has_a_row_and_every_window_is_counted() {
         assert!(number(&row["windows"]) > 0 || row["violating"].is_null(), "{row}");
     }
     assert!(number(&report["tasks"]) > 0 && report["bars"].as_array().unwrap().len() == 4);
-    // A quota and a weight of the normal class beside a worker of the normal class: run all the same, and told.
+    // A quota and a weight of the normal class beside a worker of the normal class: the runs are made and
+    // reported.
     let refused: Vec<_> =
         report["refused"].as_array().unwrap().iter().map(|it| &it["arm"]).collect();
     assert_eq!(refused, ["static", "shares"]);
     let learners = report["learners"].as_array().unwrap();
     assert_eq!(learners.len(), 3);
     assert!(learners.iter().all(|learner| learner["replayed"]["difference"].is_number()));
-    // The tables hold the same, and each window with what others took of it.
+    // The tables hold the same rows. Each window states the CPU time that foreign threads took.
     let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!(text("cosched.csv").lines().count(), 1 + ARMS.len());
     assert_eq!(text("cosched-windows.csv").lines().count() as u64, 1 + all);
     let windows = text("cosched-windows.csv");
-    // The batch alone and the bars have a worker of real time.
+    // The windows of the batch alone and of the bars have a real-time worker.
     assert!(windows.contains(",parked-normal") && windows.contains(",hash,"), "{windows}");
     let head = text("cosched-windows.csv").lines().next().unwrap().to_owned();
     assert!(
@@ -98,12 +100,13 @@ fn every_arm_has_a_row_and_every_window_is_counted() {
 }
 
 #[test]
-fn where_nothing_may_be_others_every_window_is_discarded_and_no_row_tells_anything() {
-    if skipped("where_nothing_may_be_others_every_window_is_discarded") {
+fn zero_tolerance_discards_every_window() {
+    if skipped("zero_tolerance_discards_every_window") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // With a bound of 0 only a machine without any other thread would do; accounts are read some microseconds after each other.
+    // With a bound of 0, only a machine without any other thread could pass. The accounts are read some
+    // microseconds apart.
     let arguments = ["--arms", "none,idle", "--workers", "parked-fifo", "--batches", "compress"];
     let strict = ["--objective-us", "5000", "--foreign-max", "0", "--bar-windows", "0"];
     let output = bench(folder.path(), &[&arguments[..], &strict].concat());
@@ -120,7 +123,7 @@ fn where_nothing_may_be_others_every_window_is_discarded_and_no_row_tells_anythi
 }
 
 #[test]
-fn what_cannot_be_measured_is_named() {
+fn impossible_measurement_is_named() {
     let folder = tempfile::tempdir().unwrap();
     for (line, named) in [
         (["--cpus", "0"], "--cpus"),

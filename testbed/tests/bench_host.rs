@@ -1,4 +1,4 @@
-//! What `bench-host` measures, with few samples: that it measures, not how fast the machine is.
+//! `bench-host` with few samples: it measures. The machine's speed is not asserted.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -7,25 +7,26 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Runs it with few samples and with these arguments; none, and a word about it, where there are not two CPUs.
+/// Runs `bench-host` with few samples and these arguments. On a machine with fewer than two CPUs, prints a
+/// note and returns `None`.
 fn figures(name: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     if std::thread::available_parallelism().unwrap().get() < 2 {
-        // Straight to standard error: what a passing test prints is not shown.
+        // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(io::stderr(), "{name}: SKIPPED, it needs two CPUs");
         return None;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     command.args(["bench-host", "--rounds", "1", "--tasks", "200", "--format", "json"]);
     let output = command.args(arguments).output().unwrap();
-    // With 1 and without figures when an answer was wrong, or a task was lost that no killed worker had.
+    // The exit code is 1, without figures, if an answer was wrong or a task was lost without a killed worker.
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
 #[test]
-fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
-    let name = "an_agent_under_load_tells_what_its_central_queue_measured_and_chose";
-    // A machine may leave no time at all for the tasks of one second.
+fn loaded_agent_reports_central_queue_measurements() {
+    let name = "loaded_agent_reports_central_queue_measurements";
+    // A busy machine may leave no time at all for the tasks of one second.
     let mut seconds = 1_usize;
     let figures = loop {
         let load_seconds = seconds.to_string();
@@ -44,14 +45,16 @@ fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
         keys.sort_unstable();
         assert_eq!(keys, ["against", "name", "ratio", "samples", "unit", "value"], "{figure}");
     }
-    // None where it is infinite: of the time in which the machine stands still, tasks may never be answered.
-    let told = |name| {
+    // Returns `None` for an infinite value: tasks of a time in which the machine stalls may never be
+    // answered.
+    let figure = |name| {
         let figure = figures.iter().find(|figure| figure["name"] == name).unwrap();
         figure["value"].as_f64()
     };
-    let value = |name| told(name).unwrap();
+    let value = |name| figure(name).unwrap();
     assert!(value("cfcfs_hand_over_measured") > 0.0);
-    // Which it is depends on the machine; policy/bounded.rs tests the choice. Of each run it is one of those that were seen.
+    // The chosen bound depends on the machine; policy/bounded.rs tests the choice. The samples hold the
+    // bounds seen in each run.
     let bounds = figures.iter().find(|figure| figure["name"] == "cfcfs_bound_chosen").unwrap();
     let samples = bounds["samples"].as_array().unwrap();
     assert_eq!(samples.len(), seconds, "{bounds}");
@@ -60,7 +63,7 @@ fn an_agent_under_load_tells_what_its_central_queue_measured_and_chose() {
     let (share, calm, thrown) = (value("calm_slices"), value("calm_tasks"), value("thrown_tasks"));
     assert!(calm == 0.0 || share > 0.0, "{calm} tasks in no slice");
     assert!(thrown == 0.0 || share < 100.0, "{thrown} tasks thrown away with no slice");
-    assert!(told("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
+    assert!(figure("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
     assert!(value("thrown_tasks") == 0.0 || value("longest_pause") > 0.0);
 }
 

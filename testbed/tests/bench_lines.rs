@@ -1,10 +1,10 @@
-//! The command that counts cache lines between dispatcher cores, on a load of a few bursts.
+//! `bench-lines`, which counts cache-line transfers between dispatcher cores, on a load of a few bursts.
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-fn valgrind_is_here() -> bool {
+fn has_valgrind() -> bool {
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     valgrind.status().is_ok_and(|status| status.success())
@@ -24,15 +24,15 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Transfers a packet of a row, or of a section of it, in both orders.
+/// Returns the transfers per packet of a row, or of a section of it, in both orders.
 fn transfers(of: &Value) -> [f64; 2] {
     ["in_turn", "at_once"].map(|order| of[order]["transfers"].as_f64().expect("a number"))
 }
 
-/// A core alone shares with nobody; several share the state, and none has another's packets or queues.
+/// A single core shares no line. Several cores share the state, but no packets or queues.
 #[test]
-fn lines_move_between_cores_and_none_of_the_device() {
-    if !valgrind_is_here() {
+fn only_core_shared_lines_move() {
+    if !has_valgrind() {
         println!("skipped: valgrind is not installed");
         return;
     }
@@ -45,20 +45,20 @@ fn lines_move_between_cores_and_none_of_the_device() {
     }
     assert_eq!(transfers(&alone["lines"]), [0.0, 0.0]);
     let [in_turn, at_once] = transfers(&two["lines"]);
-    // Cores that share each word move a third of a line for each packet.
+    // Cores that share memory words move a third of a line per packet.
     assert!(0.0 < in_turn && in_turn <= at_once && at_once < 0.2, "{two}");
     assert!(two["top"][0]["functions"][0][0].is_string(), "{two}");
     assert_eq!(alone["top"].as_array().map(Vec::len), Some(0));
 }
 
 #[test]
-fn a_load_that_can_not_be_is_told() {
-    if !valgrind_is_here() {
+fn impossible_load_is_reported() {
+    if !has_valgrind() {
         println!("skipped: valgrind is not installed");
         return;
     }
     let output = bench(&["--cores", "1", "--policy", "no-such-policy"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("no-such-policy"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && printed.contains("no-such-policy"), "{printed}");
     assert!(!bench(&["--cores", "65"]).status.success());
 }

@@ -1,14 +1,14 @@
-//! The command that says what decisions cost.
+//! `bench-policy`, which measures the cost of decisions.
 
 use std::process::{Command, Stdio};
 
-fn valgrind_is_here() -> bool {
+fn has_valgrind() -> bool {
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     valgrind.status().is_ok_and(|status| status.success())
 }
 
-/// Instructions are what valgrind counted, or null; never a guess.
+/// Instructions are counted by valgrind, or null; never estimated.
 #[test]
 fn instructions_are_counted_or_null() {
     let output = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"))
@@ -23,12 +23,12 @@ fn instructions_are_counted_or_null() {
         .map(|row| row["instructions_per_decision"].as_f64())
         .collect();
     assert_eq!(counts.len(), 4);
-    if !valgrind_is_here() {
+    if !has_valgrind() {
         assert_eq!(counts, [None; 4]);
         return;
     }
     let counts: Vec<f64> = counts.into_iter().map(|count| count.expect("a count")).collect();
-    // One costs the same whatever the number of members, the other looks at all of them.
+    // `round-robin` costs the same for any number of members. `twf` visits all of them.
     assert!(counts[0] > 10.0 && (counts[2] / counts[0] - 1.0).abs() < 0.1, "{counts:?}");
     assert!(counts[3] > 4.0 * counts[1], "{counts:?}");
 }

@@ -1,4 +1,5 @@
-//! The demo as a user meets it: a real leaf process on memif, driven from both sides, and what is left of it.
+//! The demo from a user's view: a real leaf process on memif, with traffic from both sides, and the files
+//! that it leaves.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -13,7 +14,8 @@ use serde_json::Value;
 
 use processes::PATIENCE;
 
-/// Load so small that any machine can carry it, and fewer tasks than memif's queues hold: a machine that stalls loses none.
+/// Load that any machine can carry. It has fewer tasks than memif's queues hold, so that a stalled machine
+/// loses none.
 const SMALL: [&str; 12] = [
     "--clock",
     "real",
@@ -37,14 +39,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The leaf is another package's binary: `cargo test --workspace` and `cargo build` make it.
+/// Returns the leaf's binary. It belongs to another package: `cargo test --workspace` and `cargo build` make
+/// it.
 fn leaf() -> PathBuf {
     let leaf = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).with_file_name("wedjat");
     assert!(leaf.is_file(), "{} is not built: run `cargo build --bin wedjat`", leaf.display());
     leaf
 }
 
-/// The rows of the demo on emulated time, and the page.
+/// Runs the demo in emulated time and returns its rows and its page.
 fn emulated(folder: &Path) -> (Value, String) {
     let leaf = leaf().display().to_string();
     let out = folder.display().to_string();
@@ -64,16 +67,16 @@ fn emulated(folder: &Path) -> (Value, String) {
         "--leaf",
         &leaf,
     ]);
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "whatever the machine does: {said}");
-    let all: Value = serde_json::from_slice(&output.stdout).expect(&said);
+    let printed = text(&output.stderr);
+    assert!(output.status.success(), "whatever the machine does: {printed}");
+    let all: Value = serde_json::from_slice(&output.stdout).expect(&printed);
     let on_disk = fs::read(folder.join("demo.json")).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&on_disk).unwrap(), all);
     (all["rows"].clone(), fs::read_to_string(folder.join("index.html")).unwrap())
 }
 
 #[test]
-fn on_emulated_time_every_run_is_the_same_and_none_is_doubtful() {
+fn emulated_runs_are_equal_and_valid() {
     let folder = tempfile::tempdir().unwrap();
     let (rows, page) = emulated(folder.path());
     let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["policy"].clone()).collect();
@@ -82,18 +85,18 @@ fn on_emulated_time_every_run_is_the_same_and_none_is_doubtful() {
         assert_eq!((&row["answered"], &row["lost"]), (&Value::from(2000), &Value::from(0)));
         assert!(row["p99"].as_f64() > row["p50"].as_f64(), "{row}");
     }
-    assert!(page.contains("At 90% load ") && page.contains("What is real here"));
+    assert!(page.contains("At 90% load ") && page.contains("Measured in real time"));
     assert_eq!(page.matches("<svg").count(), 2);
     assert_eq!(emulated(folder.path()).0, rows);
 }
 
-/// The rows of a run for two policies, with what holds at any speed.
+/// Returns the rows of a run of two policies, after checks that hold at any speed.
 fn balanced(output: &Output) -> Value {
-    let said = text(&output.stderr);
-    let rows: Value = serde_json::from_slice(&output.stdout).expect(&said);
-    // A machine that is too busy makes figures that are not to be believed, and the status says whether there are such.
+    let printed = text(&output.stderr);
+    let rows: Value = serde_json::from_slice(&output.stdout).expect(&printed);
+    // A busy machine makes invalid rows. The exit status says whether there are any.
     let valid = rows.as_array().unwrap().iter().all(|row| row["valid"] == true);
-    assert_eq!(output.status.code(), Some(i32::from(!valid)), "{said}");
+    assert_eq!(output.status.code(), Some(i32::from(!valid)), "{printed}");
     let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["policy"].clone()).collect();
     assert_eq!(names, ["horus", "random"]);
     for row in rows.as_array().unwrap() {
@@ -110,15 +113,15 @@ fn balanced(output: &Output) -> Value {
 }
 
 #[test]
-fn two_policies_run_and_every_book_balances() {
+fn two_policies_run_with_balanced_ledgers() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("report");
     let (out_text, leaf) = (out.display().to_string(), leaf().display().to_string());
     let mut arguments = SMALL.to_vec();
     arguments.extend(["--policies", "horus,random", "--loads", "0.1", "--format", "json"]);
     arguments.extend(["--out", &out_text, "--leaf", &leaf]);
-    // Its time is real. Of half a second in which the machine stands still nothing is answered, or answers come too late:
-    // then it is done again. Whatever the machine did, the books balance.
+    // This run is in real time. If the machine stalls for its half second, answers are missing or late; the
+    // run is then repeated. The ledgers balance in any case.
     let start = Instant::now();
     let rows = loop {
         let rows = balanced(&demo(&arguments));
@@ -130,7 +133,7 @@ fn two_policies_run_and_every_book_balances() {
     };
     for row in rows.as_array().unwrap() {
         let (leaf, rack) = (&row["leaf"], &row["rack"]);
-        assert_eq!(rack["tasks"], leaf["scheduled"], "nothing gets lost on memif at this rate");
+        assert_eq!(rack["tasks"], leaf["scheduled"], "no packet is lost on memif at this rate");
         assert_eq!(rack["idle_picks"], leaf["idle_picks"]);
     }
     assert_eq!(rows[1]["leaf"]["idle_picks"], 0, "random knows no idle list");
@@ -141,15 +144,18 @@ fn two_policies_run_and_every_book_balances() {
 }
 
 #[test]
-fn a_leaf_that_does_not_start_is_shown_with_what_it_said() {
+fn failing_leaf_start_shows_its_output() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().display().to_string();
     let mut arguments = SMALL.to_vec();
     arguments.extend(["--out", &out, "--leaf", env!("CARGO_BIN_EXE_wedjat-testbed")]);
     let output = demo(&arguments);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("the leaf ended by itself") && said.contains("unrecognized"), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(
+        printed.contains("the leaf ended unexpectedly") && printed.contains("unrecognized"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -161,8 +167,8 @@ fn mistakes_are_named_before_anything_starts() {
         (["--loads", "90"], "`90` is no load"),
     ] {
         let output = demo(&arguments);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(part), "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains(part), "{printed}");
     }
 }

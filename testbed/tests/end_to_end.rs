@@ -1,7 +1,8 @@
-//! Everything at once, each part a process of its own: generator, leaf, agent and workers that run RocksDB, over memif.
+//! All parts together, each as a process: generator, leaf, agent and workers that run RocksDB, over memif.
 //!
-//! All of them poll, on whatever CPUs there are, so the load is small and nothing is asserted of time: every answer's
-//! content is checked, and every task accounted for, in the books of all four.
+//! All processes poll, on any available CPUs. The load is therefore small, and nothing is asserted about
+//! time. The tests check the content of every answer and account for every task in the ledgers of all four
+//! parts.
 #![cfg(all(feature = "dpdk", feature = "rocksdb"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -18,8 +19,8 @@ use processes::*;
 
 const WORKERS: usize = 3;
 
-/// Leaf, agent and workers, running.
-struct Stand {
+/// Running leaf, agent and workers.
+struct RackRig {
     folder: tempfile::TempDir,
     leaf: Process,
     agent: Process,
@@ -27,7 +28,7 @@ struct Stand {
     name: String,
 }
 
-impl Stand {
+impl RackRig {
     fn start(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let name = format!("wedjat-{name}-{}", std::process::id());
@@ -89,7 +90,7 @@ impl Stand {
         });
     }
 
-    /// What the running agent has counted under this name.
+    /// Reads a counter of the running agent.
     fn agent_counter(&self, name: &str) -> u64 {
         counter(&self.at("agent.state"), name)
     }
@@ -100,7 +101,7 @@ impl Stand {
         Process::start(command.args(["--", "--no-pci"]))
     }
 
-    /// Ends all in order; the accounts of leaf, agent and workers.
+    /// Stops all processes in order. Returns the accounts of leaf, agent and workers.
     fn stop(self) -> (Value, Value, Vec<Value>) {
         let workers = self.workers.into_iter().map(Process::stop).collect();
         let agent = self.agent.stop();
@@ -113,7 +114,7 @@ impl Stand {
     }
 }
 
-/// A leaf or an agent with this configuration.
+/// Starts a leaf or an agent with this configuration.
 fn scheduler(folder: &tempfile::TempDir, role: &str, config: &str) -> Process {
     let path = folder.path().join(format!("{role}.toml"));
     std::fs::write(&path, config).unwrap();
@@ -123,7 +124,7 @@ fn scheduler(folder: &tempfile::TempDir, role: &str, config: &str) -> Process {
     Process::start(&mut command)
 }
 
-/// The generator's report once it has been told to stop, for two kinds of tasks.
+/// Stops the generator and returns its report, which must have two classes of tasks.
 fn report(generator: Process) -> Value {
     let report = verified(&generator.end());
     assert_eq!(report["classes"].as_array().unwrap().len(), 2);
@@ -132,7 +133,7 @@ fn report(generator: Process) -> Value {
 
 #[test]
 fn every_task_is_answered_rightly() {
-    let stand = Stand::start("e2e");
+    let stand = RackRig::start("e2e");
     let generator = stand.generator("300s");
     wait("answers", || stand.agent_counter("replies") > 150);
     let report = report(generator);
@@ -146,9 +147,9 @@ fn every_task_is_answered_rightly() {
 }
 
 #[test]
-fn a_killed_worker_loses_its_own_tasks_and_no_other() {
-    let mut stand = Stand::start("kill");
-    // Answers that never come are awaited in vain, those of a machine that stands still are not.
+fn killed_worker_loses_only_its_tasks() {
+    let mut stand = RackRig::start("kill");
+    // Long enough for answers that a stalled machine delays. Answers of the killed worker never come.
     let generator = stand.generator("30s");
     wait("answers", || stand.agent_counter("replies") > 50);
     let region = stand.region();
@@ -159,7 +160,7 @@ fn a_killed_worker_loses_its_own_tasks_and_no_other() {
     wait("its place to be taken away", || !(0..WORKERS).all(is_given));
     let before = stand.agent_counter("replies");
     wait("answers again", || stand.agent_counter("replies") > before + 50);
-    // Another comes in its place.
+    // A new worker takes the free place.
     stand.workers.push(stand.worker());
     stand.wait_for_workers();
     let before = stand.agent_counter("replies");

@@ -1,5 +1,6 @@
-//! The dataplane and the simulator decide alike: what a run of the simulator's leaf was told is sent as packets
-//! through a [`Leaf`], and the same tasks must go to the same workers in the same order.
+//! The dataplane and the simulator make equal decisions. Each test records the events of the simulator's leaf
+//! and sends them as packets through a [`Leaf`]. The same tasks must go to the same workers in the same
+//! order.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/rig/mod.rs"]
@@ -16,7 +17,7 @@ use wedjat::policy::signals::Protocol;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher, Entry, PolicySpec, Runs, Task, stream_seed};
 use wedjat::role::Leaf;
 use wedjat::state::{Counter, Report};
-use wedjat::wire::checksum::Sum;
+use wedjat::wire::checksum::PartialChecksum;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
@@ -25,7 +26,7 @@ use wedjat_testbed::sim::rack;
 use wedjat_testbed::sim::watched::Event;
 
 const WORKERS: usize = 16;
-/// Half of the workers are four times as fast as the others.
+/// Half of the workers are four times as fast as the rest.
 const SPEEDS: [f64; WORKERS] = [1., 1., 1., 1., 1., 1., 1., 1., 4., 4., 4., 4., 4., 4., 4., 4.];
 const FIRST: u16 = 100;
 const POOL: u16 = 7;
@@ -36,7 +37,7 @@ const SERVER: u32 = 0x0A00_020B;
 const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 
-/// Everything that happened at the one leaf of a rack.
+/// Returns all events at the only leaf of a simulated rack.
 fn simulated(policy: &PolicySpec) -> Vec<Event> {
     let config = rack::Config {
         cores: rack::Cores::ONE,
@@ -72,7 +73,7 @@ struct Rig {
     workers: RingPort,
     now_ns: u64,
     sent: u16,
-    /// Packets carry an IP option, which keeps them out of the fast path.
+    /// True if packets carry an IP option, which keeps them out of the fast path.
     with_options: bool,
 }
 
@@ -94,19 +95,19 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     neighbours.set_static(neighbours.insert(0, CLIENT, 0), Mac([2, 0, 0, 0, 1, 2]));
     staged.stages[0].dispatcher_mut(0).unwrap().set_rates(&SPEEDS);
     let sizes = rig::Sizes { depth: 64, frames: TASKS as usize + 64, bytes: 128 };
-    let rig::Built { leaf, mut far, .. } = rig::leaves(staged, sizes).0.remove(0);
+    let rig::CoreRig { leaf, mut far, .. } = rig::leaves(staged, sizes).0.remove(0);
     let (workers, clients) = (far.remove(1), far.remove(0));
     Rig { leaf, clients, workers, now_ns: 0, sent: 0, with_options }
 }
 
-/// The frame with a header option that does nothing.
+/// Returns the frame with a no-op IP option.
 fn with_option(mut frame: Vec<u8>) -> Vec<u8> {
     frame.splice(34..34, [1, 1, 1, 0]);
     frame[14] = 0x46;
     let total_len = (frame.len() - 14) as u16;
     frame[16..18].copy_from_slice(&total_len.to_be_bytes());
     frame[24..26].fill(0);
-    let checksum = Sum::default().bytes(&frame[14..38]).checksum();
+    let checksum = PartialChecksum::default().bytes(&frame[14..38]).checksum();
     frame[24..26].copy_from_slice(&checksum.to_be_bytes());
     frame
 }
@@ -140,7 +141,7 @@ impl Rig {
         assert!(self.workers.send(&self.frame(header, extension, 1)));
     }
 
-    /// A report without a reply is a keep-alive, to the leaf itself.
+    /// Sends a report without a reply: a keep-alive to the leaf itself.
     fn refresh(&mut self, report: &Report) {
         let queue = (report.load.0 >> 16) as u16;
         let alive = Header::keep_alive(POOL, FIRST + report.member.0, queue, 0);
@@ -160,7 +161,8 @@ impl Rig {
         assert!(self.workers.send(&frame));
     }
 
-    /// Has the leaf do all there is to do now; returns what it sent to workers: task, worker, whether idle.
+    /// Polls the leaf until it is idle. Returns the tasks that it sent to workers: task number, worker, idle
+    /// flag.
     fn decisions(&mut self) -> Vec<(u16, u16, bool)> {
         let mut decisions = Vec::new();
         loop {
@@ -179,7 +181,7 @@ impl Rig {
     }
 }
 
-/// Plays a record to a leaf packet by packet and compares all that it decides.
+/// Replays a record to a leaf packet by packet and compares all decisions.
 fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bool) {
     let mut rig = rig(policy, with_options);
     let mut decided = 0;
@@ -216,7 +218,7 @@ fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bo
 }
 
 #[test]
-fn dataplane_and_simulator_decide_alike() {
+fn dataplane_and_simulator_decide_equally() {
     let mut held = 0;
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
         let policy: PolicySpec = entry.name.parse().unwrap();
@@ -229,7 +231,7 @@ fn dataplane_and_simulator_decide_alike() {
     assert!(held > 0, "some tasks had to wait");
 }
 
-/// The same configuration without ports, which a program has whose tasks and reports are told.
+/// Returns a picker with the same configuration without ports, for programs that report tasks in calls.
 fn picker(policy: &PolicySpec) -> Picker {
     let text = text(policy);
     let ports = text.find("[[port]]").unwrap()..text.find("[[pool]]").unwrap();
@@ -246,11 +248,12 @@ fn picker(policy: &PolicySpec) -> Picker {
     Scheduler::from_toml(&text, &options).unwrap().picker(0).unwrap()
 }
 
-/// Tells a picker what a leaf is sent in packets, and compares all that they decide; returns how many tasks had to wait.
-fn tell(policy: &PolicySpec, record: &[Event]) -> usize {
+/// Passes the packets of a leaf to a picker as calls, and compares all decisions. Returns the number of tasks
+/// that had to wait.
+fn report_to_picker(policy: &PolicySpec, record: &[Event]) -> usize {
     let (mut rig, mut picker) = (rig(policy, false), picker(policy));
     let (mut now, mut decided, mut held, mut arrived) = (0, 0, 0, 0);
-    // Tasks that wait are numbered as those are that do not, in the order in which they go.
+    // Queued tasks in the order of arrival; they leave in the same order.
     let mut waiting = VecDeque::new();
     for event in record {
         let mut found = Vec::new();
@@ -259,9 +262,9 @@ fn tell(policy: &PolicySpec, record: &[Event]) -> usize {
             Event::Offer(_) => continue,
             Event::Arrival(task) => {
                 rig.arrive(*task);
-                let told = TaskDescription { id: arrived, class: task.class };
+                let reported = TaskDescription { id: arrived, class: task.class };
                 let mut choices = [Choice::Refused];
-                picker.pick(POOL, now, &[told], &mut choices).unwrap();
+                picker.pick(POOL, now, &[reported], &mut choices).unwrap();
                 match choices[0] {
                     Choice::Worker { worker, idle } => {
                         found.push((arrived as u16, worker, Some(idle)))
@@ -281,8 +284,8 @@ fn tell(policy: &PolicySpec, record: &[Event]) -> usize {
                 }
                 let queue = (report.load.0 >> 16) as u16;
                 let (worker, service_ns) = (FIRST + report.member.0, report.service_ns);
-                let told = WorkerReport { worker, queue, service_ns, answers };
-                assert_eq!(picker.report(&[told]), 1);
+                let reported = WorkerReport { worker, queue, service_ns, answers };
+                assert_eq!(picker.report(&[reported]), 1);
             }
         }
         while let Some(released) = picker.release(now) {
@@ -293,37 +296,38 @@ fn tell(policy: &PolicySpec, record: &[Event]) -> usize {
         let mut pairs = of_leaf.iter().zip(&found);
         assert!(
             of_leaf.len() == found.len()
-                && pairs.all(|(leaf, told)| {
-                    (leaf.0, leaf.1) == (told.0, told.1) && told.2.is_none_or(|idle| idle == leaf.2)
+                && pairs.all(|(leaf, reported)| {
+                    (leaf.0, leaf.1) == (reported.0, reported.1)
+                        && reported.2.is_none_or(|idle| idle == leaf.2)
                 }),
-            "{policy} after {decided} tasks: {of_leaf:?} in packets, {found:?} told"
+            "{policy} after {decided} tasks: {of_leaf:?} in packets, {found:?} by reports"
         );
         decided += found.len();
     }
     assert_eq!((decided as u64, arrived), (TASKS, TASKS), "{policy}: every task went to a worker");
-    let (leaf, told) = (rig.leaf.stages().counters(), picker.counters());
+    let (leaf, reported) = (rig.leaf.stages().counters(), picker.counters());
     for counter in
         [Counter::RxPackets, Counter::Scheduled, Counter::Replies, Counter::SurplusReplies]
     {
-        assert_eq!(leaf.read(counter), told.read(counter), "{policy}: {counter:?}");
+        assert_eq!(leaf.read(counter), reported.read(counter), "{policy}: {counter:?}");
     }
-    assert!(told.balances());
+    assert!(reported.balances());
     held
 }
 
 #[test]
-fn what_is_told_is_decided_on_as_what_comes_in_packets() {
+fn reported_tasks_decide_like_packets() {
     let mut held = 0;
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
         let policy: PolicySpec = entry.name.parse().unwrap();
-        held += tell(&policy, &simulated(&policy));
+        held += report_to_picker(&policy, &simulated(&policy));
     }
     assert!(held > 0, "some tasks had to wait");
 }
 
 #[test]
 fn another_seed_decides_otherwise() {
-    // What the comparison above is worth: it fails when the leaf draws from another stream.
+    // Check of the comparison above: it fails if the leaf draws from another random stream.
     let policy: PolicySpec = "random".parse().unwrap();
     let picks = |events: Vec<Event>| -> Vec<_> {
         events.into_iter().filter(|event| matches!(event, Event::Offer(_))).collect()

@@ -1,4 +1,5 @@
-//! The configurations of examples/ as processes: leaf, agent, a worker and a generator over memif, in any order.
+//! The configurations of examples/ as processes: leaf, agent, a worker and a generator over memif, in any
+//! order.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -11,7 +12,7 @@ use wedjat::state::{Presence, Snapshot};
 
 use processes::*;
 
-/// Leaf and agent of the examples, with sockets, files and CPUs of this test.
+/// Leaf and agent of the examples, with this test's sockets, files and CPUs.
 struct Pair {
     folder: tempfile::TempDir,
     /// Prefix of the abstract sockets.
@@ -28,7 +29,7 @@ impl Pair {
         self.folder.path().join(file)
     }
 
-    /// `wedjat leaf` or `wedjat agent` with an example.
+    /// Starts `wedjat leaf` or `wedjat agent` with an example.
     fn start(&self, role: &str, example: &str) -> Process {
         let cpus = core_affinity::get_core_ids().unwrap();
         let cpu = |at: usize| cpus[at % cpus.len()].id.to_string();
@@ -42,7 +43,7 @@ impl Pair {
             ("\"host1\"", format!("\"{}\"", own("region"))),
             ("cores = [0]", format!("cores = [{}]", cpu(0))),
             ("core = 1", format!("core = {}", cpu(1))),
-            // Silence is not what this test is about, and a busy machine is silent now and then.
+            // Timeouts of silent workers are off: a busy machine is silent now and then.
             ("seed = 7\n", "seed = 7\nworker_timeout_ms = 0\n".to_owned()),
         ] {
             text = text.replace(from, &to);
@@ -54,7 +55,7 @@ impl Pair {
         Process::start(command.args(["--stats", "-", "--", "--no-pci"]))
     }
 
-    /// Workers of this presence, as the leaf shows them.
+    /// Returns the number of workers in this state, as the leaf shows them.
     fn workers(&self, presence: Presence) -> usize {
         let snapshot = Snapshot::open(&self.at("leaf.state")).unwrap();
         let members = snapshot.pools.iter().flat_map(|pool| &pool.members);
@@ -72,7 +73,7 @@ fn every_task_after_registration_is_answered() {
     let pair = Pair::new();
     let mut leaf = pair.start("leaf", "agent-leaf.toml");
     wait("the leaf", || leaf.runs() && Snapshot::open(&pair.at("leaf.state")).is_ok());
-    // Tasks that come before any worker go to nobody.
+    // Tasks that arrive before any worker registers are dropped.
     let device = format!("net_memif0,role=client,id=0,socket=@{}-clients", pair.name);
     let generator = |drain| {
         let mut command = generator("exp(50us)", "200", "10.0.1.1", drain, &device);

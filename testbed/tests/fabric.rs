@@ -1,4 +1,5 @@
-//! A whole fabric in emulated time, of which parts are killed, cut off, added and drained: what each costs is told, and within bounds.
+//! A whole fabric in emulated time, in which parts are killed, cut off, added and drained. The report names
+//! the cost of each event, and each cost is within its bound.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -7,21 +8,21 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
-use wedjat_testbed::demo::fabric::{self, Real, Report, Setting};
+use wedjat_testbed::demo::fabric::{self, RealControllers, Report, Setting};
 
 const EVENTS: [&str; 10] = [
     "a leaf is killed",
-    "it is started anew",
+    "the leaf is restarted",
     "the spine is killed",
-    "a link of spine and leaf is cut",
-    "it is mended",
-    "the leading controller stands still",
-    "the one that leads now is killed",
+    "a link from spine to leaf is cut",
+    "the link is restored",
+    "the leading controller is stopped",
+    "the new leader is killed",
     "a member of etcd is killed",
     "a rack is added",
     "a rack is drained",
 ];
-/// Those that happen to controllers.
+/// Events that concern controllers.
 const REAL: std::ops::Range<usize> = 5..8;
 
 fn report(seed: u64, spine: &str, leaf: &str) -> Report {
@@ -31,42 +32,43 @@ fn report(seed: u64, spine: &str, leaf: &str) -> Report {
         service: "exp(2ms)".to_owned(),
         load: 0.4,
         seed,
-        real: Real::None,
+        real: RealControllers::None,
         wedjat: None,
     };
     fabric::run(&setting, &AtomicBool::default()).unwrap()
 }
 
 #[test]
-fn every_event_is_over_within_its_bound_and_what_it_costs_is_counted() {
+fn every_event_ends_within_its_bound() {
     for (seed, spine, leaf) in [
         (1, "horus-spine-weighted", "horus"),
         (2, "random", "racksched"),
         (3, "racksched", "jbsq(k=2)"),
     ] {
         let report = report(seed, spine, leaf);
-        let told = fabric::table(&report.rows);
-        assert_eq!(report.outcome.violations, [], "{told}");
+        let rows_text = fabric::table(&report.rows);
+        assert_eq!(report.outcome.violations, [], "{rows_text}");
         assert_eq!(report.rows.iter().map(|row| row.event).collect::<Vec<_>>(), EVENTS);
-        assert!(report.holds(), "{told}");
+        assert!(report.holds(), "{rows_text}");
         for (number, row) in report.rows.iter().enumerate() {
             let has_run = !REAL.contains(&number);
-            assert_eq!(row.holds, has_run.then_some(true), "{told}");
-            assert_eq!(row.recovered_ms.is_some(), has_run, "{told}");
+            assert_eq!(row.holds, has_run.then_some(true), "{rows_text}");
+            assert_eq!(row.recovered_ms.is_some(), has_run, "{rows_text}");
         }
         let lost = |number: usize| report.rows[number].lost;
-        // Killing a leaf and its spine, and cutting a link, costs what was under way; nothing else does.
-        assert!(lost(0) > 0 && lost(2) > 0 && lost(3) > 0, "{told}");
-        assert_eq!([1, 4, 5, 6, 7, 8, 9].map(lost), [0; 7], "{told}");
-        // What is silent for three heartbeats is so for 20 ms at least.
-        assert!(report.rows[0].recovered_ms > Some(20.0), "{told}");
+        // Killing a leaf, killing the spine and cutting a link lose the tasks in flight. No other event loses
+        // a task.
+        assert!(lost(0) > 0 && lost(2) > 0 && lost(3) > 0, "{rows_text}");
+        assert_eq!([1, 4, 5, 6, 7, 8, 9].map(lost), [0; 7], "{rows_text}");
+        // A node counts as silent after three heartbeats, thus after at least 20 ms.
+        assert!(report.rows[0].recovered_ms > Some(20.0), "{rows_text}");
         let all: u64 = report.outcome.lost.values().sum();
         assert_eq!(report.outcome.tasks, report.outcome.answered + report.outcome.refused + all);
     }
 }
 
 #[test]
-fn a_loss_that_no_event_explains_and_a_bound_that_does_not_hold_are_told() {
+fn unexplained_losses_and_missed_bounds_are_reported() {
     let whole = report(1, "horus-spine", "horus");
     assert!(whole.holds());
     let mut late = whole.clone();
@@ -82,23 +84,24 @@ fn command(arguments: &[&str]) -> (Value, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     command.args(["fabric", "--format", "json", "--service", "exp(2ms)", "--load", "0.3"]);
     let output = command.arg("--report").arg(folder.path()).args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
-    assert_eq!(output.status.success(), value["holds"] == true, "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let value: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{printed}"));
+    assert_eq!(output.status.success(), value["holds"] == true, "{printed}");
     let written = std::fs::read_to_string(folder.path().join("fabric.json")).unwrap();
     assert_eq!(written.parse::<Value>().unwrap(), value);
     (value, std::fs::read_to_string(folder.path().join("index.html")).unwrap())
 }
 
 #[test]
-fn the_command_writes_rows_and_a_page_that_stands_alone() {
+fn command_writes_rows_and_a_page() {
     let (value, page) = command(&["--controllers", "none", "--seed", "5"]);
     let rows = value["rows"].as_array().unwrap();
     assert_eq!(rows.len(), EVENTS.len());
     for key in ["event", "at_ms", "lost", "recovered_ms", "bound_ms", "holds"] {
         assert!(rows.iter().all(|row| row.get(key).is_some()), "{key}");
     }
-    assert!(rows[5]["note"].as_str().unwrap().contains("not run: etcd"));
+    assert!(rows[5]["note"].as_str().unwrap().contains("not run: needs etcd"));
     assert_eq!(page.matches("<tr").count(), EVENTS.len() + 1);
     assert!(page.contains("<svg") && !page.contains("NaN"));
     for outside in ["<script", "src=", "href=", "url(", "@import"] {
@@ -108,19 +111,19 @@ fn the_command_writes_rows_and_a_page_that_stands_alone() {
 }
 
 #[test]
-fn controllers_over_etcd_take_over_and_come_to_the_same_versions() {
+fn etcd_controllers_take_over_with_equal_versions() {
     if !has_etcd() {
         eprintln!("SKIPPED: etcd is not installed; scripts/deps.sh test installs it where it can");
         return;
     }
     let (value, _) = command(&["--controllers", "etcd", "--seed", "5"]);
     let rows = value["rows"].as_array().unwrap();
-    // How fast they do so is not asserted here.
+    // The time of a takeover is not asserted here.
     assert!(
         rows[REAL].iter().all(|row| row["recovered_ms"].is_number() && row["lost"] == 0),
         "{value}"
     );
     assert_eq!(value["violations"], 0);
-    // What is decided does not depend on who keeps it.
+    // Decisions do not depend on the store of the desired state.
     assert_eq!(value["digest"], command(&["--controllers", "none", "--seed", "5"]).0["digest"]);
 }

@@ -1,5 +1,5 @@
-//! Controllers as processes under faults: what they answered is linearizable. Skipped where etcd or the right to make namespaces is
-//! missing.
+//! Controllers as processes under faults: their answers are linearizable. Skipped without etcd, or without
+//! the right to create namespaces.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -17,7 +17,7 @@ fn histories(arguments: &[&str]) -> Output {
     command.arg("histories").args(arguments).output().unwrap()
 }
 
-/// A run of three controllers over etcd, or of one with a file; `None` where it can't be made.
+/// Runs three controllers over etcd, or one with a file. Returns `None` if the machine cannot run them.
 fn run(store: &str, faults: &str, seconds: &str) -> Option<Value> {
     if let Some(reason) = lacks_namespaces() {
         eprintln!("SKIPPED: {reason}");
@@ -44,12 +44,13 @@ fn run(store: &str, faults: &str, seconds: &str) -> Option<Value> {
         "--wedjat",
         wedjat.to_str().unwrap(),
     ]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"));
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let value: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{printed}"));
     let shown = serde_json::to_string_pretty(&value).unwrap();
-    assert_eq!(value["violations"], Value::Array(Vec::new()), "{shown}\n{said}");
-    assert!(output.status.success(), "{shown}\n{said}");
-    // The file holds what was checked.
+    assert_eq!(value["violations"], Value::Array(Vec::new()), "{shown}\n{printed}");
+    assert!(output.status.success(), "{shown}\n{printed}");
+    // The file holds the checked history.
     let again = check(&report.join("history.jsonl"));
     assert!(again.status.success(), "{again:?}");
     Some(value)
@@ -113,24 +114,27 @@ fn history_with_stale_read_fails() {
     let stale = operation((50, 60), r#""Read""#, &read(0, 0));
     write(&[&begin[..], &[stale]].concat());
     let output = check(&file);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("VIOLATED: leaf 7 is not linearizable"), "{said}");
-    assert!(said.contains("version 0 is given to a request that began after version 1"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("VIOLATED: leaf 7 is not linearizable"), "{printed}");
+    assert!(
+        printed.contains("version 0 answers a request that began after version 1"),
+        "{printed}"
+    );
 }
 
 #[test]
 fn faults_of_another_store_are_refused() {
     for (arguments, reason) in [
-        (["--store", "file", "--faults", "cut"], "cut is no fault of --store file"),
+        (["--store", "file", "--faults", "cut"], "cut is not a fault for --store file"),
         (
             ["--store", "file", "--faults", "flood"],
-            "there is no fault `flood`; choose of kill, pause",
+            "unknown fault `flood`; choose from kill, pause",
         ),
     ] {
         let output = histories(&arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(reason), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains(reason), "{printed}");
     }
 }

@@ -1,5 +1,5 @@
-//! Generator, leaf and emulated rack over IPv6, on an emulated clock: every task is answered by a worker, and the books of all three
-//! balance.
+//! Generator, leaf and emulated rack over IPv6, on an emulated clock. A worker answers every task, and the
+//! ledgers of all three balance.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/rig/mod.rs"]
@@ -15,34 +15,34 @@ use wedjat_pktgen::load::Load;
 use wedjat_pktgen::target::Target;
 use wedjat_testbed::rack::{Layout, LeafOptions, Options, Rack, Report};
 
-/// One tick is one nanosecond.
+/// Ticks per second: one tick is one nanosecond.
 const HZ: u64 = 1_000_000_000;
-/// Loops poll so often.
+/// Interval between two polls of each loop.
 const STEP: u64 = 1_000;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const RACK_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 
 #[test]
-fn a_leaf_between_generator_and_rack_passes_all_tasks() {
+fn leaf_passes_all_tasks_between_generator_and_rack() {
     serve("horus", "replies");
 }
 
-/// Workers register with the leaf, and tell it of their queues by themselves or when they are asked.
+/// Workers register with the leaf and report their queues, on their own or in answer to probes.
 #[test]
-fn emulated_workers_tell_a_leaf_of_their_queues_in_messages() {
+fn emulated_workers_report_queues_in_messages() {
     for (policy, asks) in [("lsq-update", false), ("jsq(d=2)", true)] {
         let (leaf, rack) = serve(policy, "messages");
         let count = |counter| leaf.stages().counters().read(counter);
-        let told = if asks { rack.probe_answers } else { rack.queue_reports[0] };
-        let heard = if asks { Counter::ProbeAnswers } else { Counter::QueueReports };
-        assert!(told > 1_000 && count(heard) > 1_000, "{policy}: {rack}");
+        let sent = if asks { rack.probe_answers } else { rack.queue_reports[0] };
+        let received = if asks { Counter::ProbeAnswers } else { Counter::QueueReports };
+        assert!(sent > 1_000 && count(received) > 1_000, "{policy}: {rack}");
         assert_eq!((count(Counter::Registrations) >= 8, count(Counter::WorkersLost)), (true, 0));
     }
 }
 
-/// A leaf under this policy serves a load; what it and the rack have done.
+/// Serves a load with a leaf under this policy. Returns the leaf and the rack's report.
 fn serve(policy: &str, reports: &str) -> (Leaf<RingPort, FramePool>, Report) {
-    let registers = reports == "messages"; // the rack registers its workers then
+    let registers = reports == "messages"; // workers of the rack then register
     let text = format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\n\
                 [[port]]\ndevice = 'net_ring0'\nside = 'clients'\nip = 'fd00:1::1/64'\n\
@@ -53,7 +53,7 @@ fn serve(policy: &str, reports: &str) -> (Leaf<RingPort, FramePool>, Report) {
     );
     let text = text.as_str();
     let sizes = rig::Sizes { depth: 1 << 12, frames: 1 << 14, bytes: 160 };
-    let rig::Built { mut leaf, far, frames, .. } = rig::leaf(text, sizes);
+    let rig::CoreRig { mut leaf, far, frames, .. } = rig::leaf(text, sizes);
     let Ok([client, worker]) = <[_; 2]>::try_from(far) else { panic!("two ports") };
     let layout = Layout::new("fd00:2::b+2".parse().unwrap(), 4, 0).unwrap();
     let mut rack = Rack::new(worker, RACK_MAC, layout, Options::default(), HZ as f64);
@@ -81,7 +81,7 @@ fn serve(policy: &str, reports: &str) -> (Leaf<RingPort, FramePool>, Report) {
     assert_eq!((ledger.lost, ledger.refused), (0, 0), "{ledger:?}");
     assert_eq!((strays.foreign, strays.unknown, strays.duplicates), (0, 0, 0), "{strays:?}");
     let report = rack.report();
-    // Of messages of neighbour discovery those that answer nobody's question are counted so.
+    // Advertisements without a matching solicitation count as `nd_other`.
     let dropped = report.dropped.keys().filter(|name| **name != "nd_other").count();
     assert!(report.balances() && dropped == 0, "{report}");
     assert_eq!(report.tasks, ledger.answered + generator.tally().warmup.answered);

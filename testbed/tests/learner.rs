@@ -1,5 +1,6 @@
-//! The learner against traces of the program that was released with the paper (uwaterloo-mast/malcolm), whose numbers are in
-//! `traces/`: 60 beats of five nodes with AdamW, and 40 with stochastic gradient ascent, of seeded random loads.
+//! The learner against traces of the program published with the paper (uwaterloo-mast/malcolm). `traces/`
+//! holds the values: 60 beats of five nodes with AdamW, and 40 with stochastic gradient ascent, of seeded
+//! random loads.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ const NAMES: [&str; 6] =
     ["probabilities", "td_error", "critic", "migration", "stealing", "consensus"];
 
 #[test]
-fn it_learns_as_the_released_learner_does() {
+fn learner_matches_the_released_one() {
     for (name, beats) in [("adamw_n5.json", 60), ("sgd_n5.json", 40)] {
         let (code, differences) = compared(&trace(name));
         assert_eq!((code, &differences["beats"]), (Some(0), &beats.into()), "{differences}");
@@ -39,7 +40,7 @@ fn it_learns_as_the_released_learner_does() {
 }
 
 #[test]
-fn another_learner_is_told_from_it() {
+fn different_learner_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.json");
     let text = std::fs::read_to_string(trace("adamw_n5.json")).unwrap();
@@ -63,7 +64,7 @@ fn another_learner_is_told_from_it() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn invalid_trace_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.json");
     let good = std::fs::read_to_string(trace("sgd_n5.json")).unwrap();

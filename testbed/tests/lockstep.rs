@@ -1,4 +1,5 @@
-//! A leaf in lockstep does what the simulator's does: the same seeds give the same tasks to the same workers at the same times.
+//! A leaf in lockstep equals the simulator's: with equal seeds, the same tasks go to the same workers at the
+//! same times.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -8,7 +9,9 @@ use wedjat::clock::{Line, TurnError};
 use wedjat::policy::{CATALOGUE, Runs};
 use wedjat::state::{Counter, Gauge};
 use wedjat::wire::ether::Mac;
-use wedjat_testbed::lockstep::{self, Clients, Local, LockstepError, Scheduler, Setting, Workers};
+use wedjat_testbed::lockstep::{
+    self, Clients, LocalLeaf, LockstepError, Scheduler, Setting, Workers,
+};
 use wedjat_testbed::sim::model::Model;
 use wedjat_testbed::sim::outcome::Outcome;
 use wedjat_testbed::sim::{SimArgs, plan, rack};
@@ -16,7 +19,7 @@ use wedjat_testbed::sim::{SimArgs, plan, rack};
 const CLIENTS: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
 const WORKERS: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 
-/// The model that these flags and these changes of them stand for, as its leaf would be a process.
+/// Builds the model configuration of these flags, changed by `change`. Its leaf acts like a process.
 fn config(change: impl FnOnce(&mut SimArgs)) -> rack::Config {
     let text = |text: &str| Some(text.to_owned());
     let mut args = SimArgs {
@@ -33,10 +36,11 @@ fn config(change: impl FnOnce(&mut SimArgs)) -> rack::Config {
     }
 }
 
-/// A run of what `wrap` makes of a leaf in memory, until `stop` is set; and how many tasks went to idle workers.
+/// Runs a leaf in memory, wrapped by `wrap`, until `stop` is set. Also returns the number of tasks that went
+/// to idle workers.
 fn run_until<S: Scheduler + ?Sized>(
     config: &rack::Config,
-    wrap: impl FnOnce(Local) -> Box<S>,
+    wrap: impl FnOnce(LocalLeaf) -> Box<S>,
     stop: &AtomicBool,
 ) -> Result<(Outcome, Box<S>, u64), LockstepError> {
     let folder = tempfile::tempdir().unwrap();
@@ -44,7 +48,7 @@ fn run_until<S: Scheduler + ?Sized>(
     let setting = Setting::new(config).unwrap();
     let text = setting.leaf(config, 0, &state).toml();
     let leaf = wedjat::config::Config::parse(Path::new("leaf.toml"), &text).unwrap();
-    let (scheduler, mut ends) = Local::new(&leaf, 8192).unwrap();
+    let (scheduler, mut ends) = LocalLeaf::new(&leaf, 8192).unwrap();
     ends.workers.set_steered(config.cores.steered);
     let mut scheduler = wrap(scheduler);
     let mut clients = Clients::new(ends.clients, ends.pool, &setting.target(CLIENTS));
@@ -55,12 +59,12 @@ fn run_until<S: Scheduler + ?Sized>(
 
 fn run_of<S: Scheduler + ?Sized>(
     config: &rack::Config,
-    wrap: impl FnOnce(Local) -> Box<S>,
+    wrap: impl FnOnce(LocalLeaf) -> Box<S>,
 ) -> Result<(Outcome, Box<S>, u64), LockstepError> {
     run_until(config, wrap, &AtomicBool::default())
 }
 
-/// A run of a leaf in memory.
+/// Runs a leaf in memory.
 fn in_lockstep(config: &rack::Config) -> Outcome {
     let (outcome, scheduler, _) = run_of(config, Box::new).unwrap();
     for core in scheduler.cores() {
@@ -71,7 +75,7 @@ fn in_lockstep(config: &rack::Config) -> Outcome {
     outcome
 }
 
-/// Both runs of these flags are the same, task by task.
+/// Compares the leaf and the simulator task by task in a run of this configuration.
 fn compare(config: &rack::Config) -> Outcome {
     let (found, expected) = (in_lockstep(config), rack::run(config).unwrap());
     let name = &config.leaf;
@@ -84,7 +88,7 @@ fn compare(config: &rack::Config) -> Outcome {
 }
 
 #[test]
-fn every_policy_gives_the_same_tasks_to_the_same_workers_at_the_same_times() {
+fn every_policy_matches_the_simulator() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
         for load in ["0.5", "0.95"] {
             let outcome = compare(&config(|args| {
@@ -97,12 +101,13 @@ fn every_policy_gives_the_same_tasks_to_the_same_workers_at_the_same_times() {
 }
 
 #[test]
-fn cores_give_the_same_tasks_to_the_same_workers_as_in_the_simulator() {
+fn cores_match_the_simulator() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
         for (cores, replies, load) in
             [("2", "same", "0.5"), ("2", "any", "0.9"), ("5", "same", "0.9")]
         {
-            // Cores beyond two find its bound in another order in the leaf's timers than in the simulator's.
+            // With more than two cores, the leaf's timers find the bound of `cfcfs` in a different order than
+            // the simulator's.
             if entry.name == "cfcfs" && cores == "5" {
                 continue;
             }
@@ -116,21 +121,21 @@ fn cores_give_the_same_tasks_to_the_same_workers_as_in_the_simulator() {
     }
 }
 
-/// A leaf of which is noted for how long a place was free at a worker while a task waited, after the turns at which it was.
-struct PlacesWatched {
-    leaf: Local,
+/// Leaf with a record of the longest time of a free place beside a waiting task, measured after each turn.
+struct WatchedPlaces {
+    leaf: LocalLeaf,
     free_since_ns: Option<u64>,
     longest_ns: u64,
     waited: u64,
 }
 
-impl Scheduler for PlacesWatched {
+impl Scheduler for WatchedPlaces {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let line = self.leaf.turn(now_ns)?;
         let dispatchers = self.leaf.cores().iter().filter_map(|core| core.stages().dispatcher(0));
         let waiting = dispatchers.clone().filter(|dispatcher| dispatcher.waiting() > 0);
         self.waited += waiting.clone().count() as u64;
-        // Its core may have kept it for a task of its own.
+        // A core may keep the place for one of its own tasks.
         let kept = || dispatchers.clone().any(|one| !one.view().idle().is_empty());
         let is_free = waiting.clone().any(|one| one.may_release() || kept());
         let since_ns = *self.free_since_ns.get_or_insert(now_ns);
@@ -143,7 +148,7 @@ impl Scheduler for PlacesWatched {
 }
 
 #[test]
-fn no_place_stays_free_while_a_task_waits_on_another_core() {
+fn no_place_idles_while_another_core_waits() {
     for policy in ["jbsq(k=1)", "jbsq(k=2)", "cfcfs"] {
         for (cores, replies) in [("2", "same"), ("2", "any"), ("6", "same"), ("6", "any")] {
             let config = config(|args| {
@@ -152,10 +157,10 @@ fn no_place_stays_free_while_a_task_waits_on_another_core() {
                 (args.cores, args.replies) = (Some(cores.to_owned()), Some(replies.to_owned()));
             });
             let watched = |leaf| {
-                Box::new(PlacesWatched { leaf, free_since_ns: None, longest_ns: 0, waited: 0 })
+                Box::new(WatchedPlaces { leaf, free_since_ns: None, longest_ns: 0, waited: 0 })
             };
             let (_, scheduler, _) = run_of(&config, watched).unwrap();
-            let PlacesWatched { longest_ns, waited, .. } = *scheduler;
+            let WatchedPlaces { longest_ns, waited, .. } = *scheduler;
             assert!(waited > 100, "{policy}: {waited}");
             assert!(longest_ns <= 10_000, "{policy} on {cores}, {replies}: {longest_ns} ns");
         }
@@ -166,7 +171,7 @@ fn no_place_stays_free_while_a_task_waits_on_another_core() {
 fn ties_losses_and_speeds_make_no_difference() {
     let text = |text: &str| Some(text.to_owned());
     for policy in ["horus", "cfcfs", "jbsq", "sed", "ppot-learned", "jiq"] {
-        // Everything is a multiple of the same times, so that much happens at once.
+        // All times are multiples of the same values, so that many events coincide.
         compare(&config(|args| {
             args.policy = text(policy);
             args.service = text("fixed(100us)");
@@ -205,8 +210,8 @@ fn ties_losses_and_speeds_make_no_difference() {
 }
 
 #[test]
-fn what_a_leaf_looks_at_now_and_then_changes_nothing() {
-    // Long enough for all that a leaf does besides: it looks at silent workers, lost tasks and neighbours.
+fn periodic_checks_change_nothing() {
+    // Long enough for a leaf's periodic checks of silent workers, lost tasks and neighbours.
     for policy in ["jiq", "horus"] {
         compare(&config(|args| {
             args.policy = Some(policy.to_owned());
@@ -216,7 +221,7 @@ fn what_a_leaf_looks_at_now_and_then_changes_nothing() {
 }
 
 #[test]
-fn tasks_wait_in_the_leaf_for_workers_without_any() {
+fn tasks_wait_in_a_leaf_without_workers() {
     let config = config(|args| args.policy = Some("jbsq(k=1)".to_owned()));
     let (outcome, scheduler, idle_picks) = run_of(&config, Box::new).unwrap();
     assert_eq!(
@@ -237,20 +242,20 @@ fn another_seed_is_another_run() {
     assert_eq!(in_lockstep(&config).record, in_lockstep(&config).record);
 }
 
-/// A leaf whose account of itself is wrong by one packet from a time on.
-struct Miscounting(Local);
+/// Leaf whose account is off by one packet from a certain time on.
+struct MiscountingLeaf(LocalLeaf);
 
-impl Scheduler for Miscounting {
+impl Scheduler for MiscountingLeaf {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let line = self.0.turn(now_ns)?;
         Ok(Line { sent: line.sent + u64::from(now_ns > 1_000_000), ..line })
     }
 }
 
-/// A leaf whose timer never lets time pass.
-struct Restless(Local);
+/// Leaf whose timer never advances beyond a certain time.
+struct RestlessLeaf(LocalLeaf);
 
-impl Scheduler for Restless {
+impl Scheduler for RestlessLeaf {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let line = self.0.turn(now_ns)?;
         Ok(Line { timer_ns: line.timer_ns.min(1_000_000), ..line })
@@ -258,13 +263,14 @@ impl Scheduler for Restless {
 }
 
 #[test]
-fn a_scheduler_that_does_what_it_may_not_is_found_out() {
+fn misbehaving_scheduler_is_detected() {
     let config = config(|_| {});
-    let said =
-        |wrong: fn(Local) -> Box<dyn Scheduler>| run_of(&config, wrong).err().unwrap().to_string();
-    let books = said(|local| Box::new(Miscounting(local)));
-    assert!(books.contains("the books do not agree at 1"), "{books}");
-    let timer = said(|local| Box::new(Restless(local)));
+    let error_of = |wrong: fn(LocalLeaf) -> Box<dyn Scheduler>| {
+        run_of(&config, wrong).err().unwrap().to_string()
+    };
+    let counts = error_of(|local| Box::new(MiscountingLeaf(local)));
+    assert!(counts.contains("packet counts differ at 1"), "{counts}");
+    let timer = error_of(|local| Box::new(RestlessLeaf(local)));
     assert!(timer.contains("timer stays at 1000000 ns"), "{timer}");
     let stop = AtomicBool::new(true);
     let stopped = run_until(&config, Box::new, &stop).err().unwrap().to_string();

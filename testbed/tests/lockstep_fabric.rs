@@ -1,4 +1,5 @@
-//! A spine and its leaves in lockstep: what the simulator's model with several racks does, and what becomes of a leaf that ends.
+//! A spine and its leaves in lockstep equal the simulator's model with several racks. A leaf that ends is
+//! excluded.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::lockstep::fabric::{self, Report};
@@ -7,7 +8,7 @@ use wedjat_testbed::sim::outcome::Outcome;
 use wedjat_testbed::sim::script::{Action, Step};
 use wedjat_testbed::sim::{SimArgs, plan, rack};
 
-/// The model that these flags stand for, as its nodes would be processes.
+/// Builds the model configuration of these flags. Its nodes act like processes.
 fn config(racks: &str, policy: &str, spine: &str, load: &str) -> rack::Config {
     let text = |text: &str| Some(text.to_owned());
     let args = SimArgs {
@@ -16,7 +17,8 @@ fn config(racks: &str, policy: &str, spine: &str, load: &str) -> rack::Config {
         spine_policy: text(spine),
         load: text(load),
         tasks: text("4000"),
-        // Signals that are repeated at other times draw nothing then, and overtake nothing.
+        // With a constant delay, repeated signals at different times draw no random numbers and never
+        // overtake each other.
         hop_dist: text("const"),
         ..SimArgs::default()
     };
@@ -65,7 +67,7 @@ fn nodes_decide_as_the_simulator_with_several_racks() {
 }
 
 #[test]
-fn a_leaf_that_ends_is_out_of_choice_within_50_ms_and_what_is_lost_is_counted() {
+fn ended_leaf_is_excluded_within_50_ms() {
     for (racks, spine) in
         [("8,8", "horus-spine"), ("8,8,8,8", "horus-spine-weighted"), ("4,4,8,32", "random")]
     {
@@ -85,14 +87,14 @@ fn a_leaf_that_ends_is_out_of_choice_within_50_ms_and_what_is_lost_is_counted() 
             report.lost
         );
         let last_ns = report.chosen_after_ns[&1];
-        // It said something at most 10 ms before, and is silent after 30.
+        // The leaf sent its last heartbeat at most 10 ms before its end, and counts as silent 30 ms after it.
         assert!((18_000_000..50_000_000).contains(&last_ns), "{name}: {last_ns}");
         let spine = &report.counted[0];
         assert_eq!(spine["workers_lost"], 1, "{name}");
-        // The spine counts what the leaf had by what it heard and sent since.
+        // The spine estimates the leaf's tasks from its last signals and the tasks sent since.
         let written_off = spine["written_off"];
         assert!(written_off.abs_diff(lost) * 5 < lost, "{name}: {written_off} of {lost}");
-        // All others do what they did.
+        // No surviving leaf is affected.
         let survivors = report.counted[1..].iter().filter(|counted| !counted.is_empty());
         assert!(survivors.clone().all(|leaf| leaf["spines_lost"] == 0), "{name}");
         assert_eq!(survivors.count(), config.racks.len() - 1);

@@ -1,14 +1,14 @@
-//! Several leaves over the same workers in lockstep: what the simulator's model of dispatchers and servers does, task by task. And
-//! agents with peers: what its model of nodes without a leaf does.
+//! Several leaves over the same workers in lockstep equal the simulator's model of dispatchers and servers,
+//! task by task. Agents with peers equal its model of nodes without a leaf.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::lockstep::leaves;
-use wedjat_testbed::lockstep::nodes::{self, Told};
+use wedjat_testbed::lockstep::nodes::{self, RunDetails};
 use wedjat_testbed::sim::ct;
 use wedjat_testbed::sim::model::Model;
 use wedjat_testbed::sim::{SimArgs, plan};
 
-/// The model that these flags stand for.
+/// Builds the model configuration of these flags.
 fn config(policy: &str, (leaves, workers): (usize, usize), load: &str) -> ct::Config {
     let text = |text: &str| Some(text.to_owned());
     let args = SimArgs {
@@ -28,26 +28,30 @@ fn config(policy: &str, (leaves, workers): (usize, usize), load: &str) -> ct::Co
     }
 }
 
-/// Plays it on leaves and in the model, and tells messages a task.
+/// Runs leaves and model with this configuration, compares them, and returns the messages per task.
 fn assert_equal(config: &ct::Config, name: &str) -> f64 {
-    let (outcome, told) = leaves::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let (outcome, details) = leaves::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
     let model = ct::run(config).unwrap();
-    assert_eq!(told.faults, Vec::<String>::new(), "{name}");
+    assert_eq!(details.faults, Vec::<String>::new(), "{name}");
     assert_eq!(outcome.record, model.record, "{name}");
     assert_eq!(outcome.record.unwrap().answered, config.tasks, "{name}");
     assert_eq!((outcome.tasks, outcome.messages), (model.tasks, model.messages), "{name}");
-    assert_eq!(told.reports + told.probes, model.messages, "{name}: each message is a packet");
+    assert_eq!(
+        details.reports + details.probes,
+        model.messages,
+        "{name}: each message is a packet"
+    );
     model.messages as f64 / config.tasks as f64
 }
 
-/// As many messages as two samples for each of so many leaves would be, of so many workers.
+/// Returns the `eps` for which this number of leaves sends the messages of two samples per task.
 fn eps_of(leaves: usize, workers: usize) -> f64 {
     (2.0 * leaves as f64 / workers as f64).min(1.0)
 }
 
-/// The papers' bounds: a message a task, in the worst case (LSQ, V-B and VI, and JIQ).
+/// The papers' bound: at most one message per task, in the worst case (LSQ, V-B and VI, and JIQ).
 #[test]
-fn leaves_decide_as_the_simulators_dispatchers_and_hear_as_much() {
+fn leaves_decide_as_the_simulators_dispatchers() {
     for (leaves, workers) in [(1, 32), (4, 32), (10, 32), (1, 100), (4, 100), (10, 100)] {
         let eps = eps_of(leaves, workers);
         for policy in [
@@ -61,7 +65,7 @@ fn leaves_decide_as_the_simulators_dispatchers_and_hear_as_much() {
             for load in ["0.7", "0.95"] {
                 let name = format!("{policy}, {leaves} leaves, {workers} workers, load {load}");
                 let messages = assert_equal(&config(&policy, (leaves, workers), load), &name);
-                println!("{name}: {messages:.3} messages a task, at most 1");
+                println!("{name}: {messages:.3} messages per task, at most 1");
                 assert!(messages <= 1.0, "{name}: {messages}");
             }
         }
@@ -69,7 +73,7 @@ fn leaves_decide_as_the_simulators_dispatchers_and_hear_as_much() {
 }
 
 #[test]
-fn whatever_the_delay_and_the_speeds() {
+fn leaves_match_for_any_delay_and_speed() {
     for delay_ns in [0.0, 50_000.0, 300_000.0] {
         for policy in ["lsq-update(eps=0.3)", "hlsq-smart", "jiq-weighted", "jbt(r=3)"] {
             let name = format!("{policy}, {delay_ns} ns");
@@ -83,15 +87,15 @@ fn whatever_the_delay_and_the_speeds() {
     }
 }
 
-/// LSQ's Algorithm 1 samples d, and so do the powers of choices: a probe of each.
+/// LSQ's Algorithm 1 samples d workers, like power-of-d choices: one probe each.
 #[test]
-fn leaves_that_ask_decide_as_the_simulators_dispatchers_that_ask() {
+fn probing_leaves_decide_as_the_simulators_dispatchers() {
     for (leaves, workers) in [(1, 32), (4, 32), (10, 32), (4, 100), (10, 100)] {
         for (policy, probes) in [("lsq-sample", 2.0), ("lsq-sample(d=3)", 3.0), ("jsq(d=2)", 2.0)] {
             for load in ["0.7", "0.95"] {
                 let name = format!("{policy}, {leaves} leaves, {workers} workers, load {load}");
                 let messages = assert_equal(&config(policy, (leaves, workers), load), &name);
-                println!("{name}: {messages:.3} messages a task");
+                println!("{name}: {messages:.3} messages per task");
                 assert!(messages == probes, "{name}: {messages}");
             }
         }
@@ -99,7 +103,7 @@ fn leaves_that_ask_decide_as_the_simulators_dispatchers_that_ask() {
 }
 
 #[test]
-fn leaves_that_ask_do_so_whatever_the_delay_and_the_speeds() {
+fn probing_leaves_match_for_any_delay_and_speed() {
     for delay_ns in [0.0, 50_000.0, 300_000.0] {
         for policy in ["lsq-sample", "hlsq-sample", "jsq(d=1)", "ppot", "ppot-ll"] {
             let name = format!("{policy}, {delay_ns} ns");
@@ -114,9 +118,10 @@ fn leaves_that_ask_do_so_whatever_the_delay_and_the_speeds() {
 }
 
 #[test]
-fn persistent_idle_does_so_until_the_model_looks_for_members_that_were_forgotten() {
-    // Its dispatchers share what they heard, and look after 16 reports of each server at one of them, or 100 ms. Nor does anybody
-    // tell them who is on their lists at the start; whoever told a leaf so last is the one that it falls back on.
+fn persistent_idle_matches_until_the_model_searches() {
+    // The model's dispatchers share their reports and search after 16 reports of each server at one of them,
+    // or after 100 ms. Leaves start without idle lists. A leaf falls back on the worker that last reported to
+    // it.
     for (leaves, workers, tasks) in [(1, 32, 500), (4, 32, 1500), (4, 100, 3000), (10, 100, 3000)] {
         let config = config("pi", (leaves, workers), "0.8");
         assert_equal(
@@ -127,7 +132,7 @@ fn persistent_idle_does_so_until_the_model_looks_for_members_that_were_forgotten
 }
 
 #[test]
-fn eps_says_how_much_is_told() {
+fn eps_sets_the_report_rate() {
     let messages = |eps: f64| {
         let policy = format!("lsq-update(eps={eps})");
         assert_equal(&config(&policy, (4, 32), "0.9"), &policy)
@@ -137,7 +142,7 @@ fn eps_says_how_much_is_told() {
     assert!(all == 1.0, "with each task: {all}");
 }
 
-/// Nodes that pass tasks to each other.
+/// Builds the model configuration of nodes that pass tasks to each other.
 fn nodes_config(
     policy: &str,
     more: impl FnOnce(&mut SimArgs),
@@ -160,43 +165,43 @@ fn nodes_config(
     }
 }
 
-/// Plays it on agents and in the model, which do the same to the last bit.
-fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -> Told {
-    let told = nodes::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
+/// Runs agents and model with this configuration and compares them bit by bit.
+fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -> RunDetails {
+    let details = nodes::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
     let (model, peers) = wedjat_testbed::sim::nodes::run_with_peers(config).unwrap();
-    assert_eq!(told.faults, Vec::<String>::new(), "{name}");
-    assert_eq!(Some(told.record), model.record, "{name}");
+    assert_eq!(details.faults, Vec::<String>::new(), "{name}");
+    assert_eq!(Some(details.record), model.record, "{name}");
     let passed = model.passed.unwrap();
     assert_eq!(
-        (told.passed.migrations, told.passed.steals, told.passed.stolen),
+        (details.passed.migrations, details.passed.steals, details.passed.stolen),
         (passed.migrations, passed.steals, passed.stolen),
         "{name}"
     );
-    assert_eq!((told.messages, told.lost), (model.messages, model.lost), "{name}");
-    assert_eq!(told.peers.len(), peers.len());
-    for (node, (one, other)) in told.peers.iter().zip(&peers).enumerate() {
+    assert_eq!((details.messages, details.lost), (model.messages, model.lost), "{name}");
+    assert_eq!(details.peers.len(), peers.len());
+    for (node, (one, other)) in details.peers.iter().zip(&peers).enumerate() {
         assert_eq!(one.probabilities(), other.probabilities(), "{name}: node {node}");
         assert_eq!((one.value_loss(), one.load()), (other.value_loss(), other.load()), "{name}");
         assert_eq!(one.totals(), other.totals(), "{name}: node {node}");
         assert_eq!(one.refusals().total(), 0, "{name}: node {node}");
     }
-    told
+    details
 }
 
 #[test]
-fn agents_with_peers_do_as_the_simulators_nodes() {
+fn peer_agents_decide_as_the_simulators_nodes() {
     for policy in ["frozen", "rsteal", "random", "jsq", "po2", "jbt(below=1)"] {
-        let told = assert_nodes_equal(&nodes_config(policy, |_| ()), policy);
-        let passes = [told.passed.migrations > 100, told.passed.stolen > 100];
+        let details = assert_nodes_equal(&nodes_config(policy, |_| ()), policy);
+        let passes = [details.passed.migrations > 100, details.passed.stolen > 100];
         let expected = match policy {
             "random" => [false, false],
             "rsteal" => [false, true],
-            "frozen" => [true, told.passed.stolen > 100],
+            "frozen" => [true, details.passed.stolen > 100],
             _ => [true, false],
         };
-        assert_eq!(passes, expected, "{policy}: {:?}", told.passed);
+        assert_eq!(passes, expected, "{policy}: {:?}", details.passed);
     }
-    // Longer ways, and queues that are full now and then.
+    // Longer delays, and queues that fill up now and then.
     let far = nodes_config("frozen", |args| {
         args.delay = Some("50us".to_owned());
         args.queue = Some("8".to_owned());
@@ -205,15 +210,15 @@ fn agents_with_peers_do_as_the_simulators_nodes() {
 }
 
 #[test]
-fn agents_with_peers_learn_what_the_simulators_nodes_learn() {
-    // As many beats as it takes critics to agree.
+fn agents_learn_as_the_simulators_nodes() {
+    // Enough beats for the critics to agree.
     let config = nodes_config("malcolm", |args| {
         (args.beat, args.tasks) = (Some("10us".to_owned()), Some("6000".to_owned()));
     });
-    let told = assert_nodes_equal(&config, "malcolm");
-    for peers in &told.peers {
+    let details = assert_nodes_equal(&config, "malcolm");
+    for peers in &details.peers {
         let totals = peers.totals();
         assert!(totals.beats > 4000 && totals.agreed >= 2 && totals.lost_chunks == 0, "{totals:?}");
     }
-    assert!(told.passed.migrations > 100 && told.passed.stolen > 0, "{:?}", told.passed);
+    assert!(details.passed.migrations > 100 && details.passed.stolen > 0, "{:?}", details.passed);
 }

@@ -1,4 +1,4 @@
-//! Leaf processes in lockstep, over memif, as a user runs them; and what they do without a conductor.
+//! Leaf processes in lockstep over memif, as users run them, and their end without a conductor.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +19,8 @@ fn testbed(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).args(arguments).output().unwrap()
 }
 
-/// The leaf is another package's binary: `cargo test --workspace` and `cargo build` make it.
+/// Returns the leaf's binary. It belongs to another package: `cargo test --workspace` and `cargo build` make
+/// it.
 fn wedjat() -> PathBuf {
     let leaf = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).with_file_name("wedjat");
     assert!(leaf.is_file(), "{} is not built: run `cargo build --bin wedjat`", leaf.display());
@@ -43,14 +44,14 @@ fn rows(command: &str, more: &[&str]) -> Vec<Value> {
         "json",
     ];
     let output = testbed(&[&flags[..], more].concat());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
 #[test]
-fn leaf_processes_and_the_simulator_do_the_same_task_by_task() {
+fn leaf_processes_match_the_simulator() {
     let (found, expected) = (rows("lockstep", &[]), rows("sim", &["--model", "rack", "--digest"]));
     assert_eq!((found.len(), expected.len()), (4, 4));
     for (found, expected) in found.iter().zip(&expected) {
@@ -61,7 +62,7 @@ fn leaf_processes_and_the_simulator_do_the_same_task_by_task() {
     }
 }
 
-/// A leaf or agent on a clock, without packets: nothing is at its devices' other ends, nor is it needed.
+/// Starts a leaf or agent on a clock, without packets. Its devices need no far ends.
 fn node(role: &str, folder: &Path, clock: &Path) -> Child {
     let config = folder.join(format!("{role}.toml"));
     let text = match role {
@@ -91,7 +92,7 @@ fn node(role: &str, folder: &Path, clock: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits for the end of a process: its status, and what it said.
+/// Waits for the end of a process. Returns true for success, and its output.
 fn ended(mut child: Child) -> (bool, String) {
     let began = Instant::now();
     let status = loop {
@@ -103,10 +104,10 @@ fn ended(mut child: Child) -> (bool, String) {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let mut said = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    (status.success(), said)
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+    (status.success(), printed)
 }
 
 fn taken(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
@@ -132,27 +133,27 @@ fn nodes_take_turns_and_end_with_their_conductor() {
         let mut child = node(role, folder.path(), &clock);
         let number = taken(&mut conductor, &mut child, node_name);
         let first = conductor.turn(number).unwrap();
-        // A timer of its own, which is where the conductor may go next.
+        // The node has a timer of its own. The conductor may advance to it.
         assert_eq!(first.timer_ns, 100_000, "{role}");
         conductor.set_now_ns(first.timer_ns);
         assert_eq!(conductor.turn(number).unwrap().timer_ns, 200_000, "{role}");
         assert_eq!(conductor.turn(number).unwrap().timer_ns, 200_000, "{role}: time stands");
         conductor.end();
-        let (well, said) = ended(child);
-        assert!(well, "{role}: {said}");
+        let (well, printed) = ended(child);
+        assert!(well, "{role}: {printed}");
         drop(conductor);
 
-        // The same again, but the conductor dies.
+        // The same run, but the conductor dies.
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let mut child = node(role, folder.path(), &clock);
         let number = taken(&mut conductor, &mut child, node_name);
         conductor.turn(number).unwrap();
         drop(conductor);
-        let (well, said) = ended(child);
-        assert!(!well && said.contains("has gone without ending the run"), "{role}: {said}");
-        assert!(said.contains(&clock.display().to_string()), "{role}: {said}");
+        let (well, printed) = ended(child);
+        assert!(!well && printed.contains("has gone without ending the run"), "{role}: {printed}");
+        assert!(printed.contains(&clock.display().to_string()), "{role}: {printed}");
 
-        // And a node that dies is told by name.
+        // The error names a dead node.
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let mut child = node(role, folder.path(), &clock);
         let number = taken(&mut conductor, &mut child, node_name);
@@ -164,16 +165,16 @@ fn nodes_take_turns_and_end_with_their_conductor() {
 }
 
 #[test]
-fn a_clock_that_is_none_is_refused_before_anything_starts() {
+fn invalid_clock_is_refused_before_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");
     let foreign = folder.path().join("foreign");
     fs::write(&foreign, vec![b'x'; 4096]).unwrap();
     for role in ["leaf", "agent"] {
         for (clock, part) in [(&missing, "no such file"), (&foreign, "not a clock of wedjat's")] {
-            let (well, said) = ended(node(role, folder.path(), clock));
-            assert!(!well && said.contains(part), "{role}: {said}");
-            assert!(said.contains(&clock.display().to_string()), "{role}: {said}");
+            let (well, printed) = ended(node(role, folder.path(), clock));
+            assert!(!well && printed.contains(part), "{role}: {printed}");
+            assert!(printed.contains(&clock.display().to_string()), "{role}: {printed}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Two leaves and one agent in emulated time, on ports in memory: the agent's workers are both leaves', and tell them of their
-//! queues in messages.
+//! Two leaves and one agent in emulated time, on ports in memory. The leaves share the agent's workers, which
+//! report their queues in messages.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -11,17 +11,17 @@ use wedjat::reason::DropReason;
 use wedjat::ring::WorkerEnd;
 use wedjat::state::{Counter, Counters, Member};
 use wedjat::wire::ether::{self, Mac};
-use wedjat_pktgen::host::{Heard, Host};
+use wedjat_pktgen::host::{FrameKind, Host};
 use wedjat_pktgen::payload::Work;
 use wedjat_pktgen::target::Target;
 use wedjat_pktgen::template::{Task, Template};
-use wedjat_testbed::lockstep::{Local, LocalAgent, Scheduler as _};
+use wedjat_testbed::lockstep::{LocalAgent, LocalLeaf, Scheduler as _};
 
 const LEAVES: usize = 2;
 const WORKERS: u16 = 4;
 const AGENT_MAC: Mac = Mac([2, 0, 3, 0, 0, 1]);
 const CLIENT_MAC: Mac = Mac([2, 0, 1, 0, 0, 1]);
-/// Between two looks at everything.
+/// Time between two turns of all parts.
 const STEP_NS: u64 = 5_000;
 const SERVICE_NS: u32 = 100_000;
 
@@ -55,7 +55,7 @@ fn agent_text(policy: &str) -> String {
 
 /// A leaf with its clients.
 struct Leaf {
-    local: Local,
+    local: LocalLeaf,
     clients: RingPort,
     workers: RingPort,
     host: Host,
@@ -67,7 +67,7 @@ struct Leaf {
 impl Leaf {
     fn new(leaf: usize, policy: &str) -> Self {
         let config = Config::parse(Path::new("leaf.toml"), &leaf_text(leaf, policy)).unwrap();
-        let (local, ends) = Local::new(&config, 2048).unwrap();
+        let (local, ends) = LocalLeaf::new(&config, 2048).unwrap();
         let [clients, workers] =
             [ends.clients, ends.workers].map(|end| end.into_queues().remove(0));
         let target = Target {
@@ -91,33 +91,34 @@ impl Leaf {
         self.sent += 1;
     }
 
-    /// Clients take what has come for them.
-    fn hear(&mut self, leaf: usize) {
+    /// Receives the frames for the clients.
+    fn receive_clients(&mut self, leaf: usize) {
         while let Some(mut frame) = self.clients.receive() {
-            match self.host.hear(&mut frame, false) {
-                Heard::Answer(answer) => {
+            match self.host.receive(&mut frame, false) {
+                FrameKind::Answer(answer) => {
                     let (app, _) = answer.id.unwrap();
                     assert_eq!((app, answer.refused), (leaf as u32, false), "by its own leaf");
                     self.answered += 1;
                 }
-                Heard::NeighbourAnswer => assert!(self.clients.send(frame.bytes())),
+                FrameKind::NeighbourAnswer => assert!(self.clients.send(frame.bytes())),
                 other => panic!("{other:?}"),
             }
         }
     }
 
-    /// Tasks that it takes a worker to have.
-    fn believed(&self, worker: u16) -> u64 {
-        self.local.leaf().stages().dispatcher(0).unwrap().view().estimate(Member(worker)) >> 16
+    /// Returns the leaf's estimate of a worker's tasks.
+    fn estimated(&self, worker: u16) -> u64 {
+        self.local.leaf().stages().dispatcher(0).unwrap().view().estimated_load(Member(worker))
+            >> 16
     }
 }
 
-/// All of them; a leaf may be gone.
+/// All parts of a test. A leaf may be gone.
 struct World {
     leaves: [Option<Leaf>; LEAVES],
     agent: LocalAgent,
     agent_end: RingPort,
-    /// Workers, and until when each works on a task.
+    /// Workers, each with the end of its current task.
     workers: Vec<(WorkerEnd, Option<u64>)>,
     now_ns: u64,
 }
@@ -135,7 +136,7 @@ impl World {
         Self { leaves, agent, agent_end, workers, now_ns: 1_000_000 }
     }
 
-    /// Workers end what is due and take what waits.
+    /// Ends due tasks and takes waiting ones.
     fn work(&mut self) {
         for (worker, until_ns) in &mut self.workers {
             if until_ns.is_some_and(|until_ns| until_ns <= self.now_ns) {
@@ -149,7 +150,7 @@ impl World {
         }
     }
 
-    /// Everybody has a turn, and what is on the wires arrives, until nothing is.
+    /// Gives each part turns and delivers frames, until no frame is left.
     fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -159,7 +160,7 @@ impl World {
                 let Some(leaf) = leaf else { continue };
                 leaf.local.turn(self.now_ns).unwrap();
                 frames.extend(std::iter::from_fn(|| leaf.workers.receive()));
-                leaf.hear(at);
+                leaf.receive_clients(at);
             }
             for frame in frames {
                 let to = ether::dst(frame.bytes());
@@ -181,7 +182,7 @@ impl World {
         }
     }
 
-    /// So much time passes; `send` says which leaves are sent a task at each step.
+    /// Advances the time by `ns`. `send` decides which leaves get a task at each step.
     fn pass(&mut self, ns: u64, send: impl Fn(u64, usize) -> bool) {
         for step in 0..ns / STEP_NS {
             self.now_ns += STEP_NS;
@@ -205,12 +206,12 @@ impl World {
         self.leaf(leaf).counters().read(Counter::QueueReports)
     }
 
-    /// Nothing is under way any more, and nothing was lost at this leaf; each worker is known to be idle by some leaf.
+    /// Checks that this leaf has no task in flight and lost none.
     fn assert_right(&self, leaf: usize, name: &str) {
         let one = self.leaf(leaf);
         assert_eq!(one.answered, one.sent, "{name}: leaf {leaf}");
         assert!(one.counters().balances() && self.agent.agent().counters().balances(), "{name}");
-        // Questions for the other leaf's address come to both.
+        // Each leaf also receives ARP requests for a second leaf's address and counts them as dropped.
         let others = one.counters().dropped(DropReason::ArpOther);
         assert_eq!(one.counters().dropped_total(), others, "{name}");
         let view = one.local.leaf().stages().dispatcher(0).unwrap().view();
@@ -220,57 +221,70 @@ impl World {
     }
 }
 
-/// One task at each leaf in so many steps, shifted against each other: 80% of what the workers can do.
+/// One task per leaf every 13 steps, with an offset between the leaves: 80% of the workers' capacity.
 fn both(step: u64, leaf: usize) -> bool {
     step % 13 == 6 * leaf as u64
 }
 
 #[test]
-fn two_leaves_share_an_agents_workers_and_one_does_without_the_other() {
+fn one_of_two_leaves_survives_the_other() {
     for policy in ["lsq-update(eps=0.1)", "lsq-smart(eps=0.1)", "jiq", "jbt(r=2)", "pi"] {
         let mut world = World::new(policy);
         world.quiet(20_000_000);
         assert_eq!(world.agent.agent().registered(), usize::from(WORKERS), "{policy}");
         let met: u64 = [0, 1].map(|leaf| world.reports(leaf)).iter().sum();
         let each = if policy.starts_with("lsq") { 2 } else { 1 };
-        assert_eq!(met, each * u64::from(WORKERS), "{policy}: who has met it is told");
+        assert_eq!(
+            met,
+            each * u64::from(WORKERS),
+            "{policy}: every registered leaf receives reports"
+        );
 
         world.pass(60_000_000, both);
         world.quiet(5_000_000);
         let tasks: u64 = (0..LEAVES).map(|leaf| world.leaf(leaf).sent).sum();
         assert!(tasks > 1800, "{tasks}");
         (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
-        let told: Vec<_> = (0..LEAVES).map(|leaf| world.reports(leaf)).collect();
-        let said = world.agent.agent().counters().read(Counter::QueueReports);
-        assert_eq!(told.iter().sum::<u64>(), said, "{policy}: each is taken");
-        assert!(said - met < tasks && said > tasks / 4, "{policy}: {said} for {tasks}");
-        assert!(told.iter().all(|&told| told > said / 4), "{policy}: {told:?}");
+        let received: Vec<_> = (0..LEAVES).map(|leaf| world.reports(leaf)).collect();
+        let published = world.agent.agent().counters().read(Counter::QueueReports);
+        assert_eq!(received.iter().sum::<u64>(), published, "{policy}: each is taken");
+        assert!(
+            published - met < tasks && published > tasks / 4,
+            "{policy}: {published} for {tasks}"
+        );
+        assert!(
+            received.iter().all(|&received| received > published / 4),
+            "{policy}: {received:?}"
+        );
         if policy.starts_with("lsq") {
             for worker in 0..WORKERS {
-                let believed = (0..LEAVES).map(|leaf| world.leaf(leaf).believed(worker));
-                assert_eq!(believed.min(), Some(0), "{policy}: whoever is idle has told one");
+                let believed = (0..LEAVES).map(|leaf| world.leaf(leaf).estimated(worker));
+                assert_eq!(believed.min(), Some(0), "{policy}: each idle worker is on a list");
             }
         }
 
-        // One leaf is gone with all that it had.
+        // One leaf goes with all its state.
         world.leaves[1] = None;
         world.pass(40_000_000, both);
         world.quiet(5_000_000);
         world.assert_right(0, policy);
-        assert!(world.reports(0) > told[0], "{policy}: the other is told on");
+        assert!(
+            world.reports(0) > received[0],
+            "{policy}: the remaining leaf still receives reports"
+        );
 
-        // And back, knowing nothing.
+        // The leaf returns without any state.
         world.leaves[1] = Some(Leaf::new(1, policy));
         world.quiet(120_000_000);
         world.pass(40_000_000, both);
         world.quiet(5_000_000);
         (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
-        assert!(world.reports(1) > 0, "{policy}: it is told");
+        assert!(world.reports(1) > 0, "{policy}: the returned leaf receives reports");
     }
 }
 
 #[test]
-fn two_leaves_ask_an_agents_workers_and_one_does_without_the_other() {
+fn one_of_two_probing_leaves_survives_the_other() {
     for policy in ["lsq-sample", "jsq(d=2)"] {
         let mut world = World::new(policy);
         world.quiet(20_000_000);

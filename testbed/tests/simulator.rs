@@ -1,4 +1,4 @@
-//! The simulator against results found elsewhere, its determinism, and what it refuses.
+//! The simulator: agreement with published results, determinism, and rejected input.
 
 use wedjat_testbed::sim::{self, SimArgs, reference};
 
@@ -36,7 +36,8 @@ fn unstable_policies_are_reported_so() {
     ]))
     .unwrap();
     assert!(rows[0].unstable && !rows[1].unstable, "{rows:?}");
-    // JIQ is so by a hair: what its lists do not cover exceeds what slow servers can do by 0.3%.
+    // JIQ is unstable by a narrow margin: the load that its lists do not cover exceeds the capacity of the
+    // slow servers by 0.3%.
     let rows = sim::rows(&args(&[
         ("model", "slots"),
         ("speeds", "50x1,50x10"),
@@ -68,7 +69,7 @@ fn equal_seeds_print_equal_bytes() {
 }
 
 #[test]
-fn every_policy_runs_in_every_model_and_loses_nothing() {
+fn every_policy_runs_in_every_model() {
     for entry in wedjat::policy::CATALOGUE {
         if entry.runs == wedjat::policy::Runs::Spine {
             continue;
@@ -89,7 +90,7 @@ fn every_policy_runs_in_every_model_and_loses_nothing() {
 }
 
 #[test]
-fn nodes_without_a_scheduler_lose_nothing_while_there_is_room() {
+fn nodes_without_scheduler_lose_nothing_with_room() {
     let policy = "malcolm,malcolm(steal=off),malcolm(migrate=off,utility=level),frozen,rsteal,jsq,po2,jbt,jbt(below=9),random,central";
     let keys = [
         ("model", "nodes"),
@@ -114,7 +115,7 @@ fn nodes_without_a_scheduler_lose_nothing_while_there_is_room() {
         );
         assert!(passed[2] <= passed[1] && (migrates || passed == [0.0; 3]), "{row:?}");
     }
-    // Queues of one task are soon full, and what then comes is lost.
+    // Queues of one task fill up soon. Later tasks are lost.
     let full = sim::rows(&args(
         &[&keys[..2], &[("policy", "random"), ("load", "0.9"), ("queue", "1"), ("tasks", "20000")]]
             .concat(),
@@ -125,8 +126,9 @@ fn nodes_without_a_scheduler_lose_nothing_while_there_is_room() {
 
 #[test]
 fn nodes_are_stable_as_far_as_theory_says() {
-    // A node of three workers gets a fourteenth of the work of 86 when nothing is passed on: it is full at a load of 3 * 14 / 86.
-    // The better of two nodes is a slow one in 10 * 9 of 14 * 13 draws: they are full at 30 * 14 * 13 / (10 * 9 * 86).
+    // Without passing, a node of three workers gets a fourteenth of the work of 86 workers. It is full at a
+    // load of 3 * 14 / 86. With two choices, both are slow nodes in 10 * 9 of 14 * 13 draws. The slow nodes
+    // are full at 30 * 14 * 13 / (10 * 9 * 86).
     let limits = [("random", 0.488), ("po2", 0.705)];
     for (policy, limit) in limits {
         for (load, unstable) in [(limit - 0.02, false), (limit + 0.02, true)] {
@@ -147,7 +149,7 @@ fn nodes_are_stable_as_far_as_theory_says() {
 }
 
 #[test]
-fn nodes_learn_to_share_what_none_could_do_alone() {
+fn nodes_learn_to_share_excess_load() {
     let run = |policy| {
         let keys = [
             ("model", "nodes"),
@@ -169,9 +171,9 @@ fn nodes_learn_to_share_what_none_could_do_alone() {
     assert!(malcolm.p99 < frozen.p99, "{malcolm:?} {frozen:?}");
 }
 
-/// What nodes did in the last half second, long enough after the change to have learnt what to make of it.
+/// Figures cover the last half second, long enough after the change for the nodes to adapt.
 #[test]
-fn within_300_ms_nodes_have_learnt_that_traffic_went_elsewhere_or_nodes_became_slow() {
+fn nodes_adapt_to_changes_within_300_ms() {
     let run = |policy, load, at, seconds| {
         let keys = [
             ("model", "nodes"),
@@ -191,7 +193,7 @@ fn within_300_ms_nodes_have_learnt_that_traffic_went_elsewhere_or_nodes_became_s
     assert!(shifted.mean < 1.25 * usual.mean && shifted.lost == 0, "{shifted:?} {usual:?}");
     let kept = run("random", "0.9", shift, "2");
     assert!(kept.mean > 10.0 * usual.mean, "who keeps what comes does not: {kept:?}");
-    // At 94% of what is left.
+    // Load of 94% of the remaining capacity.
     let was_slow = run("malcolm", "0.8", "1ms speed 0-1=0.667", "2");
     let became_slow = run("malcolm", "0.8", "1200ms speed 0-1=0.667", "2");
     assert!(became_slow.mean < 1.25 * was_slow.mean, "{became_slow:?} {was_slow:?}");
@@ -199,7 +201,7 @@ fn within_300_ms_nodes_have_learnt_that_traffic_went_elsewhere_or_nodes_became_s
 }
 
 #[test]
-fn a_node_that_dies_costs_what_comes_to_it_and_no_more() {
+fn dead_node_loses_only_its_tasks() {
     for policy in ["malcolm", "rsteal", "jsq"] {
         let run = |at| {
             let keys = [
@@ -214,8 +216,8 @@ fn a_node_that_dies_costs_what_comes_to_it_and_no_more() {
             ];
             sim::rows(&args(&keys)).unwrap().remove(0)
         };
-        // Clients go on sending a quarter of their tasks to it, 240 a ms; others pass it tasks for 10 beats of 100 us at most, when
-        // it seems to have nothing to do, and it had some of its own.
+        // Clients go on sending a quarter of their tasks to the dead node, 240 per ms. Peers pass tasks to it
+        // for at most 10 beats of 100 us, because it seems idle. It also had some tasks of its own.
         let (dies, stays) = (run("200ms down 1;300ms up 1"), run("1ms load 0.5"));
         let (least, most) = (5_700, 6_900);
         assert!((least..most).contains(&dies.lost) && stays.lost == 0, "{policy}: {dies:?}");
@@ -227,7 +229,7 @@ fn a_node_that_dies_costs_what_comes_to_it_and_no_more() {
 }
 
 #[test]
-fn shocks_and_shifts_of_traffic_reach_the_nodes_named() {
+fn shocks_and_shifts_reach_their_nodes() {
     let run = |policy, at| {
         let keys = [
             ("model", "nodes"),
@@ -241,12 +243,12 @@ fn shocks_and_shifts_of_traffic_reach_the_nodes_named() {
         sim::rows(&args(&keys)).unwrap().remove(0)
     };
     let usual = run("random", "1ms load 0.7");
-    // All that comes to one node is more than it can do; it is passed on where nodes do that.
+    // The load of one node exceeds its capacity. Policies that pass tasks spread it.
     let shifted = run("random", "1ms traffic 0-0=0.5");
     assert!(shifted.unstable && shifted.mean > 10.0 * usual.mean, "{shifted:?}");
     let shared = run("jsq", "1ms traffic 0-0=0.5");
     assert!(!shared.unstable && shared.mean < usual.mean, "{shared:?} {usual:?}");
-    // A thousand tasks at one node take it 12.5 ms and more.
+    // A thousand tasks at one node take at least 12.5 ms.
     let shock = run("random", "100ms shock 2=1000");
     assert!(shock.p999 > 10_000.0 && usual.p999 < 5_000.0, "{shock:?} {usual:?}");
     let helped = run("rsteal", "100ms shock 2=1000");
@@ -285,13 +287,13 @@ fn central_queues_beat_horus_at_high_load() {
             ("tasks", "600000"),
         ]))
         .unwrap();
-        // Both see the same tasks, so that their ratio is steadier than either.
+        // Both policies see the same tasks, so that their ratio varies less than either value.
         assert!(rows[1].p99 < most * rows[0].p99, "{service}: {} {}", rows[1].p99, rows[0].p99);
     }
 }
 
 #[test]
-fn several_cores_of_a_leaf_do_as_well_as_one() {
+fn several_cores_perform_like_one() {
     for (policy, most) in [("horus", 1.05), ("jsq", 1.05), ("lsq-smart", 1.05), ("cfcfs", 1.1)] {
         let rows = sim::rows(&args(&[
             ("policy", policy),
@@ -308,7 +310,8 @@ fn several_cores_of_a_leaf_do_as_well_as_one() {
             assert!(eight.p99 < most * one.p99, "{policy}: {eight:?} {one:?}");
         }
     }
-    // As cores that share each word do not, since they take members for idle that others send to.
+    // Cores that share memory words perform worse: they take members for idle to which other cores are
+    // sending.
     let rows = sim::rows(&args(&[
         ("load", "0.9"),
         ("cores", "8"),
@@ -327,12 +330,12 @@ fn faults_lose_tasks_and_the_rest_goes_on() {
         sim::rows(&args(&all)).unwrap().remove(0)
     };
     let loss = rows(&[("loss", "0.01")]);
-    // A task crosses two links; what is lost of the replies is no lost task.
+    // A task crosses two links. A lost reply is not a lost task.
     assert!((loss.lost as f64 / 2000.0 - 1.0).abs() < 0.1, "{}", loss.lost);
     let leaf = rows(&[("fail", "leaf:2@50ms")]);
     assert!(leaf.lost > 0 && leaf.lost < 2000 && !leaf.unstable, "{leaf:?}");
     let spine = rows(&[("fail", "spine@50ms")]);
-    // 0.192 tasks a us for the millisecond until the backup takes over.
+    // 0.192 tasks per us for the millisecond until the backup takes over.
     assert!((spine.lost as f64 / 192.0 - 1.0).abs() < 0.4, "{}", spine.lost);
 }
 
@@ -390,7 +393,7 @@ fn bad_input_is_refused_with_what_is_allowed() {
         (&[("model", "ct"), ("speeds", "50x1")], "50 speeds for 100"),
         (&[("speeds", "fast")], "COUNTxRATE"),
         (&[("service", "exp(5)")], "unit"),
-        (&[("service", "echo")], "take no time"),
+        (&[("service", "echo")], "a duration above 0"),
         (&[("model", "ct"), ("service", "fixed(0us)")], "give times above 0"),
         (&[("model", "fabric"), ("service", "exp(0us)")], "above 0"),
         (&[("load", "")], "--load: an empty list"),
@@ -417,13 +420,13 @@ fn bad_input_is_refused_with_what_is_allowed() {
             &[("racks", "8,8,8,8"), ("spine-policy", "jbsq")],
             "allowed: horus, horus-spine, horus-spine-weighted, jsq-spine, racksched",
         ),
-        (&[("racks", "8,8,8,8"), ("spine-policy", "sed")], "more than leaves tell a spine"),
+        (&[("racks", "8,8,8,8"), ("spine-policy", "sed")], "more than leaves report to a spine"),
         (&[("model", "fabric"), ("spine-policy", "cfcfs")], "random, round-robin"),
         (&[("policy", "horus-spine")], "give it as --spine-policy"),
         (&[("hop", "1us,,soon")], "cannot read this time"),
         (&[("loss", ",")], "--loss: an empty list"),
-        (&[("loss", "0.1"), ("model", "ct")], "it is for rack, fabric"),
-        (&[("delay", "5us")], "not in the model rack; it is for ct"),
+        (&[("loss", "0.1"), ("model", "ct")], "only in rack, fabric"),
+        (&[("delay", "5us")], "not in the model rack; only in ct"),
         (&[("model", "ct"), ("probes", "soon")], "allowed are late, now"),
         (&[("model", "fabric"), ("piece", "33")], "1 to 32"),
         (&[("seeds", "0")], "from 1"),
@@ -438,11 +441,8 @@ fn bad_input_is_refused_with_what_is_allowed() {
         (&[("model", "nodes"), ("at", "1ms traffic 0=2")], "a share is from 0 to 1"),
         (&[("model", "nodes"), ("at", "1ms shock 0=0")], "1 to 1000000 tasks"),
         (&[("model", "nodes"), ("at", "1ms shuffle")], "20ms shock 0-3=1000"),
-        (
-            &[("model", "nodes"), ("policy", "central"), ("at", "1ms down 0")],
-            "only `load` is allowed",
-        ),
-        (&[("model", "nodes"), ("tasks", "9"), ("seconds", "1")], "leave one out"),
+        (&[("model", "nodes"), ("policy", "central"), ("at", "1ms down 0")], "allows only `load`"),
+        (&[("model", "nodes"), ("tasks", "9"), ("seconds", "1")], "omit one of them"),
         (&[("model", "nodes"), ("warmup", "0.5")], "--measure"),
         (&[("model", "nodes"), ("seconds", "1"), ("measure", "2")], "0.001 to 1"),
         (&[("model", "nodes"), ("racks", "8")], "not in the model nodes"),
@@ -454,14 +454,14 @@ fn bad_input_is_refused_with_what_is_allowed() {
 }
 
 #[test]
-fn only_unknown_names_are_told_all_names() {
+fn unknown_name_lists_all_names() {
     let error = |policy| sim::run(args(&[("policy", policy)]), &mut Vec::new()).unwrap_err();
     assert!(error("hours").contains("rs-lb, rs-h"));
     assert!(!error("lsq-smart(eps=2)").contains("rs-lb"));
 }
 
 #[test]
-fn lists_are_swept_and_rows_say_which_is_which() {
+fn lists_are_swept_with_labelled_rows() {
     let keys = [("hop", "1us,5us"), ("loss", "0,0.1"), ("load", "0.5"), ("tasks", "2000")];
     let text = json(&keys);
     let rows: Vec<serde_json::Value> =
@@ -486,7 +486,7 @@ fn lists_are_swept_and_rows_say_which_is_which() {
 }
 
 #[test]
-fn runs_last_long_enough_unless_told_otherwise() {
+fn default_run_length_suffices() {
     let cells = |keys: &[(&str, &str)]| sim::plan::cells(&args(keys)).unwrap();
     let fabric = cells(&[("model", "fabric"), ("load", "0.8")]);
     assert!(fabric[0].model.length() >= 300.0 && fabric[0].caution().is_none());
@@ -510,7 +510,7 @@ fn long_queues_do_not_saturate_percentiles() {
         ("tasks", "200000"),
     ]))
     .unwrap();
-    // A third of the tasks waits for good: responses grow evenly to 66,667 mean service times.
+    // A third of the tasks waits forever: response times grow evenly to 66,667 mean service times.
     assert!((rows[0].p99 / 66_000.0 - 1.0).abs() < 0.05, "{rows:?}");
     assert!((rows[0].mean / rows[0].p50 - 1.0).abs() < 0.05, "{rows:?}");
 }
@@ -526,7 +526,7 @@ fn slots_are_whole_and_fractions_are_fractions() {
 }
 
 #[test]
-fn a_run_that_measures_nothing_is_not_to_be_believed() {
+fn empty_measurement_is_invalid() {
     let run = |loss| {
         let keys = [("loss", loss), ("tasks", "1000"), ("load", "0.5")];
         sim::run(args(&keys), &mut Vec::new()).unwrap()
@@ -543,11 +543,11 @@ fn the_scenario_of_the_examples_runs() {
 }
 
 #[test]
-fn held_tasks_go_on_when_all_a_member_had_is_lost() {
-    // With two workers, both are soon full of lost tasks, and only time makes room again.
+fn held_tasks_resume_after_total_loss() {
+    // Lost tasks soon fill both workers. Only time frees their places.
     let lossy = [("racks", "2"), ("policy", "jbsq,cfcfs"), ("loss", "0.2"), ("load", "0.5")];
     for row in sim::rows(&args(&[&lossy[..], &[("tasks", "3000")]].concat())).unwrap() {
-        // Two packets carry a task to its worker: 36% of them are lost.
+        // Two packets carry a task to its worker: 36% of the tasks are lost.
         let share = row.lost as f64 / 3000.0;
         assert!((0.3..0.42).contains(&share), "{row:?}");
     }
@@ -555,7 +555,7 @@ fn held_tasks_go_on_when_all_a_member_had_is_lost() {
 
 #[test]
 fn lost_packets_do_not_take_workers_away() {
-    // Workers that are forgotten, or whose places lost tasks hold, would be missing more and more.
+    // Forgotten workers, or places held by lost tasks, would reduce the capacity more and more.
     let run = |policy, loss, load| {
         let keys = [("policy", policy), ("loss", loss), ("load", load), ("tasks", "400000")];
         sim::rows(&args(&keys)).unwrap().remove(0)
@@ -575,7 +575,8 @@ fn lost_packets_do_not_take_workers_away() {
 #[test]
 fn cfcfs_hides_long_round_trips() {
     for (keys, mean) in [
-        // Round trips of 0.4, 1 and 1 mean service times; the least of fixed bounds have 2.2, 2.6 and 318 us.
+        // Round trips of 0.4, 1 and 1 mean service times. The best fixed bounds reach means of 2.2, 2.6 and
+        // 318 us.
         (&[("model", "ct"), ("dispatchers", "1"), ("delay", "20us"), ("load", "0.95")][..], 2.6),
         (&[("model", "ct"), ("dispatchers", "10"), ("delay", "50us"), ("load", "0.9")], 3.2),
         (&[("hop", "50us"), ("load", "0.9")], 400.0),
@@ -586,9 +587,10 @@ fn cfcfs_hides_long_round_trips() {
     }
 }
 
-/// What waits from before the bound is wide enough is worked off slowly, so a run of 57 ms shows how soon it was.
+/// The backlog from the time before the bound is wide enough drains slowly. The mean of a run of 57 ms thus
+/// shows when the bound was found.
 #[test]
-fn cfcfs_finds_a_long_round_trip_soon() {
+fn cfcfs_detects_a_long_round_trip_soon() {
     let keys = [("model", "ct"), ("dispatchers", "8"), ("delay", "100us"), ("load", "0.7")];
     let all = [&[("policy", "cfcfs"), ("tasks", "40000"), ("seeds", "2")][..], &keys].concat();
     let row = sim::rows(&args(&all)).unwrap().remove(0);
@@ -613,7 +615,7 @@ fn learned_rates_come_close_to_exact_ones() {
 }
 
 #[test]
-fn learners_adapt_to_a_shock_and_given_rates_do_not() {
+fn learners_adapt_to_shocks_given_rates_do_not() {
     let run = |policy, at| {
         let all = [
             ("model", "ct"),
@@ -626,12 +628,12 @@ fn learners_adapt_to_a_shock_and_given_rates_do_not() {
         ];
         sim::rows(&args(&all)).unwrap().remove(0)
     };
-    // 400,000 tasks at 80 in a service time of 100 us take half a second.
+    // 400,000 tasks, at 80 per service time of 100 us, take half a second.
     let (never, soon) = ("1000s shuffle", "100ms shuffle");
     assert!(run("ppot", soon).mean > 20.0 * run("ppot", never).mean);
     assert!(run("ppot-ewma", soon).mean < 2.0 * run("ppot-ewma", never).mean);
     let after = run("ppot-ewma", soon);
-    // Messages are the two probes of a task; benchmark tasks are few at that load, but some.
+    // Two probes per task, plus a few benchmark tasks at that load.
     assert!(after.messages_per_task > 2.005 && after.messages_per_task < 2.1, "{after:?}");
 }
 
@@ -649,7 +651,7 @@ fn answers_to_probes_take_the_delay() {
         ];
         sim::rows(&args(&all)).unwrap().remove(0).mean
     };
-    // Half a mean service time each way, which a task waits before it is sent.
+    // A task waits for its probes before it is sent: half a mean service time each way.
     let waited = run("jsq(2)", "late") - run("jsq(2)", "now");
     assert!((0.95..1.3).contains(&waited), "{waited}");
     assert!(run("sed", "late") != run("sed", "now"));

@@ -1,6 +1,6 @@
-//! The rule for calm slices does not flatter: generator, leaf and emulated workers on an emulated clock, once undisturbed and
-//! once with seeded pauses of either loop, with the same tasks. What the calm slices of the disturbed run say must be
-//! what the undisturbed run says.
+//! The rule for undisturbed slices does not flatter. Generator, leaf and emulated workers run on an emulated
+//! clock with the same tasks, once undisturbed and once with seeded pauses of either loop. The calm slices of
+//! the disturbed run must give the figures of the undisturbed run.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/rig/mod.rs"]
@@ -15,29 +15,29 @@ use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::manifest::Manifest;
 use wedjat_pktgen::report::Report;
-use wedjat_pktgen::slices::{Pauses, Rule, Watched};
+use wedjat_pktgen::slices::{LoopWatch, Pauses, Rule};
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 use wedjat_testbed::rack::{Layout, Options, Rack};
 
 const WORKERS: u16 = 8;
 const SERVICE_S: f64 = 100e-6;
-/// One tick is one nanosecond.
+/// Ticks per second: one tick is one nanosecond.
 const HZ: u64 = 1_000_000_000;
-/// Loops poll so often.
+/// Interval between two polls of each loop.
 const STEP: u64 = 4_000;
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const RACK_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 
-/// How a machine pauses a loop: so often a second, so long in the mean, exponential both.
+/// Random pauses of a loop: rate per second and mean length, both exponential.
 #[derive(Clone, Copy, Debug)]
 struct Pattern {
     each_s: f64,
     mean_s: f64,
 }
 
-/// The pauses of one loop: at which times it does not run.
+/// Pauses of one loop.
 struct Stops {
     pattern: Option<Pattern>,
     stream: Xoshiro256PlusPlus,
@@ -48,7 +48,8 @@ struct Stops {
 impl Stops {
     fn new(pattern: Option<Pattern>, seed: u64) -> Self {
         let stream = Xoshiro256PlusPlus::seed_from_u64(seed);
-        // Once the generator has found the leaf, so that all runs of a seed offer the same tasks at the same times.
+        // The first pause comes after the generator has found the leaf. All runs of a seed then offer the
+        // same tasks at the same times.
         let mut stops = Self { pattern, stream, from: 0, to: HZ / 20 };
         stops.next();
         stops
@@ -76,7 +77,7 @@ impl Stops {
 struct Run {
     load: Load,
     tally: Tally,
-    leaf: Watched,
+    leaf: LoopWatch,
 }
 
 fn text() -> String {
@@ -92,10 +93,10 @@ fn text() -> String {
     )
 }
 
-/// Measures for so many seconds, while pauses of this pattern stop generator and workers, and the leaf.
+/// Runs a measurement of this length. The first pattern pauses generator and workers, the second the leaf.
 fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> Run {
     let sizes = rig::Sizes { depth: 1 << 13, frames: 1 << 15, bytes: 160 };
-    let rig::Built { mut leaf, far, frames, .. } = rig::leaf(&text(), sizes);
+    let rig::CoreRig { mut leaf, far, frames, .. } = rig::leaf(&text(), sizes);
     let Ok([client, worker]) = <[_; 2]>::try_from(far) else { panic!("two ports") };
     let layout = Layout::new("10.0.2.11+1".parse().unwrap(), WORKERS, 0).unwrap();
     let mut rack = Rack::new(worker, RACK_MAC, layout, Options::default(), HZ as f64);
@@ -127,7 +128,7 @@ fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> R
     }
     assert!(rack.report().balances());
     let (_, _, tally) = generator.into_parts();
-    Run { load, tally, leaf: Watched { name: "the leaf".to_owned(), pauses: watched } }
+    Run { load, tally, leaf: LoopWatch { name: "the leaf".to_owned(), pauses: watched } }
 }
 
 impl Run {
@@ -139,7 +140,7 @@ impl Run {
 }
 
 impl Run {
-    /// What the slices of this run say that are calm in another one.
+    /// Returns the report of this run over the slices that are calm in another run.
     fn as_cut(&self, other: &Self) -> Report {
         let slices = other.tally.slices(&other.load.rule, std::slice::from_ref(&other.leaf));
         let manifest = Manifest::new(&self.load, SystemTime::UNIX_EPOCH);
@@ -147,21 +148,22 @@ impl Run {
     }
 }
 
-/// Mean, median and 99th percentile of the calm slices.
+/// Returns mean, median and 99th percentile of the calm slices.
 fn figures(report: &Report) -> [f64; 3] {
     let us = &report.calm.response_us;
     [us.mean.0, us.p50.0, us.p99.0]
 }
 
-/// Half the widths of their confidence intervals.
+/// Returns half the widths of their confidence intervals.
 fn intervals(report: &Report) -> [f64; 3] {
     let us = &report.calm.response_ci95_us;
     [us.mean.0, us.p50.0, us.p99.0]
 }
 
 const SECONDS: f64 = 6.0;
-/// Pauses of generator and workers, and of the leaf: many short ones, few long ones, long ones of the leaf alone beside
-/// short ones of the other loop, and so many tiny ones of both that most slices have some, as on a busy host.
+/// Pauses of generator and workers, and of the leaf. The cases are many short ones, few long ones, and long
+/// ones of the leaf with short ones of the generator's loop. In the last case, tiny pauses of both disturb
+/// most slices, as on a busy host.
 const SHORT: Pattern = Pattern { each_s: 60.0, mean_s: 0.1e-3 };
 const LONG: Pattern = Pattern { each_s: 3.0, mean_s: 4e-3 };
 const TINY: Pattern = Pattern { each_s: 700.0, mean_s: 0.04e-3 };
@@ -172,9 +174,10 @@ const PATTERNS: [[Option<Pattern>; 2]; 4] = [
     [Some(TINY), Some(TINY)],
 ];
 
-/// Whether each figure of the calm slices of disturbed runs is that of the undisturbed run, by the confidence intervals of both;
-/// and whether it is no better than what the same slices say when they are undisturbed, by the interval of that run. By this
-/// rule, which is made of the usual one. Prints what it found. Seeds are run side by side.
+/// Compares the calm slices of disturbed runs with the undisturbed run. Returns one value per figure, true
+/// under two conditions: the figures agree within the confidence intervals of both runs, and the figure is no
+/// better than that of the same slices in the undisturbed run, within that run's interval. `change` derives
+/// the rule from the usual one. Prints the results. Runs the seeds in parallel.
 fn agreements(share: f64, change: fn(Rule) -> Rule) -> Vec<bool> {
     std::thread::scope(|scope| {
         let of = |seed| scope.spawn(move || agreements_of(share, seed, change));
@@ -209,30 +212,30 @@ fn agreements_of(share: f64, seed: u64, change: fn(Rule) -> Rule) -> Vec<bool> {
     found
 }
 
-/// What it would be to drop those slices only in which a loop stood still.
+/// Rule that drops only the slices in which a loop stalled.
 fn naive(rule: Rule) -> Rule {
     Rule { recovery: 0.0, cover_s: 0.0, ..rule }
 }
 
 #[test]
-fn calm_slices_at_half_load_say_what_an_undisturbed_run_says() {
+fn undisturbed_slices_are_representative_at_half_load() {
     assert!(agreements(0.5, |rule| rule).iter().all(|agrees| *agrees));
 }
 
 #[test]
-fn calm_slices_at_high_load_say_what_an_undisturbed_run_says() {
+fn undisturbed_slices_are_representative_at_high_load() {
     assert!(agreements(0.8, |rule| rule).iter().all(|agrees| *agrees));
 }
 
 #[test]
-fn calm_slices_near_saturation_say_what_an_undisturbed_run_says() {
+fn undisturbed_slices_are_representative_near_saturation() {
     assert!(agreements(0.95, |rule| rule).iter().all(|agrees| *agrees));
 }
 
 #[test]
-fn without_recovery_they_would_not() {
+fn slices_without_recovery_are_not_representative() {
     let agreements = agreements(0.8, naive);
-    // Long pauses leave queues behind that outlive them; what short ones leave is gone within a slice.
+    // Long pauses leave queues that outlive them. Queues of short pauses drain within a slice.
     let [short, long, both] = [0, 1, 2].map(|pattern| {
         let of = |run: &[bool]| run[3 * pattern..3 * pattern + 3].to_vec();
         agreements.chunks(3 * PATTERNS.len()).flat_map(of).filter(|agrees| *agrees).count()
@@ -242,7 +245,7 @@ fn without_recovery_they_would_not() {
 }
 
 #[test]
-fn a_run_that_is_disturbed_everywhere_is_invalid_and_says_what_to_do() {
+fn disturbed_run_is_invalid_with_the_fix() {
     let always = Pattern { each_s: 2000.0, mean_s: 1e-3 };
     let report = {
         let run = run(0.8, 1, 0.5, [Some(always), None]);

@@ -1,4 +1,4 @@
-//! Several nodes in emulated time, with faults: what must be so is so, whatever the seed; and what is not so is found.
+//! Several nodes in emulated time, with faults: the invariants hold for every seed, and violations are found.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::{Command, Output};
@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicBool;
 use wedjat::clock::{Line, TurnError};
 use wedjat::ring::WorkerRegion;
 use wedjat::state::{Counter, Member};
-use wedjat_testbed::lockstep::Local;
+use wedjat_testbed::lockstep::LocalLeaf;
 use wedjat_testbed::lockstep::system::node::{self, Memory};
 use wedjat_testbed::lockstep::system::{
-    self, Ended, Given, InMemory, Inside, Maker, Node, Outcome, Plan, Who,
+    self, FaultTarget, InMemory, LocalNodeState, Maker, Node, Outcome, Plan, PlanOptions, TaskEnd,
 };
 
 fn run(plan: &Plan) -> Outcome {
@@ -21,7 +21,7 @@ fn run(plan: &Plan) -> Outcome {
 #[test]
 fn seeds_of_faults_violate_nothing() {
     for seed in 1..=30 {
-        let plan = Plan::draw(seed, &Given::default()).unwrap();
+        let plan = Plan::draw(seed, &PlanOptions::default()).unwrap();
         let outcome = run(&plan);
         assert_eq!(outcome.violations, [], "{plan}");
         let lost: u64 = outcome.lost.values().sum();
@@ -33,7 +33,7 @@ fn seeds_of_faults_violate_nothing() {
 #[test]
 fn seeds_of_faults_at_spines_violate_nothing() {
     for seed in 1..=12 {
-        let given = Given { spines: Some(1 + seed as u16 % 3), ..Given::default() };
+        let given = PlanOptions { spines: Some(1 + seed as u16 % 3), ..PlanOptions::default() };
         let plan = Plan::draw(seed, &given).unwrap();
         let outcome = run(&plan);
         assert_eq!(outcome.violations, [], "{plan}");
@@ -44,17 +44,17 @@ fn seeds_of_faults_at_spines_violate_nothing() {
 
 #[cfg(feature = "control")]
 #[test]
-fn nodes_are_what_a_controller_says_whatever_fails_and_is_ordered() {
+fn nodes_follow_the_controller_under_faults() {
     for seed in 1..=8 {
-        let given = Given {
+        let given = PlanOptions {
             spines: Some(2),
             tasks: Some(100),
             faults: Some("random".to_owned()),
-            is_told: true,
-            ..Given::default()
+            has_controller: true,
+            ..PlanOptions::default()
         };
         let plan = Plan::draw(seed, &given).unwrap();
-        let mut maker = system::told::drawn(&plan).unwrap();
+        let mut maker = system::controlled::drawn(&plan).unwrap();
         let outcome = system::run(&plan, &mut maker, &AtomicBool::default()).unwrap();
         assert_eq!(outcome.violations, [], "{plan}");
         let lost: u64 = outcome.lost.values().sum();
@@ -63,8 +63,8 @@ fn nodes_are_what_a_controller_says_whatever_fails_and_is_ordered() {
 }
 
 #[test]
-fn a_spine_that_is_killed_costs_its_clients_tasks_and_nobody_elses() {
-    let given = Given {
+fn killed_spine_loses_only_its_clients_tasks() {
+    let given = PlanOptions {
         spines: Some(2),
         spine: Some("horus-spine".parse().unwrap()),
         leaf: Some("horus".parse().unwrap()),
@@ -74,23 +74,23 @@ fn a_spine_that_is_killed_costs_its_clients_tasks_and_nobody_elses() {
         tasks: Some(1000),
         workers: Some(4),
         faults: Some("kill=spine1@2ms..5ms".to_owned()),
-        ..Given::default()
+        ..PlanOptions::default()
     };
     let plan = Plan::draw(1, &given).unwrap();
     let outcome = run(&plan);
     assert_eq!(outcome.violations, []);
-    // From a hop before it ended until it has found its leaves again.
+    // From one hop before the spine's end until it has found its leaves again.
     let span = 51_990_000..55_200_000;
     let lost: Vec<_> = outcome.ended.iter().filter(|task| task.lost.is_some()).collect();
     let others = lost.iter().filter(|task| !span.contains(&task.sent_ns));
     assert!(!lost.is_empty() && others.count() == 0);
     let of = |spine: u16| {
-        let passed = |task: &&Ended| {
+        let passed = |task: &&TaskEnd| {
             task.leaf.is_some_and(|(leaf, _)| plan.topology.spine_of(leaf) == spine)
         };
         outcome.ended.iter().filter(passed).filter(|task| span.contains(&task.sent_ns)).count()
     };
-    // About as many as are lost go by the other spine meanwhile.
+    // Meanwhile, the second spine passes about as many tasks as are lost.
     assert!(
         of(2) > 100 && of(2).abs_diff(lost.len()) < lost.len() / 3,
         "{}, {}",
@@ -106,14 +106,14 @@ fn without_faults_every_task_is_answered() {
     for (spines, leaves, agents) in
         [(0, 1, 1), (0, 1, 2), (0, 2, 2), (0, 3, 2), (1, 2, 2), (2, 4, 6)]
     {
-        let given = Given {
+        let given = PlanOptions {
             spines: Some(spines),
             leaves: Some(leaves),
             agents: Some(agents),
             queue: Some(4096),
             load: Some(0.8),
             faults: Some("none".to_owned()),
-            ..Given::default()
+            ..PlanOptions::default()
         };
         for seed in 1..=3 {
             let plan = Plan::draw(seed, &given).unwrap();
@@ -125,62 +125,62 @@ fn without_faults_every_task_is_answered() {
 }
 
 #[test]
-fn a_run_follows_from_its_plan_and_its_plan_from_its_text() {
-    let given = Given { faults: Some("all".to_owned()), ..Given::default() };
+fn run_follows_its_plan_and_its_text() {
+    let given = PlanOptions { faults: Some("all".to_owned()), ..PlanOptions::default() };
     let plan = Plan::draw(5, &given).unwrap();
     let outcome = run(&plan);
     assert_eq!(run(&plan), outcome);
-    let written = Given { faults: Some(plan.faults.to_string()), ..given };
+    let written = PlanOptions { faults: Some(plan.faults.to_string()), ..given };
     assert_eq!(run(&Plan::draw(5, &written).unwrap()), outcome);
     assert_ne!(run(&Plan::draw(6, &written).unwrap()).digest, outcome.digest);
 }
 
 #[test]
-fn what_a_node_takes_for_its_work_is_part_of_every_answer() {
+fn agent_work_time_is_in_every_answer() {
     let mean_ns = |node_delay_ns: u64| {
-        let given = Given {
+        let given = PlanOptions {
             leaf: Some("round-robin".parse().unwrap()),
             agent: Some("round-robin".parse().unwrap()),
             load: Some(0.01),
             node_delay_ns: Some(node_delay_ns),
             faults: Some("none".to_owned()),
-            ..Given::default()
+            ..PlanOptions::default()
         };
         run(&Plan::draw(3, &given).unwrap()).mean_ns
     };
-    // A task passes its leaf, its agent, and its leaf again.
+    // A task passes through its leaf, its agent, and its leaf again.
     let more = mean_ns(1000) - mean_ns(0);
     assert!((2999.0..3500.0).contains(&more), "{more}");
 }
 
-/// Makes nodes in memory, of which the leaf has a defect from a time on.
+/// Makes nodes in memory. The leaf has a defect from a certain time on.
 struct Defective {
     from_ns: u64,
-    defect: fn(&mut Memory<Local>),
-    /// A packet that comes out of it is lost.
+    defect: fn(&mut Memory<LocalLeaf>),
+    /// True if one outgoing packet is lost.
     swallows: bool,
 }
 
 /// A leaf with a defect.
-struct Planted {
-    inner: Memory<Local>,
+struct DefectiveLeaf {
+    inner: Memory<LocalLeaf>,
     from_ns: u64,
-    defect: Option<fn(&mut Memory<Local>)>,
+    defect: Option<fn(&mut Memory<LocalLeaf>)>,
     swallows: bool,
 }
 
 impl Maker for Defective {
-    fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String> {
-        if !matches!(who, Who::Leaf(_)) {
+    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String> {
+        if !matches!(who, FaultTarget::Leaf(_)) {
             return InMemory.make(plan, who);
         }
         let Self { from_ns, defect, swallows } = *self;
         let inner = node::local(&plan.leaf_config(1)?)?;
-        Ok(Box::new(Planted { inner, from_ns, defect: Some(defect), swallows }))
+        Ok(Box::new(DefectiveLeaf { inner, from_ns, defect: Some(defect), swallows }))
     }
 }
 
-impl Node for Planted {
+impl Node for DefectiveLeaf {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let line = Node::turn(&mut self.inner, now_ns)?;
         if now_ns >= self.from_ns
@@ -204,7 +204,7 @@ impl Node for Planted {
         });
     }
 
-    fn inside(&self) -> Option<Inside<'_>> {
+    fn inside(&self) -> Option<LocalNodeState<'_>> {
         self.inner.inside()
     }
 
@@ -221,9 +221,9 @@ impl Node for Planted {
     }
 }
 
-/// What is said of a leaf with this defect, of a system without other faults.
-fn said(swallows: bool, defect: fn(&mut Memory<Local>)) -> String {
-    let given = Given {
+/// Returns the first violation reported for a leaf with this defect, in a system without faults.
+fn violations(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
+    let given = PlanOptions {
         workers: Some(3),
         leaf: Some("jbsq(k=1)".parse().unwrap()),
         agent: Some("jbsq(k=1)".parse().unwrap()),
@@ -232,7 +232,7 @@ fn said(swallows: bool, defect: fn(&mut Memory<Local>)) -> String {
         load: Some(1.2),
         tasks: Some(1000),
         faults: Some("none".to_owned()),
-        ..Given::default()
+        ..PlanOptions::default()
     };
     let plan = Plan::draw(1, &given).unwrap();
     assert_eq!(run(&plan).violations, []);
@@ -245,33 +245,35 @@ fn said(swallows: bool, defect: fn(&mut Memory<Local>)) -> String {
 }
 
 #[test]
-fn a_lost_free_of_a_packet_buffer_is_found() {
-    let what = said(false, |leaf| std::mem::forget(leaf.pool.frame(&[0; 60])));
+fn leaked_packet_buffer_is_found() {
+    let what = violations(false, |leaf| std::mem::forget(leaf.pool.frame(&[0; 60])));
     assert!(what.contains("packet buffers are in use for"), "{what}");
 }
 
 #[test]
-fn a_packet_that_is_lost_and_not_counted_is_found() {
-    let what = said(true, |_| {});
-    assert!(what.contains("its books do not agree"), "{what}");
+fn uncounted_packet_loss_is_found() {
+    let what = violations(true, |_| {});
+    assert!(what.contains("packet counts differ"), "{what}");
 }
 
 #[test]
-fn a_worker_that_is_forgotten_while_tasks_wait_is_found() {
-    let what = said(false, |leaf| {
+fn forgotten_worker_is_found_while_tasks_wait() {
+    let what = violations(false, |leaf| {
         leaf.scheduler.leaf_mut().stages_mut().set_active(0, Member(1), false);
     });
     assert!(what.contains("worker 1 has been idle for"), "{what}");
 }
 
 #[test]
-fn a_reply_that_is_counted_twice_is_found() {
-    let what =
-        said(false, |leaf| leaf.scheduler.leaf().stages().counters().add(Counter::Replies, 1));
+fn double_counted_reply_is_found() {
+    let what = violations(false, |leaf| {
+        leaf.scheduler.leaf().stages().counters().add(Counter::Replies, 1)
+    });
     assert!(what.contains("replies and"), "{what}");
-    let what =
-        said(false, |leaf| leaf.scheduler.leaf().stages().counters().add(Counter::RxPackets, 1));
-    assert!(what.contains("do not agree") || what.contains("does not balance"), "{what}");
+    let what = violations(false, |leaf| {
+        leaf.scheduler.leaf().stages().counters().add(Counter::RxPackets, 1)
+    });
+    assert!(what.contains("counts differ") || what.contains("does not balance"), "{what}");
 }
 
 fn lockstep(arguments: &[&str]) -> Output {
@@ -280,7 +282,7 @@ fn lockstep(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_command_repeats_a_run_to_the_byte_and_soaks() {
+fn command_repeats_a_run_exactly_and_soaks() {
     let all = ["--faults", "all", "--tasks", "200", "--seed", "11", "--format", "json"];
     let (one, two) = (lockstep(&all), lockstep(&all));
     assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
@@ -293,7 +295,7 @@ fn the_command_repeats_a_run_to_the_byte_and_soaks() {
 }
 
 #[test]
-fn wrong_flags_are_named_with_the_reason_and_the_fix() {
+fn wrong_flags_name_reason_and_fix() {
     for (flags, parts) in [
         (&["--faults", "los=0.1"][..], &["los", "loss, dup"][..]),
         (&["--faults", "loss=2"], &["loss=2", "from 0 to 1"]),
@@ -303,12 +305,12 @@ fn wrong_flags_are_named_with_the_reason_and_the_fix() {
         (&["--faults", "none", "--load=-1"], &["--load -1", "above 0"]),
         (&["--faults", "none", "--tasks", "0"], &["--tasks 0", "from 1"]),
         (&["--faults", "none", "--policy", "horse"], &["--policy", "horse"]),
-        (&["--agents", "2"], &["--agents", "give --faults"]),
-        (&["--soak", "0"], &["--soak 0", "one seed at least"]),
+        (&["--agents", "2"], &["--agents", "also give --faults"]),
+        (&["--soak", "0"], &["--soak 0", "at least 1 seed"]),
     ] {
         let output = lockstep(flags);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{flags:?}");
-        assert!(parts.iter().all(|part| said.contains(part)), "{flags:?}: {said}");
+        assert!(parts.iter().all(|part| printed.contains(part)), "{flags:?}: {printed}");
     }
 }

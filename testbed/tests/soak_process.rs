@@ -1,4 +1,5 @@
-//! Leaf and agent processes over memif, paused, killed and started anew in emulated time: they do what those in memory do.
+//! Leaf and agent processes over memif, paused, killed and restarted in emulated time: they equal the nodes
+//! in memory.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,7 +22,7 @@ fn run(nodes: &str, faults: &str, seed: u64) -> Value {
 }
 
 #[test]
-fn processes_in_trouble_do_to_every_task_what_nodes_in_memory_do() {
+fn faulty_processes_match_nodes_in_memory() {
     let troubles = "loss=0.01,dup=0.01,reorder=0.02,corrupt=0.01,cut=leaf1-agent1@1ms..2ms,pause=leaf1@2ms..3ms,\
                     kill=agent2@3ms..5ms";
     for (faults, seed) in

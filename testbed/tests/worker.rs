@@ -1,4 +1,4 @@
-//! Worker processes as a user meets them, at an agent that is this test.
+//! Worker processes from a user's view. The test itself is the agent.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod processes;
@@ -31,7 +31,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// As much of an agent as workers see.
+/// The part of an agent that workers see.
 struct Agent {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -53,7 +53,7 @@ impl Agent {
         self.path.to_str().unwrap()
     }
 
-    /// Lets all workers in.
+    /// Grants all workers their places.
     fn welcome(&mut self) {
         let channels = &mut self.channels;
         wait("the workers come", || {
@@ -67,7 +67,7 @@ impl Agent {
         });
     }
 
-    /// Gives every worker so many tasks, one at a time, and checks each answer.
+    /// Gives every worker this number of tasks, one at a time, and checks each answer.
     fn work(&mut self, tasks: u32, workload: Workload, operations: u16) {
         let oracle = Oracle::new(workload, LEN);
         for channel in &mut self.channels {
@@ -124,10 +124,10 @@ fn account(output: &Output) -> serde_json::Value {
 }
 
 #[test]
-fn a_missing_agent_is_told_before_the_app_starts() {
+fn missing_agent_is_reported_before_the_app_starts() {
     let nowhere = tempfile::tempdir().unwrap();
     let name = nowhere.path().join("agent");
-    // The app would be refused, too.
+    // The app would be refused too.
     let told = |name: &str| {
         let app = ["--app", "rocksdb", "--db", "/proc/no/objects"];
         let refused = output(&mut worker(&[&app[..], &["--attach", name]].concat()));
@@ -142,7 +142,7 @@ fn a_missing_agent_is_told_before_the_app_starts() {
 }
 
 #[test]
-fn workers_answer_until_they_are_told_to_stop() {
+fn workers_answer_until_stopped() {
     for (app, workload, operations) in
         [("echo", Workload::Echo, 1), ("spin", Workload::Spin, 3), ("tpcc", Workload::Tpcc, 5)]
     {
@@ -159,7 +159,7 @@ fn workers_answer_until_they_are_told_to_stop() {
         let mut ids = [0, 1].map(|at| account["workers"][at]["worker"].as_u64().unwrap());
         ids.sort_unstable();
         assert_eq!(ids, [7, 8]);
-        assert_eq!(account["workers"][0]["ended"], "told to stop");
+        assert_eq!(account["workers"][0]["ended"], "stopped");
         assert!(!agent.region.has_worker(0) && !agent.region.has_worker(1), "they are gone");
     }
 }
@@ -185,7 +185,7 @@ fn a_database_is_filled_read_and_kept() {
 }
 
 #[test]
-fn an_agent_that_ends_in_order_ends_its_workers_so_and_one_that_dies_does_not() {
+fn only_an_orderly_agent_ends_workers_cleanly() {
     for in_order in [true, false] {
         let mut agent = Agent::new(1);
         let process = Process::start(&["--app", "echo", "--attach", agent.name()]);
@@ -193,7 +193,7 @@ fn an_agent_that_ends_in_order_ends_its_workers_so_and_one_that_dies_does_not() 
         agent.work(2, Workload::Echo, 1);
         match in_order {
             true => agent.channels[0].stop(),
-            // Its lock goes with the region, as with a process that is killed.
+            // The lock goes with the region, like that of a killed process.
             false => drop(agent),
         }
         let output = process.end();
@@ -220,7 +220,7 @@ fn mistakes_name_input_reason_and_fix() {
     ];
     let database = ["--app", "rocksdb", "--attach", agent.name(), "--db", "/proc/no/objects"];
     match cfg!(feature = "rocksdb") {
-        true => mistakes.push((&database, "/proc/no/objects", "give a folder")),
+        true => mistakes.push((&database, "/proc/no/objects", "give a writable folder")),
         false => mistakes.push((&database, "built without RocksDB", "--features rocksdb")),
     }
     for (arguments, found, fix) in mistakes {
@@ -232,7 +232,7 @@ fn mistakes_name_input_reason_and_fix() {
 }
 
 #[test]
-fn a_second_worker_in_a_taken_place_is_refused() {
+fn second_worker_in_a_place_is_refused() {
     let mut agent = Agent::new(1);
     let first = Process::start(&["--app", "echo", "--attach", agent.name()]);
     agent.welcome();

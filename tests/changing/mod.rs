@@ -1,4 +1,5 @@
-//! A control that tests drive, and what its node's state is to show: at each epoch that epoch's membership, and never a mixture.
+//! A control driven by tests, with checks of its node's state file: at each epoch the file shows that epoch's
+//! membership, never a mixture.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeMap;
@@ -13,25 +14,25 @@ use wedjat::control::{Change, Control, Cores, LEAVING_NS, Membership};
 use wedjat::state::Table;
 use wedjat::state::table::Snapshot;
 
-/// Pools by id: their policies, and workers with their servers, by index.
-type Named = BTreeMap<u16, (String, BTreeMap<u16, (u16, IpAddr)>)>;
+/// Policy and workers of each pool, by id. Each worker stands at its index, with its server.
+type NamedPools = BTreeMap<u16, (String, BTreeMap<u16, (u16, IpAddr)>)>;
 
 /// A control, and the state file of its node.
-pub struct Changing<C> {
+pub struct ChangeRig<C> {
     /// The control.
     pub control: Control<C>,
     table: Arc<Table>,
     path: PathBuf,
     _folder: TempDir,
-    /// What each epoch's state is to show.
-    expected: BTreeMap<u64, Named>,
+    /// Expected state, by epoch.
+    expected: BTreeMap<u64, NamedPools>,
     seen: Vec<Snapshot>,
-    /// Where workers were at the last look, by id: index of the pool, and theirs.
+    /// Index of each worker's pool, and of the worker in it, at the last check, by worker id.
     indices: BTreeMap<u16, (usize, usize)>,
 }
 
-impl<C: Cores> Changing<C> {
-    /// Of a node whose state is the file at `path`, which lies in `folder`.
+impl<C: Cores> ChangeRig<C> {
+    /// Creates a rig for a node whose state file is `path` in `folder`.
     pub fn new(control: Control<C>, table: Arc<Table>, path: PathBuf, folder: TempDir) -> Self {
         let (expected, seen, indices) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         let mut changing = Self { control, table, path, _folder: folder, expected, seen, indices };
@@ -39,13 +40,13 @@ impl<C: Cores> Changing<C> {
         changing
     }
 
-    /// The membership is now what its epoch is to show.
+    /// Records the current membership as the expected state of its epoch.
     pub fn expect(&mut self) {
         let membership = self.control.membership();
         self.expected.insert(membership.epoch, named(membership));
     }
 
-    /// Makes a change, which must be one; returns its epoch.
+    /// Makes a valid change and returns its epoch.
     pub fn change(&mut self, text: &str) -> u64 {
         let change: Change = text.parse().unwrap();
         let epoch = self.control.apply(&change).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -53,7 +54,7 @@ impl<C: Cores> Changing<C> {
         epoch
     }
 
-    /// Why a change can't be made; nothing has changed.
+    /// Returns the error of an invalid change. Checks that the membership stays unchanged.
     pub fn refused(&mut self, text: &str) -> String {
         let before = named(self.control.membership());
         let error = text.parse().and_then(|change: Change| self.control.apply(&change));
@@ -61,14 +62,14 @@ impl<C: Cores> Changing<C> {
         error.unwrap_err().to_string()
     }
 
-    /// What the state's readers see now.
+    /// Publishes the state and returns the snapshot that readers see.
     pub fn look(&mut self) -> &Snapshot {
         self.table.publish();
         self.seen.push(Snapshot::open(&self.path).unwrap());
         self.seen.last().unwrap()
     }
 
-    /// Who has stayed since the last look has kept its index.
+    /// Checks that each worker present at the last check kept its index.
     pub fn assert_in_place(&mut self) {
         let membership = self.control.membership();
         let ids = membership.workers().map(|(_, worker)| worker.id);
@@ -78,7 +79,7 @@ impl<C: Cores> Changing<C> {
         self.indices = now;
     }
 
-    /// No task is at a worker, and all that was seen is what was to be shown.
+    /// Checks that no task is at a worker, and that all snapshots show the expected state.
     pub fn assert_shown(&mut self) {
         for one in self.look().pools.iter().flat_map(|pool| &pool.members) {
             assert_eq!(one.outstanding, 0, "{one:?}");
@@ -90,34 +91,35 @@ impl<C: Cores> Changing<C> {
     }
 }
 
-/// A node under traffic, whose control a test drives.
-pub trait Driven {
-    /// What its control drives.
+/// A node under traffic, with a control driven by a test.
+pub trait TrafficRig {
+    /// Cores behind the control.
     type Cores: Cores;
 
-    /// After so many rounds of settling, seconds pass between them: what is lost is let go of after seconds.
+    /// Rounds of settling after which each further round advances the time, because lost tasks are written
+    /// off only after seconds.
     const SOON: usize;
 
-    /// Its control.
-    fn changing(&mut self) -> &mut Changing<Self::Cores>;
+    /// Returns the rig of its control.
+    fn changing(&mut self) -> &mut ChangeRig<Self::Cores>;
 
-    /// The time of its next poll, in ns.
+    /// Returns the time of its next poll, in ns.
     fn now(&mut self) -> &mut u64;
 
-    /// So many polls, between which tasks are done.
+    /// Polls `count` times. Workers serve tasks in between.
     fn polls(&mut self, count: usize);
 
-    /// Makes a change, which must be one; returns its epoch.
+    /// Makes a valid change and returns its epoch.
     fn change(&mut self, text: &str) -> u64 {
         self.changing().change(text)
     }
 
-    /// Why a change can't be made; nothing has changed.
+    /// Returns the error of an invalid change. Checks that the membership stays unchanged.
     fn refused(&mut self, text: &str) -> String {
         self.changing().refused(text)
     }
 
-    /// What becomes of a change that may be none; true when it was one.
+    /// Tries a change that may be invalid. Returns true if it was made.
     fn try_change(&mut self, text: &str) -> bool {
         let change: Change = text.parse().unwrap();
         let is_made = self.changing().control.apply(&change).is_ok();
@@ -125,29 +127,29 @@ pub trait Driven {
         is_made
     }
 
-    /// What its watching thread does now and then.
-    fn tend(&mut self) {
+    /// Runs the periodic work of the node's watching thread.
+    fn poll_control(&mut self) {
         let now = *self.now();
         self.changing().control.tend(now);
         self.changing().expect();
     }
 
-    /// Until the cores have taken every change and nothing is leaving.
+    /// Runs until the cores have applied every change and no member is leaving.
     fn settle(&mut self) {
         for round in 0..1000 {
             *self.now() += if round > Self::SOON { LEAVING_NS / 100 } else { 0 };
             self.polls(20);
-            self.tend();
+            self.poll_control();
             if self.changing().control.is_settled() {
                 self.polls(20);
-                return self.tend();
+                return self.poll_control();
             }
         }
         panic!("not settled: {:?}", self.changing().control.membership());
     }
 
-    /// So many rounds of load, between which changes that `random` makes are tried, in one of so many of them; what the load
-    /// takes is drawn from the seed, too. More than `least` changes must have been made.
+    /// Runs `rounds` rounds of load. Each round tries a change of `random` with probability 1 / `one_in`. The
+    /// load draws from the same seed. Checks that more than `least` changes were made.
     fn change_at_random(
         &mut self,
         seed: u64,
@@ -163,7 +165,7 @@ pub trait Driven {
             }
             load(self, &mut rng);
             if round % 4 == 0 {
-                self.tend();
+                self.poll_control();
             }
             if round % 16 == 0 {
                 self.changing().look();
@@ -173,14 +175,14 @@ pub trait Driven {
         assert!(made > least, "seed {seed}: {made} changes");
     }
 
-    /// A worker's index in its pool.
+    /// Returns a worker's index in its pool.
     fn index_of(&mut self, worker: u16) -> usize {
         self.changing().control.membership().worker(worker).unwrap().1
     }
 }
 
-/// Some change that may or may not be one, of pools 7 to 9 and of workers that an agent has, whose ids are `first` and the next
-/// 17. What is said of pools begins with one of `whose`.
+/// Returns a random change, valid or invalid, of pools 7 to 9 and of an agent's workers. Their ids are
+/// `first` and the next 17. A change of a pool begins with one of `whose`.
 pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -> String {
     let mut pick = |most: u16| rng.random_range(0..most);
     let (pool, first) = (7 + pick(3), first + 2 * pick(8));
@@ -201,21 +203,21 @@ pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -
     }
 }
 
-fn named(membership: &Membership) -> Named {
+fn named(membership: &Membership) -> NamedPools {
     let pools = membership.pools.iter().flatten().map(|pool| {
         let workers = pool.members.iter().enumerate().filter_map(|(at, worker)| {
             let worker = (*worker)?;
             let server = membership.servers[usize::from(worker.server)].unwrap();
             Some((at as u16, (worker.id, server.ip)))
         });
-        // A state keeps 32 bytes of a policy's name.
+        // The state file keeps 32 bytes of a policy's name.
         let policy = pool.policy.to_string().chars().take(32).collect();
         (pool.id, (policy, workers.collect()))
     });
     pools.collect()
 }
 
-fn shown(snapshot: &Snapshot) -> Named {
+fn shown(snapshot: &Snapshot) -> NamedPools {
     let pools = snapshot.pools.iter().map(|pool| {
         let workers = pool.members.iter().map(|one| (one.member, (one.worker, one.server)));
         (pool.id, (pool.policy.clone(), workers.collect()))

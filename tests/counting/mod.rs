@@ -1,25 +1,25 @@
-//! The system's allocator, counting its calls by thread: for tests that forbid them.
+//! The system's allocator with a call counter per thread, for tests that forbid allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Calls of the allocator by this thread: what the others do is none of the leaf's business.
+    /// Allocator calls of this thread. Other threads of a test may allocate.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting.
-struct Counting;
+/// The system's allocator with a call counter.
+struct CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn count() {
     let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
 }
 
-// SAFETY: all calls go to `System` as they came; counting neither allocates nor panics.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: all calls go to `System` unchanged; counting neither allocates nor panics.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: the caller keeps `GlobalAlloc`'s contract.
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Calls of the allocator by this thread so far.
+/// Returns the number of allocator calls of this thread so far.
 pub fn calls() -> u64 {
     CALLS.get()
 }

@@ -1,11 +1,11 @@
-//! A worker that gives each task back as it came.
+//! Worker that returns each task unchanged.
 
-use wedjat::worker::{Gone, Worker};
+use wedjat::worker::{Detached, Worker};
 
 use super::patience::PATIENCE;
 
-/// Answers tasks until the agent is gone; none when no task came for [`PATIENCE`].
-pub fn echo(worker: &mut Worker) -> Option<Gone> {
+/// Answers tasks until the agent is gone. Returns `None` if no task came for [`PATIENCE`].
+pub fn echo(worker: &mut Worker) -> Option<Detached> {
     loop {
         match worker.recv(PATIENCE) {
             Ok(Some(task)) => task.reply_with(|request, reply| {

@@ -1,4 +1,4 @@
-//! The scheduler in another program, over IPv6: what [`super`] holds of IPv4.
+//! The scheduler as a library over IPv6: the cases of [`super`], which uses IPv4.
 
 use super::*;
 use std::net::Ipv6Addr;
@@ -11,12 +11,12 @@ const V6_SERVERS: [u128; 2] = [address(2, 0xB), address(2, 0xC)];
 const SECOND_MAC: Mac = Mac([2, 0, 0, 0, 2, 12]);
 const IP: usize = ether::LEN;
 
-/// fd00:NETWORK::HOST.
+/// Returns the address fd00:NETWORK::HOST.
 const fn address(network: u128, host: u128) -> u128 {
     0xFD00 << 112 | network << 96 | host
 }
 
-/// As [`text()`].
+/// Like [`text()`].
 fn text_v6(policy: &str) -> String {
     let name = Ipv6Addr::from_bits;
     format!(
@@ -64,7 +64,7 @@ fn reply_v6(worker: u16, qlen: u16) -> Vec<u8> {
     reply_of(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })
 }
 
-/// A reply of the server of the worker that it names.
+/// A reply from the server of the worker in the header.
 fn reply_of(header: Header) -> Vec<u8> {
     let flow = udp::Flow {
         src_mac: SERVER_MAC,
@@ -84,7 +84,7 @@ fn who_is_v6(target: u128) -> Vec<u8> {
     frame
 }
 
-fn here_is_second_server() -> Vec<u8> {
+fn second_server_answer() -> Vec<u8> {
     let (operation, target) = (ndp::Operation::Advertisement, V6_SERVERS[1]);
     let mac = Some(SECOND_MAC);
     let answer = ndp::Packet { operation, src: target, dst: LEAF[1], target, mac };
@@ -93,7 +93,7 @@ fn here_is_second_server() -> Vec<u8> {
     frame
 }
 
-/// As [`any_packet`].
+/// Like [`any_packet`].
 fn any_packet_v6(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     let header = Header {
         extended: dice.below(3) == 0,
@@ -110,7 +110,7 @@ fn any_packet_v6(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
 }
 
 fn bursts_v6(seed: u64, count: usize) -> Vec<(usize, Vec<Vec<u8>>)> {
-    let first = vec![(0, vec![who_is_v6(LEAF[0])]), (1, vec![here_is_second_server()])];
+    let first = vec![(0, vec![who_is_v6(LEAF[0])]), (1, vec![second_server_answer()])];
     bursts_of(first, seed, count, any_packet_v6)
 }
 
@@ -121,7 +121,7 @@ fn it_sends_the_bytes_that_the_leaf_sends() {
     }
 }
 
-/// As [`apply`], over IPv6.
+/// Like [`apply`], over IPv6.
 fn apply_v6(rewrite: &Rewrite, &RewriteV6 { src, dst }: &RewriteV6, frame: &mut [u8]) {
     assert_eq!((rewrite.src, rewrite.dst), (0, 0));
     ether::emit_addresses(frame, rewrite.dst_mac, rewrite.src_mac);
@@ -148,7 +148,7 @@ fn deciding_and_rewriting_agree() {
 }
 
 #[test]
-fn a_packet_is_held_until_its_next_hop_answers() {
+fn packet_is_held_until_its_next_hop_answers() {
     let mut application = Application::new(context_v6("round-robin"));
     let mut burst: Vec<_> = (0..8).map(|seq| task_v6(Header::new_task(POOL, seq))).collect();
     let verdicts = application.process(0, 1, &mut burst);
@@ -165,7 +165,7 @@ fn a_packet_is_held_until_its_next_hop_answers() {
     assert_eq!((asked.src, asked.mac), (LEAF[1], Some(LEAF_MACS[1])));
     assert_eq!(application.context.question(2, &mut frame), None, "asked once");
 
-    assert_eq!(application.process(1, 3, &mut [here_is_second_server()]), [Verdict::Consumed]);
+    assert_eq!(application.process(1, 3, &mut [second_server_answer()]), [Verdict::Consumed]);
     for verdict in verdicts.iter().filter(held) {
         let released = application.release(3).unwrap();
         let Verdict::Hold { place, worker } = *verdict else { unreachable!() };
@@ -186,9 +186,10 @@ fn questions_are_asked_in_buffers_of_a_pool() {
     assert_eq!((port, question.bytes().len()), (1, ndp::FRAME_LEN));
 }
 
-/// A host that looks whether its address is free asks without an option: the answer is longer than the question.
+/// Duplicate address detection sends its solicitation without an option. The answer is longer than the
+/// solicitation.
 #[test]
-fn an_answer_that_the_callers_buffer_has_no_room_for_is_not_made() {
+fn answer_beyond_the_callers_buffer_is_not_made() {
     let mut context = context_v6("horus");
     let mut frame = who_is_v6(LEAF[0]);
     frame.truncate(frame.len() - 8);
@@ -200,7 +201,7 @@ fn an_answer_that_the_callers_buffer_has_no_room_for_is_not_made() {
     packet[ipv6::LEN + 2..ipv6::LEN + 4].copy_from_slice(&sum.to_be_bytes());
     let dropped = Verdict::Drop(DropReason::NdMalformed);
     assert_eq!(process(&mut context, 0, 1, &mut [frame.clone()]), [dropped]);
-    // In a buffer that may grow it is.
+    // A growing buffer has room for the answer.
     let pool = FramePool::new(1, 96);
     let mut verdicts = [Verdict::Consumed];
     let mut burst = [pool.frame(&frame).unwrap()];
@@ -240,7 +241,7 @@ fn without_ports_an_ipv6_address_names_a_host() {
 }
 
 #[test]
-fn replies_over_ipv6_of_a_pool_with_a_key_are_proved() {
+fn ipv6_replies_of_a_keyed_pool_are_proved() {
     use wedjat::wire::auth::{Key, addresses_v6};
     let bare = reply_v6(10, 2);
     let signed = |sequence| {
@@ -255,7 +256,7 @@ fn replies_over_ipv6_of_a_pool_with_a_key_are_proved() {
 }
 
 #[test]
-fn what_does_not_go_with_ipv6_is_refused() {
+fn unsupported_ipv6_use_is_refused() {
     let refused = |old: &str, new: &str| {
         let text = text_v6("horus");
         assert!(text.contains(old), "{old}");

@@ -1,4 +1,4 @@
-//! etcd for tests, and a proxy that delays what a controller sends to it.
+//! etcd for tests, and a proxy that delays a controller's requests.
 #![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,7 +19,7 @@ impl Process {
         assert!(status.success());
     }
 
-    /// Reports whether all threads are stopped by a signal.
+    /// Returns true if a signal has stopped all threads.
     pub fn is_stopped(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
         threads.flatten().all(|thread| {
@@ -36,7 +36,7 @@ impl Drop for Process {
     }
 }
 
-/// etcd, of some members.
+/// etcd with some members.
 pub struct Etcd {
     pub folder: tempfile::TempDir,
     pub members: Vec<Option<Process>>,
@@ -49,7 +49,7 @@ fn free_port() -> u16 {
 }
 
 impl Etcd {
-    /// None, and a sentence, where there is no etcd.
+    /// Starts etcd. Prints a note and returns `None` if it is not installed.
     pub fn start(members: usize, more: &[&'static str]) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             eprintln!(
@@ -96,7 +96,7 @@ impl Etcd {
         self.ports.iter().map(|(client, _)| format!("http://127.0.0.1:{client}")).collect()
     }
 
-    /// Somebody can lead with it.
+    /// Returns true if etcd has a leader and accepts writes.
     pub fn is_healthy(&self) -> bool {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let url = format!("{}/health", self.urls()[0]);

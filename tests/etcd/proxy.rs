@@ -1,5 +1,5 @@
-//! TCP proxy in front of a member of etcd. It can hold a request back until long after its sender gave it up, as a kernel does that sends
-//! it again and again; it can lose the answer of one; and it can forward nothing at all.
+//! TCP proxy in front of a member of etcd. It can hold a request until long after its sender has given up,
+//! like a kernel that retransmits it. It can also lose the answer of a request, or forward nothing at all.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,18 +15,18 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
 
-/// What happens to the request that a rule is for.
+/// Fate of the request that matches a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing arrives from here on, on this connection, until [`Proxy::deliver`].
+    /// Holds this and all later frames of the connection until [`Proxy::deliver`].
     Hold,
-    /// The request arrives. Its answer does not: the connection ends instead.
+    /// Delivers the request and ends the connection instead of passing the answer.
     LoseAnswer,
 }
 
-/// A request that met a rule.
-struct Caught {
-    /// Frames that were not forwarded.
+/// A request that matched a rule.
+struct InterceptedCall {
+    /// Frames not yet forwarded.
     frames: Vec<u8>,
     server: TcpStream,
     is_delivered: bool,
@@ -36,9 +36,9 @@ struct Caught {
 #[derive(Default)]
 struct State {
     is_cut: bool,
-    /// For the first request that contains these bytes.
+    /// Bytes and fate of the first request that contains them.
     rule: Option<(Vec<u8>, Action)>,
-    caught: Option<Caught>,
+    caught: Option<InterceptedCall>,
 }
 
 pub struct Proxy {
@@ -46,7 +46,7 @@ pub struct Proxy {
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
-/// One frame of HTTP/2, with its header.
+/// Splits off one frame of HTTP/2, with its header.
 fn split_frame(bytes: &mut Vec<u8>, is_first: &mut bool) -> Option<Vec<u8>> {
     if *is_first {
         let preface = (bytes.len() >= PREFACE).then(|| bytes.drain(..PREFACE).collect());
@@ -89,23 +89,23 @@ impl Proxy {
         self.state.0.lock().unwrap()
     }
 
-    /// Drops what comes from either side, or does not any more.
+    /// Blocks both directions, or unblocks them.
     pub fn cut(&self, is_cut: bool) {
         self.state().is_cut = is_cut;
         self.state.1.notify_all();
     }
 
-    /// Does this to the next request that contains `text`.
+    /// Sets the fate of the next request that contains `text`.
     pub fn catch(&self, text: &str, action: Action) {
         self.state().rule = Some((text.as_bytes().to_vec(), action));
     }
 
-    /// A request met the rule.
+    /// Returns true if a request has matched the rule.
     pub fn has_caught(&self) -> bool {
         self.state().caught.is_some()
     }
 
-    /// Delivers the request that was held, and waits until etcd has answered it.
+    /// Delivers the held request and waits until etcd has answered it.
     pub fn deliver(&self) {
         {
             let mut state = self.state();
@@ -120,16 +120,16 @@ impl Proxy {
     }
 }
 
-/// Number of the stream of a request that met a rule.
-type CaughtStream = ([u8; 4], Action);
+/// Stream number of a request that matched a rule, and its fate.
+type InterceptedStream = ([u8; 4], Action);
 
 /// One direction of one connection.
 struct Connection {
     from: TcpStream,
     to: TcpStream,
     shared: Arc<(Mutex<State>, Condvar)>,
-    /// Stream of the request that met the rule, on this connection.
-    caught: Arc<Mutex<Option<CaughtStream>>>,
+    /// Stream of this connection's request that matched the rule.
+    caught: Arc<Mutex<Option<InterceptedStream>>>,
 }
 
 impl Connection {
@@ -160,7 +160,7 @@ impl Connection {
                 }
             }
         }
-        // What is held stays with the other side's connection.
+        // The connection to etcd stays open for held frames.
         if !matches!(*self.caught.lock().unwrap(), Some((_, Action::Hold))) {
             let _ = self.to.shutdown(Shutdown::Both);
         }
@@ -172,7 +172,7 @@ impl Connection {
         drop(self.shared.1.wait_timeout_while(state, limit, |state| state.is_cut).unwrap());
     }
 
-    /// Whether a frame of the client is forwarded.
+    /// Returns true if the proxy must forward this frame of the client.
     fn takes_request(&self, frame: &[u8]) -> bool {
         let mut state = self.shared.0.lock().unwrap();
         let mut caught = self.caught.lock().unwrap();
@@ -183,12 +183,12 @@ impl Connection {
             *caught = Some((stream_of(frame), action));
             let server = self.to.try_clone().unwrap();
             let (frames, is_delivered, is_answered) = (Vec::new(), false, false);
-            state.caught = Some(Caught { frames, server, is_delivered, is_answered });
+            state.caught = Some(InterceptedCall { frames, server, is_delivered, is_answered });
         }
         if !matches!(*caught, Some((_, Action::Hold))) {
             return true;
         }
-        // The reset of the request comes after the request; etcd has begun with it by then.
+        // The reset of the request follows the request; etcd has begun to process it by then.
         let is_end = matches!(frame.get(3), Some(&(RST_STREAM | GOAWAY)));
         if let Some(held) = state.caught.as_mut().filter(|held| !is_end && !held.is_delivered) {
             held.frames.extend(frame);
@@ -196,7 +196,7 @@ impl Connection {
         false
     }
 
-    /// Whether a frame of etcd is forwarded.
+    /// Returns true if the proxy must forward this frame of etcd.
     fn takes_answer(&self, frame: &[u8]) -> bool {
         let Some((stream, action)) = *self.caught.lock().unwrap() else { return true };
         if frame[3] == HEADERS && stream_of(frame) == stream {

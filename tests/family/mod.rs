@@ -1,5 +1,5 @@
-//! IPv4 and IPv6 for tests that are of both: they speak of IPv4's addresses, and in IPv6's stead of each stands another, fd00:N::H for
-//! 10.0.N.H. What nodes are given is turned into their family, and back what they give.
+//! IPv4 and IPv6 for tests of both families. The tests use IPv4 addresses; over IPv6, fd00:N::H replaces
+//! 10.0.N.H. Frames to nodes are translated to their family, and frames from nodes back.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use wedjat::wire::ndp;
 use wedjat::wire::udp::{self, Flow};
 use wedjat::wire::{arp, ipv6};
 
-/// What hosts speak.
+/// Address family of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// IPv4.
@@ -18,16 +18,16 @@ pub enum Family {
     V6,
 }
 
-/// All that there are.
+/// All families.
 pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-/// What stands for 10.0.N.H.
+/// Returns the IPv6 address that replaces 10.0.N.H.
 pub fn v6(address: u32) -> u128 {
     let [.., network, host] = address.to_be_bytes();
     0xFD00 << 112 | u128::from(network) << 96 | u128::from(host)
 }
 
-/// What this stands for.
+/// Returns the IPv4 address that this one replaces.
 pub fn v4(address: u128) -> u32 {
     let [network, host] = [96, 0].map(|shift| (address >> shift) as u8);
     let stood_for = u32::from_be_bytes([10, 0, network, host]);
@@ -36,19 +36,19 @@ pub fn v4(address: u128) -> u32 {
 }
 
 impl Family {
-    /// That of a node with this configuration.
+    /// Returns the family of a node with this configuration.
     pub fn of(text: &str) -> Self {
         if text.contains("fd00:") { Self::V6 } else { Self::V4 }
     }
 
-    /// A text with this family's addresses.
+    /// Returns the text with addresses of this family.
     pub fn text(self, text: &str) -> String {
         if self == Self::V4 {
             return text.to_owned();
         }
         let mut text = text.replace("/24", "/32");
         for network in 0..10 {
-            // The longer first, of which others are the beginning.
+            // Longer addresses first, because shorter ones are prefixes of them.
             for host in (0..=255).rev() {
                 let stood_for = Ipv4Addr::new(10, 0, network, host);
                 let address = Ipv6Addr::from_bits(v6(stood_for.to_bits()));
@@ -58,7 +58,7 @@ impl Family {
         text
     }
 
-    /// A frame of IPv4 or ARP as this family has it.
+    /// Translates an IPv4 or ARP frame to this family.
     pub fn frame(self, frame: &[u8]) -> Vec<u8> {
         let ether_type = if frame.len() < ether::LEN { 0 } else { ether::ether_type(frame) };
         match (self, ether_type) {
@@ -69,7 +69,7 @@ impl Family {
     }
 }
 
-/// A datagram over IPv4 as one over IPv6.
+/// Translates a datagram from IPv4 to IPv6.
 fn datagram(frame: &[u8]) -> Vec<u8> {
     let datagram = udp::parse(frame, false).expect("a datagram");
     let payload = &frame[datagram.payload()..usize::from(datagram.end)];
@@ -86,7 +86,7 @@ fn datagram(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// ARP as neighbour discovery.
+/// Translates ARP to neighbour discovery.
 fn message(frame: &[u8]) -> Vec<u8> {
     let packet = arp::Packet::parse(frame).expect("a packet");
     let (mac, src, target) = (packet.sender_mac, v6(packet.sender), v6(packet.target));
@@ -102,7 +102,7 @@ fn message(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A frame of either family as one of IPv4 or ARP; what is no datagram and no neighbour discovery stays as it is.
+/// Translates a frame of either family to IPv4 or ARP. Other kinds of frames stay unchanged.
 pub fn as_v4(frame: &[u8]) -> Vec<u8> {
     if frame.len() < ether::LEN || ether::ether_type(frame) != ether::IPV6 {
         return frame.to_vec();
@@ -125,7 +125,7 @@ pub fn as_v4(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A message of neighbour discovery from one MAC address to another, as ARP.
+/// Translates a message of neighbour discovery between two MAC addresses to ARP.
 fn as_arp(message: &ndp::Packet, from: Mac, to: Mac) -> Vec<u8> {
     let (mac, target) = (message.mac.unwrap_or(from), v4(message.target));
     let question = |asker, address| arp::Packet::request(asker, address, target);
@@ -134,7 +134,7 @@ fn as_arp(message: &ndp::Packet, from: Mac, to: Mac) -> Vec<u8> {
             (question(mac, v4(message.src)), Mac::BROADCAST)
         }
         ndp::Operation::Solicitation => (question(mac, v4(message.src)), to),
-        // Told to all, it is as a question of the speaker for its own address.
+        // An advertisement to all nodes corresponds to a gratuitous ARP request.
         ndp::Operation::Advertisement if ipv6::is_multicast(message.dst) => {
             (question(mac, target), Mac::BROADCAST)
         }

@@ -1,4 +1,4 @@
-//! Frames and a network that the whole-leaf tests share: a client, two servers of four workers each, pool 7.
+//! Frames and network shared by tests of a whole leaf: a client, two servers of four workers each, pool 7.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -23,13 +23,13 @@ fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     frame
 }
 
-/// Where the worker server with an address is.
+/// Returns the MAC address of the worker server with this address.
 pub fn mac_of(ip: u32) -> Mac {
     let [_, _, net, host] = ip.to_be_bytes();
     Mac([2, 0, 0, 0, net, host])
 }
 
-/// The answer to who has an address, of a host that has.
+/// Returns the ARP reply of the host that owns the requested address.
 pub fn arp_answer(ask: &arp::Packet, mac: Mac) -> Vec<u8> {
     let answer = arp::Packet {
         operation: arp::Operation::Reply,
@@ -43,7 +43,7 @@ pub fn arp_answer(ask: &arp::Packet, mac: Mac) -> Vec<u8> {
     bytes
 }
 
-/// A client's packet of a task.
+/// Returns a client's packet of a task.
 pub fn task(header: Header) -> Vec<u8> {
     let flow = Flow {
         src_mac: CLIENT_MAC,
@@ -56,13 +56,13 @@ pub fn task(header: Header) -> Vec<u8> {
     frame(&flow, &header)
 }
 
-/// A worker's reply, sent to the leaf's MAC address `to`.
+/// Returns a worker's reply, addressed to the leaf's MAC address `to`.
 pub fn reply(worker: u16, qlen: u16, to: Mac) -> Vec<u8> {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
     reply_to(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) }, to)
 }
 
-/// The reply of this header, sent to the leaf's MAC address `to`.
+/// Returns the reply with this header, addressed to the leaf's MAC address `to`.
 pub fn reply_to(header: Header, to: Mac) -> Vec<u8> {
     let flow = Flow {
         src_mac: Mac([2, 0, 0, 0, 2, 11]),

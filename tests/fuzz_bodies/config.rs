@@ -1,11 +1,11 @@
-//! Any text as a configuration: refused with reasons that a person can use, or fit to build a network from.
+//! Arbitrary text as a configuration: rejected with reasons that help a person, or fit to build a network.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use wedjat::config::Config;
 
-/// One input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match Config::parse(Path::new("leaf.toml"), &text) {
@@ -22,7 +22,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// What the stages' tables take for granted.
+/// Checks the assumptions of the stages' tables.
 fn fits(config: &Config) {
     assert!(!config.leaf.cores.is_empty() && !config.ports.is_empty());
     let pools: BTreeSet<u16> = config.pools.iter().map(|pool| pool.id).collect();

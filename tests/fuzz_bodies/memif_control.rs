@@ -1,27 +1,30 @@
-//! Any sequence of memif control messages, as a server and as a client would hear it: what is let through is safe to map.
+//! Arbitrary sequences of memif control messages, received by a server and by a client. The regions and rings
+//! of an accepted client are safe to map.
 
 use wedjat::io::memif_control::{
-    ClientSays, Descriptor, MESSAGE_BYTES, MessageKind, REGIONS_MAX, Refusal, Rings, ServerSays,
-    Step,
+    ClientMessages, Descriptor, MESSAGE_BYTES, MessageKind, REGIONS_MAX, Refusal, Rings,
+    ServerMessages, Step,
 };
 
 const RINGS: Rings = Rings { to_server: 2, to_client: 1 };
 const ID: u32 = 1;
 
-/// What was said, read a second time and by the letter: regions' sizes, and rings as (flags, index, region, offset, log2).
+/// Second, literal parser of the messages: sizes of regions, and rings as (flags, index, region, offset,
+/// log2).
 #[derive(Default)]
-struct Said {
+struct ParsedMessage {
     regions: Vec<(u64, Descriptor)>,
     rings: Vec<(u16, u16, usize, u64, u8)>,
 }
 
-/// One input; true when a client in it was let through.
+/// Runs one input. Returns true if a client was accepted.
 ///
-/// It is a script: an octet tells what comes with the next message and how it starts, which the octets behind it change.
+/// An input is a script. For each message, one octet selects its type and what comes with it; the following
+/// octets change its bytes.
 pub fn run(input: &[u8]) -> bool {
     let mut bytes = input.iter().copied();
-    let (mut client, mut server) = (ClientSays::default(), ServerSays::new(RINGS));
-    let mut said = Said::default();
+    let (mut client, mut server) = (ClientMessages::default(), ServerMessages::new(RINGS));
+    let mut said = ParsedMessage::default();
     let (mut is_open, mut is_complete, mut greetings) = (true, false, 0);
     while let Some(how) = bytes.next() {
         let mut message = [0; MESSAGE_BYTES];
@@ -30,7 +33,7 @@ pub fn run(input: &[u8]) -> bool {
         if message[0] == 3 && how & 0x80 == 0 {
             (message[3], message[4]) = (2, ID as u8);
         }
-        // Many sizes and offsets are zero but for one octet.
+        // Many sizes and offsets have a single octet that is not zero.
         for _ in 0..changed {
             let at = usize::from(bytes.next().unwrap_or(0)) % 48;
             message[at] = bytes.next().unwrap_or(0);
@@ -63,7 +66,7 @@ pub fn run(input: &[u8]) -> bool {
                 }
             }
         }
-        // A driver hears one greeting, else it makes its regions twice.
+        // A driver must see only one greeting. After a second one it would create its regions twice.
         if let Ok(kind) = server.take(&message, descriptors.len()) {
             greetings += usize::from(kind == MessageKind::Hello);
             assert!(greetings <= 1 && kind != MessageKind::Connected, "nobody has asked yet");
@@ -75,7 +78,7 @@ pub fn run(input: &[u8]) -> bool {
     is_complete
 }
 
-impl Said {
+impl ParsedMessage {
     fn note(&mut self, message: &[u8; MESSAGE_BYTES], descriptors: &[Descriptor]) {
         let number = |at: usize, len: usize| {
             let mut wide = [0; 8];

@@ -1,5 +1,4 @@
-//! What the fuzz targets do with an input: shared by `fuzz/`, where a fuzzer invents inputs, and by the test that
-//! feeds kept ones.
+//! Bodies of the fuzz targets. `fuzz/` runs them with a fuzzer, and a regression test with stored inputs.
 
 pub mod config;
 pub mod memif_control;

@@ -1,10 +1,10 @@
-//! Any bytes as what an agent offers to a worker that connects: refused, or a region that can be.
+//! Arbitrary bytes as an agent's offer to a connecting worker: rejected, or a possible region.
 
 use wedjat::ring::Layout;
 use wedjat::ring::attach::Offer;
 use wedjat::ring::layout::CHANNELS_MAX;
 
-/// One input; whether it was accepted.
+/// Runs one input. Returns true if it was accepted.
 pub fn run(input: &[u8]) -> bool {
     let Ok(offer) = Offer::parse(input) else { return false };
     assert!(offer.shape.is_possible() && offer.shape.channels <= CHANNELS_MAX);

@@ -1,5 +1,5 @@
-//! A dispatcher and two workers at their channels while somebody writes into any word of their region: whatever they find
-//! there, both stay within it, and the dispatcher's count of tasks is right.
+//! A dispatcher and two workers at their channels, while arbitrary words of their region change. Both sides
+//! stay within the region, and the dispatcher's count of tasks stays right.
 //!
 //! An input is a script of steps.
 
@@ -11,10 +11,10 @@ use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerEnd, WorkerRegion};
 const SLOTS: usize = 4;
 const PAYLOAD: usize = 16;
 const WORKERS: usize = 2;
-/// Bytes of a step: what, where, and a value.
+/// Bytes of a step: action, position and value.
 const STEP: usize = 11;
 
-/// A channel, who is at it, and the tasks given, completed and given up.
+/// A channel, its worker, and the numbers of tasks given and ended.
 struct Ends {
     channel: Channel,
     worker: Option<WorkerEnd>,
@@ -22,7 +22,7 @@ struct Ends {
     ended: u64,
 }
 
-/// One input; tasks that were answered.
+/// Runs one input. Returns the number of answered tasks.
 pub fn run(input: &[u8]) -> u64 {
     let places = [0, 1].map(|id| Place { id, pool: 3 });
     let region = WorkerRegion::heap(&places, SLOTS, PAYLOAD).expect("a region that can be");
@@ -41,7 +41,7 @@ pub fn run(input: &[u8]) -> u64 {
         let ends = &mut all[at % WORKERS];
         match step[0] % 8 {
             0 => memory[at % memory.len()].store(value, Relaxed),
-            // Few bits: counts and lengths that could nearly be.
+            // Small values: plausible counts and lengths.
             1 => memory[at % memory.len()].store(value % 64, Relaxed),
             2 => ends.worker = region.claim(at % WORKERS).ok().flatten().or(ends.worker.take()),
             3 => ends.worker = None,
@@ -103,7 +103,7 @@ impl Ends {
         }
     }
 
-    /// How many were answered.
+    /// Returns the number of answered tasks.
     fn collect(&mut self) -> u64 {
         let Ok(done) = self.channel.collect() else {
             self.give_up();

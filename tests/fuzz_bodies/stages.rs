@@ -1,9 +1,10 @@
-//! Any bytes as packets of a leaf with a small network: parsed, classified, scheduled and rewritten.
+//! Arbitrary bytes as packets of a leaf with a small network: parsed, classified, scheduled and rewritten.
 //!
-//! An input is a script of bursts. Random bytes seldom have right checksums, so most of its packets start as a task,
-//! a reply or an ARP packet with fields of the input's choice, or as one of IPv6 or neighbour discovery, which it may then damage,
-//! and may then give right checksums again. Some are in a VLAN: the tag is taken off as a port of that VLAN does, or stays. Checksums
-//! are computed here a second time, by the book.
+//! An input is a script of bursts. Random bytes seldom have right checksums. Most packets therefore start as
+//! a task, a reply or an ARP packet with fields chosen by the input, or as one of IPv6 or neighbour
+//! discovery. The input may then damage a packet and may repair its checksums. Some packets carry a VLAN tag.
+//! It is removed as by a port of that VLAN, or stays. A second implementation, written after the standard,
+//! computes the checksums here.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -33,12 +34,12 @@ const POLICIES: [&str; 9] = [
     "jiq",
     "lsq-update",
 ];
-/// Tasks that may wait for each pool.
+/// Maximum number of queued tasks per pool.
 const QUEUE: usize = 4;
-/// Registered workers are silent after so long.
+/// Time after which a registered worker counts as silent.
 const TIMEOUT_MS: u16 = 1;
 const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
-/// Clients and workers of IPv4, then of IPv6.
+/// Number of ports: clients and workers of IPv4, then of IPv6.
 const PORTS: usize = 4;
 const LEAF_MACS: [Mac; PORTS] = [
     Mac([2, 0, 0, 0, 0, 1]),
@@ -53,7 +54,7 @@ const LEAF_V6: [u128; 2] = [v6(1, 1), v6(2, 1)];
 const CLIENT_V6: u128 = v6(1, 2);
 const ELSEWHERE_V6: u128 = v6(3, 1);
 const SERVERS_V6: [u128; 2] = [v6(2, 0xB), v6(2, 0xC)];
-/// Each worker's id, server (those of IPv6 last) and pool (by index).
+/// Id, server (IPv6 ones last) and pool (by index) of each worker.
 const WORKERS: [(u16, usize, usize); 9] = [
     (10, 0, 0),
     (11, 0, 0),
@@ -66,16 +67,16 @@ const WORKERS: [(u16, usize, usize); 9] = [
     (32, 4, 2),
 ];
 const POOLS: [u16; 3] = [7, 9, 11];
-/// The VLAN of a port that is in one.
+/// VLAN of a port in a VLAN.
 const VLAN: u16 = 5;
 
-/// fd00:NETWORK::HOST.
+/// Returns the address fd00:NETWORK::HOST.
 const fn v6(network: u128, host: u128) -> u128 {
     0xFD00 << 112 | network << 96 | host
 }
 const UDP_PORT: u16 = 1234;
 
-/// A packet in memory of its own.
+/// A packet in its own memory.
 struct Frame(Vec<u8>);
 
 impl Buf for Frame {
@@ -93,7 +94,7 @@ impl Buf for Frame {
     }
 }
 
-/// The input, read from the front; zeros when it is used up.
+/// Unread rest of the input. Yields zeros at its end.
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -117,7 +118,7 @@ impl<'a> Script<'a> {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// The next packet and the port it comes to.
+    /// Returns the next packet and its port.
     fn packet(&mut self) -> (usize, Frame) {
         let what = self.byte();
         let is_v6 = what & 128 != 0;
@@ -148,7 +149,7 @@ impl<'a> Script<'a> {
         (if is_v6 { 2 + side } else { side }, Frame(frame))
     }
 
-    /// A frame with a tag, as a port that is in a VLAN, or one that is in none, gets it.
+    /// Returns a tagged frame as received by a port in a VLAN, or by one without.
     fn tagged(&mut self) -> Vec<u8> {
         let inner = match self.byte() % 4 {
             0 => self.raw(),
@@ -180,7 +181,7 @@ impl<'a> Script<'a> {
         }
         let mut frame = vec![0; ndp::FRAME_LEN];
         message.emit(&mut frame, to, false);
-        // Without its option, or with others before it.
+        // Without its option, or with other options before it.
         match self.byte() % 4 {
             0 => frame.truncate(78),
             1 => {
@@ -212,8 +213,8 @@ impl<'a> Script<'a> {
         flow.emit_v6(&mut frame, payload.len());
         match self.byte() {
             0..16 => frame[PAYLOAD_V6 - 2..PAYLOAD_V6].fill(0), // no UDP checksum
-            16..32 => frame[20] = self.byte(), // an extension header, or none that there is
-            32..40 => frame[21] = self.byte() % 4, // hops that are left
+            16..32 => frame[20] = self.byte(), // next header: an extension, known or unknown
+            32..40 => frame[21] = self.byte() % 4, // remaining hops
             _ => {}
         }
         frame
@@ -239,7 +240,7 @@ impl<'a> Script<'a> {
         self.frame_v6(&flow, &payload)
     }
 
-    /// What the server of this index sends.
+    /// Returns the flow of a packet from one of the servers.
     fn of_server_v6(&mut self, dst: u128, ports: (u16, u16)) -> Flow<u128> {
         Flow {
             src_mac: Mac([2, 0, 0, 0, 3, 11]),
@@ -283,7 +284,7 @@ impl<'a> Script<'a> {
         frame
     }
 
-    /// A header of 11 bytes, an extension's 16 or not, and some more.
+    /// Builds a payload with room for a header of 11 bytes, often for an extension of 16, and more.
     fn payload(&mut self, codes: &[u8]) -> Vec<u8> {
         let mut payload = vec![self.one_of(codes) | (self.byte() & 0xA0)];
         payload.extend(self.one_of(&[POOLS[0], POOLS[0], POOLS[1], 8]).to_be_bytes());
@@ -317,7 +318,7 @@ impl<'a> Script<'a> {
         self.frame(&flow, &payload)
     }
 
-    /// A server's word on a worker.
+    /// Returns a server's message about a worker.
     fn presence(&mut self) -> Vec<u8> {
         let payload = self.payload(&[12, 11, 13, 18]);
         let flow = Flow {
@@ -345,7 +346,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// What a port that is in a VLAN makes of a frame that has a tag: without it if the VLAN is its own.
+/// Returns a tagged frame as a port in a VLAN passes it on: without the tag if the VLAN is its own.
 fn untag(mut frame: Vec<u8>) -> Vec<u8> {
     let expected = [&frame[..12], &frame[16..]].concat();
     if vlan::id(&frame) != Some(VLAN) {
@@ -357,7 +358,7 @@ fn untag(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// RFC 1071, word by word.
+/// Sum of RFC 1071, word by word.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     bytes.chunks(2).map(word).sum()
@@ -374,12 +375,12 @@ fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// It has the EtherType of IPv6.
+/// Returns true if the EtherType is IPv6.
 fn is_v6(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[0x86, 0xDD])
 }
 
-/// It is one of neighbour discovery's, or at least of ICMPv6.
+/// Returns true for neighbour discovery and any other ICMPv6.
 fn is_icmp(frame: &[u8]) -> bool {
     is_v6(frame) && frame.get(20) == Some(&58)
 }
@@ -388,7 +389,7 @@ fn bits(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0, |bits, &byte| bits << 8 | u128::from(byte))
 }
 
-/// Source and destination of a whole frame; an IPv4 address as its number.
+/// Returns source and destination of a whole frame. An IPv4 address is returned as its number.
 fn addresses(frame: &[u8]) -> (u128, u128) {
     match is_v6(frame) {
         true => (bits(&frame[22..38]), bits(&frame[38..54])),
@@ -396,7 +397,7 @@ fn addresses(frame: &[u8]) -> (u128, u128) {
     }
 }
 
-/// The address of a server by its index, as [`addresses`] has it.
+/// Returns the address of the server with this index, in the form of [`addresses`].
 fn server(index: usize) -> u128 {
     match SERVERS.get(index) {
         Some(&address) => address.into(),
@@ -404,17 +405,17 @@ fn server(index: usize) -> u128 {
     }
 }
 
-/// The leaf's address on a port, as [`addresses`] has it.
+/// Returns the leaf's address on a port, in the form of [`addresses`].
 fn leaf(port: usize) -> u128 {
     if port < 2 { LEAF[port].into() } else { LEAF_V6[port - 2] }
 }
 
-/// Where the time to live, or the hop limit, is.
+/// Returns the offset of the time to live or hop limit.
 fn hops_at(frame: &[u8]) -> usize {
     if is_v6(frame) { 21 } else { 22 }
 }
 
-/// Where UDP's header and end are in a frame, if they are within it.
+/// Returns the offsets of the UDP header and of the datagram's end, if both lie within the frame.
 fn udp_of(frame: &[u8]) -> Option<(usize, usize)> {
     if is_v6(frame) {
         let end = 54 + usize::from(word(frame.get(54..62)?, 4));
@@ -426,18 +427,18 @@ fn udp_of(frame: &[u8]) -> Option<(usize, usize)> {
     (at >= 34 && end >= at + 8 && end <= frame.len()).then_some((at, end))
 }
 
-/// The sum over pseudo header and datagram.
+/// Returns the sum over pseudo header and datagram.
 fn udp_sum(frame: &[u8], at: usize, end: usize) -> u32 {
     let addresses = if is_v6(frame) { &frame[22..54] } else { &frame[26..34] };
     sum(addresses) + 17 + (end - at) as u32 + sum(&frame[at..end])
 }
 
-/// What the header's own checksum is over is right; IPv6 has none.
+/// Checks the header checksum of IPv4. IPv6 has none.
 fn has_right_header(frame: &[u8], at: usize) {
     assert!(is_v6(frame) || folded(sum(&frame[14..at])) == 0xFFFF, "IPv4 checksum");
 }
 
-/// Gives the frame right checksums, wherever its fields say they are.
+/// Repairs the checksums at the positions given by the frame's own fields.
 fn repair(frame: &mut [u8]) {
     if is_icmp(frame) && frame.len() >= 58 {
         frame[56..58].fill(0);
@@ -459,14 +460,14 @@ fn repair(frame: &mut [u8]) {
 
 struct Rig {
     stages: Stages,
-    /// Tasks that wait, with the ports they came to.
+    /// Queued tasks, with their ports.
     queues: [VecDeque<(usize, Frame)>; POOLS.len()],
     now: u64,
-    /// Packets to workers, and to clients.
+    /// Numbers of packets to workers and to clients, by family.
     forwarded: [(u64, u64); 2],
 }
 
-/// A clock of microseconds.
+/// Ticks per second: one tick is a microsecond.
 const TICKS_HZ: u64 = 1_000_000;
 
 fn text(policy: &str) -> String {
@@ -487,10 +488,10 @@ fn text(policy: &str) -> String {
     let [first, second, third] = POOLS;
     let servers = [
         (0, first, "10-11", "registers = true\nmac = '02:00:00:00:02:0b'"),
-        (1, first, "12-13", ""), // it is left to ARP
+        (1, first, "12-13", ""), // resolved by ARP
         (2, second, "20-21", "mac = '02:00:00:00:02:0d'"),
         (3, third, "30-31", "registers = true\nmac = '02:00:00:00:03:0b'"),
-        (4, third, "32", ""), // it is left to neighbour discovery
+        (4, third, "32", ""), // resolved by neighbour discovery
     ];
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 8\nconnection_timeout_ms = 1\n\
@@ -504,7 +505,7 @@ fn text(policy: &str) -> String {
     )
 }
 
-/// The network's tables are large, and every run's are equal: they are built once. The neighbours are each run's own,
+/// The network's tables are large and equal in all runs, so they are built once. Neighbours belong to a run
 /// and get their places in the same order.
 static NETWORK: OnceLock<Arc<Network>> = OnceLock::new();
 static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
@@ -535,7 +536,7 @@ fn rig(policy: usize) -> Rig {
     Rig { stages, queues: Default::default(), now: 1, forwarded: Default::default() }
 }
 
-/// All that is believed of a member.
+/// Estimated load, outstanding tasks, number of reports and idle flag of a member.
 type Belief = (u64, u32, u32, bool);
 
 impl Rig {
@@ -546,7 +547,7 @@ impl Rig {
             for member in (0..view.members() as u16).map(Member) {
                 let idle = view.idle().contains(member);
                 beliefs.push((
-                    view.estimate(member),
+                    view.estimated_load(member),
                     view.outstanding(member),
                     view.reports(member),
                     idle,
@@ -564,7 +565,7 @@ impl Rig {
         self.stages.counters().read(counter)
     }
 
-    /// What servers have said of their workers without a reply, and was taken.
+    /// Returns the number of accepted server messages about workers, without replies.
     fn words(&self) -> u64 {
         let words = [
             Counter::Registrations,
@@ -597,7 +598,7 @@ impl Rig {
                 }
                 Verdict::Drop(reason) => {
                     drops[reason as usize] += 1;
-                    // The worker has answered, whether or not the client can be reached.
+                    // The worker has answered, even if the client is unreachable.
                     let unreachable = [DropReason::NoRoute, DropReason::NeighbourUnresolved];
                     lost_replies += u64::from(unreachable.contains(&reason));
                 }
@@ -608,11 +609,11 @@ impl Rig {
                     assert!(queue.len() <= QUEUE, "no more wait than may");
                 }
                 Verdict::Answer if word(before, 12) == 0x0806 => answered(&frame.0, port),
-                Verdict::Answer if is_icmp(before) => told(before, &frame.0, port),
+                Verdict::Answer if is_icmp(before) => is_answered(before, &frame.0, port),
                 Verdict::Answer if port.is_multiple_of(2) => refused(before, &frame.0),
                 Verdict::Answer => acknowledged(before, &frame.0),
                 Verdict::Consumed if word(before, 12) == 0x0806 || is_icmp(before) => {}
-                Verdict::Consumed => known(before, &[11, 18]),
+                Verdict::Consumed => is_own_worker(before, &[11, 18]),
             }
         }
         assert_eq!(self.drops(), drops, "every drop is counted once, under its reason");
@@ -636,7 +637,7 @@ impl Rig {
 }
 
 impl Rig {
-    /// Offers what waits until it must wait on.
+    /// Offers queued tasks until one must keep waiting.
     fn release(&mut self) {
         self.stages.take_freed();
         for (pool, queue) in self.queues.iter_mut().enumerate() {
@@ -661,7 +662,7 @@ impl Rig {
     }
 }
 
-/// A task given back is what it was but for the turned addresses and the header's words on it.
+/// Checks a refused task: unchanged except for swapped addresses and the header's fields about the refusal.
 fn refused(before: &[u8], after: &[u8]) {
     let (before, after) = turned(before, after);
     assert_eq!((after[0] & 0x1F, after[0] & 0x20), (17, before[0] & 0x20));
@@ -670,9 +671,9 @@ fn refused(before: &[u8], after: &[u8]) {
     assert_eq!(after[9..], before[9..]);
 }
 
-/// A registration comes back with the worker's id as that of whom it is for.
+/// Checks an acknowledgement: the registration comes back, with the worker's id as destination.
 fn acknowledged(before: &[u8], after: &[u8]) {
-    known(before, &[12]);
+    is_own_worker(before, &[12]);
     let (before, after) = turned(before, after);
     assert_eq!((after[0] & 0x1F, after[0] & 0x20), (13, before[0] & 0x20));
     assert_eq!((&after[1..3], &after[5..7]), (&before[1..3], &before[3..5]));
@@ -680,8 +681,8 @@ fn acknowledged(before: &[u8], after: &[u8]) {
     assert_eq!(after[9..], before[9..]);
 }
 
-/// A server's word on a worker is taken when the worker is one of its own.
-fn known(frame: &[u8], codes: &[u8]) {
+/// Checks an accepted message about a worker: the worker belongs to the server that sent it.
+fn is_own_worker(frame: &[u8], codes: &[u8]) {
     let (at, _) = udp_of(frame).expect("whole");
     let payload = &frame[at + 8..];
     let worker =
@@ -691,7 +692,7 @@ fn known(frame: &[u8], codes: &[u8]) {
     assert_eq!(word(payload, 1), POOLS[worker.2]);
 }
 
-/// A packet that was sent back to where it came from; its payload before and after.
+/// Checks a packet sent back to its source. Returns its payload before and after.
 fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (at, end) = udp_of(after).expect("whole");
     has_right_header(after, at);
@@ -708,7 +709,7 @@ fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     (&before[at + 8..], &after[at + 8..])
 }
 
-/// A packet that goes on has the right addresses and checksums, and is otherwise what it was.
+/// Checks a forwarded packet: right addresses and checksums, and no other change.
 fn forwarded(before: &[u8], after: &[u8], port: usize) {
     assert_eq!(before.len(), after.len());
     let (at, end) = udp_of(after).expect("whole");
@@ -751,8 +752,8 @@ fn answered(frame: &[u8], port: usize) {
     assert_eq!(answer.operation, arp::Operation::Reply);
 }
 
-/// A question of neighbour discovery got its answer, which goes to whoever asked.
-fn told(before: &[u8], after: &[u8], port: usize) {
+/// Checks the answer to a neighbour solicitation. It goes to the host that asked.
+fn is_answered(before: &[u8], after: &[u8], port: usize) {
     let mac = LEAF_MACS[port].0;
     assert_eq!((before[54], after[54], after.len()), (135, 136, 86));
     assert_eq!((&after[6..12], &after[62..78]), (&mac[..], &before[62..78]));
@@ -765,7 +766,7 @@ fn told(before: &[u8], after: &[u8], port: usize) {
     assert_eq!(after[21], 255, "no router has passed it on");
 }
 
-/// One input; returns how many of its packets went to a worker and how many to a client, by family.
+/// Runs one input. Returns the numbers of packets to workers and to clients, by family.
 pub fn run(input: &[u8]) -> [(u64, u64); 2] {
     let mut script = Script(input);
     let mut rig = rig(usize::from(script.byte()) % POLICIES.len());

@@ -1,8 +1,9 @@
-//! Any bytes as a state file, and a whole state file with any of its words changed: read, or refused, and never more than
-//! that.
+//! Arbitrary bytes as a state file, and a whole state file with arbitrary changed words: read or rejected,
+//! without any other effect.
 //!
-//! Random bytes have no right mark, so an input is also taken as a list of changes to a file that a node wrote, whose mark
-//! is then computed here a second time, by the book.
+//! Random bytes have no valid checksum. An input is therefore also used as a list of changes to a file
+//! written by a node. A second implementation, written after the format's description, computes its checksum
+//! here.
 
 use std::sync::OnceLock;
 
@@ -10,16 +11,17 @@ use wedjat::limits::{CORES_MAX, MEMBERS_MAX, POOLS_MAX};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Snapshot, Table};
 
-/// Bytes before the copies, and the words of the head that say how long a copy is, which is newest, and its mark.
+/// Bytes before the copies, and words of the head: length of a copy, number of the newest copy, and its
+/// checksum.
 const HEAD: usize = 4096;
 const LEN: usize = 2;
 const NUMBER: usize = 3;
 const MARK: usize = 4;
-/// Bytes of a change: the word's number, and its value.
+/// Bytes of a change: number of the word, and its value.
 const CHANGE: usize = 10;
 
-/// A file of a small node.
-fn whole() -> &'static [u8] {
+/// Returns the file of a small node.
+fn valid_file() -> &'static [u8] {
     static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
     WHOLE.get_or_init(|| {
         let name = format!("wedjat-state-file-{}", std::process::id());
@@ -50,10 +52,10 @@ fn set(bytes: &mut [u8], at: usize, value: u64) {
     bytes[8 * at..][..8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// One input; whether the changed file was read.
+/// Runs one input. Returns true if the changed file was read.
 pub fn run(input: &[u8]) -> bool {
     check(Snapshot::of(input).ok());
-    let mut file = whole().to_vec();
+    let mut file = valid_file().to_vec();
     let (len, number) = (word(&file, LEN) as usize, word(&file, NUMBER));
     let start = HEAD + (number as usize & 1) * len.next_multiple_of(HEAD);
     let copy = &mut file[start..start + len];

@@ -1,13 +1,14 @@
-//! Any bytes as a task header: accepted exactly when the wire format says so, and written back as they were.
+//! Arbitrary bytes as a task header: accepted exactly if the wire format allows them, and written back
+//! unchanged.
 
 use wedjat::reason::DropReason;
 use wedjat::wire::auth;
 use wedjat::wire::task::{EXTENSION_LEN, Extension, Header, LEN};
 
-/// The codes of the wire format, written a second time.
+/// Second copy of the wire format's codes.
 const CODES: [u8; 18] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24];
 
-/// Why these bytes are no header, by the wire format's table.
+/// Returns the reason why these bytes are not a header, by the wire format's table.
 fn fault(payload: &[u8]) -> Option<DropReason> {
     let whole = |kind: u8| {
         let extension = if kind & 0x20 != 0 { EXTENSION_LEN } else { 0 };
@@ -17,7 +18,7 @@ fn fault(payload: &[u8]) -> Option<DropReason> {
         Some(_) if !whole(0) => Some(DropReason::TaskShort),
         None => Some(DropReason::TaskShort),
         Some(kind) if !CODES.contains(&(kind & 0x1F)) => Some(DropReason::TaskCode),
-        // Tasks: 0, 16 and 23.
+        // Codes that carry a task: 0, 16 and 23.
         Some(kind) if kind & 0x4F == 0x40 || kind & 0x5F == 0x57 => {
             Some(DropReason::TaskReservedBit)
         }
@@ -26,7 +27,7 @@ fn fault(payload: &[u8]) -> Option<DropReason> {
     }
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(payload: &[u8]) {
     let header = match Header::parse(payload) {
         Ok(header) => header,

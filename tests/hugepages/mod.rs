@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Pages of 2 MiB in a hugetlbfs folder of their own. Given back when dropped.
+/// Hugepages of 2 MiB in their own hugetlbfs folder. Released when dropped.
 pub struct Hugepages {
     folder: tempfile::TempDir,
     before: u64,
@@ -19,7 +19,7 @@ fn number(path: &str) -> Option<u64> {
 }
 
 impl Hugepages {
-    /// None where the system gives none: only root may ask.
+    /// Reserves hugepages. Returns `None` if the system grants none, as for any user except root.
     pub fn reserve(count: u64) -> Option<Self> {
         let before = number(RESERVED)?;
         let wanted = before + count.saturating_sub(number(FREE)?);

@@ -1,10 +1,10 @@
-//! Workers and a client of the examples that have a header of their own.
+//! Workers and a client for the examples with a task header of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Their configuration: two workers, each with a task at most.
+/// Configuration of these examples: two workers, each with at most one task.
 pub const TEXT: &str = "[leaf]\nid = 1\ncores = [0]\nseed = 7\n[[pool]]\nid = 1\npolicy = 'jbsq(k=1)'\n\
                         [[server]]\nip = '10.0.0.2'\nworkers = '5-6'\npool = 1\n";
 const WORKERS: [u16; 2] = [5, 6];
@@ -15,7 +15,8 @@ fn packet(kind: u8, worker: u16, rest: &[u8]) -> Vec<u8> {
     [&[kind, 0, worker[0], worker[1]], rest].concat()
 }
 
-/// Has two workers do tasks that a client sends to whoever serves at this address: each is answered once, and the workers share them.
+/// Runs two workers and a client against the program at this address. Checks that each task is answered once
+/// and that both workers take part.
 pub fn tasks_are_done(serving: SocketAddr) {
     let socket = || {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -24,7 +25,8 @@ pub fn tasks_are_done(serving: SocketAddr) {
     };
     let (client, workers) = (socket(), WORKERS.map(|worker| (worker, socket())));
     let started = Instant::now();
-    // Whoever serves may not have begun yet: workers say that they are there, and a task is sent, until one is answered.
+    // The program may not have started yet. Workers therefore register and a trial task is sent until it is
+    // answered.
     let (mut sent, mut answers, mut done) = (false, BTreeSet::new(), BTreeMap::new());
     let mut bytes = [0; 64];
     while answers.len() < usize::from(TASKS) {
@@ -45,7 +47,7 @@ pub fn tasks_are_done(serving: SocketAddr) {
         }
         while let Ok((length, _)) = client.recv_from(&mut bytes) {
             assert_eq!((bytes[0], length), (b'r', 9));
-            // The one that was sent to find out whether somebody serves.
+            // Larger numbers belong to the trial task.
             if bytes[8] < TASKS {
                 assert!(answers.insert(bytes[8]), "{} is answered twice", bytes[8]);
             } else if !sent {

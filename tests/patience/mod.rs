@@ -1,10 +1,10 @@
-//! How long tests wait for what must come, whatever else the machine does. It ends only those that fail.
+//! Time limits of tests. They are long because the machine may be busy; only failing tests reach them.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// Nodes of tests that fail end by themselves after so long; all others are told to.
+/// Lifetime of a node under test. Only nodes of failing tests reach it; all others are stopped.
 pub const LIFETIME: &str = "3600s";
 
 pub fn wait_until(what: &str, mut met: impl FnMut() -> bool) {

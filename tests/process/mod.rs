@@ -1,4 +1,4 @@
-//! Processes that a test starts.
+//! Processes started by tests.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::process::{Child, ChildStdin, Command, Output};
@@ -6,14 +6,14 @@ use std::process::{Child, ChildStdin, Command, Output};
 use serde_json::Value;
 
 /// A process, killed when dropped.
-pub struct Running(Option<Child>);
+pub struct ChildProcess(Option<Child>);
 
-impl Running {
+impl ChildProcess {
     pub fn start(command: &mut Command) -> Self {
         Self(Some(command.spawn().unwrap()))
     }
 
-    /// Its standard input, which is a pipe.
+    /// Returns its standard input, which must be a pipe.
     pub fn stdin(&mut self) -> ChildStdin {
         self.0.as_mut().unwrap().stdin.take().unwrap()
     }
@@ -31,36 +31,36 @@ impl Running {
         assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     }
 
-    /// What it has said when it ends.
+    /// Waits for its end and returns its output.
     pub fn output(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// The same after this signal.
+    /// Sends this signal, then does the same.
     pub fn end(self, signal: &str) -> Output {
         self.signal(signal);
         self.output()
     }
 
-    /// Ended by itself and in order.
+    /// Waits until it ends by itself, and checks that it succeeds.
     pub fn ended(self) {
         let output = self.output();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The same after this signal.
+    /// Sends this signal, then does the same.
     pub fn ended_by(self, signal: &str) {
         self.signal(signal);
         self.ended();
     }
 
-    /// A node's account, which balances, after SIGTERM.
+    /// Stops a node with SIGTERM and returns its account after checks.
     pub fn account(self) -> Value {
         account(&self.end("-TERM"))
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
             let _ = child.kill();
@@ -69,7 +69,7 @@ impl Drop for Running {
     }
 }
 
-/// The account that a node has written at its end, which balances.
+/// Returns the account written by a node at its end. Checks that it balances.
 pub fn account(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");

@@ -1,4 +1,4 @@
-//! A leaf process that is given the same packets again and again: tasks, and one that nobody takes.
+//! A leaf process that replays the same packets endlessly: tasks, and one packet to be dropped.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::fs;
@@ -11,11 +11,12 @@ use wedjat::wire::task::Header;
 
 use crate::frames::*;
 use crate::patience::*;
-use crate::process::Running;
+use crate::process::ChildProcess;
 
 pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
-/// A folder with the capture, the configuration and the state of a leaf of pool [`POOL`] with workers 10 to 13.
+/// A folder with the capture, the configuration and the state of a leaf of pool [`POOL`] with workers 10 to
+/// 13.
 pub struct Home(tempfile::TempDir);
 
 impl Home {
@@ -24,7 +25,7 @@ impl Home {
         Self::given(&tasks.chain([vec![0xFF; 60]]).collect::<Vec<_>>())
     }
 
-    /// The same, with these packets.
+    /// Creates the folder with these packets.
     pub fn given(frames: &[Vec<u8>]) -> Self {
         let home = Self(tempfile::tempdir().unwrap());
         write_frames(&home.path("in.pcap"), frames).unwrap();
@@ -50,25 +51,26 @@ impl Home {
         self.path("state")
     }
 
-    /// `wedjat leaf` with its configuration and these arguments; it ends by itself only if its test fails.
+    /// Returns the command `wedjat leaf` with its configuration and these arguments. It ends by itself only
+    /// if its test fails.
     pub fn leaf(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(WEDJAT);
         command.args(["leaf", "--config"]).arg(self.path("leaf.toml"));
         command.args(["--duration", LIFETIME]).args(arguments).env_remove("RUST_LOG");
-        // A pipe that nobody reads would stop it.
+        // Output goes to files: a pipe without a reader would block the leaf.
         let file = |name: &str| fs::File::create(self.path(name)).unwrap();
         command.stdout(file("stdout")).stderr(file("stderr"));
         command
     }
 
-    /// What it has said on standard output and on standard error.
-    pub fn said(&self) -> [String; 2] {
+    /// Returns its standard output and its standard error.
+    pub fn output(&self) -> [String; 2] {
         ["stdout", "stderr"].map(|name| fs::read_to_string(self.path(name)).unwrap())
     }
 
-    /// Starts it and waits until it schedules.
-    pub fn start(&self, mut command: Command) -> Running {
-        let running = Running::start(&mut command);
+    /// Starts the leaf and waits until it schedules.
+    pub fn start(&self, mut command: Command) -> ChildProcess {
+        let running = ChildProcess::start(&mut command);
         let scheduled = |state: Snapshot| state.cores[0].counters["scheduled"] > 0;
         wait_until("it schedules", || Snapshot::open(&self.state()).is_ok_and(scheduled));
         running

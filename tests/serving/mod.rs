@@ -1,16 +1,17 @@
-//! What a spine and two leaves do for clients, whatever they speak.
+//! A spine and two leaves that serve clients, over either address family.
 
 use serde_json::Value;
 
 use super::family::Family;
 use super::switch::*;
 
-/// `wedjat spine` and two `wedjat leaf` below it, as processes in real time. The test is the switch between them, their clients and
-/// their workers. Nothing is asserted of time: every task is answered, and accounted for in the books of all.
+/// Runs `wedjat spine` and two `wedjat leaf` below it, as processes in real time. The test is the switch
+/// between them, their clients and their workers. Nothing is asserted about time: every task is answered and
+/// accounted for in all ledgers.
 pub fn serve_and_lose_a_leaf(family: Family) {
     let home = Home::new(family);
     for name in ["spine90.toml", "leaf1.toml"] {
-        home.said(&["check", "--config"], name);
+        home.received(&["check", "--config"], name);
     }
     let spine = home.start("spine", "spine90");
     let first = home.start("leaf", "leaf1");
@@ -29,7 +30,7 @@ pub fn serve_and_lose_a_leaf(family: Family) {
     assert_eq!((state["role"].as_str(), state["node"].as_u64()), (Some("spine"), Some(90)));
     assert_eq!(state["pools"][0]["members"].as_array().map(Vec::len), Some(2), "{state}");
 
-    // One of them dies: the other has all, once the spine has noticed.
+    // The first leaf dies. The second gets all tasks once the spine has noticed.
     drop(first.end("-KILL"));
     switch.wires.dead.push(UP[0]);
     switch.poll_until("the spine notices", || home.counter("spine90", "workers_lost") == 1);

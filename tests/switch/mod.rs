@@ -1,4 +1,5 @@
-//! Two spines and two leaves as processes over memif, and the switch between them, their clients and their workers.
+//! Two spines and two leaves as processes over memif, and the switch between them, their clients and their
+//! workers.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use wedjat::wire::udp::{self, Flow};
 use super::family::{Family, as_v4};
 use super::frames::arp_answer;
 use super::patience::*;
-use super::process::Running;
+use super::process::ChildProcess;
 use super::wires::Wires;
 
 pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
@@ -26,13 +27,13 @@ pub const SPINES: [u32; 2] = [0x0A00_0301, 0x0A00_0302];
 pub const LEAVES: [u32; 2] = [0x0A00_030B, 0x0A00_030C];
 pub const SERVERS: [u32; 2] = [0x0A00_040B, 0x0A00_040C];
 pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
-/// Towards clients, and towards leaves.
+/// MAC addresses of each spine: towards clients, and towards leaves.
 pub const SPINE_MACS: [[Mac; 2]; 2] = [
     [Mac([2, 0, 0, 0, 9, 1]), Mac([2, 0, 0, 0, 9, 2])],
     [Mac([2, 0, 0, 0, 9, 3]), Mac([2, 0, 0, 0, 9, 4])],
 ];
 pub const WINDOW: usize = 16;
-/// Places of the switch's devices.
+/// Positions of the switch's devices.
 pub const UP: [usize; 2] = [0, 1];
 pub const CLIENTS: [usize; 2] = [2, 4];
 pub const DOWN: [usize; 2] = [3, 5];
@@ -49,17 +50,17 @@ pub fn server_mac(leaf: usize) -> Mac {
 pub struct Home {
     pub folder: tempfile::TempDir,
     pub name: String,
-    /// What nodes, clients and servers speak.
+    /// Address family of nodes, clients and servers.
     pub family: Family,
 }
 
 impl Home {
-    /// Nodes whose files say what there is.
+    /// Creates nodes with their members in their files.
     pub fn new(family: Family) -> Self {
         Self::with(None, family)
     }
 
-    /// Nodes that a controller tells what there is.
+    /// Creates nodes that follow a controller.
     pub fn followed() -> Self {
         Self::with(Some("fabric"), Family::V4)
     }
@@ -91,7 +92,7 @@ impl Home {
 
     pub fn write_spine(&self, spine: usize, follows: Option<&str>) {
         let (cpu, id) = (core_affinity::get_core_ids().unwrap()[0].id, 90 + spine);
-        // A machine that stands still for some time makes no leaf silent.
+        // The timeout is long, so that a short stall of the machine makes no leaf silent.
         let mut text = format!(
             "[spine]\nid = {id}\ncores = [{cpu}]\nseed = 7\nstate = '{}'\nleaf_timeout_ms = 5000\n\
              [[port]]\ndevice = '{}'\nside = 'clients'\nip = '10.0.1.{}/24'\nmac = '{}'\n\
@@ -144,13 +145,13 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    pub fn start(&self, role: &str, name: &str) -> Running {
+    pub fn start(&self, role: &str, name: &str) -> ChildProcess {
         let mut command = Command::new(WEDJAT);
         command.arg(role).arg("--config").arg(self.path(&format!("{name}.toml")));
         command.args(["--duration", LIFETIME, "--stats", "-", "--", "--no-pci"]);
         let file = fs::File::create(self.path(&format!("{name}.log"))).unwrap();
         command.stdout(Stdio::piped()).stderr(file);
-        let mut running = Running::start(&mut command);
+        let mut running = ChildProcess::start(&mut command);
         wait_until(&format!("{name} runs"), || {
             let log = self.path(&format!("{name}.log"));
             assert!(!running.has_ended(), "{}", fs::read_to_string(log).unwrap());
@@ -159,7 +160,7 @@ impl Home {
         running
     }
 
-    pub fn said(&self, arguments: &[&str], name: &str) -> Output {
+    pub fn received(&self, arguments: &[&str], name: &str) -> Output {
         let mut command = Command::new(WEDJAT);
         let output = command.args(arguments).arg(self.path(name)).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -167,7 +168,7 @@ impl Home {
     }
 
     pub fn state(&self, name: &str) -> Value {
-        let output = self.said(&["state", "--json"], name);
+        let output = self.received(&["state", "--json"], name);
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
@@ -176,19 +177,19 @@ impl Home {
     }
 }
 
-/// All that is between and around the nodes.
+/// Switch between the nodes, with their clients and workers.
 pub struct Switch {
     pub wires: Wires,
-    /// Tasks that are answered, and by which leaf.
+    /// Answered tasks, each with its leaf.
     pub answered: BTreeMap<u16, usize>,
     pub signals: usize,
-    /// The spine that has the service address, as it was announced.
+    /// The spine that has announced the service address.
     pub serving: usize,
     family: Family,
 }
 
 impl Switch {
-    /// Joined to these ends.
+    /// Opens a switch joined to these ends.
     pub fn open(home: &Home, ends: &[&str]) -> Self {
         let wires = Wires::open(ends.iter().map(|end| format!("{}-{end}", home.name)));
         let (answered, signals, serving) = (BTreeMap::new(), 0, 0);
@@ -203,11 +204,11 @@ impl Switch {
     pub fn poll(&mut self) {
         for at in 0..self.wires.count() {
             let frames = self.wires.receive(at);
-            frames.iter().for_each(|frame| self.come(at, as_v4(frame)));
+            frames.iter().for_each(|frame| self.arrive(at, as_v4(frame)));
         }
     }
 
-    pub fn come(&mut self, at: usize, frame: Vec<u8>) {
+    pub fn arrive(&mut self, at: usize, frame: Vec<u8>) {
         if ether::ether_type(&frame) == ether::ARP {
             let ask = arp::Packet::parse(&frame).unwrap();
             if ask.sender == SERVICE && ask.target == SERVICE {
@@ -245,7 +246,7 @@ impl Switch {
         }
     }
 
-    /// A worker answers at once.
+    /// Answers a task at once, as a worker.
     pub fn work(&mut self, leaf: usize, task: &[u8], header: &Header) {
         let reply =
             Header { code: Code::TaskDoneIdle, src: header.dst, dst: 0, qlen: 0, ..*header };
@@ -264,7 +265,7 @@ impl Switch {
         self.send(UP[leaf], &frame);
     }
 
-    /// Clients ask for these tasks, some at a time, until all are answered.
+    /// Sends these tasks, a window of them at a time, until all are answered.
     pub fn ask(&mut self, tasks: std::ops::Range<u16>) {
         let (start, before) = (Instant::now(), self.answered.len());
         let mut sent = 0;
@@ -290,7 +291,7 @@ impl Switch {
         }
     }
 
-    /// Passes on what there is until that is met.
+    /// Forwards frames until a condition holds.
     pub fn poll_until(&mut self, what: &str, mut met: impl FnMut() -> bool) {
         let (start, mut looked) = (Instant::now(), Instant::now());
         loop {

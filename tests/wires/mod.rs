@@ -1,4 +1,4 @@
-//! Wires to nodes that are processes: memif devices whose other ends theirs are.
+//! Wires to node processes: the far ends of their memif devices.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use std::time::Instant;
@@ -8,17 +8,17 @@ use wedjat::io::{Buf, Burst, Pool, Port};
 
 use crate::patience::PATIENCE;
 
-/// Ends of wires, in this process.
+/// Ends of wires in this process.
 pub struct Wires {
     ports: Vec<QueuePort>,
     pool: MbufPool,
-    /// Whoever was at the other end has died.
+    /// Wires whose far end has died.
     pub dead: Vec<usize>,
     _devices: Vec<Device>,
 }
 
 impl Wires {
-    /// To the servers at these sockets, of which there may be others later.
+    /// Opens wires to the servers at these sockets. A server may be replaced later.
     pub fn open(sockets: impl IntoIterator<Item = String>) -> Self {
         let name = |(at, socket)| format!("net_memif{at},role=client,id=0,socket=@{socket}");
         let names: Vec<_> = sockets.into_iter().enumerate().map(name).collect();
@@ -53,7 +53,7 @@ impl Wires {
         }
     }
 
-    /// What has come.
+    /// Returns the frames received on a wire.
     pub fn receive(&mut self, wire: usize) -> Vec<Vec<u8>> {
         let mut burst = Burst::new();
         self.ports[wire].rx_burst(&mut burst);

@@ -1,11 +1,12 @@
-//! C programs that the tests run, compiled with the header and linked with the shared library as cargo builds them.
+//! C programs for the tests, compiled with the header and linked with the shared library, as cargo builds
+//! both.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where cargo puts this profile's files: tests lie in `deps` there.
+/// Returns the folder of this profile. Tests lie in its folder `deps`.
 fn profile() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
 }
@@ -16,13 +17,14 @@ pub fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
 }
 
-/// The header, as it was made with the library.
+/// Returns the path of the header generated with the library.
 #[allow(dead_code, reason = "not every test has it")]
 pub fn header() -> PathBuf {
     profile().join("include/wedjat.h")
 }
 
-/// The static library that was built with this test: the newest beside it, since older ones are of other features, or of older sources.
+/// Returns the path of the static library built with this test. It is the newest one beside the test: older
+/// ones have other features or sources.
 fn library() -> PathBuf {
     let files = fs::read_dir(profile().join("deps")).unwrap().map(|entry| entry.unwrap().path());
     let is_library = |path: &PathBuf| {
@@ -33,12 +35,12 @@ fn library() -> PathBuf {
     files.filter(is_library).max_by_key(built).unwrap()
 }
 
-/// Compiles `source`, a path in this package, into a program in `folder`.
+/// Compiles `source`, a path in this package, to a program in `folder`.
 pub fn compile(source: &str, folder: &Path) -> PathBuf {
     compile_with(source, folder, &[])
 }
 
-/// The same with further arguments for the compiler.
+/// Compiles with further arguments for the compiler.
 pub fn compile_with(source: &str, folder: &Path, more: &[&str]) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     if !folder.join("libwedjat.so").exists() {

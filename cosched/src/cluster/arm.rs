@@ -1,33 +1,33 @@
-//! The ways of sharing that are compared.
+//! Sharing schemes to compare.
 
 use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::settings::{Happiness, Mode, Settings};
+use crate::settings::{HappinessFormula, Mode, Settings};
 
-/// How jobs share cores.
+/// Sharing scheme of the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arm {
-    /// Not at all: the paper's Slurm, with backfill.
+    /// No sharing: the paper's Slurm, with backfill.
     Slurm,
-    /// Two jobs may have the same cores, and each gets half of them, whether the other is there or not.
+    /// Two jobs may share cores. Each gets half of them, even if the other half is unused.
     Static,
-    /// Two jobs may have the same cores, and the second gets what the first leaves idle. Not in the paper.
+    /// Two jobs may share cores. The second gets what the first leaves idle. Not in the paper.
     Idle,
-    /// ASA_X as printed, but for the happiness.
+    /// ASA_X as printed, except for the happiness formula.
     AsaxPaper,
-    /// ASA_X as printed, with the happiness as printed.
+    /// ASA_X as printed, with the happiness formula as printed.
     AsaxPrinted,
-    /// ASA_X with weighted risk.
+    /// ASA_X with importance-weighted risk.
     AsaxIw,
-    /// ASA_X with weighted risk, and guests that will not finish in time count.
+    /// ASA_X with importance-weighted risk and a loss for guests that will miss their deadline.
     AsaxBalanced,
 }
 
 impl Arm {
-    /// All of them, in the order of tables.
+    /// All schemes, in the order of tables.
     pub const ALL: [Self; 7] = [
         Self::Slurm,
         Self::Static,
@@ -38,7 +38,7 @@ impl Arm {
         Self::AsaxBalanced,
     ];
 
-    /// Its name in tables and on command lines.
+    /// Returns the name in tables and on command lines.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,17 +52,17 @@ impl Arm {
         }
     }
 
-    /// How its learners learn, if it has any.
+    /// Returns the settings of the learners, or `None` for schemes without them.
     pub(super) fn settings(self, seed: u64) -> Option<Settings> {
         let (mode, happiness) = match self {
             Self::Slurm | Self::Static | Self::Idle => return None,
-            Self::AsaxPaper => (Mode::Paper, Happiness::Ratio),
-            Self::AsaxPrinted => (Mode::Paper, Happiness::Printed),
-            Self::AsaxIw => (Mode::Iw, Happiness::Ratio),
-            Self::AsaxBalanced => (Mode::Balanced, Happiness::Ratio),
+            Self::AsaxPaper => (Mode::Paper, HappinessFormula::Ratio),
+            Self::AsaxPrinted => (Mode::Paper, HappinessFormula::Printed),
+            Self::AsaxIw => (Mode::Iw, HappinessFormula::Ratio),
+            Self::AsaxBalanced => (Mode::Balanced, HappinessFormula::Ratio),
         };
-        // Section 4.4: a loss of 1 is for what takes half as long again. Of gamma the paper says nothing; Theorem 1 bounds the risk of
-        // four experts best with about this one when there are five to thirty rounds, as here.
+        // Section 4.4: a loss of 1 means 1.5 times the expected time. The paper gives no gamma. With the five
+        // to thirty rounds of these runs, about this value gives four experts the lowest bound by Theorem 1.
         Some(Settings { mode, happiness, rate: 0.6, loss_factor: 2.0, seed, ..Settings::default() })
     }
 }
@@ -73,6 +73,6 @@ impl FromStr for Arm {
     fn from_str(text: &str) -> Result<Self, String> {
         let names = || Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|arm| arm.name() == text);
-        found.ok_or_else(|| format!("there is no arm {text:?}; arms are {}", names()))
+        found.ok_or_else(|| format!("unknown arm {text:?}; arms are {}", names()))
     }
 }

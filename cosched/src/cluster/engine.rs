@@ -1,35 +1,35 @@
-//! Jobs on cores, from event to event: a stage ends, or a division of cores is due to be chosen anew.
+//! Event simulation of jobs on cores. An event is the end of a stage, or the time for a new decision.
 
 use std::collections::VecDeque;
 use std::io::Write;
 
 use crate::chooser::{Chooser, Round};
-use crate::journal::Logged;
+use crate::journal::LoggingChooser;
 use crate::share::Share;
 use crate::state::{Outcome, Progress, State};
 
 use super::jobs::{Job, WIDEST};
-use super::report::{Figures, Finished, Learner, Usage, figures};
+use super::report::{Figures, JobRecord, Learner, Usage, figures};
 use super::{Arm, ClusterError, Contention, Experiment, Workflow};
 
-/// Seconds for which a division stays.
+/// Seconds between decisions.
 const INTERVAL: f64 = 60.0;
 
-/// A learner, for hosts of one workflow.
-pub(super) struct Learning {
-    logged: Logged<Box<dyn Write>>,
+/// Learner for hosts of one workflow.
+pub(super) struct WorkflowLearner {
+    logged: LoggingChooser<Box<dyn Write>>,
     decisions: u64,
     last: Option<Round>,
 }
 
-impl Learning {
+impl WorkflowLearner {
     pub(super) fn new(chooser: Chooser, log: Box<dyn Write>) -> std::io::Result<Self> {
-        Ok(Self { logged: Logged::new(chooser, log)?, decisions: 0, last: None })
+        Ok(Self { logged: LoggingChooser::new(chooser, log)?, decisions: 0, last: None })
     }
 
     fn decide(&mut self, now: f64, state: &State) -> Result<(u64, Share), ClusterError> {
         self.decisions += 1;
-        Ok(self.logged.decide_beside(nanoseconds(now), state, Share::MOST)?)
+        Ok(self.logged.decide_concurrent(nanoseconds(now), state, Share::MOST)?)
     }
 
     fn learn(&mut self, decision: u64, now: f64, outcome: &Outcome) -> Result<(), ClusterError> {
@@ -48,7 +48,7 @@ impl Learning {
     }
 }
 
-/// Where nothing is given away, nothing is harmed.
+/// Outcome of a decision that gave nothing away.
 fn unharmed(batch: Option<Progress>) -> Outcome {
     Outcome { expected: INTERVAL, observed: INTERVAL, batch }
 }
@@ -57,36 +57,36 @@ fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }
 
-/// A job that has begun.
+/// A job that has started.
 #[derive(Clone, Debug)]
-struct Running {
+struct ActiveJob {
     job: usize,
     started: f64,
     stage: usize,
-    /// Seconds of work, as alone, that it has done: in all, and of its stage.
+    /// Completed work in seconds at standalone speed: in total, and of the current stage.
     done: f64,
     of_stage: f64,
-    /// Seconds of work in a second, now.
+    /// Current speed, in seconds of work per second.
     speed: f64,
-    /// Cores that it keeps busy, now.
+    /// Cores that the job keeps busy now.
     busy: f64,
-    /// What it had done when the division was chosen.
+    /// Completed work at the time of the last decision.
     mark: f64,
     usage: Usage,
 }
 
-impl Running {
+impl ActiveJob {
     fn progress(&self, job: &Job, now: f64, rate: f64) -> Progress {
         let elapsed = now - self.started;
         Progress { wall: job.wall, elapsed, rate, remaining: (job.alone - self.done).max(0.0) }
     }
 
-    /// Work that is left of its stage.
+    /// Returns the remaining work of the stage.
     fn left(&self, job: &Job) -> f64 {
         job.workflow.stages()[self.stage].part * job.alone - self.of_stage
     }
 
-    /// Cores that its stage wants.
+    /// Returns the number of cores that the stage can use.
     fn wants(&self, job: &Job) -> f64 {
         job.workflow.stages()[self.stage].cpu.map_or(1.0, |cpu| cpu * f64::from(job.cores))
     }
@@ -96,19 +96,19 @@ impl Running {
     }
 }
 
-/// Cores that were given to a job, and who else has a share of them.
+/// Cores of a host job, and the guest that shares them.
 #[derive(Clone, Debug)]
 struct Allocation {
     cores: u32,
-    host: Running,
-    guest: Option<Running>,
-    /// The guest's.
+    host: ActiveJob,
+    guest: Option<ActiveJob>,
+    /// Share of the guest.
     share: Share,
-    /// The decision that chose it; of the host's learner.
+    /// Number of the decision that chose the share, at the host's learner.
     decision: u64,
-    /// When the share was chosen.
+    /// Time of that decision.
     chosen: f64,
-    /// When it is to be chosen anew; without a guest, from when on a job may ask.
+    /// Time of the next decision. Without a guest, the earliest time at which a job may ask.
     due: f64,
 }
 
@@ -119,25 +119,25 @@ pub(super) struct Engine {
     cores: u32,
     free: u32,
     jobs: Vec<Job>,
-    /// Who waits: jobs that have not begun, and before them guests that got nothing.
-    queue: VecDeque<Waiting>,
+    /// Waiting jobs: first guests that got no share, then jobs that have not started.
+    queue: VecDeque<QueuedJob>,
     allocations: Vec<Allocation>,
-    learners: Vec<Learning>,
+    learners: Vec<WorkflowLearner>,
     now: f64,
-    finished: Vec<Finished>,
+    finished: Vec<JobRecord>,
 }
 
 #[derive(Clone, Debug)]
-struct Waiting {
+struct QueuedJob {
     job: usize,
-    begun: Option<Running>,
+    begun: Option<ActiveJob>,
 }
 
 impl Engine {
     pub(super) fn new(
         of: &Experiment,
         jobs: Vec<Job>,
-        learners: Vec<Learning>,
+        learners: Vec<WorkflowLearner>,
     ) -> Result<Self, ClusterError> {
         if of.cores < WIDEST {
             return Err(ClusterError::Cores { cores: of.cores, needed: WIDEST });
@@ -148,7 +148,7 @@ impl Engine {
             refusal: of.refusal,
             cores: of.cores,
             free: of.cores,
-            queue: (0..jobs.len()).map(|job| Waiting { job, begun: None }).collect(),
+            queue: (0..jobs.len()).map(|job| QueuedJob { job, begun: None }).collect(),
             jobs,
             allocations: Vec::new(),
             learners,
@@ -172,8 +172,8 @@ impl Engine {
         Ok(figures(self.cores, self.arm, &self.jobs, &self.finished, learners))
     }
 
-    /// Gives cores, or a share of them, to those who wait, in order. Who is behind the first that finds no cores gets such as
-    /// that one would not have had any earlier.
+    /// Gives cores, or a share of them, to waiting jobs in order. Jobs behind the first one that finds no
+    /// cores are backfilled: they get only cores that do not delay it.
     fn place(&mut self) -> Result<(), ClusterError> {
         let mut reserved: Option<(f64, u32)> = None;
         let mut at = 0;
@@ -220,10 +220,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a job out of the queue, to run from now on.
-    fn begin(&mut self, at: usize) -> Running {
+    /// Removes a job from the queue and starts or resumes it.
+    fn begin(&mut self, at: usize) -> ActiveJob {
         let waiting = self.queue.remove(at).unwrap_or_else(|| unreachable!("a place of the queue"));
-        let mut running = waiting.begun.unwrap_or(Running {
+        let mut running = waiting.begun.unwrap_or(ActiveJob {
             job: waiting.job,
             started: self.now,
             stage: 0,
@@ -238,9 +238,11 @@ impl Engine {
         running
     }
 
-    /// When so many cores are free if all jobs take what their users asked for, and how many are then left over.
+    /// Returns the time at which `cores` cores are free if all jobs use their requested wall time, and the
+    /// number of cores left over then.
     fn reservation(&self, cores: u32) -> (f64, u32) {
-        let end = |running: &Running| (running.started + self.jobs[running.job].wall).max(self.now);
+        let end =
+            |running: &ActiveJob| (running.started + self.jobs[running.job].wall).max(self.now);
         let mut ends: Vec<_> = self
             .allocations
             .iter()
@@ -262,7 +264,7 @@ impl Engine {
         (f64::INFINITY, 0)
     }
 
-    /// Which allocation takes this job as a guest, the first that fits, and with which share.
+    /// Returns the first allocation that accepts this job as a guest, with its decision and share.
     fn host_for(
         &mut self,
         job: usize,
@@ -285,7 +287,7 @@ impl Engine {
             if share > Share::NONE {
                 return Ok(Some((index, decision, share)));
             }
-            // Nothing was taken, so nothing was harmed; the guest has not moved.
+            // A decision to give nothing does no harm, and the guest makes no progress.
             let waits = match &self.queue[at].begun {
                 Some(begun) => begun.progress(&self.jobs[job], self.now, 0.0),
                 None => {
@@ -299,7 +301,7 @@ impl Engine {
         Ok(None)
     }
 
-    /// What experts are told of a host.
+    /// Returns the state of a host, as the experts see it.
     fn state(&self, allocation: &Allocation) -> State {
         let host = &allocation.host;
         let job = &self.jobs[host.job];
@@ -314,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// How fast everybody is, as cores are shared now.
+    /// Recomputes the speed of every job from the current shares.
     fn set_speeds(&mut self) {
         for allocation in &mut self.allocations {
             let all = f64::from(allocation.cores);
@@ -326,7 +328,7 @@ impl Engine {
                 _ => (all * (1.0 - allocation.share.part()), all * allocation.share.part()),
             };
             let Some(guest) = &mut allocation.guest else {
-                // Static divides whether the other half is taken or not.
+                // The static scheme reserves the other half even if it is unused.
                 let got = if self.arm == Arm::Static { wanted.min(for_host) } else { wanted };
                 allocation.host.set_speed(host_job, got, &self.contention, 0.0, 0.0);
                 continue;
@@ -335,14 +337,14 @@ impl Engine {
             let got = [wanted.min(for_host), guest.wants(guest_job).min(for_guest)];
             let memory = |job: &Job| job.workflow.memory() * f64::from(job.cores);
             let missing = ((memory(host_job) + memory(guest_job)) / all - 1.0).max(0.0);
-            // What gets nothing stands still and touches no memory.
+            // A guest without cores touches no memory.
             let missing = if got[1] > 0.0 { missing } else { 0.0 };
             allocation.host.set_speed(host_job, got[0], &self.contention, got[1] / all, missing);
             guest.set_speed(guest_job, got[1], &self.contention, got[0] / all, missing);
         }
     }
 
-    /// Seconds until something happens; none when nobody runs.
+    /// Returns the seconds until the next event, or `None` if no job runs.
     fn next_event(&self) -> Option<f64> {
         let mut step = f64::INFINITY;
         for allocation in &self.allocations {
@@ -364,7 +366,7 @@ impl Engine {
         for allocation in &mut self.allocations {
             let jobs = &self.jobs;
             let running = || std::iter::once(&allocation.host).chain(&allocation.guest);
-            let memory = |running: &Running| {
+            let memory = |running: &ActiveJob| {
                 jobs[running.job].workflow.memory() * f64::from(jobs[running.job].cores)
             };
             let used =
@@ -379,7 +381,7 @@ impl Engine {
         }
     }
 
-    /// Takes everybody whose stage has ended to the next, or out.
+    /// Moves jobs whose stage has ended to the next stage, or out of the simulation.
     fn end_stages(&mut self) -> Result<(), ClusterError> {
         let mut at = 0;
         while at < self.allocations.len() {
@@ -400,7 +402,7 @@ impl Engine {
                 at += 1;
                 continue;
             }
-            // Who is left has the cores it asked for; the others are free.
+            // A guest that outlives its host keeps the cores that it requested. The others become free.
             let left = allocation.guest.take();
             let kept = left.as_ref().map_or(0, |guest| self.jobs[guest.job].cores);
             self.free += allocation.cores - kept;
@@ -421,7 +423,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the host's learner hear what its division did since it was chosen.
+    /// Reports the outcome of the last decision to the host's learner.
     fn learn(&mut self, at: usize) -> Result<(), ClusterError> {
         let allocation = &self.allocations[at];
         let (Some(guest), false) = (&allocation.guest, self.learners.is_empty()) else {
@@ -435,7 +437,7 @@ impl Engine {
         }
         let rate = (guest.done - guest.mark) / passed;
         let batch = Some(guest.progress(&self.jobs[guest.job], self.now, rate));
-        // Rounding may have it work faster than alone.
+        // Rounding may make the job faster than alone.
         let outcome = Outcome { expected: worked, observed: passed.max(worked), batch };
         self.learners[self.jobs[host.job].workflow.index()].learn(
             allocation.decision,
@@ -444,7 +446,7 @@ impl Engine {
         )
     }
 
-    /// Chooses shares anew where it is time. A guest that gets nothing waits, before all others, for whoever has something.
+    /// Makes new decisions where they are due. A guest that gets no share waits at the front of the queue.
     fn choose_anew(&mut self) -> Result<(), ClusterError> {
         if self.learners.is_empty() {
             return Ok(());
@@ -467,7 +469,7 @@ impl Engine {
                 let Some(guest) = allocation.guest.take() else { continue };
                 let waits = guest.progress(&self.jobs[guest.job], now, 0.0);
                 learner.learn(decision, now, &unharmed(Some(waits)))?;
-                self.queue.push_front(Waiting { job: guest.job, begun: Some(guest) });
+                self.queue.push_front(QueuedJob { job: guest.job, begun: Some(guest) });
             } else if let Some(guest) = &mut allocation.guest {
                 guest.mark = guest.done;
             }
@@ -476,8 +478,9 @@ impl Engine {
     }
 }
 
-impl Running {
-    /// With so many cores, beside somebody who uses this part of all, with this part of memory missing.
+impl ActiveJob {
+    /// Sets the speed from the cores the job gets, the busy fraction of its neighbour, and the fraction of
+    /// missing memory.
     fn set_speed(
         &mut self,
         job: &Job,
@@ -495,10 +498,10 @@ impl Running {
         self.busy = got;
     }
 
-    /// Goes on to the next stage if this one has ended; whether it was the last.
+    /// Moves to the next stage if the current one has ended. Returns true after the last stage.
     fn step_on(&mut self, jobs: &[Job]) -> bool {
         let job = &jobs[self.job];
-        // A millionth of a second is no work.
+        // Less than a microsecond of work counts as none.
         if self.left(job) > 1e-6 {
             return false;
         }
@@ -510,7 +513,7 @@ impl Running {
         false
     }
 
-    fn finish(self, now: f64) -> Finished {
-        Finished { job: self.job, started: self.started, ended: now, usage: self.usage }
+    fn finish(self, now: f64) -> JobRecord {
+        JobRecord { job: self.job, started: self.started, ended: now, usage: self.usage }
     }
 }

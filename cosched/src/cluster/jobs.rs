@@ -1,29 +1,29 @@
-//! The paper's jobs: what each takes alone, by its tables 2 and section 4.4.
+//! Jobs of the paper, with their standalone run times (table 2, section 4.4).
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-/// The paper's four.
+/// Workflows of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Workflow {
-    /// Bound by files: two parallel and two sequential stages.
+    /// Bound by file access: two parallel and two sequential stages.
     Montage,
-    /// Bound by cores: a parallel stage, then a sequential one.
+    /// Bound by the CPU: a parallel stage, then a sequential one.
     Blast,
-    /// Bound by files and the network: two sequential and two parallel stages.
+    /// Bound by files and network: two sequential and two parallel stages.
     Statistics,
-    /// Bound by cores and memory: a sequential stage, then a parallel one.
+    /// Bound by CPU and memory: a sequential stage, then a parallel one.
     Synthetic,
 }
 
-/// A part of a job.
+/// Stage of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Stage {
-    /// Of the whole time that the job takes alone.
+    /// Fraction of the job's standalone time.
     pub part: f64,
-    /// What it uses of its cores while it runs alone; a sequential stage uses one of them.
+    /// CPU use of its cores when alone; `None` for a sequential stage, which uses one core.
     pub cpu: Option<f64>,
 }
 
@@ -36,15 +36,15 @@ const fn sequential(part: f64) -> Stage {
 }
 
 impl Workflow {
-    /// All of them, in the order of tables.
+    /// All workflows, in the order of tables.
     pub const ALL: [Self; 4] = [Self::Montage, Self::Blast, Self::Statistics, Self::Synthetic];
 
-    /// Its place among them.
+    /// Returns the index in [`Workflow::ALL`].
     pub(super) fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in tables.
+    /// Returns the name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Workflow {
         }
     }
 
-    /// The cores of its jobs in a set of 15.
+    /// Returns the core counts of its jobs in a set of 15.
     fn widths(self) -> &'static [u32] {
         match self {
             Self::Synthetic => &[16, 32, 64],
@@ -63,7 +63,8 @@ impl Workflow {
         }
     }
 
-    /// Hours that it takes alone: the mean over its widths, and the spread as a part of it. Table 2, Slurm on 64 cores.
+    /// Returns the mean standalone hours over its core counts, and their relative spread. Table 2, Slurm on
+    /// 64 cores.
     fn hours(self) -> (f64, f64) {
         match self {
             Self::Montage => (0.35, 0.04),
@@ -73,7 +74,7 @@ impl Workflow {
         }
     }
 
-    /// What it uses of its cores' memory. Table 2, Slurm on 64 cores.
+    /// Returns the used fraction of its cores' memory. Table 2, Slurm on 64 cores.
     pub(super) fn memory(self) -> f64 {
         match self {
             Self::Montage => 0.10,
@@ -83,7 +84,8 @@ impl Workflow {
         }
     }
 
-    /// Its stages (section 4.2), whose mean use of cores is about that of Table 2, Slurm on 64 cores: 45, 96, 26 and 99%.
+    /// Returns the stages (section 4.2). Their mean CPU use is about that of table 2, Slurm on 64 cores: 45,
+    /// 96, 26 and 99%.
     pub(super) fn stages(self) -> &'static [Stage] {
         const MONTAGE: [Stage; 4] =
             [parallel(0.35, 0.7), sequential(0.2), parallel(0.25, 0.7), sequential(0.2)];
@@ -99,8 +101,8 @@ impl Workflow {
         }
     }
 
-    /// Hours that it takes alone with so many cores: a fixed time and one divided by the cores, so that mean and spread over its
-    /// widths are those of the table.
+    /// Returns the standalone hours on `cores` cores: a constant plus a term inversely proportional to the
+    /// cores. Mean and spread over the core counts match the table.
     fn hours_alone(self, cores: u32) -> f64 {
         let (mean, spread) = self.hours();
         let each: Vec<_> = self.widths().iter().map(|cores| 1.0 / f64::from(*cores)).collect();
@@ -112,24 +114,25 @@ impl Workflow {
     }
 }
 
-/// A job that was submitted.
+/// A submitted job.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub workflow: Workflow,
     pub cores: u32,
-    /// Seconds that it takes alone.
+    /// Standalone run time in seconds.
     pub alone: f64,
-    /// Seconds that its user asked for.
+    /// Requested wall time in seconds.
     pub wall: f64,
 }
 
-/// How often the set of 15 jobs is submitted.
+/// Number of times that the set of 15 jobs is submitted.
 const SETS: usize = 3;
 
 /// Cores of the largest job.
 pub(super) const WIDEST: u32 = 64;
 
-/// All jobs in the order of the queue: set by set, each in an order of its own. Users ask for 1.2 to 2 times what a job takes.
+/// Returns all jobs in queue order: set by set, each shuffled. The requested wall time is 1.2 to 2 times the
+/// standalone time.
 pub(super) fn submitted(seed: u64) -> Vec<Job> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut jobs = Vec::new();
@@ -155,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_are_those_of_the_paper() {
+    fn jobs_equal_those_of_the_paper() {
         let jobs = submitted(1);
         assert_eq!(jobs.len(), 45);
         let of = |workflow| jobs.iter().filter(move |job| job.workflow == workflow);
@@ -167,11 +170,13 @@ mod tests {
             let mean = hours.iter().sum::<f64>() / count;
             let spread =
                 (hours.iter().map(|hours| (hours - mean).powi(2)).sum::<f64>() / count).sqrt();
-            let (said, spread_said) = workflow.hours();
-            assert!((mean - said).abs() < 1e-9 && (spread / mean - spread_said).abs() < 1e-9);
+            let (published, published_spread) = workflow.hours();
+            assert!(
+                (mean - published).abs() < 1e-9 && (spread / mean - published_spread).abs() < 1e-9
+            );
             assert!(of(workflow).all(|job| job.wall > 1.19 * job.alone && job.cores <= WIDEST));
         }
-        // Another seed, another order; the same seed, the same.
+        // Equal seeds give equal orders; other seeds give other orders.
         let order =
             |seed| submitted(seed).iter().map(|job| (job.workflow, job.cores)).collect::<Vec<_>>();
         assert_eq!(order(1), order(1));
@@ -179,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn stages_are_whole_jobs_and_use_their_cores_as_the_paper_says() {
-        for (workflow, said) in Workflow::ALL.into_iter().zip([0.45, 0.96, 0.26, 0.99]) {
+    fn stages_use_cores_as_in_the_paper() {
+        for (workflow, published) in Workflow::ALL.into_iter().zip([0.45, 0.96, 0.26, 0.99]) {
             let parts: f64 = workflow.stages().iter().map(|stage| stage.part).sum();
             assert!((parts - 1.0).abs() < 1e-9);
             let used = |stage: &Stage| stage.part * stage.cpu.unwrap_or(1.0 / 32.0);
             let used: f64 = workflow.stages().iter().map(used).sum();
-            assert!((used - said).abs() < 0.03, "{}: {used}", workflow.name());
+            assert!((used - published).abs() < 0.03, "{}: {used}", workflow.name());
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The paper's evaluation by event simulation: 45 jobs of four workflows on 64, 128 and 256 cores, under space sharing with
-//! backfill, a static division, and ASA_X; and a division that the paper does not have, in which a guest gets what its host
-//! leaves idle.
+//! Event simulation of the paper's evaluation: 45 jobs of four workflows on 64, 128 and 256 cores. Schemes
+//! are space sharing with backfill, a static division, ASA_X, and one that is not in the paper, in which a
+//! guest gets what its host leaves idle.
 //!
-//! What jobs take alone is from the paper's tables. What they do to each other is not in it: see [`Contention`].
+//! Standalone run times are from the paper's tables. The paper does not say how jobs slow each other down;
+//! [`Contention`] models that.
 
 mod arm;
 mod engine;
@@ -13,25 +14,27 @@ mod tests;
 
 pub use arm::Arm;
 pub use jobs::Workflow;
-pub use report::{ClusterReport, Figures, Learner, PerWorkflow, Spread, tables};
+pub use report::{ClusterReport, Figures, Learner, MeanDeviation, PerWorkflow, tables};
 
 use crate::chooser::Chooser;
 use crate::expert::Expert;
 use crate::settings::SettingsError;
 
-/// What jobs that share cores do to each other, beyond dividing them.
+/// Slow-down of jobs that share cores, beyond dividing the cores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contention {
-    /// How much longer a parallel stage takes, as a part, beside a job that uses as many cores fully: caches and bandwidth.
+    /// Relative slow-down of a parallel stage next to a job that keeps all cores busy, by shared caches and
+    /// bandwidth.
     pub caches: f64,
-    /// How much longer it takes for each part by which both together want more memory than there is.
+    /// Relative slow-down per unit of memory demand beyond the total memory.
     pub paging: f64,
-    /// How a parallel stage's speed falls with what it gets of what it wants: 1 in proportion, more where threads wait for each other.
+    /// Exponent of a parallel stage's speed over its fraction of the wanted cores. 1 is proportional; larger
+    /// values model threads that wait for each other.
     pub barriers: f64,
 }
 
 impl Contention {
-    /// Cores are divided, and that is all.
+    /// Cores are divided, without further slow-down.
     pub const NONE: Self = Self { caches: 0.0, paging: 0.0, barriers: 1.0 };
 }
 
@@ -41,25 +44,25 @@ impl Default for Contention {
     }
 }
 
-/// A run.
+/// Parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Of the cluster.
+    /// Cores of the cluster.
     pub cores: u32,
-    /// How cores are shared.
+    /// Sharing scheme.
     pub arm: Arm,
-    /// Whose advice ASA_X takes.
+    /// Experts of ASA_X.
     pub experts: Vec<Expert>,
-    /// What sharing costs.
+    /// Slow-down by sharing.
     pub contention: Contention,
-    /// Seconds for which a host that was asked for a share and gave none is not asked again.
+    /// Seconds for which a host that gave no share is not asked again.
     pub refusal: f64,
-    /// Of the order of jobs, of their users' estimates and of all draws.
+    /// Seed of the job order, the users' estimates and all draws.
     pub seed: u64,
 }
 
 impl Experiment {
-    /// Runs it. Each learner's log goes to what `log` gives for its workflow, if it gives anything.
+    /// Runs the experiment. `log` may return a writer for the log of each workflow's learner.
     pub fn run(
         &self,
         log: &mut dyn FnMut(Workflow) -> Option<Box<dyn std::io::Write>>,
@@ -82,7 +85,7 @@ impl Experiment {
                 .map(|workflow| {
                     let chooser = Chooser::new(settings.clone(), self.experts.clone())?;
                     let log = log(workflow).unwrap_or_else(|| Box::new(std::io::sink()));
-                    Ok(engine::Learning::new(chooser, log)?)
+                    Ok(engine::WorkflowLearner::new(chooser, log)?)
                 })
                 .collect::<Result<Vec<_>, ClusterError>>()?,
             None => Vec::new(),
@@ -91,34 +94,34 @@ impl Experiment {
     }
 }
 
-/// Why a run could not be made.
+/// Reason why a run is impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// Too small.
-    #[error("{cores} cores are too few: the largest jobs have {needed}")]
+    /// The cluster is smaller than the largest job.
+    #[error("{cores} cores are too few: the largest jobs need {needed}")]
     Cores {
-        /// What there are.
+        /// Cores of the cluster.
         cores: u32,
-        /// Of the largest job.
+        /// Cores of the largest job.
         needed: u32,
     },
-    /// No cost of sharing.
-    #[error("{name} is {value}, and must be from {least} to a million")]
+    /// A contention parameter is out of range.
+    #[error("{name} is {value}, but must be from {least} to 1000000")]
     Number {
-        /// Which.
+        /// Name of the parameter.
         name: &'static str,
-        /// What it was.
+        /// Value of the parameter.
         value: f64,
-        /// What it is at least.
+        /// Smallest allowed value.
         least: f64,
     },
-    /// The experts can't be asked.
+    /// The chooser's settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A decision was not made or not written down.
+    /// A decision failed, or could not be logged.
     #[error(transparent)]
     Logged(#[from] crate::journal::LoggedError),
-    /// A log can't be begun or ended.
+    /// The log could not be opened or closed.
     #[error("the log of decisions: {0}")]
     Log(#[from] std::io::Error),
 }

@@ -1,4 +1,4 @@
-//! What a run comes to: the paper's figures 3a and 3b, and its tables 2 and 3.
+//! Results of a run: figures 3a and 3b, and tables 2 and 3 of the paper.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::chooser::Round;
 use super::jobs::Job;
 use super::{Arm, Workflow};
 
-/// What a job kept busy.
+/// CPU and memory use of a job over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
     seconds: f64,
@@ -17,7 +17,8 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// For so many seconds: its own cores, and what all had of its allocation.
+    /// Adds `seconds` with this many busy cores of its own, and this CPU and memory use of the whole
+    /// allocation.
     pub(super) fn add(&mut self, seconds: f64, busy: f64, cpu: f64, memory: f64) {
         self.seconds += seconds;
         self.busy += busy * seconds;
@@ -26,9 +27,9 @@ impl Usage {
     }
 }
 
-/// A job that has ended.
+/// A completed job.
 #[derive(Clone, Debug)]
-pub(super) struct Finished {
+pub(super) struct JobRecord {
     pub job: usize,
     pub started: f64,
     pub ended: f64,
@@ -37,15 +38,15 @@ pub(super) struct Finished {
 
 /// Mean and standard deviation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Spread {
+pub struct MeanDeviation {
     /// The mean.
     pub mean: f64,
     /// The standard deviation.
     pub deviation: f64,
 }
 
-impl Spread {
-    /// Of these.
+impl MeanDeviation {
+    /// Computes both over `values`.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         let count = values.len().max(1) as f64;
@@ -58,37 +59,37 @@ impl Spread {
 /// A row of table 2.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PerWorkflow {
-    /// Of which.
+    /// The workflow.
     pub workflow: Workflow,
-    /// Hours from a job's start to its end.
-    pub runtime_h: Spread,
-    /// What was used of its cores, by it and by whoever shared them.
+    /// Hours from start to end of a job.
+    pub runtime_h: MeanDeviation,
+    /// CPU use of its cores, guests included.
     pub cpu: f64,
-    /// What was used of their memory.
+    /// Memory use of its cores, guests included.
     pub memory: f64,
 }
 
-/// What a learner has come to.
+/// Final state of a learner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Learner {
-    /// For hosts of which workflow.
+    /// Workflow of its hosts.
     pub workflow: Workflow,
-    /// Decisions that it made.
+    /// Number of decisions.
     pub decisions: u64,
-    /// Names of its experts.
+    /// Names of the experts.
     pub experts: Vec<String>,
-    /// Its last round.
+    /// Last completed round.
     pub last: Option<Round>,
 }
 
-/// One run.
+/// Results of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// Of the cluster.
+    /// Cores of the cluster.
     pub cores: u32,
-    /// How cores were shared.
+    /// Sharing scheme.
     pub arm: Arm,
-    /// Jobs that ended.
+    /// Number of completed jobs.
     pub jobs: usize,
     /// Mean hours from submission to start.
     pub waiting_h: f64,
@@ -96,13 +97,13 @@ pub struct Figures {
     pub response_h: f64,
     /// Hours until the last job ended.
     pub makespan_h: f64,
-    /// The part of all cores' time that was used.
+    /// Used fraction of all core time.
     pub core_use: f64,
-    /// How much longer than alone a job took from its start on, as a part: the mean.
+    /// Mean relative increase of run time over standalone.
     pub overhead: f64,
-    /// By workflow.
+    /// Results by workflow.
     pub workflows: Vec<PerWorkflow>,
-    /// What was learnt.
+    /// Final states of the learners.
     pub learners: Vec<Learner>,
 }
 
@@ -112,11 +113,11 @@ pub(super) fn figures(
     cores: u32,
     arm: Arm,
     jobs: &[Job],
-    finished: &[Finished],
+    finished: &[JobRecord],
     learners: Vec<Learner>,
 ) -> Figures {
-    let mean = |of: &dyn Fn(&Finished) -> f64| {
-        Spread::of(&finished.iter().map(of).collect::<Vec<_>>()).mean
+    let mean = |of: &dyn Fn(&JobRecord) -> f64| {
+        MeanDeviation::of(&finished.iter().map(of).collect::<Vec<_>>()).mean
     };
     let makespan = finished.iter().map(|job| job.ended).fold(0.0, f64::max);
     let busy: f64 = finished.iter().map(|job| job.usage.busy).sum();
@@ -126,7 +127,7 @@ pub(super) fn figures(
         let seconds: f64 = of.iter().map(|job| job.usage.seconds).sum();
         PerWorkflow {
             workflow,
-            runtime_h: Spread::of(&runtimes),
+            runtime_h: MeanDeviation::of(&runtimes),
             cpu: of.iter().map(|job| job.usage.cpu).sum::<f64>() / seconds,
             memory: of.iter().map(|job| job.usage.memory).sum::<f64>() / seconds,
         }
@@ -145,32 +146,33 @@ pub(super) fn figures(
     }
 }
 
-/// Means over seeds of one arm on one size.
+/// Means over seeds, for one scheme and one cluster size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClusterReport {
-    /// Of the cluster.
+    /// Cores of the cluster.
     pub cores: u32,
-    /// How cores were shared.
+    /// Sharing scheme.
     pub arm: Arm,
     /// Mean hours from submission to start.
-    pub waiting_h: Spread,
+    pub waiting_h: MeanDeviation,
     /// Mean hours from submission to end.
-    pub response_h: Spread,
+    pub response_h: MeanDeviation,
     /// Hours until the last job ended.
-    pub makespan_h: Spread,
-    /// The part of all cores' time that was used.
-    pub core_use: Spread,
-    /// How much longer than alone a job took, as a part.
-    pub overhead: Spread,
+    pub makespan_h: MeanDeviation,
+    /// Used fraction of all core time.
+    pub core_use: MeanDeviation,
+    /// Mean relative increase of run time over standalone.
+    pub overhead: MeanDeviation,
     /// The runs.
     pub runs: Vec<Figures>,
 }
 
 impl ClusterReport {
-    /// Of runs of one arm on one size; none of no run.
+    /// Summarises runs of one scheme and size. Returns `None` without runs.
     #[must_use]
     pub fn of(runs: Vec<Figures>) -> Option<Self> {
-        let spread = |of: fn(&Figures) -> f64| Spread::of(&runs.iter().map(of).collect::<Vec<_>>());
+        let spread =
+            |of: fn(&Figures) -> f64| MeanDeviation::of(&runs.iter().map(of).collect::<Vec<_>>());
         let first = runs.first()?;
         Some(Self {
             cores: first.cores,
@@ -185,7 +187,7 @@ impl ClusterReport {
     }
 }
 
-/// For people: a line for each, as the paper's table 3 and figure 3a, then as its table 2 and figure 3b.
+/// Formats the reports as text: table 3 with figure 3a, then table 2 with figure 3b.
 #[must_use]
 pub fn tables(reports: &[ClusterReport]) -> String {
     let mut text = format!(
@@ -213,7 +215,7 @@ pub fn tables(reports: &[ClusterReport]) -> String {
         text += &format!("{:5} {:14}", report.cores, report.arm.name());
         for at in 0..Workflow::ALL.len() {
             let mean = |of: fn(&PerWorkflow) -> f64| {
-                Spread::of(
+                MeanDeviation::of(
                     &report.runs.iter().map(|run| of(&run.workflows[at])).collect::<Vec<_>>(),
                 )
                 .mean

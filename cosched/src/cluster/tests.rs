@@ -1,4 +1,4 @@
-//! The paper's rows: which of them come out, and that its orders of waiting and of response do not come out together.
+//! Reproduction of the paper's rows. Its orders of waiting and of response times do not occur together.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -24,14 +24,14 @@ fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> Cluster
 }
 
 #[test]
-fn alone_every_job_takes_what_it_takes_alone_and_all_arms_do_all_work() {
+fn single_workflow_runs_equally_under_all_arms() {
     for cores in SIZES {
         for arm in Arm::ALL {
             let run = experiment(cores, arm, 1).run(&mut |_| None).unwrap();
             assert_eq!(run.jobs, 45);
             assert!(run.core_use > 0.3 && run.core_use <= 1.0 + 1e-9, "{arm:?}: {}", run.core_use);
             assert!(run.waiting_h < run.response_h && run.response_h < run.makespan_h);
-            // Cores' time that was used is the jobs' own, however they shared: stalls use none.
+            // Used core time equals the jobs' own work under every scheme, because stalls use none.
             let alone: f64 = jobs::submitted(1)
                 .iter()
                 .map(|job| {
@@ -53,7 +53,7 @@ fn alone_every_job_takes_what_it_takes_alone_and_all_arms_do_all_work() {
 }
 
 #[test]
-fn where_sharing_costs_response_and_slow_down_are_in_the_papers_order() {
+fn costly_sharing_orders_arms_as_the_paper() {
     for cores in SIZES {
         let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
             .map(|arm| report(cores, arm, Contention::default(), 60.0));
@@ -80,13 +80,13 @@ fn where_sharing_costs_response_and_slow_down_are_in_the_papers_order() {
 }
 
 #[test]
-fn where_sharing_costs_nothing_waiting_is_in_the_papers_order_and_response_is_not() {
+fn free_sharing_orders_waiting_but_not_response() {
     for cores in SIZES {
         let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
             .map(|arm| report(cores, arm, Contention::NONE, 1e6));
         let [fixed_h, asax_h, slurm_h] =
             [&fixed, &asax, &slurm].map(|report| report.waiting_h.mean);
-        // On 64 cores the first two are the same to the paper's own ±5%.
+        // On 64 cores the first two are equal within the paper's own ±5%.
         assert!(
             fixed_h < 1.02 * asax_h && asax_h < slurm_h,
             "{cores} cores: {fixed_h}, {asax_h}, {slurm_h}"
@@ -96,11 +96,11 @@ fn where_sharing_costs_nothing_waiting_is_in_the_papers_order_and_response_is_no
     }
 }
 
-/// A log that can be looked at after the run.
+/// A log that can be read after the run.
 #[derive(Clone, Default)]
-struct Kept(Rc<RefCell<Vec<u8>>>);
+struct SharedLog(Rc<RefCell<Vec<u8>>>);
 
-impl Write for Kept {
+impl Write for SharedLog {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }
@@ -111,9 +111,9 @@ impl Write for Kept {
 }
 
 #[test]
-fn what_learners_did_can_be_done_again_from_their_logs() {
+fn learner_logs_replay_exactly() {
     for arm in [Arm::AsaxPaper, Arm::AsaxPrinted, Arm::AsaxIw, Arm::AsaxBalanced] {
-        let logs = [(); 4].map(|()| Kept::default());
+        let logs = [(); 4].map(|()| SharedLog::default());
         let run = experiment(128, arm, 2)
             .run(&mut |workflow| Some(Box::new(logs[workflow.index()].clone())))
             .unwrap();
@@ -134,7 +134,7 @@ fn what_learners_did_can_be_done_again_from_their_logs() {
 }
 
 #[test]
-fn what_cannot_be_run_is_named() {
+fn impossible_run_is_refused_by_name() {
     let fails = |experiment: &Experiment| experiment.run(&mut |_| None).unwrap_err().to_string();
     let right = experiment(64, Arm::AsaxPaper, 1);
     assert!(fails(&Experiment { cores: 32, ..right.clone() }).contains("32 cores are too few"));

@@ -1,4 +1,4 @@
-//! The guard over a core in emulated time: a queue of tasks, and a batch that takes all that it is allowed.
+//! Guard over a core in emulated time: a queue of tasks, and a batch that uses its whole share.
 
 use std::collections::VecDeque;
 
@@ -10,16 +10,16 @@ use super::*;
 const SERVICE_NS: f64 = 50_000.0;
 const WINDOW_NS: u64 = 10_000_000;
 
-/// A core that serves tasks in order, slower by what the batch has of it.
+/// A core that serves tasks in order, slowed down by the batch's share.
 struct Core {
     random: Xoshiro256PlusPlus,
     now_ns: f64,
     next_ns: f64,
-    /// When each task came, and what it still needs.
+    /// Arrival time and remaining work of each task.
     tasks: VecDeque<(f64, f64)>,
 }
 
-/// What a window showed.
+/// Measurements of a window.
 struct Window {
     seen: Observation,
     batch: Share,
@@ -32,7 +32,7 @@ impl Core {
         Self { random, now_ns: 0.0, next_ns: 0.0, tasks: VecDeque::new() }
     }
 
-    /// A window under this load, of which the batch has `share`.
+    /// Runs a window with this load while the batch has `share`.
     fn window(&mut self, load: f64, share: Share) -> Window {
         let end = self.now_ns + WINDOW_NS as f64;
         let speed = 1.0 - share.part();
@@ -62,7 +62,7 @@ impl Core {
     }
 }
 
-/// Windows under these loads, a second each, with a batch that takes all or without one.
+/// Runs windows of one second with these loads, with a batch that uses its whole share or without one.
 fn windows(seed: u64, loads: &[f64], settings: &GuardSettings, with_batch: bool) -> Vec<Window> {
     let (mut core, mut guard) = (Core::new(seed), Guard::new(settings.clone()).unwrap());
     let mut share = Share::NONE;
@@ -85,7 +85,7 @@ fn violated(windows: &[Window]) -> usize {
 }
 
 #[test]
-fn when_load_steps_up_the_batch_has_almost_nothing_within_100_ms_and_the_objective_holds() {
+fn load_step_stops_the_batch_within_100_ms() {
     let loads = [0.2, 0.2, 0.2, 0.2, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8].repeat(4);
     for seed in 0..5 {
         let without = windows(seed, &loads, &settings(), false);
@@ -104,8 +104,8 @@ fn when_load_steps_up_the_batch_has_almost_nothing_within_100_ms_and_the_objecti
 }
 
 #[test]
-fn a_batch_that_harms_is_let_in_ever_more_rarely() {
-    // Whatever it gets it harms, as through caches; the load does not show it.
+fn harmful_batch_is_admitted_ever_more_rarely() {
+    // The batch harms at any share, as through caches, and the load does not show it.
     let mut guard = Guard::new(settings()).unwrap();
     let mut entries = Vec::new();
     let (mut share, mut given) = (Share::NONE, 0_u64);
@@ -125,7 +125,7 @@ fn a_batch_that_harms_is_let_in_ever_more_rarely() {
 }
 
 #[test]
-fn near_the_objective_the_batch_keeps_what_it_has_and_gets_no_more() {
+fn batch_keeps_its_share_near_the_objective() {
     let mut guard = Guard::new(settings()).unwrap();
     let mut at = 0;
     let mut observe = |tail: f64, load: f64| {
@@ -139,7 +139,7 @@ fn near_the_objective_the_batch_keeps_what_it_has_and_gets_no_more() {
 }
 
 #[test]
-fn without_observations_and_with_such_as_are_no_numbers_the_batch_has_nothing() {
+fn missing_or_invalid_observations_stop_the_batch() {
     let mut guard = Guard::new(settings()).unwrap();
     assert_eq!(guard.allowed(0), Share::NONE);
     let calm = Observation { load: 0.1, backlog: 0.0, tail: None };

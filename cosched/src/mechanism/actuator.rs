@@ -1,21 +1,21 @@
-//! How a share becomes what the system gives.
+//! Ways to give a batch a share of CPU time.
 
 use super::group::{Group, GroupError};
 use crate::share::Share;
 
 /// Gives a batch a share of its cores.
 pub trait Actuator {
-    /// What it uses.
+    /// Returns the name of the method.
     fn name(&self) -> &'static str;
 
-    /// Gives so much from now on.
+    /// Sets the share.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError>;
 }
 
-/// A quota of CPU time; without any share the batch is frozen, where that can be.
+/// CPU quota. A share of 0 freezes the batch where possible.
 #[derive(Clone, Debug)]
 pub struct Quota {
     cpus: f64,
@@ -23,7 +23,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Of so many cores.
+    /// Creates a quota over `cpus` CPUs.
     #[must_use]
     pub fn of(cpus: usize) -> Self {
         Self { cpus: cpus as f64, given: None }
@@ -53,7 +53,7 @@ impl Actuator for Quota {
     }
 }
 
-/// The least weight among all that want the cores, whatever the share is, unless it is none.
+/// Smallest CPU weight for every share except 0.
 #[derive(Clone, Debug, Default)]
 pub struct Weight {
     is_frozen: bool,
@@ -77,7 +77,7 @@ impl Actuator for Weight {
     }
 }
 
-/// Nothing is kept from the batch: its class alone has it give way.
+/// No limit; the batch yields only by its scheduling class.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unlimited;
 

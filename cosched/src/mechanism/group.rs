@@ -1,4 +1,4 @@
-//! A cgroup of ours: one folder in each hierarchy that has a controller which a batch is held by.
+//! Cgroup of a batch: one folder in each hierarchy that has a needed controller.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,30 +10,30 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::hierarchy::{Controller, Hierarchies, System, Version};
-use super::made::Made;
+use super::made::CgroupFolders;
 
-/// What the names of all cgroups made here begin with.
+/// Prefix of the names of all cgroups made here.
 pub const PREFIX: &str = "wedjat-";
-/// Between two looks whether processes have ended.
+/// Interval between checks for exited processes.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Within what a batch is held.
+/// Limits of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Cores that it may use.
+    /// CPUs that it may use.
     pub cpus: BTreeSet<usize>,
-    /// Processes and threads that it may have.
+    /// Maximum number of processes and threads.
     pub processes: u32,
 }
 
-/// A folder of a cgroup.
+/// A folder of the cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Folder {
     version: Version,
     path: PathBuf,
 }
 
-/// A cgroup of ours, in all hierarchies.
+/// A cgroup of a batch, in all hierarchies.
 #[derive(Clone, Debug)]
 pub struct Group {
     system: System,
@@ -41,25 +41,25 @@ pub struct Group {
 }
 
 impl Group {
-    /// The paths that [`Group::make`] would make below `parent`, a folder of each hierarchy.
+    /// Returns the paths that [`Group::make`] would create below `parent`, a folder in each hierarchy.
     #[must_use]
-    pub fn planned(hierarchies: &Hierarchies, parent: &Path, name: &str) -> Made {
+    pub fn planned(hierarchies: &Hierarchies, parent: &Path, name: &str) -> CgroupFolders {
         let below = parent.strip_prefix("/").unwrap_or(parent);
         let folders = hierarchies.folders().into_iter();
-        Made::new(
+        CgroupFolders::new(
             folders.map(|place| {
                 (place.version, place.folder.join(below).join(format!("{PREFIX}{name}")))
             }),
         )
     }
 
-    /// Makes what was planned, and holds whatever will be in it within these limits.
+    /// Creates the planned folders and sets the limits.
     ///
     /// # Errors
-    /// When the system refuses; what was made until then is taken away.
+    /// If the system refuses. Folders created so far are removed.
     pub fn make(
         hierarchies: &Hierarchies,
-        planned: &Made,
+        planned: &CgroupFolders,
         limits: &Limits,
     ) -> Result<Self, GroupError> {
         let mut group = Self { system: hierarchies.system, folders: Vec::new() };
@@ -78,15 +78,15 @@ impl Group {
         Ok(group)
     }
 
-    /// What was made before by another process; only what lies where it says and has a name of ours.
+    /// Opens folders that another process created. Skips folders that are elsewhere or have another prefix.
     #[must_use]
-    pub fn left(made: &Made, system: System) -> Self {
+    pub fn left(made: &CgroupFolders, system: System) -> Self {
         let folders = made.folders().filter(|(_, path)| path.is_dir());
         let folders = folders.map(|(version, path)| Folder { version, path: path.to_owned() });
         Self { system, folders: folders.collect() }
     }
 
-    /// In version 2 the folder above says which controllers those in it have.
+    /// Enables the controllers in the parent folder, as version 2 requires.
     fn delegate(&self, parent: &Path, hierarchies: &Hierarchies) -> Result<(), GroupError> {
         let file = parent.join("cgroup.subtree_control");
         let now = fs::read_to_string(&file).unwrap_or_default();
@@ -102,7 +102,8 @@ impl Group {
 
     fn limit(&self, limits: &Limits) -> Result<(), GroupError> {
         if let Some(path) = self.file("cpuset.cpus") {
-            // A cpuset of version 1 takes no process before it has memory, too; its parent's.
+            // A cpuset of version 1 accepts processes only once it has memory nodes; copies those of its
+            // parent.
             if let Some(folder) = path.parent()
                 && let (mems, Some(parent)) = (folder.join("cpuset.mems"), folder.parent())
                 && let Ok(inherited) = fs::read_to_string(parent.join("cpuset.mems"))
@@ -118,22 +119,23 @@ impl Group {
         Ok(())
     }
 
-    /// The file of this name, in whichever hierarchy it is.
+    /// Returns the path of a control file, in whichever hierarchy has it.
     #[must_use]
     pub fn file(&self, name: &str) -> Option<PathBuf> {
         self.folders.iter().map(|folder| folder.path.join(name)).find(|path| path.exists())
     }
 
-    /// Where a process is put to be held.
+    /// Returns the files to which a process id is written.
     #[must_use]
     pub fn entrances(&self) -> Vec<PathBuf> {
         self.folders.iter().map(|folder| folder.path.join("cgroup.procs")).collect()
     }
 
-    /// Has all its threads give way to everybody else's; false where this kernel has no such cgroups.
+    /// Puts the group into the idle class, so that its threads yield to all others. Returns false if the
+    /// kernel lacks idle cgroups.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn yield_to_all(&self) -> Result<bool, GroupError> {
         match self.file("cpu.idle") {
             Some(path) => put(&path, "1").map(|()| true),
@@ -141,12 +143,12 @@ impl Group {
         }
     }
 
-    /// Lets it have so many CPUs' time.
+    /// Sets the quota to the time of `cpus` CPUs.
     ///
     /// # Errors
-    /// When the system refuses, or when there is no file to say it in.
+    /// If the system refuses, or the control file is missing.
     pub fn set_quota(&self, cpus: f64) -> Result<(), GroupError> {
-        // Short, so that what it may use of a period at once is short, too.
+        // A short period keeps each run within it short.
         const PERIOD_US: u32 = 20_000;
         const LEAST_US: f64 = 1000.0;
         let quota = (cpus * f64::from(PERIOD_US)).max(LEAST_US) as u64;
@@ -160,10 +162,10 @@ impl Group {
         put(&path, &quota.to_string())
     }
 
-    /// Gives it the least weight that there is.
+    /// Sets the smallest CPU weight.
     ///
     /// # Errors
-    /// When the system refuses, or when there is no file to say it in.
+    /// If the system refuses, or the control file is missing.
     pub fn set_least_weight(&self) -> Result<(), GroupError> {
         if let Some(path) = self.file("cpu.weight") {
             return put(&path, "1");
@@ -174,10 +176,10 @@ impl Group {
         }
     }
 
-    /// Stops all its processes where they are, or lets them go on; false where that can't be done.
+    /// Freezes or thaws all processes. Returns false if the system cannot.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn freeze(&self, is_frozen: bool) -> Result<bool, GroupError> {
         if let Some(path) = self.file("freezer.state") {
             return put(&path, if is_frozen { "FROZEN" } else { "THAWED" }).map(|()| true);
@@ -188,7 +190,7 @@ impl Group {
         }
     }
 
-    /// Nanoseconds of CPU time that it has had.
+    /// Returns the consumed CPU time in nanoseconds.
     #[must_use]
     pub fn used_ns(&self) -> Option<u64> {
         if let Some(path) = self.file("cpuacct.usage") {
@@ -199,7 +201,7 @@ impl Group {
         us.trim().parse::<u64>().ok().map(|us| us * 1000)
     }
 
-    /// Processes that are in it.
+    /// Returns the ids of its processes.
     #[must_use]
     pub fn processes(&self) -> BTreeSet<u32> {
         let files = self.entrances();
@@ -208,27 +210,27 @@ impl Group {
         texts.flat_map(of).filter(|pid| *pid != 0).collect()
     }
 
-    /// Sends a signal to each process that is in it now.
+    /// Sends a signal to each process in the group.
     pub fn signal(&self, signal: Signal) {
         for pid in self.processes() {
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-                let _ = kill_process(pid, signal); // it may have ended meanwhile
+                let _ = kill_process(pid, signal); // the process may have exited meanwhile
             }
         }
     }
 
-    /// Ends all that is in it, also what forks without end, and waits for that; `reap` is called in between, to wait for children.
-    /// False when something is left after so long.
+    /// Kills all processes, also those that keep forking, and waits for their exit. Calls `reap` in between
+    /// to reap children. Returns false if a process is left after `patience`.
     pub fn kill(&self, patience: Duration, mut reap: impl FnMut()) -> bool {
         let began = Instant::now();
-        // From now on nothing in it becomes more.
+        // No process can fork from here on.
         if let Some(path) = self.file("pids.max") {
             let _ = put(&path, "0");
         }
         loop {
             match self.file("cgroup.kill").is_some_and(|path| put(&path, "1").is_ok()) {
                 true => {}
-                // Frozen, none of them forks while the others are killed; what is frozen dies when it may go on.
+                // A frozen process cannot fork while others are killed. It dies when thawed.
                 false => {
                     let _ = self.freeze(true);
                     self.signal(Signal::KILL);
@@ -246,10 +248,10 @@ impl Group {
         }
     }
 
-    /// Takes its folders away, once nothing is in it; what ends takes a moment to be out.
+    /// Removes the folders. Exited processes may take a moment to leave them.
     ///
     /// # Errors
-    /// When one is left after so long.
+    /// If a folder is left after `patience`.
     pub fn remove(&self, patience: Duration) -> Result<(), GroupError> {
         let began = Instant::now();
         for Folder { path, .. } in self.folders.iter().rev() {
@@ -268,7 +270,7 @@ impl Group {
     }
 }
 
-/// Writes into a control file.
+/// Writes a control file.
 fn put(path: &Path, text: &str) -> Result<(), GroupError> {
     let written = fs::OpenOptions::new()
         .write(true)
@@ -278,20 +280,20 @@ fn put(path: &Path, text: &str) -> Result<(), GroupError> {
     written.map_err(|error| GroupError::at(path, error))
 }
 
-/// Why a batch can't be held.
+/// Reason why a batch cannot be held.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
     /// The system refused.
     #[error("cgroup {}: {error}{}", path.display(), advice(error))]
     Io {
-        /// The folder or file.
+        /// Folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// This kernel, or this cgroup, has no such file.
+    /// The kernel or this cgroup lacks a control file.
     #[error(
-        "this machine's cgroups have no file for {0}: mount the controller cpu, or enable it in cgroup.subtree_control; or use --policy idle"
+        "the cgroup has no file for {0}; mount the cpu controller, enable it in cgroup.subtree_control, or use --policy idle"
     )]
     Missing(&'static str),
 }
@@ -305,10 +307,10 @@ impl GroupError {
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "; start as root, or name a cgroup that is delegated to this user with --cgroup"
+            "; start as root, or give --cgroup a cgroup delegated to this user"
         }
-        io::ErrorKind::NotFound => "; --cgroup names a folder that each hierarchy has",
-        io::ErrorKind::AlreadyExists => "; it is another's and left alone",
+        io::ErrorKind::NotFound => "; give --cgroup a folder that exists in each hierarchy",
+        io::ErrorKind::AlreadyExists => "; another program made it, so it is left alone",
         _ => "",
     }
 }

@@ -1,4 +1,4 @@
-//! Where this machine has which controller of cgroups.
+//! Cgroup controllers of this machine, and where they are mounted.
 
 use std::fs;
 use std::io;
@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What a batch is held by.
+/// Controllers that hold a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
-    /// Its share of the cores.
+    /// Share of the cores.
     Cpu,
-    /// Which cores.
+    /// Set of usable cores.
     Cpuset,
-    /// How many processes.
+    /// Number of processes.
     Pids,
-    /// Whether it runs at all.
+    /// Freezing and thawing.
     Freezer,
-    /// How much CPU time it has had.
+    /// Consumed CPU time.
     Cpuacct,
 }
 
 impl Controller {
-    /// All of them.
+    /// All controllers.
     pub const ALL: [Self; 5] = [Self::Cpu, Self::Cpuset, Self::Pids, Self::Freezer, Self::Cpuacct];
 
-    /// As the kernel calls it.
+    /// Returns the kernel's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,46 +37,47 @@ impl Controller {
         }
     }
 
-    /// In version 2 each cgroup can be frozen and tells its CPU time, without a controller.
+    /// Version 2 freezes and accounts CPU time in every cgroup, without a controller.
     fn is_part_of_version_2(self) -> bool {
         matches!(self, Self::Freezer | Self::Cpuacct)
     }
 }
 
-/// Of cgroups; each has other files.
+/// Version of a cgroup hierarchy; the control files differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
-    /// A hierarchy for each controller.
+    /// One hierarchy per controller.
     V1,
-    /// One for all.
+    /// One hierarchy for all controllers.
     V2,
 }
 
-/// Where the cgroups of a controller are.
+/// Mount point of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Whose files.
+    /// Version of the hierarchy.
     pub version: Version,
-    /// The root of the hierarchy.
+    /// Root folder of the hierarchy.
     pub folder: PathBuf,
 }
 
-/// How folders come and go: a kernel fills those that are made, and takes those away that are empty of processes.
+/// Functions that create and remove cgroups. The kernel fills new folders, and removes them only when they
+/// have no processes.
 #[derive(Clone, Copy, Debug)]
 pub struct System {
-    /// Makes a cgroup.
+    /// Creates a cgroup.
     pub make: fn(&Path) -> io::Result<()>,
-    /// Takes it away.
+    /// Removes a cgroup.
     pub remove: fn(&Path) -> io::Result<()>,
 }
 
 impl System {
-    /// This machine's kernel.
+    /// Functions of the running kernel.
     pub const REAL: Self =
         Self { make: |path| fs::create_dir(path), remove: |path| fs::remove_dir(path) };
 }
 
-/// The hierarchies of cgroups that are mounted.
+/// Mounted cgroup hierarchies.
 #[derive(Clone, Debug)]
 pub struct Hierarchies {
     pub(super) system: System,
@@ -84,13 +85,13 @@ pub struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Those of this machine.
+    /// Finds the hierarchies of this machine.
     #[must_use]
     pub fn of_this_machine() -> Self {
         Self::below(Path::new("/"), System::REAL)
     }
 
-    /// Those of the machine whose files are below `root`.
+    /// Finds the hierarchies of a machine with its files below `root`.
     #[must_use]
     pub fn below(root: &Path, system: System) -> Self {
         let mounts = fs::read_to_string(root.join("proc/mounts")).unwrap_or_default();
@@ -115,7 +116,8 @@ impl Hierarchies {
                 _ => {}
             }
         }
-        // A controller that version 1 has is not version 2's; what needs no controller is taken from where the rest is.
+        // A controller mounted in version 1 is not available in version 2. Functions without a controller are
+        // taken from the hierarchy of the others.
         if let Some(folder) = all_in_one {
             let there = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
             let has_cpu = |places: &[(Controller, Place)]| {
@@ -134,18 +136,18 @@ impl Hierarchies {
         Self { system, places }
     }
 
-    /// Where a controller is; none where this machine lacks it.
+    /// Returns the place of a controller, or `None` if the machine lacks it.
     #[must_use]
     pub fn place(&self, of: Controller) -> Option<&Place> {
         self.places.iter().find(|(controller, _)| *controller == of).map(|(_, place)| place)
     }
 
-    /// What this machine lacks.
+    /// Returns the missing controllers.
     pub fn missing(&self) -> impl Iterator<Item = Controller> + '_ {
         Controller::ALL.into_iter().filter(|controller| self.place(*controller).is_none())
     }
 
-    /// The roots of the hierarchies, each once.
+    /// Returns the roots of the hierarchies, each once.
     #[must_use]
     pub fn folders(&self) -> Vec<&Place> {
         let mut folders: Vec<&Place> = Vec::new();

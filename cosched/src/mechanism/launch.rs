@@ -1,4 +1,4 @@
-//! How a batch's first process starts: in its cgroup, on its cores and in its class before it does anything of its own.
+//! Start of a batch: its first process enters cgroup, cores and scheduling class before it runs the command.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -13,18 +13,18 @@ use rustix::thread::CpuSet;
 
 use super::group::{Group, Limits};
 
-/// How the system ranks a batch's threads among others.
+/// Scheduling class of a batch's threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
-    /// They get what CPU time nobody else wants.
+    /// Idle class: only CPU time that no other thread wants.
     #[default]
     Idle,
-    /// As those of any program.
+    /// Normal class, like any program.
     Normal,
 }
 
 impl Class {
-    /// Its name on command lines.
+    /// Returns the name on command lines.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,31 +46,31 @@ impl FromStr for Class {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = [Self::Idle, Self::Normal].into_iter().find(|class| class.name() == text);
-        found.ok_or_else(|| format!("there is no class {text:?}; classes are idle and normal"))
+        found.ok_or_else(|| format!("unknown class {text:?}; classes are idle and normal"))
     }
 }
 
-/// Puts a thread, or the calling one for 0, into a class.
+/// Sets the scheduling class of a thread; 0 is the calling thread.
 ///
 /// # Errors
-/// When the system refuses.
+/// If the system refuses.
 pub fn set_class(thread: u32, class: Class) -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters live through the call, which only reads them.
+    // SAFETY: the parameters outlive the call, which only reads them.
     match unsafe { libc::sched_setscheduler(thread as i32, class.policy(), &raw const priority) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The capability by which a process asks for real time, or changes the class of others (capabilities(7)).
+/// Capability to use real-time classes and to change the class of others (capabilities(7)).
 const CAP_SYS_NICE: libc::c_ulong = 23;
 
-/// The command as one that starts in this group, on these cores and in this class, in a process group of its own; that may never
-/// ask for real time; and whose first process ends when the calling thread does.
+/// Prepares the command to start in this cgroup, on these cores and in this class, in a new process group.
+/// The process loses the right to real-time classes, and is killed when the calling thread exits.
 ///
 /// # Errors
-/// When the cgroup's files can't be opened.
+/// If the cgroup's files cannot be opened.
 pub fn in_group<'a>(
     command: &'a mut Command,
     group: &Group,
@@ -83,31 +83,31 @@ pub fn in_group<'a>(
     limits.cpus.iter().for_each(|cpu| cpus.set(*cpu));
     let parent = rustix::process::getpid();
     let prepare = move || {
-        // None of this allocates or takes a lock: the child has but one thread of its parent's. The class is first, since a
-        // cgroup may take no thread that is of real time.
+        // These calls neither allocate nor lock, because the child has only one of its parent's threads. The
+        // class comes first, since a cgroup may refuse real-time threads.
         set_class(0, class)?;
         for entrance in &entrances {
-            // SAFETY: the descriptor is open, and the bytes live through the call.
+            // SAFETY: the descriptor is open, and the bytes outlive the call.
             if unsafe { libc::write(entrance.as_raw_fd(), b"0".as_ptr().cast(), 1) } != 1 {
                 return Err(io::Error::last_os_error());
             }
         }
         rustix::thread::sched_setaffinity(None, &cpus)?;
         let no_real_time = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the first call reads what lives through it, the second reads numbers alone. Whoever may not do the second
-        // has not got the capability either.
+        // SAFETY: the first call reads memory that outlives it, the second only numbers. A process that may
+        // not make the second call does not have the capability either.
         unsafe {
             libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const no_real_time);
             libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0);
         }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Too late to be told of a parent that has ended already.
+        // The parent exited before the death signal was set.
         match rustix::process::getppid() == Some(parent) {
             true => Ok(()),
             false => Err(io::ErrorKind::BrokenPipe.into()),
         }
     };
     command.process_group(0);
-    // SAFETY: `prepare` does only what a child between fork and exec may do: calls of the system.
+    // SAFETY: `prepare` makes only system calls that are allowed between fork and exec.
     Ok(unsafe { command.pre_exec(prepare) })
 }

@@ -1,4 +1,4 @@
-//! What was made for a batch, as it is written down before it is made.
+//! List of a batch's folders, saved before they are created.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::group::PREFIX;
 use super::hierarchy::Version;
 
-/// The folders of a cgroup of ours.
+/// Folders of a batch's cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Made(Vec<(Version, PathBuf)>);
+pub struct CgroupFolders(Vec<(Version, PathBuf)>);
 
-impl Made {
+impl CgroupFolders {
     pub(super) fn new(folders: impl Iterator<Item = (Version, PathBuf)>) -> Self {
         Self(folders.collect())
     }
 
-    /// Those that have a name of ours: nothing else is ever taken away, whatever a file says.
+    /// Returns the folders with our prefix. Others are never removed, whatever a file says.
     pub(super) fn folders(&self) -> impl Iterator<Item = (Version, &Path)> {
         let is_ours = |path: &Path| {
             path.is_absolute()
@@ -28,7 +28,7 @@ impl Made {
             .filter(move |it| is_ours(it.1))
     }
 
-    /// Their paths.
+    /// Returns the paths.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.folders().map(|(_, path)| path)
     }

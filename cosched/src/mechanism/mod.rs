@@ -1,9 +1,9 @@
-//! What holds a batch on worker cores: a cgroup of its own, in which it starts and with which it ends, and the ways in which it is
-//! given a share of these cores.
+//! Confinement of a batch on worker cores: a cgroup in which it starts and ends, and ways to give it a share
+//! of the cores.
 //!
-//! Controllers of cgroups are found where this machine has them, of version 1 or 2, and those that it lacks are told. Nothing is
-//! changed that was not made here: a batch gets folders of its own, whose names are written down before they are made
-//! ([`Made`]), so that whoever starts next can take away what a killed process left.
+//! Finds the controllers of cgroup version 1 or 2, and reports those that the machine lacks. Changes only
+//! cgroups that it created. Their names are saved before they are created ([`CgroupFolders`]), so that the
+//! next process can remove what a killed one left behind.
 
 mod actuator;
 mod group;
@@ -18,5 +18,5 @@ pub use actuator::{Actuator, Quota, Unlimited, Weight};
 pub use group::{Group, GroupError, Limits, PREFIX};
 pub use hierarchy::{Controller, Hierarchies, Place, System, Version};
 pub use launch::{Class, in_group, set_class};
-pub use made::Made;
+pub use made::CgroupFolders;
 pub use process::{Process, Scheduling, threads_of};

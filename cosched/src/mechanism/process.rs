@@ -1,4 +1,4 @@
-//! Processes as the system tells of them: whether they are still the same ones, where they may run and in which class.
+//! Process information from the system: identity, CPUs and scheduling class.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,31 +6,31 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A process that no later one of the same number is taken for.
+/// Identity of a process; a later process with the same id is different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it started, in the system's units since the machine did.
+    /// Start time since boot, in the system's units.
     pub started: u64,
 }
 
 impl Process {
-    /// The one that has this number now.
+    /// Returns the process that has this id now.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let stat = Stat::of(&format!("/proc/{pid}"))?;
         Some(Self { pid, started: stat.number(STARTED)? })
     }
 
-    /// The calling one.
+    /// Returns the calling process.
     #[must_use]
     pub fn own() -> Self {
         let pid = std::process::id();
         Self::of(pid).unwrap_or(Self { pid, started: 0 })
     }
 
-    /// It has not ended; one that nobody has waited for has.
+    /// Returns true until the process exits; zombies count as exited.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let stat = Stat::of(&format!("/proc/{}", self.pid));
@@ -40,17 +40,17 @@ impl Process {
     }
 }
 
-/// How the system schedules a thread.
+/// Scheduling attributes of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduling {
-    /// Its class: 0 normal, 1 FIFO, 2 round robin, 3 batch, 5 idle, 6 deadline (sched(7)).
+    /// Class: 0 normal, 1 FIFO, 2 round robin, 3 batch, 5 idle, 6 deadline (sched(7)).
     pub class: u32,
     /// CPUs that it may use.
     pub cpus: BTreeSet<usize>,
 }
 
 impl Scheduling {
-    /// Of a thread of any process; none when it has ended.
+    /// Reads the attributes of a thread of any process. Returns `None` after its exit.
     #[must_use]
     pub fn of(thread: u32) -> Option<Self> {
         let folder = format!("/proc/{thread}");
@@ -60,21 +60,21 @@ impl Scheduling {
         Some(Self { class, cpus: cpu_list(allowed.trim()) })
     }
 
-    /// It comes before all that are not of real time.
+    /// Returns true for real-time classes.
     #[must_use]
     pub fn is_real_time(&self) -> bool {
         matches!(self.class, 1 | 2 | 6)
     }
 }
 
-/// The threads of a process.
+/// Returns the thread ids of a process.
 #[must_use]
 pub fn threads_of(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The kernel's way to write sets of CPUs: `0-3,8`.
+/// Parses the kernel's CPU lists, such as `0-3,8`.
 fn cpu_list(text: &str) -> BTreeSet<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -83,7 +83,8 @@ fn cpu_list(text: &str) -> BTreeSet<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Places of fields of /proc/PID/stat behind the name, which may hold anything: proc_pid_stat(5), less 3.
+/// Field indices in /proc/PID/stat after the name, which may contain any character: proc_pid_stat(5), minus
+/// 3.
 const STATE: usize = 0;
 const STARTED: usize = 19;
 const CLASS: usize = 38;

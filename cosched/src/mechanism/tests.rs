@@ -1,4 +1,4 @@
-//! The mechanism against made-up trees of cgroups of both versions, and against this machine's where it has them.
+//! Tests on fake cgroup trees of both versions, and on this machine's cgroups where available.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::share::Share;
 
-/// Files that a kernel puts into a new cgroup; which depends on the hierarchy, whose name is in its path.
+/// Creates a cgroup with the kernel's files; the hierarchy in its path selects them.
 fn make(path: &Path) -> io::Result<()> {
     fs::create_dir(path)?;
     let text = path.to_string_lossy().into_owned();
@@ -40,7 +40,7 @@ fn make(path: &Path) -> io::Result<()> {
     files.iter().try_for_each(|name| fs::write(path.join(name), ""))
 }
 
-/// A kernel's files are no obstacle to taking a cgroup away, but its processes are.
+/// Removes a cgroup. Kernel files do not prevent that, but processes do.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::read_to_string(path.join("cgroup.procs"))?.is_empty() {
         true => fs::remove_dir_all(path),
@@ -103,7 +103,7 @@ fn limits() -> Limits {
 }
 
 #[test]
-fn a_batch_is_held_by_the_controllers_of_version_1() {
+fn cgroup_v1_controllers_hold_a_batch() {
     let tree = Tree::v1();
     assert_eq!(tree.hierarchies().missing().collect::<Vec<_>>(), [Controller::Cpuacct]);
     let group = tree.group().unwrap();
@@ -132,14 +132,14 @@ fn a_batch_is_held_by_the_controllers_of_version_1() {
 }
 
 #[test]
-fn a_batch_is_held_by_the_controllers_of_version_2() {
+fn cgroup_v2_controllers_hold_a_batch() {
     let tree = Tree::v2("cpuset cpu io pids\n");
     assert_eq!(tree.hierarchies().missing().count(), 0);
     let group = tree.group().unwrap();
     assert_eq!(
         tree.read("unified/cgroup.subtree_control"),
         "+pids",
-        "each was asked for, the last is seen"
+        "all were requested, the last is visible"
     );
     assert_eq!(tree.read("unified/wedjat-one/cpuset.cpus"), "2,5");
     assert_eq!(tree.read("unified/wedjat-one/pids.max"), "40");
@@ -159,11 +159,11 @@ fn a_batch_is_held_by_the_controllers_of_version_2() {
 }
 
 #[test]
-fn what_is_missing_is_named_and_what_is_anothers_is_left() {
+fn missing_controllers_are_named_and_foreign_groups_kept() {
     let bare = Tree::v2("pids\n");
     let missing: Vec<_> = bare.hierarchies().missing().map(Controller::name).collect();
     assert_eq!(missing, ["cpu", "cpuset"]);
-    // A kernel without the controller would not have made the file.
+    // A kernel without the controller would not have created the file.
     let group = bare.group().unwrap();
     fs::remove_file(bare.0.path().join("sys/fs/cgroup/unified/wedjat-one/cpu.max")).unwrap();
     let error = Quota::of(1).give(&group, Share::MOST).unwrap_err().to_string();
@@ -181,20 +181,20 @@ fn what_is_missing_is_named_and_what_is_anothers_is_left() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_found_by_its_note_and_nothing_else_is() {
+fn note_identifies_leftovers_of_a_killed_process() {
     let tree = Tree::v1();
     let hierarchies = tree.hierarchies();
     let planned = Group::planned(&hierarchies, Path::new("/"), "one");
     let text = serde_json::to_string(&planned).unwrap();
     Group::make(&hierarchies, &planned, &limits()).unwrap();
-    let read: Made = serde_json::from_str(&text).unwrap();
+    let read: CgroupFolders = serde_json::from_str(&text).unwrap();
     assert_eq!(read, planned);
     Group::left(&read, FAKE).remove(Duration::ZERO).unwrap();
     assert!(planned.paths().all(|path| !path.exists()) && planned.paths().count() == 4);
-    // A note that was written by nobody of us.
+    // A note that another program wrote.
     let foreign = tree.0.path().join("sys/fs/cgroup/cpu/system.slice");
     make(&foreign).unwrap();
-    let note: Made =
+    let note: CgroupFolders =
         serde_json::from_value(serde_json::json!([["V1", foreign], ["V1", "wedjat-relative"]]))
             .unwrap();
     assert_eq!(note.paths().count(), 0);
@@ -203,7 +203,7 @@ fn what_a_killed_process_left_is_found_by_its_note_and_nothing_else_is() {
 }
 
 #[test]
-fn what_can_not_be_removed_is_told_by_its_path() {
+fn undeletable_folder_is_reported_by_path() {
     let tree = Tree::v1();
     let group = tree.group().unwrap();
     tree.write("sys/fs/cgroup/freezer/wedjat-one/cgroup.procs", "1\n");
@@ -212,7 +212,7 @@ fn what_can_not_be_removed_is_told_by_its_path() {
 }
 
 #[test]
-fn a_process_is_the_same_only_while_it_lives() {
+fn process_identity_ends_with_the_process() {
     let own = Process::own();
     assert!(own.is_alive());
     assert!(
@@ -226,7 +226,7 @@ fn a_process_is_the_same_only_while_it_lives() {
     let scheduling = Scheduling::of(child.id()).unwrap();
     assert!(scheduling.class == 5 && !scheduling.is_real_time() && !scheduling.cpus.is_empty());
     child.kill().unwrap();
-    // Ended, and waited for by nobody yet.
+    // Exited, but not reaped yet.
     let began = Instant::now();
     while process.is_alive() && began.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(5));
@@ -236,8 +236,8 @@ fn a_process_is_the_same_only_while_it_lives() {
     assert_eq!(Process::of(child.id()).filter(|now| *now == process), None);
 }
 
-/// This machine's cgroups, where this user may make some.
-fn real(name: &str) -> Option<(Group, Made, Limits)> {
+/// Returns a group in this machine's cgroups, where this user may create one.
+fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
     let hierarchies = Hierarchies::of_this_machine();
     let planned = Group::planned(
         &hierarchies,
@@ -257,21 +257,21 @@ fn real(name: &str) -> Option<(Group, Made, Limits)> {
 }
 
 #[test]
-fn a_batch_starts_where_it_is_held_and_ends_whatever_it_does() {
+fn batch_starts_in_its_cgroup_and_always_ends() {
     let Some((group, planned, limits)) = real("batch") else { return };
     let _ = group.yield_to_all();
-    // Ignores being asked to end, asks for real time, and forks until it is not let.
+    // Ignores SIGTERM, requests a real-time class, and forks until the limit.
     let script = "trap '' TERM HUP INT; f() { f | f & }; chrt -f 1 true 2>/dev/null && echo real; \
                   taskset -pc $$; echo begun; f; while :; do :; done";
     let mut command = Command::new("sh");
     command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::null()).stdin(Stdio::null());
     let mut child = in_group(&mut command, &group, &limits, Class::Idle).unwrap().spawn().unwrap();
-    let mut said = String::new();
+    let mut output = String::new();
     let mut out = io::BufReader::new(child.stdout.take().unwrap());
-    while !said.contains("begun") {
-        assert!(io::BufRead::read_line(&mut out, &mut said).unwrap() > 0, "{said}");
+    while !output.contains("begun") {
+        assert!(io::BufRead::read_line(&mut out, &mut output).unwrap() > 0, "{output}");
     }
-    assert!(!said.contains("real\n"), "{said}");
+    assert!(!output.contains("real\n"), "{output}");
     assert!(group.processes().contains(&child.id()));
     let scheduling = Scheduling::of(child.id()).unwrap();
     assert_eq!((scheduling.class, &scheduling.cpus), (5, &limits.cpus));

@@ -16,72 +16,72 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use wedjat::config::AgentConfig;
 use wedjat::cosched::{
-    Ended, Folder, Job, JobState, Measure, Note, Objective, Policy, Setting, Signals, run,
+    Folder, Job, JobEnd, JobState, Measure, Note, Objective, Policy, Setting, Signals, run,
 };
 use wedjat_cosched::mechanism::{Class, System};
 use wedjat_cosched::{Mode, Setup};
 
 use super::super::{Outcome, print};
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat cosched run --agent host1 --objective p99.9=500us --wall 10m -- make -j4
 Exit status: the command's, 128 and the signal's number where one ended it, 124 when its time was over, 1 when it could not run.";
 
-/// What `wedjat cosched run` is told.
+/// Arguments of `wedjat cosched run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// The agent on whose workers' cores it runs: `name` of its configuration
+    /// Agent on whose worker cores the batch runs: `name` of its configuration
     #[arg(long, value_name = "NAME")]
     agent: String,
-    /// Who says how much of the cores the batch gets: asax, static(50%), aimd, guard, idle or shares
+    /// Policy that sets the batch's share of the cores: asax, static(50%), aimd, guard, idle or shares
     #[arg(long, default_value = "guard")]
     policy: Policy,
-    /// What tasks may take from their arrival at the agent to their answer: a percentile and a time [default: that of the file
-    /// of experts, of p99.9]
+    /// Objective for the time of tasks from their arrival at the agent to their answer: a percentile and a
+    /// time [default: that of the file of experts, for p99.9]
     #[arg(long, value_name = "pN=TIME")]
     objective: Option<Objective>,
-    /// The file of the chooser, the guard and the experts
+    /// File of the chooser, the guard and the experts
     #[arg(long, value_name = "FILE")]
     experts: Option<PathBuf>,
-    /// How the chooser learns: paper, iw or balanced [default: that of the file of experts]
+    /// Mode in which the chooser learns: paper, iw or balanced [default: that of the file of experts]
     #[arg(long)]
     mode: Option<Mode>,
     /// Write the chooser's decisions to this file, for `wedjat cosched replay`
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// End it after so long, as in 10m
+    /// End the batch after this time, for example 10m
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     wall: Option<Duration>,
-    /// By what its progress is told: cpu (seconds of CPU time), lines=TEXT (lines of its output that hold the text) or counter (8
-    /// bytes in the file that WEDJAT_PROGRESS names)
+    /// Measure of progress: cpu (seconds of CPU time), lines=TEXT (output lines that contain the text) or
+    /// counter (8 bytes in the file named by WEDJAT_PROGRESS)
     #[arg(long, value_name = "MEASURE", default_value = "cpu")]
     progress: Measure,
-    /// How much there is to do, by that measure
+    /// Total work in that measure
     #[arg(long, value_name = "NUMBER")]
     work: Option<f64>,
-    /// CPUs that it may use, as in 2,3 [default: those that the agent's workers are pinned to]
+    /// CPUs that the batch may use, for example 2,3 [default: those that the agent's workers are pinned to]
     #[arg(long, value_name = "CPUS", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// How it ranks among other threads: idle or normal
+    /// Scheduling class of the batch: idle or normal
     #[arg(long, default_value = "idle")]
     class: Class,
-    /// Processes and threads that it may have
+    /// Maximum number of processes and threads
     #[arg(long, value_name = "NUMBER", default_value_t = Job::PROCESSES, value_parser = clap::value_parser!(u32).range(1..))]
     processes: u32,
-    /// The cgroup below which its own is made, in each hierarchy
+    /// Parent of the batch's cgroup in each hierarchy
     #[arg(long, value_name = "PATH", default_value = "/")]
     cgroup: PathBuf,
-    /// How long it has to end once it is told to
+    /// Time between the request to end and the kill
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     grace: Duration,
-    /// Run it also where that is known to do harm
+    /// Run the batch even if it is known to do harm
     #[arg(long)]
     force: bool,
-    /// Only tell what would be done
+    /// Only show the actions
     #[arg(long)]
     dry_run: bool,
-    /// The command
+    /// Command of the batch
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -134,7 +134,7 @@ impl Run {
 pub fn batch(arguments: &Run) -> Outcome {
     let job = arguments.job()?;
     if arguments.dry_run {
-        return print(&job.told()?);
+        return print(&job.dry_run()?);
     }
     let ended = run(&job, &signals()?)?;
     Ok(exit_code(&ended))
@@ -147,7 +147,8 @@ pub fn configured(config: &Path, number: usize) -> Outcome {
     Ok(exit_code(&run(job, &signals()?)?))
 }
 
-/// SIGINT and SIGTERM end the batch, the second one at once; SIGHUP, SIGUSR1 and SIGUSR2 are passed on to it.
+/// Handles signals: the first SIGINT or SIGTERM ends the batch, the second one at once. SIGHUP, SIGUSR1 and
+/// SIGUSR2 go to the batch.
 fn signals() -> io::Result<Signals> {
     let signals = Signals::default();
     let ends = Arc::clone(&signals.ends);
@@ -164,8 +165,8 @@ fn signals() -> io::Result<Signals> {
     Ok(signals)
 }
 
-/// What a shell would say of such an end.
-fn exit_code(ended: &Ended) -> ExitCode {
+/// Returns the exit code that a shell would give.
+fn exit_code(ended: &JobEnd) -> ExitCode {
     const LATE: u8 = 124;
     let of = |status: ExitStatus| {
         let signal = status.signal().map(|signal| 128 + signal);
@@ -178,15 +179,15 @@ fn exit_code(ended: &Ended) -> ExitCode {
     }
 }
 
-/// What `wedjat cosched status` is told.
+/// Arguments of `wedjat cosched status`.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Takes away what killed jobs left, and prints the others.
+/// Removes what killed jobs left, and prints the remaining jobs.
 pub fn status(arguments: &Status) -> Outcome {
     let folder = Folder::open()?;
     for note in folder.clean(System::REAL)? {
@@ -230,7 +231,7 @@ fn text(note: &Note) -> String {
     text
 }
 
-/// Tells a job to end.
+/// Asks a job to end.
 pub fn cancel(id: u32) -> Outcome {
     let folder = Folder::open()?;
     let jobs = folder.jobs();

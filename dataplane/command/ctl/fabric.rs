@@ -1,4 +1,4 @@
-//! What `wedjat ctl` asks of a fabric's controller.
+//! `wedjat ctl` for fabrics: requests to the controller.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,56 +10,57 @@ use wedjat::controller::generated::{Node, TopologyReply};
 use wedjat::controller::{Command as Asked, Operator};
 use wedjat::quantity;
 
-use super::{Arguments, Command, PoolCommand, tell, with};
+use super::{Arguments, Command, PoolCommand, print_result, with};
 use crate::command::Outcome;
 
-/// What a pool of a fabric has besides.
+/// Arguments of a fabric's pool.
 #[derive(Debug, Args)]
 pub struct PoolArguments {
-    /// In a fabric: workers that it is to have
+    /// In a fabric: desired number of workers
     #[arg(long)]
     pub workers: Option<usize>,
-    /// In a fabric: its workers are spread over as many racks as there are [default]
+    /// In a fabric: spread workers over as many racks as possible [default]
     #[arg(long, conflicts_with_all = ["pack", "by_size"])]
     pub spread: bool,
-    /// In a fabric: its workers are in as few racks as possible
+    /// In a fabric: put workers into as few racks as possible
     #[arg(long, conflicts_with = "by_size")]
     pub pack: bool,
-    /// In a fabric: each rack gives workers by its size
+    /// In a fabric: take workers from each rack in proportion to its size
     #[arg(long)]
     pub by_size: bool,
-    /// In a fabric: spines that its racks are linked to [default: none]
+    /// In a fabric: number of spines that its racks are linked to [default: none]
     #[arg(long, requires = "workers")]
     pub spines: Option<usize>,
-    /// In a fabric: the address that clients send its tasks to
+    /// In a fabric: address for the pool's tasks
     #[arg(long, requires = "workers")]
     pub address: Option<String>,
-    /// In a fabric: workers that register join while it has fewer than so many [default: 0]
+    /// In a fabric: number of workers up to which registering workers join [default: 0]
     #[arg(long, requires = "workers")]
     pub admits: Option<usize>,
-    /// In a fabric: the spines' policy [default: what goes with the leaves']
+    /// In a fabric: policy of the spines [default: the one that matches the leaves' policy]
     #[arg(long, requires = "workers")]
     pub spine_policy: Option<String>,
-    /// In a fabric: the agents' policy [default: cfcfs]
+    /// In a fabric: policy of the agents [default: cfcfs]
     #[arg(long, requires = "workers")]
     pub agent_policy: Option<String>,
 }
 
-/// What is asked of a controller.
+/// Request to a controller.
 #[derive(Debug)]
-pub enum Ask {
-    /// What there is.
+pub enum FabricRequest {
+    /// Show the topology.
     Topology,
-    /// To change something.
+    /// Execute a command.
     Command(Asked),
 }
 
 type Error = Box<dyn std::error::Error>;
 
-/// What a command asks of a controller; none when it asks a node, which those do that both know unless `is_named`.
-pub fn asked(command: &Command, is_named: bool) -> Option<Result<Ask, Error>> {
+/// Returns the request of a command to a controller; `None` for a request to a node. A command that both
+/// accept goes to the controller only if `is_named`.
+pub fn asked(command: &Command, is_named: bool) -> Option<Result<FabricRequest, Error>> {
     let text = match command {
-        Command::Topology => return Some(Ok(Ask::Topology)),
+        Command::Topology => return Some(Ok(FabricRequest::Topology)),
         Command::AddSpine { id, ip } => format!("add-spine id={id} ip={ip}"),
         Command::RemoveSpine { id } => format!("remove-spine id={id}"),
         Command::FailSpine { id } => format!("fail-spine id={id}"),
@@ -96,13 +97,13 @@ pub fn asked(command: &Command, is_named: bool) -> Option<Result<Ask, Error>> {
             let overflow = with("overflow", overflow.as_ref());
             format!("set-queue pool={id} queue={queue}{overflow}")
         }
-        Command::Show => return Some(Ok(Ask::Topology)),
+        Command::Show => return Some(Ok(FabricRequest::Topology)),
         _ => {
             let error = "a controller does not do that; leave --controller out to ask a node";
             return Some(Err(error.into()));
         }
     };
-    Some(text.parse().map(Ask::Command).map_err(Into::into))
+    Some(text.parse().map(FabricRequest::Command).map_err(Into::into))
 }
 
 fn created(command: &PoolCommand) -> String {
@@ -126,7 +127,7 @@ fn created(command: &PoolCommand) -> String {
     text + &with("agent-policy", fabric.agent_policy.as_ref())
 }
 
-/// The controller's address: a URL, its socket, or its store, beside which the socket is.
+/// Returns the controller's address: a URL, its socket, or its store. The socket is beside the store.
 fn address(arguments: &Arguments) -> Result<ControllerAddress, Error> {
     let given = arguments.controller.clone().or_else(|| std::env::var("WEDJAT_CONTROLLER").ok());
     let none = "no controller is named: give --controller, or WEDJAT_CONTROLLER in the environment";
@@ -143,8 +144,8 @@ fn address(arguments: &Arguments) -> Result<ControllerAddress, Error> {
     Ok(ControllerAddress::Socket(if is_socket { path } else { wedjat::admin::socket_path(&path) }))
 }
 
-/// Asks, and tells the answer.
-pub fn run(arguments: &Arguments, ask: Ask) -> Outcome {
+/// Sends the request and prints the answer.
+pub fn run(arguments: &Arguments, ask: FabricRequest) -> Outcome {
     let tls = match (&arguments.ca, &arguments.certificate, &arguments.key) {
         (Some(ca), Some(certificate), Some(key)) => {
             Some([ca.clone(), certificate.clone(), key.clone()])
@@ -158,11 +159,11 @@ pub fn run(arguments: &Arguments, ask: Ask) -> Outcome {
     }
     let mut operator = Operator::open(&address, tls.as_ref())?;
     match ask {
-        Ask::Topology => {
+        FabricRequest::Topology => {
             let reply = operator.topology()?;
-            tell(arguments, &topology(&reply), &serde_json::to_value(&reply)?)
+            print_result(arguments, &topology(&reply), &serde_json::to_value(&reply)?)
         }
-        Ask::Command(command) => {
+        FabricRequest::Command(command) => {
             let reply = operator.command(&command, arguments.if_version)?;
             let made = reply.pool.filter(|_| matches!(command, Asked::AddPool { .. }));
             let mut text = format!("version {}: {command}", reply.version);
@@ -172,7 +173,7 @@ pub fn run(arguments: &Arguments, ask: Ask) -> Outcome {
             if let Some(pool) = made {
                 told["pool"] = pool.into();
             }
-            tell(arguments, &text, &told)
+            print_result(arguments, &text, &told)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `wedjat top`: what a running leaf or agent does at the moment, on a terminal that is drawn anew, or printed once.
+//! `wedjat top`: live view of a running leaf or agent, on a terminal or printed once.
 
 mod reading;
 mod report;
@@ -15,28 +15,28 @@ use self::report::Report;
 use super::Outcome;
 use super::node::Node;
 
-/// Shown below its options.
+/// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat top /dev/shm/wedjat-leaf1 --interval 500ms
 Keys: q, Esc and Ctrl-C end it, p holds the picture.
 Columns: tx/s are packets received and sent on, busy is the share of time in polls that brought packets, away are workers that are
 silent or out of reach. The workers shown are the worst: first those away, then those with the most tasks outstanding.";
 
-/// Copies of the state are not made more often.
+/// Minimum interval: nodes copy their state no more often.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// What `wedjat top` is told.
+/// Arguments of `wedjat top`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     node: Node,
-    /// Between two looks, from 100ms on
+    /// Interval between readings, at least 100ms
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Look twice, print what happened in between as plain text, and end
+    /// Read twice, print the changes in between as plain text, and end
     #[arg(long)]
     once: bool,
-    /// Show so many workers of each node
+    /// Show this many workers of each node
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     workers: usize,
 }
@@ -49,7 +49,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-/// Shows the node until it is told to end, or once.
+/// Shows the node until the user ends it, or once.
 pub fn run(arguments: &Arguments) -> Outcome {
     let path = arguments.node.state_file()?;
     let first = Reading::of(&path)?;

@@ -1,33 +1,34 @@
-//! A state file as it was read: what is in its newest copy, and when that was written.
+//! Reading of a state file: the content and time of its newest copy.
 
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use wedjat::cosched::{Note, jobs_beside};
+use wedjat::cosched::{Note, jobs_of_this_process};
 use wedjat::state::table::{Role, agents_file};
 use wedjat::state::{Snapshot, StateError};
 
-/// A copy may be written between the look at its time and at its content; then both are looked at again.
+/// Maximum number of attempts. A copy may be written between reading its time and its content. Both are read
+/// again then.
 const TRIES: usize = 5;
 
-/// A node at a moment.
+/// State of a node at one moment.
 pub struct NodeReading {
     pub snapshot: Snapshot,
-    /// When the copy was written: rates are over the time between two copies.
+    /// Time at which the copy was written. Rates use the time between two copies.
     pub written: Option<SystemTime>,
     /// Batch jobs beside its workers.
     pub jobs: Vec<Note>,
 }
 
-/// The node of a state file, and the agent on its core if there is one.
+/// Node of a state file, and the agent on its core if there is one.
 pub struct Reading(pub Vec<NodeReading>);
 
 impl Reading {
     /// Reads the state file.
     ///
     /// # Errors
-    /// As [`Snapshot::open`].
+    /// Like [`Snapshot::open`].
     pub fn of(path: &Path) -> Result<Self, StateError> {
         let beside = agents_file(path);
         let times =
@@ -45,7 +46,7 @@ impl Reading {
         let node = |(snapshot, written): (Option<Snapshot>, _)| {
             let snapshot = snapshot?;
             let jobs = match snapshot.role {
-                Role::Agent => jobs_beside(snapshot.pid),
+                Role::Agent => jobs_of_this_process(snapshot.pid),
                 _ => Vec::new(),
             };
             Some(NodeReading { snapshot, written, jobs })

@@ -1,4 +1,4 @@
-//! What happened between two readings of a state file, as tables of text.
+//! Differences between two readings of a state file, as tables of text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,31 +11,31 @@ use wedjat::state::table::{CoreSnapshot, MemberSnapshot, PoolSnapshot};
 use wedjat::state::{Counter, Gauge, Snapshot};
 
 use super::reading::{NodeReading, Reading};
-use crate::command::node::is_gone;
+use crate::command::node::has_exited;
 
-/// A state that was not written for so long is told of: its node stands still, or can't write.
+/// Age from which a state is marked as old: its node stalls, or cannot write.
 const STALE: Duration = Duration::from_secs(2);
 
-/// Share of a core's time in stalls from which on its line is marked.
+/// Fraction of a core's time in stalls from which its line is marked.
 const STALLED: f64 = 0.1;
 
-/// A line of a table.
+/// Row of a table.
 pub struct Row {
-    /// One for each column.
+    /// One cell for each column.
     pub cells: Vec<String>,
-    /// Something is not as it should be.
+    /// True if the row shows a problem.
     #[cfg_attr(not(feature = "top"), allow(dead_code, reason = "shown on the screen only"))]
     pub is_bad: bool,
 }
 
-/// A table: the first column is a name, the last one text, those between are numbers.
+/// Table. The first column is a name, the last one text, and the columns between are numbers.
 pub struct Section {
     pub columns: &'static [&'static str],
     pub rows: Vec<Row>,
 }
 
 impl Section {
-    /// The width of each column.
+    /// Returns the width of each column.
     pub fn widths(&self) -> Vec<usize> {
         let cell = |at: usize| self.rows.iter().map(move |row| row.cells[at].chars().count());
         let width = |(at, name): (usize, &&str)| cell(at).chain([name.len()]).max().unwrap_or(0);
@@ -43,19 +43,20 @@ impl Section {
     }
 }
 
-/// A node's part of the report.
+/// Part of the report for one node.
 pub struct NodeReport {
-    /// Who it is, and how it is.
+    /// Name and condition of the node.
     pub head: Row,
-    /// Cores, pools, drops, workers; batch jobs, where there are any.
+    /// Tables of cores, pools, drops and workers, and of batch jobs if there are any.
     pub sections: Vec<Section>,
 }
 
-/// What the nodes of a state file did between two readings.
+/// Differences of a state file's nodes between two readings.
 pub struct Report(pub Vec<NodeReport>);
 
 impl Report {
-    /// Compares two readings of one file; of a node that was started in between there is only what it did since then.
+    /// Compares two readings of one file. For a node started in between, the report covers the time since its
+    /// start.
     pub fn between(before: &Reading, now: &Reading, workers: usize) -> Self {
         let of = |now: &NodeReading| {
             let same = |before: &&NodeReading| {
@@ -92,7 +93,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The first and the last cell to the left, the others to the right.
+/// Aligns the first and last cell to the left, and the cells between to the right.
 pub fn aligned(cells: &[String], widths: &[usize]) -> Vec<String> {
     let last = cells.len() - 1;
     let align = |(at, (cell, &width)): (usize, (&String, &usize))| match at {
@@ -102,7 +103,7 @@ pub fn aligned(cells: &[String], widths: &[usize]) -> Vec<String> {
     cells.iter().zip(widths).enumerate().map(align).collect()
 }
 
-/// A node at two moments; the first one is missing when it was started since then.
+/// Node at two moments. The first is missing if the node was started in between.
 struct Change<'a> {
     before: Option<&'a NodeReading>,
     now: &'a NodeReading,
@@ -117,14 +118,14 @@ impl Change<'_> {
         NodeReport { head: self.head(moment), sections }
     }
 
-    /// Seconds between the two copies; none when no copy was made.
+    /// Returns the seconds between the two copies; `None` if no copy was made.
     fn seconds(&self) -> Option<f64> {
         let before = self.before?.written?;
         let seconds = self.now.written?.duration_since(before).ok()?.as_secs_f64();
         (seconds > 0.0).then_some(seconds)
     }
 
-    /// So many a second, in whole numbers.
+    /// Formats a rate per second as a whole number.
     fn rate(&self, before: u64, now: u64) -> String {
         let seconds = self.seconds();
         let count = now.saturating_sub(before) as f64;
@@ -136,7 +137,7 @@ impl Change<'_> {
         let age = self.now.written.and_then(|written| moment.duration_since(written).ok());
         let trouble = match (running, age.filter(|&age| age > STALE)) {
             (false, _) => "ended".to_owned(),
-            (true, _) if is_gone(*pid) => "gone without an orderly end".to_owned(),
+            (true, _) if has_exited(*pid) => "gone without an orderly end".to_owned(),
             (true, Some(age)) => format!("state not written for {:.0} s", age.as_secs_f64()),
             (true, None) => String::new(),
         };
@@ -169,7 +170,7 @@ impl Change<'_> {
         Section { columns, rows: self.now.jobs.iter().map(row).collect() }
     }
 
-    /// Each core at both moments.
+    /// Returns each core at both moments.
     fn both_cores(&self) -> impl Iterator<Item = (Option<&CoreSnapshot>, &CoreSnapshot)> {
         let before = self.before.map(|before| &before.snapshot.cores[..]).unwrap_or_default();
         self.now.snapshot.cores.iter().enumerate().map(|(at, now)| (before.get(at), now))
@@ -235,7 +236,8 @@ impl Change<'_> {
         Section { columns, rows: self.now.snapshot.pools.iter().map(row).collect() }
     }
 
-    /// Reports of a worker since the first moment; of one that was not there then, none.
+    /// Returns the number of a worker's reports since the first moment; 0 for a worker that was not there
+    /// then.
     fn reports(&self, pool: &PoolSnapshot, now: &MemberSnapshot) -> u64 {
         let pools = self.before.map(|before| &before.snapshot.pools[..]).unwrap_or_default();
         let before = pools.iter().find(|before| before.id == pool.id);
@@ -271,7 +273,7 @@ impl Change<'_> {
         Section { columns, rows: reasons.into_iter().map(row).collect() }
     }
 
-    /// The worst workers: those away, then those with the most tasks outstanding.
+    /// Lists the worst workers: first those that are away, then those with the most outstanding tasks.
     fn workers(&self, count: usize) -> Section {
         let pools = self.now.snapshot.pools.iter();
         let each = pools.flat_map(|pool| pool.members.iter().map(move |member| (pool, member)));
@@ -299,12 +301,12 @@ impl Change<'_> {
     }
 }
 
-/// It gets no tasks, since nothing is heard of it.
+/// Returns true if the worker gets no tasks because it is absent, unregistered, silent or unreachable.
 fn is_away(member: &MemberSnapshot) -> bool {
     !matches!(member.presence, Presence::Configured | Presence::Registered)
 }
 
-/// What a core did between the two moments, and what it holds at the second.
+/// Activity of a core between the two moments, and its contents at the second.
 #[derive(Default)]
 struct Core {
     busy_ticks: u64,
@@ -359,7 +361,7 @@ impl Core {
         }
     }
 
-    /// The sum of two.
+    /// Adds two cores.
     fn and(self, other: &Self) -> Self {
         Self {
             busy_ticks: self.busy_ticks + other.busy_ticks,
@@ -404,7 +406,7 @@ pub mod tests {
         Table::create(path, &spec).unwrap()
     }
 
-    /// Readings of a node that works for two seconds, with one worker that falls silent.
+    /// Returns two readings of a node that works for two seconds. One of its workers falls silent.
     fn readings() -> [Reading; 2] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
@@ -467,7 +469,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_node_that_was_started_anew_has_no_rates_yet() {
+    fn restarted_node_has_no_rates_yet() {
         let [mut before, now] = readings();
         before.0[0].snapshot.pid += 1;
         let report = Report::between(&before, &now, 3);

@@ -1,4 +1,4 @@
-//! The terminal's side of `wedjat top`: the report as tables, drawn anew after each interval.
+//! Terminal of `wedjat top`: draws the report as tables after each interval.
 
 use std::io;
 use std::path::Path;
@@ -17,22 +17,22 @@ use ratatui::widgets::{Row as TableRow, Table};
 use super::reading::Reading;
 use super::report::{NodeReport, Report, Row, Section, aligned};
 
-/// Between two looks at keys and signals.
+/// Interval between checks for keys and signals.
 const GLANCE: Duration = Duration::from_millis(100);
 const BAD: Style = Style::new().fg(Color::Red);
 const NAMES: Style = Style::new().add_modifier(Modifier::REVERSED);
 
-/// What a key asks for.
+/// Action requested by a key.
 #[derive(Debug, PartialEq, Eq)]
-enum Wish {
+enum KeyAction {
     End,
     Hold,
 }
 
-/// Draws until it is told to end. The terminal is as it was afterwards, also after a panic.
+/// Draws until the user ends it. Restores the terminal afterwards, also after a panic.
 ///
 /// # Errors
-/// Those of the terminal.
+/// If the terminal fails.
 pub fn run(path: &Path, first: Reading, interval: Duration, workers: usize) -> io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in
@@ -49,8 +49,8 @@ pub fn run(path: &Path, first: Reading, interval: Duration, workers: usize) -> i
         match wait(interval, &stop) {
             Ok(None) if holds => {}
             Ok(None) => text = look(path, &mut before, workers),
-            Ok(Some(Wish::Hold)) => holds = !holds,
-            Ok(Some(Wish::End)) => break Ok(()),
+            Ok(Some(KeyAction::Hold)) => holds = !holds,
+            Ok(Some(KeyAction::End)) => break Ok(()),
             Err(error) => break Err(error),
         }
     };
@@ -58,7 +58,8 @@ pub fn run(path: &Path, first: Reading, interval: Duration, workers: usize) -> i
     result
 }
 
-/// What has happened since the last reading, or why there is no reading: the node may be started anew.
+/// Returns the changes since the last reading, or the reason why there is no reading. The node may have been
+/// restarted.
 fn look(path: &Path, before: &mut Reading, workers: usize) -> Result<Report, String> {
     let now = Reading::of(path).map_err(|error| error.to_string())?;
     let report = Report::between(before, &now, workers);
@@ -66,32 +67,34 @@ fn look(path: &Path, before: &mut Reading, workers: usize) -> Result<Report, Str
     Ok(report)
 }
 
-/// Until a key asks for something, or the interval is over.
-fn wait(interval: Duration, stop: &AtomicBool) -> io::Result<Option<Wish>> {
+/// Waits for a key with an action, or for the end of the interval.
+fn wait(interval: Duration, stop: &AtomicBool) -> io::Result<Option<KeyAction>> {
     let until = Instant::now() + interval;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if stop.load(Relaxed) {
-            return Ok(Some(Wish::End));
+            return Ok(Some(KeyAction::End));
         }
         if left.is_zero() {
             return Ok(None);
         }
         if event::poll(left.min(GLANCE))?
             && let Event::Key(key) = event::read()?
-            && let Some(wish) = wish(key)
+            && let Some(wish) = action_of(key)
         {
             return Ok(Some(wish));
         }
     }
 }
 
-fn wish(key: KeyEvent) -> Option<Wish> {
+fn action_of(key: KeyEvent) -> Option<KeyAction> {
     match (key.kind, key.code) {
         (KeyEventKind::Release, _) => None,
-        (_, KeyCode::Char('c')) if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Wish::End),
-        (_, KeyCode::Char('q') | KeyCode::Esc) => Some(Wish::End),
-        (_, KeyCode::Char('p')) => Some(Wish::Hold),
+        (_, KeyCode::Char('c')) if key.modifiers.contains(KeyModifiers::CONTROL) => {
+            Some(KeyAction::End)
+        }
+        (_, KeyCode::Char('q') | KeyCode::Esc) => Some(KeyAction::End),
+        (_, KeyCode::Char('p')) => Some(KeyAction::Hold),
         _ => None,
     }
 }
@@ -104,7 +107,7 @@ fn draw(frame: &mut Frame<'_>, text: &Result<Report, String>, holds: bool) {
     }
 }
 
-/// Draws what fits of a node, from above; the rest of the area.
+/// Draws the tables of a node that fit, from the top. Returns the rest of the area.
 fn draw_node(frame: &mut Frame<'_>, area: Rect, node: &NodeReport, holds: bool) -> Rect {
     let height = |section: &Section| Constraint::Length(section.rows.len() as u16 + 2);
     let heights = std::iter::once(Constraint::Length(1)).chain(node.sections.iter().map(height));
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_is_drawn_with_what_is_wrong_in_red() {
+    fn report_shows_faults_in_red() {
         let drawn = screen(120, 30, &Ok(report()));
         let text = drawn.to_string();
         for words in ["leaf 3", "core", "horus", "runt", "10.0.2.12"] {
@@ -172,12 +175,12 @@ mod tests {
 
     #[test]
     fn keys_ask_for_what_the_help_says() {
-        let key = |code| wish(KeyEvent::new(code, KeyModifiers::NONE));
-        assert_eq!(key(KeyCode::Char('q')), Some(Wish::End));
-        assert_eq!(key(KeyCode::Esc), Some(Wish::End));
-        assert_eq!(key(KeyCode::Char('p')), Some(Wish::Hold));
+        let key = |code| action_of(KeyEvent::new(code, KeyModifiers::NONE));
+        assert_eq!(key(KeyCode::Char('q')), Some(KeyAction::End));
+        assert_eq!(key(KeyCode::Esc), Some(KeyAction::End));
+        assert_eq!(key(KeyCode::Char('p')), Some(KeyAction::Hold));
         assert_eq!((key(KeyCode::Char('c')), key(KeyCode::Enter)), (None, None));
         let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(wish(control), Some(Wish::End));
+        assert_eq!(action_of(control), Some(KeyAction::End));
     }
 }

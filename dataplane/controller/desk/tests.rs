@@ -1,4 +1,4 @@
-//! The desk over a store in memory, whose lease and whose answers the test decides.
+//! Tests of the desk over a store in memory. The test controls its lease and its answers.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use super::*;
 use crate::PATIENCE;
 use crate::controller::lease::{Clock, Renewal};
 
-/// A store's content, and how it behaves.
+/// Content and behaviour of a store.
 #[derive(Debug, Default)]
 struct Content {
     fabric: Fabric,
@@ -18,7 +18,7 @@ struct Content {
     appends: u64,
     terms: u64,
     hangs: bool,
-    /// Another controller leads.
+    /// True while another controller leads.
     is_taken: bool,
     renewal: Option<Renewal>,
 }
@@ -26,7 +26,7 @@ struct Content {
 #[derive(Clone)]
 struct FakeStore {
     content: Arc<Mutex<Content>>,
-    /// A call hangs.
+    /// Notified when a call hangs.
     hung: Arc<Notify>,
     clock: Clock,
     lease: Lease,
@@ -50,7 +50,7 @@ impl FakeStore {
     }
 }
 
-/// Length of a lease.
+/// Duration of a lease.
 const LEASE: Duration = Duration::from_secs(5);
 
 impl Store for FakeStore {
@@ -96,13 +96,13 @@ impl Store for FakeStore {
     }
 }
 
-type Answer = oneshot::Receiver<Result<Done, AskError>>;
+type Answer = oneshot::Receiver<Result<CommandResult, AskError>>;
 
-/// A desk that runs, until this is dropped.
+/// Running desk. Dropping it ends the desk.
 struct Site {
     store: FakeStore,
-    asks: mpsc::Sender<Ask>,
-    reader: StandingReader,
+    asks: mpsc::Sender<CommandRequest>,
+    reader: PersistentReader,
     desk: Option<Desk<FakeStore>>,
     stop: watch::Sender<bool>,
 }
@@ -111,7 +111,7 @@ impl Site {
     fn new(clock: Clock) -> Self {
         let store = FakeStore::new(clock);
         let (asks, asked) = mpsc::channel(64);
-        let (standing, reader) = StandingReader::new();
+        let (standing, reader) = PersistentReader::new();
         let desk = Desk { store: store.clone(), asked, standing, known: (0, 0) };
         Self { store, asks, reader, desk: Some(desk), stop: watch::channel(false).0 }
     }
@@ -133,7 +133,7 @@ impl Site {
     fn ask(&self, command: &str, if_version: Option<u64>) -> Answer {
         let (answer, answered) = oneshot::channel();
         let request = Request::Command(command.parse().unwrap());
-        self.asks.try_send(Ask { request, if_version, answer }).unwrap();
+        self.asks.try_send(CommandRequest { request, if_version, answer }).unwrap();
         answered
     }
 
@@ -161,7 +161,7 @@ fn lease_ends_all_answers_while_append_hangs() {
         follower.changed().await.unwrap();
         assert!(site.is_leader());
         NOW.store(LEASE.as_secs(), Ordering::Relaxed);
-        // Before any task has run.
+        // No task has run yet.
         assert!(!site.is_leader());
         assert!(matches!(follower.changed().await, Some(Standing::StandsBy(_))));
         site.store.content().hangs = false;
@@ -197,7 +197,7 @@ fn queued_asks_are_refused_after_the_lease() {
         site.lead().await;
         site.ask("add-leaf id=1 ip=10.0.1.1", None).await.unwrap().unwrap();
         site.store.content().is_taken = true;
-        // Nothing runs between the queueing and the end of the lease, as in a stopped process.
+        // No task runs between the requests and the end of the lease, as in a stopped process.
         let asked = [("restore-leaf id=1", None), ("add-leaf id=2 ip=10.0.1.2", Some(9))];
         let answers = asked.map(|(command, if_version)| site.ask(command, if_version));
         NOW.store(LEASE.as_secs(), Ordering::Relaxed);

@@ -1,16 +1,19 @@
-//! A store in etcd, for several controllers. The controller whose lease the key `leader` has is the leader; each write compares in the
-//! same transaction whether that key is still the one that the writer made, so that a deposed controller can write nothing.
+//! Store in etcd, for several controllers. The controller whose lease the key `leader` has is the leader.
+//! Each write checks in its own transaction that this key is still the one that the writer made. So a deposed
+//! controller can write nothing.
 //!
-//! Keys below a prefix: `leader`; `version`; `log/VERSION`, the events of one version; `base`; `parts/VERSION/NUMBER`, the whole fabric at
-//! version `base`; and `attempt`, the name of the last write.
+//! Keys below a prefix: `leader`; `version`; `log/VERSION`, the events of one version; `base`;
+//! `parts/VERSION/NUMBER`, the whole fabric at version `base`; and `attempt`, the name of the last write.
 //!
-//! An answer may be lost, and the kernel delivers a request late: even after its connection was given up. Three rules keep that harmless.
-//! 1. Each write has a name of its own, which it puts into `attempt`. A repeated write whose comparison fails reads that key in the same
-//!    transaction: if the name is its own, an earlier attempt was kept.
-//! 2. No write succeeds twice: each compares a number that it changes (`version`, `base`). Only a part does, until its `base` is written,
-//!    with the same content.
-//! 3. After a write of unknown outcome the controller gives its lead up and makes a new key `leader`, of another revision, before it reads.
-//!    From then on the comparison of the late write fails.
+//! An answer may be lost. The kernel may also deliver a request late, even after its connection was abandoned.
+//! Three rules make that harmless.
+//!
+//! 1. Each write has a unique name, which it puts into `attempt`. A repeated write whose comparison fails
+//!    reads that key in the same transaction. If the name is its own, an earlier attempt was kept.
+//! 2. No write succeeds twice: each compares a number that it changes (`version`, `base`). The exception is a
+//!    part, until its `base` is written. It then has the same content.
+//! 3. After a write with an unknown outcome, the controller gives up its lead. It makes a new key `leader`,
+//!    with another revision, before it reads. From then on the comparison of the late write fails.
 
 mod members;
 
@@ -36,46 +39,47 @@ use crate::controller::event::Event;
 use crate::controller::fabric::Fabric;
 use crate::controller::lease::{Clock, Lease, Renewal, since_boot};
 
-/// Bytes of an answer.
+/// Maximum size of an answer in bytes.
 const ANSWER_MAX: usize = 64 << 20;
-/// Keys that one answer has at most.
+/// Maximum number of keys in one answer.
 const PAGE: i64 = 64;
 
-/// The lead of this controller.
+/// Lead of this controller.
 #[derive(Debug)]
-struct Lead {
-    /// Lease of the key `leader`, by etcd's number.
+struct Leadership {
+    /// Number of the lease in etcd that the key `leader` has.
     id: i64,
     /// Revision at which the key `leader` was made.
     term: i64,
     lease: Lease,
     renewal: Renewal,
     keeping: JoinHandle<()>,
-    /// Writes so far.
+    /// Number of writes so far.
     writes: u64,
-    /// A write is in flight, or its outcome is unknown. Set before the write is sent, since its future may be dropped.
+    /// True while a write is in flight or its outcome is unknown. Set before the write is sent, since its
+    /// future may be dropped.
     is_unsettled: bool,
 }
 
-impl Drop for Lead {
+impl Drop for Leadership {
     fn drop(&mut self) {
         self.keeping.abort();
         self.renewal.end();
     }
 }
 
-/// etcd.
+/// Store in etcd.
 #[derive(Debug)]
 pub struct EtcdStore {
     access: EtcdAccess,
     clock: Clock,
     members: Members,
-    lead: Option<Lead>,
+    lead: Option<Leadership>,
     /// Leases of earlier leads that etcd may still have.
     abandoned: Vec<i64>,
-    /// Version of the whole fabric that is stored.
+    /// Version of the stored whole fabric.
     base: u64,
-    /// The leader, as it was last named in the log.
+    /// Last leader named in the log.
     told: String,
 }
 
@@ -83,18 +87,18 @@ pub struct EtcdStore {
 struct Outcome {
     succeeded: bool,
     revision: i64,
-    /// If it failed: the key that it reads then.
+    /// Key read after a failed comparison.
     found: Option<KeyValue>,
 }
 
 impl EtcdStore {
-    /// The store there; nobody is asked yet.
+    /// Creates the store without a call to etcd.
     #[must_use]
     pub fn new(access: EtcdAccess) -> Self {
         Self::by_clock(access, since_boot)
     }
 
-    /// The same, with a lease by this clock.
+    /// Like [`Self::new`], with a lease measured by `clock`.
     fn by_clock(access: EtcdAccess, clock: Clock) -> Self {
         let (members, abandoned, told) = (Members::new(access.clone()), Vec::new(), String::new());
         Self { access, clock, members, lead: None, abandoned, base: 0, told }
@@ -130,7 +134,7 @@ impl EtcdStore {
         Ok(self.range(self.key(name), Vec::new()).await?.pop())
     }
 
-    /// A transaction, which reads `witness` if its comparisons fail.
+    /// Executes a transaction. It reads `witness` if its comparisons fail.
     async fn txn(
         &mut self,
         compare: Vec<Compare>,
@@ -152,14 +156,14 @@ impl EtcdStore {
         Ok(Outcome { succeeded: answer.succeeded, revision, found })
     }
 
-    /// Writes if this controller still leads and `more` holds.
+    /// Executes a write if this controller still leads and `more` holds.
     async fn write(&mut self, more: Compare, mut ops: Vec<RequestOp>) -> Result<(), StoreError> {
         let (leader, attempt) = (self.key("leader"), self.key("attempt"));
         let lead = self.lead.as_mut().filter(|lead| lead.lease.holds() && !lead.is_unsettled);
         let lead = lead.ok_or(StoreError::Deposed)?;
         lead.writes += 1;
         lead.is_unsettled = true;
-        // etcd gives no lease's number twice.
+        // etcd never reuses the number of a lease, so the name is unique.
         let name = format!("{:x}-{}", lead.id, lead.writes).into_bytes();
         let compare = vec![made_at(leader, lead.term), more];
         ops.push(put(attempt, name.clone()));
@@ -174,16 +178,16 @@ impl EtcdStore {
         if is_kept { Ok(()) } else { Err(StoreError::Deposed) }
     }
 
-    /// The key `leader` is the one that this controller made.
+    /// Returns true if this controller made the current key `leader`.
     async fn is_ours(&mut self, term: i64) -> Result<bool, StoreError> {
         Ok(self.get("leader").await?.is_some_and(|there| there.create_revision == term))
     }
 
-    /// Takes the lead if nobody has it.
+    /// Takes the lead if no controller has it.
     async fn try_to_lead(
         &mut self,
         told: &(impl Fn(&str) + Sync),
-    ) -> Result<Option<Lead>, StoreError> {
+    ) -> Result<Option<Leadership>, StoreError> {
         if let Some(there) = self.get("leader").await? {
             let name = String::from_utf8_lossy(&there.value).into_owned();
             told(&format!("{name} leads"));
@@ -200,7 +204,7 @@ impl EtcdStore {
             Ok(LeaseClient::new(channel).lease_grant(asked).await?.into_inner())
         };
         let grant = self.members.call("grant a lease", call).await?;
-        // Until the lead is certain.
+        // Abandoned until the lead is certain.
         self.abandoned.push(grant.id);
         let put = PutRequest {
             key: self.key("leader"),
@@ -211,7 +215,7 @@ impl EtcdStore {
         let outcome = self.txn(vec![nobody_leads], vec![op(Op::RequestPut(put))], "leader").await?;
         let term = match outcome.found {
             _ if outcome.succeeded => outcome.revision,
-            // By an attempt whose answer was lost.
+            // An attempt whose answer was lost has succeeded.
             Some(there) if there.lease == grant.id => there.create_revision,
             _ => return Ok(None),
         };
@@ -226,14 +230,14 @@ impl EtcdStore {
             extended.end();
         });
         let (writes, is_unsettled) = (0, false);
-        Ok(Some(Lead { id: grant.id, term, lease, renewal, keeping, writes, is_unsettled }))
+        Ok(Some(Leadership { id: grant.id, term, lease, renewal, keeping, writes, is_unsettled }))
     }
 
     fn give_up(&mut self) {
         self.abandoned.extend(self.lead.take().map(|lead| lead.id));
     }
 
-    /// Ends the leases of earlier leads, so that nobody waits until etcd does.
+    /// Ends the leases of earlier leads, so that no controller waits for their timeout.
     async fn revoke_abandoned(&mut self) -> Result<(), StoreError> {
         while let Some(&id) = self.abandoned.last() {
             let asked = LeaseRevokeRequest { id };
@@ -241,7 +245,7 @@ impl EtcdStore {
                 LeaseClient::new(channel).lease_revoke(asked).await.map(|_| ())
             };
             match self.members.call("end a lease", call).await {
-                // etcd refuses to end a lease that it does not have.
+                // etcd refuses to end an unknown lease.
                 Ok(()) | Err(CallError::Refused(_)) => _ = self.abandoned.pop(),
                 Err(CallError::Unknown(error)) => return Err(error),
             }
@@ -249,7 +253,7 @@ impl EtcdStore {
         Ok(())
     }
 
-    /// Compares a number that is no key while it is 0.
+    /// Compares a number. The value 0 stands for a missing key.
     fn number_is(&self, name: &str, value: u64) -> Compare {
         if value == 0 {
             return made_at(self.key(name), 0);
@@ -259,8 +263,8 @@ impl EtcdStore {
     }
 }
 
-/// Keeps a lease until it is lost; returns why. A lease that etcd did not confirm for as long as it lasts is lost, whatever etcd says
-/// later: another controller may lead.
+/// Renews a lease until it is lost. Returns the reason. A lease is lost if etcd does not confirm it for its
+/// duration, even if etcd confirms it later: another controller may lead.
 async fn keep_alive(
     mut members: Members,
     (id, ttl): (i64, Duration),
@@ -320,7 +324,7 @@ fn compare(key: Vec<u8>, target: CompareTarget, value: TargetUnion) -> Compare {
     Compare { result, target, key, target_union: Some(value) }
 }
 
-/// The key was made at this revision; at 0: there is none.
+/// Returns a comparison that the key was made at this revision. Revision 0 stands for a missing key.
 fn made_at(key: Vec<u8>, revision: i64) -> Compare {
     compare(key, CompareTarget::Create, TargetUnion::CreateRevision(revision))
 }
@@ -411,7 +415,7 @@ impl Store for EtcdStore {
             put(self.key("base"), version.to_string().into_bytes()),
             put(self.key("version"), version.to_string().into_bytes()),
             gone(parts_key(0, 0), parts_key(version, 0)),
-            // Of a leader of another release that did not come to an end.
+            // Parts of an unfinished compaction by a leader of another release.
             gone(parts_key(version, count), parts_key(version, u64::MAX)),
             gone(log_key(0), log_key(version + 1)),
         ];
@@ -422,11 +426,11 @@ impl Store for EtcdStore {
 
     async fn resign(&mut self) {
         self.give_up();
-        let _ = self.revoke_abandoned().await; // they end by themselves otherwise
+        let _ = self.revoke_abandoned().await; // otherwise they end by themselves
     }
 }
 
-/// Numbers in the order of their text.
+/// Returns the key of a log entry. Leading zeros make the order of keys the order of versions.
 fn log_key(version: u64) -> String {
     format!("log/{version:020}")
 }

@@ -1,8 +1,9 @@
-//! A store in one file, for one controller.
+//! Store in one file, for a single controller.
 //!
-//! The database never opens an incomplete file: a new one is made under another name and renamed. An I/O error, such as a full disk,
-//! closes the database; the next [`Store::lead`] opens it again, with a backoff. Each open verifies all pages, and each write commits in
-//! two phases, so that no open falls back to the version before the last one.
+//! The database never opens an incomplete file: a new file is made under another name and renamed. An I/O
+//! error, such as a full disk, closes the database. The next [`Store::lead`] opens it again, with a backoff.
+//! Each open verifies all pages. Each write commits in two phases, so that no open falls back to the version
+//! before the last one.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -16,9 +17,9 @@ use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition, 
 use super::{Store, StoreError, records};
 use crate::controller::event::Event;
 use crate::controller::fabric::Fabric;
-use crate::state::files::{Found, NameLock, Scratch, open_again, within_limits};
+use crate::state::files::{ExistingFile, NameLock, Scratch, open_again, within_limits};
 
-/// `format`, `term`, `base`: numbers by name.
+/// Numbers by name: `format`, `term` and `base`.
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 /// Events of each version after `base`.
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
@@ -30,25 +31,25 @@ const FORMAT: u64 = 2;
 /// Delays between attempts to open the file again: the first, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// A store in one file.
+/// Store in one file.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
     /// `None` after an I/O error.
     database: Option<Database>,
-    /// Term that this process leads with.
+    /// Term with which this process leads.
     term: Option<u64>,
-    /// Version before which the log has nothing.
+    /// Version of the whole fabric. The log begins after it.
     base: u64,
     /// Delay before the next attempt to open the file.
     backoff: Duration,
     _name: NameLock,
 }
 
-/// Reason for which an operation on the database failed.
+/// Reason why an operation on the database failed.
 enum Failure {
     Database(redb::Error),
-    /// A record or number that can't be.
+    /// Invalid record or number.
     Content(String),
 }
 
@@ -64,7 +65,7 @@ impl Failure {
         match self {
             Self::Content(reason) => StoreError::DamagedFile { path, reason },
             Self::Database(redb::Error::DatabaseAlreadyOpen) => StoreError::InUse(path),
-            // Those kinds are of files that are cut short, or are something else.
+            // These kinds mean a truncated file, or a file that is not a database.
             Self::Database(redb::Error::Io(error))
                 if !matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData) =>
             {
@@ -80,15 +81,15 @@ impl Failure {
     }
 }
 
-/// Runs an operation on the database at `path`. A panic of redb, which it raises on some damages, becomes an error; so does a limit on
-/// file sizes, instead of a signal.
+/// Runs an operation on the database at `path`. Turns a panic of redb into an error: redb panics on some
+/// kinds of damage. A limit on file sizes also becomes an error instead of a signal.
 fn guard<T>(path: &Path, operation: impl FnOnce() -> Result<T, Failure>) -> Result<T, StoreError> {
     let done = within_limits(|| catch_unwind(AssertUnwindSafe(operation)));
     let panicked = |_| Err(Failure::Content("its pages contradict each other".to_owned()));
     done.unwrap_or_else(panicked).map_err(|failure| failure.at(path))
 }
 
-/// Opens the database in `file`, or makes it when the file is empty.
+/// Opens the database in `file`. Creates it if the file is empty.
 fn database(file: File) -> Result<Database, Failure> {
     let backend = FileBackend::new(file)?;
     Ok(Builder::new().set_check_integrity_on_open(true).create_with_backend(backend)?)
@@ -107,10 +108,11 @@ fn number(database: &Database, name: &str) -> Result<u64, Failure> {
 }
 
 impl FileStore {
-    /// Opens the file, or makes it with mode 0600.
+    /// Opens the file. Creates it with mode 0600 if it is missing.
     ///
     /// # Errors
-    /// When another controller has the file, another user could have written it, it is damaged, or the system refuses.
+    /// If another controller has the file, another user could have written it, it is damaged, or the system
+    /// refuses.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let name = NameLock::take(path).map_err(|error| (path.to_owned(), error))?;
         let (path, backoff) = (path.to_owned(), Duration::ZERO);
@@ -127,9 +129,9 @@ impl FileStore {
         (self.path.clone(), error).into()
     }
 
-    /// Finds the file, and refuses one that another user could have written.
-    fn find(&self) -> Result<Option<Found>, StoreError> {
-        let found = Found::at(&self.path).map_err(|error| self.system(error))?;
+    /// Finds the file. Refuses one that another user could have written.
+    fn find(&self) -> Result<Option<ExistingFile>, StoreError> {
+        let found = ExistingFile::at(&self.path).map_err(|error| self.system(error))?;
         if let Some(fault) = found.as_ref().and_then(|found| found.check_private().err()) {
             let reason = format!("the file {fault}; name one of this user or root of mode 0600");
             return Err(StoreError::File { path: self.path.clone(), reason });
@@ -137,7 +139,8 @@ impl FileStore {
         Ok(found)
     }
 
-    /// Makes an empty store under another name and renames it, so that a crash leaves either nothing or the whole store.
+    /// Makes an empty store under another name and renames it. A crash leaves either nothing or the whole
+    /// store.
     fn create(&self, replace: bool) -> Result<(), StoreError> {
         let system = |error| self.system(error);
         let scratch = Scratch::<File>::file(&self.path, None).map_err(system)?;
@@ -177,7 +180,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Runs an operation on the open database, and closes it after an error.
+    /// Runs an operation on the open database. Closes the database after an error.
     fn call<T>(
         &mut self,
         operation: impl FnOnce(&Database) -> Result<T, Failure>,
@@ -194,12 +197,12 @@ impl FileStore {
         Ok(result)
     }
 
-    /// Returns the term of this process: the next one, which the file keeps from then on, unless it has one already.
+    /// Returns the term of this process. If it has none, takes the next one and writes it to the file.
     fn begin(&mut self) -> Result<u64, StoreError> {
         let held = self.term;
         let term = self.call(|database| {
             let kept = number(database, "term")?;
-            // After an I/O error the same process leads on. That needs no room on a full disk.
+            // After an I/O error the same process keeps its term. That needs no space on a full disk.
             if held == Some(kept) {
                 return Ok(kept);
             }
@@ -213,7 +216,7 @@ impl FileStore {
         Ok(term)
     }
 
-    /// Writes a fabric into a file that has none.
+    /// Writes a fabric into an empty store.
     pub(super) fn begin_with(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
         if self.begin()? > 1 {
             let reason = "it has a fabric already; name a new file".to_owned();
@@ -225,7 +228,7 @@ impl FileStore {
     }
 }
 
-/// Reads the fabric that the database keeps.
+/// Reads the stored fabric.
 fn read(database: &Database) -> Result<Fabric, Failure> {
     let content = |error: StoreError| match error {
         StoreError::Damaged { version, reason } => {
@@ -307,7 +310,7 @@ impl Store for FileStore {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        // Closing the database writes.
+        // Closing the database writes to the file.
         let database = self.database.take();
         let _ = guard(&self.path, || {
             drop(database);

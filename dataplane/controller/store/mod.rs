@@ -1,5 +1,5 @@
-//! What keeps a fabric's truth: a list of what each version changed, and now and then all of it at one version. One writes at a
-//! time, and whoever does not any more can't.
+//! Store of a fabric's desired state: the events of each version, and the whole fabric at one version. One
+//! controller writes at a time. A deposed controller cannot write.
 
 mod etcd;
 mod file;
@@ -17,108 +17,109 @@ use crate::state::files::{NameError, advice};
 pub use etcd::{EtcdAccess, EtcdStore};
 pub use file::FileStore;
 
-/// Why a store does not keep, or does not give, what it is asked for.
+/// Error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has the file.
     #[error("store {}: another controller has it; stop that one, name another file, or use etcd for several controllers", .0.display())]
     InUse(PathBuf),
-    /// The file can't be used.
+    /// The file cannot be used.
     #[error("store {}: {reason}", .path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not, and what helps.
+        /// Reason, with a remedy.
         reason: String,
     },
-    /// The file is damaged, or is no store. Trying again does not help.
+    /// The file is damaged, or no store. A retry does not help.
     #[error(
         "store {}: it is damaged, or no store ({reason}); restore it from a copy, or name a new file; start the controller with \
          `--restore` if nodes follow it", .path.display()
     )]
     DamagedFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Damage found.
         reason: String,
     },
-    /// What is kept can't be read.
+    /// A stored version cannot be read.
     #[error(
         "the store has a version {version} that can't be read ({reason}); it is damaged, or of a later release: restore it from a copy"
     )]
     Damaged {
-        /// The version.
+        /// Version.
         version: u64,
-        /// What is wrong with it.
+        /// Damage found.
         reason: String,
     },
-    /// It has gone back.
+    /// The store has an older state than before.
     #[error(
         "the store has version {} of term {}, and this controller has led with version {} of term {}: the store was restored from \
          an old copy, or is another; restore a newer copy, or start the controllers with `--restore` to go on from what it has and have \
          the nodes take it", .found.1, .found.0, .known.1, .known.0
     )]
     WentBack {
-        /// Term and version that it has.
+        /// Term and version in the store.
         found: (u64, u64),
-        /// Those that it had.
+        /// Newest term and version with which this controller has led.
         known: (u64, u64),
     },
-    /// Somebody else leads.
+    /// Another controller leads.
     #[error("this controller does not lead any more; ask the one that does")]
     Deposed,
-    /// The store is out of reach, or can't keep more; what was asked for may have been done.
+    /// The store does not answer, or cannot keep more. The requested change may have been made.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl StoreError {
-    /// The store can't be used until a person mends it: the process ends.
+    /// Returns true if only an operator can repair the store. The process ends then.
     pub(super) const fn is_final(&self) -> bool {
         matches!(self, Self::DamagedFile { .. })
     }
 }
 
-/// What keeps the truth.
+/// Store of a fabric's desired state.
 pub(super) trait Store: Send {
-    /// Waits until this controller is the one that writes, and tells who does meanwhile; returns its term, which is larger than all
-    /// before.
+    /// Waits for the lead, and passes the name of the current leader to `told`. Returns the term, which is
+    /// larger than all earlier ones.
     fn lead(
         &mut self,
         told: impl Fn(&str) + Send + Sync,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
-    /// All that is kept.
+    /// Returns the stored fabric.
     fn load(&mut self) -> impl Future<Output = Result<Fabric, StoreError>> + Send;
 
-    /// Keeps what led to the next version. After an error nobody knows whether it is kept: load it again.
+    /// Writes the events of the next version. After an error the outcome is unknown: load the fabric again.
     fn append(
         &mut self,
         version: u64,
         events: &[Event],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Keeps all of it at this version instead of what led there. The version may be higher than the last one that was appended.
+    /// Replaces the log by the whole fabric at its version. That version may be higher than the last appended
+    /// one.
     fn compact(&mut self, fabric: &Fabric) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Lets another write, as this controller ends.
+    /// Releases the lead when this controller ends.
     fn resign(&mut self) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// The lease of the lead that [`Store::lead`] gave.
+    /// Returns the lease of the lead obtained by [`Store::lead`].
     fn lease(&self) -> Lease {
         Lease::unlimited()
     }
 
-    /// Version that the store has as a whole, with the log of all versions after it; known after [`Store::load`].
+    /// Returns the version of the whole fabric. The log has all later versions. Valid after [`Store::load`].
     fn base(&self) -> u64;
 }
 
-/// Makes a file that a controller begins with this fabric from.
+/// Creates a file with a fabric, for a controller to begin with.
 ///
 /// # Errors
-/// When it can't be made, or has one already.
+/// If the file cannot be made, or holds a fabric already.
 pub fn keep(path: &Path, fabric: &Fabric) -> Result<(), StoreError> {
     FileStore::open(path)?.begin_with(fabric)
 }

@@ -1,6 +1,7 @@
 //! Format of the records in a store: a form byte, a digest, and one event per line.
 //!
-//! The first form had the lines alone. Such a record begins with `{`; it is read without a digest, and the next compaction rewrites it.
+//! The first form had only the lines. Such a record begins with `{`. It is read without a digest, and the
+//! next compaction rewrites it.
 
 use ring::digest::{SHA256, digest};
 
@@ -12,7 +13,7 @@ use crate::controller::fabric::Fabric;
 const PART: usize = 256 << 10;
 /// First byte of a record with a digest.
 const FORM: u8 = 1;
-/// Size of a digest in bytes: the first ones of a SHA-256.
+/// Size of a digest in bytes: a prefix of a SHA-256.
 const DIGEST: usize = 8;
 
 /// Encodes events as one record.
@@ -23,7 +24,7 @@ pub fn write(events: &[Event]) -> Vec<u8> {
 fn lines(events: &[Event]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for event in events {
-        // Writing to memory fails for maps with keys that are no text, of which there are none.
+        // Writing to memory fails only for maps whose keys are not text. Events have none.
         let _ = serde_json::to_writer(&mut bytes, event);
         bytes.push(b'\n');
     }
@@ -49,7 +50,7 @@ fn unseal(record: &[u8]) -> Result<&[u8], String> {
 /// Applies the events of a record, which lead to `version`.
 ///
 /// # Errors
-/// When the record is damaged.
+/// If the record is damaged.
 pub fn read(fabric: &mut Fabric, version: u64, record: &[u8]) -> Result<(), StoreError> {
     let lines = unseal(record).map_err(|reason| StoreError::Damaged { version, reason })?;
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 
-/// Bit of the header that says which of two commits is the newer. No digest covers it: docs/limits.md.
+/// Bit of the header that selects the newer of two commits. No digest covers it: docs/limits.md.
 const NEWER_SLOT: usize = 8 * 9;
 
 fn run<T>(future: impl Future<Output = T>) -> T {
@@ -22,7 +22,7 @@ fn load(path: &Path) -> Result<(u64, Fabric), StoreError> {
     run(async { Ok((store.lead(|_| {}).await?, store.load().await?)) })
 }
 
-/// Appends versions that add leaves, and compacts once in between.
+/// Appends versions that add leaves, with one compaction in between.
 fn grow(store: &mut FileStore, leaves: u16) -> Fabric {
     let mut fabric = Fabric::default();
     run(async {
@@ -40,7 +40,7 @@ fn grow(store: &mut FileStore, leaves: u16) -> Fabric {
     fabric
 }
 
-/// Bytes of a store that was closed, and of one whose process was killed; and their fabric.
+/// Returns the bytes of a closed store, and of one whose process was killed, with their fabric.
 fn stores(folder: &Path) -> ([Vec<u8>; 2], Fabric) {
     let path = folder.join("fabric");
     let mut store = FileStore::open(&path).unwrap();
@@ -56,7 +56,7 @@ fn write(path: &Path, bytes: &[u8]) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Loads a damaged copy: either the damage is reported, or the fabric is the one that was kept.
+/// Loads a damaged copy. Either the damage is reported, or the fabric is the stored one.
 fn check_damaged(path: &Path, bytes: &[u8], kept: &Fabric, damage: &str) -> bool {
     write(path, bytes);
     match load(path) {
@@ -108,7 +108,7 @@ fn flipped_bit_of_the_header_is_reported_or_harmless() {
     let folder = tempfile::tempdir().unwrap();
     let ([_, killed], kept) = stores(folder.path());
     let path = folder.path().join("damaged");
-    // The first 64 bytes, and some of both commit slots.
+    // Bits of the first 64 bytes, and some of both commit slots.
     let bits = (0..8 * 64).chain((8 * 64..8 * 320).step_by(23));
     for bit in bits.filter(|bit| *bit != NEWER_SLOT) {
         let mut bytes = killed.clone();

@@ -1,4 +1,4 @@
-//! DPDK's environment abstraction layer (EAL): started once, kept while anything of it is in use, cleaned up last.
+//! DPDK's environment abstraction layer (EAL). It starts once and is cleaned up after its last user.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -12,15 +12,15 @@ use wedjat_sys as sys;
 
 use super::folders::{self, eal_prefix};
 use super::log as dpdk_log;
-use super::memif::{self, Interposed, Relays, SocketError};
+use super::memif::{self, RelayedDevice, Relays, SocketError};
 use super::turns;
 use crate::cpus;
 use crate::io::vdev::is_pci_address;
 
-/// Mebibytes that EAL maps at start when there are no hugepages; pages are taken as they are touched.
+/// Mebibytes that EAL maps at start without hugepages. The kernel allocates each page at its first use.
 const MEMORY_MB: u32 = 512;
 
-/// The running environment. Clones share it, pools and devices hold one, and the last to go cleans up.
+/// Running environment. Clones share it; pools and devices hold one. Dropping the last one cleans up.
 #[derive(Clone)]
 pub struct Eal {
     running: Arc<Running>,
@@ -29,7 +29,7 @@ pub struct Eal {
 
 struct Running {
     arguments: Vec<String>,
-    /// Of memif devices.
+    /// Relays of memif devices.
     relays: Relays,
 }
 
@@ -40,27 +40,29 @@ impl Drop for Running {
             .to_string_lossy()
             .into_owned();
         turns::end();
-        // SAFETY: made only after a successful rte_eal_init; pools and devices hold an `Eal`, so none is left.
+        // SAFETY: created only after a successful rte_eal_init. Pools and devices hold an `Eal`, so none is
+        // left.
         unsafe { sys::rte_eal_cleanup() };
         Pages::remove();
-        // EAL leaves its folder behind, and its telemetry socket until the process exits; ours has a name of our own.
+        // EAL leaves its folder behind, and its telemetry socket until the process exits. Only a folder with
+        // our own prefix is removed.
         if folder.ends_with(&eal_prefix(std::process::id())) {
             let _ = fs::remove_dir_all(folder);
         }
     }
 }
 
-/// Why EAL did not start.
+/// Reason why EAL did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EalError {
-    /// The shared library is not there, or is another release's.
+    /// The shared library is missing or of another release.
     #[error(
         "DPDK's shared library can't be loaded: {reason}; install the libdpdk that this program was built against ({}), name its \
          folder in LD_LIBRARY_PATH, or build anew",
         crate::VERSION
     )]
     Library {
-        /// The system's words, which name what is missing.
+        /// The system's error, which names the missing file or symbol.
         reason: String,
     },
     /// An argument contains a NUL byte.
@@ -69,16 +71,16 @@ pub enum EalError {
     /// `rte_eal_init` failed.
     #[error("DPDK's EAL did not start: {reason}{said}\n  arguments: {arguments}\n  {hint}")]
     Init {
-        /// The text of `rte_errno`.
+        /// Text of `rte_errno`.
         reason: String,
-        /// What EAL logged, indented.
+        /// EAL's log lines, indented.
         said: String,
-        /// The arguments it was given.
+        /// Arguments of EAL.
         arguments: String,
-        /// What to try.
+        /// Advice for a fix.
         hint: &'static str,
     },
-    /// The socket of a memif device cannot be had.
+    /// The socket of a memif device is not available.
     #[error(transparent)]
     Memif(#[from] SocketError),
     /// `rte_thread_register` failed.
@@ -87,38 +89,40 @@ pub enum EalError {
         sys::RTE_MAX_LCORE
     )]
     Register {
-        /// The text of `rte_errno`.
+        /// Text of `rte_errno`.
         reason: String,
     },
 }
 
 impl Eal {
-    /// Starts EAL with the user's arguments and [`arguments`]' additions; `devices` are those that will be opened.
+    /// Starts EAL with the user's arguments and those that [`arguments`] adds for `devices`.
     ///
     /// # Errors
-    /// When EAL refuses: the error carries what EAL logged and what to try. A second start is refused as well.
+    /// If EAL refuses. The error carries EAL's log and advice. A second start fails as well.
     pub fn init(user: &[String], devices: &[&str]) -> Result<Self, EalError> {
-        Self::init_beside(user, devices, &[])
+        Self::init_excluding(user, devices, &[])
     }
 
-    /// As [`Eal::init`], and keeps the calling thread and EAL's own threads off the CPUs `dispatchers`, unless the user
-    /// places lcores himself or no other CPU is left. EAL's threads then never interrupt a poll loop.
+    /// Like [`Eal::init`], but keeps the calling thread and EAL's own threads off the CPUs `dispatchers`.
+    /// EAL's threads then never interrupt a poll loop. Has no effect if the user places lcores or no other
+    /// CPU is left.
     ///
     /// # Errors
-    /// As [`Eal::init`].
-    pub fn init_beside(
+    /// See [`Eal::init`].
+    pub fn init_excluding(
         user: &[String],
         devices: &[&str],
         dispatchers: &[usize],
     ) -> Result<Self, EalError> {
-        let others = cpus::beside(dispatchers);
+        let others = cpus::except(dispatchers);
         let cpus = if others.is_empty() { cpus::usable() } else { others };
         if !places_lcores(user) {
-            // EAL gives its control threads the caller's CPUs less the lcores', or the main lcore's when none is left.
+            // EAL gives its control threads the caller's CPUs minus those of the lcores. If none is left,
+            // they get the main lcore's CPUs.
             stay_on(&cpus);
         }
         load()?;
-        // Before free pages are looked for.
+        // Cleans up first, because the next step looks for free pages.
         folders::clean();
         let arguments = arguments(user, devices, hugepages_usable(), &cpus, std::process::id());
         Self::start(&arguments)
@@ -126,13 +130,13 @@ impl Eal {
 
     fn start(arguments: &[String]) -> Result<Self, EalError> {
         let mut relays = Relays::default();
-        let settle: memif::Settle = Arc::new(|| turns::take_turn(&|| {}));
+        let settle: memif::MapSettler = Arc::new(|| turns::take_turn(&|| {}));
         let given = relays.interpose(arguments, &settle)?;
         let mut argv = Vec::with_capacity(given.len() + 2);
         for argument in std::iter::once("wedjat").chain(given.iter().map(String::as_str)) {
             let text =
                 CString::new(argument).map_err(|_| EalError::Argument(argument.to_owned()))?;
-            // EAL and its drivers keep pointers into argv as long as the process lives.
+            // EAL and its drivers keep pointers into argv until the process exits.
             argv.push(text.into_raw());
         }
         let argc = argv.len() as c_int;
@@ -140,11 +144,12 @@ impl Eal {
         let log = LogCapture::start();
         let watch = log.as_ref().and_then(|log| ExitWatch::start(log, arguments));
         Pages::remove_at_exit();
-        // Another process may have the user's prefix; ours is unique.
+        // Another process may use the user's prefix; our own is unique.
         if Pages::prefix(arguments) == Some(eal_prefix(std::process::id())) {
             Pages::are_of(arguments);
         }
-        // SAFETY: argv is NULL-terminated and its strings are never freed; the array itself is leaked below.
+        // SAFETY: argv is NULL-terminated and its strings are never freed; the array is leaked in the same
+        // call.
         let parsed =
             unsafe { sys::rte_eal_init(argc, argv.leak().as_mut_ptr().cast::<*mut c_char>()) };
         let errno = errno();
@@ -162,22 +167,22 @@ impl Eal {
         Ok(Self { running: Arc::new(running), ticks_hz })
     }
 
-    /// What EAL was started with, ours included: a run's manifest states it.
+    /// Returns EAL's arguments, with the added ones. A run's manifest states them.
     pub fn arguments(&self) -> &[String] {
         &self.running.arguments
     }
 
-    /// What stands between a memif device and its peers.
-    pub(super) fn relay(&self, device: &str) -> Option<Interposed> {
+    /// Returns the relay between a memif device and its peers.
+    pub(super) fn relay(&self, device: &str) -> Option<RelayedDevice> {
         self.running.relays.of(device).cloned()
     }
 
-    /// Ticks of [`Eal::now`] in a second.
+    /// Ticks of [`Eal::now`] per second.
     pub fn ticks_hz(&self) -> u64 {
         self.ticks_hz
     }
 
-    /// The time-stamp counter, in ticks.
+    /// Reads the time-stamp counter, in ticks.
     #[inline]
     pub fn now(&self) -> u64 {
         // SAFETY: rdtsc is part of the base instruction set and touches no memory.
@@ -192,12 +197,14 @@ impl Eal {
         }
     }
 
-    /// Makes the calling thread known to EAL, which gives it mempool caches of its own, until the guard is dropped.
+    /// Registers the calling thread with EAL until the guard is dropped. EAL gives the thread mempool caches
+    /// of its own.
     ///
-    /// Pin the thread first. The thread that started EAL is known already; for it the guard does nothing.
+    /// Pin the thread first. The thread that started EAL is already registered; for it the guard does
+    /// nothing.
     ///
     /// # Errors
-    /// When EAL has no lcore id left for it.
+    /// If EAL has no lcore id left.
     pub fn register_thread(&self) -> Result<Lcore, EalError> {
         // SAFETY: reads a thread-local variable.
         let known = unsafe { sys::rte_lcore_id() } < sys::RTE_MAX_LCORE;
@@ -209,7 +216,7 @@ impl Eal {
     }
 }
 
-/// A thread's registration with EAL; stays on its thread.
+/// Registration of a thread with EAL; stays on its thread.
 #[must_use = "the thread is registered while this lives"]
 pub struct Lcore {
     ours: bool,
@@ -220,33 +227,34 @@ pub struct Lcore {
 impl Drop for Lcore {
     fn drop(&mut self) {
         if self.ours {
-            // SAFETY: this thread was registered by us (the guard is not Send), and EAL still runs.
+            // SAFETY: this guard registered its own thread (it is not Send), and EAL still runs.
             unsafe { sys::rte_thread_unregister() };
         }
     }
 }
 
-/// Loads libdpdk, before anything of it is called.
+/// Loads libdpdk, before any call into it.
 fn load() -> Result<(), EalError> {
     sys::load().map_err(|reason| EalError::Library { reason })
 }
 
-/// DPDK's release, such as `DPDK 22.11.11`.
+/// Returns DPDK's release, such as `DPDK 22.11.11`.
 ///
 /// # Errors
-/// When its shared library can't be loaded.
+/// If the shared library cannot be loaded.
 pub fn version() -> Result<String, EalError> {
     load()?;
     // SAFETY: returns a static string, with or without a running EAL.
     Ok(unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned())
 }
 
-/// Whether libdpdk and its drivers are in this binary; otherwise EAL loads drivers from [`driver_folder`].
+/// Returns true if this binary contains libdpdk and its drivers. Otherwise EAL loads drivers from
+/// [`driver_folder`].
 pub fn linked_statically() -> bool {
     sys::LINKED_STATICALLY
 }
 
-/// The folder from which the shared library loads its drivers; empty when the build names none.
+/// Returns the folder from which the shared library loads its drivers; empty if the build names none.
 pub fn driver_folder() -> &'static str {
     CStr::from_bytes_until_nul(sys::WEDJAT_DRIVER_FOLDER)
         .ok()
@@ -254,16 +262,16 @@ pub fn driver_folder() -> &'static str {
         .unwrap_or("")
 }
 
-/// The user's EAL arguments and what a machine as we found it needs besides; the user's own always win.
+/// Adds to the user's EAL arguments those that this machine needs. The user's own arguments have precedence.
 ///
 /// | not given | added | why |
 /// |---|---|---|
 /// | memory | `--no-huge --no-shconf -m 512` when no hugepage is free | starts on any machine, leaves no files |
 /// | `--file-prefix` | `wedjat-PID` | two processes never share EAL's files by accident |
-/// | lcores | lcore 0 on all of `cpus` | EAL neither pins the caller nor starts threads: dispatchers are ours |
-/// | PCI devices | `-a ADDRESS` for each in `devices`, else `--no-pci` | touches no NIC but those named |
-/// | `--vdev` | for each of `devices` that has arguments | a config can name a virtual device whole |
-/// | `--log-level` | `warning` | EAL is chatty |
+/// | lcores | lcore 0 on all of `cpus` | EAL neither pins the caller nor starts threads: wedjat starts the dispatchers |
+/// | PCI devices | `-a ADDRESS` for each in `devices`, else `--no-pci` | touches only the named NICs |
+/// | `--vdev` | for each of `devices` that has arguments | a config can name a virtual device with its arguments |
+/// | `--log-level` | `warning` | EAL logs too much |
 pub fn arguments(
     user: &[String],
     devices: &[&str],
@@ -281,7 +289,7 @@ pub fn arguments(
         if !no_huge {
             add(&["--no-huge"]);
         }
-        // --in-memory would say more, but EAL refuses it together with --no-huge, which implies --legacy-mem.
+        // `--in-memory` would do more. EAL refuses it with `--no-huge`, which implies `--legacy-mem`.
         if !given(&["--no-shconf", "--in-memory", "--proc-type"]) {
             add(&["--no-shconf"]);
         }
@@ -323,9 +331,10 @@ fn is_given(user: &[String], options: &[&str]) -> bool {
     user.iter().any(|argument| options.iter().any(|option| is_option(argument, option)))
 }
 
-/// Restricts the calling thread to `cpus`; the scheduler keeps the old set when that fails.
+/// Restricts the calling thread to `cpus`. On failure the scheduler keeps the old set.
 fn stay_on(cpus: &[usize]) {
-    // SAFETY: a CPU set is plain bits, zero is valid; CPU_SET ignores what is out of its range; size and pointer agree.
+    // SAFETY: a CPU set is plain bits, and zero is valid. CPUs beyond its range are filtered out. Size and
+    // pointer agree.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
@@ -335,7 +344,8 @@ fn stay_on(cpus: &[usize]) {
     }
 }
 
-/// `-m512`, `-m` (its value follows), `--vdev=x` and `--vdev` (its value follows) all are the option.
+/// Returns true if `argument` is the option, in one of these forms: `-m512`, `-m` or `--vdev` (the value
+/// follows), `--vdev=x`.
 fn is_option(argument: &str, option: &str) -> bool {
     match argument.strip_prefix(option) {
         Some(rest) if option.starts_with("--") => rest.is_empty() || rest.starts_with('='),
@@ -344,7 +354,7 @@ fn is_option(argument: &str, option: &str) -> bool {
     }
 }
 
-/// Whether EAL would find a free hugepage and a hugetlbfs mount.
+/// Returns true if EAL would find a free hugepage and a hugetlbfs mount.
 fn hugepages_usable() -> bool {
     let mounted =
         fs::read_to_string("/proc/mounts").is_ok_and(|mounts| mounts.contains(" hugetlbfs "));
@@ -361,9 +371,9 @@ pub(super) fn errno() -> c_int {
     unsafe { sys::wedjat_errno() }
 }
 
-/// DPDK's text for an error number, of either sign.
+/// Returns DPDK's text for an error number of either sign.
 pub(super) fn error_text(number: c_int) -> String {
-    // SAFETY: returns a pointer to a static or thread-local string that is copied at once.
+    // SAFETY: returns a pointer to a static or thread-local string, which is copied at once.
     unsafe { CStr::from_ptr(sys::rte_strerror(number.abs())) }.to_string_lossy().into_owned()
 }
 
@@ -376,7 +386,7 @@ fn refusal(errno: c_int, said: &str, arguments: &[String]) -> EalError {
     }
 }
 
-/// The last lines of a log, each on a line of its own after a message.
+/// Returns the last 8 lines of a log, indented, each on its own line after a message.
 pub(super) fn indented_end(said: &str) -> String {
     let lines: Vec<&str> = said.lines().collect();
     lines[lines.len().saturating_sub(8)..].iter().map(|line| format!("\n    {line}")).collect()
@@ -401,22 +411,22 @@ fn hint(errno: c_int, said: &str) -> &'static str {
     }
 }
 
-/// Collects what DPDK logs during a step of start-up, so that a failure can say why.
+/// Captures DPDK's log during a step of start-up, so that an error can quote it.
 pub(super) struct LogCapture {
     file: File,
 }
 
 impl LogCapture {
     pub(super) fn start() -> Option<Self> {
-        // SAFETY: a plain system call with a static name; the descriptor is owned by `file` from here on.
+        // SAFETY: a plain system call with a static name. `file` owns the descriptor from here on.
         let descriptor = unsafe { libc::memfd_create(c"eal-log".as_ptr(), libc::MFD_CLOEXEC) };
         if descriptor < 0 {
             return None;
         }
-        // SAFETY: the descriptor is open and nobody else's.
+        // SAFETY: the descriptor is open and has no other owner.
         let file = unsafe { File::from_raw_fd(descriptor) };
-        // SAFETY: `dup` gives the stream a descriptor of its own. The stream is never closed, because a thread of EAL
-        // may still be writing to it when `finish` has put another in its place.
+        // SAFETY: `dup` gives the stream a descriptor of its own. The stream is never closed: a thread of EAL
+        // may still write to it after `finish` has replaced it.
         let opened = unsafe {
             let stream = libc::fdopen(libc::dup(file.as_raw_fd()), c"w".as_ptr());
             if !stream.is_null() {
@@ -436,14 +446,14 @@ impl LogCapture {
     }
 }
 
-/// Files on huge pages of this process, which EAL does not remove.
+/// Hugepage files of this process, which EAL does not remove.
 struct Pages;
 
-/// Their prefix, and the process that has made them.
+/// Prefix of these files, and the process that created them.
 static PAGES: Mutex<Option<(String, u32)>> = Mutex::new(None);
 
 impl Pages {
-    /// EAL's file prefix; none where the files may be another process's.
+    /// Returns EAL's file prefix; `None` with `--proc-type`, because the files may belong to another process.
     fn prefix(arguments: &[String]) -> Option<String> {
         let mut arguments = arguments.iter();
         let is_secondary = |text: &String| is_option(text, "--proc-type");
@@ -462,7 +472,7 @@ impl Pages {
         *PAGES.lock().unwrap_or_else(PoisonError::into_inner) = prefix;
     }
 
-    /// Removes them. A forked child leaves its parent's files alone.
+    /// Removes the files. A forked child leaves its parent's files alone.
     fn remove() {
         let pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((prefix, _)) = pages.filter(|(_, process)| *process == std::process::id()) {
@@ -470,11 +480,13 @@ impl Pages {
         }
     }
 
-    /// A process may end while EAL runs, as after an error on one of several threads.
+    /// Registers the removal at exit. A process may end with a running EAL, for example after an error on one
+    /// of several threads.
     fn remove_at_exit() {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
-            // SAFETY: the handler takes nothing and stays as long as the process. Without it the next start removes the files.
+            // SAFETY: the handler takes no arguments and lives for the whole process. Without it the next
+            // start removes the files.
             unsafe { libc::atexit(remove_pages) };
         });
     }
@@ -484,18 +496,19 @@ extern "C" fn remove_pages() {
     Pages::remove();
 }
 
-/// While EAL starts: that of newer releases (seen with DPDK 26.07) ends the process when it does not know an option, with what it says in
-/// the log that is collected. Whoever started the process is told then as of any other start that fails.
+/// Reports an exit of the process inside `rte_eal_init`. EAL of newer releases (seen with DPDK 26.07) exits
+/// on an unknown option, with its message only in the captured log. The user then sees the same error as for
+/// any other failed start.
 struct ExitWatch;
 
-/// What EAL says in its log, and the arguments that it was given, while it starts.
+/// EAL's captured log and its arguments during the start.
 static STARTING: Mutex<Option<(File, Vec<String>)>> = Mutex::new(None);
 
 impl ExitWatch {
     fn start(log: &LogCapture, arguments: &[String]) -> Option<Self> {
         let file = log.file.try_clone().ok()?;
-        // SAFETY: the handler takes nothing and stays as long as the process.
-        if unsafe { libc::atexit(tell_of_exit) } != 0 {
+        // SAFETY: the handler takes no arguments and lives for the whole process.
+        if unsafe { libc::atexit(report_exit) } != 0 {
             return None;
         }
         *STARTING.lock().ok()? = Some((file, arguments.to_vec()));
@@ -513,19 +526,20 @@ impl Drop for ExitWatch {
     }
 }
 
-/// The process ends. Where EAL does that and has said nothing it was asked for its usage, and nothing is wrong.
-extern "C" fn tell_of_exit() {
+/// Exit handler during the start of EAL. An empty log means that EAL printed its usage on request: no error.
+extern "C" fn report_exit() {
     let Some((mut file, arguments)) = ExitWatch::end() else { return };
     let mut said = String::new();
     if file.rewind().and_then(|()| file.read_to_string(&mut said)).is_ok() && !said.is_empty() {
         let error = refusal(libc::EINVAL, &said, &arguments);
         let _ = writeln!(io::stderr(), "wedjat: {error}");
-        // SAFETY: ends the process, as it is about to. No other handler is to run, since EAL is neither started nor not.
+        // SAFETY: ends the process, which is exiting already. No other handler may run, because EAL is only
+        // half started.
         unsafe { libc::_exit(1) };
     }
 }
 
-/// The driver of a device of which this is known.
+/// Returns the name of a device's driver.
 pub(super) fn driver_name(info: &sys::rte_eth_dev_info) -> String {
     if info.driver_name.is_null() {
         return "unknown".to_owned();
@@ -534,11 +548,11 @@ pub(super) fn driver_name(info: &sys::rte_eth_dev_info) -> String {
     unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
 
-/// The drivers of all devices that EAL has found.
+/// Returns the drivers of all devices of EAL.
 pub(super) fn drivers() -> Vec<String> {
     let driver = |id: u16| {
         let mut info = sys::rte_eth_dev_info::default();
-        // SAFETY: EAL runs; the device exists where it is asked for its values, and `info` takes them.
+        // SAFETY: EAL runs. Only valid devices are queried, and `info` has room for the answer.
         let known = unsafe {
             sys::rte_eth_dev_is_valid_port(id) == 1 && sys::rte_eth_dev_info_get(id, &mut info) == 0
         };

@@ -1,4 +1,4 @@
-//! Folders for what this process shows other processes, and what dead processes of ours have left there.
+//! Folders of this process that other processes use, and removal of the leftovers of dead processes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -11,31 +11,31 @@ use rustix::fs::{FlockOperation, OFlags, fcntl_lock, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// What the names of EAL's files begin with, before the process id.
+/// Prefix of the names of EAL's files, before the process id.
 const PREFIX: &str = "wedjat-";
-/// What the names of folders with drivers' sockets begin with, before the process id.
+/// Prefix of the names of folders with drivers' sockets, before the process id.
 const PRIVATE: &str = "memif-";
 
-/// EAL's file prefix of a process.
+/// Returns EAL's file prefix for a process.
 pub(super) fn eal_prefix(process: u32) -> String {
     format!("{PREFIX}{process}")
 }
 
-/// The folder of this user's sockets, which nobody else may enter: `/run/wedjat` for root, else `wedjat` in
-/// `$XDG_RUNTIME_DIR`, else `/tmp/wedjat-UID`. It is made if need be.
+/// Returns the folder of this user's sockets, which no other user may enter; creates it if needed. It is
+/// `/run/wedjat` for root, else `wedjat` in `$XDG_RUNTIME_DIR`, else `/tmp/wedjat-UID`.
 ///
 /// # Errors
-/// When it cannot be made, or is not this user's alone; the text names it.
+/// If it cannot be created, or is not a folder of this user alone. The text names it.
 pub(super) fn runtime() -> io::Result<PathBuf> {
     let folder = place();
     own(&folder)?;
     Ok(folder)
 }
 
-/// Where that folder is, or would be, for those who make nothing.
+/// Returns the path of that folder without creating it.
 ///
 /// # Errors
-/// When it is there and not this user's alone.
+/// If it exists and is not a folder of this user alone.
 pub(super) fn look() -> io::Result<PathBuf> {
     let folder = place();
     match fs::symlink_metadata(&folder) {
@@ -44,7 +44,7 @@ pub(super) fn look() -> io::Result<PathBuf> {
     }
 }
 
-/// Where that folder is, or would be.
+/// Returns the path of that folder, existing or not.
 fn place() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -55,17 +55,19 @@ fn place() -> PathBuf {
     }
 }
 
-/// A folder in [`runtime`] for the sockets that drivers of this process use; it goes with the value.
-pub(super) struct Private(PathBuf);
+/// A folder in [`runtime`] for the sockets of this process's drivers. Dropping the value removes it.
+pub(super) struct PrivateFolder(PathBuf);
 
-impl Private {
+impl PrivateFolder {
+    /// Creates an empty folder.
+    ///
     /// # Errors
-    /// As [`runtime`].
+    /// See [`runtime`].
     pub(super) fn new() -> io::Result<Self> {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
         let folder = runtime()?.join(format!("{PRIVATE}{process}.{number}"));
-        // A process of this number has left it.
+        // An earlier process with the same id may have left it.
         let _ = fs::remove_dir_all(&folder);
         own(&folder)?;
         Ok(Self(folder))
@@ -76,13 +78,13 @@ impl Private {
     }
 }
 
-impl Drop for Private {
+impl Drop for PrivateFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Makes a folder for this user alone, or sees to it that the one that is there is.
+/// Creates a folder for this user alone, or checks the existing one.
 fn own(folder: &Path) -> io::Result<()> {
     let told = |error: io::Error| {
         io::Error::new(error.kind(), format!("folder {}: {error}", folder.display()))
@@ -93,7 +95,7 @@ fn own(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// It is a folder that only this user may enter.
+/// Checks that only this user may enter the folder.
 fn check_own(folder: &Path) -> io::Result<()> {
     let told = |error: io::Error| {
         io::Error::new(error.kind(), format!("folder {}: {error}", folder.display()))
@@ -107,11 +109,11 @@ fn check_own(folder: &Path) -> io::Result<()> {
     Err(told(io::Error::new(io::ErrorKind::PermissionDenied, text)))
 }
 
-/// Removes what processes of ours that are dead have left: EAL's folders and files on huge pages with a prefix of our form,
-/// and folders of sockets. Whatever belongs to another user, or may be in use, stays.
+/// Removes the leftovers of dead wedjat processes: EAL's folders and hugepage files with our prefix, and
+/// folders of sockets. Keeps files of other users and files that may be in use.
 pub(super) fn clean() {
     for (folder, prefix) in [(eal_place(), PREFIX), (place(), PRIVATE)] {
-        // In /tmp anybody may have made it.
+        // In /tmp any user may have created it.
         if is_own(&folder, fs::Metadata::is_dir) {
             clean_folders(&folder, prefix);
         }
@@ -119,7 +121,7 @@ pub(super) fn clean() {
     page_folders().iter().for_each(|folder| clean_pages(folder));
 }
 
-/// Where hugetlbfs is mounted.
+/// Returns the mount points of hugetlbfs.
 fn page_folders() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let folder = |mount: &str| {
@@ -130,7 +132,7 @@ fn page_folders() -> Vec<PathBuf> {
     mounts.lines().filter_map(folder).collect()
 }
 
-/// Removes the files on huge pages that EAL has made with this file prefix. EAL's cleanup leaves them, and with them the pages.
+/// Removes EAL's hugepage files with this prefix. EAL's cleanup leaves them, and with them the pages.
 pub(super) fn remove_pages(prefix: &str) {
     for entry in page_folders().iter().flat_map(fs::read_dir).flatten().flatten() {
         let name = entry.file_name();
@@ -143,7 +145,7 @@ pub(super) fn remove_pages(prefix: &str) {
     }
 }
 
-/// Where EAL makes a folder for each prefix (`eal_create_runtime_dir`).
+/// Returns the folder in which EAL creates a folder for each prefix (`eal_create_runtime_dir`).
 fn eal_place() -> PathBuf {
     let folder = match std::env::var_os("RUNTIME_DIRECTORY") {
         Some(given) => PathBuf::from(given),
@@ -153,21 +155,22 @@ fn eal_place() -> PathBuf {
     folder.join("dpdk")
 }
 
-/// Folders in `home` whose name is `prefix` and the number of a dead process.
+/// Removes the folders in `home` that are named after `prefix` and the id of a dead process.
 fn clean_folders(home: &Path, prefix: &str) {
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(prefix));
         let process = process.and_then(|rest| rest.split('.').next()?.parse().ok());
-        let is_dead = process.is_some_and(is_gone);
-        if is_dead && is_own(&entry.path(), fs::Metadata::is_dir) && nobody_uses(&entry.path()) {
+        let is_dead = process.is_some_and(has_exited);
+        if is_dead && is_own(&entry.path(), fs::Metadata::is_dir) && is_unused(&entry.path()) {
             log::info!("{} was left by a process that died: removed", entry.path().display());
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Files on huge pages, such as `wedjat-123map_0`, whose process is dead. EAL holds a lock on each.
+/// Removes the hugepage files of dead processes, such as `wedjat-123map_0`. EAL holds a lock on each file in
+/// use.
 fn clean_pages(home: &Path) {
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -178,7 +181,7 @@ fn clean_pages(home: &Path) {
             continue;
         };
         let is_dead =
-            process.parse().is_ok_and(is_gone) && is_own(&entry.path(), fs::Metadata::is_file);
+            process.parse().is_ok_and(has_exited) && is_own(&entry.path(), fs::Metadata::is_file);
         let is_free = |file: File| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if is_dead && open(&entry.path()).is_ok_and(is_free) {
             log::info!("{} was left by a process that died: removed", entry.path().display());
@@ -187,8 +190,9 @@ fn clean_pages(home: &Path) {
     }
 }
 
-/// In this view of processes; in another (a container's) it may live, and holds a lock or serves a socket then.
-fn is_gone(process: u32) -> bool {
+/// Returns true if no process has this id in our PID namespace. It may run in another (a container's); then
+/// it holds a lock or serves a socket.
+fn has_exited(process: u32) -> bool {
     process != std::process::id() && !Path::new("/proc").join(process.to_string()).exists()
 }
 
@@ -197,8 +201,9 @@ fn is_own(path: &Path, is_such: fn(&fs::Metadata) -> bool) -> bool {
         .is_ok_and(|found| is_such(&found) && found.uid() == rustix::process::geteuid().as_raw())
 }
 
-/// EAL holds a lock on `config` as long as it runs, and somebody serves every socket.
-fn nobody_uses(folder: &Path) -> bool {
+/// Returns true if no process uses the folder. EAL locks `config` while it runs, and each socket in use has a
+/// server.
+fn is_unused(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| {
         entries.all(|entry| {
             entry.is_ok_and(|entry| {
@@ -214,7 +219,7 @@ fn nobody_uses(folder: &Path) -> bool {
     })
 }
 
-/// Nobody listens at a socket. One of another type than asked for that somebody has is told apart from that.
+/// Returns true if no process serves a socket. A served socket of another type gives another error.
 pub(super) fn is_unserved(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let asked = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -235,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    /// The number of a process that has ended.
+    /// Returns the id of an exited process.
     fn dead() -> u32 {
         let mut child = Command::new("true").spawn().unwrap();
         let number = child.id();
@@ -244,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dead_processes_left_is_removed_and_nothing_else() {
+    fn only_leftovers_of_dead_processes_are_removed() {
         let home = tempfile::tempdir().unwrap();
         let (dead, alive) = (dead(), std::process::id());
         let folder = |name: String| {
@@ -257,12 +262,12 @@ mod tests {
         drop(UnixDatagram::bind(left.join("mp_socket")).unwrap());
         let ours = folder(eal_prefix(alive));
         let of_others = [folder(format!("rte-{dead}")), folder("wedjat-x".to_owned())];
-        // Alive where this process does not see it.
+        // Its process runs outside this PID namespace.
         let served = folder(format!("{}.2", eal_prefix(dead)));
         let listener = UnixListener::bind(served.join("telemetry")).unwrap();
         let link = home.path().join(format!("{}.3", eal_prefix(dead)));
         std::os::unix::fs::symlink(&of_others[0], &link).unwrap();
-        // Somebody else holds a lock on its configuration, as EAL does.
+        // Another process holds a lock on its configuration, as EAL does.
         let locked = folder(format!("{}.4", eal_prefix(dead)));
         let config = locked.join("config");
         File::create(&config).unwrap();
@@ -287,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_dead_processes_are_removed_unless_somebody_holds_them() {
+    fn hugepages_of_dead_processes_are_removed_unless_mapped() {
         let home = tempfile::tempdir().unwrap();
         let prefix = eal_prefix(dead());
         let file = |name: &str| {
@@ -309,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_may_enter_or_made_is_refused() {
+    fn unsafe_folder_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("wedjat");
         own(&folder).unwrap();

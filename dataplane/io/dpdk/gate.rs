@@ -1,4 +1,4 @@
-//! Keeps threads out of a device's bursts while what they read and write there comes or goes.
+//! Gate that keeps threads out of a device's bursts while memory that they access is mapped or unmapped.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
@@ -6,46 +6,48 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How often a thread is looked at that is in the middle of a burst.
+/// Interval of checks for a thread in the middle of a burst.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// What the threads that poll a device go through for every burst.
+/// Gate that polling threads pass for every burst.
 #[derive(Default)]
 pub(super) struct Gate {
-    /// How many want it closed at the moment.
+    /// Number of callers that currently keep it closed.
     closed: AtomicUsize,
-    passes: Mutex<Vec<Arc<Inside>>>,
+    passes: Mutex<Vec<Arc<InBurst>>>,
 }
 
-/// True while the owner of a pass is in a burst. On a cache line of its own: it is written twice a burst.
+/// True while the owner of a pass is in a burst. On its own cache lines, because it is written twice per
+/// burst.
 #[derive(Default)]
 #[repr(align(128))]
-struct Inside(AtomicBool);
+struct InBurst(AtomicBool);
 
-/// One thread's way through a gate.
+/// One thread's pass through a gate.
 pub(super) struct Pass {
     gate: Arc<Gate>,
-    inside: Arc<Inside>,
+    inside: Arc<InBurst>,
 }
 
 impl Gate {
     pub(super) fn pass(self: &Arc<Self>) -> Pass {
-        let inside = Arc::<Inside>::default();
+        let inside = Arc::<InBurst>::default();
         self.passes().push(Arc::clone(&inside));
         Pass { gate: Arc::clone(self), inside }
     }
 
-    /// What a thread that panicked has left of it is whole.
-    fn passes(&self) -> MutexGuard<'_, Vec<Arc<Inside>>> {
+    /// A panicked thread leaves the list consistent.
+    fn passes(&self) -> MutexGuard<'_, Vec<Arc<InBurst>>> {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work` while no thread is in a burst: waits for the bursts that have begun, and none begins until it is done.
+    /// Runs `work` while no thread is in a burst: waits for bursts in progress, and blocks new ones.
     pub(super) fn while_closed(&self, work: impl FnOnce()) {
         self.closed.fetch_add(1, Relaxed);
-        // Before the looks: whoever does not see the gate closed is seen inside. Its pair is in `Pass::burst`.
+        // Before the checks: a thread that misses the closed gate is seen inside. Pairs with the fence in
+        // `Pass::burst`.
         fence(SeqCst);
-        // Passes are made before their threads poll, and not while somebody waits here for long.
+        // Passes are created before their threads poll, and never during a long wait here.
         let passes = self.passes().clone();
         for inside in passes {
             while inside.0.load(Acquire) {
@@ -58,7 +60,7 @@ impl Gate {
 }
 
 impl Pass {
-    /// Does `burst`, unless the gate is closed.
+    /// Runs `burst`, unless the gate is closed.
     #[inline]
     pub(super) fn burst(&self, burst: impl FnOnce() -> usize) -> usize {
         self.inside.0.store(true, Relaxed);
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_in_a_burst_while_the_gate_is_closed() {
+    fn closed_gate_excludes_bursts() {
         let (gate, stop) = (Arc::<Gate>::default(), AtomicBool::new(false));
         let (inside, bursts) = (AtomicUsize::new(0), AtomicU64::new(0));
         let mut seen = 0;
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_gate_says_that_nothing_was_moved_and_a_pass_that_is_gone_is_not_waited_for() {
+    fn closed_gate_moves_nothing_and_ignores_dropped_passes() {
         let gate = Arc::<Gate>::default();
         let (pass, gone) = (gate.pass(), gate.pass());
         gone.inside.0.store(true, Relaxed);

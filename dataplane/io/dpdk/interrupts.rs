@@ -1,9 +1,9 @@
-//! A memif ring's interrupt, as its reader waits for it: the ring says whether its reader wants one, and the writer then writes
-//! into an eventfd after each burst.
+//! Interrupts of memif rings for a sleeping reader. A flag in the ring requests interrupts; the writer then
+//! writes into an eventfd after each burst.
 //!
-//! The driver (DPDK 22.11) asks for none when it connects and knows no way to ask later, but as a writer it does what the ring says.
-//! So a reader that wants to sleep says so in the ring itself. The eventfd is one that the driver never reads: the peer has
-//! it too and could make it block.
+//! The driver (DPDK 22.11) requests none when it connects and cannot request them later, but as a writer it
+//! obeys the flag. So a reader that wants to sleep sets the flag in the ring itself. The driver never reads
+//! the eventfd, because the peer has it too and could make the read block.
 #![allow(unsafe_code, reason = "a word of memory that is shared with a peer")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,11 +15,11 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use crate::io::memif_control::RingPlace;
 
-/// Where a ring's flags stand in it, and the flag that its reader wants no interrupts.
+/// Offset of a ring's flags, and the flag for no interrupts.
 const FLAGS_AT: usize = 4;
 const MASKED: u16 = 1;
 
-/// One ring's.
+/// Interrupt of one ring.
 #[derive(Debug)]
 pub(super) struct RingInterrupt {
     event: OwnedFd,
@@ -28,7 +28,8 @@ pub(super) struct RingInterrupt {
 }
 
 impl RingInterrupt {
-    /// Of the ring at this place, whose writer has `event`; none when that is no eventfd, or there is no ring.
+    /// Creates the interrupt of a ring whose writer has `event`. `None` if that is not an eventfd, or the
+    /// ring does not exist.
     fn new(event: OwnedFd, regions: &[Arc<MmapRaw>], place: RingPlace) -> Option<Arc<Self>> {
         let region = Arc::clone(regions.get(usize::from(place.region))?);
         let offset = place.offset as usize + FLAGS_AT;
@@ -37,50 +38,50 @@ impl RingInterrupt {
     }
 
     fn flags(&self) -> &AtomicU16 {
-        // SAFETY: aligned, within the region, which stays mapped for as long as this is borrowed and cannot be made shorter (sealed);
-        // who else writes there does so as an atomic would.
+        // SAFETY: aligned and within the region, which is sealed and stays mapped while borrowed. Other
+        // writers there access it like an atomic.
         unsafe { AtomicU16::from_ptr(self.region.as_mut_ptr().add(self.offset).cast()) }
     }
 
-    /// Asks for interrupts. What came before is to be looked for after this.
+    /// Requests interrupts. Check for earlier packets afterwards.
     pub(super) fn unmask(&self) {
         self.flags().fetch_and(!MASKED, SeqCst);
         fence(SeqCst);
     }
 
-    /// Asks for none.
+    /// Stops interrupts.
     pub(super) fn mask(&self) {
         self.flags().fetch_or(MASKED, Relaxed);
     }
 
-    /// What becomes readable.
+    /// Returns the descriptor that becomes readable.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 }
 
-/// What a client has announced of its memory, as far as interrupts need it.
+/// Memory announced by a client, as far as interrupts need it.
 #[derive(Debug, Default)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedMemory {
     regions: Vec<Arc<MmapRaw>>,
-    /// Rings that we read, and what their writer writes into.
+    /// Rings that we read, with their writer's eventfd.
     rings: Vec<(RingPlace, OwnedFd)>,
 }
 
-impl Announced {
-    /// The next region; what it has is checked by others.
+impl AnnouncedMemory {
+    /// Adds the next region; its contents are checked elsewhere.
     pub(super) fn add_region(&mut self, region: BorrowedFd<'_>) {
-        // When the system refuses, its rings have no interrupts, and nor have those of the regions after it.
+        // If the system refuses, rings in this and later regions have no interrupts.
         let mapped = MmapOptions::new().map_raw(region.as_raw_fd());
         self.regions.extend(mapped.ok().map(Arc::new));
     }
 
-    /// A ring that we read.
+    /// Adds a ring that we read.
     pub(super) fn add_ring(&mut self, place: RingPlace, event: OwnedFd) {
         self.rings.push((place, event));
     }
 
-    /// Those of the rings that we read, by their numbers.
+    /// Returns the interrupts of the rings that we read, by their numbers.
     pub(super) fn interrupts(self) -> Vec<Option<Arc<RingInterrupt>>> {
         let Self { regions, rings } = self;
         let new = |(place, event)| RingInterrupt::new(event, &regions, place);
@@ -88,7 +89,8 @@ impl Announced {
     }
 }
 
-/// To wait for anything else may mean to run a peer's code in the system, such as a file system's.
+/// Returns true for an eventfd. Waiting for other descriptors might run a peer's code in the kernel, such as
+/// a file system's.
 pub(super) fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|what| what.as_os_str() == "anon_inode:[eventfd]")

@@ -1,5 +1,5 @@
-//! The sockets of AF_PACKET and AF_XDP devices, which their drivers (DPDK 22.11) do not tell: to be waited for, and to ask what the
-//! kernel dropped because the ring of an AF_PACKET device was full.
+//! Sockets of AF_PACKET and AF_XDP devices, which their drivers (DPDK 22.11) do not expose. Cores sleep on
+//! them. Sockets of AF_PACKET also report the packets dropped by the kernel because of a full ring.
 #![allow(unsafe_code, reason = "socket options that no crate has")]
 
 use std::collections::BTreeSet;
@@ -13,19 +13,20 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::offloads;
 
-/// The sockets of a device, which its driver keeps open for as long as the device is.
+/// Sockets of a device. Its driver keeps them open for the device's lifetime.
 #[derive(Debug, Default)]
 pub(super) struct KernelRings {
-    /// In the order in which they were opened, which is that of the queues.
+    /// Sockets in the order of their creation, which is the order of the queues.
     sockets: Vec<RawFd>,
-    /// What they have told: asking sets the kernel's count back.
+    /// Sum of the drops read so far. Each read resets the kernel's counter.
     dropped: AtomicU64,
-    /// Index of the interface; 0 if it is not known.
+    /// Index of the interface; 0 if unknown.
     interface: u32,
 }
 
 impl KernelRings {
-    /// Of the AF_PACKET device on this interface: the packet sockets of this process that are bound to it.
+    /// Finds the sockets of the AF_PACKET device on an interface: the packet sockets of this process bound to
+    /// it.
     pub(super) fn of(interface: &str) -> Self {
         let index = index_of(interface);
         let open = descriptors().into_iter();
@@ -40,13 +41,13 @@ impl KernelRings {
         Self { sockets, dropped: AtomicU64::new(0), interface: index }
     }
 
-    /// Of the AF_XDP device whose queues were set up since this process had the sockets `before`.
+    /// Finds the sockets of a new AF_XDP device: those opened by this process since the reading of `before`.
     pub(super) fn xdp_since(before: &BTreeSet<RawFd>, interface: Option<&str>) -> Self {
         let sockets = xdp_sockets().difference(before).copied().collect();
         Self { sockets, dropped: AtomicU64::new(0), interface: interface.map_or(0, index_of) }
     }
 
-    /// The kernel has removed the interface, or moved it to another network namespace.
+    /// Returns true if the kernel removed the interface or moved it to another network namespace.
     pub(super) fn is_removed(&self) -> bool {
         match self.sockets.first().copied().map(|socket| (socket, domain(socket))) {
             _ if self.interface == 0 => false,
@@ -59,7 +60,7 @@ impl KernelRings {
         }
     }
 
-    /// Those of one of so many queues; all of them where it is not known which belongs to it.
+    /// Returns the sockets of one of `queues` queues; all sockets if there is not exactly one per queue.
     pub(super) fn of_queue(&self, queue: u16, queues: u16) -> Vec<RawFd> {
         match self.sockets.len() == usize::from(queues) {
             true => vec![self.sockets[usize::from(queue)]],
@@ -67,44 +68,44 @@ impl KernelRings {
         }
     }
 
-    /// Packets dropped so far; AF_XDP's driver tells those itself.
+    /// Returns the number of packets dropped so far. The driver of AF_XDP counts its own.
     pub(super) fn dropped(&self) -> u64 {
         let new: u64 = self.sockets.iter().map(|&socket| since_last(socket)).sum();
         self.dropped.fetch_add(new, Relaxed) + new
     }
 }
 
-/// Index of an interface; 0 without one of this name.
+/// Returns the index of an interface; 0 if it does not exist.
 fn index_of(interface: &str) -> u32 {
     let Ok(name) = CString::new(interface) else { return 0 };
     // SAFETY: the name ends with a NUL byte.
     unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
-/// No interface has this index. Other failures, such as a lack of descriptors, prove nothing.
+/// Returns true if no interface has this index. Other failures, such as a lack of descriptors, prove nothing.
 fn is_absent(index: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the size that the function documents.
+    // SAFETY: the buffer has the documented size.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
     found.is_null() && io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO)
 }
 
-/// What this process has open.
+/// Returns the open descriptors of this process.
 fn descriptors() -> BTreeSet<RawFd> {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The AF_XDP sockets of this process.
+/// Returns the AF_XDP sockets of this process.
 pub(super) fn xdp_sockets() -> BTreeSet<RawFd> {
     descriptors().into_iter().filter(|&socket| domain(socket) == Some(libc::AF_XDP)).collect()
 }
 
-/// The address family of a socket; none of what is no socket.
+/// Returns the address family of a socket; `None` if the descriptor is no socket.
 fn domain(socket: RawFd) -> Option<i32> {
     let mut domain = 0;
     let mut len = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the value has room for as many bytes as its length says, and what is no socket is refused.
+    // SAFETY: the value has the given length. The system refuses descriptors of other kinds.
     let asked = unsafe {
         let value = (&raw mut domain).cast();
         libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_DOMAIN, value, &raw mut len)
@@ -112,11 +113,12 @@ fn domain(socket: RawFd) -> Option<i32> {
     (asked == 0).then_some(domain)
 }
 
-/// It is a packet socket of the interface with this index.
+/// Returns true if the descriptor is a packet socket bound to the interface with this index.
 fn is_bound(socket: RawFd, index: u32) -> bool {
     let mut address = MaybeUninit::<libc::sockaddr_ll>::zeroed();
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the address has room for as many bytes as its length says, zeros are one, and what is no socket is refused.
+    // SAFETY: the address has the given length, and zeros are a valid one. The system refuses descriptors of
+    // other kinds.
     let (asked, address) = unsafe {
         let asked = libc::getsockname(socket, address.as_mut_ptr().cast(), &raw mut len);
         (asked, address.assume_init())
@@ -126,11 +128,11 @@ fn is_bound(socket: RawFd, index: u32) -> bool {
         && u32::try_from(address.sll_ifindex) == Ok(index)
 }
 
-/// What was dropped since this was asked last.
+/// Returns the number of packets dropped since the last call.
 fn since_last(socket: RawFd) -> u64 {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-    // SAFETY: the value has room for as many bytes as its length says, and the socket is open.
+    // SAFETY: the value has the given length, and the socket is open.
     let asked = unsafe {
         let value = (&raw mut stats).cast();
         libc::getsockopt(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, value, &raw mut len)

@@ -1,4 +1,4 @@
-//! What DPDK logs, as records of ours with the target `dpdk`: one log with one form and one place.
+//! DPDK's log as records with the target `dpdk` in wedjat's own log.
 #![allow(unsafe_code, reason = "a stream of C's stdio whose writing is ours")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -27,51 +27,51 @@ unsafe extern "C" {
     ) -> *mut libc::FILE;
 }
 
-/// Has DPDK write to our log, or to standard error where the system gives no stream. EAL flushes it after each message, so
-/// that each comes in one piece.
+/// Redirects DPDK's log to wedjat's, or to standard error if the system gives no stream. EAL flushes after
+/// each message, so each arrives in one piece.
 pub(super) fn redirect() {
-    /// The stream's address; it is never closed, because any thread of EAL may be writing to it.
+    /// Address of the stream, which is never closed: any thread of EAL may be writing to it.
     static STREAM: OnceLock<usize> = OnceLock::new();
     let stream = *STREAM.get_or_init(|| {
         let functions = CookieFunctions { read: None, write: Some(write), seek: None, close: None };
-        // SAFETY: the mode is a string, the cookie is not used, and `write` keeps to what is asked of it.
+        // SAFETY: the mode is a string, the cookie is unused, and `write` keeps the contract of stdio.
         unsafe { fopencookie(std::ptr::null_mut(), c"w".as_ptr(), functions) as usize }
     });
-    // SAFETY: a stream that is never closed; a null one means DPDK's default.
+    // SAFETY: the stream is never closed. A null pointer selects DPDK's default.
     unsafe { sys::rte_openlog_stream((stream as *mut libc::FILE).cast()) };
 }
 
-/// Warnings of every ordinary start, without consequence: no primary process shares its devices with secondary ones.
+/// Harmless warnings of each normal start. No primary process shares its devices with secondary ones.
 const USUAL: [&str; 2] = [
     "TELEMETRY: No legacy callbacks",
     "rte_pmd_memif_probe(): Failed to register mp action callback: Operation not supported",
 ];
 
-/// Level of a line that DPDK logs at `level`.
+/// Returns the level for a line that DPDK logs at `level`.
 fn level_of_line(line: &str, level: log::Level) -> log::Level {
     if USUAL.iter().any(|usual| line.starts_with(usual)) { log::Level::Debug } else { level }
 }
 
-/// Logs what DPDK said while it was listened to. It says nothing below a warning unless it is told to.
+/// Logs the captured lines of a start as warnings. By default DPDK logs only warnings and errors.
 pub(super) fn note(said: &str) {
     for line in said.lines() {
         log::log!(target: TARGET, level_of_line(line, log::Level::Warn), "{line}");
     }
 }
 
-/// Takes everything, whatever becomes of it: stdio would try again otherwise.
+/// Accepts all bytes in any case; stdio would repeat the call otherwise.
 unsafe extern "C" fn write(_: *mut c_void, text: *const c_char, len: usize) -> isize {
-    // SAFETY: stdio gives `len` bytes that are there during the call.
+    // SAFETY: stdio passes `len` bytes that live during the call.
     let text = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) };
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: reads a variable of this thread.
+        // SAFETY: reads a thread-local variable.
         let level = level(unsafe { sys::rte_log_cur_msg_loglevel() });
         take(&String::from_utf8_lossy(text), level);
     }));
     len as isize
 }
 
-/// Where nobody keeps a log it goes to standard error, as DPDK's own stream would.
+/// Logs a message. Without a logger prints it to standard error, as DPDK's own stream would.
 fn take(text: &str, level: log::Level) {
     if log::max_level() == log::LevelFilter::Off {
         eprint!("{text}");
@@ -81,7 +81,7 @@ fn take(text: &str, level: log::Level) {
     lines.for_each(|line| log::log!(target: TARGET, level_of_line(line, level), "{line}"));
 }
 
-/// DPDK's level of a message as one of ours.
+/// Converts DPDK's log level.
 fn level(of_dpdk: c_int) -> log::Level {
     match of_dpdk {
         ..=4 => log::Level::Error,

@@ -1,4 +1,4 @@
-//! An owned mbuf: the pointer, and nothing but the pointer, so that a burst of them is DPDK's own array.
+//! Owned mbuf. It has the size of a pointer, so a burst of them is DPDK's own array.
 #![allow(unsafe_code, reason = "reads and writes fields of rte_mbuf")]
 
 use std::mem::forget;
@@ -8,31 +8,32 @@ use wedjat_sys as sys;
 
 use crate::io::{Buf, StampField, Token};
 
-/// One packet buffer of an [`MbufPool`](super::MbufPool), to which it returns when dropped.
+/// One packet buffer of an [`MbufPool`](super::MbufPool). Dropping it returns it to the pool.
 ///
-/// The invariant that every unsafe block here rests on: the pointer came from `rte_pktmbuf_alloc` or `rte_eth_rx_burst`,
-/// is owned by this value alone (reference count 1), and its pool lives, because a pool with mbufs outside is never freed.
+/// All unsafe blocks here rest on this invariant: the pointer came from `rte_pktmbuf_alloc` or
+/// `rte_eth_rx_burst`, and this value is its only owner (reference count 1). The pool lives, because a pool
+/// with mbufs in use is never freed.
 #[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
-// SAFETY: an mbuf belongs to no thread, and mempools take buffers back from any thread.
+// SAFETY: an mbuf belongs to no thread, and mempools accept buffers from any thread.
 unsafe impl Send for Mbuf {}
 
 impl Mbuf {
-    /// Takes over an mbuf.
+    /// Takes ownership of an mbuf.
     ///
     /// # Safety
-    /// `mbuf` is a live mbuf with reference count 1 that nobody else owns.
+    /// `mbuf` must be a live mbuf with reference count 1 and without another owner.
     pub(super) unsafe fn from_raw(mbuf: NonNull<sys::rte_mbuf>) -> Self {
         Self(mbuf)
     }
 
-    /// Appends `tail` as further segments; gives it back when there would be too many.
+    /// Appends `tail` as further segments.
     ///
     /// # Errors
-    /// `tail`, unchanged.
+    /// Returns `tail` unchanged if the packet would have too many segments.
     pub fn chain(&mut self, tail: Mbuf) -> Result<(), Mbuf> {
-        // SAFETY: both are owned; on success the head owns the tail, which is forgotten here.
+        // SAFETY: both are owned. On success the head owns the tail, which is forgotten here.
         if unsafe { sys::rte_pktmbuf_chain(self.0.as_ptr(), tail.0.as_ptr()) } == 0 {
             forget(tail);
             return Ok(());
@@ -40,26 +41,28 @@ impl Mbuf {
         Err(tail)
     }
 
-    /// Its checksums are taken for right from now on.
+    /// Marks the packet's checksums as verified.
     pub(super) fn set_checksums_verified(&mut self) {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
         let verified = flags & !sys::WEDJAT_RX_CKSUM_MASK | sys::WEDJAT_RX_CKSUM_GOOD;
         self.set_field(sys::WEDJAT_MBUF_OL_FLAGS, verified);
     }
 
-    /// The device has verified the checksum of the IPv4 header.
+    /// Returns true if the device has verified the checksum of the IPv4 header.
     pub(super) fn ip_checksum_verified(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
         flags & sys::WEDJAT_RX_IP_CKSUM_MASK == sys::WEDJAT_RX_IP_CKSUM_GOOD
     }
 
-    /// The sender's kernel has left the UDP checksum to a device, and the packet never passed one.
+    /// Returns true if the sender's kernel left the UDP checksum to a device, but the packet never passed
+    /// one.
     pub(super) fn udp_checksum_is_missing(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
         flags & sys::WEDJAT_RX_L4_CKSUM_MASK == sys::WEDJAT_RX_L4_CKSUM_NONE
     }
 
-    /// Takes `len` bytes off the packet's start; false, and nothing has changed, when its first segment is shorter.
+    /// Removes `len` bytes from the packet's start. Returns false, without a change, if the first segment is
+    /// shorter.
     pub(super) fn shorten_front(&mut self, len: u16) -> bool {
         let (off, there): (u16, u16) =
             (self.field(sys::WEDJAT_MBUF_DATA_OFF), self.field(sys::WEDJAT_MBUF_DATA_LEN));
@@ -71,7 +74,8 @@ impl Mbuf {
         fits
     }
 
-    /// Adds `len` unspecified bytes before the packet's start; false, and nothing has changed, without room for them.
+    /// Adds `len` unspecified bytes before the packet's start. Returns false, without a change, if there is
+    /// no room.
     pub(super) fn extend_front(&mut self, len: u16) -> bool {
         let (off, there): (u16, u16) =
             (self.field(sys::WEDJAT_MBUF_DATA_OFF), self.field(sys::WEDJAT_MBUF_DATA_LEN));
@@ -83,23 +87,24 @@ impl Mbuf {
         fits
     }
 
-    /// Where the data begins, how much of it is in the first segment, and how much in all.
+    /// Sets the offset of the data, its length in the first segment, and the packet's total length.
     fn set_front(&mut self, off: u16, there: u16, all: u32) {
         self.set_field(sys::WEDJAT_MBUF_DATA_OFF, off);
         self.set_field(sys::WEDJAT_MBUF_DATA_LEN, there);
         self.set_field(sys::WEDJAT_MBUF_PKT_LEN, all);
     }
 
-    /// The field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants, whose widths wrapper.h asserts.
+    /// Reads the field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants. Wrapper.h asserts their
+    /// widths.
     #[inline(always)]
     fn field<T: Copy>(&self, offset: u32) -> T {
-        // SAFETY: the mbuf is live; offset and type are those of a field, as the C compiler laid it out.
+        // SAFETY: the mbuf is live. Offset and type are those of a field, as the C compiler laid it out.
         unsafe { self.0.as_ptr().byte_add(offset as usize).cast::<T>().read() }
     }
 
     #[inline(always)]
     fn set_field<T: Copy>(&mut self, offset: u32, value: T) {
-        // SAFETY: as in `field`, and the mbuf is ours alone.
+        // SAFETY: as in `field`, and this value is the only owner.
         unsafe { self.0.as_ptr().byte_add(offset as usize).cast::<T>().write(value) }
     }
 
@@ -114,7 +119,7 @@ impl Mbuf {
         usize::from(self.field::<u16>(sys::WEDJAT_MBUF_DATA_LEN))
     }
 
-    /// Bytes from the packet's start to the end of the buffer.
+    /// Returns the number of bytes from the packet's start to the end of the buffer.
     #[inline]
     fn room(&self) -> usize {
         let end = usize::from(self.field::<u16>(sys::WEDJAT_MBUF_BUF_LEN));
@@ -131,7 +136,7 @@ impl Buf for Mbuf {
 
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; the mbuf is ours alone, so nobody else reads or writes its data.
+        // SAFETY: as in `bytes`. This value is the only owner, so there is no other reader or writer.
         unsafe { std::slice::from_raw_parts_mut(self.data(), self.data_len()) }
     }
 
@@ -166,7 +171,7 @@ impl Buf for Mbuf {
     #[inline]
     fn stamp(&self, field: StampField) -> Option<u64> {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
-        // Whoever made the field has seen to it that it lies within an mbuf.
+        // The creator of the field has checked that it lies within an mbuf.
         (flags & field.flag != 0).then(|| self.field(u32::from(field.offset)))
     }
 
@@ -192,7 +197,8 @@ impl Token for Mbuf {
     #[inline]
     unsafe fn from_word(word: u64) -> Self {
         let mbuf = std::ptr::with_exposed_provenance_mut(word as usize);
-        // SAFETY: by the trait's contract the word is that of an mbuf, which is not null, and nobody else's.
+        // SAFETY: by the trait's contract the word comes from an mbuf without another owner, so it is not
+        // null.
         unsafe { Self::from_raw(NonNull::new_unchecked(mbuf)) }
     }
 }
@@ -200,7 +206,7 @@ impl Token for Mbuf {
 impl Drop for Mbuf {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the mbuf is ours and is not used again.
+        // SAFETY: this value owns the mbuf and does not use it again.
         unsafe { sys::rte_pktmbuf_free(self.0.as_ptr()) };
     }
 }

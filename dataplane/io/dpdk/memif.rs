@@ -1,10 +1,11 @@
-//! Stands between a memif driver and its peers on their control channel, so that no core is in a burst when the driver maps or
-//! unmaps their memory, and no peer tells the driver what would harm this process.
+//! Relays between memif drivers and their peers on the control channel. No core is in a burst while the
+//! driver maps or unmaps a peer's memory, and no harmful message reaches the driver.
 //!
-//! The driver (DPDK 22.11) maps and unmaps in EAL's interrupt thread as soon as its peer says so or its socket closes, whatever
-//! cores are polling meanwhile. Here it never has the peer's socket: it gets one of ours, messages pass between the two, and
-//! those that make it do that wait at the [`Gate`]. What a peer may say is in [`memif_control`]. A server's driver hears of a
-//! client only when that client has said all, and all of it is right.
+//! The driver (DPDK 22.11) maps and unmaps in EAL's interrupt thread on the arrival of a message or the close
+//! of the socket, even during bursts. So it never has the peer's socket: it gets a private one, and the relay
+//! forwards messages between the two. Messages that make it map or unmap wait at the [`Gate`].
+//! [`memif_control`] checks the messages of peers. A server's driver sees a client only after all its
+//! messages, and only if all are valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,152 +32,155 @@ use rustix::net::{
     SocketType, UCred,
 };
 
-use super::folders::{self, Private};
+use super::folders::{self, PrivateFolder};
 use super::gate::Gate;
-use super::interrupts::{Announced, RingInterrupt, is_eventfd};
+use super::interrupts::{AnnouncedMemory, RingInterrupt, is_eventfd};
 use crate::io::memif_control::{
-    self, ClientSays, Descriptor, MESSAGE_BYTES, MessageKind, RINGS_MAX, Refusal, RingPlace, Rings,
-    ServerSays, Step,
+    self, ClientMessages, Descriptor, MESSAGE_BYTES, MessageKind, RINGS_MAX, Refusal, RingPlace,
+    Rings, ServerMessages, Step,
 };
 use crate::io::vdev::{self, UnknownArgument};
 use crate::outage::Outage;
 use crate::state::files::advice;
 
-/// The socket of a device whose arguments name none.
+/// Socket of a device without a `socket=` argument.
 const DEFAULT_SOCKET: &str = "memif";
 
-/// Clients that wait to be taken.
+/// Length of the queue of clients at the listener.
 const BACKLOG: i32 = 16;
-/// Clients of a socket that may be in the middle of their handshakes. The next is taken when one of them is through.
+/// Maximum number of concurrent handshakes of a socket. The next client waits until one of them ends.
 const HANDSHAKES: usize = 16;
-/// A handshake takes so long at most.
+/// Time limit of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
-/// After a shortage of descriptors or memory no client is taken for so long.
+/// Pause between clients after a shortage of descriptors or memory.
 const REST: Duration = Duration::from_millis(100);
-/// Descriptors that are left to the rest of the process: EAL's interrupt thread ends it when it gets none.
+/// Descriptors reserved for the rest of the process. EAL's interrupt thread ends the process if it cannot
+/// open one.
 const SPARE: usize = 32;
-/// Why a peer is refused that would take them.
+/// Reason for refusing a peer that would use them.
 const NO_DESCRIPTORS: &str = "too few descriptors left for another peer: raise ulimit -n";
-/// Between two lines of the log about refused peers.
+/// Minimum interval between log lines about refused peers.
 const COMPLAINTS: Duration = Duration::from_secs(1);
-/// For a socket that is bound but not served yet.
+/// Number of checks of a socket file before it counts as left over. A live one may be bound but not served
+/// yet.
 const LOOKS: usize = 3;
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Which end of a connection a device is.
+/// Role of a device in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Role {
-    /// It connects.
+    /// The device connects.
     Client,
-    /// It is connected to.
+    /// The device accepts connections.
     Server,
 }
 
-/// Where peers meet.
+/// Address of the control channel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Socket {
     name: String,
     is_abstract: bool,
 }
 
-/// Why a memif device's socket cannot be had.
+/// Reason why the socket of a memif device is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another process, or another device, serves it.
+    /// Another process or device serves it.
     #[error("memif socket {0}: another process serves it: give each server a socket= of its own")]
     Served(String),
     /// The system refuses.
     #[error("memif socket {socket}: {reason}: name another with socket=PATH")]
     Refused {
-        /// Its name.
+        /// Name of the socket.
         socket: String,
-        /// The system's text.
+        /// The system's error.
         reason: String,
     },
-    /// The folder for sockets cannot be had.
+    /// The folder for sockets is not available.
     #[error("memif sockets: {0}")]
     Folder(std::io::Error),
-    /// A user in `users=` is not known.
+    /// A user in `users=` is unknown.
     #[error(
         "memif device {device:?}: users= names {user:?}, who is not in /etc/passwd: name users there, or give their numbers, \
          as in users=alice+1001"
     )]
     User {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// What was found.
+        /// The unknown user.
         user: String,
     },
-    /// An argument that the driver would pass over, with all the others, in silence.
+    /// An unknown argument. The driver would silently ignore it together with all other arguments.
     #[error("memif device {device:?}: {found}; there are {known}")]
     Argument {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// What was found.
+        /// The unknown argument.
         found: String,
-        /// Those that there are.
+        /// The known arguments.
         known: String,
     },
-    /// Devices of one socket differ in who may connect.
+    /// The devices of one socket allow different users.
     #[error("memif socket {0}: its devices have different users=: give all of them the same")]
     Users(String),
 }
 
-/// A socket that one or more devices of the same role name, and ours that the driver gets for it.
+/// Relay of one socket: the public socket that devices of one role name, and the private one for the driver.
 pub(super) struct Relay {
     role: Role,
-    /// That of the arguments, where peers are.
+    /// Public socket from the arguments, which peers use.
     outer: Socket,
-    /// The driver's.
+    /// Private socket of the driver.
     inner: Socket,
-    /// Takes peers for a server, and the driver itself for a client.
+    /// Accepts peers for a server, and the driver itself for a client.
     listener: OwnedFd,
-    /// The file of `outer` is there, and ours.
+    /// True if this process created the file of `outer`, and it still exists.
     has_file: AtomicBool,
-    ways: Ways,
-    /// Users that peers may belong to, besides our own and root.
+    ways: MapBarrier,
+    /// Users whose processes may be peers, besides our own and root.
     users: BTreeSet<u32>,
-    /// What drivers get in place of a descriptor that they are not to use: ours, which nobody waits for. A peer's own could be made
-    /// to block the core that writes to it or reads from it, so drivers write to those alone whose peers could stop this process
-    /// anyway ([`Relay::may_be_woken`]), and read none.
+    /// Descriptor that drivers get in place of a forbidden one: our own eventfd, which no thread waits for. A
+    /// peer could make its descriptor block the core that writes or reads it. So drivers write only to
+    /// descriptors of peers that could stop this process anyway ([`Relay::may_be_woken`]), and read none.
     bell: OwnedFd,
-    /// Of the rings that this end reads, by number, of each device that has a peer.
+    /// Interrupts of the rings that this end reads, by device id, for each connected device.
     interrupts: Mutex<BTreeMap<u32, RingInterrupts>>,
-    /// Raised whenever these change.
+    /// Number of changes of `interrupts`.
     connection: AtomicU64,
-    /// The queues of a server's started devices, by their ids.
+    /// Queues of a server's started devices, by device id.
     served: Mutex<BTreeMap<u32, Rings>>,
-    told: Mutex<Told>,
-    /// How long a handshake may take, in milliseconds.
+    told: Mutex<PeerStatus>,
+    /// Time limit of a handshake, in milliseconds.
     handshake_ms: AtomicU64,
 }
 
-/// None of a ring whose writer would wake nobody.
+/// Interrupts of a device's rings by ring number; `None` for a ring whose writer sends none.
 pub(super) type RingInterrupts = Vec<Option<Arc<RingInterrupt>>>;
 
-/// What is known of peers for those who ask.
+/// Status of peers for reports.
 #[derive(Default)]
-struct Told {
-    /// Connections that have ended, by the device's id.
+struct PeerStatus {
+    /// Number of ended connections, by device id.
     ended: BTreeMap<u32, u64>,
-    /// Peers that were refused.
+    /// Number of refused peers.
     refused: u64,
-    /// Those of them that the log has not told of.
+    /// Number of refused peers since the last log line.
     unlogged: u64,
     logged_at: Option<Instant>,
-    /// Why the last connection did not come about.
+    /// Reason why the last connection failed.
     last: String,
 }
 
-/// What a message waits for that makes the driver map or unmap memory.
-struct Ways {
+/// Barrier for messages that make the driver map or unmap memory.
+struct MapBarrier {
     gate: Arc<Gate>,
-    settle: Settle,
+    settle: MapSettler,
 }
 
-impl Ways {
-    /// Says something to the driver that makes it map or unmap memory, and waits until it has, while no core is in a burst.
-    fn tell(&self, say: impl FnOnce()) {
+impl MapBarrier {
+    /// Sends a message to the driver by `say` and waits until the driver has mapped or unmapped the memory.
+    /// No core is in a burst meanwhile.
+    fn send_and_settle(&self, say: impl FnOnce()) {
         self.gate.while_closed(|| {
             say();
             (self.settle)();
@@ -184,20 +188,20 @@ impl Ways {
     }
 }
 
-/// Returns when the driver has done what it was told before.
-pub(super) type Settle = Arc<dyn Fn() + Send + Sync>;
+/// Waits until the driver has processed all earlier messages.
+pub(super) type MapSettler = Arc<dyn Fn() + Send + Sync>;
 
-/// A started server's device; while there is one, peers are taken.
-pub(super) struct Serving {
+/// A started device of a server. While one exists, the relay accepts peers.
+pub(super) struct ServerDevice {
     relay: Arc<Relay>,
     id: u32,
 }
 
-/// A memif device and what stands before it.
+/// A memif device and its relay.
 #[derive(Clone)]
-pub(super) struct Interposed {
+pub(super) struct RelayedDevice {
     pub(super) device: String,
-    /// That of the protocol, by which devices of one socket differ.
+    /// Id in the protocol, which is different for each device of a socket.
     pub(super) id: u32,
     pub(super) relay: Arc<Relay>,
 }
@@ -205,12 +209,12 @@ pub(super) struct Interposed {
 /// All memif devices of this process.
 #[derive(Default)]
 pub(super) struct Relays {
-    all: Vec<Interposed>,
-    /// Where drivers have their sockets; there as soon as one needs it.
-    private: Option<Private>,
+    all: Vec<RelayedDevice>,
+    /// Folder of the drivers' sockets; created for the first one.
+    private: Option<PrivateFolder>,
 }
 
-/// What a memif device's arguments say of its connection.
+/// Arguments of a memif device for its connection.
 struct Arguments<'a> {
     role: Role,
     name: &'a str,
@@ -228,7 +232,7 @@ impl fmt::Display for Socket {
 }
 
 impl Socket {
-    /// The driver's in place of this, where only this user can reach it.
+    /// Returns the driver's private socket for this one; only this user can reach it.
     fn inner(&self, role: Role, folder: &Path) -> Self {
         let mut hasher = DefaultHasher::new();
         (self, role).hash(&mut hasher);
@@ -243,10 +247,10 @@ impl Socket {
         }
     }
 
-    /// Serves it. A file gets `mode`, and takes the place of one that a dead process has left.
+    /// Binds and listens. A file gets `mode`, and replaces the file of a dead process.
     fn listen(&self, mode: u32) -> Result<OwnedFd, Errno> {
         let (socket, address) = (socket(SocketFlags::empty())?, self.address()?);
-        // What it has before it is bound the file has from the first moment.
+        // The new file has the mode that the socket has before `bind`.
         fchmod(&socket, Mode::from_raw_mode(mode))?;
         match rustix::net::bind(&socket, &address) {
             Err(Errno::ADDRINUSE) if self.is_left_over() => {
@@ -256,14 +260,14 @@ impl Socket {
             bound => bound?,
         }
         if !self.is_abstract {
-            // The mask of the process took part of it.
+            // The umask of the process has removed some bits.
             let _ = std::fs::set_permissions(&self.name, Permissions::from_mode(mode));
         }
         rustix::net::listen(&socket, BACKLOG)?;
         Ok(socket)
     }
 
-    /// It is a file that nobody serves, now and a moment later.
+    /// Returns true if it is a file without a server, now and after a moment.
     fn is_left_over(&self) -> bool {
         let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
         !self.is_abstract
@@ -274,23 +278,24 @@ impl Socket {
             })
     }
 
-    /// Why it can't be served: by what lies there.
+    /// Returns the error for a name in use, depending on the kind of file.
     fn taken(&self) -> SocketError {
         let socket = self.to_string();
-        if !self.is_something_else() {
+        if !self.is_not_a_socket() {
             return SocketError::Served(socket);
         }
         let reason = "something else lies there, which is left alone".to_owned();
         SocketError::Refused { socket, reason }
     }
 
-    /// What lies at its path is no socket.
-    fn is_something_else(&self) -> bool {
+    /// Returns true if the file at its path is no socket.
+    fn is_not_a_socket(&self) -> bool {
         let found = std::fs::symlink_metadata(&self.name);
         !self.is_abstract && found.is_ok_and(|found| !found.file_type().is_socket())
     }
 
-    /// Somebody serves it, as far as the system tells without asking him: it lists the sockets of this network namespace.
+    /// Returns true if the system's list contains a listening socket of this name. It has the sockets of this
+    /// network namespace. Nothing is sent to the server.
     fn is_listed(&self, sockets: &str) -> bool {
         let name = if self.is_abstract { format!("@{}", self.name) } else { self.name.clone() };
         sockets.lines().any(|line| {
@@ -300,7 +305,8 @@ impl Socket {
         })
     }
 
-    /// Somebody serves it. A file's server in another network namespace is asked, by connecting and going again.
+    /// Returns true if a process serves the socket. Finds a file's server in another network namespace by
+    /// connecting and closing.
     fn is_served(&self) -> bool {
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
         let is_there = || std::fs::symlink_metadata(&self.name).is_ok();
@@ -308,7 +314,7 @@ impl Socket {
             || (!self.is_abstract && is_there() && !folders::is_unserved(Path::new(&self.name)))
     }
 
-    /// At once or not at all: whoever has no room for another does not keep the caller waiting.
+    /// Connects without waiting. Fails if the server's queue is full.
     fn connect(&self) -> Result<OwnedFd, Errno> {
         let socket = socket(SocketFlags::NONBLOCK)?;
         rustix::net::connect(&socket, &self.address()?)?;
@@ -322,7 +328,7 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
 }
 
 impl<'a> Arguments<'a> {
-    /// None when the driver would refuse them, and may.
+    /// Parses the arguments. Returns `None` if they are invalid and the driver will refuse them.
     fn parse(arguments: &'a str) -> Option<Self> {
         let mut parsed = Self {
             role: Role::Client,
@@ -352,7 +358,8 @@ impl<'a> Arguments<'a> {
         Some(parsed)
     }
 
-    /// A name with a slash is a file's path, one that begins with `@` is abstract, and any other a file's in `folder`.
+    /// Returns the socket. A name with a slash is a file's path, and one that begins with `@` is abstract.
+    /// Any other is a file in `folder`.
     fn socket(&self, folder: fn() -> std::io::Result<PathBuf>) -> Result<Socket, SocketError> {
         let is_abstract = self.is_abstract.unwrap_or(self.name.starts_with('@'));
         let name = match is_abstract || self.name.contains('/') {
@@ -369,22 +376,22 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Where a memif device meets its peers, for those who only look.
+/// Address of a memif device, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeetingPoint {
-    /// Its name and kind, for people.
+pub struct ServerAddress {
+    /// Name and kind of the socket, for messages.
     pub socket: String,
-    /// It is the device that would serve it.
+    /// True if the device is the server.
     pub is_server: bool,
-    /// Somebody serves it already.
+    /// True if a process serves the socket already.
     pub is_served: bool,
 }
 
-/// Looks where a memif device with these arguments would meet its peers, and makes nothing.
+/// Returns the address of a memif device with these arguments, without creating anything.
 ///
 /// # Errors
-/// When its socket could not be had, for another reason than that it is served.
-pub fn meeting_point(device: &str) -> Result<MeetingPoint, SocketError> {
+/// If the socket is not available. A server that serves it already is no error.
+pub fn meeting_point(device: &str) -> Result<ServerAddress, SocketError> {
     let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
     let Some(arguments) = Arguments::parse(arguments) else {
         let known = "yes or no".to_owned();
@@ -394,13 +401,13 @@ pub fn meeting_point(device: &str) -> Result<MeetingPoint, SocketError> {
     arguments.users(name)?;
     let socket = arguments.socket(folders::look)?;
     let (is_server, is_served) = (arguments.role == Role::Server, socket.is_served());
-    if is_server && socket.is_something_else() {
+    if is_server && socket.is_not_a_socket() {
         return Err(socket.taken());
     }
-    Ok(MeetingPoint { socket: socket.to_string(), is_server, is_served })
+    Ok(ServerAddress { socket: socket.to_string(), is_server, is_served })
 }
 
-/// A user's number, which may be given as such.
+/// Returns a user's id from a name or number.
 fn number_of(user: &str) -> Option<u32> {
     let of = |line: &str| {
         let mut fields = line.split(':');
@@ -411,14 +418,14 @@ fn number_of(user: &str) -> Option<u32> {
 }
 
 impl Relays {
-    /// The arguments that EAL gets in place of these: memif devices with sockets of ours, for which relays are added.
+    /// Replaces the sockets in EAL's arguments for memif devices by private ones, and creates the relays.
     ///
     /// # Errors
-    /// The socket that cannot be had, and why.
+    /// If a socket is not available or an argument is unknown.
     pub(super) fn interpose(
         &mut self,
         arguments: &[String],
-        settle: &Settle,
+        settle: &MapSettler,
     ) -> Result<Vec<String>, SocketError> {
         let mut all = Vec::with_capacity(arguments.len());
         for word in arguments {
@@ -434,17 +441,17 @@ impl Relays {
         Ok(all)
     }
 
-    /// What stands before a device.
-    pub(super) fn of(&self, device: &str) -> Option<&Interposed> {
+    /// Returns the relay of a device.
+    pub(super) fn of(&self, device: &str) -> Option<&RelayedDevice> {
         self.all.iter().find(|one| one.device == device)
     }
 
-    /// One device with its new arguments.
+    /// Returns one device with its new arguments.
     fn interposed(
         &mut self,
         device: &str,
         arguments: &str,
-        settle: &Settle,
+        settle: &MapSettler,
     ) -> Result<String, SocketError> {
         if let Some(UnknownArgument { found, known, .. }) =
             vdev::unknown_argument(&format!("{device},{arguments}"))
@@ -465,7 +472,7 @@ impl Relays {
             None => {
                 let private = match self.private.take() {
                     Some(private) => private,
-                    None => Private::new().map_err(SocketError::Folder)?,
+                    None => PrivateFolder::new().map_err(SocketError::Folder)?,
                 };
                 let folder = self.private.insert(private).path();
                 Arc::new(Relay::new(role, socket, folder, users, Arc::clone(settle))?)
@@ -474,7 +481,7 @@ impl Relays {
         let inner = &relay.inner.name;
         let all: Vec<&str> = std::iter::once(device).chain(arguments.others).collect();
         let words = format!("{},socket={inner},socket-abstract=no", all.join(","));
-        self.all.push(Interposed { device: device.to_owned(), id, relay });
+        self.all.push(RelayedDevice { device: device.to_owned(), id, relay });
         Ok(words)
     }
 }
@@ -485,7 +492,7 @@ impl Relay {
         outer: Socket,
         folder: &Path,
         users: BTreeSet<u32>,
-        settle: Settle,
+        settle: MapSettler,
     ) -> Result<Self, SocketError> {
         let inner = outer.inner(role, folder);
         let ours = match role {
@@ -496,12 +503,12 @@ impl Relay {
             Errno::ADDRINUSE => ours.taken(),
             _ => SocketError::Refused { socket: ours.to_string(), reason: error.to_string() },
         };
-        // Whom the system lets connect is looked at when he has.
+        // With `users=` the file is open to all, and `admit` checks each peer.
         let mode = if users.is_empty() { 0o600 } else { 0o666 };
         let listener = ours.listen(mode).map_err(refused)?;
         let has_file = (role == Role::Server && !outer.is_abstract).into();
         let bell = new_event().map_err(refused)?;
-        let ways = Ways { gate: Arc::default(), settle };
+        let ways = MapBarrier { gate: Arc::default(), settle };
         let (served, told) = Default::default();
         let handshake_ms = AtomicU64::new(HANDSHAKE_MAX.as_millis() as u64);
         Ok(Self {
@@ -533,28 +540,29 @@ impl Relay {
         &self.ways.gate
     }
 
-    /// Where peers are.
+    /// Returns the public socket.
     pub(super) fn place(&self) -> &Socket {
         &self.outer
     }
 
-    /// Why the last connection did not come about.
+    /// Returns the reason why the last connection failed.
     pub(super) fn last_refusal(&self) -> String {
         locked(&self.told).last.clone()
     }
 
-    /// How many connections of a device have ended.
+    /// Returns the number of ended connections of a device.
     pub(super) fn ended(&self, id: u32) -> u64 {
         locked(&self.told).ended.get(&id).copied().unwrap_or(0)
     }
 
-    /// How many peers were refused, on all devices of the socket.
+    /// Returns the number of refused peers, over all devices of the socket.
     pub(super) fn refused(&self) -> u64 {
         locked(&self.told).refused
     }
 
-    /// A server's device has started, with so many queues: from the first on peers are taken.
-    pub(super) fn serve(self: &Arc<Self>, id: u32, rings: Rings) -> Serving {
+    /// Registers a started device of a server, with its queues. The first one starts the thread that accepts
+    /// peers.
+    pub(super) fn serve(self: &Arc<Self>, id: u32, rings: Rings) -> ServerDevice {
         let is_first = {
             let mut served = locked(&self.served);
             let is_first = served.is_empty();
@@ -564,15 +572,15 @@ impl Relay {
         if is_first {
             drop(Carrier::new(self, true).spawn());
         }
-        Serving { relay: Arc::clone(self), id }
+        ServerDevice { relay: Arc::clone(self), id }
     }
 
     fn accept(&self) -> Result<OwnedFd, Errno> {
         retry_on_intr(|| rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC))
     }
 
-    /// Connects a client's device with so many queues, which `start` starts, if its server is there. What it gives has
-    /// finished when the connection has ended, which is also how a server refuses.
+    /// Connects a client's device with these queues if its server runs; `start` starts the device. The
+    /// returned thread exits when the connection ends, also after a refusal by the server.
     pub(super) fn connect(
         self: &Arc<Self>,
         id: u32,
@@ -594,12 +602,12 @@ impl Relay {
         // The driver connects before its start returns.
         let driver = start().then(|| self.accept().ok())??;
         let mut carrier = Carrier::new(self, false);
-        let (says, announced) = (ServerSays::new(rings), Announced::default());
+        let (says, announced) = (ServerMessages::new(rings), AnnouncedMemory::default());
         carrier.add(peer, Stage::Server { id, says, driver, announced });
         carrier.spawn()
     }
 
-    /// A start that failed may have connected.
+    /// Drops connections of the driver from starts that failed.
     fn forget_pending(&self) {
         let at_once = Timespec::default();
         while poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&at_once)) == Ok(1) {
@@ -607,7 +615,7 @@ impl Relay {
         }
     }
 
-    /// Whether the process at the other end may be our peer.
+    /// Checks that the process behind the socket may be a peer.
     fn admit(&self, peer: &OwnedFd) -> Result<(), String> {
         let Some(user) = credentials(peer).map(|peer| peer.uid) else {
             return Err("the system does not say whose it is".to_owned());
@@ -621,23 +629,24 @@ impl Relay {
         }
     }
 
-    /// Whether our driver may write into a descriptor that this peer has, too: its process could stop this one anyway.
+    /// Returns true if our driver may write to a descriptor shared with this peer. Such a peer's process
+    /// could stop this one anyway.
     fn may_be_woken(peer: &OwnedFd) -> bool {
         let user = credentials(peer).map(|peer| peer.uid);
         user.is_some_and(|user| user.is_root() || user == rustix::process::geteuid())
     }
 
-    /// Raised whenever a peer of this socket has come or gone.
+    /// Returns a number that grows with each connect or exit of a peer.
     pub(super) fn connection(&self) -> u64 {
         self.connection.load(Acquire)
     }
 
-    /// The interrupts of the rings that a device reads; none while it has no peer.
+    /// Returns the interrupts of the rings that a device reads; `None` without a peer.
     pub(super) fn interrupts(&self, id: u32) -> Option<RingInterrupts> {
         locked(&self.interrupts).get(&id).cloned()
     }
 
-    /// A device has a peer, or none any more.
+    /// Records that a device has a peer, or none any more.
     fn note_connection(&self, id: u32, interrupts: Option<RingInterrupts>) {
         let mut all = locked(&self.interrupts);
         match interrupts {
@@ -647,7 +656,7 @@ impl Relay {
         self.connection.fetch_add(1, Release);
     }
 
-    /// Counts a peer that is not taken, and tells of it at most once in [`COMPLAINTS`].
+    /// Counts a refused peer. Logs refusals at most once per [`COMPLAINTS`].
     fn refuse(&self, peer: &OwnedFd, why: &dyn fmt::Display) {
         let mut told = locked(&self.told);
         told.last = why.to_string();
@@ -671,7 +680,7 @@ impl Relay {
         }
     }
 
-    /// Whether this process may have so many descriptors more.
+    /// Returns true if this process can open `descriptors` more descriptors.
     fn has_room_for(&self, descriptors: usize) -> bool {
         let more: Result<Vec<_>, _> = (0..descriptors).map(|_| self.bell.try_clone()).collect();
         more.is_ok()
@@ -683,16 +692,17 @@ impl Relay {
         }
     }
 
-    /// Tells a server's driver what a client has said, and waits for its consent, with which the connection stands.
+    /// Forwards a client's messages to a server's driver. Returns the driver's socket and its final message:
+    /// the connection is up.
     ///
     /// # Errors
-    /// Why it does not consent, as far as it says.
+    /// If the driver refuses, with the reason given by it, if any.
     fn introduce(&self, peer: &OwnedFd, said: &[Message]) -> Result<(OwnedFd, Message), String> {
         let driver = self.inner.connect().map_err(|error| error.to_string())?;
         match self.introduce_to(&driver, Self::may_be_woken(peer), said) {
             Ok(connected) => Ok((driver, connected)),
             Err(reason) => {
-                self.ways.tell(|| {
+                self.ways.send_and_settle(|| {
                     let _ = rustix::net::shutdown(&driver, Shutdown::Both);
                 });
                 Err(reason)
@@ -721,12 +731,12 @@ impl Relay {
             message.send(driver, Some(message.event(wakes, false).unwrap_or(&self.bell)));
             expect(MessageKind::Ack)?;
         }
-        self.ways.tell(|| connect.send(driver, None));
+        self.ways.send_and_settle(|| connect.send(driver, None));
         expect(MessageKind::Connected)
     }
 }
 
-/// What a thread that panicked has left of it is whole.
+/// Locks a mutex. Its data is consistent even after a panic in another thread.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -735,12 +745,12 @@ fn credentials(peer: &OwnedFd) -> Option<UCred> {
     socket_peercred(peer).ok()
 }
 
-impl Drop for Serving {
+impl Drop for ServerDevice {
     fn drop(&mut self) {
         let mut served = locked(&self.relay.served);
         served.remove(&self.id);
         if served.is_empty() {
-            // Whoever waits for a peer there is woken.
+            // Wakes the thread that waits there for a peer.
             let _ = rustix::net::shutdown(&self.relay.listener, Shutdown::Both);
             self.relay.remove_file();
         }
@@ -753,21 +763,21 @@ impl Drop for Relay {
     }
 }
 
-/// The thread that carries all messages of a server's socket, or of a client's one connection.
+/// Thread that forwards all messages of a server's socket, or of a client's single connection.
 struct Carrier {
     relay: Arc<Relay>,
-    /// More peers are taken.
+    /// True while it accepts peers.
     takes: bool,
-    /// But not before.
+    /// Earliest time of the next accept, after a shortage.
     takes_from: Option<Instant>,
     /// Failures to accept a peer.
     outage: Outage,
     channels: Vec<Channel>,
-    /// The ids of devices that have peers.
+    /// Ids of the connected devices.
     connected: BTreeSet<u32>,
 }
 
-/// One peer.
+/// Control channel of one peer.
 struct Channel {
     peer: OwnedFd,
     stage: Stage,
@@ -775,11 +785,11 @@ struct Channel {
 }
 
 enum Stage {
-    /// A client introduces itself, of which the driver does not know yet.
-    Client { says: ClientSays, said: Vec<Message> },
-    /// Our driver introduces itself to a server.
-    Server { id: u32, says: ServerSays, driver: OwnedFd, announced: Announced },
-    /// Packets flow.
+    /// Handshake of a client; the driver does not know of it yet.
+    Client { says: ClientMessages, said: Vec<Message> },
+    /// Handshake of our driver with a server.
+    Server { id: u32, says: ServerMessages, driver: OwnedFd, announced: AnnouncedMemory },
+    /// The connection is up: packets flow.
     Connected { id: u32, driver: OwnedFd },
 }
 
@@ -796,9 +806,9 @@ impl Stage {
     }
 }
 
-/// Which ends of a channel have something to say.
+/// Ends of a channel that are ready to read.
 #[derive(Clone, Copy)]
-struct Ready {
+struct ReadyEnds {
     driver: bool,
     peer: bool,
 }
@@ -814,13 +824,13 @@ impl Carrier {
         self.channels.push(Channel { peer, stage, began: Instant::now() });
     }
 
-    /// On the CPUs of the caller; such a thread sleeps but for a peer's coming and going.
+    /// Starts the thread on the caller's CPUs. It sleeps except when a peer connects or leaves.
     fn spawn(self) -> Option<JoinHandle<()>> {
-        // Without a thread there is no link, and whoever waits for that says so.
+        // Without a thread there is no link. The caller that waits for the link reports that.
         thread::Builder::new().name("memif".to_owned()).spawn(move || self.carry()).ok()
     }
 
-    /// Until no peers are taken any more and those that there were have gone.
+    /// Runs until it accepts no more peers and the last one has left.
     fn carry(mut self) {
         while self.takes || !self.channels.is_empty() {
             let (ready, has_newcomer) = self.wait();
@@ -834,8 +844,9 @@ impl Carrier {
         }
     }
 
-    /// Who has something to say, each channel and the listener. Returns at the latest when time is up for one of them.
-    fn wait(&mut self) -> (Vec<Ready>, bool) {
+    /// Waits for messages until the next deadline. Returns the ready ends of each channel, and true if a peer
+    /// waits at the listener.
+    fn wait(&mut self) -> (Vec<ReadyEnds>, bool) {
         let now = Instant::now();
         if self.takes_from.is_some_and(|from| from <= now) {
             self.takes_from = None;
@@ -845,7 +856,7 @@ impl Carrier {
         let longest = self.relay.handshake_max();
         let ends = handshakes().map(|channel| channel.began + longest);
         let wait = ends.chain(self.takes_from).min().map(|end| end.saturating_duration_since(now));
-        // Rounded up, so that time is up when it is.
+        // Rounded up, so that the deadline has passed at the return.
         let wait = wait.and_then(|wait| Timespec::try_from(wait + Duration::from_millis(1)).ok());
 
         let watch = |end| PollFd::new(end, PollFlags::IN);
@@ -858,13 +869,13 @@ impl Carrier {
             ends.push(watch(&self.relay.listener));
         }
         if retry_on_intr(|| poll(&mut ends, wait.as_ref())).is_err() {
-            // Nobody is ready; a system that has no memory for this may have some later.
+            // No end counts as ready. The system may lack memory now and have some later.
             ends.iter_mut().for_each(PollFd::clear_revents);
             thread::sleep(LOOK);
         }
         let mut spoke = ends.iter().map(|end| !end.revents().is_empty());
         let mut next = || spoke.next().unwrap_or(false);
-        let ready = self.channels.iter().map(|channel| Ready {
+        let ready = self.channels.iter().map(|channel| ReadyEnds {
             peer: next(),
             driver: channel.stage.driver().is_some() && next(),
         });
@@ -872,7 +883,7 @@ impl Carrier {
         (ready, listens && next())
     }
 
-    /// Takes a client that has come to the listener.
+    /// Accepts a client from the listener.
     fn take(&mut self) {
         let relay = Arc::clone(&self.relay);
         let peer = match relay.accept() {
@@ -915,32 +926,34 @@ impl Carrier {
             to_client: most(|rings| rings.to_client),
         };
         Message::new(memif_control::hello(offered)).send(&peer, None);
-        self.add(peer, Stage::Client { says: ClientSays::default(), said: Vec::new() });
+        self.add(peer, Stage::Client { says: ClientMessages::default(), said: Vec::new() });
     }
 
-    /// What becomes of a channel.
-    fn turn(&mut self, channel: Channel, ready: Ready) -> Option<Channel> {
+    /// Advances a channel by one message or its timeout. Returns `None` at its end.
+    fn turn(&mut self, channel: Channel, ready: ReadyEnds) -> Option<Channel> {
         let relay = Arc::clone(&self.relay);
         let Channel { peer, stage, began } = channel;
         let longest = relay.handshake_max();
         let is_late = stage.is_handshake() && began.elapsed() >= longest;
         let stage = match stage {
-            Stage::Client { says, said } if ready.peer => self.hear_client(&peer, says, said)?,
+            Stage::Client { says, said } if ready.peer => {
+                self.receive_from_client(&peer, says, said)?
+            }
             Stage::Server { id, says, driver, announced } if ready.driver => {
-                self.hear_own(&peer, id, says, driver, announced)?
+                self.receive_from_driver(&peer, id, says, driver, announced)?
             }
             Stage::Server { id, says, driver, announced } if ready.peer => {
-                self.hear_server(&peer, id, says, driver, announced)?
+                self.receive_from_server(&peer, id, says, driver, announced)?
             }
             Stage::Connected { id, driver } if ready.driver => {
-                // Whether it is connected says what the peer's word means, so it comes first.
+                // The driver comes first: its state decides the meaning of the peer's message.
                 match Message::receive(&driver) {
                     Some(message) => message.send(&peer, None),
                     None => return self.count_end(id),
                 };
                 Stage::Connected { id, driver }
             }
-            // Once packets flow there is nothing to say but good-bye, and anything else is that too.
+            // A connected peer may send only a disconnect. Any other message ends the connection, too.
             Stage::Connected { id, driver } if ready.peer => {
                 self.end(&peer, &driver, Message::receive(&peer));
                 return self.count_end(id);
@@ -964,11 +977,11 @@ impl Carrier {
         None
     }
 
-    /// The next message of a client that introduces itself.
-    fn hear_client(
+    /// Processes the next message of a client's handshake.
+    fn receive_from_client(
         &mut self,
         peer: &OwnedFd,
-        mut says: ClientSays,
+        mut says: ClientMessages,
         mut said: Vec<Message>,
     ) -> Option<Stage> {
         let relay = Arc::clone(&self.relay);
@@ -1027,25 +1040,25 @@ impl Carrier {
         }
     }
 
-    /// The next message of our own driver, which introduces itself to a server.
-    fn hear_own(
+    /// Processes the next message of our own driver in a handshake with a server.
+    fn receive_from_driver(
         &mut self,
         peer: &OwnedFd,
         id: u32,
-        mut says: ServerSays,
+        mut says: ServerMessages,
         driver: OwnedFd,
-        mut announced: Announced,
+        mut announced: AnnouncedMemory,
     ) -> Option<Stage> {
         let message = Message::receive(&driver)?;
         if let Ok(kind) = message.kind() {
-            says.client_says(kind);
+            says.note_client_message(kind);
         }
         if message.kind() == Ok(MessageKind::AddRegion)
             && let Some(region) = message.descriptors.first()
         {
             announced.add_region(region.as_fd());
         }
-        // A ring that we read is written by the peer, which gets an eventfd of ours that our driver never reads.
+        // The peer writes the rings that we read. It gets our own eventfd, which our driver never reads.
         let read = RingPlace::of(message.bytes()).filter(|place| !place.to_server);
         let ours = read.and_then(|_| new_event().ok());
         let wakes = Relay::may_be_woken(peer);
@@ -1057,14 +1070,14 @@ impl Carrier {
         Some(Stage::Server { id, says, driver, announced })
     }
 
-    /// The next message of a server to which our driver introduces itself.
-    fn hear_server(
+    /// Processes the next message of a server in a handshake with our driver.
+    fn receive_from_server(
         &mut self,
         peer: &OwnedFd,
         id: u32,
-        mut says: ServerSays,
+        mut says: ServerMessages,
         driver: OwnedFd,
-        announced: Announced,
+        announced: AnnouncedMemory,
     ) -> Option<Stage> {
         let relay = Arc::clone(&self.relay);
         let Some(message) = Message::receive(peer) else {
@@ -1073,8 +1086,8 @@ impl Carrier {
             return None;
         };
         match says.take(message.bytes(), message.descriptors.len()) {
-            // The driver makes its regions and rings.
-            Ok(MessageKind::Hello) => relay.ways.tell(|| message.send(&driver, None)),
+            // The driver creates its regions and rings.
+            Ok(MessageKind::Hello) => relay.ways.send_and_settle(|| message.send(&driver, None)),
             Ok(MessageKind::Connected) => {
                 message.send(&driver, None);
                 relay.note_connection(id, Some(announced.interrupts()));
@@ -1097,17 +1110,17 @@ impl Carrier {
         Some(Stage::Server { id, says, driver, announced })
     }
 
-    /// Tells the driver that its peer has gone, and waits until it has let go of the peer's memory. That its end is closed
-    /// then would not do: a process that this one has just started may have it too.
+    /// Disconnects the driver from its peer, and waits until it has unmapped the peer's memory. Closing our
+    /// end would not suffice: a process that this one has just started may have a copy of it.
     fn end(&self, peer: &OwnedFd, driver: &OwnedFd, last: Option<Message>) {
-        self.relay.ways.tell(|| {
+        self.relay.ways.send_and_settle(|| {
             let is_farewell = |last: &Message| last.kind() == Ok(MessageKind::Disconnect);
             if let Some(message) = last.filter(is_farewell) {
                 Message { descriptors: Vec::new(), ..message }.send(driver, None);
             }
             let _ = rustix::net::shutdown(driver, Shutdown::Write);
         });
-        // What it has said to that, if anything.
+        // Forwards the driver's answer, if any.
         let _ = rustix::net::shutdown(driver, Shutdown::Read);
         while let Some(message) = Message::receive(driver) {
             message.send(peer, None);
@@ -1116,7 +1129,7 @@ impl Carrier {
 }
 
 struct Message {
-    /// One more than the protocol's, to see what is longer.
+    /// One byte more than the protocol's messages, to detect longer ones.
     bytes: [u8; MESSAGE_BYTES + 1],
     len: usize,
     descriptors: Vec<OwnedFd>,
@@ -1137,7 +1150,7 @@ impl Message {
         MessageKind::of(self.bytes())
     }
 
-    /// None when the other end is closed.
+    /// Receives a message. Returns `None` if the peer's end is closed.
     fn receive(end: &OwnedFd) -> Option<Self> {
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -1155,20 +1168,21 @@ impl Message {
             }
         }
         if received.is_ok_and(|received| received.flags.contains(ReturnFlags::CTRUNC)) {
-            // More than one, or more than this process may have: none is worth anything.
+            // Too many descriptors for the buffer or for this process. None of them is used.
             descriptors.clear();
         }
         (len > 0).then_some(Self { bytes, len, descriptors })
     }
 
-    /// The eventfd that came with a ring which our driver writes, `to_server` or from it, if it may write there.
+    /// Returns the eventfd of a ring written by our driver, to the server if `to_server`. `None` if the
+    /// driver may not write to it.
     fn event(&self, wakes: bool, to_server: bool) -> Option<&OwnedFd> {
         let place = RingPlace::of(self.bytes())?;
         let event = self.descriptors.first()?;
         (wakes && place.to_server == to_server && is_eventfd(event.as_fd())).then_some(event)
     }
 
-    /// The next one, for which a driver gets as long as a handshake may take.
+    /// Waits for the next message, at most for the time of a handshake.
     fn await_from(end: &OwnedFd, longest: Duration) -> Option<Self> {
         let wait = Timespec::try_from(longest).ok();
         let mut watched = [PollFd::new(end, PollFlags::IN)];
@@ -1176,8 +1190,8 @@ impl Message {
         (said == Ok(1)).then(|| Self::receive(end)).flatten()
     }
 
-    /// To an end that may have closed, or that does not listen: it misses the message, and its own end says why. What wakes
-    /// a ring's reader is replaced by `bell`.
+    /// Sends the message. A closed or busy end misses it; the state of that end shows the reason. `bell`
+    /// replaces the eventfd of a ring.
     fn send(&self, end: &OwnedFd, bell: Option<&OwnedFd>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -1198,14 +1212,14 @@ impl Message {
     }
 }
 
-/// An eventfd that nobody waits for when it is read or written.
+/// Creates an eventfd that never blocks.
 fn new_event() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// What a client has said of its memory, whose rings to the server are read here.
-fn announced(said: Vec<Message>) -> Announced {
-    let mut announced = Announced::default();
+/// Collects a client's memory from its messages. This end reads the rings to the server.
+fn announced(said: Vec<Message>) -> AnnouncedMemory {
+    let mut announced = AnnouncedMemory::default();
     for Message { bytes, descriptors, .. } in said {
         let message = &bytes[..MESSAGE_BYTES];
         let place = RingPlace::of(message).filter(|place| place.to_server);
@@ -1221,7 +1235,7 @@ fn announced(said: Vec<Message>) -> Announced {
     announced
 }
 
-/// The rings of a device that has so many queues.
+/// Returns the numbers of rings of a device with these queues.
 pub(super) fn rings(role: Role, receive: u16, transmit: u16) -> Rings {
     let (receive, transmit) = (receive.min(RINGS_MAX), transmit.min(RINGS_MAX));
     match role {
@@ -1244,13 +1258,13 @@ mod tests {
     const ONE: Rings = Rings { to_server: 1, to_client: 1 };
 
     impl Relay {
-        /// Both ends of a test's handshakes may stand still in the middle.
+        /// Sets the time limit of handshakes. A test may stall in the middle of one.
         fn be_patient(&self, handshake: Duration) {
             self.handshake_ms.store(handshake.as_millis() as u64, Relaxed);
         }
     }
 
-    fn at_once() -> Settle {
+    fn at_once() -> MapSettler {
         Arc::new(|| {})
     }
 
@@ -1300,34 +1314,34 @@ mod tests {
         message(MessageKind::AddRing, &fields, Some(OwnedFd::from(std::io::pipe().unwrap().1)))
     }
 
-    /// What a client of one queue pair says.
+    /// Messages of a client with one queue pair.
     fn introduction(id: u32) -> Vec<Message> {
         let region = region(REGION, SealFlags::SHRINK);
         vec![init(id), region, ring(1, 0), ring(0, 4096), plain(MessageKind::Connect)]
     }
 
-    /// The next message, for which the other side gets all the time it needs.
-    fn hear(end: &OwnedFd) -> Option<Message> {
+    /// Receives the next message, with a generous time limit.
+    fn receive(end: &OwnedFd) -> Option<Message> {
         let wait = Timespec::try_from(PATIENCE).ok();
         let mut watched = [PollFd::new(end, PollFlags::IN)];
         assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "nothing was said");
         Message::receive(end)
     }
 
-    fn hear_kind(end: &OwnedFd) -> Option<MessageKind> {
-        hear(end).map(|message| message.kind().unwrap())
+    fn receive_kind(end: &OwnedFd) -> Option<MessageKind> {
+        receive(end).map(|message| message.kind().unwrap())
     }
 
-    /// A server's relay whose driver is played by the test.
+    /// A relay of a server. The test plays its driver.
     struct Scene {
         relay: Arc<Relay>,
         driver: OwnedFd,
-        _serving: Serving,
+        _serving: ServerDevice,
         _relays: Relays,
     }
 
     impl Scene {
-        fn new(test: &str, settle: &Settle) -> Self {
+        fn new(test: &str, settle: &MapSettler) -> Self {
             let mut relays = Relays::default();
             let vdev = format!("--vdev=net_memif0,role=server,id=3,socket={}", name(test));
             relays.interpose(&[vdev], settle).unwrap();
@@ -1338,13 +1352,14 @@ mod tests {
             Self { relay, driver, _serving: serving, _relays: relays }
         }
 
-        /// A client that says `all`, each when it has the answer to the last; what it heard last, and the reason in it.
+        /// Connects a client that sends `all`, each message after the answer to the one before. Returns the
+        /// last answer and its reason.
         fn visit(&self, all: &[Message]) -> (OwnedFd, Option<MessageKind>, String) {
             let peer = self.connect();
-            let mut heard = hear(&peer);
+            let mut heard = receive(&peer);
             for message in all {
                 message.send(&peer, None);
-                heard = hear(&peer);
+                heard = receive(&peer);
                 if heard.as_ref().is_none_or(|heard| heard.kind() != Ok(MessageKind::Ack)) {
                     break;
                 }
@@ -1364,7 +1379,7 @@ mod tests {
             }
         }
 
-        /// A client that is let through, and the driver's end of it.
+        /// Connects a client successfully. Returns it and the driver's end.
         fn admit(&self) -> (OwnedFd, OwnedFd) {
             thread::scope(|scope| {
                 let visitor = scope.spawn(|| self.visit(&introduction(3)));
@@ -1375,27 +1390,27 @@ mod tests {
             })
         }
 
-        /// The driver's part of a handshake.
+        /// Plays the driver's part of a handshake.
         fn drive(&self) -> OwnedFd {
-            let driver = self.hear_of_one();
+            let driver = self.receive_of_one();
             for kind in [
                 MessageKind::Init,
                 MessageKind::AddRegion,
                 MessageKind::AddRing,
                 MessageKind::AddRing,
             ] {
-                let heard = hear(&driver).unwrap();
+                let heard = receive(&driver).unwrap();
                 assert_eq!(heard.kind(), Ok(kind));
                 let expected = usize::from(kind != MessageKind::Init);
                 assert_eq!(heard.descriptors.len(), expected);
                 plain(MessageKind::Ack).send(&driver, None);
             }
-            assert_eq!(hear_kind(&driver), Some(MessageKind::Connect));
+            assert_eq!(receive_kind(&driver), Some(MessageKind::Connect));
             plain(MessageKind::Connected).send(&driver, None);
             driver
         }
 
-        fn hear_of_one(&self) -> OwnedFd {
+        fn receive_of_one(&self) -> OwnedFd {
             let wait = Timespec::try_from(PATIENCE).ok();
             let mut watched = [PollFd::new(&self.driver, PollFlags::IN)];
             assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "the driver heard of nobody");
@@ -1404,7 +1419,7 @@ mod tests {
             driver
         }
 
-        fn has_driver_heard(&self) -> bool {
+        fn has_driver_received(&self) -> bool {
             let at_once = Timespec::default();
             poll(&mut [PollFd::new(&self.driver, PollFlags::IN)], Some(&at_once)) == Ok(1)
         }
@@ -1415,7 +1430,7 @@ mod tests {
     }
 
     #[test]
-    fn memif_devices_get_sockets_of_ours_and_nothing_else_changes() {
+    fn memif_sockets_are_replaced_by_private_ones() {
         let mut relays = Relays::default();
         let line = format!(
             "-m 512 --vdev net_memif0,role=server,socket={0},id=3 --vdev=net_memif1,socket={0},users=0+17 --vdev=net_memif2 \
@@ -1470,13 +1485,12 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_its_users_alone_and_one_that_another_serves_is_refused_and_a_dead_ones_replaced()
-    {
+    fn dead_private_socket_is_replaced_live_one_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("taken").display().to_string();
         let vdev = |users: &str| format!("--vdev=net_memif0,role=server,socket={file}{users}");
         let mode = || std::fs::metadata(&file).unwrap().mode() & 0o777;
-        // A dead process has left it.
+        // Leftover of a dead process.
         drop(Socket { name: file.clone(), is_abstract: false }.listen(0o600).unwrap());
         let mut first = Relays::default();
         first.interpose(&[vdev("")], &at_once()).unwrap();
@@ -1496,30 +1510,30 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), b"something else");
     }
 
-    /// Between a client and a driver that the test plays.
+    /// The test plays the client and the driver.
     #[test]
-    fn a_driver_hears_of_a_client_at_the_end_and_of_its_leaving_while_nobody_is_in_a_burst() {
+    fn driver_sees_clients_only_between_bursts() {
         for (farewell, test) in [(None, "falls"), (Some(MessageKind::Disconnect), "leaves")] {
             let (settled, told) = channel();
             let told = Mutex::new(told);
             let scene = Scene::new(
                 test,
-                &(Arc::new(move || told.lock().unwrap().recv().unwrap()) as Settle),
+                &(Arc::new(move || told.lock().unwrap().recv().unwrap()) as MapSettler),
             );
             let pass = scene.relay.gate().pass();
             let peer = scene.connect();
-            assert_eq!(hear_kind(&peer), Some(MessageKind::Hello));
+            assert_eq!(receive_kind(&peer), Some(MessageKind::Hello));
             let (last, all) = introduction(3).into_iter().collect::<Vec<_>>().split_off_last();
             for message in &all {
                 message.send(&peer, None);
-                assert_eq!(hear_kind(&peer), Some(MessageKind::Ack));
+                assert_eq!(receive_kind(&peer), Some(MessageKind::Ack));
             }
-            assert!(!scene.has_driver_heard(), "the client has not said all");
+            assert!(!scene.has_driver_received(), "the client has not said all");
             last.send(&peer, None);
             let driver = scene.drive();
             assert_eq!(pass.burst(|| 1), 0, "it maps the region");
             settled.send(()).unwrap();
-            assert_eq!(hear_kind(&peer), Some(MessageKind::Connected));
+            assert_eq!(receive_kind(&peer), Some(MessageKind::Connected));
             while pass.burst(|| 1) == 0 {
                 thread::yield_now();
             }
@@ -1537,11 +1551,11 @@ mod tests {
                 assert!(is_quiet(&driver), "the driver learns it in the middle of a burst");
                 0
             });
-            assert_eq!(hear_kind(&driver), farewell);
-            assert!(farewell.is_none() || hear(&driver).is_none());
+            assert_eq!(receive_kind(&driver), farewell);
+            assert!(farewell.is_none() || receive(&driver).is_none());
             assert_eq!(pass.burst(|| 1), 0, "it has not let go yet");
             settled.send(()).unwrap();
-            assert!(hear(&peer).is_none());
+            assert!(receive(&peer).is_none());
             while pass.burst(|| 1) == 0 {
                 thread::yield_now();
             }
@@ -1561,9 +1575,9 @@ mod tests {
         }
     }
 
-    /// Each beside an honest peer, which stays connected.
+    /// Each hostile client comes beside an honest peer, which stays connected.
     #[test]
-    fn hostile_clients_are_refused_with_a_reason_and_their_driver_never_hears_of_them() {
+    fn hostile_clients_never_reach_the_driver() {
         let scene = Scene::new("hostile", &at_once());
         let (honest, driver) = scene.admit();
         let good = SealFlags::SHRINK;
@@ -1588,9 +1602,9 @@ mod tests {
         }
         assert_eq!(scene.relay.refused() - before, cases.len() as u64);
 
-        // Those that need the device.
+        // Cases that need a device without a peer.
         drop(driver);
-        assert!(hear(&honest).is_none());
+        assert!(receive(&honest).is_none());
         let region_without = message(MessageKind::AddRegion, &[(4, &REGION.to_ne_bytes())], None);
         let file = OwnedFd::from(tempfile::tempfile().unwrap());
         let unsealable = message(MessageKind::AddRegion, &[(4, &1_u64.to_ne_bytes())], Some(file));
@@ -1617,20 +1631,20 @@ mod tests {
             assert_eq!(last, Some(MessageKind::Disconnect), "{why}");
             assert!(reason.contains(why), "{why}: {reason}");
         }
-        assert!(!scene.has_driver_heard());
+        assert!(!scene.has_driver_received());
         let (honest, _driver) = scene.admit();
         drop(honest);
     }
 
     #[test]
-    fn a_driver_never_gets_what_a_peer_could_block_it_with() {
+    fn driver_never_gets_blocking_descriptors() {
         let scene = Scene::new("bell", &at_once());
         thread::scope(|scope| {
             let visitor = scope.spawn(|| scene.visit(&introduction(3)));
-            let driver = scene.hear_of_one();
+            let driver = scene.receive_of_one();
             let mut bells = 0;
             loop {
-                let heard = hear(&driver).unwrap();
+                let heard = receive(&driver).unwrap();
                 if heard.kind() == Ok(MessageKind::Connect) {
                     break;
                 }
@@ -1647,7 +1661,7 @@ mod tests {
                 plain(MessageKind::Ack).send(&driver, None);
             }
             assert_eq!(bells, 2);
-            // The driver says no: so does the relay, with its reason.
+            // The driver refuses, so the relay refuses with its reason.
             Message::new(memif_control::disconnect("Wrong ring")).send(&driver, None);
             let (_, last, reason) = visitor.join().unwrap();
             assert_eq!((last, reason.as_str()), (Some(MessageKind::Disconnect), "Wrong ring"));
@@ -1655,8 +1669,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_writes_into_its_peers_eventfd_and_reads_none_and_the_relay_knows_whom_to_wait_for()
-    {
+    fn driver_only_writes_its_peers_eventfd() {
         let scene = Scene::new("wake", &at_once());
         assert!(scene.relay.interrupts(3).is_none(), "there is no peer");
         let events = [new_event().unwrap(), new_event().unwrap()];
@@ -1667,10 +1680,10 @@ mod tests {
         let before = scene.relay.connection();
         let rings = thread::scope(|scope| {
             let visitor = scope.spawn(|| scene.visit(&said));
-            let driver = scene.hear_of_one();
+            let driver = scene.receive_of_one();
             let mut rings = Vec::new();
             loop {
-                let heard = hear(&driver).unwrap();
+                let heard = receive(&driver).unwrap();
                 if heard.kind() == Ok(MessageKind::Connect) {
                     break;
                 }
@@ -1681,7 +1694,7 @@ mod tests {
             plain(MessageKind::Connected).send(&driver, None);
             let (_peer, last, _) = visitor.join().unwrap();
             assert_eq!(last, Some(MessageKind::Connected));
-            // What each ring's descriptor at the driver is, tells what comes out of the client's.
+            // Writes to the driver's descriptor of a ring. True if the client's eventfd received it.
             let was_written = |at: usize| {
                 rustix::io::write(&rings[at], &1_u64.to_ne_bytes()).unwrap();
                 rustix::io::read(&events[at], &mut [0; 8]).is_ok()
@@ -1703,9 +1716,9 @@ mod tests {
         }
     }
 
-    /// Descriptors and threads are counted, so it runs in a process where no other test does.
+    /// Counts descriptors and threads, so it runs in a process without other tests.
     #[test]
-    fn half_open_clients_hold_places_for_a_moment_only_and_leave_nothing_behind() {
+    fn half_open_clients_expire_without_leftovers() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "io::dpdk::memif::tests::half_open_clients", "--nocapture"])
             .env("WEDJAT_HALF_OPEN", "")
@@ -1716,7 +1729,7 @@ mod tests {
         assert!(child.status.success() && said.contains("nothing left"), "{said}{errors}");
     }
 
-    /// The child's part of the test before; nothing to do without it.
+    /// Child process of the test above; does nothing in the main process.
     #[test]
     fn half_open_clients() {
         if std::env::var_os("WEDJAT_HALF_OPEN").is_none() {
@@ -1732,7 +1745,7 @@ mod tests {
         for _ in 0..20 {
             let silent: Vec<_> = (0..HANDSHAKES).map(|_| scene.connect()).collect();
             for (number, peer) in silent.iter().enumerate() {
-                // Each breaks off at another message.
+                // Each stops after another number of messages.
                 for message in introduction(4).iter().take(number % 3) {
                     message.send(peer, None);
                 }
@@ -1741,10 +1754,10 @@ mod tests {
         }
         assert!(threads() <= threads_before + 8, "a thread for each would be {}", 20 * HANDSHAKES);
         assert!(most < before + 8 * HANDSHAKES, "{most} descriptors");
-        // One that says nothing at all is sent away, and an honest one gets its turn.
+        // The relay disconnects a client that sends nothing, and then accepts an honest one.
         let silent = scene.connect();
-        assert_eq!(hear_kind(&silent), Some(MessageKind::Hello));
-        assert!(hear(&silent).is_none(), "its time was up");
+        assert_eq!(receive_kind(&silent), Some(MessageKind::Hello));
+        assert!(receive(&silent).is_none(), "its time was up");
         assert!(scene.relay.refused() > 0);
         drop((honest, driver, silent));
         while scene.relay.ended(3) == 0 {
@@ -1780,7 +1793,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_finds_no_server_fails_to_start_and_finds_one() {
+    fn client_retries_until_its_server_appears() {
         let mut relays = Relays::default();
         let vdev = format!("--vdev=net_memif0,socket={}", name("client"));
         relays.interpose(&[vdev], &at_once()).unwrap();
@@ -1803,14 +1816,14 @@ mod tests {
         let hello = || Message::new(memif_control::hello(ONE));
         let (connection, peer, driver) = connect();
         hello().send(&peer, None);
-        assert_eq!(hear_kind(&driver), Some(MessageKind::Hello));
+        assert_eq!(receive_kind(&driver), Some(MessageKind::Hello));
         assert!(!connection.is_finished());
         drop(driver);
-        assert!(hear(&peer).is_none());
+        assert!(receive(&peer).is_none());
         connection.join().unwrap();
         assert_eq!(relay.ended(0), 0, "it never stood");
 
-        // What no server says.
+        // Messages that no server sends.
         let cases = [
             ("Connected out of order", vec![hello(), plain(MessageKind::Connected)]),
             ("Hello out of order", vec![hello(), hello()]),
@@ -1827,24 +1840,24 @@ mod tests {
             drop(driver);
         }
 
-        // And what one does say.
+        // A complete handshake.
         let (connection, peer, driver) = connect();
         hello().send(&peer, None);
-        assert_eq!(hear_kind(&driver), Some(MessageKind::Hello));
+        assert_eq!(receive_kind(&driver), Some(MessageKind::Hello));
         let (last, all) = introduction(0).split_off_last();
         for message in all {
             message.send(&driver, None);
-            let heard = hear(&peer).unwrap();
+            let heard = receive(&peer).unwrap();
             assert_eq!(heard.descriptors.len(), message.descriptors.len());
             plain(MessageKind::Ack).send(&peer, None);
-            assert_eq!(hear_kind(&driver), Some(MessageKind::Ack));
+            assert_eq!(receive_kind(&driver), Some(MessageKind::Ack));
         }
         last.send(&driver, None);
-        assert_eq!(hear_kind(&peer), Some(MessageKind::Connect));
+        assert_eq!(receive_kind(&peer), Some(MessageKind::Connect));
         plain(MessageKind::Connected).send(&peer, None);
-        assert_eq!(hear_kind(&driver), Some(MessageKind::Connected));
+        assert_eq!(receive_kind(&driver), Some(MessageKind::Connected));
         drop(peer);
-        assert!(hear(&driver).is_none());
+        assert!(receive(&driver).is_none());
         connection.join().unwrap();
         assert_eq!(relay.ended(0), 1);
     }

@@ -1,6 +1,6 @@
-//! The real ports: owners of DPDK's environment, mempools, mbufs and devices.
+//! Ports on real devices: owners of DPDK's environment, mempools, mbufs and devices.
 //!
-//! Start-up is one thread's work, in this order, and everything is undone in reverse when the owners are dropped:
+//! One thread starts everything in this order. Dropping the owners undoes it in reverse:
 //! ```no_run
 //! use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,19 +20,20 @@
 //! # Ok(())
 //! # }
 //! ```
-//! # Who may call what
+//! # Threads
 //! - [`Eal::init`]: one thread, once in a process.
-//! - [`MbufPool`], [`PoolHandle`] and dropping an [`Mbuf`]: any thread. A thread that called [`Eal::register_thread`]
-//!   has a cache of mbufs of its own; the others go to the pool's shared ring each time.
-//! - [`QueuePort`]: one thread at a time; it may be moved to another.
+//! - [`MbufPool`], [`PoolHandle`] and dropping an [`Mbuf`]: any thread. A thread registered by
+//!   [`Eal::register_thread`] has its own cache of mbufs. Other threads access the pool's shared ring each time.
+//! - [`QueuePort`]: one thread at a time; it may move to another.
 //! - [`Sleeper`]: the thread that polls its ports.
-//! - [`Device`]: any thread; nothing in it belongs on the packet path.
+//! - [`Device`]: any thread; not for the packet path.
 //!
-//! Join the threads that poll before the last [`Device`] and [`MbufPool`] are dropped.
+//! Join the polling threads before dropping the last [`Device`] and [`MbufPool`].
 //!
 //! # Devices
-//! A device is a PCI address (`0000:03:00.0`) or the name of a virtual device created by EAL's arguments; a name with
-//! its arguments (`net_memif0,role=server`) creates it. What to write after `--vdev`, or as a device with arguments:
+//! A device is a PCI address (`0000:03:00.0`), or the name of a virtual device created by EAL's arguments. A
+//! name with arguments (`net_memif0,role=server`) creates the device. Text for `--vdev`, or for a device with
+//! arguments:
 //!
 //! | device | arguments | needs |
 //! |---|---|---|
@@ -44,22 +45,24 @@
 //! | `net_null0` | `size=64` | nothing |
 //! | `net_ring0` | none | nothing; it receives what it sends |
 //!
-//! What the drivers do not tell (DPDK 22.11):
-//! - memif: `socket=` is the path of a file when it has a slash, abstract (and so of a network namespace) when it begins with
-//!   `@` or `,socket-abstract=yes` says so, and else a file in a folder of this user's (`/run/wedjat` for root, `wedjat` in
-//!   `$XDG_RUNTIME_DIR`, or `/tmp/wedjat-UID`). Peers are processes of this user, of root, and of the users in
-//!   `,users=NAME+UID`. What they say is checked before the driver hears it. The server outlives its clients. A client
-//!   connects when it is started, to a server that must have been started before ([`DeviceOptions::wait_for_peer`]), and
-//!   connects again only by [`Device::restart`]. A driver asks for no interrupts; who sleeps does so itself
-//!   ([`Sleeper`]), and is woken by peers of its own user or root, which are the only ones that drivers here wake, too.
-//! - memif: the driver maps a peer's memory from EAL's interrupt thread when that peer comes, and unmaps it when it has
-//!   gone, in the middle of bursts too. So it never has the peer's socket but one of ours, and learns of both between bursts. A
-//!   burst pays a fence for it, some 20 cycles.
-//! - AF_PACKET and AF_XDP see packets of the kernel's own sockets on the other end of a veth pair before any checksum
-//!   was filled in but for the pseudo header's sum. The kernel says so beside each packet, and the drivers do not pass that on, so
-//!   such checksums are known by their value here, and finished ([`DeviceStats::rx_partial`]).
-//! - AF_PACKET does not tell what the kernel dropped because the ring was full; its sockets are asked (`kernel_rings.rs`).
-//! - AF_XDP keeps the mbufs of its fill queue when it is closed, so its pool is not full again at the end.
+//! Undocumented behaviour of the drivers (DPDK 22.11):
+//! - memif: `socket=` is a file's path if it has a slash. It is abstract, and so local to a network namespace, if
+//!   it begins with `@` or `,socket-abstract=yes` is given. Any other name is a file in a folder of this user
+//!   (`/run/wedjat` for root, `wedjat` in `$XDG_RUNTIME_DIR`, or `/tmp/wedjat-UID`). Peers are processes of this
+//!   user, of root, and of the users in `,users=NAME+UID`. Their messages are checked before the driver gets them.
+//!   The server outlives its clients. A client connects at its start, to a server that must run already
+//!   ([`DeviceOptions::wait_for_peer`]), and connects again only by [`Device::restart`]. The driver requests no
+//!   interrupts. A sleeping core requests them itself ([`Sleeper`]); peers of its own user or root wake it. The
+//!   drivers here wake only such peers, too.
+//! - memif: the driver maps a peer's memory in EAL's interrupt thread when the peer connects, and unmaps it when
+//!   the peer leaves, even in the middle of a burst. So it never has the peer's socket but a private one, and
+//!   gets both messages between bursts. This costs each burst a fence, some 20 cycles.
+//! - AF_PACKET and AF_XDP: packets of the kernel's own sockets on the other end of a veth pair arrive with an
+//!   incomplete checksum, the pseudo header's sum. The kernel marks such packets, but the drivers drop the mark.
+//!   The port recognizes these checksums by their value, and finishes them ([`DeviceStats::rx_partial`]).
+//! - AF_PACKET: the driver does not report packets that the kernel dropped because the ring was full. The port
+//!   queries its sockets (`kernel_rings.rs`).
+//! - AF_XDP: a closed device keeps the mbufs of its fill queue, so its pool is not full again at the end.
 
 mod eal;
 mod folders;
@@ -84,7 +87,7 @@ mod yardsticks;
 
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
 pub use mbuf::Mbuf;
-pub use memif::{MeetingPoint, SocketError, meeting_point};
+pub use memif::{ServerAddress, SocketError, meeting_point};
 pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, Outlet, QueuePort};
 pub use rss::RssFields;

@@ -1,9 +1,9 @@
-//! Packets that hold several datagrams, on AF_PACKET sockets.
+//! Packets with several datagrams, on AF_PACKET sockets.
 //!
-//! A client that sends with UDP_SEGMENT over a veth pair leaves the segmentation to the device, which a veth pair never does: the leaf
-//! receives one packet with all its datagrams. Neither the packet nor net_af_packet (DPDK 22.11) says where one ends. The kernel knows
-//! (`gso_size`), so a filter on the socket cuts such packets to their headers: the leaf then counts them by name instead of taking
-//! several tasks for one.
+//! A client that sends with UDP_SEGMENT over a veth pair leaves the segmentation to the device. A veth pair
+//! never segments, so the leaf receives one packet with all datagrams. Neither the packet nor net_af_packet
+//! (DPDK 22.11) states the boundaries. The kernel knows them (`gso_size`), so a filter on the socket cuts
+//! such packets to their headers. The leaf then counts them by name and does not take several tasks for one.
 #![allow(unsafe_code, reason = "the system call bpf, which no crate of ours has")]
 
 use std::io;
@@ -32,7 +32,7 @@ const fn instruction(code: u8, registers: u8, offset: i16, value: i32) -> Instru
     Instruction { code, registers, offset, value }
 }
 
-/// Returns how much of a packet the socket gets: the headers if it holds several datagrams, else all.
+/// Program that returns the length to deliver: the headers if the packet holds several datagrams, else all.
 static FILTER: [Instruction; 6] = [
     instruction(0x61, 0x10, GSO_SIZE, 0), // r0 = skb->gso_size
     instruction(0x15, 0x00, 2, 0),        // if r0 == 0 skip 2
@@ -42,7 +42,7 @@ static FILTER: [Instruction; 6] = [
     instruction(0x95, 0x00, 0, 0),        // return r0
 ];
 
-/// The start of `union bpf_attr` for `BPF_PROG_LOAD`; the kernel takes the rest for zeros.
+/// Start of `union bpf_attr` for `BPF_PROG_LOAD`. The kernel takes the rest as zeros.
 #[repr(C)]
 struct Load {
     kind: u32,
@@ -54,10 +54,10 @@ struct Load {
     log: u64,
 }
 
-/// Has the kernel cut packets that hold several datagrams to [`OFFLOADED`] bytes on these sockets.
+/// Attaches a filter to these sockets. It cuts packets with several datagrams to [`OFFLOADED`] bytes.
 ///
 /// # Errors
-/// When the kernel refuses the filter, as without CAP_BPF.
+/// If the kernel refuses the filter, for example without CAP_BPF.
 pub(super) fn cut(sockets: &[RawFd]) -> io::Result<()> {
     if sockets.is_empty() {
         return Ok(());
@@ -76,10 +76,10 @@ fn load() -> io::Result<OwnedFd> {
         log_size: 0,
         log: 0,
     };
-    // SAFETY: the structure and what it points to live through the call, which only reads them.
+    // SAFETY: the structure and the memory behind its pointers live through the call, which only reads them.
     let program = unsafe { libc::syscall(libc::SYS_bpf, LOAD, &raw const load, size_of::<Load>()) };
     match RawFd::try_from(program) {
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(program) if program >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(program) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -87,7 +87,7 @@ fn load() -> io::Result<OwnedFd> {
 
 fn attach(socket: RawFd, program: &OwnedFd) -> io::Result<()> {
     let program = program.as_raw_fd();
-    // SAFETY: the value lives through the call, which reads as many bytes as its length says.
+    // SAFETY: the value lives through the call, which reads the given number of bytes.
     let attached = unsafe {
         let (value, len) = ((&raw const program).cast(), size_of::<RawFd>() as libc::socklen_t);
         libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, value, len)

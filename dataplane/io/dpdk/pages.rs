@@ -1,8 +1,8 @@
-//! Pools in memory of our own, densely packed and on transparent huge pages, for an EAL that has no hugepages.
+//! Mempools in our own memory, densely packed on transparent huge pages, for an EAL without hugepages.
 //!
-//! Without these, DPDK gives every mbuf a page of 4 KiB, at whose start it lies. So the first lines of all mbufs fall into
-//! one set of the first-level cache, which holds eight, and a burst is on more pages than a TLB has room for: that costs
-//! as much as everything else that is done with a packet.
+//! Otherwise DPDK places each mbuf at the start of a 4 KiB page. The first lines of all mbufs then fall into
+//! one set of the first-level cache, which holds eight, and a burst needs more pages than a TLB holds. That
+//! costs as much as all other work on a packet.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -13,14 +13,14 @@ use wedjat_sys as sys;
 
 use super::eal::{self, Eal};
 
-/// A huge page, at whose multiples memory is backed by one.
+/// Size and alignment of a huge page.
 const PAGE: usize = 2 << 20;
 
-/// Where a device finds it, `RTE_BAD_IOVA`: none will ask, [`are_wanted`] has seen to that.
+/// `RTE_BAD_IOVA`, the address for devices. No device asks for it; [`are_wanted`] ensures that.
 const BAD_IOVA: sys::rte_iova_t = sys::rte_iova_t::MAX;
 
-/// Drivers that read and write mbufs with the CPU alone, wherever these lie. Others translate addresses of EAL's memory:
-/// for a device, or for a process at the other end.
+/// Drivers that access mbufs by the CPU only, at any address. Other drivers translate addresses of EAL's
+/// memory for a device or for a process at the other end.
 const ANYWHERE: [&str; 8] = [
     "net_af_packet",
     "net_af_xdp",
@@ -32,7 +32,7 @@ const ANYWHERE: [&str; 8] = [
     "net_vhost",
 ];
 
-/// EAL has no hugepages, and every device takes mbufs from anywhere.
+/// Returns true if EAL has no hugepages, and every device accepts mbufs at any address.
 pub(super) fn are_wanted(eal: &Eal) -> bool {
     let shares = eal.arguments().iter().any(|word| word.contains("zero-copy=yes"));
     // SAFETY: EAL runs; this reads its configuration.
@@ -42,7 +42,7 @@ pub(super) fn are_wanted(eal: &Eal) -> bool {
         && eal::drivers().iter().all(|driver| ANYWHERE.contains(&driver.as_str()))
 }
 
-/// A pool as `rte_pktmbuf_pool_create` makes it; none when it can't be had so.
+/// Creates a pool like `rte_pktmbuf_pool_create`. `None` if that is impossible in this way.
 pub(super) fn pool(
     name: &CStr,
     mbufs: u32,
@@ -77,7 +77,7 @@ fn fill(pool: NonNull<sys::rte_mempool>, mbufs: u32) -> bool {
         return false;
     };
     let owner = Box::into_raw(Box::new(memory)).cast::<c_void>();
-    // SAFETY: the memory stays until the pool gives it back to `release`.
+    // SAFETY: the memory stays until the pool returns it to `release`.
     let filled =
         unsafe { sys::rte_mempool_populate_iova(pool, start, BAD_IOVA, len, Some(release), owner) };
     if filled <= 0 {
@@ -90,17 +90,17 @@ fn fill(pool: NonNull<sys::rte_mempool>, mbufs: u32) -> bool {
     filled.unsigned_abs() == mbufs
 }
 
-/// Memory for as many elements, where in it to begin, and how much to use.
+/// Allocates memory for `mbufs` elements. Returns the memory with the start and length to use.
 fn memory_for(pool: *mut sys::rte_mempool, mbufs: u32) -> Option<(MmapMut, *mut c_char, usize)> {
     let (mut least, mut align) = (0, 0);
-    // SAFETY: computes with what the pool was made with.
+    // SAFETY: computes with the pool's own parameters.
     let needed = unsafe {
         sys::rte_mempool_op_calc_mem_size_default(pool, mbufs, 0, &mut least, &mut align)
     };
     let len = usize::try_from(needed).ok()?.next_multiple_of(PAGE);
     let mut memory = MmapMut::map_anon(len + PAGE).ok()?;
     let skipped = memory.as_ptr().align_offset(PAGE);
-    // Where the kernel does not, pages are small, and all works as well.
+    // If the kernel refuses, pages are small, and everything still works.
     if let Err(error) = memory.advise_range(Advice::HugePage, skipped, len) {
         log::debug!("no huge pages for the mbufs: {error}");
     }
@@ -108,8 +108,8 @@ fn memory_for(pool: *mut sys::rte_mempool, mbufs: u32) -> Option<(MmapMut, *mut 
     Some((memory, start, len))
 }
 
-/// The pool is no more.
+/// Frees a pool's memory.
 unsafe extern "C" fn release(_chunk: *mut sys::rte_mempool_memhdr, owner: *mut c_void) {
-    // SAFETY: `owner` is what `fill` gave away, and comes back once.
+    // SAFETY: `owner` is the pointer that `fill` gave away, and comes back once.
     drop(unsafe { Box::from_raw(owner.cast::<MmapMut>()) });
 }

@@ -1,4 +1,4 @@
-//! A mempool of mbufs, filled at start-up.
+//! Mempool of mbufs, filled at the start.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CString, c_int};
@@ -12,16 +12,16 @@ use super::mbuf::Mbuf;
 use super::pages;
 use crate::io::Pool;
 
-/// Bytes of a packet that fit one mbuf: an Ethernet frame with room to spare, DPDK's own default.
+/// Bytes of a packet in one mbuf: an Ethernet frame with room to spare, DPDK's own default.
 const DATA_ROOM: u16 = 2048;
 
-/// Mbufs a registered thread keeps for itself; small pools get smaller caches.
+/// Mbufs in a registered thread's cache; small pools get smaller caches.
 const CACHE: u32 = 256;
 
 /// Any NUMA node (DPDK's `SOCKET_ID_ANY`).
 const ANY_NODE: c_int = -1;
 
-/// Mbufs for devices to receive into and for packets of our own. Clones share the pool; the last to go frees it.
+/// Mbufs for devices' reception and for our own packets. Clones share the pool; the last one frees it.
 #[derive(Clone)]
 pub struct MbufPool(Arc<Mempool>);
 
@@ -31,21 +31,21 @@ struct Mempool {
     eal: Eal,
 }
 
-// SAFETY: rte_mempool is made for many threads at once; the pointer is only passed to its functions.
+// SAFETY: an rte_mempool supports concurrent threads; the pointer is only passed to its functions.
 unsafe impl Send for Mempool {}
 // SAFETY: as above.
 unsafe impl Sync for Mempool {}
 
-/// Why a pool was not made.
+/// Reason why a pool was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// DPDK refused.
     #[error("cannot make the pool {name:?} of {mbufs} mbufs (about {} MiB): {reason}; {}",
         mbufs / 430, hint(*.errno))]
     Create {
-        /// The pool's name.
+        /// Name of the pool.
         name: String,
-        /// Mbufs asked for.
+        /// Requested number of mbufs.
         mbufs: u32,
         /// DPDK's text for `errno`.
         reason: String,
@@ -65,10 +65,11 @@ fn hint(errno: c_int) -> &'static str {
 }
 
 impl MbufPool {
-    /// A pool of `mbufs` mbufs (2^n - 1 wastes no memory), each with room for a packet of 2,048 bytes.
+    /// Creates a pool of `mbufs` mbufs (2^n - 1 wastes no memory), each with room for a packet of 2,048
+    /// bytes.
     ///
     /// # Errors
-    /// When EAL's memory does not suffice, or the name is taken or unfit.
+    /// If EAL's memory is insufficient, or the name is taken or invalid.
     pub fn new(eal: &Eal, name: &str, mbufs: u32) -> Result<Self, PoolError> {
         let refused = |errno| PoolError::Create {
             name: name.to_owned(),
@@ -93,22 +94,23 @@ impl MbufPool {
         Ok(Self(Arc::new(Mempool { pool, size: mbufs, eal: eal.clone() })))
     }
 
-    /// How many mbufs the pool was made with.
+    /// Returns the total number of mbufs.
     pub fn size(&self) -> usize {
         self.0.size as usize
     }
 
-    /// How many mbufs are in the pool, those in threads' caches included. Exact while nobody takes or returns any.
+    /// Returns the number of mbufs in the pool, including threads' caches. Exact while no thread allocates or
+    /// frees any.
     pub fn available(&self) -> usize {
         self.0.available() as usize
     }
 
-    /// How many mbufs somebody holds: devices' queues, bursts, or a leak.
+    /// Returns the number of mbufs in use: in devices' queues or bursts, or leaked.
     pub fn in_use(&self) -> usize {
         self.size() - self.available()
     }
 
-    /// A core's handle, for packets of its own making.
+    /// Returns a core's handle, for packets that it makes.
     pub fn handle(&self) -> PoolHandle {
         PoolHandle(self.clone())
     }
@@ -120,7 +122,7 @@ impl MbufPool {
 
 impl Mempool {
     fn available(&self) -> u32 {
-        // SAFETY: the pool lives; counting is approximate while others use it, never wrong in memory.
+        // SAFETY: the pool exists; concurrent use makes the count approximate, but never corrupts memory.
         unsafe { sys::rte_mempool_avail_count(self.pool.as_ptr()) }
     }
 }
@@ -128,10 +130,11 @@ impl Mempool {
 impl Drop for Mempool {
     fn drop(&mut self) {
         if self.available() == self.size {
-            // SAFETY: every mbuf is back and this was the last owner, so nobody can reach the pool any more.
+            // SAFETY: every mbuf is back and this was the last owner, so the pool is unreachable.
             unsafe { sys::rte_mempool_free(self.pool.as_ptr()) };
         } else {
-            // Somebody holds mbufs: their memory must outlive them, so neither pool nor EAL is ever torn down.
+            // Mbufs are still in use and their memory must outlive them, so neither pool nor EAL is ever
+            // freed.
             log::warn!(
                 "a pool of {} mbufs is kept: {} are still held",
                 self.size,
@@ -142,7 +145,7 @@ impl Drop for Mempool {
     }
 }
 
-/// One core's way to new mbufs.
+/// One core's allocator of mbufs.
 pub struct PoolHandle(MbufPool);
 
 impl Pool for PoolHandle {
@@ -150,7 +153,7 @@ impl Pool for PoolHandle {
 
     #[inline]
     fn take(&mut self) -> Option<Mbuf> {
-        // SAFETY: the pool lives; the mbuf, if any, comes with reference count 1 and is ours.
+        // SAFETY: the pool exists; the mbuf, if any, has reference count 1 and is ours.
         unsafe {
             NonNull::new(sys::rte_pktmbuf_alloc(self.0.as_ptr())).map(|mbuf| Mbuf::from_raw(mbuf))
         }

@@ -1,4 +1,4 @@
-//! A device, configured and started, and its queue pairs as ports.
+//! A configured and started device, and its queue pairs as ports.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end};
 use super::gate::Pass;
 use super::kernel_rings::{self, KernelRings};
 use super::mbuf::Mbuf;
-use super::memif::{self, Interposed, Role, Serving};
+use super::memif::{self, RelayedDevice, Role, ServerDevice};
 use super::pool::MbufPool;
 use super::rss::RssFields;
 use super::source::Source;
@@ -29,36 +29,38 @@ use crate::io::vdev::{self, is_pci_address};
 use crate::io::{Buf, Burst, Port};
 use crate::wire::udp;
 
-/// DPDK's `RTE_ETH_NAME_MAX_LEN`, the longest name `rte_eth_dev_get_name_by_port` writes.
+/// DPDK's `RTE_ETH_NAME_MAX_LEN`: length of the longest name that `rte_eth_dev_get_name_by_port` writes.
 const NAME_BYTES: usize = 64;
 
-/// How often a memif client looks for its server.
+/// Interval at which a memif client looks for its server.
 const PEER_RETRY: Duration = Duration::from_millis(20);
 
-/// How long a memif server may take to answer a client; one that is not ready refuses at once.
+/// Time that a memif server may take to answer a client. A server that is not ready refuses at once.
 const PEER_ANSWER: Duration = Duration::from_secs(2);
 
-/// A memif server that is there and does not take a client with several transmit queues for so many times has too few
-/// receive queues for them.
+/// Number of refusals after which a memif client with extra transmit queues gives them up. The running server
+/// then has too few receive queues.
 const REFUSALS: u32 = 8;
 
-/// Drivers without hardware behind which kernel sockets may be: their packets may have checksums that were left to a device.
+/// Drivers without hardware that may carry packets of kernel sockets. Such packets may have checksums that
+/// were left to a device.
 const IN_SOFTWARE: [&str; 5] =
     ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio_user"];
 
-/// What is done about checksums that the device has not verified.
+/// Treatment of checksums that the device has not verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Checksums {
-    /// Those that were left to a device are finished, although the driver does not mark them.
+    /// True to finish checksums that were left to a device, even without the driver's mark.
     finishes: bool,
-    /// The device verifies one of the two. Such a driver (virtio) may also mark packets whose checksum is missing.
+    /// True if the device verifies one of the two. Such a driver (virtio) may also mark packets with a
+    /// missing checksum.
     verifies_one: bool,
-    /// All are taken for right.
+    /// True to trust all checksums.
     trusts: bool,
 }
 
 impl Checksums {
-    /// Finishes or verifies what the device has left open. Returns whether it has finished a checksum.
+    /// Finishes or verifies the checksums that the device has left open. Returns true if it has finished one.
     fn settle(self, packet: &mut Mbuf) -> bool {
         let may_be_partial = self.finishes || packet.udp_checksum_is_missing();
         let is_finished =
@@ -74,42 +76,44 @@ impl Checksums {
     }
 }
 
-/// How to set a device up.
+/// Options of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
-    /// RX/TX queue pairs, one a dispatcher core. With several, the device spreads packets by RSS where it can; otherwise
-    /// by its own rule (AF_PACKET: fanout, memif: the peer's choice of queue).
+    /// Number of RX/TX queue pairs, one for each dispatcher core. A device with several spreads packets by
+    /// RSS if it can, else by its own rule (AF_PACKET: fanout, memif: the peer's choice of queue).
     pub queues: u16,
-    /// What RSS spreads them by.
+    /// Header fields for RSS.
     pub rss: RssFields,
-    /// Transmit queues beside the pairs, for threads that only send, see [`Device::open_with_outlets`]. A device that has
-    /// fewer gives what it has.
+    /// Number of transmit queues besides the pairs, for threads that only send, see
+    /// [`Device::open_with_outlets`]. A device with fewer queues gives all that it has.
     pub outlets: u16,
-    /// Receive queues beside the pairs, which the first port polls: where the other end sends on several.
+    /// Number of receive queues besides the pairs, which the first port polls: for a peer that sends on
+    /// several queues.
     pub inlets: u16,
-    /// Slots of each receive queue, adjusted to what the device allows.
+    /// Slots of each receive queue, adjusted to the device's limits.
     pub rx_slots: u16,
-    /// Slots of each transmit queue, adjusted to what the device allows.
+    /// Slots of each transmit queue, adjusted to the device's limits.
     pub tx_slots: u16,
-    /// Bytes of the largest IP packet; none keeps the device's.
+    /// Bytes of the largest IP packet; `None` keeps the device's.
     pub mtu: Option<u16>,
-    /// Receive packets for every MAC address. Devices that cannot are left as they are.
+    /// True to receive packets for every MAC address. Devices without this mode stay unchanged.
     pub promiscuous: bool,
-    /// Receive packets for every group, as neighbour discovery needs. A device that cannot receives packets for everybody instead.
+    /// True to receive packets for every group, as neighbour discovery needs. A device that cannot receives
+    /// packets for every address instead.
     pub multicast: bool,
-    /// Let the device check IPv4 and UDP checksums where it can.
+    /// True to verify IPv4 and UDP checksums in the device, within its abilities.
     pub checksums: bool,
-    /// Take the checksums of all packets for right.
+    /// True to trust the checksums of all packets.
     pub trust_checksums: bool,
-    /// The VLAN that the device's ports are in: its tag is taken off what comes and put on what goes.
+    /// VLAN of the device's ports. They remove its tag from received packets and add it to sent ones.
     pub vlan: Option<u16>,
-    /// Have packets stamped when they are received, where that can be ([`Device::stamps`]).
+    /// True to record the receive time of packets, if possible ([`Device::stamps`]).
     pub stamps: bool,
-    /// Set the device up for receive interrupts, where it has them, so that whoever polls it may sleep.
+    /// True to set up receive interrupts, so that a core may sleep. Has no effect on a device without them.
     pub interrupts: bool,
-    /// How long to wait for the server of a memif device of role client; other devices start or fail at once.
+    /// Time to wait for the server of a memif client. Other devices start or fail at once.
     pub wait_for_peer: Duration,
-    /// Set by whoever wants that wait to end.
+    /// Set to true to end that wait early.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -137,7 +141,7 @@ impl Default for DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// What is usual, but for how long to wait for the server of a memif device of role client, when that is given.
+    /// Returns the defaults, with another wait for a memif server if `patience` is given.
     #[must_use]
     pub fn patient(patience: Option<Duration>) -> Self {
         let usual = Self::default();
@@ -145,15 +149,15 @@ impl DeviceOptions {
     }
 }
 
-/// Why a device was not opened.
+/// Reason why a device was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// No such device.
+    /// The device does not exist.
     #[error("no device {name:?}: EAL has {present}; {}", way_to(name))]
     Absent {
-        /// The device asked for.
+        /// Name of the device.
         name: String,
-        /// Those there are.
+        /// Names of the existing devices.
         present: String,
     },
     /// Too many queues, or none.
@@ -161,27 +165,27 @@ pub enum DeviceError {
         "device {name:?} cannot have {asked} queue pairs: its driver {driver} allows 1 to {most}{hint}"
     )]
     Queues {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// Its driver.
+        /// Name of its driver.
         driver: String,
-        /// Queue pairs asked for.
+        /// Number of queue pairs in the request.
         asked: u16,
-        /// The most it can have.
+        /// Maximum number of queue pairs.
         most: u16,
-        /// What to try.
+        /// Advice for a fix.
         hint: &'static str,
     },
     /// A call failed.
     #[error("device {name:?}: cannot {step}: {reason}{said}")]
     Refused {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// DPDK's text.
+        /// DPDK's error.
         reason: String,
-        /// What the driver logged, indented.
+        /// The driver's log lines, indented.
         said: String,
     },
     /// The memif server did not appear.
@@ -190,63 +194,63 @@ pub enum DeviceError {
          first, as the same user, with the same socket= and id="
     )]
     NoPeer {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// How long it was waited for.
+        /// Time of the wait.
         waited: Duration,
-        /// Where.
+        /// Name of the socket.
         socket: String,
-        /// Why the last try failed.
+        /// Reason why the last attempt failed.
         reason: String,
     },
-    /// It was told to stop while it waited for its memif server.
+    /// A stop request ended the wait for the memif server.
     #[error("device {name:?}: told to stop before its memif server came")]
     Stopped {
-        /// The device.
+        /// Name of the device.
         name: String,
     },
-    /// `restart` was not given all ports.
+    /// A call of `restart` lacked some ports.
     #[error("device {name:?} restarts with all of its {queues} ports in hand, not {given}")]
     Ports {
-        /// The device.
+        /// Name of the device.
         name: String,
-        /// Its ports.
+        /// Number of its ports.
         queues: u16,
-        /// Those given.
+        /// Number of ports given.
         given: usize,
     },
 }
 
-/// A started device. It is stopped and closed when this and its ports are gone.
-pub struct Device(Arc<Opened>);
+/// A started device. Dropping it and all its ports stops and closes it.
+pub struct Device(Arc<OpenedDevice>);
 
-struct Opened {
+struct OpenedDevice {
     id: u16,
     name: String,
     driver: String,
     queues: u16,
-    /// Receive queues in all.
+    /// Number of receive queues in total.
     rx: u16,
-    /// Where peers come and go by a socket of ours.
-    relay: Option<Interposed>,
-    serving: Option<Serving>,
+    /// Relay to the peers of a memif device.
+    relay: Option<RelayedDevice>,
+    serving: Option<ServerDevice>,
     kernel_rings: KernelRings,
-    /// Its receive queues have interrupts.
+    /// True if its receive queues have interrupts.
     interrupts: bool,
-    /// It verifies either the IPv4 or the UDP checksum, not both.
+    /// True if it verifies either the IPv4 or the UDP checksum, not both.
     verifies_one: bool,
-    /// Where its packets have the time at which they were received.
+    /// Position and clock of the receive time in its packets.
     stamps: Result<Stamping, NoStamps>,
-    /// Packets whose checksums were finished here.
+    /// Packets with checksums finished here.
     partial: AtomicU64,
-    /// Packets that were not of the port's VLAN.
+    /// Packets of other VLANs than the port's.
     other_vlans: AtomicU64,
     // Kept alive: the queues receive into the pool.
     _pool: MbufPool,
     _eal: Eal,
 }
 
-/// What the device counted since it was opened.
+/// Counters of the device since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
     /// Packets received.
@@ -257,11 +261,11 @@ pub struct DeviceStats {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets lost because a receive queue was full, the kernel's before it among them.
+    /// Packets lost because a receive queue was full, including the kernel's queue before it.
     pub rx_missed: u64,
-    /// Packets that came with a checksum that the kernel had left to a device, and that was finished here.
+    /// Received packets with a checksum that the kernel left to a device and the port finished.
     pub rx_partial: u64,
-    /// Packets that were not of the port's VLAN, and were freed here.
+    /// Received packets of another VLAN than the port's; the port freed them.
     pub rx_other_vlan: u64,
     /// Packets that arrived damaged.
     pub rx_errors: u64,
@@ -269,25 +273,25 @@ pub struct DeviceStats {
     pub rx_no_mbuf: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
-    /// Peers that a memif device's socket has refused.
+    /// Peers refused by a memif device's socket.
     pub peers_refused: u64,
 }
 
 /// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// A peer or carrier is there.
+    /// True if a peer is connected or the carrier is on.
     pub up: bool,
-    /// Mb/s; what virtual devices say means nothing.
+    /// Speed in Mb/s; meaningless for virtual devices.
     pub speed_mbps: u32,
 }
 
 impl Device {
-    /// Configures and starts the device called `name` (a PCI address, or a virtual device's name, with or without its
-    /// arguments) and gives its queue pairs, one port each.
+    /// Configures and starts a device, and returns one port for each queue pair. `name` is a PCI address, or
+    /// a virtual device's name, with or without arguments.
     ///
     /// # Errors
-    /// When there is no such device, it has too few queues, or it refuses a step of its configuration.
+    /// If there is no such device, it has too few queues, or it refuses a step of its configuration.
     pub fn open(
         eal: &Eal,
         name: &str,
@@ -298,10 +302,10 @@ impl Device {
         Ok((device, ports))
     }
 
-    /// As [`Device::open`], with the outlets that the options ask for, as far as the device has them.
+    /// Like [`Device::open`], but also returns the outlets of the options, up to the device's number.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Device::open`].
     pub fn open_with_outlets(
         eal: &Eal,
         name: &str,
@@ -347,12 +351,12 @@ impl Device {
         Ok((Self(opened), ports, outlets))
     }
 
-    /// Stops and starts the device, which makes a memif client whose server has gone connect to the next one; a server
-    /// and other devices recover by themselves. `ports` are all of the device's ports: with them in hand, no thread is
-    /// polling.
+    /// Stops and starts the device, so that a memif client without a server connects to the next one. Servers
+    /// and other devices recover by themselves. `ports` are all ports of the device: the mutable borrow
+    /// proves that no thread polls them.
     ///
     /// # Errors
-    /// When a port is missing or the device does not start; it may be tried again.
+    /// If a port is missing or the device does not start. The call may be repeated.
     pub fn restart(
         &self,
         ports: &mut [QueuePort],
@@ -376,17 +380,17 @@ impl Device {
         started.map(drop).map_err(|error| error.with_log(&said))
     }
 
-    /// The name it was opened by.
+    /// Returns the name by which it was opened.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The driver's name, such as `net_memif`.
+    /// Returns the driver's name, such as `net_memif`.
     pub fn driver(&self) -> &str {
         &self.0.driver
     }
 
-    /// Its MAC address.
+    /// Returns its MAC address.
     pub fn mac(&self) -> [u8; 6] {
         let mut address = sys::rte_ether_addr::default();
         // SAFETY: the port is open and `address` is valid for writing.
@@ -394,10 +398,11 @@ impl Device {
         address.addr_bytes
     }
 
-    /// Where its packets have the time at which they were received, and whether by its own clock, which [`Device::clock`] reads.
+    /// Returns the position of the receive time in packets, and its clock. [`Device::clock`] reads the
+    /// device's own clock.
     ///
     /// # Errors
-    /// Why they have none, or none that could be compared with other times.
+    /// If packets have no receive time, or one by a clock that cannot be compared with others.
     pub fn stamps(&self) -> Result<Stamping, NoStamps> {
         let stamping = self.0.stamps.clone()?;
         match stamping.clock {
@@ -406,53 +411,56 @@ impl Device {
         }
     }
 
-    /// The clock by which it stamps packets itself, in ticks of its own. May ask the device: not for each packet.
+    /// Reads the device's own clock of its time stamps, in its own ticks. May query the device, so it is too
+    /// slow for each packet.
     ///
     /// # Errors
-    /// When its driver does not tell it.
+    /// If the driver does not expose it.
     pub fn clock(&self) -> Result<u64, NoStamps> {
         let driver = || self.0.driver.clone();
         stamps::read_clock(self.0.id).map_err(|reason| NoStamps::Clock { driver: driver(), reason })
     }
 
-    /// Reads that clock, from whatever thread; none when that fails.
+    /// Returns a reader of that clock for any thread. It returns `None` on failure.
     pub fn clock_reader(&self) -> impl Fn() -> Option<u64> + Send + 'static {
         let device = Arc::clone(&self.0);
         move || stamps::read_clock(device.id).ok()
     }
 
-    /// The NUMA node it hangs on, if it says.
+    /// Returns the NUMA node of the device, if known.
     pub fn node(&self) -> Option<usize> {
         // SAFETY: the port is open.
         usize::try_from(unsafe { sys::rte_eth_dev_socket_id(self.0.id) }).ok()
     }
 
-    /// What it spreads packets over its queues by, as its driver says; none where it has a rule of its own.
+    /// Returns the header fields for spreading packets, as reported by the driver. `None` if the device has a
+    /// rule of its own.
     pub fn rss(&self) -> Option<RssFields> {
         let mut conf = sys::rte_eth_rss_conf::default();
-        // SAFETY: the port is open and `conf` is valid for writing; without room for a key none is given.
+        // SAFETY: the port is open and `conf` is valid for writing. Without room for a key DPDK writes none.
         let error = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.0.id, &mut conf) };
         if error == 0 { RssFields::of(conf.rss_hf) } else { None }
     }
 
-    /// State of the link, without waiting. It is down for good once the interface is removed.
+    /// Returns the state of the link, without waiting. It stays down once the interface is removed.
     pub fn link(&self) -> Link {
         let link = self.0.link();
         Link { up: link.up && !self.is_removed(), ..link }
     }
 
-    /// The kernel has removed the interface that an AF_PACKET or AF_XDP device is on. The device never receives or sends again.
+    /// Returns true if the kernel has removed the interface of an AF_PACKET or AF_XDP device. The device
+    /// never receives or sends again.
     pub fn is_removed(&self) -> bool {
         self.0.kernel_rings.is_removed()
     }
 
-    /// How many connections with memif peers have ended since it was opened; always 0 for other devices. A peer that left and
-    /// came back between two looks at [`Device::link`] shows here.
+    /// Returns the number of ended connections with memif peers since the device was opened; always 0 for
+    /// other devices. It shows a peer that left and returned between two calls of [`Device::link`].
     pub fn disconnects(&self) -> u64 {
         self.0.relay.as_ref().map_or(0, |memif| memif.relay.ended(memif.id))
     }
 
-    /// What the device has counted; zeros where it counts nothing.
+    /// Returns the device's counters; zeros for a device without counters.
     pub fn stats(&self) -> DeviceStats {
         let mut stats = sys::rte_eth_stats::default();
         // SAFETY: the port is open and `stats` is valid for writing.
@@ -472,23 +480,23 @@ impl Device {
         }
     }
 
-    /// The driver's own statistics, by DPDK's names for them (`rte_eth_xstats_get`); none where the driver refuses. Allocates,
-    /// and may ask the device: not for a thread that polls.
+    /// Returns the driver's own statistics by DPDK's names (`rte_eth_xstats_get`); empty if the driver
+    /// refuses. Allocates and may query the device, so polling threads must not call it.
     pub fn xstats(&self) -> BTreeMap<String, u64> {
         let id = self.0.id;
-        // SAFETY: the port is open; without room nothing is written, and the answer is how many there are.
+        // SAFETY: the port is open. Without room DPDK writes nothing and returns the number of values.
         let count = unsafe { sys::rte_eth_xstats_get_names(id, std::ptr::null_mut(), 0) };
         let count = usize::try_from(count).unwrap_or(0);
         let mut names = vec![sys::rte_eth_xstat_name::default(); count];
         let mut values = vec![sys::rte_eth_xstat::default(); count];
-        // SAFETY: both have room for so many.
+        // SAFETY: both have room for `count` values.
         let (named, counted) = unsafe {
             let named = sys::rte_eth_xstats_get_names(id, names.as_mut_ptr(), count as u32);
             (named, sys::rte_eth_xstats_get(id, values.as_mut_ptr(), count as u32))
         };
         let filled = |found: c_int| usize::try_from(found).ok().filter(|&found| found <= count);
         let (Some(named), Some(counted)) = (filled(named), filled(counted)) else {
-            return BTreeMap::new(); // a driver that has more by now, or fails
+            return BTreeMap::new(); // the driver failed or has more values by now
         };
         let name = |value: &sys::rte_eth_xstat| {
             let name = names[..named].get(usize::try_from(value.id).ok()?)?;
@@ -499,13 +507,12 @@ impl Device {
     }
 }
 
-impl Opened {
-    /// Starts the device. A memif client connects once, when it is started, and only to a server that has been started
-    /// itself, so it is tried again until its link is up.
-    /// False when the server was there and did not take it for so many times.
+impl OpenedDevice {
+    /// Starts the device. A memif client connects once per start, and only to a running server, so the start
+    /// is repeated until the link is up. Returns false after `refusals` refusals by a running server.
     fn start(&self, options: &DeviceOptions, refusals: u32) -> Result<bool, DeviceError> {
-        let is_client = |memif: &&Interposed| memif.relay.role() == Role::Client;
-        let Some(Interposed { relay, id, .. }) = self.relay.as_ref().filter(is_client) else {
+        let is_client = |memif: &&RelayedDevice| memif.relay.role() == Role::Client;
+        let Some(RelayedDevice { relay, id, .. }) = self.relay.as_ref().filter(is_client) else {
             return self.try_start().map(|()| true);
         };
         let rings = memif::rings(Role::Client, self.rx, self.queues);
@@ -551,17 +558,18 @@ impl Opened {
         accept(&self.name, "start it", unsafe { sys::rte_eth_dev_start(self.id) })
     }
 
-    /// The caller sees to it that no thread polls the device.
+    /// Stops the device. The caller must ensure that no thread polls it.
     fn stop(&self) -> Result<(), DeviceError> {
         let (id, outcome) = (self.id, AtomicI32::new(0));
         self.alone(&|| {
-            // SAFETY: the device is open. Polling a stopped device is an error that DPDK logs, not undefined.
+            // SAFETY: the device is open. Polling a stopped device is an error that DPDK logs, not undefined
+            // behaviour.
             outcome.store(unsafe { sys::rte_eth_dev_stop(id) }, Relaxed);
         });
         accept(&self.name, "stop it", outcome.load(Relaxed))
     }
 
-    /// Does `work` while the driver does not deal with a peer.
+    /// Runs `work` while the driver handles no peer.
     fn alone(&self, work: &(dyn Fn() + Sync)) {
         match self.driver.as_str() {
             "net_memif" => take_turn(work),
@@ -577,12 +585,13 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenedDevice {
     fn drop(&mut self) {
         let id = self.id;
-        // Peers that come now would wait for nobody.
+        // A peer that connects from now on would get no answer.
         self.serving = None;
-        // SAFETY: the last owner is going, so no queue is polled any more. Closing frees the mbufs of the queues.
+        // SAFETY: this is the last owner, so no thread polls a queue any more. Closing frees the mbufs of the
+        // queues.
         self.alone(&|| unsafe {
             sys::rte_eth_dev_stop(id);
             sys::rte_eth_dev_close(id);
@@ -590,31 +599,31 @@ impl Drop for Opened {
     }
 }
 
-/// One queue pair of a device; one thread at a time polls it, and it may move between threads.
+/// One queue pair of a device. One thread at a time polls it; it may move between threads.
 pub struct QueuePort {
     id: u16,
     queue: u16,
     /// Receive queues that this port polls besides its own.
     inlets: Range<u16>,
     checksums: Checksums,
-    /// The VLAN that it is in.
+    /// VLAN of the port.
     vlan: Option<u16>,
-    /// What it receives needs nothing more.
+    /// True if received packets need no further work.
     is_plain: bool,
-    /// Through the gate that closes while a peer's memory is taken away.
+    /// Pass of the gate that closes while the driver maps or unmaps a peer's memory.
     pass: Option<Pass>,
-    device: Arc<Opened>,
+    device: Arc<OpenedDevice>,
     // DPDK's bursts take no lock: two threads must never share a queue.
     _one_thread: PhantomData<Cell<()>>,
 }
 
 impl QueuePort {
-    /// Which of the device's queue pairs this is.
+    /// Returns the number of the queue pair in the device.
     pub fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// What can wake whoever polls it.
+    /// Returns the means by which the port can wake its core.
     pub(super) fn source(&self) -> Source {
         let device = &self.device;
         let queues = std::iter::once(self.queue).chain(self.inlets.clone());
@@ -643,8 +652,8 @@ impl QueuePort {
         }
     }
 
-    /// What is not plain: more queues, and tags and checksums of the packets behind the first `before`. Returns how many there are
-    /// of these in all.
+    /// Completes a receive on a port that is not plain: polls the further queues, and processes tags and
+    /// checksums of the packets after the first `before`. Returns the number of these packets.
     #[inline(never)]
     fn receive_more(&mut self, before: usize, burst: &mut Burst<Mbuf>) -> usize {
         self.receive_inlets(burst);
@@ -704,8 +713,9 @@ impl Port for QueuePort {
 fn receive(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
     let len = burst.len();
     let room = burst.remaining_capacity() as u16;
-    // SAFETY: `Mbuf` is a transparent pointer, so the spare capacity is an array of `room` rte_mbuf pointers. The
-    // driver fills the first `received` of them with mbufs that are now ours; only those are counted in.
+    // SAFETY: `Mbuf` is a transparent pointer, so the spare capacity is an array of `room` rte_mbuf pointers.
+    // The driver fills the first `received` of them with mbufs and gives up their ownership. The new length
+    // covers only those.
     unsafe {
         let spare = burst.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
         let received = usize::from(sys::rte_eth_rx_burst(id, queue, spare, room));
@@ -718,11 +728,11 @@ fn receive(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
 fn send(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
     let len = burst.len();
     if len == 0 {
-        // memif's driver (DPDK 22.11) would wake its peer for it.
+        // The driver of memif (DPDK 22.11) would wake its peer for an empty burst.
         return 0;
     }
-    // SAFETY: the burst is an array of `len` rte_mbuf pointers. The driver takes ownership of the first `sent`, so
-    // they leave the burst without being dropped, and the others move to its front.
+    // SAFETY: the burst is an array of `len` rte_mbuf pointers. The driver takes ownership of the first
+    // `sent`, so they leave the burst without a drop. The remaining ones move to its front.
     unsafe {
         let start = burst.as_mut_ptr();
         let sent = usize::from(sys::rte_eth_tx_burst(id, queue, start.cast(), len as u16));
@@ -734,7 +744,7 @@ fn send(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
     }
 }
 
-/// One transmit queue of a device, without a receive queue: nothing ever comes.
+/// A transmit queue of a device without a receive queue: it never receives.
 pub struct Outlet(QueuePort);
 
 impl Port for Outlet {
@@ -751,34 +761,34 @@ impl Port for Outlet {
     }
 }
 
-/// The steps of a device's set-up, in the order DPDK wants them (programmer's guide, "Poll Mode Driver").
+/// Steps of a device's set-up, in DPDK's order (programmer's guide, "Poll Mode Driver").
 struct Setup<'a> {
     id: u16,
     name: &'a str,
     pool: &'a MbufPool,
     options: &'a DeviceOptions,
-    /// Receive queues, once they are known.
+    /// Number of receive queues, once known.
     rx: u16,
-    /// Transmit queues, once they are known.
+    /// Number of transmit queues, once known.
     tx: u16,
-    /// Receive queues are to have interrupts.
+    /// True if receive queues get interrupts.
     interrupts: bool,
 }
 
 impl Setup<'_> {
-    fn open(&mut self, eal: &Eal) -> Result<Opened, DeviceError> {
+    fn open(&mut self, eal: &Eal) -> Result<OpenedDevice, DeviceError> {
         let info = self.info()?;
         self.check_queues(&info)?;
         let driver = driver_name(&info);
         let relay = eal.relay(self.name.split(',').next().unwrap_or_default());
         self.count_queues(&info, relay.as_ref(), &driver);
-        // Virtual devices have none, or wake otherwise.
+        // Virtual devices have none, or wake a core by other means.
         let is_physical = is_pci_address(self.name.split(',').next().unwrap_or_default());
         self.interrupts = self.options.interrupts && is_physical;
         self.configure(&info)?;
         let interface = self.interface(eal);
         // From here on a failure closes the device.
-        let mut opened = Opened {
+        let mut opened = OpenedDevice {
             id: self.id,
             name: self.name.to_owned(),
             relay,
@@ -806,18 +816,19 @@ impl Setup<'_> {
         // SAFETY: the port is configured.
         let all_groups = || unsafe { sys::rte_eth_allmulticast_enable(self.id) } == 0;
         if self.options.promiscuous || (self.options.multicast && !all_groups()) {
-            // SAFETY: the port is configured. Virtual devices that cannot say so, and receive everything anyway.
+            // SAFETY: the port is configured. Virtual devices without this mode return an error, and receive
+            // everything anyway.
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
         let patience = if self.tx > self.options.queues { REFUSALS } else { u32::MAX };
         if self.interrupts && opened.start(self.options, patience).is_err() {
-            // A driver that has them may not have them here: without vfio, or for want of vectors.
+            // A driver with interrupts may lack them here: without vfio, or with too few vectors.
             (self.interrupts, opened.interrupts) = (false, false);
             self.configure(&info)?;
             self.queues()?;
         }
         if !opened.interrupts && !opened.start(self.options, patience)? {
-            // The server has fewer receive queues than we would send on.
+            // The server has fewer receive queues than our transmit queues.
             (self.tx, opened.queues) = (self.options.queues, self.options.queues);
             self.configure(&info)?;
             self.queues()?;
@@ -829,7 +840,7 @@ impl Setup<'_> {
         Ok(opened)
     }
 
-    /// The kernel's interface that the device is on: `iface=` of its own arguments or of EAL's `--vdev`.
+    /// Returns the kernel interface of the device: `iface=` in its own arguments or in EAL's `--vdev`.
     fn interface(&self, eal: &Eal) -> Option<String> {
         let name = self.name.split(',').next().unwrap_or_default();
         let is_of_us = |text: &&str| text.split(',').next() == Some(name);
@@ -840,7 +851,7 @@ impl Setup<'_> {
 
     fn info(&self) -> Result<sys::rte_eth_dev_info, DeviceError> {
         let mut info = sys::rte_eth_dev_info::default();
-        // SAFETY: `find` gave a valid port, and `info` is valid for writing.
+        // SAFETY: `find` returned a valid port, and `info` is valid for writing.
         let error = unsafe { sys::rte_eth_dev_info_get(self.id, &mut info) };
         self.accept("read its description", error)?;
         Ok(info)
@@ -864,14 +875,14 @@ impl Setup<'_> {
         Err(DeviceError::Queues { name: self.name.to_owned(), driver, asked, most, hint })
     }
 
-    /// How many queues it gets. What is sent on any transmit queue must reach the other end:
-    /// - a memif server is not told how many of its rings its client has made, and writing to one that was not made
-    ///   spoils the first; a client's rings are all there, or it is refused;
-    /// - AF_PACKET and AF_XDP spread what they receive over all the queues that there are.
+    /// Sets the numbers of queues. A packet on any transmit queue must reach the peer:
+    /// - a memif server does not learn the number of its client's rings, and a write to a missing ring corrupts the
+    ///   first one. A client has all its rings, or the server refuses it.
+    /// - AF_PACKET and AF_XDP spread received packets over all queues.
     fn count_queues(
         &mut self,
         info: &sys::rte_eth_dev_info,
-        relay: Option<&Interposed>,
+        relay: Option<&RelayedDevice>,
         driver: &str,
     ) {
         let DeviceOptions { queues, outlets, inlets, .. } = *self.options;
@@ -910,18 +921,18 @@ impl Setup<'_> {
                 (told.rss_key, told.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
             }
         }
-        // SAFETY: the port is valid and not started, and `conf` is copied, with the key that it points to.
+        // SAFETY: the port is valid and not started. DPDK copies `conf` and the key that it points to.
         let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
         self.accept("configure it", error)
     }
 
-    /// The checksums that the device verifies.
+    /// Returns the checksum offloads of the device that are enabled.
     fn checksum_offloads(&self, info: &sys::rte_eth_dev_info) -> u64 {
         let wanted = if self.options.checksums { sys::WEDJAT_RX_OFFLOAD_CKSUM } else { 0 };
         info.rx_offload_capa & wanted
     }
 
-    /// Where its packets will have the time at which they were received.
+    /// Returns the position and clock of the receive time in its packets.
     fn stamps(&self, info: &sys::rte_eth_dev_info, driver: &str) -> Result<Stamping, NoStamps> {
         if !self.options.stamps {
             return Err(NoStamps::NotAsked);
@@ -939,7 +950,8 @@ impl Setup<'_> {
         // SAFETY: the port is configured.
         let node = unsafe { sys::rte_eth_dev_socket_id(self.id) } as u32;
         for queue in 0..self.rx {
-            // SAFETY: the port is configured for these queues; null takes the driver's defaults; `Opened` keeps the pool.
+            // SAFETY: the port is configured for these queues; null selects the driver's defaults;
+            // `OpenedDevice` keeps the pool.
             let error = unsafe {
                 let (none, pool) = (std::ptr::null(), self.pool.as_ptr());
                 sys::rte_eth_rx_queue_setup(self.id, queue, rx_slots, node, none, pool)
@@ -961,7 +973,7 @@ impl Setup<'_> {
     }
 }
 
-/// DPDK's way to say yes is 0.
+/// Converts DPDK's return value, which is 0 on success.
 fn accept(name: &str, step: &'static str, error: c_int) -> Result<(), DeviceError> {
     if error == 0 {
         return Ok(());
@@ -979,7 +991,7 @@ impl DeviceError {
     }
 }
 
-/// What to do for a device that is not there.
+/// Returns advice for a missing device.
 fn way_to(name: &str) -> String {
     match name.contains(',') {
         true => "the driver did not make it of these arguments, and says why above".to_owned(),
@@ -990,7 +1002,7 @@ fn way_to(name: &str) -> String {
     }
 }
 
-/// The port id of a device.
+/// Returns the port id of a device.
 fn find(name: &str) -> Result<u16, DeviceError> {
     let absent = || DeviceError::Absent { name: name.to_owned(), present: present() };
     let short = name.split(',').next().unwrap_or_default();
@@ -1006,11 +1018,11 @@ fn find(name: &str) -> Result<u16, DeviceError> {
     found.then_some(id).ok_or_else(absent)
 }
 
-/// The names of all devices, for people.
+/// Returns the names of all devices, for messages.
 fn present() -> String {
     let named = |id: u16| {
         let mut name = [0 as c_char; NAME_BYTES];
-        // SAFETY: the buffer has the size DPDK documents, and what is written to it ends with a NUL.
+        // SAFETY: the buffer has the size that DPDK documents, and DPDK writes a trailing NUL.
         let text = unsafe {
             let found = sys::rte_eth_dev_is_valid_port(id) == 1
                 && sys::rte_eth_dev_get_name_by_port(id, name.as_mut_ptr()) == 0;
@@ -1033,13 +1045,13 @@ mod tests {
     use crate::wire::udp::{Flow, PAYLOAD};
     use crate::wire::{ether, ipv4};
 
-    /// An mbuf outside any pool, as a driver fills it in.
-    struct Received {
+    /// An mbuf outside any pool, with the fields that a driver sets.
+    struct ReceivedPackets {
         fields: Vec<u64>,
         bytes: Vec<u8>,
     }
 
-    impl Received {
+    impl ReceivedPackets {
         fn new(bytes: Vec<u8>, flags: u64) -> Self {
             let mut one = Self { fields: vec![0; sys::WEDJAT_MBUF_SIZE as usize / 8], bytes };
             let (start, len) = (one.bytes.as_mut_ptr(), one.bytes.len());
@@ -1059,10 +1071,10 @@ mod tests {
             }
         }
 
-        /// Settles its checksums. Returns whether one was finished, and whether both are verified then.
+        /// Settles its checksums. Returns two flags: one was finished; both are verified afterwards.
         fn settle(&mut self, checksums: Checksums) -> (bool, bool) {
             let mbuf = NonNull::new(self.fields.as_mut_ptr()).unwrap().cast();
-            // SAFETY: the memory is laid out as an mbuf, lives on, and is never given to a pool.
+            // SAFETY: the memory is laid out as an mbuf, lives on, and never enters a pool.
             let mut mbuf = ManuallyDrop::new(unsafe { Mbuf::from_raw(mbuf) });
             (checksums.settle(&mut mbuf), mbuf.checksums_verified())
         }
@@ -1070,7 +1082,7 @@ mod tests {
 
     const UDP_CHECKSUM: usize = ether::LEN + ipv4::LEN + 6;
 
-    /// A datagram with a right checksum.
+    /// A datagram with a correct checksum.
     fn whole() -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD + 32];
         let flow = Flow {
@@ -1086,7 +1098,8 @@ mod tests {
         frame
     }
 
-    /// The same as a kernel socket leaves it for a device: the field holds the sum of the pseudo header.
+    /// The same datagram as a kernel socket leaves it for a device: the field holds the sum of the pseudo
+    /// header.
     fn partial() -> Vec<u8> {
         let mut frame = whole();
         let words = [0x0A00_u32, 0x0102, 0x0A00, 0x0101, 17, 40];
@@ -1096,25 +1109,25 @@ mod tests {
         frame
     }
 
-    /// A driver with the checksum offload of UDP alone, as virtio.
+    /// A driver with the checksum offload of UDP alone, such as virtio.
     const VIRTIO: Checksums = Checksums { finishes: false, verifies_one: true, trusts: false };
 
     #[test]
     fn a_missing_udp_checksum_is_finished() {
         for trusts in [false, true] {
             let checksums = Checksums { trusts, ..VIRTIO };
-            let mut packet = Received::new(partial(), sys::WEDJAT_RX_L4_CKSUM_NONE);
+            let mut packet = ReceivedPackets::new(partial(), sys::WEDJAT_RX_L4_CKSUM_NONE);
             assert_eq!(packet.settle(checksums), (true, true));
             assert_eq!(packet.bytes, whole(), "trusts: {trusts}");
         }
-        // Without the mark nothing says that the data is right.
-        let mut unmarked = Received::new(partial(), 0);
+        // Without the mark the data may be damaged.
+        let mut unmarked = ReceivedPackets::new(partial(), 0);
         assert_eq!(unmarked.settle(VIRTIO), (false, false));
         assert_eq!(unmarked.bytes, partial());
-        // The mark does not make a damaged packet right.
+        // The mark does not make a damaged packet valid.
         let mut damaged = partial();
         damaged[UDP_CHECKSUM] ^= 0x55;
-        let mut damaged = Received::new(damaged, sys::WEDJAT_RX_L4_CKSUM_NONE);
+        let mut damaged = ReceivedPackets::new(damaged, sys::WEDJAT_RX_L4_CKSUM_NONE);
         assert_eq!(damaged.settle(VIRTIO), (false, false));
     }
 
@@ -1123,12 +1136,12 @@ mod tests {
         let good = sys::WEDJAT_RX_L4_CKSUM_GOOD;
         let mut damaged = whole();
         damaged[PAYLOAD] ^= 1;
-        let mut packet = Received::new(damaged, good);
+        let mut packet = ReceivedPackets::new(damaged, good);
         assert_eq!(packet.settle(VIRTIO), (false, true), "the device verified the UDP checksum");
         let mut wrong_header = whole();
         wrong_header[ether::LEN + 8] ^= 1; // the time to live
-        assert_eq!(Received::new(wrong_header, good).settle(VIRTIO), (false, false));
+        assert_eq!(ReceivedPackets::new(wrong_header, good).settle(VIRTIO), (false, false));
         let ip_only = sys::WEDJAT_RX_IP_CKSUM_GOOD;
-        assert_eq!(Received::new(whole(), ip_only).settle(VIRTIO), (false, false));
+        assert_eq!(ReceivedPackets::new(whole(), ip_only).settle(VIRTIO), (false, false));
     }
 }

@@ -1,48 +1,48 @@
-//! How a device with several receive queues spreads packets over them: receive-side scaling (RSS).
+//! Receive-side scaling (RSS): distribution of packets over a device's receive queues.
 //!
-//! A task comes from its client's address and port, and the reply to it goes there. A device that hashes nothing but the
-//! client's end brings both to the same core, whichever worker answers: by the source on the clients' side, by the
-//! destination on the workers'. So that both devices come to the same queue they have the same key, and it repeats after 16
-//! bits: then it is the same to the hash whether an address stands in the source's place or in the destination's.
+//! A task comes from its client's address and port, and its reply goes there. A device that hashes only the
+//! client's end delivers both to the same core, whichever worker answers: by the source on the clients' side,
+//! by the destination on the workers' side. For equal queues both devices have the same key, which repeats
+//! after 16 bits. Then the hash is the same whether an address is the source or the destination.
 
 use std::fmt;
 
 use wedjat_sys as sys;
 
-/// Which fields of a datagram choose its queue.
+/// Fields of a datagram that select its queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RssFields {
-    /// Both addresses and both ports, by the driver's own key.
+    /// Both addresses and both ports, with the driver's own key.
     #[default]
     FourTuple,
-    /// The sender's address and port, where the device can; else as above.
+    /// Address and port of the sender, if the device can; else as above.
     Source,
-    /// The receiver's address and port, where the device can; else as above.
+    /// Address and port of the receiver, if the device can; else as above.
     Destination,
 }
 
-/// What a device is told of RSS.
+/// RSS configuration of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rss {
     /// `rss_hf`.
     pub fields: u64,
-    /// None leaves the driver's.
+    /// Key; `None` keeps the driver's.
     pub key: Option<Vec<u8>>,
 }
 
-/// Two bytes that, repeated, spread well (Woo and Park, "Scalable TCP Session Monitoring with Symmetric Receive-side
-/// Scaling", 2012).
+/// Two bytes that spread well when repeated (Woo and Park, "Scalable TCP Session Monitoring with Symmetric
+/// Receive-side Scaling", 2012).
 const KEY: [u8; 2] = [0x6d, 0x5a];
 
 impl RssFields {
-    /// Of a device that hashes `fields` (`rss_hf`).
+    /// Returns the fields of a device that hashes `fields` (`rss_hf`).
     pub fn of(fields: u64) -> Option<Self> {
         let known =
             [Self::Source, Self::Destination].into_iter().find(|one| fields & one.only() != 0);
         (fields & sys::WEDJAT_RSS_UDP != 0).then(|| known.unwrap_or_default())
     }
 
-    /// The bits that leave the other end out.
+    /// Returns the bits that exclude the other end.
     fn only(self) -> u64 {
         let shifted = match self {
             Self::FourTuple => 0,
@@ -52,14 +52,15 @@ impl RssFields {
         shifted << sys::WEDJAT_RSS_ONLY_SHIFT
     }
 
-    /// For a device that offers the fields `offered` (`flow_type_rss_offloads`) and takes keys of `key_bytes`, over IPv4 and IPv6 as
-    /// far as it hashes both; none where it hashes no UDP at all.
+    /// Returns the configuration for a device that offers the fields `offered` (`flow_type_rss_offloads`) and
+    /// takes keys of `key_bytes`, over IPv4 and IPv6 as far as it hashes both. `None` if it hashes no UDP at
+    /// all.
     pub fn on(self, offered: u64, key_bytes: u8) -> Option<Rss> {
         let udp = offered & sys::WEDJAT_RSS_UDP;
         let only = self.only();
         let whole = only != 0 && offered & only == only;
         let repeated = || KEY.into_iter().cycle().take(usize::from(key_bytes)).collect();
-        // mlx5 takes one end of an address only beside a hash of addresses.
+        // mlx5 accepts one end of an address only together with a hash of addresses.
         let one_end = udp | only | offered & sys::WEDJAT_RSS_IP;
         (udp != 0).then(|| Rss {
             fields: if whole { one_end } else { udp },
@@ -84,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// The hash of the devices that have RSS (Microsoft, "RSS hashing types"): for each bit set, the 32 bits of the key there.
+    /// Hash of RSS devices (Microsoft, "RSS hashing types"): for each set bit, the 32 bits of the key there.
     fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
         let window = |bit: usize| {
             (0..32).fold(0u32, |word, more| {
@@ -97,12 +98,12 @@ mod tests {
         bits.fold(0, |hash, bit| hash ^ window(bit))
     }
 
-    /// All that devices offer that have the fields one by one.
+    /// Offer of a device that supports all fields individually.
     const ALL: u64 = u64::MAX;
     const LOW: u64 = (1 << 60) - 1;
 
     #[test]
-    fn the_hash_of_the_test_is_that_of_devices() {
+    fn test_hash_equals_device_hash() {
         // Microsoft's first vector for IPv4 with ports: 66.9.149.187:2794 to 161.142.100.80:1766.
         let key = [
             0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
@@ -118,10 +119,10 @@ mod tests {
         assert_eq!(toeplitz(&key, &input), 0x4020_7d3d);
     }
 
-    /// A task and its reply come to the same queue, be the fields that do not count left out or be they zero; and clients come
-    /// to all the queues alike.
+    /// A task and its reply reach the same queue, whether ignored fields are left out or zero, and clients
+    /// are spread evenly over all queues.
     #[test]
-    fn a_reply_reaches_the_core_that_sent_its_task() {
+    fn reply_reaches_the_core_of_its_task() {
         let key = RssFields::Source.on(ALL, 40).unwrap().key.unwrap();
         assert_eq!(Some(&key), RssFields::Destination.on(ALL, 40).unwrap().key.as_ref());
         assert_eq!(key.len(), 40);
@@ -149,11 +150,11 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_told_nothing_that_it_does_not_offer() {
+    fn device_gets_only_offered_hash_functions() {
         let udp = sys::WEDJAT_RSS_UDP;
         assert_eq!(RssFields::Source.on(0, 40), None);
         let four = Some(Rss { fields: udp, key: None });
-        // RTE_ETH_RSS_NONFRAG_IPV4_UDP and RTE_ETH_RSS_NONFRAG_IPV6_UDP: a device may offer one of the two.
+        // RTE_ETH_RSS_NONFRAG_IPV4_UDP and RTE_ETH_RSS_NONFRAG_IPV6_UDP: a device may offer only one of them.
         for one in [1 << 5, 1 << 11] {
             assert_eq!(udp & one, one);
             assert_eq!(RssFields::Source.on(one, 40), Some(Rss { fields: one, key: None }));

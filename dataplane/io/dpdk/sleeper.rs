@@ -1,5 +1,6 @@
-//! How a core sleeps until one of its ports receives something: by the receive interrupts of devices that have them, the sockets of
-//! AF_PACKET and AF_XDP, and the interrupts of memif rings. Other devices wake nobody, so beside them it sleeps for short whiles.
+//! Sleep of a core until one of its ports receives a packet: by receive interrupts of devices, sockets of
+//! AF_PACKET and AF_XDP, and interrupts of memif rings. Other devices cannot wake a core, so with them it
+//! takes short naps.
 #![allow(unsafe_code, reason = "calls into libdpdk, and sockets that its drivers own")]
 
 use std::io;
@@ -18,38 +19,38 @@ use super::memif::Relay;
 use super::port::QueuePort;
 use super::source::Source;
 
-/// Between two looks at ports that wake nobody.
+/// Interval of checks for ports that cannot wake the core.
 const NAP: Duration = Duration::from_micros(50);
-/// The system may end a sleep so much later than asked, to end several together.
+/// Delay by which the kernel may postpone a wake-up, to combine several.
 const SLACK_NS: u64 = 1_000;
 
-/// Rings whose interrupts a core waits for.
+/// Rings with interrupts for a core.
 struct Rings {
     relay: Arc<Relay>,
     id: u32,
     rings: Vec<u16>,
-    /// The connection that they are of.
+    /// Connection of the rings.
     connection: u64,
     interrupts: Vec<Arc<RingInterrupt>>,
-    /// The peer would not wake us.
+    /// True if the peer does not send interrupts.
     is_mute: bool,
 }
 
-/// Of one core.
+/// Sleeper of one core.
 pub struct Sleeper {
     epoll: OwnedFd,
-    /// Devices' queues with interrupts.
+    /// Queues of devices with interrupts.
     queues: Vec<(u16, u16)>,
     memifs: Vec<Rings>,
-    /// Some port can't wake the core.
+    /// True if some port cannot wake the core.
     is_mute: bool,
 }
 
 impl Sleeper {
-    /// For the core that polls these ports, to be made by its thread.
+    /// Creates the sleeper of the core that polls these ports. Called by the core's thread.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn new<'a>(ports: impl IntoIterator<Item = &'a QueuePort>) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let mut sleeper = Self { epoll, queues: Vec::new(), memifs: Vec::new(), is_mute: false };
@@ -60,7 +61,7 @@ impl Sleeper {
                 }
                 Source::Sockets(sockets) if !sockets.is_empty() => {
                     sockets.iter().try_for_each(|&socket| {
-                        // SAFETY: the driver keeps the device's sockets open for as long as the device is.
+                        // SAFETY: the driver keeps the device's sockets open as long as the device is open.
                         let socket = unsafe { BorrowedFd::borrow_raw(socket) };
                         watch(&sleeper.epoll, socket)
                     })?
@@ -76,7 +77,7 @@ impl Sleeper {
                 Source::Sockets(_) | Source::Nothing => sleeper.is_mute = true,
             }
         }
-        // Without it sleeps are some 50 us longer.
+        // On failure each sleep takes about 50 us longer.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(SLACK_NS));
         Ok(sleeper)
     }
@@ -88,17 +89,18 @@ impl Sleeper {
             self.is_mute = true;
             return Ok(());
         }
-        // SAFETY: the device keeps it open for as long as it is started.
+        // SAFETY: the device keeps it open while it is started.
         let event = unsafe { BorrowedFd::borrow_raw(event) };
         watch(&self.epoll, event)?;
         self.queues.push((device, queue));
         Ok(())
     }
 
-    /// Asks to be woken by what comes from now on; what came before is to be looked for between this and [`Sleeper::sleep`].
+    /// Requests wake-ups for packets from now on. Check for earlier packets between this and
+    /// [`Sleeper::sleep`].
     pub fn arm(&mut self) {
         for &(device, queue) in &self.queues {
-            // SAFETY: the device is open, and this thread is the queue's.
+            // SAFETY: the device is open, and this thread owns the queue.
             if unsafe { sys::rte_eth_dev_rx_intr_enable(device, queue) } != 0 {
                 self.is_mute = true;
             }
@@ -109,7 +111,7 @@ impl Sleeper {
         }
     }
 
-    /// Asks for no more of that.
+    /// Stops the wake-ups.
     pub fn disarm(&mut self) {
         for &(device, queue) in &self.queues {
             // SAFETY: as above.
@@ -118,12 +120,12 @@ impl Sleeper {
         self.memifs.iter().flat_map(|rings| &rings.interrupts).for_each(|ring| ring.mask());
     }
 
-    /// Sleeps until something comes, for so long at most; true when something has.
+    /// Sleeps until a packet arrives, for at most `longest`. Returns true for a packet.
     pub fn sleep(&mut self, longest: Duration) -> bool {
         let is_mute = self.is_mute || self.memifs.iter().any(|rings| rings.is_mute);
         let longest = if is_mute { longest.min(NAP) } else { longest };
         let Ok(longest) = Timespec::try_from(longest) else { return false };
-        // Not epoll's own waiting, whose time is in milliseconds before Linux 5.11.
+        // epoll's own timeout is in milliseconds before Linux 5.11.
         let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&longest));
         if !waited.is_ok_and(|ready| ready > 0) {
             return false;
@@ -135,21 +137,21 @@ impl Sleeper {
     }
 }
 
-/// Each time that something comes there is an event, whether or not what is waited for is read: an eventfd never is, and a socket whose
-/// interface has gone stays readable.
+/// Adds an edge-triggered event: each packet is an event, whether or not anything is read. An eventfd is
+/// never read, and a socket whose interface has gone stays readable.
 fn watch(epoll: &OwnedFd, what: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::add(epoll, what, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?)
 }
 
 impl Rings {
-    /// Looks whether the peer is another one by now.
+    /// Checks whether the peer has changed.
     fn follow(&mut self, epoll: &OwnedFd) {
         let connection = self.relay.connection();
         if connection == self.connection {
             return;
         }
         for gone in self.interrupts.drain(..) {
-            // The peer may have it open still, and then it stays until it is taken out.
+            // The peer may still have it open, so it must be removed explicitly.
             let _ = epoll::delete(epoll, gone.event());
         }
         (self.connection, self.is_mute) = (connection, false);

@@ -1,18 +1,18 @@
-//! What a port has by which a core that sleeps can be woken.
+//! Wake-up source of a port for a sleeping core.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::memif::Relay;
 
-/// What can wake a core for one port.
+/// Wake-up source of one port.
 pub(super) enum Source {
-    /// The device's receive interrupts for these queues.
+    /// Receive interrupts of these queues.
     Interrupt { device: u16, queues: Vec<u16> },
-    /// Sockets that can be waited for; nothing without one.
+    /// Sockets to wait for; empty if there are none.
     Sockets(Vec<RawFd>),
-    /// Rings of a memif device; none while it has no peer.
+    /// Rings of a memif device, while it has a peer.
     Memif { relay: Arc<Relay>, id: u32, rings: Vec<u16> },
-    /// Nothing.
+    /// No source.
     Nothing,
 }

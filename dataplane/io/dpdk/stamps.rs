@@ -1,4 +1,4 @@
-//! The times at which packets are received: by a device with a clock of its own, or by the kernel.
+//! Receive timestamps, by a device with its own clock or by the kernel.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use wedjat_sys as sys;
@@ -6,35 +6,35 @@ use wedjat_sys as sys;
 use super::eal::error_text;
 use crate::io::{StampField, vdev};
 
-/// The driver that passes on what the kernel's interfaces receive, with the kernel's time of each packet.
+/// Driver that receives from kernel interfaces, with the kernel's time of each packet.
 const PCAP: &str = "net_pcap";
 
-/// By whose clock packets are stamped.
+/// Clock of the timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StampClock {
-    /// The device's, in ticks of its own ([`super::Device::clock`]).
+    /// The device's clock, in its own ticks ([`super::Device::clock`]).
     Device,
-    /// The kernel's time of day (`CLOCK_REALTIME`), in units of so many nanoseconds since the Unix epoch.
+    /// The kernel's wall clock (`CLOCK_REALTIME`), in units since the Unix epoch.
     Kernel {
-        /// Nanoseconds of a unit.
+        /// Nanoseconds per unit.
         unit_ns: u32,
     },
 }
 
-/// Where packets have the time at which they were received, and by which clock.
+/// Location and clock of receive timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamping {
-    /// Where.
+    /// Location in the mbuf.
     pub field: StampField,
-    /// By which clock.
+    /// Clock.
     pub clock: StampClock,
 }
 
 impl StampClock {
-    /// The clock by which a device's packets are stamped.
+    /// Returns the clock of a device's timestamps.
     ///
     /// # Errors
-    /// Why they are not.
+    /// Reason why there is none.
     pub(super) fn of(
         driver: &str,
         device: &str,
@@ -43,7 +43,8 @@ impl StampClock {
         let is_offload = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP != 0;
         match driver {
             PCAP if !receives_live(device, info) => Err(NoStamps::Capture),
-            // DPDK 21.11 to 26.03 stamps always, by microseconds; from 26.07 on it has the offload, and stamps by nanoseconds.
+            // DPDK 21.11 to 26.03 always stamps, in microseconds. From 26.07 on it has the offload, and
+            // stamps in nanoseconds.
             PCAP => Ok(Self::Kernel { unit_ns: if is_offload { 1 } else { 1000 } }),
             _ if is_offload => Ok(Self::Device),
             _ => Err(NoStamps::Driver { driver: driver.to_owned() }),
@@ -51,59 +52,60 @@ impl StampClock {
     }
 }
 
-/// A device of the pcap driver receives from an interface. It names one in its description when it does so for both directions.
+/// Returns true if a device of the pcap driver receives from an interface. Its description names one if it
+/// uses the interface for both directions.
 fn receives_live(device: &str, info: &sys::rte_eth_dev_info) -> bool {
     let given = |key| vdev::argument(device, key).is_some();
     info.if_index > 0 || (!given("rx_pcap") && (given("rx_iface") || given("rx_iface_in")))
 }
 
-/// Why there are no such times.
+/// Reason why there are no timestamps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoStamps {
-    /// Nobody asked for them when the device was opened.
+    /// They were not requested when the device was opened.
     #[error("they were not asked for when the device was opened")]
     NotAsked,
-    /// The driver stamps nothing.
+    /// The driver has none.
     #[error("its driver {driver} has no receive timestamps (RTE_ETH_RX_OFFLOAD_TIMESTAMP)")]
     Driver {
-        /// The driver.
+        /// Driver.
         driver: String,
     },
-    /// They would be those of a capture's packets.
+    /// They would be those of a capture file.
     #[error(
         "what it receives comes from no interface of the kernel (net_pcap with iface=NAME does), and times of a capture's packets are those \
          at which it was made"
     )]
     Capture,
-    /// There is no room for them in packet buffers.
+    /// Packet buffers have no room for them.
     #[error("packet buffers have no room for them: {reason}")]
     Field {
         /// DPDK's text.
         reason: String,
     },
-    /// They can't be compared with other times.
+    /// Their clock cannot be compared with other times.
     #[error(
         "its driver {driver} does not tell the clock that it stamps by (rte_eth_read_clock: {reason})"
     )]
     Clock {
-        /// The driver.
+        /// Driver.
         driver: String,
         /// DPDK's text.
         reason: String,
     },
 }
 
-/// The field that drivers write times into.
+/// Returns the mbuf field into which drivers write timestamps.
 ///
 /// # Errors
-/// Why there is none.
+/// Reason why there is none.
 pub(super) fn field() -> Result<StampField, NoStamps> {
     let refused = |reason: String| NoStamps::Field { reason };
     let (mut offset, mut flag) = (0, 0);
     // SAFETY: both are valid for writing.
     let error = unsafe { sys::rte_mbuf_dyn_rx_timestamp_register(&mut offset, &mut flag) };
     if error != 0 {
-        // SAFETY: reads a thread's own variable.
+        // SAFETY: reads a thread-local variable.
         return Err(refused(error_text(-unsafe { sys::wedjat_errno() })));
     }
     let room = sys::WEDJAT_MBUF_SIZE as usize - size_of::<u64>();
@@ -112,10 +114,10 @@ pub(super) fn field() -> Result<StampField, NoStamps> {
     Ok(StampField { offset, flag })
 }
 
-/// The clock by which a device stamps packets, whose ticks nobody knows the length of.
+/// Reads the clock by which a device stamps packets, in ticks of unknown length.
 ///
 /// # Errors
-/// Why it can't be read.
+/// Reason why it cannot be read.
 pub(super) fn read_clock(port: u16) -> Result<u64, String> {
     let mut clock = 0;
     // SAFETY: the port is open, and the clock is valid for writing.

@@ -1,4 +1,4 @@
-//! Commands of DPDK's telemetry: its own thread asks, never a core, and its own tools show the answers.
+//! Commands of DPDK's telemetry. Its own thread answers, never a core, and DPDK's tools show the answers.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -9,7 +9,7 @@ use wedjat_sys as sys;
 
 use super::eal::{Eal, error_text};
 
-/// Numbers or texts that a list has at most; of longer ones the rest is left out.
+/// Maximum length of a list; the rest is left out.
 pub const LIST_MAX: usize = sys::RTE_TEL_MAX_ARRAY_ENTRIES as usize;
 
 /// A value of a table.
@@ -17,29 +17,29 @@ pub const LIST_MAX: usize = sys::RTE_TEL_MAX_ARRAY_ENTRIES as usize;
 pub enum Value {
     /// A number.
     Number(u64),
-    /// A text, of which telemetry keeps some 60 to 120 bytes.
+    /// A text, of which telemetry keeps about 60 to 120 bytes.
     Text(String),
 }
 
-/// What a command answers.
+/// Answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A list of numbers, at most [`LIST_MAX`].
     Numbers(Vec<u64>),
-    /// A list of texts, as many.
+    /// A list of texts, at most [`LIST_MAX`].
     Texts(Vec<String>),
-    /// Values by name; names are of small letters, digits and underscores.
+    /// Values by name; names consist of lower-case letters, digits and underscores.
     Table(Vec<(String, Value)>),
 }
 
-/// Answers a command, given its whole path and what follows the first comma; none when there is nothing of that name. It is
-/// called on telemetry's thread.
+/// Answers a command, given its path and the text after the first comma; `None` for an unknown one. Called on
+/// telemetry's thread.
 pub type Answerer = fn(&str, &str) -> Option<Answer>;
 
 static ANSWERER: OnceLock<Answerer> = OnceLock::new();
 
-/// Registers commands, pairs of path and help, for as long as the process runs: all are answered by the first `answerer`.
-/// A command that is refused is told of in the log.
+/// Registers commands, as pairs of path and help, for the rest of the process. The first `answerer` answers
+/// all of them. Logs commands that telemetry refuses.
 pub fn register(_eal: &Eal, commands: &[(String, &str)], answerer: Answerer) {
     ANSWERER.get_or_init(|| answerer);
     for (path, help) in commands {
@@ -65,7 +65,7 @@ unsafe extern "C" fn answer(
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: telemetry gives a string that lives during the call, or null for no parameters.
+        // SAFETY: telemetry passes a string that lives during the call, or null without parameters.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     let (command, parameters) = (text(command), text(parameters));
@@ -79,8 +79,8 @@ unsafe extern "C" fn answer(
 
 fn write(data: *mut sys::rte_tel_data, answer: &Answer) -> c_int {
     let c_string = |text: &str| CString::new(text.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: `data` is the answer that telemetry wants filled, and copies what it is given. A value too many or too long is
-    // refused or cut off by telemetry, and what is there stays right.
+    // SAFETY: `data` is the answer to fill, and telemetry copies each value. It refuses or truncates values
+    // that do not fit, and the rest stays valid.
     unsafe {
         match answer {
             Answer::Numbers(numbers) => {

@@ -1,5 +1,5 @@
-//! A port in a VLAN: its tag is taken off what comes and put on what goes, as a NIC does that offers it, so that whatever polls the
-//! port knows nothing of it.
+//! A port in a VLAN: removes the tag from received packets and adds it to sent ones, like a NIC with that
+//! offload. Code that polls the port does not see tags.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,7 +8,8 @@ use super::mbuf::Mbuf;
 use crate::io::{Buf, Burst};
 use crate::wire::vlan;
 
-/// What becomes of packets that came from place `before` on: those of this VLAN lose their tag, the others are freed and counted.
+/// Removes the tag of this VLAN from the packets from index `before` on; frees and counts packets of other
+/// VLANs.
 pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, others: &AtomicU64) {
     let came = burst.len();
     let mut at = 0;
@@ -31,13 +32,13 @@ fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
     is_ours
 }
 
-/// Sends a burst with the tag of this VLAN; what is not sent stays as it was.
+/// Sends a burst with the tag of this VLAN; packets that are not sent stay unchanged.
 pub(super) fn send_tagged(
     id: u16,
     burst: &mut Burst<Mbuf>,
     send: impl FnOnce(&mut Burst<Mbuf>) -> usize,
 ) -> usize {
-    // Packets without room before them would have been made by somebody else than our pools and devices.
+    // Only foreign pools and devices make packets without headroom.
     let tagged = burst.iter_mut().all(|packet| match packet.extend_front(vlan::LEN as u16) {
         true => {
             vlan::uncover(packet.bytes_mut(), id);

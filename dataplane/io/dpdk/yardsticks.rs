@@ -1,7 +1,7 @@
-//! DPDK's own ways to hand tasks to a worker core and get them back: what our rings are measured against.
+//! DPDK's own ways to pass tasks to a worker core and back, for comparison with our rings.
 //!
-//! The loops are C (`sys/yardsticks.h`), so that nothing but DPDK's own code, inlined as in its applications, is
-//! measured.
+//! The loops are in C (`sys/yardsticks.h`), so that only DPDK's own code is measured, inlined as in its
+//! applications.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::CString;
@@ -18,12 +18,12 @@ use crate::io::Pool;
 
 /// Any NUMA node (DPDK's `SOCKET_ID_ANY`).
 const ANY_NODE: i32 = -1;
-/// Slots of a ring; more than are ever under way.
+/// Slots of a ring, more than the tasks in flight.
 const SLOTS: u32 = 64;
-/// Most tasks under way.
+/// Maximum number of tasks in flight.
 const DEPTH_MAX: usize = 8;
 
-/// DPDK has no memory for a yardstick, or has one of its name already.
+/// DPDK lacks memory, or the name exists already.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make {name:?} to measure against: {reason}; give EAL more memory (-m MEGABYTES)")]
 pub struct YardstickError {
@@ -37,11 +37,11 @@ impl YardstickError {
     }
 }
 
-/// A pointer that a worker thread may take with it.
+/// A pointer that may move to a worker thread.
 struct Shared<T>(NonNull<T>);
 
-// SAFETY: DPDK's rings and distributors are made for two threads, each of which calls its own side's functions:
-// what `measure` ensures.
+// SAFETY: DPDK's rings and distributors support two threads that call the functions of one side each, as
+// `measure` ensures.
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
@@ -52,8 +52,8 @@ impl<T> Shared<T> {
     }
 }
 
-/// Runs `serve` on a thread, prepared by `prepare`, while this one runs `drive`; `turn` is called until
-/// the other has ended. Returns how long `drive` took.
+/// Runs `serve` on a thread, prepared by `prepare`, while this thread runs `drive`; `turn` is called until
+/// the thread has ended. Returns the time of `drive`.
 fn measure(
     prepare: impl FnOnce() + Send,
     serve: impl FnOnce(*const u8) + Send,
@@ -81,7 +81,7 @@ fn measure(
     })
 }
 
-/// A pair of rings of one producer and one consumer each.
+/// A pair of rings with one producer and one consumer each.
 pub struct RingPair {
     forth: Shared<sys::rte_ring>,
     back: Shared<sys::rte_ring>,
@@ -89,10 +89,10 @@ pub struct RingPair {
 }
 
 impl RingPair {
-    /// Two empty rings. One pair at a time.
+    /// Creates two empty rings. Only one pair may exist at a time.
     ///
     /// # Errors
-    /// When EAL's memory does not suffice.
+    /// If EAL's memory is insufficient.
     pub fn new(eal: &Eal) -> Result<Self, YardstickError> {
         let ring = |name: &'static str| {
             let text = CString::new(name).unwrap_or_default();
@@ -104,10 +104,11 @@ impl RingPair {
         Ok(Self { forth: ring("forth")?, back: ring("back")?, _eal: eal.clone() })
     }
 
-    /// How long `tasks` tasks take there and back, `depth` of them under way. `prepare` runs on the worker's thread.
+    /// Returns the time of `tasks` round trips with `depth` tasks in flight. `prepare` runs on the worker's
+    /// thread.
     ///
     /// # Panics
-    /// When the depth is more than 8.
+    /// If the depth is more than 8.
     pub fn measure(&mut self, depth: usize, tasks: u64, prepare: impl FnOnce() + Send) -> Duration {
         assert!(depth <= DEPTH_MAX);
         let (forth, back) = (&self.forth, &self.back);
@@ -116,7 +117,7 @@ impl RingPair {
             // SAFETY: the rings live as long as `self`, this thread is the only one on the worker's
             // side, and the flag outlives it.
             |stop| unsafe { sys::wedjat_rings_serve(forth.as_ptr(), back.as_ptr(), stop) },
-            // SAFETY: as above for the other side, since `self` is borrowed for writing.
+            // SAFETY: as above for the other side, since `self` is mutably borrowed.
             || unsafe {
                 sys::wedjat_rings_drive(forth.as_ptr(), back.as_ptr(), depth as u32, tasks)
             },
@@ -127,7 +128,7 @@ impl RingPair {
 
 impl Drop for RingPair {
     fn drop(&mut self) {
-        // SAFETY: both were made by rte_ring_create, and nobody uses them any more.
+        // SAFETY: both were created by rte_ring_create, and are no longer used.
         unsafe {
             sys::rte_ring_free(self.forth.as_ptr());
             sys::rte_ring_free(self.back.as_ptr());
@@ -143,10 +144,10 @@ pub struct Distributor {
 }
 
 impl Distributor {
-    /// A distributor, which DPDK never frees: one a process.
+    /// Creates a distributor, which DPDK never frees: one per process.
     ///
     /// # Errors
-    /// When EAL's memory does not suffice.
+    /// If EAL's memory is insufficient.
     pub fn new(eal: &Eal, pool: &MbufPool) -> Result<Self, YardstickError> {
         const NAME: &str = "distributor";
         let text = CString::new(NAME).unwrap_or_default();
@@ -164,21 +165,22 @@ impl Distributor {
         Ok(Self { distributor, packets, _eal: eal.clone() })
     }
 
-    /// How long `tasks` tasks take there and back, eight of them under way. `prepare` runs on the worker's thread.
+    /// Returns the time of `tasks` round trips with eight tasks in flight. `prepare` runs on the worker's
+    /// thread.
     pub fn measure(&mut self, tasks: u64, prepare: impl FnOnce() + Send) -> Duration {
         let (distributor, depth) = (&self.distributor, self.packets.len() as u32);
-        // An `Mbuf` is a pointer to an mbuf, and nothing else.
+        // An `Mbuf` consists only of a pointer to an mbuf.
         let packets = self.packets.as_mut_ptr().cast();
         measure(
             prepare,
             // SAFETY: the distributor is never freed, this thread is the only worker, and the flag
             // outlives it.
             |stop| unsafe { sys::wedjat_distributor_serve(distributor.as_ptr(), stop) },
-            // SAFETY: the packets are this value's own and all come back before the call ends.
+            // SAFETY: the packets belong to this value, and all come back before the call ends.
             || unsafe {
                 sys::wedjat_distributor_drive(distributor.as_ptr(), packets, depth, tasks);
             },
-            // SAFETY: this thread is the distributor's.
+            // SAFETY: this thread owns the distributor.
             || unsafe { sys::wedjat_distributor_turn(distributor.as_ptr()) },
         )
     }

@@ -1,4 +1,4 @@
-//! Choice by weight in constant time: the alias table (Walker 1977, in Vose's construction, 1991).
+//! Choice by weight in constant time: alias table (Walker 1977, in Vose's construction, 1991).
 
 use rand::Rng as _;
 
@@ -6,10 +6,10 @@ use crate::policy::Rng;
 use crate::policy::sample::{below, select};
 use crate::state::Member;
 
-/// One cell: itself with a probability, else another.
+/// A cell: its own member with a probability, else another one.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// The cell's own member stands when a random number is not above this.
+    /// The cell's own member is chosen if a random number does not exceed this.
     threshold: u32,
     own: Member,
     other: Member,
@@ -19,15 +19,15 @@ struct Cell {
 #[derive(Clone, Debug, Default)]
 pub struct Alias {
     cells: Vec<Cell>,
-    /// What `rebuild` works with.
+    /// Scratch memory of `rebuild`.
     left: Vec<f64>,
     small: Vec<usize>,
     large: Vec<usize>,
 }
 
 impl Alias {
-    /// A table of `members`, who are some of `most`; all are alike when no weight is above 0. Allocates nothing when it was
-    /// made for as many before.
+    /// Builds the table for `members`, out of at most `most`; all weights count as equal if none is above 0.
+    /// Allocates nothing if an earlier table had as many.
     pub fn rebuild(&mut self, most: usize, members: &[Member], weight: impl Fn(Member) -> f64) {
         self.reserve(most);
         let total: f64 = members.iter().map(|&member| weight(member)).sum();
@@ -59,14 +59,14 @@ impl Alias {
         }
     }
 
-    /// There is nobody to choose.
+    /// Returns true if the table is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// A member; none when there are none.
+    /// Draws a member; `None` if the table is empty.
     #[inline(always)]
     pub fn sample(&self, rng: &mut Rng) -> Option<Member> {
         let bits = rng.next_u64();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn without_weights_all_are_alike() {
+    fn missing_weights_are_uniform() {
         let members: Vec<_> = (0..2).map(Member).collect();
         let mut alias = Alias::default();
         assert_eq!(alias.sample(&mut Rng::seed_from_u64(1)), None);

@@ -1,12 +1,12 @@
-//! Members in a line, first come first served, with O(1) removal of any.
+//! FIFO list of members, with O(1) removal of any member.
 
 use crate::state::Member;
 
-/// A ring of members linked both ways; its joint is one past the members.
+/// Ring of doubly linked members; its sentinel follows the last member.
 #[derive(Clone, Debug)]
 pub struct Line {
     next: Vec<u16>,
-    /// A member that is its own predecessor is not in the line.
+    /// Previous member. A member that is its own predecessor is not in the list.
     previous: Vec<u16>,
 }
 
@@ -17,14 +17,14 @@ impl Default for Line {
 }
 
 impl Line {
-    /// Nobody of so many members.
+    /// Creates an empty list for `members` members.
     pub fn new(members: usize) -> Self {
         let mut line = Self { next: Vec::new(), previous: Vec::new() };
         line.clear(members);
         line
     }
 
-    /// Nobody of so many members; allocates nothing when there were as many before.
+    /// Empties the list and sets the number of members. Allocates nothing if it had as many before.
     pub fn clear(&mut self, members: usize) {
         for links in [&mut self.next, &mut self.previous] {
             links.clear();
@@ -41,7 +41,7 @@ impl Line {
         self.previous[member.index()] != member.0
     }
 
-    /// Puts a member last, unless it is in already.
+    /// Appends a member, unless it is in the list.
     #[inline]
     pub fn join(&mut self, member: Member) {
         if self.contains(member) {
@@ -55,7 +55,7 @@ impl Line {
         self.previous[usize::from(joint)] = member.0;
     }
 
-    /// Takes a member out, if it is in.
+    /// Removes a member, if it is in the list.
     #[inline]
     pub fn leave(&mut self, member: Member) {
         if !self.contains(member) {
@@ -67,7 +67,7 @@ impl Line {
         self.previous[member.index()] = member.0;
     }
 
-    /// The first in the line.
+    /// Returns the first member.
     #[inline]
     pub fn first(&self) -> Option<Member> {
         let joint = self.joint();
@@ -83,7 +83,7 @@ mod tests {
     use std::collections::VecDeque;
 
     proptest! {
-        /// The line behaves as a queue out of which any may be taken.
+        /// Behaves like a queue with removal of any member.
         #[test]
         fn behaves_as_a_queue(steps in proptest::collection::vec((0..3_u8, 0..9_u16), 0..200)) {
             let mut line = Line::new(9);

@@ -1,12 +1,13 @@
-//! Tasks lost on their way to a member or back, which would stay outstanding for ever. Since traffic to one member pauses
-//! now and then, what is in flight at each of 64 of its replies is lost.
+//! Detection of tasks lost on the way to a member or back, which would stay outstanding for ever. Traffic to
+//! a member pauses from time to time, so the tasks that are in flight at each of 64 consecutive replies are
+//! lost.
 
 use crate::state::{Load, MemberWords, Parts, Report, View};
 
 /// Replies in a window.
 const REPLIES: u8 = 64;
 
-/// Least number of tasks seen in flight to a member over a window of its replies.
+/// Minimum number of tasks in flight to a member over a window of its replies.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     replies: u8,
@@ -17,38 +18,40 @@ impl Window {
     const FRESH: Self = Self { replies: 0, least: u32::MAX };
 }
 
-/// A window of each member's replies, for policies that decide on what is outstanding.
+/// Window of each member's replies, for policies that use outstanding tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
     windows: Vec<Window>,
 }
 
-/// The same, for a run of reports.
+/// The windows during a run of reports.
 #[derive(Debug)]
-pub struct Watch<'a> {
+pub struct LossWatch<'a> {
     windows: &'a mut [Window],
 }
 
 impl Losses {
-    /// There are so many members; what is known of them stays.
+    /// Sets the number of members; existing windows stay.
     pub fn resize(&mut self, members: usize) {
         self.windows.resize(members, Window::FRESH);
     }
 
-    /// For a run of reports of so many members.
+    /// Returns the windows for a run of reports of `members` members.
     #[inline(always)]
-    pub fn watch(&mut self, members: usize) -> Watch<'_> {
-        Watch { windows: &mut self.windows[..members] }
+    pub fn watch(&mut self, members: usize) -> LossWatch<'_> {
+        LossWatch { windows: &mut self.windows[..members] }
     }
 
-    /// Takes a report of a task that is counted as answered already, or of none; returns how many are left at the member.
+    /// Processes a report of a task that is already counted as answered, or of none. Returns the tasks left
+    /// at the member.
     #[inline]
     pub fn take(&mut self, report: &Report, view: &View) -> u32 {
         let words = view.of(report.member);
         self.watch(view.members()).take(words, report, words.outstanding())
     }
 
-    /// Takes reports of replies, each counted as answered; returns how many came from members that owed none.
+    /// Processes the reports of replies, each counted as answered. Returns the number of replies from members
+    /// without outstanding tasks.
     #[inline(always)]
     pub fn answer_run(&mut self, reports: &[Report], view: &mut View) -> usize {
         let parts = view.parts();
@@ -60,8 +63,9 @@ impl Losses {
     }
 }
 
-impl Watch<'_> {
-    /// Counts tasks as answered and takes their reports; returns how many came from members that owed none.
+impl LossWatch<'_> {
+    /// Counts tasks as answered and processes their reports. Returns the number of replies from members
+    /// without outstanding tasks.
     #[inline(always)]
     fn answer_each(mut self, reports: &[Report], mut parts: Parts<'_>) -> usize {
         for report in reports {
@@ -70,7 +74,7 @@ impl Watch<'_> {
         parts.surplus
     }
 
-    /// Counts a task as answered and takes its report. Returns how many are left at the member.
+    /// Counts a task as answered and processes its report. Returns the tasks left at the member.
     #[inline(always)]
     pub fn answer(&mut self, report: &Report, parts: &mut Parts<'_>) -> u32 {
         let words = parts.words.of(report.member);
@@ -84,27 +88,28 @@ impl Watch<'_> {
         self.take(words, report, outstanding)
     }
 
-    /// Takes a report of a member with so many tasks outstanding. Returns how many are left, less those that are lost.
+    /// Processes a report of a member with `outstanding` tasks. Returns the tasks left, without the lost
+    /// ones.
     #[inline(always)]
     fn take(&mut self, words: MemberWords<'_>, report: &Report, outstanding: u32) -> u32 {
-        let in_flight = outstanding.saturating_sub(report.load.whole_tasks());
+        let in_flight = outstanding.saturating_sub(report.load.rounded_tasks());
         words.set_load(report.load);
         outstanding - self.settle(words, in_flight)
     }
 
-    /// Takes a report and keeps as drift what was still on its way when the member answered: the tasks outstanding beyond
-    /// those it reports. Returns how many.
+    /// Processes a report and stores as drift the tasks that were in flight when the member answered: the
+    /// outstanding tasks beyond those reported. Returns their number.
     #[inline(always)]
     pub fn keep_in_flight(&mut self, words: MemberWords<'_>, load: Load) -> u32 {
-        let in_flight = words.outstanding().saturating_sub(load.whole_tasks());
+        let in_flight = words.outstanding().saturating_sub(load.rounded_tasks());
         let in_flight = in_flight - self.settle(words, in_flight);
         words.set_load(load);
-        words.add_drift(words.belief(), Load(in_flight.saturating_mul(Load::ONE.0)));
+        words.add_drift(words.estimate(), Load(in_flight.saturating_mul(Load::ONE.0)));
         in_flight
     }
 
-    /// Watches the tasks in flight to a member, which are outstanding, at one of its replies; returns how many of them are
-    /// now written off as lost.
+    /// Updates a member's window with the tasks in flight at one of its replies. Returns how many of them are
+    /// written off as lost now.
     #[inline(always)]
     fn settle(&mut self, words: MemberWords<'_>, in_flight: u32) -> u32 {
         let window = &mut self.windows[words.member().index()];
@@ -113,10 +118,11 @@ impl Watch<'_> {
         if window.replies < REPLIES {
             return 0;
         }
-        // What others have sent is not known well enough: whoever looks at all cores' words does it there.
+        // Other cores' tasks are not known exactly here. The code that reads all cores' words writes off
+        // there.
         let lost = if words.is_exact() { window.least } else { 0 };
         *window = Window::FRESH;
-        words.take_off(lost); // not more than are in flight now
+        words.take_off(lost); // at most those in flight now
         lost
     }
 }
@@ -158,6 +164,6 @@ mod tests {
             losses.watch(1).keep_in_flight(view.of(A), Load(0));
         }
         assert_eq!(view.outstanding(A), 0);
-        assert_eq!(view.estimate(A), 0);
+        assert_eq!(view.estimated_load(A), 0);
     }
 }

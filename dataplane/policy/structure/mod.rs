@@ -1,4 +1,4 @@
-//! What policies keep their members in: orders by queue, weights, lines, windows of values and of replies.
+//! Data structures of policies: orders by queue, weights, lists, windows of values and of replies.
 
 mod alias;
 mod line;
@@ -8,6 +8,6 @@ mod recent;
 
 pub use alias::Alias;
 pub use line::Line;
-pub use losses::{Losses, Watch};
-pub use ranks::{Found, Front, Rank, Ranking, Ranks, SpeedRanks};
-pub use recent::Recent;
+pub use losses::{LossWatch, Losses};
+pub use ranks::{Front, Rank, RankedMember, Ranking, Ranks, SpeedRanks};
+pub use recent::MovingWindow;

@@ -1,13 +1,14 @@
-//! The last so many of a stream of values, in constant memory: sums over stretches, of which old ones leave.
+//! Moving window over the last values of a stream, in constant memory: sums over stretches, of which old ones
+//! are dropped.
 
-/// Stretches kept. A window has about half as many, so what it holds is exact to a sixteenth.
+/// Number of stretches. A window uses about half of them, so its length is exact to a sixteenth.
 const STRETCHES: usize = 32;
 const WINDOW_STRETCHES: u64 = 16;
 
 /// Consecutive values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
-    /// When the value before the first one came.
+    /// Time of the value before the first one.
     start_ns: u64,
     count: u64,
     sum: u64,
@@ -20,26 +21,26 @@ impl Stretch {
     }
 }
 
-/// See the module's text.
+/// Moving window; see the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Recent {
+pub struct MovingWindow {
     stretches: [Stretch; STRETCHES],
-    /// Place of the oldest one; the others follow it round.
+    /// Index of the oldest stretch; the others follow cyclically.
     oldest: usize,
     len: usize,
     total: Stretch,
-    /// When the last value came, or watching began.
+    /// Time of the last value, or of the start.
     last_ns: u64,
 }
 
-impl Recent {
-    /// Nothing yet, watched from `now_ns` on.
+impl MovingWindow {
+    /// Creates an empty window that starts at `now_ns`.
     pub fn since(now_ns: u64) -> Self {
         let stretches = [Stretch::default(); STRETCHES];
         Self { stretches, oldest: 0, len: 0, total: Stretch::default(), last_ns: now_ns }
     }
 
-    /// Adds `count` values of `sum` together, and forgets what is older than the last `window` values.
+    /// Adds `count` values with total `sum`, and drops values older than the last `window` ones.
     pub fn add(&mut self, now_ns: u64, count: u64, sum: u64, window: u64) {
         let full = (window / WINDOW_STRETCHES).max(1);
         if self.len == 0 || self.newest().count >= full {
@@ -70,7 +71,7 @@ impl Recent {
         *self.newest() = Stretch { start_ns: self.last_ns, ..Stretch::default() };
     }
 
-    /// Makes room where the window grew: nothing is forgotten, but told apart less finely.
+    /// Makes room after the window grew: merges pairs of stretches, which loses resolution but no values.
     fn join_pairs(&mut self) {
         self.stretches.rotate_left(self.oldest);
         for pair in 0..STRETCHES / 2 {
@@ -81,22 +82,22 @@ impl Recent {
         (self.oldest, self.len) = (0, STRETCHES / 2);
     }
 
-    /// Values in the window.
+    /// Returns the number of values in the window.
     pub fn count(&self) -> u64 {
         self.total.count
     }
 
-    /// Their mean, none when there are none.
+    /// Returns their mean, or `None` without values.
     pub fn mean(&self) -> Option<f64> {
         (self.total.count > 0).then(|| self.total.sum as f64 / self.total.count as f64)
     }
 
-    /// When the window began, or watching did.
+    /// Returns the start of the window.
     pub fn start_ns(&self) -> u64 {
         if self.len == 0 { self.last_ns } else { self.stretches[self.oldest].start_ns }
     }
 
-    /// When the last value came, or watching began.
+    /// Returns the time of the last value, or of the start.
     pub fn last_ns(&self) -> u64 {
         self.last_ns
     }
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn old_values_leave() {
-        let mut recent = Recent::since(5);
+        let mut recent = MovingWindow::since(5);
         assert_eq!((recent.mean(), recent.start_ns()), (None, 5));
         for time in 1..=1000 {
             recent.add(10 * time, 1, if time <= 500 { 7 } else { 3 }, 160);
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn windows_grow_and_shrink() {
-        let mut recent = Recent::since(0);
+        let mut recent = MovingWindow::since(0);
         for time in 1..=100_000 {
             recent.add(time, 1, time, if time < 100 { 10 } else { 50_000 });
         }
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_window_of_one_is_the_last_value() {
-        let mut recent = Recent::since(0);
+        let mut recent = MovingWindow::since(0);
         for value in [4, 9, 2] {
             recent.add(value, 1, value, 1);
             assert_eq!((recent.count(), recent.mean()), (1, Some(value as f64)));

@@ -1,4 +1,5 @@
-//! Regions of agents: got by name over a socket, refused when wrong, replaced when left behind, and not to be taken away.
+//! Regions of agents: obtained by name over a socket, refused if wrong, replaced if left behind, and
+//! impossible to remove.
 
 use std::fs;
 use std::io::{IoSlice, Write};
@@ -31,8 +32,8 @@ fn created() -> (tempfile::TempDir, PathBuf, WorkerRegion) {
     (folder, path, region)
 }
 
-/// Of what other tests of this process have a hand in. A lock is gone with its last descriptor, and a process that another
-/// test is just starting may still have one.
+/// Waits for a condition that other tests of this process may delay. A lock ends with its last descriptor,
+/// and a process that another test is just starting may still hold one.
 fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !met() {
@@ -42,7 +43,7 @@ fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_task_passes_between_two_mappings_of_a_region() {
+fn task_passes_between_two_mappings() {
     let (folder, path, region) = created();
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o600);
@@ -71,7 +72,7 @@ fn a_task_passes_between_two_mappings_of_a_region() {
 }
 
 #[test]
-fn a_running_agents_region_is_not_taken_and_a_dead_ones_replaced() {
+fn live_region_is_refused_dead_one_replaced() {
     let (folder, path, region) = created();
     let own = Some(u64::from(std::process::id()));
     let error = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err();
@@ -82,20 +83,20 @@ fn a_running_agents_region_is_not_taken_and_a_dead_ones_replaced() {
     assert!(WorkerRegion::open(&path).is_ok());
     let old = WorkerRegion::open(&path).unwrap();
     drop(region);
-    // As SIGKILL leaves it.
+    // Leftover of a killed process.
     drop(Scratch::socket(&path).unwrap().put_at(&path, false).unwrap());
     fs::write(folder.path().join("region.lock"), "wedjat 999999999\n").unwrap();
     let error = WorkerRegion::open(&path).unwrap_err();
     assert!(error.to_string().contains("does not run any more; start it"), "{error}");
     let region = WorkerRegion::create(&path, &places(1), 8, 64).unwrap();
     assert_eq!(WorkerRegion::open(&path).unwrap().shape(), region.shape());
-    wait_until("its lock is free", || !old.has_agent()); // the new one's is another memory's
+    wait_until("its lock is free", || !old.has_agent()); // the new region is different memory
     drop(region);
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
 #[test]
-fn of_agents_that_start_at_once_one_wins_and_the_others_leave_it_alone() {
+fn one_of_several_starting_agents_wins() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     for round in 0..30 {
@@ -120,11 +121,11 @@ fn of_agents_that_start_at_once_one_wins_and_the_others_leave_it_alone() {
 }
 
 #[test]
-fn what_is_no_region_is_left_alone() {
+fn foreign_file_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     for (path, kind) in crate::state::files::tests::specials(folder.path()) {
         if kind == "a socket" {
-            continue; // one that an agent may have left
+            continue; // may be left by an agent
         }
         let before = fs::symlink_metadata(&path).unwrap().ino();
         let created = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err().to_string();
@@ -136,7 +137,7 @@ fn what_is_no_region_is_left_alone() {
         assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before);
     }
     let path = folder.path().join("precious");
-    // The second begins as a region does, and somebody has locked its first byte.
+    // The second file begins like a region, and its first byte is locked.
     for text in [&b"the only copy of something"[..], b"WEDJATwk"] {
         fs::write(&path, text).unwrap();
         let locked = fs::File::options().write(true).open(&path).unwrap();
@@ -158,7 +159,7 @@ fn what_is_no_region_is_left_alone() {
     }
 }
 
-/// What other processes of the same user may do to a region's memory while agent and workers run.
+/// Actions of other processes of the same user on a region's memory while agent and workers run.
 #[test]
 fn nobody_can_take_the_memory_away() {
     let (_folder, path, region) = created();
@@ -169,7 +170,7 @@ fn nobody_can_take_the_memory_away() {
     }
     let more = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
     assert!(rustix::fs::fcntl_add_seals(&memory, more).is_err(), "nor keep others from it");
-    // A hole reads as zeros, and may be filled again.
+    // A hole reads as zeros, and can be filled again.
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&memory, hole, 0, len).unwrap();
     memory.set_permissions(fs::Permissions::from_mode(0o0)).unwrap();
@@ -185,7 +186,7 @@ fn nobody_can_take_the_memory_away() {
 }
 
 #[test]
-fn channels_are_offered_to_whom_they_belong_at_the_moment() {
+fn offered_channels_match_current_owners() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     let shape = RegionShape { channels: 3, slots: 4, payload: 32 };
@@ -201,7 +202,7 @@ fn channels_are_offered_to_whom_they_belong_at_the_moment() {
     let worker_end = after.claim(2).unwrap().unwrap();
     assert_eq!(region.channel(2).sender().claimed_name(), newcomer.word());
     drop(worker_end);
-    // Who asked before the channel became another's is known by its name.
+    // A worker told before the channel changed hands is recognised by its name.
     region.offer(0, Some(other));
     let late = before.claim(0).unwrap().unwrap();
     assert_eq!(late.place(), places(1)[0]);
@@ -210,7 +211,7 @@ fn channels_are_offered_to_whom_they_belong_at_the_moment() {
     assert!(matches!(WorkerRegion::heap_for(&places(2), few), Err(RegionError::RegionShape(_))));
 }
 
-/// A worker that writes wherever it can spoils channels; it keeps nobody from attaching.
+/// A worker that scribbles everywhere spoils channels, but prevents no one from attaching.
 #[test]
 fn workers_can_attach_after_any_scribbling() {
     let (_folder, path, region) = created();
@@ -246,16 +247,16 @@ fn peers_that_say_nothing_cost_the_agent_nothing() {
         socket
     };
     let peers: Vec<OwnedFd> = (0..100).map(|_| connect()).collect();
-    // The last to come is served, so the others have been.
+    // The last client is served, so the earlier ones have been.
     let other = WorkerRegion::open(&path).unwrap();
     assert!(other.has_agent());
-    // Other tests of this process open files at the same time: far fewer than a hundred.
+    // Other tests of this process open files at the same time, far fewer than a hundred.
     wait_until("few descriptors are open", || open() <= 100 + peers.len());
     drop(region);
 }
 
 #[test]
-fn an_agent_out_of_descriptors_serves_those_who_wait_when_it_has_some_again() {
+fn agent_serves_waiting_workers_after_descriptor_shortage() {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "ring::tests::files::runs_out_of_descriptors", "--nocapture"])
         .env("WEDJAT_NO_DESCRIPTORS", "")
@@ -265,7 +266,7 @@ fn an_agent_out_of_descriptors_serves_those_who_wait_when_it_has_some_again() {
     assert!(child.status.success() && said.contains("served at last"), "{said}");
 }
 
-/// The child's part of the test before; nothing to do without it.
+/// Child part of the previous test; does nothing without it.
 #[test]
 fn runs_out_of_descriptors() {
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -280,7 +281,7 @@ fn runs_out_of_descriptors() {
     let (unix, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let peer = rustix::net::socket_with(unix, kind, SocketFlags::CLOEXEC, None).unwrap();
     let before = getrlimit(Resource::Nofile);
-    // The lowest that is free: all below are taken, and from now on it is one too many.
+    // Lowest free descriptor: all below are taken, and from now on it is one too many.
     let free = fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
     let mut none = before;
     none.current = Some(free);
@@ -297,7 +298,7 @@ fn runs_out_of_descriptors() {
     println!("served at last");
 }
 
-/// A peer that plays an agent: it sends these bytes and this descriptor to whoever comes first.
+/// A peer that imitates an agent: sends these bytes and this descriptor to the first client.
 fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> RegionError {
     let (socket, _) = Scratch::socket(path).unwrap().put_at(path, true).unwrap();
     std::thread::scope(|scope| {
@@ -383,10 +384,10 @@ fn offers_that_can_not_be_are_refused() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_is_not_waited_for_for_ever() {
+fn unresponsive_agent_times_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
-    // It listens, and its thread is stopped, as it were.
+    // Listens, but its thread does not run.
     let _socket = Scratch::socket(&path).unwrap().put_at(&path, false).unwrap();
     let error = WorkerRegion::open(&path).unwrap_err();
     assert!(error.to_string().contains("does not answer"), "{error}");

@@ -1,8 +1,8 @@
-//! Peers that write what they must not: refused, and nothing else harmed.
+//! Peers that write forbidden values: refused, without other damage.
 
 use super::super::channel::NO_REPLY;
 use super::super::layout::HEAD;
-use super::super::protocol::{Word, Words, claim, control, credit};
+use super::super::protocol::{ChannelWords, SharedWord, claim, control, credit};
 use super::*;
 use proptest::prelude::*;
 use std::sync::atomic::AtomicU64;
@@ -31,17 +31,17 @@ fn answers_to_tasks_never_given_are_a_fault() {
     assert!(matches!(channel.collect(), Err(Fault::Beyond { .. })));
     credit(0);
     assert_eq!(channel.collect(), Err(Fault::Backwards { before: 1, found: 0 }));
-    // The dispatcher's own account is as it was.
+    // The dispatcher's own account is unchanged.
     assert_eq!((channel.sender().outstanding(), channel.sender().next()), (0, 1));
 }
 
 #[test]
-fn an_answer_in_anothers_name_or_of_no_possible_length_is_refused() {
+fn forged_or_oversized_answer_is_refused() {
     let (region, mut channel, mut worker_end) = joined(4, 16);
     assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
     assert_eq!(worker_end.take(), Ok(true));
     echo(&mut worker_end);
-    // One answer, but credit for two tasks: answered twice, as it were.
+    // One answer with credit for two tasks, as if it were answered twice.
     credits(&region)(2);
     assert_eq!(channel.collect(), Ok(0..2));
     assert!(matches!(channel.outcome(0), Outcome::Reply { .. }));
@@ -57,7 +57,7 @@ fn an_answer_in_anothers_name_or_of_no_possible_length_is_refused() {
 }
 
 #[test]
-fn a_worker_that_writes_past_its_slot_spoils_its_own_replies_only() {
+fn overflowing_worker_spoils_only_its_replies() {
     let places = [Place { id: 0, pool: 0 }, Place { id: 1, pool: 0 }];
     let region = Arc::new(WorkerRegion::heap(&places, 2, 16).unwrap());
     let mut channels = [region.channel(0), region.channel(1)];
@@ -71,12 +71,12 @@ fn a_worker_that_writes_past_its_slot_spoils_its_own_replies_only() {
     for channel in &mut channels {
         assert!(channel.give(ids(0), b"a") && channel.give(ids(1), b"b"));
     }
-    // Worker 0 answers its first task and fills everything that it can reach behind it.
+    // Worker 0 answers its first task and fills all memory after it.
     assert_eq!(worker_ends[0].take(), Ok(true));
     echo(&mut worker_ends[0]);
     let area = region.area(0);
     let behind = (region.shape().part() + HEAD) / 8;
-    area[behind..].iter().for_each(|word| Word::store(word, u64::MAX, Relaxed));
+    area[behind..].iter().for_each(|word| SharedWord::store(word, u64::MAX, Relaxed));
     credits(&region)(2);
     assert_eq!(channels[0].collect(), Ok(0..2));
     assert_eq!(channels[0].outcome(0), Outcome::Reply { len: 1, service_ns: 40 });
@@ -90,7 +90,7 @@ fn a_worker_that_writes_past_its_slot_spoils_its_own_replies_only() {
 }
 
 #[test]
-fn a_notice_that_can_not_be_is_not_followed() {
+fn impossible_notice_is_ignored() {
     let notices = [
         Notice { offset: 1, len: 0, class: 0 },
         Notice { offset: u32::MAX - 127, len: 0, class: 0 },
@@ -108,7 +108,7 @@ fn a_notice_that_can_not_be_is_not_followed() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }) })]
 
-    /// Whatever a worker writes wherever it can, its dispatcher neither panics nor loses count.
+    /// For any values that a worker writes, its dispatcher neither panics nor loses count.
     #[test]
     fn a_dispatcher_survives_any_worker(
         steps in proptest::collection::vec((0..6_u8, any::<u64>(), any::<u16>()), 1..60),
@@ -150,13 +150,13 @@ proptest! {
         }
     }
 
-    /// Whatever lies in the slots, a worker stays within its region.
+    /// For any contents of the slots, a worker stays within its region.
     #[test]
     fn a_worker_survives_any_dispatcher(
         words in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..20),
     ) {
         let (region, _channel, mut worker_end) = joined(4, 16);
-        let shared: Words<_> = region.words(0);
+        let shared: ChannelWords<_> = region.words(0);
         for (first, second, right) in words {
             let at = 2 * worker_end.receiver().slot(worker_end.receiver().next());
             let tag = if right { worker_end.receiver().next() + 1 } else { first };

@@ -11,17 +11,17 @@ use std::sync::Arc;
 use super::protocol::Fault;
 use super::*;
 
-/// A region of one worker on the heap, its channel, and its worker, let in.
+/// Creates a heap region of one worker, its channel, and its granted worker.
 fn joined(slots: usize, payload: usize) -> (Arc<WorkerRegion>, Channel, WorkerEnd) {
     let places = [Place { id: 7, pool: 1 }];
     let region = Arc::new(WorkerRegion::heap(&places, slots, payload).unwrap());
     let mut channel = region.channel(0);
-    let worker_end = come(&region, &mut channel);
+    let worker_end = attach_worker(&region, &mut channel);
     (region, channel, worker_end)
 }
 
-/// A worker comes and is let in.
-fn come(region: &Arc<WorkerRegion>, channel: &mut Channel) -> WorkerEnd {
+/// Attaches a worker and grants it the channel.
+fn attach_worker(region: &Arc<WorkerRegion>, channel: &mut Channel) -> WorkerEnd {
     let mut worker_end = region.claim(0).unwrap().expect("the place is free");
     assert!(!worker_end.receiver().is_granted());
     let sender = channel.sender_mut();
@@ -63,7 +63,7 @@ fn a_task_goes_and_its_reply_comes_back() {
 }
 
 #[test]
-fn a_full_ring_takes_no_more_until_a_credit_comes() {
+fn full_ring_waits_for_a_credit() {
     let (_region, mut channel, mut worker_end) = joined(4, 16);
     assert!((0..4).all(|seq| channel.give(ids(seq), &[])));
     assert!(!channel.give(ids(4), &[]));
@@ -77,13 +77,13 @@ fn a_full_ring_takes_no_more_until_a_credit_comes() {
 }
 
 #[test]
-fn a_burst_comes_whole_and_in_order_over_many_laps() {
+fn bursts_stay_ordered_over_many_laps() {
     let (_region, mut channel, mut worker_end) = joined(8, 8);
     let notices: Vec<_> = (0..3).map(|class| Notice { offset: 0, len: 0, class }).collect();
     for lap in 0..100 {
         assert_eq!(channel.sender_mut().send_burst(&notices), 3);
         for notice in &notices {
-            // The protocol alone: offsets of this test are not those of the slots.
+            // Only the protocol: offsets of this test differ from those of the slots.
             assert_eq!(worker_end.receiver_mut().receive(), Some(*notice), "lap {lap}");
         }
         assert_eq!(worker_end.receiver_mut().receive(), None);
@@ -93,7 +93,7 @@ fn a_burst_comes_whole_and_in_order_over_many_laps() {
 }
 
 #[test]
-fn two_threads_pass_every_task_once_with_its_bytes() {
+fn two_threads_pass_every_task_once() {
     let tasks: u32 = if cfg!(miri) { 60 } else { 50_000 };
     let (_region, mut channel, mut worker_end) = joined(8, 64);
     let worker = std::thread::spawn(move || {
@@ -127,7 +127,7 @@ fn two_threads_pass_every_task_once_with_its_bytes() {
 }
 
 #[test]
-fn a_worker_that_leaves_may_be_followed_by_another() {
+fn departed_worker_can_be_replaced() {
     let (region, mut channel, mut worker_end) = joined(4, 16);
     let first = channel.sender().granted();
     assert!((0..3).all(|seq| channel.give(ids(seq), &[seq as u8])));
@@ -139,7 +139,7 @@ fn a_worker_that_leaves_may_be_followed_by_another() {
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(channel.sender_mut().revoke(), 1..3, "which tasks are lost");
     assert!(!channel.give(ids(3), &[]), "nobody is there");
-    let mut worker_end = come(&region, &mut channel);
+    let mut worker_end = attach_worker(&region, &mut channel);
     assert_ne!(channel.sender().granted(), first);
     assert_eq!(worker_end.take(), Ok(false), "tasks of its predecessor are not its own");
     assert!(channel.give(ids(3), b"new"));

@@ -1,4 +1,4 @@
-//! loom runs a few steps of the protocol in every order that the memory model allows.
+//! A few steps of the protocol in every order that the memory model allows, by loom.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
@@ -7,10 +7,10 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering::{self, Relaxed};
 
 use super::super::protocol::{
-    Holder, Notice, Receiver, Sender, Word, Words, claim, control, credit,
+    ChannelWords, Holder, Notice, Receiver, Sender, SharedWord, claim, control, credit,
 };
 
-impl Word for AtomicU64 {
+impl SharedWord for AtomicU64 {
     fn load(&self, order: Ordering) -> u64 {
         Self::load(self, order)
     }
@@ -24,7 +24,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Words that both threads have.
+/// Words shared by both threads.
 #[derive(Clone)]
 struct Shared(Arc<Vec<AtomicU64>>);
 
@@ -42,8 +42,8 @@ impl Deref for Shared {
     }
 }
 
-fn words(slots: usize) -> Words<Shared> {
-    Words {
+fn words(slots: usize) -> ChannelWords<Shared> {
+    ChannelWords {
         control: Shared::new(control::WORDS),
         claim: Shared::new(claim::WORDS),
         credit: Shared::new(credit::WORDS),
@@ -64,10 +64,10 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The bytes of tasks and replies, written and read as relaxed words, arrive with the notice and the credit;
-/// a slot is not used again before its task is completed.
+/// Bytes of tasks and replies, accessed as relaxed words, are visible with the notice and the credit. A slot
+/// is not reused before its task is completed.
 #[test]
-fn bytes_arrive_with_their_notice_and_replies_with_their_credit() {
+fn bytes_are_visible_with_notices_and_credits() {
     loom::model(|| {
         const TASKS: u64 = 3;
         let words = words(2);
@@ -112,7 +112,7 @@ fn bytes_arrive_with_their_notice_and_replies_with_their_credit() {
     });
 }
 
-/// Whoever sees the first task of a burst sees the others.
+/// A worker that sees the first task of a burst sees all of them.
 #[test]
 fn a_burst_is_seen_whole() {
     loom::model(|| {
@@ -133,7 +133,7 @@ fn a_burst_is_seen_whole() {
     });
 }
 
-/// A worker that comes after another finds its start, and the dispatcher never takes the old count for its.
+/// A later worker finds its start, and the dispatcher never mistakes the old count for the new worker's.
 #[test]
 fn a_second_worker_begins_where_the_first_ended() {
     loom::model(|| {
@@ -165,10 +165,10 @@ fn a_second_worker_begins_where_the_first_ended() {
     });
 }
 
-/// Who had the grant and left is told from who died, whoever has claimed the place since and however quickly; who went
-/// before it was let in is not counted at all.
+/// A granted worker that left is distinguished from one that died, after any successors. A worker that left
+/// before its grant is not counted.
 #[test]
-fn who_left_and_who_died_is_told_apart_after_successors() {
+fn departed_and_died_workers_stay_distinct() {
     for dies in [false, true] {
         loom::model(move || {
             let words = words(1);
@@ -211,7 +211,7 @@ fn who_left_and_who_died_is_told_apart_after_successors() {
     }
 }
 
-/// Who sees the word to stop sees every task given before it.
+/// A worker that sees the stop request sees every task given before it.
 #[test]
 fn the_word_to_stop_overtakes_no_task() {
     loom::model(|| {

@@ -1,17 +1,17 @@
-//! What differs between IPv4 and IPv6 where packets are written: an address is a `u32` or a `u128`.
+//! Differences between IPv4 and IPv6 in written packets: an address is a `u32` or a `u128`.
 
 use crate::wire::auth::{self, Key};
 use crate::wire::udp::{self, Flow};
 
-/// An address of one of the families, in host order.
+/// An address of either family, in host order.
 pub trait Address: Copy {
-    /// Bytes of a frame before the payload.
+    /// Offset of the payload in a frame.
     const PAYLOAD: usize;
 
     /// Writes the headers of a frame whose payload, `payload_len` bytes at [`Address::PAYLOAD`], is already in place.
     fn emit(flow: &Flow<Self>, frame: &mut [u8], payload_len: usize);
 
-    /// Writes sequence and tag behind the header of a payload that goes from `src` to `dst`.
+    /// Writes sequence and tag after the header of a payload from `src` to `dst`.
     fn sign(key: &Key, src: Self, dst: Self, payload: &mut [u8], sequence: u64);
 }
 

@@ -1,4 +1,4 @@
-//! What a worker can be given, and how: copied for another process, or handed over to a thread of this one.
+//! Transfer of tasks to workers: copied to another process, or handed over to a thread of this one.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,30 +8,30 @@ use crate::io::Token;
 use crate::ring::{Channel, Fault, Producer, Sender, TaskIds};
 use crate::state::region::Slice;
 
-/// What a worker can be given.
+/// A task that a worker can get.
 pub trait Work: Sized {
-    /// The task as it goes to a worker that has it whole.
+    /// Form of a task that is handed over.
     type Parcel: Token;
-    /// What goes with the task.
+    /// Returns the ids of the task.
     fn ids(&self) -> TaskIds;
-    /// Its bytes.
+    /// Returns its bytes.
     fn payload(&self) -> &[u8];
-    /// Becomes what is handed over, and a note that goes with it.
+    /// Converts the task for handing over, with a note.
     fn pack(self) -> (Self::Parcel, u32);
-    /// What [`Work::pack`] made, whole again; none when its bytes are no task any more.
+    /// Converts a handed-over task back. `None` if its bytes are no longer a task.
     fn unpack(parcel: Self::Parcel, note: u32) -> Option<Self>;
 }
 
-/// How a worker gets its tasks.
+/// Connection to a worker.
 pub enum WorkerLink<T: Work> {
-    /// Their bytes are copied, and those of the answer back: the tasks stay here.
+    /// Bytes of tasks and answers are copied; the tasks stay here.
     Copied {
-        /// To the worker, a process or a thread.
+        /// Channel to the worker, a process or a thread.
         channel: Channel,
-        /// The tasks that it has, by slot.
+        /// Tasks of the worker, by slot.
         held: Box<[Option<T>]>,
     },
-    /// They are handed over to a thread of this process, which ends them itself.
+    /// Tasks are handed over to a thread of this process, which completes them.
     Handed(Producer<T::Parcel>),
 }
 
@@ -56,7 +56,7 @@ impl<T: Work> From<Producer<T::Parcel>> for WorkerLink<T> {
 }
 
 impl<T: Work> WorkerLink<T> {
-    /// The channel, to be looked at.
+    /// Returns the channel for inspection.
     #[inline]
     pub fn channel(&self) -> &Channel {
         match self {
@@ -65,16 +65,16 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Its protocol's end.
+    /// Returns the channel's sending end.
     #[inline]
     pub fn sender(&self) -> &Sender<Slice<AtomicU64>> {
         self.channel().sender()
     }
 
-    /// Gives a task.
+    /// Gives a task to the worker.
     ///
     /// # Errors
-    /// The task, when it can't be given.
+    /// Returns the task if that is impossible.
     #[inline]
     pub fn give(&mut self, task: T) -> Result<(), T> {
         match self {
@@ -96,10 +96,10 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Takes new credits.
+    /// Processes new credits.
     ///
     /// # Errors
-    /// As [`Channel::collect`].
+    /// As for [`Channel::collect`].
     #[inline]
     pub fn collect(&mut self) -> Result<Range<u64>, Fault> {
         match self {
@@ -108,7 +108,7 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Lets the worker of this claim begin; false when it has gone already.
+    /// Grants the channel to the worker with this claim. Returns false if it has left.
     pub fn grant(&mut self, claim: u64) -> bool {
         match self {
             Self::Copied { channel, .. } => channel.sender_mut().grant(claim),
@@ -116,7 +116,7 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Takes the grant away, and gives `back` each task that nobody will do now.
+    /// Revokes the grant, and passes each unfinished task to `back`.
     pub fn revoke(&mut self, mut back: impl FnMut(T, &Channel, u64)) -> u32 {
         match self {
             Self::Copied { channel, held } => {
@@ -133,7 +133,7 @@ impl<T: Work> WorkerLink<T> {
                 let mut lost = 0;
                 while let Some((parcel, note)) = producer.take_back() {
                     lost += 1;
-                    // Nobody has changed its bytes since it was read.
+                    // Its bytes have not changed since they were parsed.
                     if let Some(task) = T::unpack(parcel, note) {
                         back(task, producer.channel(), 0);
                     }

@@ -1,8 +1,9 @@
-//! The agent: one dispatcher core that takes tasks from ports and has the worker cores of its host do them.
+//! Agent: one dispatcher core that takes tasks from ports and gives them to the worker cores of its host.
 //!
-//! A server to one leaf or several, or to clients themselves: it has an address of its own, answers ARP or neighbour discovery for
-//! it, and answers tasks to where they came from. The packet of a task waits here and becomes its reply; where the worker is a thread of
-//! this process, it is handed the packet and sends the reply itself. What changes meanwhile comes as commands ([`Update`]).
+//! It is a server to one or several leaves, or directly to clients. It has its own address, answers ARP or
+//! neighbour discovery for it, and replies to the sender of a task. The packet of a task waits here and
+//! becomes its reply. A worker that is a thread of this process gets the packet itself and sends the reply.
+//! Changes arrive as commands ([`Update`]).
 
 mod family;
 mod link;
@@ -57,70 +58,70 @@ use crate::node::tap::{TapCommands, TapCore};
 use crate::policy::beliefs::Candidate;
 use crate::policy::{Beliefs, Dispatcher, Overflow};
 use crate::reason::DropReason;
-use crate::ring::{Place, Watch};
+use crate::ring::{AgentStatusWords, Place};
 use crate::stage::PortAddress;
 use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters, Gauge};
 use crate::wire::arp::{self, Operation};
-use crate::wire::auth::{self, Signed};
+use crate::wire::auth::{self, SignedPacket};
 use crate::wire::ether::{self, Mac};
 use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{Code, Header, NO_MEMBER};
 use crate::wire::udp::{self, Flow};
 use crate::wire::{ipv4, ipv6, ndp, vlan};
 
-/// The process of a worker has ended: what a thread that watches locks tells the core.
+/// Death of a worker process, reported by the thread that watches its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
     /// Index of the worker's channel in the region.
     pub channel: usize,
-    /// The claim that was granted when its lock was found free.
+    /// Claim that was granted when its lock was found free.
     pub claim: u64,
 }
 
-/// What an agent is made of, besides its ports.
+/// Parts of an agent, besides its ports.
 #[derive(Debug)]
 pub struct Parts<B: Buf + Token, A> {
-    /// The workers of each pool.
+    /// Workers of each pool.
     pub worker_sets: Vec<PoolWorkers<B>>,
     /// All workers, in the order of the sets.
     pub places: Vec<Place>,
-    /// Where packets of its own come from.
+    /// Buffer pool for packets that the agent makes.
     pub pool: A,
-    /// The UDP port of tasks.
+    /// UDP port of tasks.
     pub udp_port: u16,
-    /// Bytes that a task may have.
+    /// Maximum bytes of a task.
     pub payload_max: usize,
-    /// Tell leaves of the workers, each one of them.
+    /// Registrars, one per leaf.
     pub registrars: Vec<Registrar>,
-    /// Has workers tell leaves of their queues, where their pools do.
+    /// Queue reports to leaves, if pools send any.
     pub reports: Option<QueueReports>,
-    /// What passes tasks between it and its peers, when it has any.
+    /// Exchange of tasks with peers, if it has any.
     pub peers: Option<PeerGroup>,
-    /// What the watching thread tells.
+    /// Reported deaths.
     pub deaths: Arc<ArrayQueue<Death>>,
-    /// What it did.
+    /// Counters.
     pub counters: Counters,
-    /// Of the clock that the caller of [`Agent::poll`] reads.
+    /// Parameters of the clock that the caller of [`Agent::poll`] reads.
     pub timing: Timing,
-    /// What changes while it runs.
+    /// Commands.
     pub commands: AgentCommands<B>,
-    /// How many pools there may be then, and workers in all of them.
+    /// Maximum number of pools, and of workers in all of them.
     pub room: (usize, usize),
-    /// Where those are told who watch from another process.
-    pub watch: Option<Watch>,
+    /// Words published to observers in other processes.
+    pub watch: Option<AgentStatusWords>,
 }
 
-/// One pool's workers.
+/// Workers of a pool.
 #[derive(Debug)]
 pub struct PoolWorkers<B: Buf + Token> {
-    /// The pool's id; none when it takes no tasks any more.
+    /// Id of the pool; `None` once it accepts no tasks.
     pub pool: Option<u16>,
     /// The workers.
     pub workers: WorkerSet<Packet<B>>,
 }
 
-/// See the module's text.
+/// Agent; see the module's documentation.
 #[derive(Debug)]
 pub struct Agent<P: Port<Buf: Token>, A> {
     worker_sets: Vec<PoolWorkers<P::Buf>>,
@@ -133,40 +134,40 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     peers: Option<Box<PeerGroup>>,
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
-    /// When this poll began.
+    /// Start of this poll.
     now_ns: u64,
     next_tick: u64,
     time: PollTime,
-    /// Tasks that threads have ended themselves.
+    /// Tasks that threads have completed.
     ended: u64,
     commands: AgentCommands<P::Buf>,
-    /// Who came and went in pools that others have replaced.
+    /// Attach statistics of removed pools.
     former: AttachStats,
 }
 
-/// What a packet is to an agent.
+/// Kind of a received packet.
 enum Arrival<B> {
     Task(Packet<B>),
-    /// An acknowledgement, and where its payload is in the frame.
+    /// An acknowledgement, with the offset of its payload in the frame.
     Acknowledgement {
         header: Header,
         payload: Range<usize>,
     },
-    /// A question for a worker's queue.
+    /// A probe of a worker's queue.
     Probe {
         header: Header,
     },
-    /// A peer's word, and where in the frame what stands behind the header is.
+    /// A peer's message, with the range in the frame after its header.
     Word {
         from: (u32, Mac),
         header: Header,
         word: Range<usize>,
     },
-    /// ARP, or neighbour discovery.
+    /// ARP or neighbour discovery.
     Neighbour,
 }
 
-/// The address that a frame of IPv4 or IPv6, which was checked, is from.
+/// Returns the source address of a checked IPv4 or IPv6 frame.
 fn source(frame: &[u8]) -> IpAddr {
     let packet = &frame[ether::LEN..];
     match ether::ether_type(frame) {
@@ -180,7 +181,7 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// An agent with these ports, and its addresses there; without workers yet: they come by attaching.
+    /// Creates an agent with these ports and its addresses there. Workers attach later.
     #[must_use]
     pub fn new(mut parts: Parts<P::Buf, A>, ports: Vec<(P, PortAddress)>) -> Self {
         let (ports, addresses): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
@@ -212,8 +213,8 @@ where
         }
     }
 
-    /// The same, where threads end tasks themselves; `load` has a place for each worker and is shared with them, and
-    /// what is in their `counters` becomes part of the agent's.
+    /// Lets threads complete tasks. `load` has a place for each worker and is shared with the threads; their
+    /// `counters` are added to the agent's.
     #[must_use]
     pub fn with_threads(mut self, load: Arc<NamedLoad>, counters: Vec<Counters>) -> Self {
         self.responder.named_load = Some(load);
@@ -222,29 +223,28 @@ where
         self
     }
 
-    /// The same, where what is said in the names of workers whose pool has a key is signed, and acknowledgements to
-    /// them are believed with proof only.
+    /// Signs messages of workers whose pool has a key, and requires proofs on acknowledgements to them.
     #[must_use]
     pub fn with_signer(mut self, signer: Option<Arc<Signer>>) -> Self {
         self.responder.signer = signer;
         self
     }
 
-    /// The same, which records what passes its ports when it is ordered to; not what threads send themselves.
+    /// Adds a tap on the ports. It does not record packets that threads send.
     #[must_use]
     pub fn with_tap(mut self, commands: TapCommands) -> Self {
         self.responder.out.tap = TapCore::new(commands);
         self
     }
 
-    /// The same, whose drops are looked at by whoever has these counts.
+    /// Counts drops by port and reason for other threads.
     #[must_use]
     pub fn with_refusals(mut self, refusals: Refusals) -> Self {
         self.responder.out.refusals = refusals;
         self
     }
 
-    /// One pass over ports and workers at `now` ticks; returns how many packets came.
+    /// Polls ports and workers once at `now` ticks. Returns the number of received packets.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         self.time.start(now, &self.responder.out.counters);
@@ -288,14 +288,14 @@ where
             self.tick(now);
         }
         if self.responder.reports.is_some() {
-            self.tell_queues();
+            self.send_queue_reports();
         }
         self.responder.out.flush();
         self.time.end(received > 0 || replied > 0);
         received
     }
 
-    /// What it has done so far, and when it has something to do next without a packet or a worker's word.
+    /// Returns its progress, and the time of its next timer.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let beat = self
@@ -307,7 +307,7 @@ where
         Progress { awaits_workers: self.held() > 0, ..progress }
     }
 
-    /// As [`Agent::take`], and tells what becomes of the packet and why.
+    /// Same as [`Agent::take`], and explains the packet's outcome.
     #[cold]
     fn explain(&mut self, port: usize, packet: P::Buf, now: u64) {
         if let Some(explainer) = self.responder.out.tap.explainer() {
@@ -335,7 +335,7 @@ where
         });
     }
 
-    /// Deals with a packet that port `port` received; what became of it.
+    /// Processes a packet received by `port`. Returns its outcome.
     #[inline]
     fn take(&mut self, port: usize, packet: P::Buf, now: u64) -> Fate {
         let mut packet = Some(packet);
@@ -356,7 +356,7 @@ where
             }
             Ok(Arrival::Word { from, header, word }) => {
                 let word = packet.as_ref().map_or(&[][..], |packet| &packet.bytes()[word]);
-                let heard = self.hear(port, from, &header, word);
+                let heard = self.receive(port, from, &header, word);
                 self.count_word(heard)
             }
             Ok(Arrival::Neighbour) => match packet {
@@ -371,7 +371,7 @@ where
         }
     }
 
-    /// A packet was used up, or dropped.
+    /// Counts a consumed or dropped message.
     fn count_word(&self, taken: Result<(), DropReason>) -> Fate {
         match taken {
             Ok(()) => {
@@ -382,14 +382,14 @@ where
         }
     }
 
-    /// A packet is dropped.
+    /// Drops and counts a packet.
     #[inline]
     fn drop_for(&self, reason: DropReason) -> Fate {
         self.responder.out.counters.drop(reason, 1);
         Fate::Dropped(reason)
     }
 
-    /// A leaf has acknowledged one of the workers.
+    /// Processes a leaf's acknowledgement of a worker.
     #[cold]
     fn acknowledged(
         &mut self,
@@ -409,11 +409,11 @@ where
                 let (packet, payload) = (&frame[ether::LEN..], &frame[payload]);
                 match from.0 {
                     IpAddr::V4(_) => {
-                        let signed = Signed::read(&auth::addresses_in(packet), payload);
+                        let signed = SignedPacket::read(&auth::addresses_in(packet), payload);
                         credential.acknowledges(leaf, signed.as_ref())?;
                     }
                     IpAddr::V6(_) => {
-                        let signed = Signed::read(&auth::addresses_in_v6(packet), payload);
+                        let signed = SignedPacket::read(&auth::addresses_in_v6(packet), payload);
                         credential.acknowledges(leaf, signed.as_ref())?;
                     }
                 }
@@ -426,7 +426,7 @@ where
         Ok(())
     }
 
-    /// A leaf asks for a worker's queue.
+    /// Answers a leaf's probe of a worker's queue.
     fn answer_probe(
         &mut self,
         port: usize,
@@ -441,16 +441,17 @@ where
             return Err(DropReason::PoolMismatch);
         }
         let tasks = self.responder.named_tasks(worker);
-        self.say(leaf, header.answered_with(tasks));
+        self.send_report(leaf, header.answered_with(tasks));
         Ok(())
     }
 
-    /// Index of the leaf that has this address and that the port leads to.
+    /// Returns the index of the leaf with this address behind the port.
     fn leaf_at(&self, port: usize, address: IpAddr) -> Option<usize> {
         self.registrars.iter().position(|one| (one.hop.port, one.leaf()) == (port, address))
     }
 
-    /// True when a leaf or peer has this address and the port leads to it; it is at the MAC address that is told, if one is.
+    /// Returns true if a leaf or peer with this address is behind the port, and stores its MAC address if
+    /// given.
     fn learn_hop(&mut self, port: usize, address: IpAddr, told: Option<Mac>) -> bool {
         if let Some(leaf) = self.leaf_at(port, address) {
             let hop = &mut self.registrars[leaf].hop;
@@ -464,7 +465,7 @@ where
         hop.map(|hop| told.into_iter().for_each(|mac| hop.learn(mac))).is_some()
     }
 
-    /// Checks a packet; takes it when it is a task.
+    /// Parses a packet; processes it if it is a task.
     #[inline]
     fn read(
         &self,
@@ -508,7 +509,7 @@ where
                 let word = datagram.payload() + header.len()..usize::from(datagram.end);
                 return Ok(Arrival::Word { from, header, word });
             }
-            header.dst = NO_MEMBER; // nobody has chosen a worker
+            header.dst = NO_MEMBER; // no worker was chosen
         }
         if payload.len() - header.len() > self.payload_max {
             return Err(DropReason::TaskTooLong);
@@ -540,7 +541,8 @@ where
         Ok(datagram)
     }
 
-    /// As [`Agent::datagram`], of a frame that is not one of IPv4 at a port of IPv4: none is ARP, or neighbour discovery.
+    /// Same as [`Agent::datagram`], for other frames than IPv4 at an IPv4 port: IPv6, ARP or neighbour
+    /// discovery.
     #[inline(never)]
     fn other_datagram(
         &self,
@@ -594,7 +596,7 @@ where
         }
         task.since = now;
         if let Some(named) = named {
-            // First: a thread may have answered before this core goes on.
+            // First, because a thread may answer before this core continues.
             task.set_name(named.name);
             self.responder.count(worker, 1);
             if let Some(reports) = &mut self.responder.reports {
@@ -652,7 +654,7 @@ where
         }
     }
 
-    /// As [`Agent::arp`], of neighbour discovery (RFC 4861).
+    /// Same as [`Agent::arp`], for neighbour discovery (RFC 4861).
     #[cold]
     fn discover(&mut self, port: usize, mut buf: P::Buf) -> Fate {
         let address = self.addresses[port];
@@ -664,7 +666,7 @@ where
         };
         let asks = message.operation == ndp::Operation::Solicitation;
         let (host, mac, is_to_us) = match asks {
-            // Who asks without an option expects to be known already.
+            // A sender without the option expects to be known already.
             true => (message.src, message.mac, message.target == own.ip),
             false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == own.ip),
         };
@@ -701,11 +703,11 @@ where
                     question.emit(frame, Mac::BROADCAST);
                 });
             }
-            _ => {} // the configuration's check finds each leaf in its port's network
+            _ => {} // the configuration check ensures that each leaf is in its port's network
         }
     }
 
-    /// What need not happen at every poll.
+    /// Does periodic work.
     #[cold]
     fn tick(&mut self, now: u64) {
         self.next_tick = now + self.timing.tick();
@@ -737,21 +739,21 @@ where
         }
     }
 
-    /// Tells a leaf, by its index, of a worker that is due.
+    /// Registers a worker that is due with the leaf at this index.
     fn register(&mut self, leaf: usize, now: u64) {
         let registrar = &mut self.registrars[leaf];
         if registrar.must_ask(now) {
             let (port, host) = (registrar.hop.port, registrar.leaf());
             self.ask_for(port, host);
         }
-        // One a tick: no burst of registrations gets into the tasks' way.
+        // One per tick, so that a burst of registrations does not delay tasks.
         let tasks = |place| tasks_of(place, &self.worker_sets, &self.responder);
         if let Some(header) = self.registrars[leaf].due(now, tasks) {
-            self.say(leaf, header);
+            self.send_report(leaf, header);
         }
     }
 
-    /// Workers that are idle and have told nobody of it for long do so.
+    /// Lets workers repeat their report after long idleness.
     fn remind(&mut self) {
         if let Some(mut reports) = self.responder.reports.take() {
             reports.tick(|place| tasks_of(place, &self.worker_sets, &self.responder));
@@ -759,33 +761,37 @@ where
         }
     }
 
-    /// Sends what workers tell of their queues.
-    fn tell_queues(&mut self) {
+    /// Sends the workers' queue reports.
+    fn send_queue_reports(&mut self) {
         while let Some(QueueReport { leaf, header }) =
             self.responder.reports.as_mut().and_then(|reports| reports.next_word())
         {
-            let is_said = self.say(leaf, header);
+            let is_said = self.send_report(leaf, header);
             self.responder.out.counters.add(Counter::QueueReports, u64::from(is_said));
         }
     }
 
-    /// Says something of a worker to a leaf, by its index; signed, where the worker's pool has a key. False when it is not known
-    /// where the leaf is.
-    fn say(&mut self, leaf: usize, header: Header) -> bool {
+    /// Sends a worker's message to the leaf at this index, signed if its pool has a key. Returns false if the
+    /// leaf's MAC address is unknown.
+    fn send_report(&mut self, leaf: usize, header: Header) -> bool {
         let NextHop { port, address: to, mac: Some(mac), .. } = self.registrars[leaf].hop else {
             return false;
         };
         let address = self.addresses[port];
         match (address.v6, to) {
-            (Some(own), IpAddr::V6(to)) => self.say_to(leaf, mac, (own.ip, to.to_bits()), header),
-            (None, IpAddr::V4(to)) => self.say_to(leaf, mac, (address.ip, to.to_bits()), header),
+            (Some(own), IpAddr::V6(to)) => {
+                self.send_report_to(leaf, mac, (own.ip, to.to_bits()), header)
+            }
+            (None, IpAddr::V4(to)) => {
+                self.send_report_to(leaf, mac, (address.ip, to.to_bits()), header)
+            }
             _ => return false,
         }
         true
     }
 
-    /// The same, to this MAC address, between these addresses.
-    fn say_to<I: Address>(
+    /// Same, to this MAC address and between these addresses.
+    fn send_report_to<I: Address>(
         &mut self,
         leaf: usize,
         dst_mac: Mac,
@@ -820,53 +826,53 @@ where
         self.responder.out.counters.set(Gauge::Queued, queued as u64);
     }
 
-    /// Tasks that wait or are with workers.
+    /// Returns the number of tasks waiting or with workers.
     #[must_use]
     pub fn held(&self) -> usize {
         self.worker_sets.iter().map(|set| set.workers.held()).sum()
     }
 
-    /// Tasks that wait for a worker.
+    /// Returns the number of tasks waiting for a worker.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.worker_sets.iter().map(|set| set.workers.waiting()).sum()
     }
 
-    /// A worker is attached.
+    /// Returns true if the worker is attached.
     #[must_use]
     pub fn is_present(&self, place: Place) -> bool {
         let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(place.pool));
         worker_sets.any(|set| set.workers.present().any(|present| present == place))
     }
 
-    /// All its workers, there or not.
+    /// Iterates over all its workers, attached or not.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
         self.worker_sets.iter().flat_map(|set| set.workers.places())
     }
 
-    /// Number of the membership that it works with.
+    /// Returns the epoch of its membership.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.commands.epoch()
     }
 
-    /// Who came and went, in the order of the pools; last in those that are there no more.
+    /// Iterates over the attach statistics in the order of the pools; removed pools come last.
     pub fn attach_stats(&self) -> impl Iterator<Item = AttachStats> + '_ {
         self.worker_sets.iter().map(|set| set.workers.attach_stats()).chain([self.former])
     }
 
-    /// Its schedulers, in the order of the pools.
+    /// Iterates over its dispatchers in the order of the pools.
     pub fn dispatchers(&self) -> impl Iterator<Item = &Dispatcher> + '_ {
         self.worker_sets.iter().map(|set| set.workers.dispatcher())
     }
 
-    /// Its counters.
+    /// Returns its counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.responder.out.counters
     }
 
-    /// Workers that a leaf has acknowledged; of several leaves, the one that has acknowledged least.
+    /// Returns the number of workers acknowledged by a leaf; with several leaves, the smallest number.
     #[must_use]
     pub fn registered(&self) -> usize {
         self.registrars.iter().map(Registrar::registered).min().unwrap_or(0)
@@ -877,13 +883,13 @@ where
         self.worker_sets.iter().for_each(|set| set.workers.stop());
     }
 
-    /// Threads are there that are handed their tasks.
+    /// Returns true if workers are threads that get tasks handed over.
     #[must_use]
     pub fn has_threads(&self) -> bool {
         self.worker_sets.iter().any(|set| set.workers.has_threads())
     }
 
-    /// The agent stops: workers are told, and what is still held is dropped and counted. Gives the ports back.
+    /// Stops the agent: notifies workers, drops and counts held tasks, and returns the ports.
     pub fn close(mut self) -> Vec<P> {
         self.stop();
         for PoolWorkers { workers, .. } in &mut self.worker_sets {
@@ -891,7 +897,7 @@ where
                 self.responder.out.counters.drop(DropReason::Shutdown, 1);
             }
             workers.dispatcher().view().note_queued(0);
-            // Nobody waits for a thread any longer that has not ended by now.
+            // The agent does not wait for threads that have not ended by now.
             self.responder.out.counters.drop(DropReason::Shutdown, workers.handed() as u64);
         }
         (0..self.responder.threads.len()).for_each(|_| self.responder.add_up());
@@ -902,7 +908,7 @@ where
     }
 }
 
-/// Tasks here that were sent to a worker, if it is there.
+/// Returns the number of tasks here that were sent to a worker, if it is attached.
 fn tasks_of<P: Port<Buf: Token>>(
     place: Place,
     worker_sets: &[PoolWorkers<P::Buf>],

@@ -1,19 +1,21 @@
-//! How many tasks are here by the name that their sender used, when threads end tasks themselves.
+//! Number of tasks here by the worker that their sender named, when threads complete tasks.
 //!
-//! A leaf counts by the name of the worker that it chose, whichever core does the task, so the length in a reply must be
-//! that name's. The dispatcher alone writes how many it took in, threads add what they have answered, and the difference
-//! is exact: each answer sees all that its own task's arrival and every earlier answer saw.
+//! A leaf counts by the worker that it chose, whichever core serves the task, so the queue length in a reply
+//! must be that worker's. Only the dispatcher writes the number of accepted tasks, threads add their answers,
+//! and the difference is exact. Each answer sees the arrival of its own task, and everything that earlier
+//! answers saw.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 
-/// A number that threads share. [`NamedLoad`] is generic over it, so that loom runs the code that the threads run.
+/// A number shared by threads. [`NamedLoad`] is generic over it, so that loom checks the code that the
+/// threads run.
 pub trait Number: Default {
-    /// Loads it.
+    /// Loads the number.
     fn load(&self, order: Ordering) -> u32;
-    /// Stores it.
+    /// Stores the number.
     fn store(&self, value: u32, order: Ordering);
-    /// Adds to it and returns what it was.
+    /// Adds to the number and returns its old value.
     fn fetch_add(&self, value: u32, order: Ordering) -> u32;
 }
 
@@ -34,47 +36,47 @@ impl Number for AtomicU32 {
     }
 }
 
-/// A count on a line of its own.
+/// A count on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Count<N>(N);
 
 #[derive(Debug, Default)]
 struct Line<N> {
-    /// Written by the dispatcher: tasks taken in, less those that it ended.
+    /// Written by the dispatcher: tasks accepted, minus tasks that it completed itself.
     here: Count<N>,
-    /// Added to by threads.
+    /// Incremented by threads.
     answered: Count<N>,
 }
 
-/// See the module's text.
+/// Named load; see the module's documentation.
 #[derive(Debug, Default)]
 pub struct NamedLoad<N = AtomicU32>(Box<[Line<N>]>);
 
 impl<N: Number> NamedLoad<N> {
-    /// Of so many workers.
+    /// Creates the counts of `workers` workers.
     #[must_use]
     pub fn new(workers: usize) -> Self {
         Self((0..workers).map(|_| Line::default()).collect())
     }
 
-    /// The dispatcher has so many, not counting what threads have answered. Before a task is handed over.
+    /// Publishes the dispatcher's count, excluding answers of threads. Call it before handing over a task.
     #[inline]
     pub fn publish(&self, name: usize, here: u32) {
         self.0[name].here.0.store(here, Relaxed);
     }
 
-    /// A thread has answered one; returns how many are left.
+    /// Counts a thread's answer. Returns the number of tasks left.
     #[inline]
     #[must_use]
     pub fn answer(&self, name: usize) -> u32 {
         let line = &self.0[name];
-        // Acquire: who answered before had seen its task's arrival, and so shall we.
+        // Acquire: an earlier answer saw its task's arrival, and this one must, too.
         let answered = line.answered.0.fetch_add(1, AcqRel).wrapping_add(1);
         line.here.0.load(Relaxed).wrapping_sub(answered)
     }
 
-    /// Of so many that the dispatcher has, those that threads have not answered.
+    /// Returns how many of the dispatcher's `here` tasks threads have not answered.
     #[inline]
     #[must_use]
     pub fn left(&self, name: usize, here: u32) -> u32 {
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_sees_what_is_left_also_across_the_end_of_the_numbers() {
+    fn answers_see_exact_remainder_across_wraparound() {
         let load: NamedLoad = NamedLoad::new(2);
         let start = u32::MAX - 2;
         load.0[1].answered.0.store(start, Relaxed);
@@ -96,7 +98,7 @@ mod tests {
         assert_eq!((load.left(1, start.wrapping_add(6)), load.left(0, 0)), (1, 0));
     }
 
-    /// Whatever the order: no answer sees fewer than none, and after the last there is none.
+    /// In any order, no answer sees a negative count, and the last one sees zero.
     #[test]
     fn threads_never_count_below_none() {
         let tasks: u32 = if cfg!(miri) { 50 } else { 20_000 };

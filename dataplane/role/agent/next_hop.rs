@@ -1,31 +1,31 @@
-//! A host that an agent speaks to on its own: where it is, by ARP or neighbour discovery unless the configuration says it.
+//! Host that an agent sends messages to: its MAC address, resolved or configured.
 
 use crate::wire::ether::Mac;
 
-/// Questions a second for a MAC address that is not known.
+/// Questions per second for an unknown MAC address.
 const QUESTIONS_A_SECOND: u64 = 5;
 
-/// One host; by IPv4 address unless named.
+/// A host, by IPv4 address by default.
 #[derive(Clone, Debug)]
 pub struct NextHop<A = u32> {
-    /// Its address.
+    /// Address.
     pub address: A,
     /// Index of the port that leads to it.
     pub port: usize,
-    /// Its MAC address, as far as it is known.
+    /// MAC address, if known.
     pub mac: Option<Mac>,
-    /// The configuration says the MAC address, so that no answer changes it.
+    /// True if the MAC address is configured, so that no answer changes it.
     fixed: bool,
     next_question: u64,
 }
 
 impl<A: Copy + PartialEq> NextHop<A> {
-    /// A host behind this port, whose MAC address is asked for unless it is given.
+    /// Creates a host behind this port. Its MAC address is resolved unless given.
     pub fn new(address: A, port: usize, mac: Option<Mac>) -> Self {
         Self { address, port, mac, fixed: mac.is_some(), next_question: 0 }
     }
 
-    /// Its MAC address is not known, and it is time to ask.
+    /// Returns true if the MAC address is unknown and a question is due.
     pub fn must_ask(&mut self, now: u64, ticks_hz: u64) -> bool {
         let asks = self.mac.is_none() && now >= self.next_question;
         if asks {
@@ -34,14 +34,14 @@ impl<A: Copy + PartialEq> NextHop<A> {
         asks
     }
 
-    /// A packet to this host told where its address is.
+    /// Stores the MAC address from a packet addressed to this host.
     pub fn learn(&mut self, mac: Mac) {
         if !self.fixed {
             self.mac = Some(mac);
         }
     }
 
-    /// What came to `port` from that address and MAC address is from it.
+    /// Returns true if a packet at `port` with these source addresses is from this host.
     pub fn has_sent(&self, port: usize, (from, mac): (A, Mac)) -> bool {
         (port, from, Some(mac)) == (self.port, self.address, self.mac)
     }

@@ -1,4 +1,4 @@
-//! In a build without the feature `peers`, no agent has any.
+//! Replacement for peers in a build without the feature `peers`.
 
 use crate::io::{Pool, Port, Token};
 use crate::node::explain::Fate;
@@ -12,7 +12,7 @@ use super::next_hop::NextHop;
 use super::packet::{Packet, Passed};
 use super::worker_set::Completion;
 
-/// A node of a rack without a leaf: none.
+/// Peers of an agent; has no values in this build.
 #[derive(Debug)]
 pub enum PeerGroup {}
 
@@ -55,7 +55,7 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// Refuses a peer's word.
+    /// Refuses a peer's message.
     pub(super) fn hear(
         &mut self,
         _: usize,

@@ -1,4 +1,4 @@
-//! A task's packet while its worker has it, and the reply made in its place.
+//! Packet of a task while its worker has it, and the reply made in its place.
 
 use super::family::Address;
 use super::link::Work;
@@ -9,75 +9,76 @@ use crate::reason::DropReason;
 use crate::ring::TaskIds;
 use crate::wire::ether::{self, Mac};
 use crate::wire::ipv6;
-use crate::wire::peer::{VERSION, VIA_LEN, Via};
+use crate::wire::peer::{ForwardingTrailer, VERSION, VIA_LEN};
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Datagram, Flow};
 
-/// What a worker puts under its answer.
+/// Fields that a worker adds to its answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature<'a> {
-    /// In whose name it is answered.
+    /// Worker named by the reply.
     pub worker: u16,
-    /// Tasks of that name that are left.
+    /// Tasks left for that worker.
     pub left: usize,
-    /// Time worked, in nanoseconds.
+    /// Service time in nanoseconds.
     pub service_ns: u32,
-    /// What signs in that name, if its pool has a key.
+    /// Credential of that worker, if its pool has a key.
     pub credential: Option<&'a Credential>,
 }
 
-/// Of a task that a peer passed on: in whose name it is answered, and where.
+/// Origin of a task that a peer forwarded: node to answer for, and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passed {
-    /// What the peer says.
-    pub via: Via,
+pub struct ForwardedTask {
+    /// The peer's trailer.
+    pub via: ForwardingTrailer,
     /// Address of the node that the client sent it to.
     pub origin: u32,
 }
 
-/// The way to a peer, for a task that is passed on.
+/// Route to a peer, for forwarding a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// This node's number and MAC address.
+    /// Number and MAC address of this node.
     pub by: (u16, Mac),
-    /// The peer's address and MAC address.
+    /// Address and MAC address of the peer.
     pub to: (u32, Mac),
 }
 
-/// A checked task, in the buffer that it came in.
+/// A checked task in its receive buffer.
 #[derive(Debug)]
 pub struct Packet<B> {
     buf: B,
-    /// Index of the port that it came from.
+    /// Index of the receiving port.
     pub port: u8,
-    /// When it arrived, in ticks.
+    /// Arrival time in ticks.
     pub since: u64,
-    /// Number of the worker that it names, when it goes to a thread.
+    /// Number of the worker that it names, if a thread serves it.
     name: u16,
-    /// Of IPv6 without the addresses: they stand in the frame.
+    /// For IPv6 without addresses, which are in the frame.
     datagram: Datagram,
     header: Header,
     extension: Extension,
-    passed: Option<Passed>,
+    passed: Option<ForwardedTask>,
 }
 
-/// A frame of IPv6.
+/// Returns true for an IPv6 frame.
 #[inline]
 fn is_v6(frame: &[u8]) -> bool {
     frame.len() >= ether::LEN && ether::ether_type(frame) == ether::IPV6
 }
 
-/// A datagram over IPv6, whose addresses stay in its frame.
+/// Removes the addresses of an IPv6 datagram; they stay in its frame.
 #[inline]
 pub(super) fn without_addresses(datagram: Datagram<u128>) -> Datagram {
     datagram.named(|_| 0)
 }
 
 impl<B: Buf> Packet<B> {
-    /// The packet of a task whose header is `header`; a `datagram` over IPv6 has no addresses. Tasks of several packets are refused.
+    /// Creates the packet of a task with this header; an IPv6 `datagram` has no addresses. Refuses tasks of
+    /// several packets.
     ///
     /// # Errors
-    /// The buffer, and the reason for which it must be dropped.
+    /// The buffer and its drop reason.
     pub fn new(
         buf: B,
         port: u8,
@@ -94,69 +95,70 @@ impl<B: Buf> Packet<B> {
         Ok(Self { buf, port, since: 0, name: 0, datagram, header, extension, passed: None })
     }
 
-    /// The same, which a peer passed on.
-    pub fn passed_on(self, passed: Option<Passed>) -> Self {
+    /// Adds the origin of a forwarded task.
+    pub fn passed_on(self, passed: Option<ForwardedTask>) -> Self {
         Self { passed, ..self }
     }
 
-    /// A peer passed it on.
+    /// Returns true if a peer forwarded it.
     #[inline]
     pub fn is_passed(&self) -> bool {
         self.passed.is_some()
     }
 
-    /// The packet that passes the task on to a peer: the same task from the same client, and how it comes behind it.
+    /// Converts the packet for forwarding to a peer: the same task from the same client, with a trailer.
     ///
     /// # Errors
-    /// The buffer, when it is too small for that.
+    /// Returns the buffer if it is too small.
     pub fn into_passed(mut self, route: &Route) -> Result<B, B> {
         let Route { by: (by, src_mac), to: (dst, dst_mac) } = *route;
         let (start, end) = (self.datagram.payload(), usize::from(self.datagram.end));
         let (len, frame) = (end - start, self.buf.bytes_mut());
-        let first = Via { version: VERSION, hops: 0, by, origin: by, mac: ether::src(frame) };
+        let first =
+            ForwardingTrailer { version: VERSION, hops: 0, by, origin: by, mac: ether::src(frame) };
         let via = self.passed.map_or(first, |passed| passed.via);
-        frame.copy_within(start..end, udp::PAYLOAD); // IP options stay behind
+        frame.copy_within(start..end, udp::PAYLOAD); // removes IP options
         if !self.buf.resize(udp::PAYLOAD + len + VIA_LEN) {
             return Err(self.buf);
         }
         let frame = self.buf.bytes_mut();
         let payload = &mut frame[udp::PAYLOAD..];
         Header { code: Code::PassedTask, ..self.header }.emit(payload);
-        Via { by, hops: via.hops.saturating_add(1), ..via }.emit(&mut payload[len..]);
+        ForwardingTrailer { by, hops: via.hops.saturating_add(1), ..via }.emit(&mut payload[len..]);
         let Datagram { src, src_port, dst_port, .. } = self.datagram;
         Flow { src_mac, dst_mac, src, dst, src_port, dst_port }.emit(frame, len + VIA_LEN);
         Ok(self.buf)
     }
 
-    /// The frame that it came in.
+    /// Returns its frame.
     pub fn frame(&self) -> &[u8] {
         self.buf.bytes()
     }
 
-    /// Pool and worker that it names.
+    /// Returns the pool and worker that it names.
     pub fn addressed(&self) -> (u16, u16) {
         (self.header.pool, self.header.dst)
     }
 
-    /// The MAC address that it came from, and its reply goes to.
+    /// Returns its source MAC address, which is the destination of its reply.
     #[inline]
     pub fn sender(&self) -> Mac {
         ether::src(self.buf.bytes())
     }
 
-    /// Number of the worker that it names, among all of the agent's.
+    /// Returns the index, among all of the agent's workers, of the worker that it names.
     #[inline]
     pub fn name(&self) -> usize {
         usize::from(self.name)
     }
 
-    /// It names this one of the agent's workers.
+    /// Sets the worker that it names.
     #[inline]
     pub fn set_name(&mut self, name: u16) {
         self.name = name;
     }
 
-    /// The same packet, read anew where it was handed to; none when it is no task.
+    /// Parses a handed-over packet again. `None` if it is no longer a task.
     #[inline]
     pub fn again(buf: B, note: u32) -> Option<Self> {
         let frame = buf.bytes();
@@ -171,10 +173,10 @@ impl<B: Buf> Packet<B> {
         Some(Self { name: (note >> 16) as u16, ..packet })
     }
 
-    /// Turns the packet into its reply: back to where it came from, `len` bytes of answer, which `fill` writes.
+    /// Turns the packet into its reply to the sender, with `len` bytes of answer written by `fill`.
     ///
     /// # Errors
-    /// The buffer, when it is too small for the answer.
+    /// Returns the buffer if it is too small.
     #[inline]
     pub fn into_reply(
         self,
@@ -186,7 +188,7 @@ impl<B: Buf> Packet<B> {
         self.into_response(code, signature, len, |payload, head| fill(&mut payload[head..]))
     }
 
-    /// `fill` gets the payload and where what stands behind the header begins in it.
+    /// `fill` gets the payload and the offset after the header.
     #[inline]
     fn into_response(
         self,
@@ -211,7 +213,7 @@ impl<B: Buf> Packet<B> {
         self.write(&flow, code, signature, (len, fill))
     }
 
-    /// As [`Packet::into_response`], of a task over IPv6. Peers pass none on.
+    /// Same as [`Packet::into_response`], for a task over IPv6. Peers never forward these.
     #[inline(never)]
     fn into_response_v6(
         self,
@@ -233,7 +235,7 @@ impl<B: Buf> Packet<B> {
         self.write(&flow, code, signature, (len, fill))
     }
 
-    /// Writes a response with `len` bytes behind its header, which `fill` writes.
+    /// Writes a response with `len` bytes after its header, written by `fill`.
     #[inline]
     fn write<A: Address>(
         mut self,
@@ -266,10 +268,10 @@ impl<B: Buf> Packet<B> {
         Ok(self.buf)
     }
 
-    /// As [`Packet::into_reply`] with the task's own bytes: it is given back undone.
+    /// Same as [`Packet::into_reply`] with the task's own bytes: returns it undone.
     ///
     /// # Errors
-    /// The buffer, when it came with IP options or is otherwise too small.
+    /// Returns the buffer if it has IP options or is otherwise too small.
     pub fn into_refusal(
         self,
         worker: u16,
@@ -285,7 +287,7 @@ impl<B: Buf> Packet<B> {
         let signature = Signature { worker, left, service_ns, credential };
         let was = self.header.len();
         self.into_response(Code::TaskRefused, signature, len, |payload, head| {
-            // A header with proof is longer than the task's was.
+            // A header with a proof is longer than the task's.
             payload.copy_within(was..was + len, head);
         })
     }

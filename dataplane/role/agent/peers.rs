@@ -1,51 +1,53 @@
-//! An agent of a rack without a leaf: what it tells its peers and hears from them, and the tasks that pass between them
-//! (docs/protocol.md). What is decided is [`Peers`]', as in the simulator.
+//! Agent of a rack without a leaf: messages between peers, and tasks forwarded between them
+//! (docs/protocol.md). [`Peers`] makes the decisions, as in the simulator.
 
 use crate::io::{Pool, Port, Token};
 use crate::node::explain::Fate;
 use crate::peers::{Peers, Refusal, Settings};
 use crate::reason::DropReason;
 use crate::ring::Outcome;
-use crate::state::nodes::{Nodes, Shown};
+use crate::state::nodes::{NodeView, Nodes};
 use crate::state::{Counter, Gauge};
 use crate::wire::arp;
 use crate::wire::ether::Mac;
-use crate::wire::peer::{self, HEARTBEAT_LEN, Heartbeat, Origin, Parameters, REQUEST_LEN, Via};
+use crate::wire::peer::{
+    self, ForwardingTrailer, HEARTBEAT_LEN, Heartbeat, Origin, Parameters, REQUEST_LEN,
+};
 use crate::wire::task::{Code, Header};
 use crate::wire::udp::{self, Flow};
 
 use super::next_hop::NextHop;
-use super::packet::{Packet, Passed, Route};
+use super::packet::{ForwardedTask, Packet, Route};
 use super::worker_set::Completion;
 use super::{Agent, PoolWorkers};
 
-/// A node of a rack without a leaf, and where its peers are.
+/// Node of a rack without a leaf, with its peers' addresses.
 #[derive(Debug)]
 pub struct PeerGroup {
     peers: Peers,
-    /// The pool whose tasks pass between the nodes.
+    /// Pool whose tasks are exchanged.
     pool: u16,
-    /// All nodes by number; its own place is this node's own address.
+    /// All nodes by number, including this one.
     hops: Box<[NextHop]>,
-    /// Tasks that a worker may have at once.
+    /// Number of tasks that a worker may have at once.
     each: u32,
-    /// As was told last: tasks that wait, and slots of workers that are there.
+    /// Published state at the last update: waiting tasks, and slots of attached workers.
     waiting: u32,
     slots: u32,
-    /// Tasks that workers have done in this poll.
+    /// Tasks that workers completed in this poll.
     done: u32,
-    /// The part of the critic's parameters that is told next.
+    /// Index of the next part of the critic's parameters to send.
     chunk: usize,
-    /// Where others see it.
+    /// Published view of the nodes.
     shown: Option<Nodes>,
 }
 
 impl PeerGroup {
-    /// The node that is made of these settings, among nodes with these addresses behind the agent's first port; a worker may have
-    /// `each` of the pool's tasks at once.
+    /// Creates a node with these settings, among nodes with these addresses behind the agent's first port. A
+    /// worker may have `each` tasks of the pool at once.
     ///
     /// # Panics
-    /// When there are not as many addresses as nodes.
+    /// If the number of addresses differs from the number of nodes.
     #[must_use]
     pub fn new(settings: Settings, pool: u16, addresses: &[u32], each: u32) -> Self {
         assert_eq!(addresses.len(), settings.nodes);
@@ -63,13 +65,13 @@ impl PeerGroup {
         }
     }
 
-    /// The same, which others see there.
+    /// Publishes its view there.
     #[must_use]
     pub fn shown_in(self, shown: Option<Nodes>) -> Self {
         Self { shown, ..self }
     }
 
-    /// Shows what it knows and decides by.
+    /// Publishes its view and its decisions' parameters.
     fn show(&self) {
         let (Some(shown), own) = (&self.shown, self.own()) else { return };
         let probabilities = self.peers.probabilities();
@@ -77,29 +79,29 @@ impl PeerGroup {
         for (node, hop) in self.hops.iter().enumerate() {
             let (is_live, load_us, waiting) = match node == own {
                 true => (true, self.peers.load(), self.waiting),
-                false => self.peers.known_of(node),
+                false => self.peers.peer_state(node),
             };
             let none = (f32::NAN, f32::NAN);
             let probabilities = probabilities.map_or(none, |(to, from)| (to[node], from[node]));
             let address = hop.address;
-            shown.show(node, &Shown { address, is_live, load_us, waiting, probabilities });
+            shown.show(node, &NodeView { address, is_live, load_us, waiting, probabilities });
         }
     }
 
-    /// The pool whose tasks pass between the nodes.
+    /// Returns the pool whose tasks are exchanged.
     #[inline]
     #[must_use]
     pub fn pool(&self) -> u16 {
         self.pool
     }
 
-    /// What decides.
+    /// Returns the decision state.
     #[must_use]
     pub fn peers(&self) -> &Peers {
         &self.peers
     }
 
-    /// When a beat ends next.
+    /// Returns the end of the current beat.
     pub fn next_beat_ns(&self) -> u64 {
         self.peers.next_beat_ns()
     }
@@ -108,14 +110,14 @@ impl PeerGroup {
         self.peers.settings().own
     }
 
-    /// The peer that has this address behind that port.
+    /// Returns the peer with this address behind the port.
     pub fn hop_of(&mut self, port: usize, address: u32) -> Option<&mut NextHop> {
         let own = self.own();
         let others = self.hops.iter_mut().enumerate().filter(|(node, _)| *node != own);
         others.map(|(_, hop)| hop).find(|hop| (hop.port, hop.address) == (port, address))
     }
 
-    /// So many tasks wait now.
+    /// Updates the number of waiting tasks.
     #[inline]
     pub fn note_waiting(&mut self, waiting: usize) {
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
@@ -125,7 +127,7 @@ impl PeerGroup {
         }
     }
 
-    /// A task has ended.
+    /// Records a completed task.
     #[inline]
     pub fn note_done<T>(&mut self, done: &Completion<'_, T>) {
         let (true, Ok(outcome)) = (done.place.pool == self.pool, &done.outcome) else { return };
@@ -135,31 +137,36 @@ impl PeerGroup {
         }
     }
 
-    /// There was no room for a task.
+    /// Records a task dropped because of a full queue.
     #[cold]
     pub fn note_failed(&mut self) {
         self.peers.failed();
     }
 
-    /// A client's task of the pool came: the peer that it goes to, if it does not stay.
+    /// Returns the destination of a client's task of the pool, or `None` if it stays.
     #[inline]
     pub fn destination(&mut self) -> Option<usize> {
         self.peers.destination()
     }
 
-    /// The way to a peer that has been heard, by a port of this MAC address.
+    /// Returns the route to a peer with a known MAC address, from a port with this MAC address.
     fn route(&self, node: usize, own: Mac) -> Option<Route> {
         let NextHop { address, mac, .. } = self.hops[node];
         Some(Route { by: (self.own() as u16, own), to: (address, mac?) })
     }
 
-    /// What stands behind a task that was passed on, if it came from a peer.
+    /// Parses the trailer of a task forwarded by a peer.
     ///
     /// # Errors
-    /// Why the task must be dropped.
+    /// The task's drop reason.
     #[inline]
-    pub fn passed(&self, port: usize, from: Mac, behind: &[u8]) -> Result<Passed, DropReason> {
-        let via = Via::parse(behind)?;
+    pub fn passed(
+        &self,
+        port: usize,
+        from: Mac,
+        behind: &[u8],
+    ) -> Result<ForwardedTask, DropReason> {
+        let via = ForwardingTrailer::parse(behind)?;
         if via.version != peer::VERSION {
             return Err(DropReason::PeerVersion);
         }
@@ -167,10 +174,10 @@ impl PeerGroup {
         let is_peers = hop.is_some_and(|hop| hop.has_sent(port, (hop.address, from)));
         let origin = self.hops.get(usize::from(via.origin)).filter(|_| is_peers);
         let origin = origin.ok_or(DropReason::PeerStranger)?.address;
-        Ok(Passed { via, origin })
+        Ok(ForwardedTask { via, origin })
     }
 
-    /// Checks who says a word: the node's number.
+    /// Checks the sender of a message and returns its number.
     fn admit(
         &mut self,
         origin: &Origin,
@@ -190,15 +197,15 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// What decides where its tasks go, when it has peers.
+    /// Returns the decision state, if the agent has peers.
     #[must_use]
     pub fn peers(&self) -> Option<&Peers> {
         self.peers.as_deref().map(PeerGroup::peers)
     }
 
-    /// Takes what a peer tells; a request for a task is answered with the first that waits, if one does.
+    /// Processes a peer's message. Answers a request for a task with the first waiting one, if any.
     #[cold]
-    pub(super) fn hear(
+    pub(super) fn receive(
         &mut self,
         port: usize,
         from: (u32, Mac),
@@ -211,19 +218,19 @@ where
         match header.code {
             Code::Heartbeat => {
                 let beat = Heartbeat::parse(word)?;
-                group.peers.hear(&beat).map_err(Refusal::reason)?;
+                group.peers.receive_heartbeat(&beat).map_err(Refusal::reason)?;
                 counters.add(Counter::Heartbeats, 1);
             }
             Code::Parameters => {
                 let (head, values) = Parameters::parse(word)?;
-                group.peers.hear_parameters(&head, values).map_err(Refusal::reason)?;
+                group.peers.receive_parameters(&head, values).map_err(Refusal::reason)?;
             }
             _ => self.give(node),
         }
         Ok(())
     }
 
-    /// A peer asks for a task.
+    /// Gives a task to a peer that asks.
     fn give(&mut self, node: usize) {
         let Some(group) = &mut self.peers else { return };
         let set = self.worker_sets.iter_mut().find(|set| set.pool == Some(group.pool));
@@ -241,7 +248,7 @@ where
         let counters = &self.responder.out.counters;
         let own = self.addresses[0].mac;
         let route = self.peers.as_ref().and_then(|group| group.route(node, own));
-        // Who was heard is known by its MAC address, and tasks are short enough for what is put behind them.
+        // A known peer has a MAC address, and tasks are short enough for the trailer.
         match route.and_then(|route| task.into_passed(&route).ok()) {
             Some(packet) => {
                 counters.add(counter, 1);
@@ -252,7 +259,7 @@ where
         }
     }
 
-    /// At a poll's end: whom workers that have become free make it ask for a task, and what it tells when a beat is over.
+    /// Ends a poll: sends requests of idle workers, and heartbeats at the end of a beat.
     pub(super) fn work_with_peers(&mut self) {
         let Some(mut group) = self.peers.take() else { return };
         let now_ns = self.now_ns;
@@ -266,29 +273,31 @@ where
         if now_ns >= group.peers.next_beat_ns() {
             let beat = group.peers.beat(now_ns);
             group.chunk = 0;
-            // Nobody is to pass tasks to a node that has no worker.
+            // Other nodes must not forward tasks to a node without workers.
             if group.slots > 0 {
-                self.tell_all(&group, Code::Heartbeat, beat.number, HEARTBEAT_LEN, |word| {
+                self.send_to_all(&group, Code::Heartbeat, beat.number, HEARTBEAT_LEN, |word| {
                     beat.emit(word);
                 });
             }
         }
         if group.chunk != usize::MAX {
-            self.tell_parameters(&mut group);
+            self.send_parameters(&mut group);
         }
         self.peers = Some(group);
     }
 
-    /// Tells one part of its critic's parameters, when critics are to agree: as much as goes out in one poll.
+    /// Sends one part of the critic's parameters during a consensus: as much as one poll can send.
     #[cold]
-    fn tell_parameters(&mut self, group: &mut PeerGroup) {
+    fn send_parameters(&mut self, group: &mut PeerGroup) {
         let mut parts = group.peers.parameters().skip(group.chunk);
         let Some((head, values)) = parts.next() else {
             group.chunk = usize::MAX;
             return;
         };
         let len = peer::PARAMETERS_LEN + size_of_val(values);
-        self.tell_all(group, Code::Parameters, head.round, len, |word| _ = head.emit(values, word));
+        self.send_to_all(group, Code::Parameters, head.round, len, |word| {
+            _ = head.emit(values, word)
+        });
         drop(parts);
         group.chunk += 1;
     }
@@ -301,7 +310,7 @@ where
         self.responder.out.counters.add(Counter::StealRequests, u64::from(told));
     }
 
-    fn tell_all(
+    fn send_to_all(
         &mut self,
         group: &PeerGroup,
         code: Code,
@@ -314,7 +323,7 @@ where
         }
     }
 
-    /// Sends a word of `len` bytes to a peer; false when it is not known where it is.
+    /// Sends a message of `len` bytes to a peer. Returns false if its MAC address is unknown.
     fn tell(
         &mut self,
         group: &PeerGroup,
@@ -345,7 +354,7 @@ where
         true
     }
 
-    /// What need not happen at every poll: questions for peers' MAC addresses, workers that came or went, and what it shows.
+    /// Does periodic work: questions for peers' MAC addresses, changed workers, and the published view.
     #[cold]
     pub(super) fn look_after_peers(&mut self, now: u64) {
         let Some(mut group) = self.peers.take() else { return };

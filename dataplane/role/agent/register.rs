@@ -1,8 +1,8 @@
-//! Tells a leaf which workers are here: WORKER_ID until it is acknowledged, KEEP_ALIVE then
-//! (docs/protocol.md). Each leaf is told by a registrar of its own.
+//! Registration of workers with a leaf: WORKER_ID until it is acknowledged, then KEEP_ALIVE
+//! (docs/protocol.md). There is one registrar per leaf.
 //!
-//! Whatever acknowledgements say, and whoever sends them, an agent speaks at a bounded rate: each worker at least
-//! [`INTERVAL_LEAST_MS`] apart, all together at most [`WORDS_A_SECOND`] times a second.
+//! For any acknowledgements, from any sender, an agent sends at a bounded rate. Messages of one worker are at
+//! least [`INTERVAL_LEAST_MS`] apart, and all together at most [`WORDS_A_SECOND`] per second.
 
 use std::net::IpAddr;
 
@@ -14,34 +14,35 @@ use crate::wire::ether::Mac;
 use crate::wire::task::Header;
 use crate::wire::udp::Flow;
 
-/// Keep-alives within a leaf's timeout: one more than it asks for.
+/// Keep-alives within a leaf's timeout: one more than the leaf requires.
 const WITHIN_TIMEOUT: u64 = 5;
-/// Milliseconds; a timeout below this is not kept: a leaf looks for silent workers eight times within its timeout, and an agent's
-/// core may itself stand still for milliseconds.
+/// Shortest timeout in milliseconds that the agent honours. A leaf checks for silent workers eight times
+/// within its timeout, and an agent's core may itself stall for milliseconds.
 pub const TIMEOUT_KEPT_MS: u64 = 10;
-/// Milliseconds between two words of one worker, at least.
+/// Minimum interval in milliseconds between messages of one worker.
 pub const INTERVAL_LEAST_MS: u64 = TIMEOUT_KEPT_MS / WITHIN_TIMEOUT;
-/// Milliseconds between two words of one worker, at most, and before the leaf has told its timeout. A longer timeout
-/// does not make them rarer: 10 small packets a second are no load, and a leaf that comes back soon hears who is there.
+/// Maximum interval in milliseconds between messages of one worker, also used before the leaf has sent its
+/// timeout. Independent of longer timeouts: 10 small packets per second are no load, and a restarted leaf
+/// soon learns of all workers.
 const INTERVAL_MOST_MS: u64 = 100;
 /// Milliseconds until a WORKER_ID is repeated, since its worker gets no tasks before: at first, doubled by each repetition, and at most.
 const RETRY_MS: (u64, u64) = (10, 40);
-/// Words of all workers together: what keeps 100 of them alive at the default timeout of 100 ms.
+/// Messages per second of all workers: enough to keep 100 of them alive at the default timeout of 100 ms.
 pub const WORDS_A_SECOND: u64 = 5000;
 
-/// One worker, as the leaf knows it.
+/// A worker, as the leaf knows it.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     place: Place,
-    /// Number of its last word. A question that is repeated keeps its number, so that a late answer counts.
+    /// Number of its last message. A repeated question keeps its number, so that a late answer counts.
     seq: u16,
-    /// A WORKER_ID of that number was sent and is not answered yet.
+    /// True if a WORKER_ID with that number is unanswered.
     asked: bool,
-    /// The leaf has answered since the worker came.
+    /// True if the leaf has answered since the worker attached.
     acknowledged: bool,
     /// Milliseconds until the next repetition of the WORKER_ID.
     retry_ms: u64,
-    /// Ticks when to speak next.
+    /// Time of the next message in ticks.
     due: u64,
 }
 
@@ -52,23 +53,23 @@ impl Entry {
     }
 }
 
-/// See the module's text.
+/// Registrar; see the module's documentation.
 #[derive(Debug)]
 pub struct Registrar {
-    /// Where the leaf is.
+    /// Next hop of the leaf.
     pub(super) hop: NextHop<IpAddr>,
     entries: Vec<Entry>,
-    /// Index of the entry to look at first, so that all have their turn when not all can speak in time.
+    /// Index of the first entry to check, so that all get a turn if not all can send in time.
     first: usize,
     ticks_hz: u64,
-    /// Ticks between two words of one worker.
+    /// Ticks between messages of one worker.
     interval: u64,
-    /// Ticks before which nobody speaks.
+    /// Earliest time of the next message in ticks.
     next_word: u64,
 }
 
 impl Registrar {
-    /// Nobody is registered yet. Each worker speaks ten times a second until the leaf asks for more.
+    /// Creates a registrar. Each worker sends ten times per second until the leaf requests more.
     #[must_use]
     pub fn new(
         leaf: IpAddr,
@@ -94,50 +95,50 @@ impl Registrar {
         (ms * self.ticks_hz / 1000).max(1)
     }
 
-    /// Takes memory for so many workers in all.
+    /// Allocates memory for `workers` workers.
     pub fn make_room(&mut self, workers: usize) {
         self.entries.reserve_exact(workers.saturating_sub(self.entries.len()));
     }
 
-    /// One more worker is to be registered when it is there; for which there is room.
+    /// Adds a worker, to be registered once it attaches; there must be room.
     pub fn add(&mut self, place: Place) {
         self.entries.push(Entry::new(place));
     }
 
-    /// The leaf hears of this worker no more.
+    /// Removes a worker.
     pub fn remove(&mut self, place: Place) {
         self.entries.retain(|entry| entry.place != place);
         self.first = 0;
     }
 
-    /// The leaf's address.
+    /// Returns the leaf's address.
     #[must_use]
     pub fn leaf(&self) -> IpAddr {
         self.hop.address
     }
 
-    /// Its MAC address, as far as it is known.
+    /// Returns its MAC address, if known.
     #[must_use]
     pub fn mac(&self) -> Option<Mac> {
         self.hop.mac
     }
 
-    /// Its MAC address is not known, and it is time to ask.
+    /// Returns true if its MAC address is unknown and a question is due.
     pub fn must_ask(&mut self, now: u64) -> bool {
         self.hop.must_ask(now, self.ticks_hz)
     }
 
-    /// A packet to this host told where `address` is.
+    /// Stores a MAC address from a packet addressed to this host.
     pub fn learn(&mut self, address: IpAddr, mac: Mac) {
         if address == self.hop.address {
             self.hop.learn(mac);
         }
     }
 
-    /// Takes an acknowledgement that came to `port` from that address and MAC address.
+    /// Processes an acknowledgement received at `port` with these source addresses.
     ///
     /// # Errors
-    /// Why it is not believed: it is not the leaf's, or answers no question that is pending.
+    /// Reason for refusal: it is not from the leaf, or answers no pending question.
     pub fn acknowledged(
         &mut self,
         port: usize,
@@ -155,7 +156,7 @@ impl Registrar {
         }
         (entry.asked, entry.acknowledged) = (false, true);
         let interval = match u64::from(header.qlen) {
-            0 => self.ticks(INTERVAL_MOST_MS), // the leaf takes nobody out
+            0 => self.ticks(INTERVAL_MOST_MS), // the leaf excludes no worker
             timeout => self.ticks(timeout) / WITHIN_TIMEOUT,
         };
         let interval = interval.clamp(self.ticks(INTERVAL_LEAST_MS), self.ticks(INTERVAL_MOST_MS));
@@ -166,8 +167,8 @@ impl Registrar {
         Ok(())
     }
 
-    /// What to tell the leaf at `now`, if it is known where it is. `tasks` says whether a worker is there, and
-    /// how many tasks it has. A worker that left is registered anew when it comes back.
+    /// Returns the next message at `now`, if the leaf's MAC address is known. `tasks` returns a worker's
+    /// tasks if it is attached. A worker that left is registered again on its return.
     pub fn due(&mut self, now: u64, tasks: impl Fn(Place) -> Option<u16>) -> Option<Header> {
         if self.hop.mac.is_none() || now < self.next_word {
             return None;
@@ -204,15 +205,15 @@ impl Registrar {
         None
     }
 
-    /// Workers that the leaf has acknowledged.
+    /// Returns the number of acknowledged workers.
     #[must_use]
     pub fn registered(&self) -> usize {
         self.entries.iter().filter(|entry| entry.acknowledged).count()
     }
 }
 
-/// Writes the whole frame of a server's word to a leaf, of [`Address::PAYLOAD`] and the header's bytes; `sign` is given the payload,
-/// to sign it when the header says that it is authenticated.
+/// Writes the frame of a server's message to a leaf: [`Address::PAYLOAD`] plus the header's bytes; `sign`
+/// gets the payload if the header is authenticated.
 pub fn emit<A: Address>(
     header: &Header,
     flow: &Flow<A>,
@@ -239,7 +240,7 @@ mod tests {
         Registrar::new(LEAF, 0, Some(MAC), &places, HZ)
     }
 
-    /// What is said in the second from `now` on, asked as often as an agent's core asks.
+    /// Returns the messages in the second after `now`, polled as often as an agent's core does.
     fn second(registrar: &mut Registrar, now: u64) -> Vec<Header> {
         let times = (now..now + HZ).step_by(HZ as usize / 10_000);
         times.filter_map(|now| registrar.due(now, |_| Some(0))).collect()
@@ -254,11 +255,11 @@ mod tests {
     fn the_interval_follows_the_last_acknowledgement_within_bounds() {
         let mut registrar = registrar(1);
         let mut now = 0;
-        // Milliseconds of timeout, and how often the worker is heard of within a second.
+        // Timeout in milliseconds, and messages of the worker per second.
         for (timeout, expected) in
             [(50, 100), (1, 500), (10, 500), (65_535, 10), (0, 10), (100, 50)]
         {
-            // It has left and comes back, so that it asks anew.
+            // It has left and returns, so it registers again.
             assert!(registrar.due(now + HZ, |_| None).is_none());
             let asked = registrar.due(now + HZ, |_| Some(0)).unwrap();
             assert_eq!(asked.code, Code::WorkerId);
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn many_workers_share_a_bound_and_all_have_their_turn() {
+    fn registrations_share_a_rate_fairly() {
         let mut registrar = registrar(400);
         let asked = second(&mut registrar, 0);
         answer(&mut registrar, &asked[0], 10);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_keeps_its_number_until_it_is_answered() {
+    fn unanswered_registration_keeps_its_sequence() {
         let mut registrar = registrar(1);
         let asked = second(&mut registrar, 0);
         assert!(asked.len() > 1 && asked.iter().all(|question| *question == asked[0]));

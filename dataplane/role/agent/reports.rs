@@ -1,7 +1,9 @@
-//! Workers tell leaves of their queues, in pools whose leaves learn of queues from messages: when and whom, the leaves' policy
-//! says (`policy/member.rs`). What a worker knows of a leaf's belief is what it told it last, and what came from there since.
+//! Queue reports of workers to leaves, in pools with reports in messages. The leaves' policy
+//! (`policy/member.rs`) determines time and destination. A worker estimates a leaf's view from its last
+//! report to it and the tasks that came from there since.
 //!
-//! A worker is told of by its id, as leaves know it: its queue is the tasks here that were sent to it, whichever core does them.
+//! Reports name a worker by its id, as leaves know it: its queue consists of the tasks here that were sent to
+//! it, whichever core serves them.
 
 use arrayvec::ArrayVec;
 
@@ -10,51 +12,53 @@ use crate::policy::member::{MemberSide, Notify};
 use crate::ring::Place;
 use crate::wire::task::Header;
 
-/// Reports that may wait to be sent: more tasks end in a poll seldom, and then the workers tell later.
+/// Capacity for reports waiting to be sent. More tasks rarely complete in one poll; the workers then report
+/// later.
 const WORDS_MAX: usize = 256;
-/// Milliseconds after which an idle worker that has told nobody anything tells again: its report was lost, or its leaf has gone.
+/// Milliseconds after which an idle worker without recent reports reports again: its report was lost, or its
+/// leaf has gone.
 const REMIND_MS: u64 = 1000;
 
-/// A report on its way out.
+/// A report to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueReport {
-    /// Index of the leaf that is told.
+    /// Index of the destination leaf.
     pub leaf: usize,
-    /// What it is told.
+    /// The message.
     pub header: Header,
 }
 
-/// One worker's part of it.
+/// State of one worker.
 #[derive(Debug)]
 struct Reporter {
-    /// None while it is nobody's.
+    /// Worker; `None` if free.
     place: Option<Place>,
     side: MemberSide,
-    /// Of its last report.
+    /// Number of its last report.
     number: u16,
-    /// Ticks when it told somebody something, or could have.
+    /// Time in ticks of its last report, or of the last chance for one.
     told: u64,
 }
 
-/// When the workers of an agent tell leaves of their queues, and whom; and the reports that wait to be sent.
+/// Time and destination of the reports of an agent's workers, and reports waiting to be sent.
 #[derive(Debug)]
 pub struct QueueReports {
     reporters: Vec<Reporter>,
-    /// When workers of each pool tell, by the pool's id; those of others never do.
+    /// Reporting rule of each pool, by its id; workers of other pools never report.
     pools: Vec<(u16, Notify)>,
     rng: Rng,
     words: ArrayVec<QueueReport, WORDS_MAX>,
-    /// How many of them have been sent.
+    /// Number of reports already sent.
     sent: usize,
-    /// The one to be looked at next.
+    /// Index of the next reporter to check.
     next: usize,
     now: u64,
-    /// Ticks of [`REMIND_MS`].
+    /// [`REMIND_MS`] in ticks.
     patience: u64,
 }
 
 impl QueueReports {
-    /// To so many leaves, of workers of these pools, of whom there may be so many. No worker is there yet.
+    /// Creates the reports to `leaves` leaves, for these pools and up to `workers` workers.
     #[must_use]
     pub fn new(
         pools: Vec<(u16, Notify)>,
@@ -77,7 +81,7 @@ impl QueueReports {
         }
     }
 
-    /// A worker may come; its number here, if those of its pool tell of their queues and there is room.
+    /// Adds a worker. Returns its index, if its pool reports and there is room.
     pub fn add(&mut self, place: Place) -> Option<u16> {
         let (_, notify) = self.pools.iter().find(|(pool, _)| *pool == place.pool)?;
         let at = self.reporters.iter().position(|reporter| reporter.place.is_none())?;
@@ -87,20 +91,20 @@ impl QueueReports {
         Some(at as u16)
     }
 
-    /// The worker of this number comes no more.
+    /// Removes the worker with this index.
     pub fn remove(&mut self, number: u16) {
         if let Some(reporter) = self.reporters.get_mut(usize::from(number)) {
             reporter.place = None;
         }
     }
 
-    /// Tells the time, in ticks.
+    /// Updates the time, in ticks.
     #[inline]
     pub fn note_time(&mut self, now: u64) {
         self.now = now;
     }
 
-    /// A task for this worker came from a leaf, by its index.
+    /// Records a task for this worker from the leaf at this index.
     #[inline]
     pub fn on_task(&mut self, number: u16, leaf: usize) {
         if let Some(reporter) = self.reporters.get_mut(usize::from(number)) {
@@ -108,32 +112,34 @@ impl QueueReports {
         }
     }
 
-    /// A task of this worker has ended, and so many are left.
+    /// Records the completion of a task of this worker, with `queue` left.
     #[inline]
     pub fn on_done(&mut self, number: u16, queue: u16) {
-        self.tell(number, queue, |side, rng| side.on_done(queue.into(), rng));
+        self.queue_report(number, queue, |side, rng| side.on_done(queue.into(), rng));
     }
 
-    /// A leaf, by its index, has acknowledged this worker, which has so many tasks.
-    pub fn on_met(&mut self, number: u16, leaf: usize, queue: u16) {
-        self.tell(number, queue, |side, _| side.on_met(leaf, queue.into()).then_some(leaf));
+    /// Records that the leaf at this index acknowledged this worker, which has `queue` tasks.
+    pub fn on_leaf_acknowledged(&mut self, number: u16, leaf: usize, queue: u16) {
+        self.queue_report(number, queue, |side, _| {
+            side.on_dispatcher_joined(leaf, queue.into()).then_some(leaf)
+        });
     }
 
-    /// Looks at one worker, each in turn: one that is idle and has told nobody anything for long tells again. `queue` says what a
-    /// worker that is there has.
+    /// Checks one worker, each in turn: an idle one without recent reports reports again. `queue` returns the
+    /// tasks of an attached worker.
     pub fn tick(&mut self, queue: impl Fn(Place) -> Option<u16>) {
         let number = self.next;
         self.next = if number + 1 < self.reporters.len() { number + 1 } else { 0 };
         let Some(reporter) = self.reporters.get(number) else { return };
         let is_due = self.now.saturating_sub(reporter.told) > self.patience;
         if is_due && reporter.place.is_some_and(|place| queue(place) == Some(0)) {
-            self.tell(number as u16, 0, MemberSide::on_forgotten);
+            self.queue_report(number as u16, 0, MemberSide::on_forgotten);
         }
     }
 
-    /// Has a worker with so many tasks tell the leaf that is named, if one is. While no more words can wait it tells nobody.
+    /// Queues a report of a worker's queue to `leaf`, if any. Skips it if the queue of reports is full.
     #[inline]
-    fn tell(
+    fn queue_report(
         &mut self,
         number: u16,
         queue: u16,
@@ -151,7 +157,7 @@ impl QueueReports {
         }
     }
 
-    /// The next report that is to be sent.
+    /// Returns the next report to send.
     #[inline]
     pub fn next_word(&mut self) -> Option<QueueReport> {
         let word = self.words.get(self.sent).copied();

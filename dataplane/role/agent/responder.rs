@@ -1,4 +1,4 @@
-//! Answers tasks that are done: their replies, the counts by name that replies tell, and the counters.
+//! Completion of tasks: replies, counts by worker name for the replies, and counters.
 
 use std::sync::Arc;
 
@@ -20,45 +20,45 @@ use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
 
-/// Sends the replies to tasks that are done, and counts those that nobody did.
+/// Sends the replies to completed tasks, and counts dropped ones.
 #[derive(Debug)]
 pub struct Responder<P: Port> {
     pub out: Outbox<P>,
-    /// By worker id.
+    /// Named workers by id.
     pub named: Box<[NamedWorker]>,
-    /// What threads and this core share of that.
+    /// Counts shared with threads.
     pub named_load: Option<Arc<NamedLoad>>,
-    /// What threads have counted, and how much of it this core has added to its own.
+    /// Counters of threads, and the part already added to the agent's.
     pub threads: Box<[(Counters, [u64; COUNT])]>,
-    /// Signs in the names of workers whose pool has a key.
+    /// Signer of workers whose pool has a key.
     pub signer: Option<Arc<Signer>>,
-    /// Has workers tell leaves of their queues, where their pools do.
+    /// Queue reports to leaves, if pools send any.
     pub reports: Option<Box<QueueReports>>,
-    /// Tells how long tasks take, where somebody may ask.
+    /// Published response times, if observers are supported.
     pub response_times: Option<ResponseTimes>,
-    /// The time of the poll, in ticks.
+    /// Time of the poll in ticks.
     pub now: u64,
-    /// The one to be added next.
+    /// Index of the thread to add next.
     thread: usize,
 }
 
-/// What goes by a worker's id.
+/// State by worker id.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedWorker {
-    /// Index of the worker's set, [`NO_SET`] when no worker here has the id.
+    /// Index of the worker's set; [`NO_SET`] if no worker here has the id.
     pub set: u16,
-    /// Its number among all workers.
+    /// Index among all workers.
     pub name: u16,
-    /// Tasks here that were sent to it by name, and of those that threads have, or had.
+    /// Number of tasks here that were sent to it by name. Includes tasks that threads have already answered.
     pub tasks: u32,
-    /// Its number among those that tell of their queues, [`NO_REPORTER`] when it is none of them.
+    /// Index among the reporters; [`NO_REPORTER`] if it is none.
     pub reporter: u16,
 }
 
 pub const NO_REPORTER: u16 = u16::MAX;
 pub const NO_SET: u16 = u16::MAX;
 
-/// Whose ids these workers' are.
+/// Returns the state by id of these workers.
 pub fn named<B: Buf + Token>(
     places: &[Place],
     worker_sets: &[PoolWorkers<B>],
@@ -89,13 +89,13 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// A worker may come, which tells of its queue if its pool's do.
+    /// Adds a worker, which reports its queue if its pool does.
     pub fn add_reporter(&mut self, place: Place) {
         let reporter = self.reports.as_mut().and_then(|reports| reports.add(place));
         self.named[usize::from(place.id)].reporter = reporter.unwrap_or(NO_REPORTER);
     }
 
-    /// The worker comes no more.
+    /// Removes a worker.
     pub fn remove_reporter(&mut self, place: Place) {
         let named = &mut self.named[usize::from(place.id)];
         let reporter = std::mem::replace(&mut named.reporter, NO_REPORTER);
@@ -104,15 +104,15 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// A leaf, by its index, has taken a worker for there, and is told of its queue if it is to be.
+    /// Handles a leaf's acknowledgement of a worker, which may trigger a report.
     pub fn report_to(&mut self, leaf: usize, worker: u16) {
         let tasks = self.named_tasks(worker);
         if let Some(reports) = &mut self.reports {
-            reports.on_met(self.named[usize::from(worker)].reporter, leaf, tasks);
+            reports.on_leaf_acknowledged(self.named[usize::from(worker)].reporter, leaf, tasks);
         }
     }
 
-    /// Adds what one of the threads has counted, each in turn.
+    /// Adds the counters of one thread, each in turn.
     pub fn add_up(&mut self) {
         self.thread += 1;
         if self.thread >= self.threads.len() {
@@ -123,7 +123,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// So many more tasks are here that were sent to this worker by name.
+    /// Changes the number of tasks here that were sent to this worker by name.
     #[inline]
     pub fn count(&mut self, worker: u16, more: i32) {
         let named = &mut self.named[usize::from(worker)];
@@ -133,7 +133,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Tasks here that were sent to this worker by name.
+    /// Returns the number of tasks here that were sent to this worker by name.
     #[inline]
     pub fn named_tasks(&self, worker: u16) -> u16 {
         let named = self.named[usize::from(worker)];
@@ -144,13 +144,13 @@ impl<P: Port<Buf: Token>> Responder<P> {
         left.min(u32::from(u16::MAX)) as u16
     }
 
-    /// What signs in this worker's name, if its pool has a key.
+    /// Returns this worker's credential, if its pool has a key.
     #[inline]
     pub fn credential(&self, worker: u16) -> Option<&Credential> {
         self.signer.as_ref()?.of(worker)
     }
 
-    /// A task has ended: its reply goes out, or it is counted.
+    /// Sends the reply of a completed task, or counts its drop.
     #[inline]
     pub fn finish(&mut self, done: Completion<'_, Packet<P::Buf>>) {
         match self.out.tap.explains() {
@@ -159,7 +159,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// The same, and tells what became of the task.
+    /// Same, and explains the task's outcome.
     #[cold]
     fn explain(&mut self, done: Completion<'_, Packet<P::Buf>>) {
         if let Some(explainer) = self.out.tap.explainer() {
@@ -176,7 +176,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         let (port, (_, named), by) = (done.task.port, done.task.addressed(), done.place.id);
         let (mut worker, mut left) = (done.place.id, done.left);
         if named != NO_MEMBER {
-            // The sender counts by the name that it used, whichever core did the task.
+            // The sender counts by the worker that it named, whichever core served the task.
             self.count(named, -1);
             let tasks = self.named_tasks(named);
             (worker, left) = (named, usize::from(tasks));
@@ -209,7 +209,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         Fate::Dropped(reason)
     }
 
-    /// A task that no worker had is given up.
+    /// Drops a task that no worker got.
     #[cold]
     pub fn give_up(&mut self, task: Packet<P::Buf>, reason: DropReason) {
         let (_, named) = task.addressed();
@@ -222,7 +222,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Gives a task back to whoever sent it, undone.
+    /// Returns a task undone to its sender.
     #[cold]
     pub fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) -> Fate {
         let (port, (_, named)) = (task.port, task.addressed());

@@ -1,29 +1,29 @@
-//! How long tasks take from their arrival to their answer, and how many wait, for whoever watches from another process.
+//! Response times from arrival to answer, and waiting tasks, for observers in other processes.
 
 use crate::node::Timing;
-use crate::ring::Watch;
+use crate::ring::AgentStatusWords;
 
-/// Told while somebody asks; see [`Watch`].
+/// Published while an observer asks; see [`AgentStatusWords`].
 #[derive(Debug)]
 pub struct ResponseTimes {
-    watch: Watch,
+    watch: AgentStatusWords,
     timing: Timing,
     is_asked: bool,
-    /// What was asked when that was last looked at, and since when it is so.
+    /// Observer's word at the last check, and time since which it has that value.
     asked: (u64, u64),
 }
 
-/// Milliseconds for which a question counts.
+/// Milliseconds for which an observer's request counts.
 const COUNTS_MS: u64 = 1000;
 
 impl ResponseTimes {
-    /// Nobody asks yet.
-    pub fn new(watch: Watch, timing: Timing) -> Self {
+    /// Creates the publisher.
+    pub fn new(watch: AgentStatusWords, timing: Timing) -> Self {
         let asked = (watch.asked(), 0);
         Self { watch, timing, is_asked: false, asked }
     }
 
-    /// A task that arrived at `since` ticks was answered at `now`.
+    /// Records the answer at `now` to a task that arrived at `since` ticks.
     #[inline]
     pub fn note(&self, since: u64, now: u64) {
         if self.is_asked {
@@ -31,7 +31,7 @@ impl ResponseTimes {
         }
     }
 
-    /// Looks whether somebody asks, and then tells how many tasks wait.
+    /// Checks for observers, and then publishes the number of waiting tasks.
     pub fn tick(&mut self, now: u64, waiting: impl FnOnce() -> usize) {
         let asked = self.watch.asked();
         if asked != self.asked.0 {

@@ -1,8 +1,8 @@
-//! Signs what is said in workers' names, where their pool has a key: replies, whoever sends them, and registrations.
+//! Signatures of workers' messages, if their pool has a key: replies from any sender, and registrations.
 //!
-//! A worker's sequence rises by one with each packet in its name. It is never far behind the clock, which a leaf that is
-//! started anew goes by; where it is brought up to the clock it leaves out whole windows (`wire/auth.rs`), so that nothing
-//! on its way becomes too old. Threads share it: a sequence is taken by adding one.
+//! A worker's sequence grows by one with each packet. It is never far behind the clock, which a restarted
+//! leaf uses. A jump to the clock skips whole windows (`wire/auth.rs`), so that nothing in flight becomes too
+//! old. Threads share the sequence and take numbers by atomic increment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::family::Address;
 use crate::limits::AGENT_LEAVES_MAX;
 use crate::reason::DropReason;
-use crate::wire::auth::{BEHIND_MAX, Key, SPAN, Signed, WINDOW};
+use crate::wire::auth::{BEHIND_MAX, Key, SPAN, SignedPacket, WINDOW};
 
-/// What signs in one worker's name. Workers' own lie on lines of their own.
+/// Credential of one worker, on its own cache lines.
 #[repr(align(64))]
 pub struct Credential {
     key: Key,
-    /// The next to be used.
+    /// Next sequence.
     sequence: AtomicU64,
-    /// Of its last registration with each leaf, whose acknowledgement repeats it.
+    /// Sequence of its last registration with each leaf, which the acknowledgement repeats.
     registered: [AtomicU64; AGENT_LEAVES_MAX],
 }
 
@@ -36,13 +36,13 @@ impl Credential {
         Self { key, sequence: AtomicU64::new(now), registered }
     }
 
-    /// Signs a payload whose header is authenticated, and which goes from `src` to `dst`.
+    /// Signs a payload with an authenticated header, from `src` to `dst`.
     #[inline]
     pub fn sign<A: Address>(&self, src: A, dst: A, payload: &mut [u8]) {
         self.sign_next(src, dst, payload);
     }
 
-    /// The same, of a registration with a leaf, by its index: an acknowledgement is believed if it is this one's.
+    /// Same, for a registration with the leaf at this index. An acknowledgement must match it.
     pub fn sign_registration<A: Address>(&self, leaf: usize, src: A, dst: A, payload: &mut [u8]) {
         self.registered[leaf].store(self.sign_next(src, dst, payload), Relaxed);
     }
@@ -54,14 +54,15 @@ impl Credential {
         sequence
     }
 
-    /// Whether this acknowledges the last registration with a leaf: the tag is right and the sequence is that registration's.
+    /// Checks that this acknowledges the last registration with a leaf: correct tag, and that registration's
+    /// sequence.
     ///
     /// # Errors
-    /// The reason for which it is not believed.
+    /// Reason for refusal.
     pub fn acknowledges<const BLOCKS: usize>(
         &self,
         leaf: usize,
-        signed: Option<&Signed<BLOCKS>>,
+        signed: Option<&SignedPacket<BLOCKS>>,
     ) -> Result<(), DropReason> {
         let signed = signed.ok_or(DropReason::AuthMissing)?;
         if self.key.tag(&signed.claim) != signed.tag {
@@ -71,27 +72,27 @@ impl Credential {
         if own { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 
-    /// Brings the sequence up to the clock when it is far behind.
+    /// Raises the sequence to the clock if it is far behind.
     fn follow(&self, now: u64) {
         let next = self.sequence.load(Relaxed);
         let behind = now.saturating_sub(next);
         if behind > BEHIND_MAX {
             let to = next.next_multiple_of(SPAN) + behind / WINDOW * WINDOW;
-            // Should a thread have taken one meanwhile, the next look finds it behind still.
+            // If a thread has taken a number meanwhile, the next check still finds it behind.
             let _ = self.sequence.compare_exchange(next, to, Relaxed, Relaxed);
         }
     }
 }
 
-/// What signs in the names of an agent's workers.
+/// Signer of an agent's workers.
 pub struct Signer {
-    /// By worker id.
+    /// Credentials by worker id.
     credentials: Box<[Option<Arc<Credential>>]>,
-    /// Ids of those that have one.
+    /// Ids of workers with a credential.
     workers: Box<[u16]>,
-    /// Which of them is looked at next.
+    /// Index of the next worker to check.
     next: AtomicU64,
-    /// The sequence of the moment.
+    /// Returns the sequence of the current time.
     clock: fn() -> u64,
 }
 
@@ -102,14 +103,14 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// For these workers, each with the key of its pool; `clock` says the sequence of the moment. None when there are
-    /// no workers.
+    /// Creates a signer for these workers, each with its pool's key; `clock` returns the sequence of the
+    /// current time. `None` without workers.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = (u16, Key)>, clock: fn() -> u64) -> Option<Self> {
         Self::following(None, keys, clock)
     }
 
-    /// The same after `before`: of workers that it signs for, the credentials are the same ones, sequences and all.
+    /// Same, continuing `before`: workers that it already has keep their credentials and sequences.
     #[must_use]
     pub fn following(
         before: Option<&Self>,
@@ -133,14 +134,14 @@ impl Signer {
         })
     }
 
-    /// What signs in this worker's name, if its pool has a key.
+    /// Returns this worker's credential, if its pool has a key.
     #[inline]
     #[must_use]
     pub fn of(&self, worker: u16) -> Option<&Credential> {
         self.credentials.get(usize::from(worker))?.as_deref()
     }
 
-    /// Looks after one worker's sequence, each in turn; to be called many times a second.
+    /// Checks the sequence of one worker, each in turn. Call it many times per second.
     #[cold]
     pub fn follow(&self) {
         let turn = self.next.fetch_add(1, Relaxed) as usize % self.workers.len();

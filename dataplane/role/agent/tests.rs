@@ -1,4 +1,4 @@
-//! An agent between a port in memory and workers of the same thread: every step is the test's own.
+//! An agent between a port in memory and workers of the same thread: the test makes every step itself.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ mod threads;
 use super::*;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
 use crate::policy::{CATALOGUE, Core, Dispatcher, Runs};
-use crate::rig::{self, AgentHandles, BuiltAgent};
+use crate::rig::{self, AgentHandles, AgentRig};
 use crate::ring::{WorkerEnd, WorkerRegion};
 use crate::role::fixtures::{self, HZ, TIMEOUT, work};
 use crate::state::View;
@@ -30,7 +30,7 @@ const CLIENT: u32 = 0x0A00_0102;
 const POOL: u16 = 3;
 const PAYLOAD: usize = 100;
 
-/// What the agent, its leaves and its clients speak: of IPv6 a host's address ends with the one that it has of IPv4.
+/// Family of the agent, its leaves and clients. An IPv6 address ends with the host's IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     V4,
@@ -54,7 +54,7 @@ impl Family {
         }
     }
 
-    /// The same configuration, with addresses of this family.
+    /// Returns the configuration with addresses of this family.
     fn text(self, text: &str) -> String {
         match self {
             Self::V4 => text.to_owned(),
@@ -67,7 +67,7 @@ impl Family {
         }
     }
 
-    /// Bytes before a payload.
+    /// Returns the offset of a payload.
     fn payload(self) -> usize {
         match self {
             Self::V4 => udp::PAYLOAD,
@@ -88,7 +88,7 @@ impl Family {
         }
     }
 
-    /// A packet to this host at the agent's MAC address, whose UDP ports are these.
+    /// Returns a packet to this host at the agent's MAC address, with these UDP ports.
     fn packet(
         self,
         (src, src_mac): (u32, Mac),
@@ -113,12 +113,12 @@ impl Family {
         }
     }
 
-    /// A client's packet.
+    /// Returns a client's packet.
     fn frame(self, header: &Header, behind: &[u8]) -> Vec<u8> {
         self.packet((CLIENT, LEAF_MAC), (AGENT, 40_000, 1234), header, behind)
     }
 
-    /// A host at the leaf's MAC address asks who has an address.
+    /// Returns a question for an address, from a host at the leaf's MAC address.
     fn question(self, by: u32, target: u32) -> Vec<u8> {
         match self {
             Self::V4 => {
@@ -135,7 +135,7 @@ impl Family {
         }
     }
 
-    /// Who is asked for in a question of the agent's.
+    /// Returns the address that the agent's question asks for.
     fn asked(self, frame: &[u8]) -> Option<IpAddr> {
         match self {
             Self::V4 => {
@@ -152,7 +152,7 @@ impl Family {
         }
     }
 
-    /// The answer to such a question, by the host at this MAC address.
+    /// Returns the answer to such a question, from the host at this MAC address.
     fn answer(self, question: &[u8], mac: Mac) -> Vec<u8> {
         match self {
             Self::V4 => {
@@ -171,7 +171,7 @@ impl Family {
         }
     }
 
-    /// What a host tells everybody of its MAC address without having been asked.
+    /// Returns an unsolicited announcement of a host's MAC address.
     fn announcement(self, host: u32, mac: Mac) -> Vec<u8> {
         match self {
             Self::V4 => {
@@ -197,7 +197,7 @@ fn places(workers: u16) -> Vec<Place> {
     (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect()
 }
 
-/// Workers 10, 11 and so on in one pool.
+/// Configuration with workers 10, 11 and so on in one pool.
 fn text(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> String {
     let (last, timeout) = (9 + workers, 1000 * TIMEOUT / HZ);
     let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
@@ -220,17 +220,17 @@ struct Rig {
 }
 
 impl Rig {
-    /// Workers 10, 11 and so on, none of them there yet.
+    /// Rig with workers 10, 11 and so on, none attached.
     fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
         Self::over(Family::V4, policy, workers, queue, overflow)
     }
 
-    /// The same, with addresses of this family.
+    /// Same, with addresses of this family.
     fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
         Self::of((family, policy), None, workers, queue, overflow)
     }
 
-    /// With workers that have these links.
+    /// Rig whose workers have these links.
     fn of(
         (family, policy): (Family, &str),
         links: Option<Vec<WorkerLink<Packet<Frame>>>>,
@@ -241,17 +241,17 @@ impl Rig {
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
         let text = family.text(&text(policy, workers, queue, overflow));
-        let BuiltAgent { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), links);
+        let AgentRig { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), links);
         Self { agent, wire, frames, handles, family, now: 0 }
     }
 
-    /// So much later, polled.
+    /// Polls `ticks` later.
     fn after(&mut self, ticks: u64) {
         self.now += ticks;
         self.agent.poll(self.now);
     }
 
-    fn come(&mut self, at: usize) -> WorkerEnd {
+    fn attach_worker(&mut self, at: usize) -> WorkerEnd {
         let mut worker_end = self.handles.claim(at);
         self.after(100);
         assert!(worker_end.receiver().is_granted());
@@ -269,7 +269,7 @@ impl Rig {
         self.send(&self.family.frame(&header, payload));
     }
 
-    /// What has come of the wire, questions about addresses and registrations left out.
+    /// Returns the frames from the wire, except neighbour questions and registrations.
     fn replies(&mut self) -> Vec<(Header, Vec<u8>)> {
         let mut replies = Vec::new();
         while let Some(packet) = self.wire.receive() {
@@ -300,7 +300,7 @@ impl Rig {
         self.agent.attach_stats().next().unwrap()
     }
 
-    /// The ledger balances and every buffer but those held is back.
+    /// Checks that the ledger balances and every buffer except held ones is back.
     fn balanced(&mut self) {
         self.after(200);
         while self.wire.receive().is_some() {}
@@ -314,10 +314,10 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_task_is_done_by_a_worker_and_answered_to_where_it_came_from() {
+fn worker_serves_task_and_client_gets_reply() {
     for family in FAMILIES {
         let mut rig = Rig::over(family, "cfcfs", 2, 16, Overflow::Drop);
-        let mut worker_end = rig.come(1);
+        let mut worker_end = rig.attach_worker(1);
         let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
         rig.send(&family.frame(&header, b"question"));
         assert_eq!(worker_end.take(), Ok(true));
@@ -344,13 +344,13 @@ fn a_task_is_done_by_a_worker_and_answered_to_where_it_came_from() {
 }
 
 #[test]
-fn times_and_tasks_that_wait_are_told_while_somebody_asks() {
+fn watched_agent_publishes_times_and_queues() {
     let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
     let region = WorkerRegion::heap(&places(1), 8, PAYLOAD).unwrap();
     let watch = region.watch();
     let timing = Timing { ticks_hz: HZ };
     rig.agent.responder.response_times = Some(ResponseTimes::new(watch.clone(), timing));
-    let mut worker_end = rig.come(0);
+    let mut worker_end = rig.attach_worker(0);
     do_one(&mut rig, &mut worker_end, 0);
     assert_eq!(watch.times().count(), 0, "nobody asks");
     watch.ask();
@@ -358,7 +358,7 @@ fn times_and_tasks_that_wait_are_told_while_somebody_asks() {
     do_one(&mut rig, &mut worker_end, 1);
     let times = watch.times();
     assert_eq!(times.count(), 1);
-    // A microsecond is a tick.
+    // One tick is one microsecond.
     let found = times.percentile(0.5).unwrap();
     assert!((101.0..=108.0).contains(&found), "{found}");
     // One is with the worker, one behind it, two in the central queue.
@@ -377,7 +377,7 @@ fn times_and_tasks_that_wait_are_told_while_somebody_asks() {
     rig.balanced();
 }
 
-/// A task that its worker does 100 ticks later.
+/// A task that its worker completes 100 ticks later.
 fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
     rig.task(10, seq, &[]);
     rig.after(100);
@@ -386,10 +386,10 @@ fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
 }
 
 #[test]
-fn tasks_sent_to_a_worker_by_name_are_answered_in_that_name() {
+fn named_worker_task_is_answered_in_its_name() {
     for family in FAMILIES {
         let mut rig = Rig::over(family, "jbsq(k=1)", 2, 16, Overflow::Drop);
-        let mut worker_ends = [rig.come(0), rig.come(1)];
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
         for seq in 0..3 {
             rig.task(10, seq, &[]);
         }
@@ -411,7 +411,7 @@ fn tasks_sent_to_a_worker_by_name_are_answered_in_that_name() {
 }
 
 #[test]
-fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
+fn queue_keeps_order_and_bound() {
     for (family, overflow) in [
         (Family::V4, Overflow::Drop),
         (Family::V4, Overflow::Refuse),
@@ -419,7 +419,7 @@ fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
         (Family::V6, Overflow::Refuse),
     ] {
         let mut rig = Rig::over(family, "jbsq(k=1)", 2, 3, overflow);
-        let mut worker_ends = [rig.come(0), rig.come(1)];
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
         for seq in 0..6 {
             rig.task(NO_MEMBER, seq, &[seq as u8]);
         }
@@ -449,9 +449,9 @@ fn tasks_wait_in_one_queue_in_order_and_beyond_it_are_dropped_or_given_back() {
 }
 
 #[test]
-fn a_central_queue_measures_the_hand_over_by_the_clock_of_every_poll() {
+fn central_queue_measures_handover_every_poll() {
     let mut rig = Rig::new("cfcfs", 1, 16, Overflow::Drop);
-    let mut worker_end = rig.come(0);
+    let mut worker_end = rig.attach_worker(0);
     for seq in 0..400 {
         rig.task(NO_MEMBER, seq, &[]);
         assert_eq!(worker_end.take(), Ok(true));
@@ -460,7 +460,7 @@ fn a_central_queue_measures_the_hand_over_by_the_clock_of_every_poll() {
         assert_eq!(rig.replies().len(), 1);
         rig.after(41);
     }
-    // The agent's ticks are 100 us apart, and would make a multiple of that of every 52 us.
+    // The agent's ticks are 100 us apart and would round 52 us to a multiple of that.
     let bounded = rig.agent.dispatchers().next().and_then(Dispatcher::bounded).unwrap();
     assert!((bounded.round_trip_ns() - 2000.0).abs() < 1.0, "{}", bounded.round_trip_ns());
     assert_eq!(bounded.bound(), 1);
@@ -468,12 +468,12 @@ fn a_central_queue_measures_the_hand_over_by_the_clock_of_every_poll() {
 }
 
 #[test]
-fn every_policy_that_a_host_can_run_does_its_tasks() {
+fn every_host_policy_serves_its_tasks() {
     let runs = |runs| matches!(runs, Runs::Leaf | Runs::LeafHolding);
     let mut tried = 0;
     for entry in CATALOGUE.iter().filter(|entry| runs(entry.runs)) {
         let mut rig = Rig::new(entry.name, 3, 64, Overflow::Drop);
-        let mut worker_ends = [rig.come(0), rig.come(1), rig.come(2)];
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1), rig.attach_worker(2)];
         let mut answered = 0;
         for seq in 0..60 {
             rig.task(NO_MEMBER, seq, &seq.to_be_bytes());
@@ -603,7 +603,7 @@ fn every_refusal_over_ipv6_has_its_counter() {
 }
 
 #[test]
-fn a_task_that_names_a_worker_of_another_pool_is_refused() {
+fn task_for_foreign_worker_is_refused() {
     let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
     let elsewhere = Place { id: 20, pool: POOL + 1 };
     let region = Arc::new(WorkerRegion::heap(&[elsewhere], 8, PAYLOAD).unwrap());
@@ -612,7 +612,7 @@ fn a_task_that_names_a_worker_of_another_pool_is_refused() {
     let workers = WorkerSet::new(dispatcher, vec![(elsewhere, region.channel(0))], TIMEOUT);
     rig.agent.worker_sets.push(PoolWorkers { pool: Some(POOL + 1), workers });
     rig.agent.responder.named[20].set = 1;
-    let mut worker_ends = [rig.come(0), region.claim(0).unwrap().unwrap()];
+    let mut worker_ends = [rig.attach_worker(0), region.claim(0).unwrap().unwrap()];
     rig.after(100);
     worker_ends[1].start();
     for (pool, worker) in [(POOL, 20), (POOL + 1, 10)] {
@@ -631,7 +631,7 @@ fn a_task_that_names_a_worker_of_another_pool_is_refused() {
 }
 
 #[test]
-fn the_agent_answers_questions_for_its_own_address_only() {
+fn agent_answers_arp_for_its_address_only() {
     for (family, other) in [(Family::V4, DropReason::ArpOther), (Family::V6, DropReason::NdOther)] {
         let mut rig = Rig::over(family, "cfcfs", 1, 4, Overflow::Drop);
         while rig.wire.receive().is_some() {}
@@ -650,9 +650,9 @@ fn the_agent_answers_questions_for_its_own_address_only() {
 }
 
 #[test]
-fn a_worker_that_never_answers_is_shut_out_and_its_tasks_accounted_for() {
+fn unresponsive_worker_is_excluded_and_accounted() {
     let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
-    let (silent, mut other) = (rig.come(0), rig.come(1));
+    let (silent, mut other) = (rig.attach_worker(0), rig.attach_worker(1));
     for seq in 0..8 {
         rig.task(NO_MEMBER, seq, &[]);
     }
@@ -667,7 +667,7 @@ fn a_worker_that_never_answers_is_shut_out_and_its_tasks_accounted_for() {
     assert_eq!(rig.dropped(DropReason::WorkerLost), 2, "those it had");
     assert_eq!(rig.replies().len(), 6, "no other task is lost");
     drop(silent);
-    let mut back = rig.come(0);
+    let mut back = rig.attach_worker(0);
     rig.task(NO_MEMBER, 8, &[]);
     rig.task(NO_MEMBER, 9, &[]);
     assert!(work(&mut back) && work(&mut other));
@@ -675,21 +675,21 @@ fn a_worker_that_never_answers_is_shut_out_and_its_tasks_accounted_for() {
 }
 
 #[test]
-fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
+fn dead_worker_loses_only_its_tasks() {
     for dies in [true, false] {
         let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
-        let (mut first, mut other) = (rig.come(0), rig.come(1));
+        let (mut first, mut other) = (rig.attach_worker(0), rig.attach_worker(1));
         for seq in 0..8 {
             rig.task(NO_MEMBER, seq, &[]);
         }
-        // It completes one task that nobody has looked at yet.
+        // It completes one task that has not been collected yet.
         assert!(work(&mut first));
         if dies {
             let claim = rig.handles.region.granted(0);
-            rig.handles.tell_of_death(0, claim + 2);
+            rig.handles.report_death(0, claim + 2);
             rig.after(100);
             assert_eq!(rig.attach_stats().died, 0, "that was another one");
-            rig.handles.tell_of_death(0, claim);
+            rig.handles.report_death(0, claim);
         } else {
             drop(first);
         }
@@ -703,7 +703,7 @@ fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
         assert!((1..=2).contains(&lost), "{lost}");
         assert_eq!(rig.replies().len() as u64 + lost, 8);
         if !dies {
-            let mut back = rig.come(0);
+            let mut back = rig.attach_worker(0);
             rig.task(NO_MEMBER, 8, &[]);
             rig.task(NO_MEMBER, 9, &[]);
             assert!(work(&mut back) && work(&mut other));
@@ -713,19 +713,19 @@ fn a_worker_that_dies_or_leaves_loses_its_own_tasks_only_and_may_come_back() {
 }
 
 #[test]
-fn workers_that_are_replaced_at_once_are_counted_by_how_they_went() {
+fn replaced_workers_are_counted_by_cause() {
     let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
     let go =
         |worker_end: WorkerEnd, dies: bool| if dies { worker_end.die() } else { drop(worker_end) };
     let mut expected = AttachStats { joined: 1, ..AttachStats::default() };
-    let mut worker_end = rig.come(0);
+    let mut worker_end = rig.attach_worker(0);
     for round in 0..24 {
-        // One with tasks goes, others come and go before anybody has looked at them, and one stays.
+        // One worker leaves with tasks, others come and go unnoticed, and one stays.
         rig.task(NO_MEMBER, round, &[]);
         let dies = round % 2 == 0;
         go(worker_end, dies);
         (0..round % 4).for_each(|passing| go(rig.handles.claim(0), (round / 4 + passing) % 2 == 0));
-        worker_end = rig.come(0);
+        worker_end = rig.attach_worker(0);
         expected.joined += 1;
         *(if dies { &mut expected.died } else { &mut expected.left }) += 1;
         assert_eq!(rig.attach_stats(), expected, "round {round}");
@@ -737,13 +737,13 @@ fn workers_that_are_replaced_at_once_are_counted_by_how_they_went() {
 }
 
 #[test]
-fn a_worker_that_answers_what_it_was_not_given_is_shut_out() {
+fn forging_worker_is_excluded() {
     let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
-    let (mut bad, mut other) = (rig.come(0), rig.come(1));
+    let (mut bad, mut other) = (rig.attach_worker(0), rig.attach_worker(1));
     for seq in 0..6 {
         rig.task(NO_MEMBER, seq, &[]);
     }
-    // Credit for more than it has: twice for one task, or for another's.
+    // Credit for too many tasks: twice for one, or for another worker's.
     while let Some(_notice) = bad.receiver_mut().receive() {}
     bad.receiver_mut().skip(1);
     bad.receiver_mut().complete(1);
@@ -758,15 +758,15 @@ fn a_worker_that_answers_what_it_was_not_given_is_shut_out() {
 }
 
 #[test]
-fn answers_that_can_not_be_and_none_at_all_are_counted() {
+fn invalid_and_missing_answers_are_counted() {
     let mut rig = Rig::new("jbsq(k=4)", 1, 16, Overflow::Drop);
-    let mut worker_end = rig.come(0);
+    let mut worker_end = rig.attach_worker(0);
     for seq in 0..4 {
         rig.task(NO_MEMBER, seq, &[]);
     }
     assert_eq!(worker_end.take(), Ok(true));
     worker_end.give_up(3);
-    // A credit without the answer that goes with it.
+    // A credit without its answer.
     assert!(worker_end.receiver_mut().receive().is_some());
     worker_end.receiver_mut().complete(1);
     assert!(work(&mut worker_end) && work(&mut worker_end));
@@ -778,9 +778,9 @@ fn answers_that_can_not_be_and_none_at_all_are_counted() {
 }
 
 #[test]
-fn a_full_ring_refuses_a_task_when_the_policy_does_not_hold_it() {
+fn full_ring_refuses_tasks_without_a_queue() {
     let mut rig = Rig::new("random", 1, 16, Overflow::Drop);
-    let mut worker_end = rig.come(0);
+    let mut worker_end = rig.attach_worker(0);
     for seq in 0..10 {
         rig.task(NO_MEMBER, seq, &[]);
     }
@@ -793,7 +793,7 @@ fn a_full_ring_refuses_a_task_when_the_policy_does_not_hold_it() {
     rig.balanced();
 }
 
-/// Registrations that came of the wire.
+/// Returns the registrations from the wire.
 fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
     let packets = std::iter::from_fn(|| rig.wire.receive());
     let family = rig.family;
@@ -806,7 +806,7 @@ fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
     headers.map(|header| (header.code, header.src, header.qlen)).collect()
 }
 
-/// The agent asks where the leaf is, and is told.
+/// Answers the agent's question for the leaf.
 fn find_leaf(rig: &mut Rig) {
     let question = rig.wire.receive().expect("where is the leaf?");
     assert_eq!(rig.family.asked(question.bytes()), Some(rig.family.ip(LEAF)));
@@ -816,7 +816,7 @@ fn find_leaf(rig: &mut Rig) {
     rig.send(&answer);
 }
 
-/// A WORKER_ID_ACK from these addresses for a worker's question of this number.
+/// Returns a WORKER_ID_ACK from these addresses for a worker's question with this number.
 fn acknowledgement(
     family: Family,
     from: (u32, Mac),
@@ -834,7 +834,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
             acknowledgement(family, (src, src_mac), (worker, seq, timeout_ms))
         };
         let mut rig = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
-        let _guest = rig.come(0);
+        let _guest = rig.attach_worker(0);
         find_leaf(&mut rig);
         rig.after(200);
         assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 0)]);
@@ -843,7 +843,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
             (DropReason::SpoofedReply, acknowledgement(CLIENT, LEAF_MAC, 10, 1, 1)),
             (DropReason::UnknownWorker, acknowledgement(LEAF, LEAF_MAC, 12, 1, 1)),
             (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 10, 2, 1)),
-            (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 11, 0, 1)), // nobody is there
+            (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 11, 0, 1)), // no such worker
         ];
         for (reason, bytes) in forged {
             let before = rig.dropped(reason);
@@ -856,7 +856,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
         }
         rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 500));
         assert_eq!(rig.agent.registered(), 1);
-        // Whatever number and timeout, whoever sends it: ten keep-alives a second, as the leaf has asked for.
+        // For any number and timeout from any sender: ten keep-alives per second, as the leaf requested.
         let before = rig.dropped(DropReason::NotAsked);
         for at in 0..1000_u16 {
             rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, at, at % 12));
@@ -869,7 +869,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
             alive += registrations(&mut rig).len();
         }
         assert!((9..=11).contains(&alive), "{alive} keep-alives in a second");
-        // Nor does what is not meant for this host move the leaf.
+        // Announcements for other hosts do not move the leaf.
         rig.send(&family.announcement(LEAF, OTHER_MAC));
         rig.after(HZ / 5);
         assert_eq!(registrations(&mut rig).len(), 1, "still to the MAC address that the leaf gave");
@@ -878,10 +878,10 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
 }
 
 #[test]
-fn workers_that_are_there_are_registered_and_kept_alive() {
+fn attached_workers_are_registered_and_kept_alive() {
     for family in FAMILIES {
         let mut rig = Rig::over(family, "jbsq(k=2)", 3, 16, Overflow::Drop);
-        let (mut first, mut second) = (rig.come(0), rig.come(2));
+        let (mut first, mut second) = (rig.attach_worker(0), rig.attach_worker(2));
         find_leaf(&mut rig);
         rig.task(10, 1, &[]);
         (0..4).for_each(|_| rig.after(100));
@@ -889,7 +889,7 @@ fn workers_that_are_there_are_registered_and_kept_alive() {
         assert!(work(&mut first) || work(&mut second));
         rig.after(1);
         assert_eq!(rig.replies().len(), 1);
-        // Repeated until acknowledged; from then on kept alive, five times within the leaf's timeout.
+        // Repeated until acknowledged, then kept alive five times within the leaf's timeout.
         (0..4).for_each(|_| rig.after(HZ / 20));
         assert!(registrations(&mut rig).iter().all(|(code, ..)| *code == Code::WorkerId));
         rig.send(&acknowledgement(family, (LEAF, LEAF_MAC), (10, 1, 50)));
@@ -902,13 +902,13 @@ fn workers_that_are_there_are_registered_and_kept_alive() {
         let alive = registrations(&mut rig);
         assert!(alive.iter().all(|(code, ..)| *code == Code::KeepAlive));
         assert!(alive.iter().filter(|(_, worker, _)| *worker == 12).count() >= 4, "{alive:?}");
-        // A worker that left is silent, and is registered anew when it comes back.
+        // A worker that left is silent, and is registered again on its return.
         drop(first);
         rig.after(HZ / 20);
         while rig.wire.receive().is_some() {}
         (0..50).for_each(|_| rig.after(HZ / 1000));
         assert!(registrations(&mut rig).iter().all(|(_, worker, _)| *worker == 12));
-        let _first = rig.come(0);
+        let _first = rig.attach_worker(0);
         (0..50).for_each(|_| rig.after(HZ / 1000));
         assert!(registrations(&mut rig).contains(&(Code::WorkerId, 10, 0)));
         rig.balanced();
@@ -928,7 +928,7 @@ fn ports_of_both_families_stand_side_by_side() {
         Family::V6.ip(AGENT),
         FAMILIES.map(leaf).concat()
     );
-    let BuiltAgent { mut agent, handles, .. } = rig::agent(&text, HZ, (ports, &frames), None);
+    let AgentRig { mut agent, handles, .. } = rig::agent(&text, HZ, (ports, &frames), None);
     let mut worker_end = handles.claim(0);
     let mut now = 0;
     let mut after = |agent: &mut Agent<RingPort, FramePool>, ticks| {
@@ -959,9 +959,9 @@ fn ports_of_both_families_stand_side_by_side() {
 }
 
 #[test]
-fn what_is_held_at_the_end_is_dropped_and_counted() {
+fn held_tasks_are_counted_at_the_end() {
     let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
-    let worker_end = rig.come(0);
+    let worker_end = rig.attach_worker(0);
     for seq in 0..5 {
         rig.task(NO_MEMBER, seq, &[]);
     }
@@ -976,7 +976,7 @@ fn what_is_held_at_the_end_is_dropped_and_counted() {
     assert_eq!(rig.frames.in_use(), 0);
 }
 
-/// With these bytes changed; now and then cut off.
+/// Returns the bytes with these changes, sometimes truncated.
 fn damaged(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)], value: u16) -> Vec<u8> {
     for (place, byte) in edits {
         let place = place.index(bytes.len());
@@ -991,7 +991,7 @@ fn damaged(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)], value: u16) 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever comes in, whatever workers do: the ledger balances and no buffer is lost.
+    /// For any input and any workers, the ledger balances and no buffer is lost.
     #[test]
     fn a_storm_is_accounted_for(
         family in proptest::sample::select(FAMILIES.to_vec()),
@@ -1001,7 +1001,7 @@ proptest! {
         ), 1..120),
     ) {
         let mut rig = Rig::over(family, "jbsq(k=2)", 2, 8, Overflow::Refuse);
-        let mut worker_ends = [Some(rig.come(0)), Some(rig.come(1))];
+        let mut worker_ends = [Some(rig.attach_worker(0)), Some(rig.attach_worker(1))];
         let mut before = rig.agent.counters().totals();
         for (step, value, edits) in steps {
             let at = usize::from(value) % 2;
@@ -1028,7 +1028,7 @@ proptest! {
                 }
                 (9, worker_end) if value % 4 < 2 => *worker_end = match worker_end.take() {
                     Some(_) => None,
-                    None => Some(rig.come(at)),
+                    None => Some(rig.attach_worker(at)),
                 },
                 _ => rig.after(u64::from(value)),
             }

@@ -1,7 +1,8 @@
-//! A worker that is a thread of the agent's process and has a transmit queue of its own: it takes a task's packet whole,
-//! turns it into its reply where it lies, and sends it. The dispatcher sees the credit only.
+//! Worker as a thread of the agent's process with its own transmit queue. It takes a task's packet, turns it
+//! into its reply in place, and sends it. The dispatcher sees only the credit.
 //!
-//! A reply is sent as soon as it is made: what the next task will take is not known, and a reply must not wait for it.
+//! Each reply is sent immediately, because the next task's duration is unknown and the reply must not wait
+//! for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,27 +20,27 @@ use crate::ring::{Consumer, Place, TaskIds};
 use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
 
-/// How long a sleeping thread may not notice that it is to end.
+/// Longest time in which a sleeping thread may miss the end.
 const NAP: Duration = Duration::from_millis(50);
 
-/// What a worker is asked for.
+/// Request to a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Who asks, and the task's type.
+    /// Ids and class of the task.
     pub ids: TaskIds,
-    /// What the client sent behind the task header.
+    /// The client's bytes after the task header.
     pub payload: &'a [u8],
 }
 
-/// See the module's text.
+/// Worker thread; see the module's documentation.
 pub struct ThreadWorker<P: Port<Buf: Token>> {
     consumer: Consumer<P::Buf>,
     out: Outbox<P>,
     load: Arc<NamedLoad>,
     signer: Option<Arc<Signer>>,
-    /// Where answers are written: the task's bytes stay readable meanwhile.
+    /// Buffer for answers, so that the task's bytes stay readable.
     answer: Box<[u8]>,
-    /// The task in hand.
+    /// Current task.
     begun: Option<Packet<P::Buf>>,
 }
 
@@ -52,7 +53,7 @@ impl<P: Port<Buf: Token>> fmt::Debug for ThreadWorker<P> {
 }
 
 impl<P: Port<Buf: Token>> ThreadWorker<P> {
-    /// A worker that sends through its own `queues`, one for each port of its agent, in their order.
+    /// Creates a worker that sends through its own `queues`, one per port of its agent, in their order.
     #[must_use]
     pub fn new(
         consumer: Consumer<P::Buf>,
@@ -66,20 +67,20 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         Self { consumer, out, load, signer: None, answer, begun: None }
     }
 
-    /// The same, where replies are signed in the names of workers whose pool has a key.
+    /// Signs replies of workers whose pool has a key.
     #[must_use]
     pub fn with_signer(mut self, signer: Option<Arc<Signer>>) -> Self {
         self.signer = signer;
         self
     }
 
-    /// Who it is.
+    /// Returns the worker's identity.
     #[must_use]
     pub fn place(&self) -> Place {
         self.consumer.place()
     }
 
-    /// What it did.
+    /// Returns its counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.out.counters
@@ -87,7 +88,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
 
     /// Serves tasks until the agent ends. An idle thread spins for `spin` and then sleeps.
     ///
-    /// `serve` writes the answer and says how long it is; the client hears nothing when it says none.
+    /// `serve` writes the answer and returns its length. If it returns `None`, the client gets no reply.
     pub fn run(
         &mut self,
         spin: Duration,
@@ -105,7 +106,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         }
     }
 
-    /// Serves the next task; false when there is none. Makes no system call.
+    /// Serves the next task. Returns false if there is none. Makes no system call.
     #[inline]
     pub fn poll(
         &mut self,
@@ -116,7 +117,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         };
         self.begun = Packet::again(buf, note);
         let Some(task) = &self.begun else {
-            // Nobody has changed its bytes since they were read, so this is for the books only.
+            // Its bytes have not changed since they were parsed, so this only keeps the ledger exact.
             self.out.counters.drop(DropReason::BadReply, 1);
             self.consumer.complete(0);
             return true;
@@ -132,7 +133,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         true
     }
 
-    /// The reply goes out, or is counted.
+    /// Sends the reply, or counts its drop.
     #[inline]
     fn end(&mut self, task: Packet<P::Buf>, answered: Option<usize>, service_ns: u32) {
         let (worker, left) = self.account(&task);
@@ -154,7 +155,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         self.out.flush();
     }
 
-    /// In whose name the task is answered, and how many of that name's are left.
+    /// Returns the worker named by the reply, and its remaining tasks.
     #[inline]
     fn account(&mut self, task: &Packet<P::Buf>) -> (u16, usize) {
         match task.addressed() {
@@ -166,7 +167,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
 
 impl<P: Port<Buf: Token>> Drop for ThreadWorker<P> {
     fn drop(&mut self) {
-        // Its work panicked: the task in hand is lost.
+        // Its work panicked: the current task is lost.
         if let Some(task) = self.begun.take() {
             let _ = self.account(&task);
             self.out.counters.drop(DropReason::WorkerLost, 1);

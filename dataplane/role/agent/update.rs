@@ -1,7 +1,7 @@
-//! What changes while an agent's core runs: workers, pools, policies, speeds and queues.
+//! Update of an agent's core at run time: workers, pools, policies, speeds and queues.
 //!
-//! As [`crate::stage::Update`]: made by a control thread with all the memory that it needs, taken between bursts, and given back
-//! with what it replaced.
+//! Like [`crate::stage::Update`]: a control thread creates it with all memory it needs, the core applies it
+//! between bursts and returns it with the objects it replaced.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,84 +19,84 @@ use crate::ring::Place;
 use crate::stage::Setting;
 use crate::state::Member;
 
-/// How an agent's core is told of changes.
+/// Commands to an agent's core.
 pub type AgentCommands<B> = Commands<Box<Update<B>>>;
 
 /// A worker's entry in its set.
 pub type Entry<B> = WorkerEntry<Packet<B>>;
 
-/// One thing that changes; pools and members by index.
+/// One step of an update; pools and members by index.
 pub enum Step<B: Buf + Token> {
-    /// A pool begins: the next one by index, or where another has ended.
+    /// A pool begins, at the next index or in place of an ended one.
     Begin {
         /// Its index.
         pool: usize,
-        /// Its workers, of whom there are none yet; those of the ended one afterwards.
+        /// Its workers, initially none; afterwards those of the ended pool.
         new: Box<Option<PoolWorkers<B>>>,
     },
-    /// The pool takes no new tasks, and the leaf hears of its workers no more.
+    /// The pool accepts no new tasks, and its workers are no longer registered.
     Close {
         /// The pool.
         pool: usize,
     },
-    /// The pool has ended: tasks that wait still are given up.
+    /// The pool has ended: drops its waiting tasks.
     End {
         /// The pool.
         pool: usize,
     },
-    /// A worker may come.
+    /// A worker may attach.
     Add {
         /// The pool.
         pool: usize,
-        /// The member that it is.
+        /// Its member index.
         member: Member,
-        /// Who it is.
+        /// Its identity.
         place: Place,
-        /// Its entry; none afterwards.
+        /// Its entry; `None` afterwards.
         entry: Box<Option<Entry<B>>>,
     },
-    /// The worker gets no new tasks, or gets them again.
+    /// Drains or undrains a worker.
     Drain {
         /// The pool.
         pool: usize,
         /// The member.
         member: Member,
-        /// It gets none.
+        /// True to drain.
         is_drained: bool,
     },
-    /// The worker gets no new tasks, nobody attaches in its place, and the leaf hears of it no more.
+    /// The worker gets no new tasks, its place accepts no other worker, and it is no longer registered.
     Retire {
         /// The pool.
         pool: usize,
         /// The member.
         member: Member,
     },
-    /// The worker is told to end, what it still has is lost, and the member is nobody.
+    /// Stops the worker, drops its tasks, and frees the member.
     Remove {
         /// The pool.
         pool: usize,
         /// The member.
         member: Member,
-        /// Who it was.
+        /// Its former identity.
         place: Place,
-        /// What is left of it afterwards, in this memory.
+        /// Its remains afterwards, in this memory.
         entry: Box<Option<Entry<B>>>,
     },
-    /// A pool is scheduled in another way.
+    /// Changes the scheduling of a pool.
     Set {
         /// The pool.
         pool: usize,
-        /// What is other; the old policy afterwards.
+        /// The change; afterwards the old policy.
         setting: Setting,
     },
-    /// Other memory for tasks that wait.
+    /// Replaces the memory for waiting tasks.
     Room {
         /// The pool.
         pool: usize,
-        /// For as many as may wait, and all that may wait already; the old memory afterwards.
+        /// Memory for the bound and for all tasks that wait already; afterwards the old memory.
         memory: Slab<Packet<B>>,
     },
-    /// Who signs in the workers' names; the one before afterwards.
+    /// Replaces the signer; afterwards the old one.
     Sign(Option<Arc<Signer>>),
 }
 
@@ -118,14 +118,14 @@ impl<B: Buf + Token> fmt::Debug for Step<B> {
     }
 }
 
-/// What leads an agent's core from one membership to the next.
+/// Update of an agent's core from one membership to the next.
 #[derive(Debug)]
 pub struct Update<B: Buf + Token> {
-    /// Number of that membership.
+    /// Epoch of that membership.
     pub epoch: u64,
-    /// What changes, in order.
+    /// Steps in order.
     pub steps: Vec<Step<B>>,
-    /// Pools whose members, their speeds or their policy change: policies look at these anew, once.
+    /// Pools with changed members, speeds or policy, whose policy recomputes its state once.
     pub touched: Vec<usize>,
 }
 
@@ -134,7 +134,7 @@ where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,
 {
-    /// Does what was asked for since.
+    /// Applies pending commands.
     pub(super) fn apply_commands(&mut self) {
         while let Some(mut update) = self.commands.next() {
             for step in &mut update.steps {
@@ -143,7 +143,7 @@ where
             for &pool in &update.touched {
                 self.worker_sets[pool].workers.review_members();
             }
-            self.note_held(); // before its control looks
+            self.note_held(); // before its control checks
             self.commands.acknowledge(update.epoch, update);
         }
     }
@@ -188,7 +188,7 @@ where
             return self.worker_sets.push(new);
         };
         std::mem::swap(ended, &mut new);
-        // What it did is not forgotten.
+        // Its statistics are kept.
         self.former = self.former.and(new.workers.attach_stats());
         self.ended -= new.workers.ended();
         *place = Some(new);

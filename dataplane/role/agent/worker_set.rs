@@ -1,7 +1,7 @@
-//! One pool's workers on this host: the dispatcher, a channel to each, and the tasks between.
+//! Workers of one pool on this host: dispatcher, a channel per worker, and the tasks in between.
 //!
-//! Knows nothing of packets: what it hands out is anything that has bytes. The agent's loop and the benchmark of
-//! the rings drive the same code.
+//! Independent of packets: a task is anything with bytes. The agent's loop and the ring benchmark use the
+//! same code.
 
 use arrayvec::ArrayVec;
 
@@ -14,54 +14,54 @@ use crate::ring::{Channel, Holder, Outcome, Place};
 use crate::stage::Setting;
 use crate::state::{Load, Member, Report};
 
-/// What became of a task.
+/// A completed task.
 #[derive(Debug)]
 pub struct Completion<'a, T> {
     /// The task.
     pub task: T,
-    /// Who had it.
+    /// Its worker.
     pub place: Place,
-    /// Tasks that this worker still has.
+    /// Tasks left at this worker.
     pub left: usize,
-    /// How it ended, or why nobody did it.
+    /// Result, or the reason why it was dropped.
     pub outcome: Result<Outcome, DropReason>,
-    /// The channel, to copy the reply from.
+    /// Channel to copy the reply from.
     pub channel: &'a Channel,
-    /// The task's number there.
+    /// Number of the task in the channel.
     pub number: u64,
 }
 
-/// Why a worker has gone.
+/// Reason why a worker has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum DetachReason {
-    /// It left.
+    /// It left in order.
     Left,
-    /// Its process ended without a word.
+    /// Its process ended without notice.
     Died,
-    /// It had tasks and answered none for too long.
+    /// It had tasks and did not answer for too long.
     Silent,
-    /// Its credits could not be.
+    /// Its credits were impossible.
     AtFault,
 }
 
-/// Workers that came and went.
+/// Statistics of workers that came and went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct AttachStats {
-    /// Let in.
+    /// Granted.
     pub joined: u64,
     /// Left in order.
     pub left: u64,
-    /// Their process ended.
+    /// Process ended.
     pub died: u64,
-    /// Shut out for silence.
+    /// Excluded for silence.
     pub silent: u64,
-    /// Shut out for credits that could not be.
+    /// Excluded for impossible credits.
     pub at_fault: u64,
 }
 
 impl AttachStats {
-    /// Both together.
+    /// Adds both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -74,26 +74,26 @@ impl AttachStats {
     }
 }
 
-/// One worker, there or not.
+/// A worker, attached or not.
 #[derive(Debug)]
 pub struct WorkerEntry<T: Work> {
     place: Place,
     member: Member,
     link: WorkerLink<T>,
-    /// The claim granted last: it is not granted again.
+    /// Last granted claim, which is not granted again.
     last_claim: u64,
-    /// When it last answered, or got a task while it had none; ticks.
+    /// Time in ticks of its last answer, or of its first task after being idle.
     last_active: u64,
-    /// A thread that has been silent for too long: it keeps its tasks, and gets none until it answers.
+    /// True for a thread that was silent for too long. It keeps its tasks, and gets none until it answers.
     suspended: bool,
-    /// It gets no new tasks until that ends, whoever attaches.
+    /// True if it gets no new tasks until it is undrained, whoever attaches.
     is_drained: bool,
-    /// It gets no new tasks, and nobody else gets its place.
+    /// True if it gets no new tasks, and its place accepts no other worker.
     is_leaving: bool,
 }
 
 impl<T: Work> WorkerEntry<T> {
-    /// Of a link that no worker has used.
+    /// Creates an entry with a link that no worker has used.
     pub fn new(place: Place, link: impl Into<WorkerLink<T>>) -> Self {
         Self {
             place,
@@ -107,46 +107,46 @@ impl<T: Work> WorkerEntry<T> {
         }
     }
 
-    /// For another worker, when the one that had it has gone.
+    /// Reuses the entry for another worker after the former one has gone.
     #[must_use]
     pub fn renamed(self, place: Place) -> Self {
         self.link.channel().sender().reopen();
         Self { place, suspended: false, is_drained: false, is_leaving: false, ..self }
     }
 
-    /// It is there, and may be given tasks.
+    /// Returns true if it is attached and may get tasks.
     fn is_active(&self) -> bool {
         let is_kept_from = self.suspended || self.is_drained || self.is_leaving;
         self.link.sender().is_granted() && !is_kept_from
     }
 
-    /// Index of its channel in the region that its worker attaches to.
+    /// Returns the index of its channel in the region.
     #[must_use]
     pub fn channel(&self) -> usize {
         self.link.channel().index()
     }
 }
 
-/// A member that nobody is.
+/// Entry index of a free member.
 const NOWHERE: u16 = u16::MAX;
 
-/// The workers of one pool on this host, with their dispatcher.
+/// Workers of one pool on this host, with their dispatcher.
 #[derive(Debug)]
 pub struct WorkerSet<T: Work> {
     dispatcher: QueueingDispatcher<T>,
     entries: Vec<WorkerEntry<T>>,
     /// Index of each member's entry.
     entry_of: Box<[u16]>,
-    /// Ticks of silence after which a worker with tasks is shut out.
+    /// Ticks of silence after which a worker with tasks is excluded.
     timeout: u64,
     attach_stats: AttachStats,
-    /// Tasks that workers ended themselves.
+    /// Tasks that workers completed themselves.
     ended: u64,
 }
 
 impl<T: Work> WorkerSet<T> {
-    /// The workers of these places, none of them there yet, as the dispatcher's first members in this order; others may come
-    /// until all members are somebody's. There is memory for as many tasks as the dispatcher lets wait now.
+    /// Creates a set with these workers, none attached, as the dispatcher's first members in this order. More
+    /// may be added while members are free. Allocates memory for the dispatcher's current queue bound.
     #[must_use]
     pub fn new(
         mut dispatcher: Dispatcher,
@@ -173,13 +173,13 @@ impl<T: Work> WorkerSet<T> {
         set
     }
 
-    /// A worker may come: it is this member from now on, which was nobody.
+    /// Adds a worker as a free member.
     pub fn add(&mut self, member: Member, entry: WorkerEntry<T>) {
         self.entry_of[member.index()] = self.entries.len() as u16;
         self.entries.push(WorkerEntry { member, ..entry });
     }
 
-    /// The member gets no new tasks until this ends, and does those that it has.
+    /// Drains or undrains a member, which continues its current tasks.
     pub fn drain(&mut self, member: Member, is_drained: bool) {
         let at = usize::from(self.entry_of[member.index()]);
         let Some(entry) = self.entries.get_mut(at) else { return };
@@ -188,7 +188,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.set_active(member, is_active);
     }
 
-    /// The member gets no new tasks, and nobody attaches in its place; who it is.
+    /// Retires a member: no new tasks, and no other worker in its place. Returns its identity.
     pub fn retire(&mut self, member: Member) -> Option<Place> {
         let at = usize::from(self.entry_of[member.index()]);
         let entry = self.entries.get_mut(at)?;
@@ -197,7 +197,7 @@ impl<T: Work> WorkerSet<T> {
         Some(entry.place)
     }
 
-    /// The member is nobody any more: its worker is told to end, and what it still has is lost. Gives what is left of it.
+    /// Removes a member: stops its worker and drops its tasks. Returns its remains.
     pub fn remove(
         &mut self,
         member: Member,
@@ -205,7 +205,7 @@ impl<T: Work> WorkerSet<T> {
     ) -> Option<WorkerEntry<T>> {
         let at = usize::from(self.entry_of[member.index()]);
         let entry = self.entries.get(at)?;
-        // Before its grant ends: so it learns first that it is to end.
+        // Before its grant ends, so that the worker learns of the end first.
         entry.link.channel().stop();
         if entry.link.sender().is_granted() {
             self.detach(at, DetachReason::Left, done);
@@ -219,88 +219,88 @@ impl<T: Work> WorkerSet<T> {
         Some(entry)
     }
 
-    /// Its tasks are scheduled in another way. After another policy or speeds [`WorkerSet::review_members`] is to follow.
+    /// Changes the scheduling of its tasks. After a new policy or speeds call [`WorkerSet::review_members`].
     pub fn set(&mut self, setting: &mut Setting) {
         setting.apply(&mut self.dispatcher);
     }
 
-    /// Tasks wait in other memory from now on, which has room for those that wait already; the old one is left in its place.
+    /// Swaps the memory for waiting tasks for `memory`, which has enough room.
     pub fn exchange_memory(&mut self, memory: &mut Slab<T>) {
         self.dispatcher.exchange_memory(memory);
     }
 
-    /// Members, their speeds or the policy have changed.
+    /// Recomputes derived state after changes of members, speeds or policy.
     pub fn review_members(&mut self) {
         self.dispatcher.review_members();
     }
 
-    /// The next task that waits, to be given up.
+    /// Removes the next waiting task, to drop it.
     pub fn next_waiting(&mut self) -> Option<T> {
         self.dispatcher.pop()
     }
 
-    /// The next task that waits since another policy's time, while no worker is there: to be given up.
+    /// Removes the next task that waits since another policy's time while no worker is attached, to drop it.
     pub fn next_without_workers(&mut self) -> Option<T> {
         let nobody = self.dispatcher.view().active().is_empty();
         let is_lost = self.waiting() > 0 && nobody && !self.dispatcher.holds();
         is_lost.then(|| self.dispatcher.pop()).flatten()
     }
 
-    /// Tasks that wait or are with workers.
+    /// Returns the number of tasks waiting or with workers.
     #[must_use]
     pub fn held(&self) -> usize {
         let given: usize = self.entries.iter().map(|entry| entry.link.sender().outstanding()).sum();
         self.waiting() + given
     }
 
-    /// Tasks that wait for a worker, or behind another task of theirs.
+    /// Returns the number of tasks waiting for a worker, or behind another task of theirs.
     #[must_use]
     pub fn backlog(&self) -> usize {
         let given = self.entries.iter().map(|entry| entry.link.sender().outstanding());
         self.waiting() + given.map(|tasks| tasks.saturating_sub(1)).sum::<usize>()
     }
 
-    /// Tasks that wait for a worker.
+    /// Returns the number of tasks waiting for a worker.
     #[inline]
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.dispatcher.waiting()
     }
 
-    /// What becomes of tasks beyond those that may wait.
+    /// Returns the treatment of tasks beyond the queue's bound.
     #[inline]
     #[must_use]
     pub fn overflow(&self) -> Overflow {
         self.dispatcher.queue().1
     }
 
-    /// Who came and went.
+    /// Returns the attach statistics.
     #[must_use]
     pub fn attach_stats(&self) -> AttachStats {
         self.attach_stats
     }
 
-    /// The scheduler.
+    /// Returns the dispatcher.
     #[must_use]
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
     }
 
-    /// All its workers, there or not.
+    /// Iterates over all its workers, attached or not.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
         self.entries.iter().map(|entry| entry.place)
     }
 
-    /// The workers that are there, by place.
+    /// Iterates over the attached workers by place.
     pub fn present(&self) -> impl Iterator<Item = Place> + '_ {
         let there = self.entries.iter().filter(|entry| entry.link.sender().is_granted());
         there.map(|entry| entry.place)
     }
 
-    /// Gives the task to a worker, or lets it wait; who has it.
+    /// Gives the task to a worker, or queues it. Returns its worker.
     ///
     /// # Errors
-    /// The task, and why nobody can have it.
+    /// The task, and the reason why no worker can have it.
     #[inline]
     pub fn submit(&mut self, task: T, now: u64) -> Result<Option<Member>, (T, DropReason)> {
         match self.dispatcher.offer(Task::new(task.ids().class), task)? {
@@ -312,7 +312,7 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// The id of the worker that is this member; none when nobody is.
+    /// Returns the id of the member's worker; `None` if the member is free.
     #[must_use]
     pub fn id_of(&self, member: Member) -> Option<u16> {
         let at = usize::from(self.entry_of[member.index()]);
@@ -324,7 +324,7 @@ impl<T: Work> WorkerSet<T> {
         let entry = &mut self.entries[usize::from(self.entry_of[member.index()])];
         let idle = entry.link.sender().outstanding() == 0;
         if let Err(task) = entry.link.give(task) {
-            // The policy knows no bound, the ring does.
+            // The ring has a bound, unlike the policy.
             self.dispatcher.write_off(member, 1);
             return Err((task, DropReason::QueueFull));
         }
@@ -334,7 +334,8 @@ impl<T: Work> WorkerSet<T> {
         Ok(())
     }
 
-    /// Takes what workers have done since the last call, then gives waiting tasks to those with room.
+    /// Processes the workers' completions since the last call, then gives waiting tasks to workers with free
+    /// places.
     #[inline]
     pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Completion<'_, T>)) {
         let mut freed = 0;
@@ -346,13 +347,13 @@ impl<T: Work> WorkerSet<T> {
                 freed += self.collect_from(at, now, done);
             }
         }
-        // Those that wait found all full, so that as many can go as have come back, or a few more.
+        // Waiting tasks found all workers full, so about as many can go as have completed.
         while self.waiting() > 0 && self.advance(freed, now, done) {
             freed = 1;
         }
     }
 
-    /// Returns how many tasks this worker has done.
+    /// Returns the number of tasks that this worker has completed.
     #[inline]
     fn collect_from(
         &mut self,
@@ -379,14 +380,14 @@ impl<T: Work> WorkerSet<T> {
         let (channel, held) = match &mut entry.link {
             WorkerLink::Copied { channel, held } => (channel, held),
             WorkerLink::Handed(producer) => {
-                // Which of them took how long is not told.
+                // The individual times are unknown.
                 let service_ns = producer.worked_ns() / count as u64;
                 let service_ns = service_ns.min(u64::from(u32::MAX)) as u32;
                 self.ended += count as u64;
                 for _ in numbers {
                     self.dispatcher.reply(&Report::new(member, load, service_ns));
                 }
-                // Seen at once, nothing more is given to it.
+                // A departed worker is detected here, so it gets nothing more.
                 match producer.is_left() {
                     true => self.detach(at, DetachReason::Left, done),
                     false => self.resume(at),
@@ -395,7 +396,7 @@ impl<T: Work> WorkerSet<T> {
             }
         };
         while !numbers.is_empty() {
-            // A run at a time, as policies take them best.
+            // One run at a time, as policies process them best.
             let run = numbers.start..numbers.end.min(numbers.start + BURST as u64);
             numbers.start = run.end;
             let mut ends = ArrayVec::<_, BURST>::new();
@@ -412,7 +413,7 @@ impl<T: Work> WorkerSet<T> {
             self.dispatcher.reply_run(&reports);
             for (number, outcome) in ends {
                 let Some(task) = held[channel.sender().slot(number)].take() else {
-                    continue; // every number given has its task
+                    continue; // every given number has its task
                 };
                 done(Completion {
                     task,
@@ -439,17 +440,18 @@ impl<T: Work> WorkerSet<T> {
         entry.link.sender().room() > 0
     }
 
-    /// Gives so many of those that wait to workers, one at least, in order; false when not all of them may go.
+    /// Gives up to `most` waiting tasks (at least one) to workers in order. Returns false if not all of them
+    /// could go.
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
-        // Those that wait since another policy's time go one by one, where there is room.
+        // Tasks that wait since another policy's time go one by one, where there is room.
         let most = if self.dispatcher.holds() { most.clamp(1, BURST) } else { 1 };
         let waiting = self.dispatcher.iter().take(most);
         let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
         self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
         let mut given = 0;
-        // Each choice has a place, whichever task it was asked for: the first that waits takes it.
+        // Each choice includes a place, whichever task it was for. The first waiting task takes it.
         for pick in picks.into_iter().flatten() {
             if !self.dispatcher.holds() && !self.has_room(pick.member) {
                 self.dispatcher.write_off(pick.member, 1);
@@ -458,7 +460,7 @@ impl<T: Work> WorkerSet<T> {
             let Some(task) = self.dispatcher.pop() else { break };
             given += 1;
             if let Err((task, reason)) = self.give(pick.member, task, now) {
-                // A ring smaller than the policy's bound.
+                // The ring is smaller than the policy's bound.
                 let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];
                 let (place, left) = (entry.place, entry.link.sender().outstanding());
                 let (channel, outcome) = (entry.link.channel(), Err(reason));
@@ -468,7 +470,7 @@ impl<T: Work> WorkerSet<T> {
         given == tasks.len()
     }
 
-    /// Lets a policy that holds tasks see the time more often than others: it measures by it.
+    /// Updates the time of a policy with a queue, which measures by it, more often than for others.
     #[inline]
     pub fn note_time(&mut self, now_ns: u64) {
         if self.dispatcher.holds() {
@@ -476,7 +478,7 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Lets workers in, takes leave of those that go or are silent, and lets the policy see time pass.
+    /// Grants attaching workers, detaches departed or silent ones, and advances the policy's time.
     pub fn tick(&mut self, now: u64, now_ns: u64, done: &mut impl FnMut(Completion<'_, T>)) {
         for at in 0..self.entries.len() {
             let entry = &mut self.entries[at];
@@ -490,7 +492,7 @@ impl<T: Work> WorkerSet<T> {
                 Holder::There if sender.outstanding() > 0 && silent => self.shut_out(at, done),
                 Holder::There => {}
             }
-            // A worker may write its claim at any moment: who has the grant is detached first.
+            // A worker may write its claim at any time, so the granted worker is detached first.
             let entry = &self.entries[at];
             let is_new = claim != 0 && claim != entry.last_claim;
             if is_new && !entry.is_leaving && !entry.link.sender().is_granted() {
@@ -500,7 +502,8 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.tick(now_ns);
     }
 
-    /// A process is shut out. A thread has its tasks in its own hands, so it can only be left in peace.
+    /// Excludes a worker. A process loses its grant. A thread holds its tasks itself, so it can only be
+    /// suspended.
     fn shut_out(&mut self, at: usize, done: &mut impl FnMut(Completion<'_, T>)) {
         let entry = &mut self.entries[at];
         if matches!(entry.link, WorkerLink::Copied { .. }) {
@@ -515,19 +518,20 @@ impl<T: Work> WorkerSet<T> {
     fn attach(&mut self, at: usize, claim: u64, now: u64) {
         let entry = &mut self.entries[at];
         (entry.last_claim, entry.last_active) = (claim, now);
-        // One that was told of this channel when it was another's is not let in.
+        // A worker that was told of this channel under another identity is not granted.
         let is_named = entry.link.sender().claimed_name() == entry.place.word();
         if !is_named || !entry.link.grant(claim) {
             return;
         }
         let (member, is_active) = (entry.member, entry.is_active());
         self.dispatcher.set_active(member, is_active);
-        // Idle lists hold those that have said so.
+        // Idle lists contain members that have reported idleness.
         self.dispatcher.refresh(&Report::new(member, Load(0), 0));
         self.attach_stats.joined += 1;
     }
 
-    /// The process of the worker at this channel has ended, as its lock tells; `claim` is the one that was looked at.
+    /// Handles the death of the worker process at this channel, detected by its lock; `claim` is the claim at
+    /// that time.
     pub fn died(&mut self, channel: usize, claim: u64, done: &mut impl FnMut(Completion<'_, T>)) {
         let is_there = |entry: &WorkerEntry<T>| match &entry.link {
             WorkerLink::Copied { channel: own, .. } => own.index() == channel,
@@ -536,13 +540,13 @@ impl<T: Work> WorkerSet<T> {
         let Some(at) = self.entries.iter().position(is_there) else { return };
         let sender = self.entries[at].link.sender();
         if sender.is_granted() && sender.granted() == claim {
-            // One that has left in order lets go of its lock, too, and that may be seen first.
+            // A worker that left in order releases its lock, too, which may be seen first.
             let left = sender.holder() == Holder::Left;
             self.detach(at, if left { DetachReason::Left } else { DetachReason::Died }, done);
         }
     }
 
-    /// A worker has gone: what it completed is taken, what else it had is lost.
+    /// Detaches a departed worker: processes its completions and drops its remaining tasks.
     fn detach(
         &mut self,
         at: usize,
@@ -552,7 +556,7 @@ impl<T: Work> WorkerSet<T> {
         if reason != DetachReason::AtFault {
             self.collect_from(at, 0, done);
             if !self.entries[at].link.sender().is_granted() {
-                return; // its last credits were at fault
+                return; // its last credits were impossible
             }
         }
         let panicked = matches!(&self.entries[at].link, WorkerLink::Handed(producer) if producer.has_panicked());
@@ -573,8 +577,8 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.write_off(member, lost);
     }
 
-    /// The next of the tasks that nobody will do: the agent ends. Those that threads have, and are
-    /// there for, stay theirs.
+    /// Removes the next task that no worker will serve, because the agent ends. Tasks of live threads stay
+    /// theirs.
     pub fn abandon(&mut self) -> Option<T> {
         let held = |entry: &mut WorkerEntry<T>| match &mut entry.link {
             WorkerLink::Copied { held, .. } => held.iter_mut().find_map(Option::take),
@@ -586,7 +590,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.pop().or_else(|| self.entries.iter_mut().find_map(held))
     }
 
-    /// Tasks that threads have, or have not come to yet.
+    /// Returns the number of tasks that threads have or have not taken yet.
     #[must_use]
     pub fn handed(&self) -> usize {
         let handed =
@@ -594,17 +598,17 @@ impl<T: Work> WorkerSet<T> {
         handed.map(|entry| entry.link.sender().outstanding()).sum()
     }
 
-    /// Tasks that workers have ended themselves, so far.
+    /// Returns the number of tasks that workers completed themselves so far.
     #[inline]
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// Threads are there that are handed their tasks.
+    /// Returns true if workers are threads that get tasks handed over.
     #[must_use]
     pub fn has_threads(&self) -> bool {
-        let there = |link: &WorkerLink<T>| matches!(link, WorkerLink::Handed(producer) if producer.is_there());
+        let there = |link: &WorkerLink<T>| matches!(link, WorkerLink::Handed(producer) if producer.is_attached());
         self.entries.iter().any(|entry| there(&entry.link))
     }
 

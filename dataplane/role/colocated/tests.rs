@@ -1,9 +1,9 @@
-//! One core that is leaf and agent, between ports in memory and workers of the same thread.
+//! One core with leaf and agent, between ports in memory and workers of the same thread.
 
 use super::*;
 use crate::io::Buf;
 use crate::io::memory::{FramePool, RingPort};
-use crate::rig::{self, AgentHandles, BuiltColocated, Sizes};
+use crate::rig::{self, AgentHandles, ColocatedRig, Sizes};
 use crate::ring::WorkerEnd;
 use crate::role::fixtures::{self, work};
 use crate::state::Presence;
@@ -19,7 +19,7 @@ const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const SERVER: u32 = 0x0A00_010B;
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
 const POOL: u16 = 7;
-/// Workers of the server elsewhere, and of this host.
+/// Workers of the remote server, and of this host.
 const REMOTE: [u16; 2] = [10, 11];
 const LOCAL: [u16; 2] = [20, 21];
 
@@ -51,14 +51,14 @@ impl Rig {
     fn with_key(policy: &str, key: Option<Key>) -> Self {
         let sizes = Sizes { depth: 256, frames: 512, bytes: 512 };
         let built = rig::colocated(rig::stages(&text(policy), key), sizes);
-        let BuiltColocated { both, mut far, frames, handles, .. } = built;
+        let ColocatedRig { both, mut far, frames, handles, .. } = built;
         let mut rig = Self { host: both, wire: far.remove(0), frames, handles, now: 0 };
-        rig.meet_client();
+        rig.resolve_client();
         rig
     }
 
-    /// Its replies need not wait for an answer to ARP.
-    fn meet_client(&mut self) {
+    /// Resolves the client, so that its replies need not wait for ARP.
+    fn resolve_client(&mut self) {
         let mut question = [0; arp::FRAME_LEN];
         arp::Packet::request(CLIENT_MAC, CLIENT, LEAF).emit(&mut question, Mac::BROADCAST);
         assert!(self.wire.send(&question));
@@ -70,7 +70,7 @@ impl Rig {
         self.host.poll(self.now);
     }
 
-    fn come(&mut self, at: usize) -> WorkerEnd {
+    fn attach_worker(&mut self, at: usize) -> WorkerEnd {
         let mut worker_end = self.handles.claim(at);
         (0..4).for_each(|_| self.after(100));
         assert!(worker_end.receiver().is_granted());
@@ -95,7 +95,7 @@ impl Rig {
         self.after(1);
     }
 
-    /// Tasks that went to the server elsewhere, by worker, and replies that came to the client, by worker and number.
+    /// Returns tasks sent to the remote server, by worker, and replies to the client, by worker and number.
     fn sent(&mut self) -> (Vec<u16>, Vec<(u16, u16)>) {
         let (mut tasks, mut replies) = (Vec::new(), Vec::new());
         while let Some(packet) = self.wire.receive() {
@@ -131,12 +131,12 @@ impl Rig {
 }
 
 #[test]
-fn tasks_go_to_worker_cores_of_this_host_and_to_servers_elsewhere() {
+fn tasks_reach_local_and_remote_workers() {
     let mut rig = Rig::new("round-robin");
     (0..2).for_each(|seq| rig.task(seq));
     let elsewhere = rig.sent().0;
     assert_eq!(elsewhere.len(), 2, "nobody is here yet: {elsewhere:?}");
-    let mut worker_ends = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
     (2..42).for_each(|seq| {
         rig.task(seq);
         while worker_ends.iter_mut().any(work) {
@@ -149,7 +149,7 @@ fn tasks_go_to_worker_cores_of_this_host_and_to_servers_elsewhere() {
     assert_eq!((tasks.len(), replies.len()), (20, 20), "{tasks:?} {replies:?}");
     assert!(tasks.iter().all(|worker| REMOTE.contains(worker)));
     assert!(replies.iter().all(|(worker, _)| LOCAL.contains(worker)));
-    // A reply of the server elsewhere passes as it does at any leaf.
+    // A reply of the remote server passes as at any leaf.
     let flow = Flow {
         src_mac: SERVER_MAC,
         dst_mac: LEAF_PORT_MAC,
@@ -166,10 +166,10 @@ fn tasks_go_to_worker_cores_of_this_host_and_to_servers_elsewhere() {
 }
 
 #[test]
-fn of_a_pool_with_a_key_only_servers_elsewhere_prove_what_they_say() {
+fn pool_key_applies_to_remote_servers_only() {
     let key = Key::new([5; KEY_LEN]);
     let mut rig = Rig::with_key("round-robin", Some(key.clone()));
-    let mut worker_ends = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
     for seq in 0..8 {
         rig.task(seq);
         while worker_ends.iter_mut().any(work) {
@@ -189,7 +189,7 @@ fn of_a_pool_with_a_key_only_servers_elsewhere_prove_what_they_say() {
     };
     let done = Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
     rig.send(&flow, &done, &99u16.to_be_bytes());
-    // Nor is somebody elsewhere believed who says that he is here.
+    // A remote sender that claims to be local is refused.
     rig.send(&Flow { src: AGENT_IP, ..flow }, &Header { src: 20, ..done }, &[]);
     assert!(rig.sent().1.is_empty());
     let counters = rig.host.leaf().stages().counters();
@@ -210,16 +210,16 @@ fn of_a_pool_with_a_key_only_servers_elsewhere_prove_what_they_say() {
 }
 
 #[test]
-fn the_leaf_hears_at_once_of_workers_that_come_die_and_come_back() {
+fn leaf_sees_local_workers_change_at_once() {
     let mut rig = Rig::new("round-robin");
-    let (mut first, second) = (rig.come(0), rig.come(1));
+    let (mut first, second) = (rig.attach_worker(0), rig.attach_worker(1));
     let presence = |rig: &Rig, member| {
         rig.host.leaf().stages().dispatcher(0).unwrap().view().presence(Member(member))
     };
     assert_eq!([2, 3].map(|member| presence(&rig, member)), [Presence::Registered; 2]);
     (0..4).for_each(|seq| rig.task(seq));
     assert_eq!(rig.host.held(), 2);
-    rig.handles.tell_of_death(1, rig.handles.region.granted(1));
+    rig.handles.report_death(1, rig.handles.region.granted(1));
     rig.after(100);
     let lost = rig.host.agent().counters().dropped(DropReason::WorkerLost);
     drop(second);
@@ -231,14 +231,14 @@ fn the_leaf_hears_at_once_of_workers_that_come_die_and_come_back() {
         }
     });
     rig.after(200);
-    // Of those after its death none was sent to it by name, though the leaf's timeout is a thousand times longer.
+    // After its death no task was sent to it by name, although the leaf's timeout is a thousand times longer.
     let dropped = rig.host.agent().counters().dropped_total();
     assert_eq!((rig.host.held(), dropped), (0, lost));
     assert_eq!(rig.sent().0.len(), 4, "two of three are elsewhere");
-    // Silent for as long as the leaf waits, and back: chosen again.
+    // Silent for as long as the leaf waits, then back: it is chosen again.
     (0..400).for_each(|_| rig.after(1000));
     assert_eq!(presence(&rig, 3), Presence::Silent);
-    let mut back = rig.come(1);
+    let mut back = rig.attach_worker(1);
     assert_eq!(presence(&rig, 3), Presence::Registered);
     (10..14).for_each(|seq| rig.task(seq));
     assert!(work(&mut first) && work(&mut back));
@@ -246,9 +246,9 @@ fn the_leaf_hears_at_once_of_workers_that_come_die_and_come_back() {
 }
 
 #[test]
-fn a_central_queue_of_the_leaf_feeds_workers_here_and_elsewhere() {
+fn central_queue_feeds_local_and_remote_workers() {
     let mut rig = Rig::new("jbsq(k=1)");
-    let mut worker_ends = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
     (0..20).for_each(|seq| rig.task(seq));
     assert_eq!((rig.sent().0.len(), rig.host.held()), (2, 2), "one at each, the others wait");
     for _ in 0..100 {
@@ -261,9 +261,9 @@ fn a_central_queue_of_the_leaf_feeds_workers_here_and_elsewhere() {
 }
 
 #[test]
-fn what_is_held_at_the_end_is_dropped_and_counted_by_the_one_that_holds_it() {
+fn held_tasks_are_counted_by_their_holder() {
     let mut rig = Rig::new("round-robin");
-    let mut worker_ends = [rig.come(0), rig.come(1)];
+    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
     (0..8).for_each(|seq| rig.task(seq));
     assert!(work(&mut worker_ends[0]), "its reply is under way");
     let Rig { host, frames, now, mut wire, .. } = rig;

@@ -1,4 +1,4 @@
-//! The leaf over in-memory ports: everything it promises of single packets, and its ledger under a storm.
+//! Leaf over in-memory ports: all guarantees about single packets, and its ledger under a storm of them.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::control::Control;
 use crate::io::memory::{Frame, FramePool, RingPort, pair};
-use crate::policy::{Overflow, Prepared};
-use crate::rig::{self, Built, Sizes};
+use crate::policy::{Overflow, PreparedPolicy};
+use crate::rig::{self, CoreRig, Sizes};
 use crate::stage::{Setting, Side, Step, Update};
-use crate::state::counters::{CounterKind, Kept};
+use crate::state::counters::{CoreNumber, CounterKind};
 use crate::state::neighbour::Slot;
 use crate::state::{Gauge, Member, Neighbours};
 use crate::wire::auth::Key;
-use crate::wire::checksum::Sum;
+use crate::wire::checksum::PartialChecksum;
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Flow};
@@ -50,7 +50,7 @@ fn server_mac(server: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + server as u8])
 }
 
-/// Two servers of four workers each (ids 10 to 17, pool 7), on the far ends of the leaf's ports.
+/// Leaf with two servers of four workers each (ids 10 to 17, pool 7), at the far ends of its ports.
 struct Rig {
     leaf: Leaf<RingPort, FramePool>,
     far: Vec<RingPort>,
@@ -67,12 +67,12 @@ fn rig(policy: &str) -> Rig {
     rig_with(policy, true, true, 256)
 }
 
-/// The same over IPv4 or IPv6.
+/// Builds a leaf over IPv4 or IPv6.
 fn rig_of(family: Family, policy: &str) -> Rig {
     rig_where(family, policy, false)
 }
 
-/// The same, whose servers register their workers or not.
+/// Builds a leaf whose servers register their workers or do not.
 fn rig_where(family: Family, policy: &str, registers: bool) -> Rig {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers, key: None };
     let text = text_of(&networks, policy, true, 1, (64, Overflow::Drop));
@@ -102,13 +102,13 @@ fn rigs_with(
     rigs_on(networks, policy, servers_known, client_known, depth, cores, (bound, overflow))
 }
 
-/// What is behind the two ports.
+/// Networks behind the two ports.
 #[derive(Clone)]
 struct Networks {
     sides: [Side; 2],
-    /// Servers are configured to register their workers.
+    /// True if servers are configured to register their workers.
     registers: bool,
-    /// The pool's.
+    /// Key of the pool.
     key: Option<Key>,
 }
 
@@ -159,12 +159,12 @@ fn text_of(
     text
 }
 
-/// The cores of the node that this text configures, with these two ports.
+/// Builds the cores of the node with this configuration and two ports.
 fn rigs_of(text: &str, key: Option<Key>, client_known: bool, depth: usize) -> Vec<Rig> {
     controlled(text, key, client_known, depth).0
 }
 
-/// The same with what changes it.
+/// Builds the cores, and the control that changes their configuration.
 fn controlled(
     text: &str,
     key: Option<Key>,
@@ -177,12 +177,12 @@ fn controlled(
         family::introduce(&table.neighbours(), Family::of(text));
     }
     let core =
-        |Built { leaf, far, frames, commands }| Rig { leaf, far, pool: frames, commands, now: 1 };
+        |CoreRig { leaf, far, frames, commands }| Rig { leaf, far, pool: frames, commands, now: 1 };
     (built.into_iter().map(core).collect(), control)
 }
 
 impl Rig {
-    /// Makes changes, which the core takes at its next tick.
+    /// Makes changes, and polls until the core has applied them.
     fn change(&mut self, control: &mut Control, changes: &[&str]) {
         let family = self.family(CLIENTS);
         let changes = changes.iter().map(|text| family.text(text).parse().unwrap());
@@ -199,28 +199,28 @@ impl Rig {
         self.leaf.poll(self.now);
     }
 
-    /// Has the leaf take another policy for its first pool.
+    /// Sends the core another policy for its first pool.
     fn set_policy(&self, name: &str) {
         let dispatcher = self.leaf.stages().dispatcher(0).unwrap();
         let members = dispatcher.view().members();
-        let policy = Prepared::new(&name.parse().unwrap(), members, dispatcher.core());
+        let policy = PreparedPolicy::new(&name.parse().unwrap(), members, dispatcher.core());
         let steps = vec![Step::Set { pool: 0, setting: Setting::Policy(Box::new(policy)) }];
         let update = Update { epoch: 1, steps, touched: vec![0], ..Update::default() };
         self.commands.push(Box::new(update)).unwrap();
     }
 
-    /// Lets a member of its first pool be chosen, or no longer.
+    /// Activates or deactivates a member of its first pool.
     fn set_active(&mut self, member: u16, active: bool) {
         self.leaf.stages_mut().set_active(0, Member(member), active);
     }
 
-    /// Lets `ns` pass.
+    /// Polls once, after `ns`.
     fn wait(&mut self, ns: u64) {
         self.now += ns;
         self.leaf.poll(self.now);
     }
 
-    /// What comes out of a port after `frame` went in at `port`.
+    /// Sends `frame` to `port`. Returns the packets from the port `out`.
     fn through(&mut self, port: usize, frame: &[u8], out: usize) -> Vec<Frame> {
         self.send(port, frame);
         self.poll();
@@ -231,7 +231,7 @@ impl Rig {
         std::iter::from_fn(|| self.far[port].receive()).collect()
     }
 
-    /// The one packet that comes out, parsed; its checksums are checked.
+    /// Sends `frame`, and parses the one packet from the port `out`. Checks its checksums.
     fn one(&mut self, port: usize, frame: &[u8], out: usize) -> (udp::Datagram, Header, Frame) {
         let mut frames = self.through(port, frame, out);
         assert_eq!(frames.len(), 1, "drops: {:?}", self.drops());
@@ -249,7 +249,7 @@ impl Rig {
             .collect()
     }
 
-    fn count(&self, of: impl Kept) -> u64 {
+    fn count(&self, of: impl CoreNumber) -> u64 {
         self.leaf.stages().counters().read(of)
     }
 
@@ -324,7 +324,7 @@ fn reply(worker: u16, qlen: u16) -> Vec<u8> {
 }
 
 #[test]
-fn a_task_goes_to_an_idle_worker_and_its_reply_comes_back_from_the_leaf() {
+fn task_round_trip_ends_at_the_leafs_address() {
     let mut rig = rig("horus");
     let (datagram, header, frame) = rig.one(CLIENTS, &task(5), WORKERS);
     assert_eq!((datagram.src, datagram.src_port, datagram.dst_port), (CLIENT, 40_000, 1234));
@@ -371,12 +371,12 @@ fn harmless_options_and_padding_pass_where_permitted() {
     let text = text.replacen("side = 'clients'\n", permitting, 1);
     let mut rig = rigs_of(&text, None, true, 256).remove(0);
     let mut with_options = task(1);
-    with_options.splice(34..34, [1, 1, 1, 1]); // four "no operation"s
+    with_options.splice(34..34, [1, 1, 1, 1]); // four times "no operation"
     with_options[14] = 0x46;
     let total_len = (with_options.len() - 14) as u16;
     with_options[16..18].copy_from_slice(&total_len.to_be_bytes());
     with_options[24..26].fill(0);
-    let checksum = Sum::default().bytes(&with_options[14..38]).checksum();
+    let checksum = PartialChecksum::default().bytes(&with_options[14..38]).checksum();
     with_options[24..26].copy_from_slice(&checksum.to_be_bytes());
     with_options.extend([0; 6]);
     let (datagram, header, _) = rig.one(CLIENTS, &with_options, WORKERS);
@@ -393,7 +393,7 @@ fn the_extension_passes_untouched() {
 }
 
 #[test]
-fn the_leaf_answers_arp_for_its_own_addresses_only() {
+fn leaf_answers_arp_for_its_addresses_only() {
     let mut rig = rig_with("horus", true, false, 256);
     let mut frame = [0; arp::FRAME_LEN];
     arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS).emit(&mut frame, Mac::BROADCAST);
@@ -412,7 +412,7 @@ fn the_leaf_answers_arp_for_its_own_addresses_only() {
 }
 
 #[test]
-fn servers_are_asked_for_and_tasks_wait_for_the_answer() {
+fn tasks_wait_for_the_servers_mac_address() {
     let mut rig = rig_with("horus", false, true, 256);
     let asked = rig.through(CLIENTS, &task(1), WORKERS);
     let questions: Vec<_> =
@@ -442,7 +442,7 @@ fn servers_are_asked_for_and_tasks_wait_for_the_answer() {
 }
 
 #[test]
-fn tasks_for_a_server_that_does_not_answer_are_counted() {
+fn tasks_for_an_unresolved_server_are_counted() {
     let mut rig = rig_with("horus", false, true, 256);
     rig.through(CLIENTS, &task(1), WORKERS);
     for _ in 0..10 {
@@ -453,7 +453,7 @@ fn tasks_for_a_server_that_does_not_answer_are_counted() {
 }
 
 #[test]
-fn a_reply_waits_while_the_leaf_asks_for_the_client() {
+fn reply_waits_for_the_clients_mac_address() {
     let mut rig = rig_with("horus", true, false, 256);
     let out = rig.through(WORKERS, &reply(10, 0), CLIENTS);
     let question = arp::Packet::parse(out[0].bytes()).unwrap();
@@ -463,13 +463,13 @@ fn a_reply_waits_while_the_leaf_asks_for_the_client() {
     drop(out);
     rig.through(CLIENTS, &frame, CLIENTS);
     rig.wait(1_000_000);
-    // It may have gone out with the poll that brought the answer.
+    // It may have been sent by the poll that received the answer.
     assert_eq!(rig.count(Counter::Forwarded), 1);
     rig.assert_accounted();
 }
 
 #[test]
-fn every_refusal_has_its_counter_and_changes_no_load() {
+fn every_refusal_is_counted_and_changes_no_load() {
     let mut rig = rig("horus");
     let edit = |mut frame: Vec<u8>, at: usize, bytes: &[u8]| {
         frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -482,7 +482,7 @@ fn every_refusal_has_its_counter_and_changes_no_load() {
     let mut old = task(1);
     old[22] = 1;
     old[24..26].fill(0);
-    let checksum = Sum::default().bytes(&old[14..34]).checksum();
+    let checksum = PartialChecksum::default().bytes(&old[14..34]).checksum();
     old[24..26].copy_from_slice(&checksum.to_be_bytes());
     let away = Flow { dst: 0x0A00_0155, ..client_flow() };
     let port = Flow { dst_port: 53, ..client_flow() };
@@ -527,7 +527,9 @@ fn every_refusal_has_its_counter_and_changes_no_load() {
     let view = rig.leaf.stages_mut().dispatcher_mut(0).unwrap().view();
     assert_eq!(view.idle().len(), 8);
     assert!(
-        (0..8).map(Member).all(|member| view.estimate(member) == 0 && view.reports(member) == 0)
+        (0..8)
+            .map(Member)
+            .all(|member| view.estimated_load(member) == 0 && view.reports(member) == 0)
     );
     rig.assert_accounted();
 }
@@ -562,7 +564,7 @@ fn a_multi_packet_task_keeps_its_worker() {
 }
 
 #[test]
-fn what_a_full_device_does_not_take_is_counted() {
+fn packets_rejected_by_a_device_are_counted() {
     let mut rig = rig_with("random", true, true, 8);
     for round in 0..4 {
         for seq in 0..8 {
@@ -595,20 +597,20 @@ fn commands_change_members_and_policy_between_bursts() {
 }
 
 #[test]
-fn two_cores_share_reports_and_keep_their_own_drift() {
+fn cores_share_reports_but_not_drift() {
     let mut cores = rigs("racksched", true, true, 256, 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
     for worker in 10..18 {
         first.one(WORKERS, &reply(worker, if worker == 13 { 1 } else { 9 }), CLIENTS);
     }
-    // Only the first core saw the replies, and the second knows.
+    // Only the first core received the replies; the second has their reports.
     let mut chosen = [0; 8];
     for seq in 0..200 {
         let (_, header, _) = second.one(CLIENTS, &task(seq), WORKERS);
         chosen[usize::from(header.dst - 10)] += 1;
     }
     assert!(chosen[3] > 30 && chosen.iter().all(|&count| count <= chosen[3]), "{chosen:?}");
-    // The first core saw a task answered that nobody had sent.
+    // The first core received a reply to a task that no core had sent.
     assert_eq!(second.outstanding(3), chosen[3] - 1);
     assert_eq!(first.outstanding(3), chosen[3] - 1);
     first.assert_accounted();
@@ -616,7 +618,7 @@ fn two_cores_share_reports_and_keep_their_own_drift() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_are_found_over_all_cores() {
+fn surplus_replies_are_found_over_all_cores() {
     let mut cores = rigs("horus", true, true, 256, 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
     for worker in 10..18 {
@@ -630,7 +632,7 @@ fn answers_that_nobody_asked_for_are_found_over_all_cores() {
     let surplus = |rig: &Rig| rig.leaf.stages().counters().read(Counter::SurplusReplies);
     assert_eq!(surplus(first) + surplus(second), 8);
     assert!((0..8).all(|member| first.outstanding(member) == 0));
-    // One that another core asked for is none of these.
+    // A reply to another core's task is not a surplus reply.
     let (_, header, _) = first.one(CLIENTS, &task(1), WORKERS);
     second.one(WORKERS, &reply(header.dst, 0), CLIENTS);
     for _ in 0..10 {
@@ -645,7 +647,7 @@ fn answers_that_nobody_asked_for_are_found_over_all_cores() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes in at whichever port, all of it is accounted for and every buffer comes back.
+    /// For random packets at either port, all are accounted for and every buffer is returned.
     #[test]
     fn a_storm_of_mutated_packets_is_accounted_for(
         storm in proptest::collection::vec((

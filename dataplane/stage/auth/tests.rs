@@ -1,4 +1,5 @@
-//! The window of sequences: in order, out of order, of several threads, and in every order that the memory model allows.
+//! Window of sequences: in order, out of order, from several threads, and in every order that the memory
+//! model allows.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
@@ -8,10 +9,10 @@ use std::time::SystemTime;
 use proptest::prelude::*;
 
 use super::*;
-use crate::control::first_believed;
+use crate::control::first_accepted;
 use crate::wire::auth::{SEQUENCES_A_MICROSECOND, sequence_at};
 
-/// A lap that a window is in after its start.
+/// First sequence of the lap after the window's start.
 const START: u64 = 40 * WINDOW;
 
 fn window() -> Window {
@@ -19,7 +20,7 @@ fn window() -> Window {
 }
 
 #[test]
-fn what_is_older_than_the_start_is_refused() {
+fn sequence_before_the_start_is_refused() {
     let window = window();
     assert!(!window.note(START - 1) && !window.note(START - WINDOW) && !window.note(0));
     assert!(window.note(START) && window.note(START + 5 * WINDOW));
@@ -38,14 +39,14 @@ fn packets_overtake_each_other_within_the_window() {
     let window = window();
     assert!(window.note(START + WINDOW - 1));
     assert!((START..START + WINDOW - 1).rev().all(|sequence| window.note(sequence)));
-    // One lap further the first places are taken over, and what stood there is too old.
+    // One lap later, new sequences replace the first words. The old sequences of these words are too old.
     assert!(window.note(START + WINDOW + SPAN - 1));
     assert!(!window.note(START) && !window.note(START + SPAN - 1));
     assert!(window.note(START + WINDOW));
 }
 
 #[test]
-fn a_jump_by_whole_windows_refuses_nothing_that_is_under_way() {
+fn jump_by_whole_windows_keeps_packets_in_flight() {
     let window = window();
     assert!(window.note(START + 100));
     let after = START + 1000 * WINDOW + 101_u64.next_multiple_of(SPAN);
@@ -55,9 +56,9 @@ fn a_jump_by_whole_windows_refuses_nothing_that_is_under_way() {
 }
 
 #[test]
-fn what_was_held_back_for_seconds_is_too_old() {
+fn packet_delayed_for_seconds_is_refused() {
     let window = window();
-    // Nothing later has taken the places of these, so only the clock can tell.
+    // No later sequence has replaced the words of these sequences, so only the clock can refuse them.
     let (held, now) = (START + 40, START + OLD_MAX + 2 * BEHIND_MAX);
     assert!(window.note(START) && window.note(now));
     assert!(!window.note(held));
@@ -66,7 +67,7 @@ fn what_was_held_back_for_seconds_is_too_old() {
 }
 
 #[test]
-fn sequences_beyond_all_laps_are_refused_and_harm_nothing() {
+fn sequences_beyond_all_laps_are_refused() {
     let window = window();
     let last = LAP_MAX * WINDOW + WINDOW - 1;
     assert!(!window.note(last + 1) && !window.note(u64::MAX));
@@ -75,21 +76,22 @@ fn sequences_beyond_all_laps_are_refused_and_harm_nothing() {
 }
 
 #[test]
-fn the_clock_of_a_leaf_is_behind_that_of_senders() {
+fn leaf_clock_may_lag_the_senders() {
     let now = sequence_at(SystemTime::now());
-    let minutes = (now - first_believed()) / (60 * 1_000_000 * SEQUENCES_A_MICROSECOND);
+    let minutes = (now - first_accepted()) / (60 * 1_000_000 * SEQUENCES_A_MICROSECOND);
     assert!((4..=5).contains(&minutes), "{minutes}");
     assert!(now / WINDOW < LAP_MAX / 2, "sequences last for centuries");
 }
 
 proptest! {
-    /// As a set of all that was seen would have it: never twice, and once where nothing later took the place.
+    /// Compares the window with a set of all sequences: none is accepted twice, and each is accepted once
+    /// unless a later sequence replaced its word.
     #[test]
     fn a_window_believes_once(steps in proptest::collection::vec((0..4 * WINDOW, 0..3_u8), 1..600)) {
         let (window, mut seen, mut newest) = (window(), BTreeSet::new(), 0);
         let mut base = START;
         for (ahead, kind) in steps {
-            // Most come in order, some late, some from far ahead.
+            // Most sequences arrive in order, some late, some from far ahead.
             let sequence = match kind {
                 0 => base + ahead,
                 1 => (base + 1).saturating_sub(ahead % WINDOW),
@@ -107,9 +109,9 @@ proptest! {
     }
 }
 
-/// Of threads that all get the same packets, one believes each.
+/// Several threads get the same packets; one of them accepts each packet.
 #[test]
-fn of_several_threads_one_believes_a_packet() {
+fn one_of_several_threads_accepts_a_packet() {
     const THREADS: usize = 4;
     const PACKETS: usize = 4 * WINDOW as usize;
     let window = Arc::new(window());
@@ -118,7 +120,8 @@ fn of_several_threads_one_believes_a_packet() {
     let threads = (0..THREADS).map(|thread| {
         let (window, believed, barrier) = (window.clone(), believed.clone(), barrier.clone());
         std::thread::spawn(move || {
-            // Part after part, each within the window, each thread in an order of its own.
+            // The threads go through the parts together. Each part fits into the window, and each thread has
+            // its own order.
             for part in (0..PACKETS).step_by(WINDOW as usize) {
                 barrier.wait();
                 for step in 0..WINDOW as usize {
@@ -135,16 +138,16 @@ fn of_several_threads_one_believes_a_packet() {
 }
 
 mod orderings {
-    //! loom notes the same and different sequences on two threads, in every order.
+    //! loom records equal and different sequences on two threads, in every order.
 
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicU64;
     use loom::thread;
     use std::sync::atomic::Ordering::Relaxed;
 
-    use super::super::{SPAN, Word, note};
+    use super::super::{SPAN, SharedWord, note};
 
-    impl Word for AtomicU64 {
+    impl SharedWord for AtomicU64 {
         fn load(&self) -> u64 {
             self.load(Relaxed)
         }
@@ -154,7 +157,7 @@ mod orderings {
         }
     }
 
-    /// What two threads make of two (lap, place) each, and the word in the end.
+    /// Returns the results of two (lap, place) steps on each of two threads, and the final word.
     fn race(steps: [[(u64, u64); 2]; 2]) -> ([[bool; 2]; 2], u64) {
         let word = Arc::new(AtomicU64::new(5 << SPAN));
         let threads = steps.map(|steps| {
@@ -165,7 +168,7 @@ mod orderings {
     }
 
     #[test]
-    fn the_same_packet_is_believed_once_and_others_are_all_kept() {
+    fn packet_is_accepted_once() {
         loom::model(|| {
             let ([one, other], word) = race([[(5, 0), (5, 1)], [(5, 1), (5, 2)]]);
             assert!(one[0] && other[1] && (one[1] ^ other[0]), "{one:?} {other:?}");
@@ -174,7 +177,7 @@ mod orderings {
     }
 
     #[test]
-    fn a_later_lap_takes_the_word_over_whoever_is_first() {
+    fn later_lap_replaces_the_word_in_any_order() {
         loom::model(|| {
             let ([one, other], word) = race([[(5, 0), (6, 1)], [(5, 0), (6, 1)]]);
             assert!(!(one[0] && other[0]) && (one[1] ^ other[1]), "{one:?} {other:?}");

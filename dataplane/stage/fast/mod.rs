@@ -1,7 +1,9 @@
-//! The fast path: a burst's leading run of packets of one pool that match a template, each step in a loop of its own.
+//! Fast path: a burst's leading run of packets of one pool that match a template. Each step is a loop of its
+//! own.
 //!
-//! Whatever [`Template`] does not recognise ends it, and that packet and those behind it take the stages,
-//! which know every reason. A test holds that what passes here passes there alike.
+//! The first packet that the [`Template`] does not recognise ends the run. That packet and those behind it
+//! take the stages, which know every drop reason. A test checks that the fast path and the stages give the
+//! same results.
 
 pub mod template;
 pub mod template_v6;
@@ -26,18 +28,18 @@ use crate::limits::BURST;
 use crate::policy::{Pick, Task};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
-use crate::wire::auth::Signed;
+use crate::wire::auth::SignedPacket;
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ipv4;
 use crate::wire::task::{self, Extension};
 
-/// BurstMask in a burst, a bit for each.
+/// Indices of packets in a burst, one bit each.
 #[derive(Clone, Copy)]
 struct BurstMask(u32);
 const _: () = assert!(BURST <= 32);
 
 impl BurstMask {
-    /// The first `len` places.
+    /// Returns the mask of the first `len` packets.
     const fn first(len: u32) -> Self {
         Self(((1_u64 << len) - 1) as u32)
     }
@@ -59,20 +61,21 @@ impl Iterator for BurstMask {
     }
 }
 
-/// A burst's leading run of packets that match. Small, so that it stays in registers while they are read.
+/// Leading run of matching packets in a burst. Small, so that it stays in registers while the packets are
+/// read.
 #[derive(Clone, Copy, Default)]
 pub struct LeadingRun {
-    /// Packets in it.
+    /// Number of packets in the run.
     len: u32,
-    /// Those of them that are replies.
+    /// Mask of the replies in it.
     replies: u32,
 }
 
-/// What was read of the packets of a run.
+/// Values read from the packets of a run.
 pub struct Fields {
-    /// What policies may know of the tasks, in order.
+    /// Values of the tasks that policies may use, in order.
     tasks: [Task; BURST],
-    /// The source addresses of all, in memory order.
+    /// Source addresses of all packets, in memory order.
     sources: [u32; BURST],
 }
 
@@ -84,7 +87,7 @@ impl Fields {
 }
 
 impl LeadingRun {
-    /// Adds the packet at the next place.
+    /// Adds the packet at the next index.
     #[inline(always)]
     pub fn push(
         &mut self,
@@ -103,7 +106,7 @@ impl LeadingRun {
         self.len = at as u32 + 1;
     }
 
-    /// As [`LeadingRun::push`], over IPv6.
+    /// Like [`LeadingRun::push`], over IPv6.
     #[inline(always)]
     pub fn push_v6(&mut self, at: usize, code: CodeByte, frame: &[u8], fields: &mut Fields) {
         if code.is_extended() && !code.is_reply() {
@@ -114,7 +117,7 @@ impl LeadingRun {
         self.len = at as u32 + 1;
     }
 
-    /// Leaves the stages what stands behind the first task whose source no reply would reach.
+    /// Ends the run before the first task whose source no reply reaches. The stages handle the rest.
     #[inline(always)]
     fn end_before_unreachable(&mut self, fields: &Fields, unreachable: &[UnreachableSource]) {
         let found = match_unreachable(&fields.sources, unreachable) & !self.replies;
@@ -132,7 +135,7 @@ impl LeadingRun {
     }
 }
 
-/// Decides on the packets at the front of a burst that match; returns how many it has dealt with.
+/// Handles the matching packets at the front of a burst. Returns their number.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -162,7 +165,7 @@ pub fn burst<B: Buf>(
     run.len as usize
 }
 
-/// As [`recognise_scalar`], with vectors where the machine has them.
+/// Like [`recognise_scalar`], with vectors if the machine has them.
 #[inline(always)]
 fn recognise<B: Buf>(template: &Template, packets: &[B], fields: &mut Fields) -> LeadingRun {
     #[cfg(target_arch = "x86_64")]
@@ -172,7 +175,8 @@ fn recognise<B: Buf>(template: &Template, packets: &[B], fields: &mut Fields) ->
     recognise_scalar(template, packets, fields)
 }
 
-/// A bit for each address (in memory order) that no reply would reach, with vectors where the machine has them.
+/// Returns one bit for each address (in memory order), set if no reply reaches it. Uses vectors if the
+/// machine has them.
 #[inline(always)]
 fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -188,7 +192,7 @@ fn match_unreachable_scalar(addresses: &[u32; BURST], unreachable: &[Unreachable
     bits.fold(0, |all, bit| all | bit)
 }
 
-/// How many packets at the front match, and which of them are tasks and which replies.
+/// Returns the run of matching packets at the front.
 pub fn recognise_scalar<B: Buf>(
     template: &Template,
     packets: &[B],
@@ -215,7 +219,7 @@ pub fn recognise_scalar<B: Buf>(
     run
 }
 
-/// Takes what the replies report, and turns them towards their clients.
+/// Applies the reports of the replies, and readdresses the replies to their clients.
 #[inline(always)]
 fn replies<B: Buf>(
     stages: &mut Stages,
@@ -269,8 +273,8 @@ fn replies<B: Buf>(
     }
 }
 
-/// What a reply reports, if one of the pool's workers sent it to a client; from its server's MAC address where the port is
-/// `shared` with clients.
+/// Returns the load report of a reply, if one of the pool's workers sent it to a client. On a port `shared`
+/// with clients, it must come from the MAC address of the worker's server.
 #[inline(always)]
 fn report(
     network: &Network,
@@ -294,7 +298,8 @@ fn report(
     believed.then_some(Report::new(worker.member, load, service_ns))
 }
 
-/// Takes out the reports that their workers' servers have not sent, or not for the first time; says where they are and why.
+/// Removes the reports of packets with a wrong tag or a repeated sequence. Returns the index of each packet,
+/// with the reason.
 #[inline(never)]
 fn prove<B: Buf>(
     authenticator: &ReplyAuthenticator,
@@ -306,32 +311,32 @@ fn prove<B: Buf>(
     prove_claims((authenticator, claim), packets, believed, reports)
 }
 
-/// The same of frames of either family; `claim` reads what one claims.
+/// Like [`prove`], for frames of either IP version. `claim` reads the signed values of a frame.
 #[inline(always)]
 fn prove_claims<B: Buf, const BLOCKS: usize>(
-    (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<Signed<BLOCKS>>),
+    (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<SignedPacket<BLOCKS>>),
     packets: &[B],
     believed: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
-    // Their length was looked at when they were read, so all of them are long enough.
+    // The frames are long enough: their length was checked when they were read.
     let claims = (*believed).zip(&*reports).map_while(|(at, report)| {
         claim(packets.get(at)?.bytes()).map(|signed| (report.member, signed))
     });
     let claims: ArrayVec<_, BURST> = claims.collect();
     let mut refused = authenticator.judge(&claims);
     refused.extend((claims.len()..reports.len()).map(|at| (at, DropReason::TaskShort)));
-    // What is refused is taken out from behind, so that the places before it stay.
+    // Removes refused reports from the back, so that earlier indices stay valid.
     for (at, _) in refused.iter_mut().rev() {
         reports.remove(*at);
-        let mut places = *believed; // a copy, for counting uses it up
+        let mut places = *believed; // a copy: counting consumes it
         *at = places.nth(*at).unwrap_or_default();
         believed.0 &= !(1 << *at);
     }
     refused
 }
 
-/// Why there is no such report.
+/// Returns the reason why a packet has no report.
 #[cold]
 fn refusal(
     network: &Network,
@@ -350,7 +355,7 @@ fn refusal(
     sender.err().unwrap_or(DropReason::PoolMismatch)
 }
 
-/// Chooses members for the tasks, and turns them towards these.
+/// Picks members for the tasks, and readdresses the tasks to them.
 #[inline(always)]
 fn tasks<B: Buf>(
     stages: &mut Stages,
@@ -391,16 +396,16 @@ fn tasks<B: Buf>(
     }
 }
 
-/// What turns tasks towards their members.
+/// Rewriter that readdresses tasks to their members.
 struct TaskRewriter<'a> {
     neighbours: &'a Neighbours,
     targets: &'a [Target],
-    /// What the tasks' destination, the port's or the pool's address, is to their checksums.
+    /// Checksum change of removing the tasks' destination: the address of the port or pool.
     removed: FoldedDelta,
 }
 
 impl TaskRewriter<'_> {
-    /// Turns a task towards its member, if there is one; returns how many tasks were sent.
+    /// Readdresses a task to its member, if it has one. Returns the number of tasks sent.
     #[inline(always)]
     fn send<B: Buf>(
         &self,
@@ -452,13 +457,13 @@ pub(super) mod tests {
         stages_with(side, None)
     }
 
-    /// With that side behind the port at which packets come, and workers behind another; and a key, if there is one, for
-    /// sequences from 0 on.
+    /// Builds stages with this side behind the receiving port. The workers are behind it or behind a second
+    /// port. With a key, the stages accept sequences from 0 on.
     fn stages_with(side: Side, key: Option<Key>) -> Stages {
         stages_of_text(side, key, "")
     }
 
-    /// The same with both sides behind the port, and this line in its configuration.
+    /// Builds stages with both sides behind the port, and this line in its configuration.
     fn stages_on(line: &str) -> Stages {
         stages_of_text(Side::Both, None, line)
     }
@@ -479,7 +484,7 @@ pub(super) mod tests {
         crate::rig::stages(&text, key).stages.remove(0)
     }
 
-    /// A task to the leaf, or a reply through it.
+    /// Builds a task to the leaf, or a reply through it.
     pub fn frame(header: Header, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; header.len()];
         header.emit(&mut bytes);
@@ -487,7 +492,7 @@ pub(super) mod tests {
         signed_frame(header, bytes, None)
     }
 
-    /// The same of these bytes, under a sequence if one is given.
+    /// Builds such a packet from these bytes, signed if a sequence is given.
     fn signed_frame(header: Header, mut bytes: Vec<u8>, sequence: Option<u64>) -> Vec<u8> {
         let is_reply = header.code.is_reply();
         if let Some(sequence) = sequence {
@@ -516,7 +521,7 @@ pub(super) mod tests {
         Header { code, src: worker, qlen, ..Header::new_task(0x0107, 0) }
     }
 
-    /// Edits bytes of a frame, and cuts it off.
+    /// Changes bytes of a frame, and truncates it.
     pub fn damage(
         frame: &mut Vec<u8>,
         edits: &[(prop::sample::Index, u8)],
@@ -531,8 +536,8 @@ pub(super) mod tests {
         }
     }
 
-    /// The fast path and the stages decide alike about a packet, and write the same bytes.
-    pub fn decide_alike(
+    /// Checks that the fast path and the stages give a packet the same verdict and the same bytes.
+    pub fn assert_decided_equally(
         with: &mut Stages,
         without: &mut Stages,
         pool: &FramePool,
@@ -552,7 +557,7 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Packet for packet, the fast path and the stages decide alike and write the same bytes.
+        /// The fast path and the stages give each packet the same verdict and the same bytes.
         #[test]
         fn the_fast_path_does_what_the_stages_do(
             packets in proptest::collection::vec((
@@ -570,7 +575,7 @@ pub(super) mod tests {
             for ((seq, extended, replies), kind, payload, edits, cut) in packets {
                 let header = if replies { reply(kind, seq % 3) } else { task(seq, extended) };
                 let header = Header { more: kind == 0, extended, ..header };
-                // With a key most replies are signed, and some sequences come twice.
+                // With a key, most replies are signed, and some sequences repeat.
                 let signs = replies && keyed == (seq % 11 != 0);
                 let header = Header { authenticated: signs, ..header };
                 let mut bytes = vec![0; header.len()];
@@ -585,13 +590,14 @@ pub(super) mod tests {
                     readdress(&mut frame, source);
                 }
                 damage(&mut frame, &edits, cut);
-                decide_alike(&mut with, &mut without, &pool, &frame)?;
+                assert_decided_equally(&mut with, &mut without, &pool, &frame)?;
             }
             prop_assert_eq!(with.counters.totals(), without.counters.totals());
         }
     }
 
-    /// Says once when there are none, straight to standard error: what a passing test prints is not shown.
+    /// Returns true if the machine has vectors. If not, notes it once, straight to standard error: the output
+    /// of a passing test is not shown.
     #[cfg(target_arch = "x86_64")]
     pub fn has_vectors() -> bool {
         static SAID: std::sync::Once = std::sync::Once::new();
@@ -613,7 +619,7 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1024))]
 
-        /// Vectors see what words see: of packets of any length, with single bytes changed.
+        /// Vectors recognise the same packets as scalar code, of any length and with single bytes changed.
         #[test]
         fn vectors_recognise_what_scalars_do(
             packets in proptest::collection::vec((
@@ -638,7 +644,7 @@ pub(super) mod tests {
                 pool.frame(&frame).unwrap()
             }).collect();
             let template = *stages.template(0, 0);
-            // A datagram that does not fill its packet ends a run for vectors.
+            // A datagram that does not fill its packet ends a run of the vector code.
             let exact = |frame: &[u8]| {
                 let number = |at: usize| usize::from(frame[at]) << 8 | usize::from(frame[at + 1]);
                 number(IP + 2) == ipv4::LEN + number(UDP + 4)
@@ -664,7 +670,7 @@ pub(super) mod tests {
         let mut stages = stages();
         let mut verdicts = [Verdict::Consumed; 5];
         assert_eq!(super::burst(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
-        // The replies' client has still to be asked for its MAC address.
+        // The MAC address of the replies' client is not known yet.
         assert!(verdicts.iter().all(|verdict| match verdict {
             Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => *port == 0,
             _ => false,
@@ -673,7 +679,7 @@ pub(super) mod tests {
         assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
     }
 
-    /// Sources that are no clients of a leaf with these networks, and two that are.
+    /// Sources for a leaf with these networks: twelve that are not clients, and two that are.
     const UNREACHABLE: [u32; 14] = [
         0x0A00_0100,
         0x0A00_01FF,
@@ -706,7 +712,7 @@ pub(super) mod tests {
     #[test]
     fn vectors_compare_sources_as_scalars_do() {
         let unreachable = stages().unreachable[0].clone();
-        // The network's first address and the node's own are one network of two addresses.
+        // The network's first address and the node's own form one network of two addresses.
         assert_eq!(unreachable.len(), 3, "first and own, last, and the server");
         let addresses: [u32; BURST] =
             std::array::from_fn(|at| UNREACHABLE.get(at).map_or(at as u32, |one| one.to_be()));
@@ -723,7 +729,7 @@ pub(super) mod tests {
         let pool = FramePool::new(4, 256);
         for side in [Side::Both, Side::Clients] {
             for (at, &source) in UNREACHABLE.iter().enumerate() {
-                // What the server answers without the leaf is known where the server is in the clients' network.
+                // The server has the address at index 4 only if it is in the clients' network.
                 let is_client = at >= 12 || (at == 4 && side == Side::Clients);
                 let mut stages = stages_of(side);
                 let mut frame = frame(task(at as u16, false), &[1; 8]);
@@ -739,9 +745,10 @@ pub(super) mod tests {
         }
     }
 
-    /// A burst of replies to stages with a key: what is wrong with each decides on it alone, and the rest take the fast path.
+    /// In a burst of replies to stages with a key, each fault affects only its own reply. The rest take the
+    /// fast path.
     #[test]
-    fn replies_are_believed_with_proof_and_once() {
+    fn proved_replies_are_accepted_once() {
         let pool = FramePool::new(16, 256);
         let mut stages = stages_with(Side::Both, Some(key()));
         let from = |worker, sequence| {
@@ -751,7 +758,7 @@ pub(super) mod tests {
             signed_frame(header, bytes, Some(sequence))
         };
         let mut altered = from(1, 7000);
-        altered[TASK + 8] ^= 1; // its queue length; the checksum is left out
+        altered[TASK + 8] ^= 1; // its queue length, without a checksum
         altered[UDP + 6..UDP + 8].fill(0);
         let first = [from(1, 7001), altered, from(1, 7001), from(2, 7001), from(9, 7001)];
         let mut burst = first.map(|frame| pool.frame(&frame).unwrap());
@@ -763,7 +770,7 @@ pub(super) mod tests {
         for at in [0, 3] {
             assert!(matches!(verdicts[at], Verdict::Hold { .. }), "{:?}", verdicts[at]);
         }
-        // A reply without proof does not match, and the stages say why it is refused.
+        // A reply without proof does not match, and the stages give the reason for refusing it.
         let bare = frame(reply(1, 3), &[]);
         let mut burst = [pool.frame(&bare).unwrap()];
         stages.process(0, 1, &mut burst, &mut verdicts[..1]);
@@ -772,14 +779,14 @@ pub(super) mod tests {
         let refused = [DropReason::AuthTag, DropReason::AuthReplay, DropReason::AuthMissing];
         assert_eq!(refused.map(count), [1; 3]);
         assert_eq!(stages.counters.read(Counter::Replies), 2);
-        // In a pool without a key a reply with proof makes no sense.
+        // A pool without a key refuses a reply with proof.
         let mut burst = [pool.frame(&from(1, 7002)).unwrap()];
         let mut stages = super::tests::stages();
         stages.process(0, 1, &mut burst, &mut verdicts[..1]);
         assert_eq!(verdicts[0], Verdict::Drop(DropReason::TaskReservedBit));
     }
 
-    /// A reply that is addressed to the leaf.
+    /// Builds a reply that is addressed to the leaf.
     fn misled() -> Vec<u8> {
         let mut frame = frame(reply(3, 2), &[]);
         let delta = ChecksumDelta::default().double_word(ipv4::dst(&frame[IP..]), LEAF);
@@ -791,7 +798,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_reply_to_the_leaf_itself_is_refused_as_in_the_stages() {
+    fn reply_addressed_to_the_leaf_is_refused() {
         let pool = FramePool::new(4, 256);
         let mut verdicts = [Verdict::Consumed; 2];
         let mut burst = [misled(), misled()].map(|frame| pool.frame(&frame).unwrap());
@@ -805,7 +812,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A task with these bytes changed, whose checksums are right.
+    /// Builds a task with these bytes changed, and with right checksums.
     fn task_with(changes: &[(usize, &[u8])]) -> Vec<u8> {
         let mut frame = frame(task(1, false), &[1; 9]);
         for &(at, bytes) in changes {
@@ -831,7 +838,7 @@ pub(super) mod tests {
         frame
     }
 
-    /// Words with a tolerance: on either side of their bounds, vectors, scalars and stages decide alike.
+    /// Words with a tolerance: on both sides of their bounds, vectors, scalar code and stages agree.
     #[test]
     fn bounds_hold_in_each_path() {
         let pool = FramePool::new(4, 256);
@@ -852,11 +859,11 @@ pub(super) mod tests {
                 assert_eq!(run.len, recognised, "{at}: {bytes:?}");
             }
             drop(burst);
-            decide_alike(&mut stages(), &mut stages(), &pool, &frame).unwrap();
+            assert_decided_equally(&mut stages(), &mut stages(), &pool, &frame).unwrap();
         }
     }
 
-    /// Every packet in this burst would keep a worker's place until the leaf writes its task off.
+    /// Each of these packets, if accepted, would occupy a worker until the leaf writes its task off.
     #[test]
     fn tasks_that_no_socket_answers_are_refused() {
         let pool = FramePool::new(4, 256);
@@ -868,7 +875,8 @@ pub(super) mod tests {
             frame.splice(UDP..UDP, options.iter().copied());
             frame[IP + 10..IP + 12].fill(0);
             let header = IP..UDP + options.len();
-            let sum = crate::wire::checksum::Sum::default().bytes(&frame[header]).checksum();
+            let sum =
+                crate::wire::checksum::PartialChecksum::default().bytes(&frame[header]).checksum();
             frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
             frame
         };
@@ -893,7 +901,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_does_not_match_ends_the_fast_path() {
+    fn unmatched_packet_ends_the_fast_path() {
         let pool = FramePool::new(8, 256);
         let several = Header { more: true, ..task(2, false) };
         let frames = [task(1, false), several, reply(1, 1)].map(|header| frame(header, &[]));

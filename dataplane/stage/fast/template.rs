@@ -1,12 +1,13 @@
-//! What packets of the fast path look like: the common task and the common reply, whole in one packet, without IP
-//! options and with nothing to object to. Recognised at fixed offsets, by comparing words under a mask.
+//! Patterns of fast-path packets: the common task and the common reply, whole in one packet, without IP
+//! options and without a reason to refuse them. They are recognised at fixed offsets, by comparing words
+//! under a mask.
 
 use crate::stage::network::{Network, PortAddress};
-use crate::wire::checksum::Sum;
+use crate::wire::checksum::PartialChecksum;
 use crate::wire::task::{self, Code};
 use crate::wire::{auth, ether, ipv4, udp};
 
-/// Bytes that a packet of the fast path has at least.
+/// Minimum length of a fast-path packet.
 pub const HEAD: usize = udp::PAYLOAD + task::LEN;
 /// Offset of the IPv4 header.
 pub const IP: usize = ether::LEN;
@@ -15,11 +16,11 @@ pub const UDP: usize = ether::LEN + ipv4::LEN;
 /// Offset of the task header.
 pub const TASK: usize = udp::PAYLOAD;
 
-/// Set in the codes of replies, and in no task's.
+/// Bit that is set in the codes of replies, and in no code of tasks.
 const REPLY_BIT: u8 = Code::TaskDone as u8;
 const _: () = assert!(Code::NewTask as u8 == 0 && Code::TaskDoneIdle as u8 == REPLY_BIT | 1);
 
-/// The first byte of a task header: whether a packet is a reply, and whether its header has an extension.
+/// First byte of a task header. It shows if a packet is a reply, and if its header has an extension.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeByte(u8);
 
@@ -29,7 +30,7 @@ impl CodeByte {
         Self(head[TASK])
     }
 
-    /// Of a packet whose task header begins with this byte.
+    /// Creates the value from the first byte of a task header.
     #[inline(always)]
     pub fn at(first: u8) -> Self {
         Self(first)
@@ -45,7 +46,7 @@ impl CodeByte {
         self.0 & task::EXTENSION_BIT != 0
     }
 
-    /// Bytes of its extension.
+    /// Returns the length of the extension in bytes.
     #[inline(always)]
     pub fn extension_len(self) -> usize {
         usize::from(self.is_extended()) * task::EXTENSION_LEN
@@ -54,31 +55,33 @@ impl CodeByte {
 
 /// Bytes and bounds that the first bytes of a frame must match, where the mask has ones.
 ///
-/// Bounds cost a vector one instruction for all of them: a word may differ from the expected one by at most its tolerance. A word of
-/// tolerance 0 must be equal. A word that must not be 0 is expected to have all ones, and may differ from that by anything less.
+/// One vector instruction checks all bounds: a word may differ from the expected one by at most its
+/// tolerance. A word with tolerance 0 must be equal. A word that must not be 0 has all ones for its expected
+/// value, and may differ from it by anything less.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))] // 128 bytes: a shift finds one of two
+#[repr(align(64))] // 128 bytes: a shift selects one of two
 pub struct Pattern {
     pub expected: [u8; Self::LEN],
     pub mask: [u8; Self::LEN],
-    /// Greatest permitted difference of each word from the IPv4 header on.
+    /// Largest permitted difference of each word, from the IPv4 header on.
     pub tolerance: [u16; TOLERANCES],
-    /// Least length of the datagram, without its extension.
+    /// Minimum length of the datagram, without its extension.
     pub least_udp_len: u16,
 }
 const _: () = assert!(size_of::<Pattern>() == 128);
 
-/// Words of a vector.
+/// Number of words in a vector.
 pub const TOLERANCES: usize = 16;
-/// Tolerance of a word that is expected to have all ones and must not be 0.
+/// Tolerance of a word that must not be 0. Its expected value has all ones.
 pub const NOT_ZERO: u16 = 0xFFFE;
 
-/// Tolerance of a byte that is expected to be 0xFF and must be at least `least`, and is followed by a byte that must be equal.
+/// Returns the tolerance of a byte that must be at least `least`. Its expected value is 0xFF, and the byte
+/// behind it must be equal.
 pub const fn at_least(least: u8) -> u16 {
     (u8::MAX - least) as u16
 }
 
-/// Bits of the word at `at` that differ from the expected ones, as a little-endian number.
+/// Returns the bits of the word at `at` that differ from the expected ones, in a little-endian number.
 #[inline(always)]
 pub fn differing(head: &[u8], expected: &[u8], mask: &[u8], at: usize) -> u16 {
     let word = |bytes: &[u8]| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -86,10 +89,11 @@ pub fn differing(head: &[u8], expected: &[u8], mask: &[u8], at: usize) -> u16 {
 }
 
 impl Pattern {
-    /// Bytes at a packet's start that hold everything to compare: the Ethernet header, and one vector.
+    /// Number of bytes at a packet's start that hold everything to compare: the Ethernet header, and one
+    /// vector.
     pub const LEN: usize = IP + 2 * TOLERANCES;
 
-    /// An IPv4 packet for this port, in one piece, with a UDP datagram in it.
+    /// Returns the pattern of an IPv4 packet for this port, in one piece, with a UDP datagram.
     fn datagram(address: &PortAddress) -> Self {
         let least_udp_len = (udp::LEN + task::LEN) as u16;
         let mut pattern = Self { expected: [0; Self::LEN], least_udp_len, ..Self::NOTHING };
@@ -101,8 +105,8 @@ impl Pattern {
         pattern
     }
 
-    /// A whole task to this address, at this port, from this network if all clients are there. Its worker can answer it: the source port
-    /// is not 0, and the time to live lasts.
+    /// Returns the pattern of a whole task to this address and UDP port, from this network if all clients are
+    /// in it. Its worker can reply: the source port is not 0, and the time to live lasts.
     fn task(
         address: &PortAddress,
         (to, udp_port): (u32, u16),
@@ -122,7 +126,7 @@ impl Pattern {
         pattern
     }
 
-    /// A whole reply to anybody.
+    /// Returns the pattern of a whole reply to any client.
     fn reply(address: &PortAddress, udp_port: u16) -> Self {
         let mut pattern = Self::datagram(address);
         pattern.require(UDP, &udp_port.to_be_bytes(), &[0xFF; 2]);
@@ -130,7 +134,7 @@ impl Pattern {
         pattern
     }
 
-    /// Nothing: a bit that the mask never lets through.
+    /// Pattern that matches nothing: it expects a bit that the mask never lets through.
     const NOTHING: Self = Self {
         expected: [1; Self::LEN],
         mask: [0; Self::LEN],
@@ -153,7 +157,7 @@ impl Pattern {
         self
     }
 
-    /// The same with sequence and tag behind the header.
+    /// Adds sequence and tag behind the header.
     fn authenticated(mut self) -> Self {
         self.expected[TASK] |= task::AUTHENTICATION_BIT;
         self.least_udp_len += auth::LEN as u16;
@@ -174,13 +178,13 @@ impl Pattern {
     }
 }
 
-/// What takes the fast path on one port: tasks, and replies.
+/// Patterns of one port and pool: tasks, and replies.
 #[derive(Clone, Copy, Debug)]
 pub struct Template([Pattern; 2]);
 
 impl Template {
-    /// What takes the fast path on the port at `index`, of this pool. Whether a task's source is a client's is still to be looked at,
-    /// and so is the proof of replies, which all have one if there is a key.
+    /// Builds the patterns of the port at `index` for this pool. They check neither that a task's source is a
+    /// client's, nor the proof of replies. With a key, only replies with a proof match.
     pub fn new(network: &Network, index: usize, pool: usize) -> Self {
         let (address, to) = (network.port(index), network.task_address(index, pool));
         let authenticated = network.authenticator(index, pool).is_some();
@@ -203,14 +207,14 @@ impl Template {
         ])
     }
 
-    /// What packets of that code must be.
+    /// Returns the pattern of packets with this code.
     #[inline(always)]
     pub fn pattern(&self, code: CodeByte) -> &Pattern {
-        // Chosen by arithmetic: which of the two comes next is anybody's guess.
+        // Selected by arithmetic: a branch on the next kind would be unpredictable.
         &self.0[usize::from(code.is_reply())]
     }
 
-    /// The code of the frame, when it matches.
+    /// Returns the code of the frame, if it matches.
     #[inline(always)]
     pub fn recognise(&self, frame: &[u8], verified: bool) -> Option<CodeByte> {
         let head = frame.first_chunk::<HEAD>()?;
@@ -252,19 +256,21 @@ fn lengths_fit(frame: &[u8], head: &[u8; HEAD], least: usize) -> bool {
 #[inline(always)]
 fn ip_checksum_is_valid(head: &[u8; HEAD]) -> bool {
     let last = u32::from_le_bytes(bytes(head, IP + 16));
-    Sum::default().words([word(head, IP), word(head, IP + 8), u64::from(last)]).is_valid()
+    PartialChecksum::default()
+        .words([word(head, IP), word(head, IP + 8), u64::from(last)])
+        .is_valid()
 }
 
-/// Lengths must fit.
+/// Checks the UDP checksum. The lengths must fit.
 #[inline(always)]
 fn udp_checksum_is_valid(head: &[u8; HEAD], frame: &[u8]) -> bool {
     if bytes(head, UDP + 6) == [0, 0] {
         return true;
     }
-    // Of the pseudo header (RFC 768): protocol and length, as they would stand in the packet.
+    // Protocol and length of the pseudo header (RFC 768), in packet byte order.
     let length = u16::from_le_bytes(bytes(head, UDP + 4));
     let pseudo = u64::from(length) + u64::from(u16::from(ipv4::UDP).swap_bytes());
     let (addresses, header) = (word(head, IP + 12), word(head, UDP));
-    let sum = Sum::default().words([pseudo, addresses, header, word(head, UDP + 8)]);
+    let sum = PartialChecksum::default().words([pseudo, addresses, header, word(head, UDP + 8)]);
     sum.range(frame, UDP + 16, UDP + number(head, UDP + 4)).is_valid()
 }

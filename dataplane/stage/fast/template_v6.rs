@@ -1,12 +1,12 @@
-//! What packets of the fast path look like over IPv6: the common task and the common reply, whole in one packet and with nothing to
-//! object to, recognised by their first bytes under a mask.
+//! Patterns of fast-path packets over IPv6: the common task and the common reply, whole in one packet and
+//! without a reason to refuse them. They are recognised by their first bytes under a mask.
 
 use super::template::{CodeByte, NOT_ZERO, TOLERANCES, at_least, differing};
 use crate::stage::network::PortAddress;
 use crate::wire::task::{self, Code};
 use crate::wire::{auth, ether, ipv4, ipv6, udp};
 
-/// Bytes that a packet of the fast path has at least.
+/// Minimum length of a fast-path packet.
 pub const HEAD: usize = udp::PAYLOAD_V6 + task::LEN;
 /// Offset of the IPv6 header.
 pub const IP: usize = ether::LEN;
@@ -15,14 +15,14 @@ pub const UDP: usize = ether::LEN + ipv6::LEN;
 /// Offset of the task header.
 pub const TASK: usize = udp::PAYLOAD_V6;
 
-/// The length of a datagram at least, but for extension and proof.
+/// Minimum length of a datagram, without extension and proof.
 pub const LEAST: usize = udp::LEN + task::LEN;
 
-/// Bytes at a packet's start that hold everything to compare.
+/// Number of bytes at a packet's start that hold everything to compare.
 pub const PATTERN: usize = 72;
 const _: () = assert!(PATTERN <= HEAD && PATTERN >= TASK + 3);
-/// Offsets of the two vectors whose words have tolerances. The hop limit stands at an odd offset, and is the first byte of a word only if
-/// the first vector does so, too.
+/// Offsets of the two vectors whose words have tolerances. The hop limit is at an odd offset. It is the first
+/// byte of a word only if the first vector is at an odd offset, too.
 pub const VECTORS: [usize; 2] = [IP - 1, PATTERN - 2 * TOLERANCES];
 const _: () = assert!(VECTORS[1] <= VECTORS[0] + 2 * TOLERANCES);
 
@@ -32,14 +32,14 @@ const _: () = assert!(VECTORS[1] <= VECTORS[0] + 2 * TOLERANCES);
 pub struct Pattern {
     pub expected: [u8; PATTERN],
     pub mask: [u8; PATTERN],
-    /// Greatest permitted difference of each word of the [`VECTORS`].
+    /// Largest permitted difference of each word of the [`VECTORS`].
     pub tolerance: [[u16; TOLERANCES]; 2],
-    /// The length of a datagram at least, but for its extension.
+    /// Minimum length of a datagram, without its extension.
     pub least: usize,
 }
 
 impl Pattern {
-    /// Nothing: a bit that the mask never lets through.
+    /// Pattern that matches nothing: it expects a bit that the mask never lets through.
     const NOTHING: Self = Self {
         expected: [1; PATTERN],
         mask: [0; PATTERN],
@@ -47,7 +47,8 @@ impl Pattern {
         least: LEAST,
     };
 
-    /// A datagram of this pool for this port, whose first byte of the task header is `code` where `code_mask` has ones.
+    /// Returns the pattern of a datagram of this pool for this port. The first byte of its task header is
+    /// `code`, where `code_mask` has ones.
     fn datagram(address: &PortAddress, pool: u16, code: u8, code_mask: u8) -> Self {
         let mut pattern = Self { expected: [0; PATTERN], ..Self::NOTHING };
         pattern.require(0, &address.mac.0, &[0xFF; 6]);
@@ -67,7 +68,7 @@ impl Pattern {
         self.tolerance[0][(AT - VECTORS[0]) / 2] = at_least(least);
     }
 
-    /// Of a word in the second vector.
+    /// Requires that a word in the second vector is not 0.
     fn require_not_zero(&mut self, at: usize) {
         self.require(at, &[0xFF; 2], &[0xFF; 2]);
         self.tolerance[1][(at - VECTORS[1]) / 2] = NOT_ZERO;
@@ -94,30 +95,30 @@ impl Pattern {
     }
 }
 
-/// What packets of a pool may take the fast path on a port.
+/// Packets of a pool that may take the fast path on a port.
 #[derive(Clone, Copy, Debug)]
 pub struct CommonPackets {
-    /// The pool's id.
+    /// Pool id.
     pub pool: u16,
     /// UDP port of the protocol.
     pub udp_port: u16,
-    /// Where tasks come to.
+    /// Address at which tasks arrive.
     pub task_address: u128,
-    /// One network that tasks come from, and its mask, if all clients are there.
+    /// Network of all clients and its mask, if all clients are in one network.
     pub clients: Option<(u128, u128)>,
-    /// Least hop limit of tasks.
+    /// Minimum hop limit of tasks.
     pub least_hops: u8,
-    /// Whether all replies are authenticated or none of them; none where replies do not come.
+    /// True if all replies are authenticated, false if none are; `None` where no replies arrive.
     pub replies: Option<bool>,
 }
 
-/// What takes the fast path on one port, of one pool: tasks, and replies.
+/// Patterns of one port and pool: tasks, and replies.
 #[derive(Clone, Copy, Debug)]
 pub struct TemplateV6([Pattern; 2]);
 
 impl TemplateV6 {
-    /// What takes the fast path on this port. Whether a task's source is a client's and a reply's its worker's server is still to be
-    /// looked at, and so is the proof of replies.
+    /// Builds the patterns of this port. They check neither that a task's source is a client's, nor that a
+    /// reply comes from its worker's server, nor the proof of replies.
     pub fn new(address: &PortAddress, common: &CommonPackets) -> Self {
         if address.v6.is_none() {
             return Self([Pattern::NOTHING; 2]);
@@ -143,13 +144,13 @@ impl TemplateV6 {
         Self([on(address.side.has_clients(), task), on(has_replies, reply)])
     }
 
-    /// What packets of that code must be.
+    /// Returns the pattern of packets with this code.
     #[inline(always)]
     pub fn pattern(&self, code: CodeByte) -> &Pattern {
         &self.0[usize::from(code.is_reply())]
     }
 
-    /// The code of the frame, when it matches.
+    /// Returns the code of the frame, if it matches.
     #[inline(always)]
     pub fn recognise(&self, frame: &[u8], verified: bool) -> Option<CodeByte> {
         let head = frame.first_chunk::<HEAD>()?;

@@ -1,7 +1,9 @@
-//! The fast path over IPv6: a burst's leading run of common tasks and replies of one pool, as [`super`] has it for IPv4. A packet is
-//! recognised by its first bytes under a mask, and its checksum is changed by what is known beforehand of addresses and workers.
+//! Fast path over IPv6: a burst's leading run of common tasks and replies of one pool, like that of [`super`]
+//! for IPv4. A packet is recognised by its first bytes under a mask. The changes of its checksum are computed
+//! beforehand from addresses and workers.
 //!
-//! What is not recognised, or not believed, ends the run: the stages know every reason.
+//! A packet that is not recognised ends the run, and so does a reply from a wrong sender. The stages know
+//! every drop reason.
 
 use arrayvec::ArrayVec;
 
@@ -25,7 +27,7 @@ use crate::wire::checksum::FoldedDelta;
 use crate::wire::ipv6;
 use crate::wire::task::{self, Extension};
 
-/// Decides on the packets at the front of a burst that match; returns how many it has dealt with.
+/// Handles the matching packets at the front of a burst. Returns their number.
 #[inline(never)]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -58,7 +60,7 @@ pub fn burst<B: Buf>(
     run.len as usize
 }
 
-/// The packets at the front that match, with vectors where the machine has them.
+/// Returns the run of matching packets at the front, with vectors if the machine has them.
 #[inline(always)]
 fn recognise<B: Buf>(
     v6: &Network6,
@@ -76,7 +78,7 @@ fn recognise<B: Buf>(
     recognise_scalar(v6, template, packets, fields)
 }
 
-/// How many packets at the front match, and which of them are tasks and which replies.
+/// Returns the run of matching packets at the front.
 #[inline(never)]
 pub fn recognise_scalar<B: Buf>(
     v6: &Network6,
@@ -105,7 +107,8 @@ pub fn recognise_scalar<B: Buf>(
     run
 }
 
-/// Takes what the replies report, and turns them towards their clients. One that is not believed ends the run.
+/// Applies the reports of the replies, and readdresses the replies to their clients. A reply from a wrong
+/// sender ends the run.
 #[inline(always)]
 fn replies<B: Buf>(
     stages: &mut Stages,
@@ -151,7 +154,7 @@ fn replies<B: Buf>(
     }
 }
 
-/// As [`super::prove`], over IPv6.
+/// Like [`super::prove`], over IPv6.
 #[inline(never)]
 fn prove<B: Buf>(
     authenticator: &ReplyAuthenticator,
@@ -163,8 +166,8 @@ fn prove<B: Buf>(
     prove_claims((authenticator, claim), packets, believed, reports)
 }
 
-/// What a reply reports, if one of the pool's workers sent it to a client; from its server's MAC address where the port is
-/// `shared` with clients.
+/// Returns the load report of a reply, if one of the pool's workers sent it to a client. On a port `shared`
+/// with clients, it must come from the MAC address of the worker's server.
 #[inline(always)]
 fn report(
     (network, v6): (&Network, &Network6),
@@ -188,7 +191,7 @@ fn report(
     believed.then_some(Report::new(worker.member, load, service_ns))
 }
 
-/// Chooses members for the tasks, and turns them towards these.
+/// Picks members for the tasks, and readdresses the tasks to them.
 #[inline(always)]
 fn tasks<B: Buf>(
     stages: &mut Stages,
@@ -228,18 +231,19 @@ fn tasks<B: Buf>(
     }
 }
 
-/// What turns tasks towards their members.
+/// Rewriter that readdresses tasks to their members.
 struct TaskRewriter<'a> {
     neighbours: &'a Neighbours,
     targets: &'a [Target],
-    /// Their servers' addresses.
+    /// Addresses of the members' servers.
     members: &'a [TargetV6],
-    /// What the tasks' destination, the port's address, is to their checksums.
+    /// Checksum change of removing the tasks' destination: the address of the port, or of the pool at a
+    /// spine.
     removed: FoldedDelta,
 }
 
 impl TaskRewriter<'_> {
-    /// Turns a task towards its member, if there is one; returns how many tasks were sent.
+    /// Readdresses a task to its member, if it has one. Returns the number of tasks sent.
     #[inline(always)]
     fn send<B: Buf>(
         &self,
@@ -266,7 +270,7 @@ mod tests {
 
     use super::*;
     use crate::io::memory::FramePool;
-    use crate::stage::fast::tests::{damage, decide_alike, has_vectors};
+    use crate::stage::fast::tests::{assert_decided_equally, damage, has_vectors};
     use crate::wire::auth::{KEY_LEN, Key, addresses_v6};
     use crate::wire::ether::Mac;
     use crate::wire::task::{Code, Header};
@@ -283,13 +287,13 @@ mod tests {
         Key::new([9; KEY_LEN])
     }
 
-    /// With that side behind the port at which packets come, and workers behind it or another one; and a key, if there is one, for
-    /// sequences from 0 on.
+    /// Builds stages with this side behind the receiving port. The workers are behind it or behind a second
+    /// port. With a key, the stages accept sequences from 0 on.
     fn stages(side: &str, key: Option<Key>) -> Stages {
         stages_with(side, key, "gateway = 'fe80::1'")
     }
 
-    /// The same with this line in the second port.
+    /// Builds such stages, with this line in the second port.
     fn stages_with(side: &str, key: Option<Key>, more: &str) -> Stages {
         let server = if side == "clients" { "fd00:4::b" } else { "fd00:1::b" };
         let text = format!(
@@ -302,7 +306,7 @@ mod tests {
         crate::rig::stages(&text, key).stages.remove(0)
     }
 
-    /// A packet, signed under a sequence if its header is authenticated.
+    /// Builds a packet, signed under the sequence if its header is authenticated.
     fn frame(header: Header, source: Option<u128>, payload: &[u8], sequence: u64) -> Vec<u8> {
         let is_reply = header.code.is_reply();
         let len = header.len() + payload.len();
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_that_are_not_proved_are_dropped_among_those_that_are() {
+    fn unproved_replies_are_dropped_among_proved_ones() {
         let pool = FramePool::new(8, 256);
         let signed = |worker| Header { authenticated: true, ..reply(worker, 1) };
         let mut altered = frame(signed(4), None, &[1; 8], 5000);
@@ -380,7 +384,7 @@ mod tests {
         assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (1, 2));
     }
 
-    /// Sources that are clients of a leaf with these networks, and such as are not.
+    /// Sources that are clients of a leaf with these networks, and others that are not.
     const SOURCES: [u128; 13] = [
         LEAF - 1,
         0,
@@ -397,7 +401,7 @@ mod tests {
         0x2001_0DB8 << 96 | 7,
     ];
 
-    /// The list that sources are compared with says what the network says of them, with and without a router.
+    /// The list of unreachable sources agrees with the check of the network, with and without a router.
     #[test]
     fn listed_sources_are_those_that_are_no_clients() {
         for (side, more) in [("both", "gateway = 'fe80::1'"), ("clients", ""), ("both", "")] {
@@ -417,7 +421,7 @@ mod tests {
         }
     }
 
-    /// Words with a tolerance: on either side of their bounds, vectors, scalars and stages decide alike.
+    /// Words with a tolerance: on both sides of their bounds, vectors, scalar code and stages agree.
     #[test]
     fn bounds_hold_in_each_path() {
         let pool = FramePool::new(4, 256);
@@ -445,7 +449,7 @@ mod tests {
                 assert_eq!(run.len, recognised, "{at}: {bytes:?}");
             }
             drop(burst);
-            decide_alike(&mut stages(), &mut stages(), &pool, &frame).unwrap();
+            assert_decided_equally(&mut stages(), &mut stages(), &pool, &frame).unwrap();
         }
     }
 
@@ -453,7 +457,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Vectors see what words see: of packets of any length, with single bytes changed.
+        /// Vectors recognise the same packets as scalar code, of any length and with single bytes changed.
         #[test]
         fn vectors_recognise_what_scalars_do(
             packets in proptest::collection::vec((
@@ -478,7 +482,7 @@ mod tests {
                 pool.frame(&frame).unwrap()
             }).collect();
             let template = v6.template(0, 0).unwrap();
-            // A datagram that does not fill its packet ends a run for vectors.
+            // A datagram that does not fill its packet ends a run of the vector code.
             let exact = |frame: &[u8]| frame[IP + 4..IP + 6] == frame[UDP + 4..UDP + 6];
             let exact = burst.iter().take_while(|packet| exact(packet.bytes())).count();
             let [mut of_words, mut of_vectors] = [(); 2].map(|()| Fields::new());
@@ -494,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spines_tasks_take_the_fast_path_to_the_service_address_alone() {
+    fn spine_fast_path_serves_service_addresses_only() {
         let text = format!(
             "[spine]\nid = 90\ncores = [0]\nseed = 7\n\
              [[port]]\ndevice = 'here'\nside = 'both'\nip = 'fd00:1::1/64'\nmac = '{LEAF_MAC}'\n\
@@ -519,7 +523,7 @@ mod tests {
         let sent = udp::parse_v6(packets[0].bytes(), false).unwrap();
         assert_eq!((sent.src, sent.dst), (CLIENT, SERVER));
         assert_eq!(Header::parse(&packets[0].bytes()[TASK..]).unwrap().dst, 40);
-        // Whoever answers does so at its client, and a spine takes no answers.
+        // A worker replies to the client itself, and a spine accepts no replies.
         let mut packets = [to(CLIENT, reply(40, 0))];
         assert_eq!(burst(&mut stages, 0, &mut packets, &mut verdicts[..]), 0);
         assert_eq!(stages.counters.read(Counter::Scheduled), 2);
@@ -528,7 +532,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
-        /// Packet for packet, the fast path and the stages decide alike and write the same bytes.
+        /// The fast path and the stages give each packet the same verdict and the same bytes.
         #[test]
         fn the_fast_path_does_what_the_stages_do(
             packets in proptest::collection::vec((
@@ -544,13 +548,13 @@ mod tests {
             let [mut with, mut without] = [(); 2].map(|()| stages(side, keyed.then(key)));
             for ((seq, extended, replies), kind, payload, edits, cut, source) in packets {
                 let header = if replies { reply(kind, seq % 3) } else { task(seq) };
-                // With a key most replies are signed, and some sequences come twice.
+                // With a key, most replies are signed, and some sequences repeat.
                 let authenticated = replies && keyed == (seq % 11 != 0);
                 let header = Header { more: kind == 0, extended, authenticated, ..header };
                 let sequence = 5000 + u64::from(seq / 11) % 40;
                 let mut frame = frame(header, source, &payload, sequence);
                 damage(&mut frame, &edits, cut);
-                decide_alike(&mut with, &mut without, &pool, &frame)?;
+                assert_decided_equally(&mut with, &mut without, &pool, &frame)?;
             }
             prop_assert_eq!(with.counters.totals(), without.counters.totals());
         }

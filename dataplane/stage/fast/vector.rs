@@ -1,11 +1,11 @@
-//! Recognises packets as [`Template::recognise`] does, with vectors of 32 bytes where the machine has them.
+//! Recognises packets like [`Template::recognise`], with vectors of 32 bytes if the machine has them.
 //!
-//! A vector and a half hold everything to compare, and the whole one all that the IPv4 checksum covers and the start
-//! of what the UDP checksum covers; whether the sums are right is asked once a burst, of all of them together.
+//! One and a half vectors hold everything to compare. The whole one also holds all bytes of the IPv4 checksum
+//! and the first bytes of the UDP checksum. The sums are checked once per burst, all together.
 //!
 //! Words are summed in memory order, in one's complement (see [`Sum`](crate::wire::checksum::Sum)). The
-//! instruction that multiplies and adds words takes them for signed; with their upper bits inverted each is 2^15
-//! too small, which is put right afterwards.
+//! instruction that multiplies and adds words takes signed words. With their top bits inverted, each is 2^15
+//! too small; this is corrected afterwards.
 #![allow(
     unsafe_code,
     reason = "vectors are loaded, and instructions used that not every machine has"
@@ -21,33 +21,35 @@ use crate::stage::network::UnreachableSource;
 use crate::stage::parse::PREFETCH_AHEAD;
 use crate::wire::ipv4;
 
-/// Bytes in a vector.
+/// Number of bytes in a vector.
 pub const VECTOR: usize = 32;
-/// Behind the second vector: what of a datagram is summed by itself.
+/// Offset behind the second vector. The bytes of a datagram from here on are summed separately.
 const BODY: usize = IP + VECTOR;
 const _: () = assert!(BODY <= Pattern::LEN && BODY <= HEAD);
 
-/// A packet's sums: that of its IPv4 header, and that of its datagram.
+/// Sums of a packet: of its IPv4 header, and of its datagram.
 #[derive(Clone, Copy)]
-struct Sums([u32; 2]);
+struct PacketChecksums([u32; 2]);
 
-impl Sums {
-    /// As if they were right.
+impl PacketChecksums {
+    /// Sums of a packet with right checksums.
     const GOOD: Self = Self([0xFFFF; 2]);
 }
 
-/// What each word of the second vector counts in the sum of the IPv4 header.
+/// Weight of each word of the second vector in the sum of the IPv4 header.
 const HEADER: [i16; 16] = [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0];
-/// And in that of the datagram and its pseudo header (RFC 768), in which the length stands once more.
+/// Weight in the sum of the datagram and its pseudo header (RFC 768). The length occurs there once more.
 const DATAGRAM: [i16; 16] = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1];
-/// What each word of the last vector counts: one at an odd place has its bytes in two words, each on the other side.
+/// Weight of each word of the last vector. At an odd offset, the two bytes of a word belong to two words,
+/// each at the opposite position.
 pub const LAST: [[i16; 16]; 2] = [[1; 16], [1 << 8; 16]];
-/// What the sums lack, by whether the last vector is at an odd place: 2^15 for each word, and the protocol.
-const LACKING: [Sums; 2] = [lacking(0), lacking(1)];
+/// Corrections of the sums, for the last vector at an even and at an odd offset: 2^15 for each word, and the
+/// protocol.
+const LACKING: [PacketChecksums; 2] = [lacking(0), lacking(1)];
 
-const fn lacking(odd: usize) -> Sums {
+const fn lacking(odd: usize) -> PacketChecksums {
     let datagram = weight(&DATAGRAM) + weight(&LAST[odd]);
-    Sums([weight(&HEADER) << 15, (datagram << 15) + (ipv4::UDP as u32) * 0x100])
+    PacketChecksums([weight(&HEADER) << 15, (datagram << 15) + (ipv4::UDP as u32) * 0x100])
 }
 
 pub const fn weight(words: &[i16; 16]) -> u32 {
@@ -59,7 +61,8 @@ pub const fn weight(words: &[i16; 16]) -> u32 {
     sum
 }
 
-/// As many zeros as a vector has bytes, and as many ones: shifted by `n` bytes, a mask for the last `n` of a vector.
+/// A vector of zero bytes, then a vector of ones. Loaded at offset `n`, a mask for the last `n` bytes of a
+/// vector.
 const MASKS: [u8; 2 * VECTOR] = {
     let mut masks = [0; 2 * VECTOR];
     let mut at = VECTOR;
@@ -70,7 +73,8 @@ const MASKS: [u8; 2 * VECTOR] = {
     masks
 };
 
-/// As [`recognise_scalar`](super::recognise_scalar); none where a sum is wrong, or the machine has no such vectors.
+/// Like [`recognise_scalar`](super::recognise_scalar). Returns `None` if a sum is wrong, or the machine has
+/// no such vectors.
 #[inline(always)]
 pub fn recognise<B: Buf>(
     template: &Template,
@@ -80,7 +84,7 @@ pub fn recognise<B: Buf>(
     if !is_x86_feature_detected!("avx2") {
         return None;
     }
-    // SAFETY: the machine has what is called for.
+    // SAFETY: the machine has the required instructions.
     unsafe { recognise_avx2(template, packets, fields) }
 }
 
@@ -92,7 +96,7 @@ fn recognise_avx2<B: Buf>(
 ) -> Option<LeadingRun> {
     let packets = &packets[..packets.len().min(BURST)];
     let mut run = LeadingRun::default();
-    let mut sums = [Sums::GOOD; BURST];
+    let mut sums = [PacketChecksums::GOOD; BURST];
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
@@ -119,7 +123,7 @@ fn recognise_avx2<B: Buf>(
     are_good(&sums).then_some(run)
 }
 
-/// Where the datagram ends, in a frame that matches but for its sums.
+/// Returns the end of the datagram in a frame that matches, without a check of its sums.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Option<usize> {
@@ -130,7 +134,7 @@ fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Opti
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
-        && total_len == ipv4::LEN + udp_len // where it is longer, the stages are slower, and right, too
+        && total_len == ipv4::LEN + udp_len // a longer packet takes the stages: slower, and also right
         && udp_len >= usize::from(pattern.least_udp_len) + code.extension_len()
         && end <= len;
     fits.then_some(end)
@@ -141,31 +145,31 @@ fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Opti
 #[repr(C, packed)]
 struct Number(u16);
 
-/// The number at an offset, as packets hold it.
+/// Returns the big-endian number at an offset.
 #[inline(always)]
 pub fn number<const LEN: usize>(head: &[u8; LEN], at: usize) -> usize {
     let bytes = &head[at..at + size_of::<Number>()];
-    // SAFETY: it points to that many bytes, of which any make a number. Volatile, because the compiler otherwise
-    // takes the number out of a vector that covers it, which takes longer.
+    // SAFETY: it points to that many bytes, and any bytes make a number. Volatile, because the compiler
+    // otherwise takes the number out of a vector that covers it. That takes longer.
     let number = unsafe { bytes.as_ptr().cast::<Number>().read_volatile() };
     usize::from(u16::from_be(number.0))
 }
 
-/// The bits of the first half of a vector, at a packet's start, that differ from the expected ones.
+/// Returns the bits of a packet's first 16 bytes, half a vector, that differ from the expected ones.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn differing_half(expected: &[u8], mask: &[u8], head: &[u8]) -> __m128i {
     _mm_xor_si128(_mm_and_si128(load_half(head), load_half(mask)), load_half(expected))
 }
 
-/// The bits of the vector at an offset that differ from the expected ones.
+/// Returns the bits of the vector at an offset that differ from the expected ones.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn differing(expected: &[u8], mask: &[u8], head: &[u8], at: usize) -> __m256i {
     _mm256_xor_si256(_mm256_and_si256(load(head, at), load(mask, at)), load(expected, at))
 }
 
-/// The source address, in memory order.
+/// Returns the source address, in memory order.
 #[inline(always)]
 fn source(head: &[u8; HEAD]) -> u32 {
     let mut source = [0; 4];
@@ -173,7 +177,8 @@ fn source(head: &[u8; HEAD]) -> u32 {
     u32::from_ne_bytes(source)
 }
 
-/// A bit for each address (in memory order) that no reply would reach; none where the machine has no such vectors.
+/// Returns one bit for each address (in memory order), set if no reply reaches it; `None` if the machine has
+/// no such vectors.
 #[inline(always)]
 pub fn match_unreachable(
     addresses: &[u32; BURST],
@@ -182,13 +187,13 @@ pub fn match_unreachable(
     if !is_x86_feature_detected!("avx2") {
         return None;
     }
-    // SAFETY: the machine has what is called for.
+    // SAFETY: the machine has the required instructions.
     Some(unsafe { match_unreachable_avx2(addresses, unreachable) })
 }
 
 #[target_feature(enable = "avx2")]
 fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
-    // SAFETY: the addresses are as many bytes as are loaded, and need no alignment.
+    // SAFETY: the load reads only addresses of the array, and needs no alignment.
     let load = |at: usize| unsafe { _mm256_loadu_si256(addresses.as_ptr().add(8 * at).cast()) };
     let sources: [_; BURST / 8] = [load(0), load(1), load(2), load(3)];
     let mut equal = [_mm256_setzero_si256(); BURST / 8];
@@ -204,10 +209,10 @@ fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSo
     equal.iter().enumerate().fold(0, |found, (at, &eight)| found | bits(eight) << (8 * at))
 }
 
-/// Sums up the headers and the datagram that `frame` ends with.
+/// Sums the headers and the datagram. `frame` ends with the datagram.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut Sums) {
+fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut PacketChecksums) {
     let behind = inverted(load(head, IP));
     let header = _mm256_madd_epi16(behind, load_words(&HEADER));
     let datagram = _mm256_madd_epi16(behind, load_words(&DATAGRAM));
@@ -217,20 +222,21 @@ fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut Sums) {
     let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
     let quarters = _mm_add_epi32(halves.0, halves.1);
     let totals = _mm_add_epi32(_mm_hadd_epi32(quarters, quarters), load_sums(&LACKING[odd]));
-    // SAFETY: the sums are as many bytes as are stored, and need no alignment.
+    // SAFETY: the store writes exactly the two sums, and needs no alignment.
     unsafe { _mm_storel_epi64((&raw mut sums.0).cast(), totals) };
     if number(head, UDP + 6) == 0 {
-        sums.0[1] = Sums::GOOD.0[1]; // it has none
+        sums.0[1] = PacketChecksums::GOOD.0[1]; // it has no checksum
     }
 }
 
-/// Adds what stands behind the first `done` bytes of a frame, which ends with its datagram, to a sum. It lacks what [`LAST`] counts.
+/// Adds the bytes behind the first `done` bytes of a frame to a sum. The frame ends with its datagram. The
+/// sum still lacks the correction for [`LAST`].
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn add_rest(mut sum: __m256i, frame: &[u8], mut done: usize) -> __m256i {
     while frame.len() - done > VECTOR {
         let words = _mm256_madd_epi16(inverted(load(frame, done)), _mm256_set1_epi16(1));
-        // Put right at once: two words each.
+        // Corrected at once, for two words each.
         sum = _mm256_add_epi32(sum, _mm256_add_epi32(words, _mm256_set1_epi32(1 << 16)));
         done += VECTOR;
     }
@@ -240,21 +246,21 @@ pub fn add_rest(mut sum: __m256i, frame: &[u8], mut done: usize) -> __m256i {
     _mm256_add_epi32(sum, last)
 }
 
-/// All sums are right: as one's complement numbers, 0 in its form of all ones.
+/// Returns true if all sums are right: 0 as a one's complement number, in its form of all ones.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn are_good(sums: &[Sums; BURST]) -> bool {
+fn are_good(sums: &[PacketChecksums; BURST]) -> bool {
     let ones = _mm256_set1_epi32(0xFFFF);
     let mut wrong = _mm256_setzero_si256();
     for four in sums.as_chunks::<4>().0 {
-        // SAFETY: the sums are as many bytes as are loaded, and need no alignment.
+        // SAFETY: the load reads exactly the sums, and needs no alignment.
         let totals = unsafe { _mm256_loadu_si256(four.as_ptr().cast()) };
         wrong = _mm256_or_si256(wrong, _mm256_xor_si256(fold(fold(totals)), ones));
     }
     _mm256_testc_si256(_mm256_setzero_si256(), wrong) != 0
 }
 
-/// Adds the upper halves of numbers to their lower ones.
+/// Adds the upper halves of numbers to their lower halves.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn fold(sums: __m256i) -> __m256i {
@@ -262,49 +268,51 @@ pub fn fold(sums: __m256i) -> __m256i {
     _mm256_add_epi32(low, _mm256_srli_epi32::<16>(sums))
 }
 
-/// Words as signed numbers, each 2^15 less.
+/// Converts words to signed numbers, each 2^15 less.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn inverted(words: __m256i) -> __m256i {
     _mm256_xor_si256(words, _mm256_set1_epi16(i16::MIN))
 }
 
+/// Loads a vector at an offset.
+///
 /// # Panics
-/// When the bytes end before the vector does.
+/// If the bytes end before the vector does.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn load(bytes: &[u8], at: usize) -> __m256i {
     let bytes = &bytes[at..at + VECTOR];
-    // SAFETY: the bytes are as many as are loaded, and need no alignment.
+    // SAFETY: the load reads exactly the bytes, and needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
-/// As [`load`], the first half of a vector at the start.
+/// Like [`load`], for the first half of a vector at the start.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn load_half(bytes: &[u8]) -> __m128i {
     let bytes = &bytes[..VECTOR / 2];
-    // SAFETY: the bytes are as many as are loaded, and need no alignment.
+    // SAFETY: the load reads exactly the bytes, and needs no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn load_tolerance(tolerance: &[u16; TOLERANCES]) -> __m256i {
-    // SAFETY: the numbers are as many bytes as are loaded, and need no alignment.
+    // SAFETY: the load reads exactly the numbers, and needs no alignment.
     unsafe { _mm256_loadu_si256(tolerance.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn load_words(words: &[i16; VECTOR / 2]) -> __m256i {
-    // SAFETY: the words are as many bytes as are loaded, and need no alignment.
+    // SAFETY: the load reads exactly the words, and needs no alignment.
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn load_sums(sums: &Sums) -> __m128i {
-    // SAFETY: the sums are as many bytes as are loaded, and need no alignment.
+fn load_sums(sums: &PacketChecksums) -> __m128i {
+    // SAFETY: the load reads exactly the sums, and needs no alignment.
     unsafe { _mm_loadl_epi64((&raw const sums.0).cast()) }
 }

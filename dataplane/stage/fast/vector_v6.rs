@@ -1,7 +1,8 @@
-//! Recognises packets over IPv6 as [`TemplateV6::recognise`] does, with vectors of 32 bytes where the machine has them; see
-//! [`super::vector`], which has the same for IPv4.
+//! Recognises packets over IPv6 like [`TemplateV6::recognise`], with vectors of 32 bytes if the machine has
+//! them. [`super::vector`] does the same for IPv4.
 //!
-//! Two vectors and a half hold everything to compare. Two hold everything that the checksum covers in every packet.
+//! Two and a half vectors hold everything to compare. Two of them hold everything that the checksum covers in
+//! every packet.
 #![allow(
     unsafe_code,
     reason = "vectors are loaded, and instructions used that not every machine has"
@@ -22,18 +23,19 @@ use crate::stage::parse::PREFETCH_AHEAD;
 use crate::stage::v6::UnreachableV6;
 use crate::wire::{ipv6, udp};
 
-/// Where the last vector begins: it ends with the pattern.
+/// Offset of the last vector, at the end of the pattern.
 const THIRD: usize = VECTORS[1];
 const _: () = assert!(THIRD <= IP + VECTOR && PATTERN <= HEAD && THIRD.is_multiple_of(2));
 
-/// What each word of the second vector counts in the sum of the datagram and its pseudo header (RFC 8200, 8.1): the length, which is that
-/// of the datagram, and the addresses.
+/// Weight of each word of the second vector in the sum of the datagram and its pseudo header (RFC 8200, 8.1):
+/// the length of the datagram, and the addresses.
 const SECOND_WORDS: [i16; 16] = [0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
-/// And of the third: what the second does not cover.
+/// Weight of each word of the third vector. Words of the second vector count there only.
 const THIRD_WORDS: [i16; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
-/// What the sums lack, by whether the last vector is at an odd place: 2^15 for each word, and the protocol.
+/// Corrections of the sums, for the last vector at an even and at an odd offset: 2^15 for each word, and the
+/// protocol.
 const LACKING: [u32; 2] = [lacking(0), lacking(1)];
-/// A sum as if it were right.
+/// Sum of a packet with a right checksum.
 const GOOD: u32 = 0xFFFF;
 
 const fn lacking(odd: usize) -> u32 {
@@ -41,7 +43,8 @@ const fn lacking(odd: usize) -> u32 {
     (words << 15) + (ipv6::UDP as u32) * 0x100
 }
 
-/// As [`recognise_scalar`](super::v6::recognise_scalar); none where a sum is wrong, or the machine has no such vectors.
+/// Like [`recognise_scalar`](super::v6::recognise_scalar). Returns `None` if a sum is wrong, or the machine
+/// has no such vectors.
 #[inline(always)]
 pub fn recognise<B: Buf>(
     template: &TemplateV6,
@@ -52,7 +55,7 @@ pub fn recognise<B: Buf>(
     if !is_x86_feature_detected!("avx2") {
         return None;
     }
-    // SAFETY: the machine has what is called for.
+    // SAFETY: the machine has the required instructions.
     unsafe { recognise_avx2(template, unreachable, packets, fields) }
 }
 
@@ -95,7 +98,7 @@ fn recognise_avx2<B: Buf>(
     are_good(&sums).then_some(run)
 }
 
-/// Where the datagram ends, in a frame that matches but for its sum.
+/// Returns the end of the datagram in a frame that matches, without a check of its sum.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Option<usize> {
@@ -109,18 +112,18 @@ fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Opti
     let (payload_len, udp_len) = (number(head, IP + 4), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
-        && payload_len == udp_len // where it is longer, the stages are slower, and right, too
+        && payload_len == udp_len // a longer packet takes the stages: slower, and also right
         && udp_len >= pattern.least + code.extension_len()
         && end <= len;
     fits.then_some(end)
 }
 
-/// No reply would reach the packet's source.
+/// Returns true if no reply reaches the packet's source.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn is_listed(head: &[u8; HEAD], unreachable: &[UnreachableV6]) -> bool {
     let source = ipv6::src_bytes(&head[IP..]);
-    // SAFETY: addresses are as many bytes as are loaded, and need no alignment.
+    // SAFETY: the load reads exactly an address, and needs no alignment.
     let load = |bytes: *const u8| unsafe { _mm_loadu_si128(bytes.cast()) };
     let source = load(source.as_ptr());
     for one in unreachable {
@@ -132,7 +135,7 @@ fn is_listed(head: &[u8; HEAD], unreachable: &[UnreachableV6]) -> bool {
     false
 }
 
-/// The sum of the datagram that `frame` ends with.
+/// Returns the sum of the datagram at the end of `frame`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn sum(head: &[u8; HEAD], frame: &[u8]) -> u32 {
@@ -146,14 +149,14 @@ fn sum(head: &[u8; HEAD], frame: &[u8]) -> u32 {
     total.wrapping_add(LACKING[frame.len() % 2])
 }
 
-/// All sums are right: as one's complement numbers, 0 in its form of all ones.
+/// Returns true if all sums are right: 0 as a one's complement number, in its form of all ones.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn are_good(sums: &[u32; BURST]) -> bool {
     let ones = _mm256_set1_epi32(GOOD.cast_signed());
     let mut wrong = _mm256_setzero_si256();
     for eight in sums.as_chunks::<8>().0 {
-        // SAFETY: the sums are as many bytes as are loaded, and need no alignment.
+        // SAFETY: the load reads exactly the sums, and needs no alignment.
         let totals = unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) };
         wrong = _mm256_or_si256(wrong, _mm256_xor_si256(fold(fold(totals)), ones));
     }

@@ -1,4 +1,4 @@
-//! What lies in a folder is looked at and left alone, what is made there is ours, and a name has one owner.
+//! Existing files stay untouched, new files are private, and a path has one owner.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -19,7 +19,7 @@ fn names(folder: &tempfile::TempDir) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Everything that can lie at a path and is no regular file, with what it is called.
+/// Creates every kind of entry except a regular file. Returns each with its description.
 pub fn specials(folder: &Path) -> Vec<(PathBuf, &'static str)> {
     let at = |name: &str| folder.join(name);
     let nodes = [("fifo", FileType::Fifo), ("socket", FileType::Socket)];
@@ -42,25 +42,25 @@ pub fn specials(folder: &Path) -> Vec<(PathBuf, &'static str)> {
 }
 
 #[test]
-fn what_lies_there_is_told_without_touching_it() {
+fn existing_file_is_inspected_without_opening() {
     let (folder, path) = folder();
-    assert!(Found::at(&path).unwrap().is_none());
+    assert!(ExistingFile::at(&path).unwrap().is_none());
     for (path, kind) in specials(folder.path()) {
-        let found = Found::at(&path).unwrap().unwrap();
+        let found = ExistingFile::at(&path).unwrap().unwrap();
         assert!(found.describe().starts_with(kind), "{}", found.describe());
         assert!(!found.is_file() && found.is_socket() == (kind == "a socket"));
     }
     let link = folder.path().join("link");
-    assert!(Found::behind(&link).unwrap().unwrap().is_file(), "a reader may follow it");
+    assert!(ExistingFile::behind(&link).unwrap().unwrap().is_file(), "a reader may follow it");
     let mut text = String::new();
-    let found = Found::behind(&link).unwrap().unwrap();
+    let found = ExistingFile::behind(&link).unwrap().unwrap();
     fs::rename(folder.path().join("fifo"), folder.path().join("precious")).unwrap();
     found.open(false).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "the only copy of something", "what was looked at is what is opened");
 }
 
 #[test]
-fn what_is_made_is_nobody_elses_at_any_time() {
+fn new_file_is_private_from_the_start() {
     let (folder, path) = folder();
     let made = Scratch::file(&path, None).unwrap();
     let name = names(&folder).pop().unwrap();
@@ -81,21 +81,21 @@ fn what_is_made_is_nobody_elses_at_any_time() {
     assert!(path.exists(), "another file than the one it knows");
     Scratch::socket(&path).unwrap().put_at(&path, true).unwrap();
     assert_eq!((names(&folder).len(), mode(&path)), (1, 0o600));
-    assert!(Found::at(&path).unwrap().unwrap().is_socket());
+    assert!(ExistingFile::at(&path).unwrap().unwrap().is_socket());
 }
 
 #[test]
-fn a_path_may_be_longer_than_a_sockets_address() {
+fn path_may_exceed_a_socket_address() {
     let (folder, _) = folder();
     let deep = folder.path().join("f".repeat(100)).join("o".repeat(100));
     fs::create_dir_all(&deep).unwrap();
     let path = deep.join("name");
     Scratch::socket(&path).unwrap().put_at(&path, false).unwrap();
-    assert!(Found::at(&path).unwrap().unwrap().is_socket());
+    assert!(ExistingFile::at(&path).unwrap().unwrap().is_socket());
 }
 
 #[test]
-fn a_name_has_one_owner_however_many_want_it_at_once() {
+fn concurrent_claims_have_one_owner() {
     let (folder, path) = folder();
     for round in 0..50 {
         let start = Barrier::new(4);
@@ -112,7 +112,7 @@ fn a_name_has_one_owner_however_many_want_it_at_once() {
         assert_eq!((won.len(), lost.len()), (1, 3), "round {round}");
         for error in lost {
             let Err(NameError::Held(pid)) = error else { panic!("{error:?}") };
-            assert!(pid.is_none() || pid == own.map(u64::from)); // none while it is written
+            assert!(pid.is_none() || pid == own.map(u64::from)); // none while its owner writes it
         }
         assert_eq!(names(&folder), ["name.lock"]);
         drop(won);
@@ -121,7 +121,7 @@ fn a_name_has_one_owner_however_many_want_it_at_once() {
 }
 
 #[test]
-fn a_name_is_had_while_others_give_it_back() {
+fn name_is_claimed_while_others_release_it() {
     let (folder, path) = folder();
     let inside = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ fn a_name_is_had_while_others_give_it_back() {
 }
 
 #[test]
-fn a_lock_that_was_left_is_taken_over_and_what_is_none_is_left_alone() {
+fn stale_lock_is_taken_over_foreign_file_kept() {
     let (folder, path) = folder();
     let lock = folder.path().join("name.lock");
     for left in ["", "wedjat 999999999\n"] {
@@ -168,13 +168,13 @@ fn a_lock_that_was_left_is_taken_over_and_what_is_none_is_left_alone() {
 fn a_program_that_listens_elsewhere_is_not_disturbed() {
     let (_folder, path) = folder();
     let listener = UnixListener::bind(&path).unwrap();
-    let found = Found::at(&path).unwrap().unwrap();
+    let found = ExistingFile::at(&path).unwrap().unwrap();
     assert!(found.is_socket() && found.is_own());
     drop(listener);
 }
 
 #[test]
-fn a_limit_on_file_sizes_is_an_error_and_no_end() {
+fn file_size_limit_is_an_error() {
     let limit = rustix::process::Resource::Fsize;
     let (folder, path) = folder();
     let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -188,7 +188,7 @@ fn a_limit_on_file_sizes_is_an_error_and_no_end() {
     drop(folder);
 }
 
-/// The child's part of the test before; nothing to do without it.
+/// Child process of the previous test; passes at once without it.
 #[test]
 fn beyond_a_limit() {
     let Some(path) = std::env::var_os("WEDJAT_BEYOND") else { return };
@@ -241,19 +241,19 @@ fn groups_are_known_by_name_and_number() {
     assert_eq!((group("nobody has such a group"), group("a\0b"), group("")), (None, None, None));
 }
 
-/// A program with the library may fork: its child has the owner's descriptors, and none of its threads.
+/// A program that uses the library may fork. The child has the owner's descriptors, and none of its threads.
 #[test]
 fn a_forked_child_leaves_its_parents_files_alone() {
     use rustix::process::{Pid, WaitOptions, waitpid};
 
     let (folder, path) = folder();
     let table = Table::create(&path, &Spec { cores: 1, ..Spec::default() }).unwrap();
-    // SAFETY: the child only drops what it has, which takes no lock of another thread, and ends.
+    // SAFETY: the child only drops its values, which takes no lock of another thread, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         table.publish();
         drop(table);
-        // SAFETY: it ends the process, without anything that the test program does at its end.
+        // SAFETY: it ends the process without the exit handlers of the test program.
         unsafe { libc::_exit(7) };
     }
     let began = std::time::Instant::now();

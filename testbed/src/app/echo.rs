@@ -1,8 +1,8 @@
-//! Sends back what came.
+//! Echo workload: replies with the bytes of the task.
 
 use super::App;
 
-/// The app that does nothing: what it takes is what the way to a worker and back takes.
+/// App without work. Its service time is the cost of the path to a worker and back.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Echo;
 

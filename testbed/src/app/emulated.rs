@@ -1,4 +1,4 @@
-//! The right answer to any task at once, for workers that only pretend to work.
+//! App that returns the right answer to any task at once, for emulated workers.
 
 use wedjat_pktgen::mix::Workload;
 use wedjat_pktgen::oracle::Oracle;
@@ -6,22 +6,22 @@ use wedjat_pktgen::payload::{LEN, Outcome, Status};
 
 use super::{App, Echo, answer};
 
-/// Answers what a worker of the workload would.
+/// Answers like a real worker of the workload.
 #[derive(Clone, Debug)]
-pub struct Emulated {
+pub struct EmulatedApp {
     workload: Workload,
     oracle: Oracle,
 }
 
-impl Emulated {
-    /// For tasks of this workload.
+impl EmulatedApp {
+    /// Creates an app that answers tasks of this workload.
     #[must_use]
     pub fn new(workload: Workload) -> Self {
         Self { workload, oracle: Oracle::new(workload, LEN) }
     }
 }
 
-impl App for Emulated {
+impl App for EmulatedApp {
     fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
         if self.workload == Workload::Echo {
             return Echo.serve(work, reply);

@@ -1,7 +1,7 @@
-//! What workers run: each workload turns a task's bytes into its answer's.
+//! Workloads of workers: each turns a task's bytes into its answer's.
 //!
-//! `wedjat_pktgen::payload` says what those bytes mean and `wedjat_pktgen::oracle` what answers must be. An app knows
-//! nothing of packets, agents or clocks.
+//! `wedjat_pktgen::payload` defines these bytes, and `wedjat_pktgen::oracle` the right answers. An app has no
+//! access to packets, agents or clocks.
 
 mod echo;
 mod emulated;
@@ -13,27 +13,27 @@ mod tpcc;
 use wedjat_pktgen::payload::{LEN, Outcome, Status, Work};
 
 pub use echo::Echo;
-pub use emulated::Emulated;
+pub use emulated::EmulatedApp;
 #[cfg(feature = "rocksdb")]
 pub use rocksdb::RocksDb;
 pub use spin::Spin;
 pub use tpcc::Tpcc;
 
-/// A workload, as one worker runs it.
+/// A workload as one worker runs it.
 pub trait App {
-    /// Does the task that `work`, what stands behind its header, asks for; writes the answer into `reply` and returns
-    /// its length. What makes no sense is answered with the status that says so.
+    /// Performs the task in `work`, the payload after the task header. Writes the answer into `reply` and
+    /// returns its length. An invalid task gets an answer with an error status.
     fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize;
 }
 
-/// The workload that a worker was told to run.
+/// Workload of a worker, chosen at run time.
 #[derive(Clone)]
 pub enum AnyApp {
-    /// Spins.
+    /// Spins for the requested time.
     Spin(Spin),
-    /// Spins by transaction.
+    /// Spins for the time of a transaction.
     Tpcc(Tpcc),
-    /// Echoes.
+    /// Echoes the task.
     Echo(Echo),
     /// Reads a database.
     #[cfg(feature = "rocksdb")]
@@ -53,7 +53,7 @@ impl App for AnyApp {
     }
 }
 
-/// Does what is asked for and writes the outcome; nothing where the answer has no room for one.
+/// Performs the work and writes the outcome. Returns 0 if `reply` is too short for one.
 fn answer(work: &[u8], reply: &mut [u8], perform: impl FnOnce(&Work) -> Outcome) -> usize {
     if reply.len() < LEN {
         return 0;
@@ -70,7 +70,7 @@ mod tests {
     use wedjat_pktgen::oracle::Oracle;
     use wedjat_pktgen::payload::seed_of;
 
-    /// What `app` answers to a task of operation `operation`, checked by the oracle.
+    /// Returns the operation in the answer of `app` to a task of `operation`, checked by the oracle.
     pub(crate) fn operation_answered(
         app: &mut impl App,
         workload: Workload,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_answered_so() {
+    fn invalid_request_gets_an_error_answer() {
         let mut reply = [0; LEN];
         for operation in [0, 6] {
             let mut work = [0; LEN];

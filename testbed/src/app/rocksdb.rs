@@ -12,38 +12,38 @@ use wedjat_rocksdb::{Database, fill};
 
 use super::{App, answer};
 
-/// Held while the database is filled, so that of several workers one does it.
+/// File locked during the filling of the database, so that only one of several workers fills it.
 const LOCK: &str = "wedjat.lock";
-/// The file that every RocksDB database has.
+/// File that every RocksDB database has.
 const MARK: &str = "CURRENT";
 
-/// Tasks of each kind that [`RocksDb::pace`] times.
+/// Number of tasks of each kind that [`RocksDb::pace`] times.
 const SAMPLES: u64 = 51;
 
-/// Why there is no database to read.
+/// Reason why a database cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("database {path}: {problem}; {fix}")]
-pub struct Unusable {
+pub struct DatabaseError {
     path: PathBuf,
     problem: String,
     fix: &'static str,
 }
 
-/// One worker's view of the database; clones read the same.
+/// One worker's handle of the database. Clones share it.
 #[derive(Clone)]
 pub struct RocksDb {
     database: Arc<Database>,
 }
 
 impl RocksDb {
-    /// Opens the database in this folder; fills it first where there is none. What it holds is checked.
+    /// Opens the database in this folder and checks its content. Fills an empty folder first.
     ///
     /// # Errors
-    /// When the folder cannot be used, or holds anything else.
-    pub fn open(path: &Path) -> Result<Self, Unusable> {
-        let unusable = |problem: String, fix| Unusable { path: path.to_owned(), problem, fix };
+    /// If the folder cannot be used, or holds anything else.
+    pub fn open(path: &Path) -> Result<Self, DatabaseError> {
+        let unusable = |problem: String, fix| DatabaseError { path: path.to_owned(), problem, fix };
         fill_once(path).map_err(|problem| {
-            unusable(problem, "give a folder that may be written, with 20 MB of room")
+            unusable(problem, "give a writable folder with 20 MB of free space")
         })?;
         let database = Database::open(path)
             .map_err(|error| unusable(error.to_string(), "remove it, or give another folder"))?;
@@ -51,7 +51,7 @@ impl RocksDb {
         let found = app.scan();
         if Oracle::new(Workload::RocksDb, LEN).outcome(SCAN, 0) != Some(found) {
             let problem = format!(
-                "it holds {} objects, not the workload's {OBJECTS}, or others",
+                "it holds {} objects, not the {OBJECTS} of the workload, or different ones",
                 found.objects
             );
             return Err(unusable(problem, "remove it, or give another folder"));
@@ -59,7 +59,8 @@ impl RocksDb {
         Ok(app)
     }
 
-    /// Medians of what GET and SCAN take here, in microseconds, on a clock of nanoseconds.
+    /// Returns the median times of GET and SCAN on this machine, in microseconds. `now` is a clock in
+    /// nanoseconds.
     #[must_use]
     pub fn pace(&self, now: impl Fn() -> u64) -> [f64; 2] {
         let timed = |run: &dyn Fn(u64) -> Outcome| {
@@ -103,11 +104,11 @@ fn add(outcome: &mut Outcome, digest: u64) {
     outcome.digest = outcome.digest.wrapping_add(digest);
 }
 
-/// Fills the database unless somebody has; waits for whoever is at it.
+/// Fills the database once. Waits while another worker fills it.
 fn fill_once(path: &Path) -> Result<(), String> {
     std::fs::create_dir_all(path).map_err(|error| error.to_string())?;
     if path.join(MARK).exists() && !path.join(LOCK).exists() {
-        return Ok(()); // not ours to lock: the check of what it holds will tell
+        return Ok(()); // filled without a lock of this program; the check of its content decides
     }
     let lock = File::create(path.join(LOCK)).map_err(|error| error.to_string())?;
     lock.lock().map_err(|error| error.to_string())?;
@@ -159,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_workloads_database_is_refused_with_the_fix() {
+    fn foreign_database_is_refused_with_the_fix() {
         let folder = tempfile::tempdir().unwrap();
         let other = folder.path().join("other");
         fill(&other, (0..OBJECTS).map(|number| (objects::key(number), *b"else"))).unwrap();
         let file = folder.path().join("file");
         std::fs::write(&file, "no folder").unwrap();
-        for (path, part) in [(&other, "or others"), (&file, "exists")] {
+        for (path, part) in [(&other, "or different ones"), (&file, "exists")] {
             let error = RocksDb::open(path).err().unwrap().to_string();
             let named = error.contains(&path.display().to_string());
             assert!(named && error.contains(part) && error.contains("folder"), "{error}");

@@ -1,8 +1,8 @@
-//! Busy work of a requested length, calibrated on the machine that it runs on.
+//! Busy work of a requested length, calibrated on the local machine.
 //!
-//! The work is a chain of multiplications, each waiting for the one before: its pace is the core's clock and
-//! little else, whatever a neighbour on the same core does. Spinning on a clock instead would let a worker that loses
-//! its CPU be done in time, which no real task is.
+//! The work is a chain of dependent multiplications. Its pace depends on the core's clock and on little else,
+//! even with a busy neighbour on the same core. Spinning on a clock would let a worker that loses its CPU
+//! finish in time, unlike any real task.
 
 use std::fmt;
 use std::hint::black_box;
@@ -12,43 +12,43 @@ use wedjat_pktgen::payload::Outcome;
 
 use super::{App, answer};
 
-/// Calibration is good when what it promises is off by less than this.
+/// Relative error below which a calibration is good.
 pub const ERROR_MAX: f64 = 0.03;
-/// Calibrations tried before the best of them is taken.
+/// Maximum number of calibrations. The best one counts.
 const ATTEMPTS: u32 = 10;
-/// Rounds of the two lengths between which the pace is measured.
+/// Rounds of the two runs from which the pace is computed.
 const SHORT: u64 = 5_000;
 const LONG: u64 = 105_000;
-/// Each length is measured so often.
+/// Number of measurements of each length.
 const SAMPLES: usize = 51;
-/// Times at which a calibration is checked.
+/// Times at which a calibration is checked, in nanoseconds.
 const CHECKED_NS: [f64; 3] = [10_000.0, 50_000.0, 200_000.0];
 
-/// A machine's pace at busy work.
+/// Pace of a machine at busy work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spin {
     rounds_per_ns: f64,
-    /// What a task takes without any round.
+    /// Time of a task with zero rounds.
     overhead_ns: f64,
 }
 
-/// What a calibration found.
+/// Result of a calibration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
-    /// The pace.
+    /// Measured pace.
     pub spin: Spin,
-    /// Relative error of the median at each of the times checked, in nanoseconds.
+    /// Checked times in nanoseconds, each with the relative error of the median.
     pub errors: Vec<(f64, f64)>,
 }
 
 impl Calibration {
-    /// The largest error, without its sign.
+    /// Returns the largest absolute error.
     #[must_use]
     pub fn worst(&self) -> f64 {
         self.errors.iter().fold(0.0, |worst, (_, error)| worst.max(error.abs()))
     }
 
-    /// Every error is below [`ERROR_MAX`].
+    /// Returns true if every error is below [`ERROR_MAX`].
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.worst() < ERROR_MAX
@@ -67,19 +67,19 @@ impl fmt::Display for Calibration {
 }
 
 impl Spin {
-    /// A machine that does so many rounds a nanosecond.
+    /// Creates a machine with this pace.
     #[must_use]
     pub fn at(rounds_per_ns: f64, overhead_ns: f64) -> Self {
         Self { rounds_per_ns, overhead_ns }
     }
 
-    /// What [`Spin::at`] makes it again of.
+    /// Returns the arguments of [`Spin::at`] that recreate this pace.
     #[must_use]
     pub fn pace(&self) -> (f64, f64) {
         (self.rounds_per_ns, self.overhead_ns)
     }
 
-    /// Calibrates on this machine, where `now` tells nanoseconds. Takes some 50 ms, more on a busy machine.
+    /// Calibrates on the local machine. `now` returns nanoseconds. Takes about 50 ms, more on a busy machine.
     pub fn calibrate(now: impl Fn() -> u64) -> Calibration {
         Self::calibrate_on(|rounds| {
             let began = now();
@@ -88,7 +88,7 @@ impl Spin {
         })
     }
 
-    /// As [`Spin::calibrate`], on a machine that takes `measure(rounds)` nanoseconds.
+    /// Like [`Spin::calibrate`], for a machine that takes `measure(rounds)` nanoseconds.
     fn calibrate_on(mut measure: impl FnMut(u64) -> f64) -> Calibration {
         let mut best = attempt(&mut measure);
         for _ in 1..ATTEMPTS {
@@ -107,14 +107,14 @@ impl Spin {
         ((ns - self.overhead_ns) * self.rounds_per_ns).max(0.0) as u64
     }
 
-    /// Is busy for so long.
+    /// Keeps the core busy for `ns` nanoseconds.
     #[inline]
     pub fn busy(&self, ns: f64) {
         turn(self.rounds(ns));
     }
 }
 
-/// Medians: what takes the CPU away now and then spoils the few measurements that it hits.
+/// Calibrates once. Medians ignore the few measurements during which the CPU was preempted.
 fn attempt(measure: &mut impl FnMut(u64) -> f64) -> Calibration {
     let (short, long) = (median(measure, SHORT), median(measure, LONG));
     let rounds_per_ns = (LONG - SHORT) as f64 / (long - short).max(1.0);
@@ -130,12 +130,12 @@ fn median(measure: &mut impl FnMut(u64) -> f64, rounds: u64) -> f64 {
     samples[SAMPLES / 2]
 }
 
-/// The work itself.
+/// Busy work of `rounds` rounds.
 #[inline(never)]
 fn turn(rounds: u64) {
     let mut state = black_box(1_u64);
     for _ in 0..rounds {
-        // No closed form, and each round needs the one before.
+        // No closed form exists, and each round depends on the previous one.
         state = (state ^ (state >> 31)).wrapping_mul(0xD134_2543_DE82_EF95);
     }
     black_box(state);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_taken_away_now_and_then_spoils_nothing() {
+    fn preempted_cpu_does_not_change_the_pace() {
         let mut calls = 0;
         let calibration = Spin::calibrate_on(|rounds| {
             calls += 1;
@@ -180,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_pace_is_told() {
-        // Slower at every look.
+    fn machine_without_a_pace_is_reported() {
+        // The machine becomes slower with each measurement.
         let mut pace = 1.0;
         let calibration = Spin::calibrate_on(|rounds| {
             pace *= 1.002;
@@ -197,12 +197,13 @@ mod tests {
         let calibration = Spin::calibrate(|| began.elapsed().as_nanos() as u64);
         let before = began.elapsed();
         calibration.spin.busy(2e6);
-        // A quarter: the CPU may have been slower while it was calibrated. More would be a busy machine's, no fault.
+        // A quarter of the time: the CPU may have been slower during the calibration. A stricter bound would
+        // fail on a busy machine.
         assert!((began.elapsed() - before).as_nanos() > 500_000, "{calibration}");
     }
 
     #[test]
-    fn shorter_than_a_task_can_be_is_no_work_at_all() {
+    fn task_below_the_minimum_does_no_work() {
         assert_eq!(Spin::at(1.0, 30.0).rounds(20.0), 0);
         assert_eq!(Spin::at(2.0, 30.0).rounds(80.0), 100);
     }

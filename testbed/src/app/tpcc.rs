@@ -1,4 +1,4 @@
-//! TPC-C's five transactions as Horus profiles them (section 4.1): each is spun for its time.
+//! TPC-C's five transactions as profiled by Horus (section 4.1): each spins for its service time.
 
 use wedjat_pktgen::mix::TPCC;
 use wedjat_pktgen::oracle::spun;
@@ -6,14 +6,14 @@ use wedjat_pktgen::payload::{Outcome, Status};
 
 use super::{App, Spin, answer};
 
-/// Spins by transaction, whatever time the task itself asks for.
+/// Spins for the time of the transaction. The service time in the task is ignored.
 #[derive(Clone, Debug)]
 pub struct Tpcc {
     spin: Spin,
 }
 
 impl Tpcc {
-    /// On a machine that spins so.
+    /// Creates the app with this pace.
     #[must_use]
     pub fn new(spin: Spin) -> Self {
         Self { spin }

@@ -1,35 +1,35 @@
-//! What an attack has done and found: what it sent, what held, what fell, and figures.
+//! Account of an attack: the inputs sent, the checked promises, and figures.
 
 use std::fmt::Display;
 
 use serde::Serialize;
 
-/// One promise, and whether it held.
+/// A promise and its check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// The promise.
     pub promise: String,
-    /// It held.
+    /// True if the promise held.
     pub held: bool,
-    /// What was found.
+    /// The finding.
     pub found: String,
 }
 
-/// An attack's account, filled while it goes on.
+/// Account of an attack, filled during its run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Account {
-    /// What was sent, and how many of each.
+    /// Kinds of input sent, with their numbers.
     pub tried: Vec<(String, u64)>,
-    /// What had to hold.
+    /// Checked promises.
     pub checks: Vec<Check>,
     /// Figures, with their units in their names.
     pub figures: Vec<(String, f64)>,
-    /// What this machine does not allow to be tried, and why.
+    /// Attacks that this machine does not allow, with reasons.
     pub skipped: Vec<String>,
 }
 
 impl Account {
-    /// Adds to what was sent.
+    /// Adds to the number of inputs sent.
     pub fn tried(&mut self, what: &str, count: u64) {
         match self.tried.iter_mut().find(|(name, _)| name == what) {
             Some((_, sum)) => *sum += count,
@@ -37,38 +37,38 @@ impl Account {
         }
     }
 
-    /// Notes whether a promise held, and what was found.
+    /// Records a promise's check and its finding.
     pub fn check(&mut self, promise: impl Into<String>, held: bool, found: impl Display) {
         self.checks.push(Check { promise: promise.into(), held, found: found.to_string() });
     }
 
-    /// Notes whether as many tasks were answered as were sent.
+    /// Checks that every sent task was answered.
     pub fn check_answered(&mut self, promise: impl Into<String>, answered: u64, sent: u64) {
         self.check(promise, answered == sent, format!("{answered} of {sent}"));
     }
 
-    /// Notes whether the ledger balances at the end of the run under this policy.
+    /// Checks that the ledger balances at the end of a run under this policy.
     pub fn check_ledger(&mut self, policy: &str, balances: bool) {
         self.check(format!("{policy}: the ledger balances"), balances, "a difference");
     }
 
-    /// Notes whether no buffer is missing after the run under this policy.
+    /// Checks that no buffer is missing after the run under this policy.
     pub fn check_buffers(&mut self, policy: &str, missing: usize) {
-        let promise = format!("{policy}: every buffer comes back");
+        let promise = format!("{policy}: every buffer returns to its pool");
         self.check(promise, missing == 0, format!("{missing} missing"));
     }
 
-    /// Notes a figure; the name ends in its unit.
+    /// Records a figure; its name ends in the unit.
     pub fn figure(&mut self, name: impl Into<String>, value: f64) {
         self.figures.push((name.into(), value));
     }
 
-    /// Notes what can't be tried on this machine, and why.
+    /// Records an attack that this machine does not allow, with the reason.
     pub fn skip(&mut self, what: impl Into<String>) {
         self.skipped.push(what.into());
     }
 
-    /// Something was checked, or could not be, and nothing fell.
+    /// Returns true if something was checked or skipped, and every checked promise held.
     #[must_use]
     pub fn held(&self) -> bool {
         let looked = !self.checks.is_empty() || !self.skipped.is_empty();

@@ -1,4 +1,4 @@
-//! Running nodes that are changed by `wedjat ctl` again and again while honest tasks pass.
+//! Changes to running nodes by `wedjat ctl`, repeated while honest tasks pass.
 
 use std::process::Command;
 use std::time::Instant;
@@ -14,7 +14,8 @@ use crate::demo::leaf::LeafProcess;
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "changed-leaf",
-        summary: "half of a leaf's workers are drained, let go of and added again, its policy and their speeds changed, under load",
+        summary: "half of a leaf's workers are drained, removed and added again, and its policy and their speeds change, \
+            under load",
         runs_on: RunsOn::Processes,
         run: |budget, account| {
             let site = Site::new()?;
@@ -24,7 +25,7 @@ pub static ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "changed-agent",
-        summary: "half of an agent's workers are drained, and its policy, queue and their speeds changed, under load",
+        summary: "half of an agent's workers are drained, and its policy, its queue and their speeds change, under load",
         runs_on: RunsOn::Processes,
         run: |budget, account| {
             let site = Site::new()?;
@@ -34,7 +35,7 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Changes of a leaf. Those of workers are of the second server's.
+/// Changes to a leaf. Changes to workers concern those of the second server.
 const LEAF: [&str; 11] = [
     "drain 4-5",
     "undrain 4-5",
@@ -48,7 +49,7 @@ const LEAF: [&str; 11] = [
     "speed 4-7 1.1",
     "speed 4-7 1",
 ];
-/// Of an agent, whose workers are the driver's and stay.
+/// Changes to an agent, whose workers are the driver's and stay.
 const AGENT: [&str; 9] = [
     "drain 4-7",
     "undrain 4-7",
@@ -61,7 +62,7 @@ const AGENT: [&str; 9] = [
     "speed 4-7 1.1",
 ];
 
-/// Changes a node until its driver is about to end; every one must be answered, and every task.
+/// Changes a node until shortly before its driver ends. Every change and every task must be answered.
 fn changed(
     site: &Site,
     mut node: LeafProcess,
@@ -70,7 +71,7 @@ fn changed(
     budget: &Budget,
     account: &mut Account,
 ) -> Result<(), Failure> {
-    site.until("tasks pass", || Ok(site.counter("scheduled")? > 0))?;
+    site.until("the first task", || Ok(site.counter("scheduled")? > 0))?;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     let began = Instant::now();
     let (mut made, mut refused, mut silent) = (0_u64, 0_u64, Vec::new());
@@ -79,15 +80,15 @@ fn changed(
         let mut command = Command::new(site.binary());
         command.args(["ctl", "--node"]).arg(site.state()).args(change.split(' '));
         let output = command.output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Workers may be there already, or leave still, or be gone.
-        let is_refusal = said.contains("it is there already")
-            || said.contains("there is none now")
-            || said.contains("it is leaving");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The workers may already exist, may still be leaving, or may be gone.
+        let is_refusal = printed.contains("it is there already")
+            || printed.contains("there is none now")
+            || printed.contains("it is leaving");
         match output.status.success() {
             true => made += 1,
             false if is_refusal => refused += 1,
-            false => silent.push(format!("{change}: {}", said.trim())),
+            false => silent.push(format!("{change}: {}", printed.trim())),
         }
     }
     account.tried("changes", made + refused);

@@ -1,4 +1,5 @@
-//! Attacks on a node's control: configurations that are no files or have many faults, and connections that do nothing.
+//! Attacks on a node's control: configurations that are no regular files or have many faults, and idle
+//! connections.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,34 +17,35 @@ use super::rigs::processes::{Job, PATIENCE, Site, check_alive, check_driven, how
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
-/// Connections that do nothing, to each listener: more than it has places.
+/// Number of idle connections to each listener: more than it accepts.
 const IDLE: usize = 200;
-/// Entries with faults.
+/// Number of faulty entries.
 const FAULTY: usize = 20_000;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "configuration-is-no-file",
-        summary: "a FIFO, an endless device, a folder or an endless file takes the place of a leaf's configuration, which it then reads again",
+        summary: "a leaf reloads its configuration after a FIFO, an endless device, a folder or an endless file has replaced \
+            it",
         runs_on: RunsOn::Processes,
         run: no_file,
     },
     Attack {
         name: "configuration-of-faults",
-        summary: "a leaf reads its configuration again, which has 20,000 entries with faults",
+        summary: "a leaf reloads a configuration that has 20,000 invalid entries",
         runs_on: RunsOn::Processes,
         run: faults,
     },
     Attack {
         name: "idle-connections",
-        summary: "200 connections that say nothing to each listener of a leaf's control, again and again",
+        summary: "200 idle connections to each listener of a leaf's control, repeatedly",
         runs_on: RunsOn::Processes,
         run: idle,
     },
 ];
 
-/// Something that takes the configuration's place.
+/// Object that takes the configuration's place.
 type Substitute = (&'static str, fn(&Path) -> std::io::Result<()>);
 
 const SUBSTITUTES: [Substitute; 4] = [
@@ -69,7 +71,7 @@ fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
         );
         hang_up(&leaf)?;
         account.tried("reloads", 1);
-        site.until("a refused reload", || Ok(leaf.said().contains("reload refused")))?;
+        site.until("a refused reload", || Ok(leaf.output_tail().contains("reload refused")))?;
         check_control(account, name, &site)?;
         check_driven(account, &format!("{name}: all tasks are answered"), site.drive(0.2));
         check_alive(account, &format!("{name}: the leaf lives"), &mut leaf);
@@ -90,14 +92,14 @@ fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     fs::write(&config, text)?;
     account.tried("entries with faults", FAULTY as u64);
     hang_up(&leaf)?;
-    check_control(account, "while it is read", &site)?;
+    check_control(account, "during the reload", &site)?;
     let checked = finish(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
     account.check(
         "`wedjat check` prints 100 faults and counts the rest",
         checked.0 == Some(1) && checked.1.contains("more faults are not printed"),
         format!("{:?}, {} lines", checked.0, checked.1.lines().count()),
     );
-    site.until("a refused reload", || Ok(leaf.said().contains("reload refused")))?;
+    site.until("a refused reload", || Ok(leaf.output_tail().contains("reload refused")))?;
     check_alive(account, "the leaf lives", &mut leaf);
     check_term(account, "after the reload", leaf)
 }
@@ -139,7 +141,7 @@ fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     check_term(account, "at the end", leaf)
 }
 
-/// A loopback address with a free port.
+/// Returns a loopback address with a free port.
 fn free() -> Result<SocketAddr, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
@@ -166,7 +168,7 @@ fn signal(leaf: &LeafProcess, signal: Signal) -> Result<(), Failure> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// Runs `wedjat` with these arguments: its exit status, and what it printed.
+/// Runs `wedjat` with these arguments. Returns its exit status and its output.
 fn finish(site: &Site, name: &str, arguments: &[&Path]) -> Result<(Option<i32>, String), Failure> {
     let mut command = Command::new(site.binary());
     let job = Job::start(command.args(arguments), &site.path(name))?;
@@ -194,7 +196,7 @@ fn check_term(account: &mut Account, name: &str, mut leaf: LeafProcess) -> Resul
     account.check(
         format!("{name}: one SIGTERM ends the leaf in order"),
         ended.is_some_and(|status| status.success()),
-        ended.map_or_else(|| "it runs".to_owned(), how),
+        ended.map_or_else(|| "still running".to_owned(), how),
     );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! What other processes of the host may do to the files of a leaf or an agent: before it starts, and while it runs.
+//! Actions of other processes on the host against the files of a leaf or an agent, before its start and
+//! during its run.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -15,58 +16,61 @@ use super::rigs::processes::{Site, check_alive, check_driven, check_end, how};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
-/// A node that refuses to start has so long.
+/// Time within which a node must refuse to start.
 const REFUSAL: Duration = Duration::from_secs(20);
-/// Whatever ends a node when its file changes ends it within this time: it counts its polls there.
+/// Time after which a change to a node's file must have ended the node, if it ever does: the node counts its
+/// polls in the file.
 const NOTICED: Duration = Duration::from_millis(300);
-/// What a stranger's file holds.
-const PRECIOUS: &str = "somebody's letters\n";
+/// Contents of a stranger's file.
+const PRECIOUS: &str = "a user's letters\n";
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "state-of-running-leaf",
-        summary: "a running leaf's state is truncated, removed, replaced, or closed to all",
+        summary: "a running leaf's state file is truncated, removed, replaced, or loses its permissions",
         runs_on: RunsOn::Processes,
         run: |_, account| state_of_leaf(account),
     },
     Attack {
         name: "files-of-running-agent",
-        summary: "a running agent's region and state are truncated, removed, replaced, closed to all, or scribbled on",
+        summary: "a running agent's region and state file are truncated, removed, replaced, overwritten, or lose their \
+            permissions",
         runs_on: RunsOn::Processes,
         run: |_, account| files_of_agent(account),
     },
     Attack {
         name: "full-file-system",
-        summary: "state and region lie on a file system without room, or beyond what the process may write",
+        summary: "state and region lie on a full file system, or exceed the process's limit on file sizes",
         runs_on: RunsOn::Processes,
         run: full,
     },
     Attack {
         name: "special-files",
-        summary: "a FIFO, a device, a folder, a stranger's file, symbolic links or a damaged file lie where state, region or account shall be",
+        summary: "a FIFO, a device, a folder, a foreign file, a symbolic link or a damaged file lies at the path of state, \
+            region or account",
         runs_on: RunsOn::Processes,
         run: |_, account| special(account),
     },
     Attack {
         name: "no-descriptors",
-        summary: "clients connect to a leaf's control while its process may open no further file",
+        summary: "clients connect to a leaf's control while its process has no free file descriptor",
         runs_on: RunsOn::Processes,
         run: |_, account| without_descriptors(account),
     },
     Attack {
         name: "temporary-names",
-        summary: "a symbolic link to a stranger's file lies at the name under which state or region might be made",
+        summary: "a symbolic link to a foreign file lies at the temporary name of state or region",
         runs_on: RunsOn::Processes,
         run: |_, account| temporaries(account),
     },
 ];
 
-/// Something that another process does to a file.
-type Deed = (&'static str, fn(&Path) -> std::io::Result<()>);
+/// Action of another process on a file.
+type FileAction = (&'static str, fn(&Path) -> std::io::Result<()>);
 
-const DEEDS: [Deed; 7] = [
-    ("truncated to nothing", |path| OpenOptions::new().write(true).open(path)?.set_len(0)),
+const ACTIONS: [FileAction; 7] = [
+    ("truncated to 0 bytes", |path| OpenOptions::new().write(true).open(path)?.set_len(0)),
     ("truncated to a page", |path| OpenOptions::new().write(true).open(path)?.set_len(4096)),
     ("removed", |path| fs::remove_file(path)),
     ("replaced", |path| {
@@ -74,14 +78,14 @@ const DEEDS: [Deed; 7] = [
         fs::write(&other, PRECIOUS)?;
         fs::rename(other, path)
     }),
-    ("made a symbolic link", |path| {
+    ("replaced by a symbolic link", |path| {
         let other = path.with_extension("other");
         fs::write(&other, PRECIOUS)?;
         fs::remove_file(path)?;
         symlink(other, path)
     }),
-    ("closed to all", |path| fs::set_permissions(path, Permissions::from_mode(0o000))),
-    ("scribbled on", |path| {
+    ("without permissions", |path| fs::set_permissions(path, Permissions::from_mode(0o000))),
+    ("overwritten", |path| {
         let len = fs::metadata(path)?.len().min(1 << 24);
         let mut file = OpenOptions::new().write(true).open(path)?;
         std::io::copy(&mut std::io::Read::take(std::io::repeat(0xEE), len), &mut file).map(|_| ())
@@ -89,27 +93,28 @@ const DEEDS: [Deed; 7] = [
 ];
 
 fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
-    // Its own counters lie in the state: who may write it may change them. That it lives is promised.
-    for (deed, act) in DEEDS {
+    // The leaf's own counters are in the state, so a process that may write the file may change them. The
+    // promise is that the leaf survives.
+    for (action, act) in ACTIONS {
         let site = Site::new()?;
         let mut leaf = site.leaf()?;
         if let Err(error) = site.drive(0.1) {
-            return Err(format!("before anything was done: {error}").into());
+            return Err(format!("before the first action: {error}").into());
         }
         match act(&site.state()) {
             Ok(()) => account.tried("deeds", 1),
-            Err(_) => account.tried("deeds that the system refused", 1),
+            Err(_) => account.tried("actions refused by the system", 1),
         }
         std::thread::sleep(NOTICED);
-        if check_alive(account, &format!("state {deed}: the leaf lives"), &mut leaf) {
+        if check_alive(account, &format!("state {action}: the leaf lives"), &mut leaf) {
             check_driven(
                 account,
-                &format!("state {deed}: all tasks are answered"),
+                &format!("state {action}: all tasks are answered"),
                 site.drive(0.3),
             );
-            check_alive(account, &format!("state {deed}: the leaf lives afterwards"), &mut leaf);
-            if deed != "scribbled on" {
-                check_end(account, &format!("state {deed}"), leaf);
+            check_alive(account, &format!("state {action}: the leaf lives afterwards"), &mut leaf);
+            if action != "overwritten" {
+                check_end(account, &format!("state {action}"), leaf);
             }
         }
     }
@@ -118,35 +123,36 @@ fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
 
 fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
     for file in ["region", "state"] {
-        for (deed, act) in DEEDS {
+        for (action, act) in ACTIONS {
             let site = Site::new()?;
             let mut agent = site.agent()?;
             let attached = site.start_attached(1.5)?;
             site.until("tasks", || Ok(site.counter("scheduled")? > 0))?;
             match act(&site.path(file)) {
                 Ok(()) => account.tried("deeds", 1),
-                Err(_) => account.tried("deeds that the system refused", 1),
+                Err(_) => account.tried("actions refused by the system", 1),
             }
-            // The driver has the region as well, and may end as it likes.
+            // The driver maps the region as well, and may end in any way.
             let _ = attached.finish();
-            if !check_alive(account, &format!("{file} {deed}: the agent lives"), &mut agent) {
+            if !check_alive(account, &format!("{file} {action}: the agent lives"), &mut agent) {
                 continue;
             }
-            if file == "region" && deed == "scribbled on" {
+            if file == "region" && action == "overwritten" {
                 let again = site.start_attached(0.3)?.driven();
-                let promise =
-                    format!("region {deed}: workers can attach again, and all tasks are answered");
+                let promise = format!(
+                    "region {action}: workers can attach again, and all tasks are answered"
+                );
                 check_driven(account, &promise, again);
             }
-            if file == "state" && deed != "scribbled on" {
-                check_end(account, &format!("{file} {deed}"), agent);
+            if file == "state" && action != "overwritten" {
+                check_end(account, &format!("{file} {action}"), agent);
             }
         }
     }
     Ok(())
 }
 
-/// The node either refuses, with a message, or serves; a signal never ends it.
+/// Starts nodes with too little room. A node must refuse with a message, or serve; no signal may end it.
 fn full(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
     for role in ["leaf", "agent"] {
@@ -164,7 +170,7 @@ fn full(_: &Budget, account: &mut Account) -> Result<(), Failure> {
                     command,
                     role,
                     &folder,
-                    &format!("{pages} pages of room"),
+                    &format!("{pages} pages of space"),
                     account,
                 )?;
             }
@@ -216,25 +222,25 @@ fn serves_or_refuses(
         ended = node.ended_within(Duration::from_millis(100));
     }
     let killed = ended.and_then(|status| status.signal());
-    let panicked = node.said().contains("panicked");
+    let panicked = node.output_tail().contains("panicked");
     account.check(
-        format!("{role}, {what}: it serves, or refuses with a message"),
+        format!("{role}, {what}: the node serves, or refuses with a message"),
         killed.is_none() && !panicked,
         format!(
             "{}, {}",
             ended.map_or_else(|| "runs".to_owned(), how),
-            node.said().replace('\n', " ")
+            node.output_tail().replace('\n', " ")
         ),
     );
     Ok(())
 }
 
-/// The last line that a node said: why it ended, if it did.
-fn last_words(node: &LeafProcess) -> String {
-    node.said().lines().last().unwrap_or_default().trim().to_owned()
+/// Returns the last line of a node's output: the reason of its end, if it has ended.
+fn last_line(node: &LeafProcess) -> String {
+    node.output_tail().lines().last().unwrap_or_default().trim().to_owned()
 }
 
-/// The log of a node that cannot accept connections gets one line, and the node serves on.
+/// Checks that a node without descriptors logs one line and continues to serve.
 fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
@@ -246,17 +252,17 @@ fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
     socket.push(".ctl");
     let clients: Vec<_> = (0..8).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
     account.tried("connections", clients.len() as u64);
-    check_driven(account, "all tasks are answered meanwhile", site.drive(2.0));
-    let lines = leaf.said().matches("cannot accept connections").count();
-    account.check("the log says it once", lines == 1, format!("{lines} lines"));
+    check_driven(account, "all tasks are answered without descriptors", site.drive(2.0));
+    let lines = leaf.output_tail().matches("cannot accept connections").count();
+    account.check("the log reports it once", lines == 1, format!("{lines} lines"));
     limit(own.current)?;
     if check_alive(account, "the leaf lives", &mut leaf) {
-        check_end(account, "after it had no descriptors", leaf);
+        check_end(account, "after a time without descriptors", leaf);
     }
     Ok(())
 }
 
-/// The lowest number that no descriptor of a process has.
+/// Returns the lowest descriptor number that a process does not use.
 fn next_descriptor(process: u32) -> Result<u64, Failure> {
     let mut numbers = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
@@ -265,16 +271,16 @@ fn next_descriptor(process: u32) -> Result<u64, Failure> {
     Ok((0..).find(|number| !numbers.contains(number)).unwrap_or_default())
 }
 
-/// Something that lies where a node's file shall be.
+/// Object at the path of a node's file.
 type Obstacle = (&'static str, fn(&Path) -> std::io::Result<()>);
 
 const OBSTACLES: [Obstacle; 8] = [
     ("a FIFO", |path| made(Command::new("mkfifo").arg(path))),
     ("a device", |path| made(Command::new("mknod").arg(path).args(["c", "1", "3"]))),
     ("a folder", |path| fs::create_dir(path)),
-    ("a stranger's file", |path| fs::write(path, PRECIOUS)),
-    ("a stranger's long file", |path| fs::write(path, PRECIOUS.repeat(100_000))),
-    ("a link to a stranger's file", |path| {
+    ("a foreign file", |path| fs::write(path, PRECIOUS)),
+    ("a foreign long file", |path| fs::write(path, PRECIOUS.repeat(100_000))),
+    ("a link to a foreign file", |path| {
         let other = path.with_extension("other");
         fs::write(&other, PRECIOUS)?;
         symlink(other, path)
@@ -294,10 +300,10 @@ fn special(account: &mut Account) -> Result<(), Failure> {
         [("leaf", "state"), ("agent", "state"), ("agent", "region"), ("leaf", "leaf.json")];
     for (role, file) in places {
         let is_obstacle = |what: &str| match file {
-            // The socket of an agent that has ended may be replaced by the next.
+            // An agent may replace the socket of an agent that has ended.
             "region" => what != "a socket",
             // The account of `--stats` replaces a regular file.
-            "leaf.json" => !what.starts_with("a stranger's") && what != "eight bytes, locked",
+            "leaf.json" => !what.starts_with("a foreign") && what != "eight bytes, locked",
             _ => true,
         };
         let obstacles = OBSTACLES.iter().filter(|(what, _)| is_obstacle(what));
@@ -318,23 +324,23 @@ fn special(account: &mut Account) -> Result<(), Failure> {
             account.tried("starts", 1);
             let ended = node.ended_within(REFUSAL);
             drop(locked);
-            let said = last_words(&node);
+            let line = last_line(&node);
             account.check(
-                format!("{role}, {what} as {file}: it refuses at once, with a message"),
+                format!("{role}, {what} as {file}: the node refuses immediately, with a message"),
                 ended.is_some_and(|status| status.code() == Some(1))
-                    && !node.said().contains("panicked"),
-                format!("{}: {said}", ended.map_or_else(|| "it runs, or hangs".to_owned(), how)),
+                    && !node.output_tail().contains("panicked"),
+                format!("{}: {line}", ended.map_or_else(|| "still running".to_owned(), how)),
             );
             let after = description(&path);
             account.check(
-                format!("{role}, {what} as {file}: it is left alone"),
+                format!("{role}, {what} as {file}: the file is unchanged"),
                 before == after,
                 format!("{after} instead of {before}"),
             );
             account.check(
-                format!("{role}, {what} as {file}: nobody is advised to remove it"),
-                !said.contains("remove it"),
-                &said,
+                format!("{role}, {what} as {file}: the message does not advise to remove it"),
+                !line.contains("remove it"),
+                &line,
             );
         }
     }
@@ -348,7 +354,7 @@ fn lock(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// What lies there: its kind, what it points to, its first bytes.
+/// Describes the object at a path: its kind, its link target, its first bytes.
 fn description(path: &Path) -> String {
     let Ok(data) = fs::symlink_metadata(path) else { return "nothing".to_owned() };
     let kind = data.file_type();
@@ -387,13 +393,15 @@ fn temporaries(account: &mut Account) -> Result<(), Failure> {
         }
         let found = description(&precious);
         account.check(
-            format!("{role}: a stranger's file that a link names as {file} keeps its content"),
+            format!("{role}: a foreign file behind a link at {file}'s name keeps its content"),
             fs::read_to_string(&precious).is_ok_and(|text| text == PRECIOUS),
             found,
         );
         let mode = fs::metadata(&path).map(|data| data.permissions().mode() & 0o7777);
         account.check(
-            format!("{role}: nobody but owner and group may read {file}, and nobody but the owner write it"),
+            format!(
+                "{role}: only owner and group may read {file}, and only the owner may write it"
+            ),
             mode.as_ref().is_ok_and(|mode| mode & 0o027 == 0),
             mode.map_or_else(|error| error.to_string(), |mode| format!("mode {mode:o}")),
         );

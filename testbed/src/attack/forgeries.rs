@@ -1,4 +1,4 @@
-//! What a host among the workers can forge without a key: registrations and replies in a server's name.
+//! Forgeries by a host among the workers without a key: registrations and replies in a server's name.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,48 +15,48 @@ use super::rigs::memory::{
 use super::rigs::packets;
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// Forged replies a second.
+/// Forged replies per second.
 const RATE: f64 = 10_000.0;
-/// Tasks a second of which half of the workers' time is made.
+/// Tasks per second that use half of the workers' time.
 const HALF_LOAD: f64 = 8_000.0;
-/// Tasks a second of which four fifths of the workers' time is made.
+/// Tasks per second that use four fifths of the workers' time.
 const HIGH_LOAD: f64 = 12_800.0;
-/// A worker that was hit once gets tasks again within so many milliseconds.
+/// Milliseconds within which a worker with one forged report must get tasks again.
 const FORGIVEN_MS: f64 = 100.0;
-/// A worker that lies draws at most so many times its fair share.
+/// Maximum number of tasks of a lying worker, as a multiple of its fair share.
 const SHARE_RATIO: f64 = 3.0;
-/// For so long tasks are given while nobody forges anything, ns.
+/// Time with tasks before the first forgery, ns.
 const QUIET_NS: u64 = SECOND / 5;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "forged-registrations",
-        summary: "one WORKER_ID and one KEEP_ALIVE in the name of each worker, none of which ever registers",
+        summary: "one forged WORKER_ID and KEEP_ALIVE for each worker; no worker registers",
         runs_on: RunsOn::Memory,
         run: registrations,
     },
     Attack {
         name: "forged-load-once",
-        summary: "one reply in the name of a worker which says that 65535 tasks wait there, while it is idle, under every policy",
+        summary: "one forged reply that reports 65535 tasks at an idle worker, under every policy",
         runs_on: RunsOn::Memory,
         run: load_once,
     },
     Attack {
         name: "forged-idle-replies",
-        summary: "10,000 replies a second in the name of a worker which say that it is idle, under every policy",
+        summary: "10,000 forged replies a second that report an idle worker, under every policy",
         runs_on: RunsOn::Memory,
         run: |budget, account| shares(budget, account, HALF_LOAD, false),
     },
     Attack {
         name: "lying-worker",
-        summary: "a worker all of whose replies say that it is idle, at four fifths of all workers' capacity, under every policy",
+        summary: "a worker whose replies always report no task, at four fifths of all workers' capacity, under every policy",
         runs_on: RunsOn::Memory,
         run: |budget, account| shares(budget, account, HIGH_LOAD, true),
     },
     Attack {
         name: "forgeries-against-a-key",
-        summary: "replies and registrations without a tag, and with tags made up, to a pool that has a key",
+        summary: "replies and registrations without a tag, or with a forged tag, to a pool with a key",
         runs_on: RunsOn::Memory,
         run: against_key,
     },
@@ -80,7 +80,7 @@ fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> 
                 account.tried("registrations", u64::from(rig.worker_side.send(&frame)));
             }
         }
-        // Whoever counts as registered now falls silent.
+        // Workers that now count as registered fall silent.
         rig.pass(SECOND, |_| {});
         let after = presences(&rig);
         account.check(
@@ -94,9 +94,9 @@ fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> 
             served.answered == served.sent && served.sent == usual.sent,
             format!("{} of {}, {} usually", served.answered, served.sent, usual.sent),
         );
-        // Some policies keep to a few members while there is little to do.
+        // Under a low load some policies use only a few members.
         account.check(
-            format!("{policy}: every worker is given tasks"),
+            format!("{policy}: every worker gets tasks"),
             idle(&rig).is_empty() || !idle_usually.is_empty(),
             format!("none for {:?}", idle(&rig)),
         );
@@ -104,7 +104,7 @@ fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Workers that were never given a task.
+/// Returns the workers that never received a task.
 fn idle(rig: &Rig) -> Vec<u16> {
     (0..COUNT).filter(|worker| rig.given.read(usize::from(*worker)) == 0).collect()
 }
@@ -127,13 +127,13 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         let (mut forged_at, mut given_before, mut given_at) = (None, 0, None);
         let began = rig.now;
         rig.serve_at(0, HALF_LOAD, budget.seconds.max(0.5), |rig| match forged_at {
-            // Whoever has a task soon puts it right.
+            // Waits for an idle worker: one with a task soon sends a true report.
             None if rig.now >= began + QUIET_NS && rig.outstanding_at(0) == 0 => {
                 rig.worker_side.send(&packets::reply(0, u16::MAX, HONEST[0], 0));
                 forged_at = Some(rig.now);
             }
             None => {}
-            // What was given in the same moment does not count.
+            // Tasks sent in the same millisecond do not count.
             Some(at) if rig.now < at + SECOND / 1000 => given_before = rig.given.read(0),
             Some(at) if given_at.is_none() && rig.given.read(0) > given_before => {
                 given_at = Some((rig.now - at) as f64 / 1e6);
@@ -144,11 +144,11 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         let after_ms = given_at.unwrap_or(f64::INFINITY);
         longest = longest.max(after_ms);
         account.check(
-            format!("{policy}: the worker is given tasks again within {FORGIVEN_MS} ms"),
+            format!("{policy}: the worker gets tasks again within {FORGIVEN_MS} ms"),
             after_ms <= FORGIVEN_MS,
             match given_at {
                 Some(ms) => format!("{ms:.1} ms"),
-                None => "none as long as it went on".to_owned(),
+                None => "none during the run".to_owned(),
             },
         );
         account.check_ledger(policy, rig.counters().balances());
@@ -157,7 +157,7 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One worker says that it is idle: by replies that others forge, or itself.
+/// One worker appears idle: by replies that others forge, or by its own.
 fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Result<(), Failure> {
     let mut greatest: f64 = 0.0;
     for policy in policies() {
@@ -181,23 +181,26 @@ fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Resu
             format!("{share:.2} x of {given} tasks"),
         );
         let surplus = rig.counters().read(Counter::SurplusReplies);
-        account.tried("of them surplus", if liar { 0 } else { surplus });
+        account.tried("of them above the fair share", if liar { 0 } else { surplus });
         account.check_ledger(policy, rig.counters().balances());
     }
     account.figure("greatest share, in fair shares", greatest);
     Ok(())
 }
 
-/// Bit of a header's first byte which says that sequence and tag follow.
+/// Bit of a header's first byte for a packet with sequence and tag.
 const TAGGED: u8 = 0x40;
-/// Bytes of sequence and tag.
+/// Number of bytes of sequence and tag.
 const TAG_BYTES: usize = 16;
 
-/// What the leaf believes of each worker: how often it heard of it, and its load.
+/// Returns the leaf's estimate of each worker: the number of its reports, and its load.
 fn beliefs(rig: &Rig) -> Vec<(u32, u64)> {
     let Some(dispatcher) = rig.leaf.stages().dispatcher(0) else { return Vec::new() };
     let view = dispatcher.view();
-    (0..COUNT).map(Member).map(|member| (view.reports(member), view.estimate(member))).collect()
+    (0..COUNT)
+        .map(Member)
+        .map(|member| (view.reports(member), view.estimated_load(member)))
+        .collect()
 }
 
 fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
@@ -235,7 +238,7 @@ fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         account.tried("forged packets", sent);
         let after = (beliefs(&rig), presences(&rig));
         account.check(
-            format!("{policy}: nothing is believed"),
+            format!("{policy}: the leaf accepts none of them"),
             before == after,
             format!("{after:?} instead of {before:?}"),
         );
@@ -244,7 +247,7 @@ fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             .iter()
             .sum();
         account.check(
-            format!("{policy}: each is counted with its reason"),
+            format!("{policy}: each is counted by drop reason"),
             refused == sent,
             format!("{refused} of {sent}"),
         );
@@ -252,7 +255,7 @@ fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts a sequence and a tag that are made up behind the header of a reply or registration without extension.
+/// Inserts a random sequence and tag behind the header of a reply or registration without extension.
 fn tag_at_random(frame: &mut Vec<u8>, random: &mut Xoshiro256PlusPlus) {
     let mut tag = [0; TAG_BYTES];
     random.fill_bytes(&mut tag);

@@ -1,4 +1,4 @@
-//! Peers, drivers and workers that are killed under load, signals to the nodes themselves, and runs one after the other.
+//! Peers, drivers and workers killed under load, signals to the nodes themselves, and consecutive runs.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,48 +11,48 @@ use super::rigs::processes::{Job, Site, check_alive, check_driven, check_end, ho
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
-/// A node that is told to end has so long.
+/// Time within which a node must end after a signal.
 const END: Duration = Duration::from_secs(3);
-/// Agents of one name that start at once.
+/// Number of agents with one name that start at once.
 const RIVALS: usize = 6;
-/// So many times.
+/// Number of repetitions.
 const ROUNDS: usize = 5;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "runs-in-turn",
-        summary: "the README's example: one leaf, and three drivers one after the other, each with other MAC addresses",
+        summary: "the README's example: one leaf, and three drivers in turn, each with its own MAC addresses",
         runs_on: RunsOn::Processes,
         run: |_, account| runs_in_turn(account),
     },
     Attack {
         name: "killed-peers",
-        summary: "the processes behind a leaf's memif ports are killed under load again and again",
+        summary: "the processes behind a leaf's memif ports are killed under load repeatedly",
         runs_on: RunsOn::Processes,
         run: killed_peers,
     },
     Attack {
         name: "killed-workers",
-        summary: "an agent's worker processes are killed and replaced at once, again and again",
+        summary: "an agent's worker processes are killed and replaced immediately, repeatedly",
         runs_on: RunsOn::Processes,
         run: killed_workers,
     },
     Attack {
         name: "signals",
-        summary: "SIGHUP, SIGUSR1, SIGPIPE, SIGINT and SIGTERM to a leaf, and SIGTERM to an agent whose memif server is not there",
+        summary: "SIGHUP, SIGUSR1, SIGPIPE, SIGINT and SIGTERM to a leaf, and SIGTERM to an agent without its memif server",
         runs_on: RunsOn::Processes,
         run: |_, account| signals(account),
     },
     Attack {
         name: "rival-agents",
-        summary: "six agents of one name start at once, five times",
+        summary: "six agents with the same name start simultaneously, five times",
         runs_on: RunsOn::Processes,
         run: |_, account| rivals(account),
     },
     Attack {
         name: "impossible-addresses",
-        summary: "configurations whose addresses no host can have",
+        summary: "configurations with addresses that no host can have",
         runs_on: RunsOn::Processes,
         run: |_, account| addresses(account),
     },
@@ -117,16 +117,16 @@ fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure>
     check_driven(account, "workers can attach, and every task is answered afterwards", driven);
     let end = agent.stop()?;
     let left = end["attach"]["left"].as_u64();
-    // The driver's eight stand-ins leave in order.
+    // The driver's eight emulated workers leave in order.
     account.check(
-        "none that was killed is counted as one that left",
+        "no killed worker is counted as one that left",
         left.is_some_and(|left| left <= 8),
         format!("{left:?} left, {} died of {kills} killed and three more", end["attach"]["died"]),
     );
     Ok(())
 }
 
-fn tell(node: &LeafProcess, signal: Signal) -> Result<(), Failure> {
+fn send_signal(node: &LeafProcess, signal: Signal) -> Result<(), Failure> {
     let pid = Pid::from_raw(i32::try_from(node.id())?).ok_or("no process")?;
     Ok(kill_process(pid, signal)?)
 }
@@ -136,20 +136,20 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
         let site = Site::new()?;
         let mut leaf = site.leaf()?;
         site.drive(0.1)?;
-        tell(&leaf, signal)?;
+        send_signal(&leaf, signal)?;
         account.tried("signals", 1);
         let ended = leaf.ended_within(END);
         account.check(
             format!("{name}: the leaf ends in order within {} s, with its account", END.as_secs()),
             ended.is_some_and(|status| status.success()) && site.path("leaf.json").exists(),
-            ended.map_or_else(|| "it runs".to_owned(), how),
+            ended.map_or_else(|| "still running".to_owned(), how),
         );
     }
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
-    // The first has it read its configuration again.
+    // After SIGHUP the leaf reads its configuration again.
     for signal in [Signal::HUP, Signal::USR1, Signal::PIPE] {
-        tell(&leaf, signal)?;
+        send_signal(&leaf, signal)?;
         account.tried("signals", 1);
     }
     std::thread::sleep(Duration::from_millis(200));
@@ -162,7 +162,7 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
     let mut agent = site.start(Command::new(site.binary()), "agent", &config)?;
     std::thread::sleep(Duration::from_secs(1));
     let alive = agent.check().is_ok();
-    tell(&agent, Signal::TERM)?;
+    send_signal(&agent, Signal::TERM)?;
     account.tried("signals", 1);
     let began = Instant::now();
     let ended = agent.ended_within(Duration::from_secs(20));
@@ -174,7 +174,7 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
         alive && ended.is_some_and(|status| status.code().is_some()) && began.elapsed() < END,
         format!(
             "{} after {:.1} s",
-            ended.map_or_else(|| "it runs".to_owned(), how),
+            ended.map_or_else(|| "still running".to_owned(), how),
             began.elapsed().as_secs_f64()
         ),
     );
@@ -204,7 +204,7 @@ fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
         running = agents.iter_mut().filter_map(|agent| agent.check().ok()).count();
     }
     account.check(
-        format!("round {round}: one of them runs, and the others refuse"),
+        format!("round {round}: one agent runs, and the rest exit with an error"),
         running == 1,
         format!("{running} run"),
     );
@@ -219,7 +219,7 @@ fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
             status.code() == Some(0),
             format!("{status}: {}", errors.trim()),
         );
-        check_end(account, &format!("round {round}, the one that runs"), agents.swap_remove(at));
+        check_end(account, &format!("round {round}, the running agent"), agents.swap_remove(at));
     }
     Ok(())
 }

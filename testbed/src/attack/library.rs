@@ -1,4 +1,4 @@
-//! The same storms against the scheduler as a library, in a program that keeps the packets itself.
+//! Packet storms against the scheduler as a library, in a program that stores the packets itself.
 
 use wedjat::embed::{BURST, Context, Options, Scheduler, Verdict};
 use wedjat::io::memory::{Frame, FramePool};
@@ -8,7 +8,7 @@ use super::rigs::memory::{CLIENTS, LEAF_MACS, SECOND, Setup, WORKERS, config};
 use super::storm::{Forger, POLICIES};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// Bursts a second, from either side in turn.
+/// Bursts per second, from both sides in turn.
 const RATE: f64 = 5_000.0;
 const FRAMES: usize = 1 << 14;
 const FRAME_BYTES: usize = 2048;
@@ -16,17 +16,18 @@ const FRAME_BYTES: usize = 2048;
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[Attack {
     name: "library-storm",
-    summary: "bursts of packets of every kind, many of them damaged, to a program that has the scheduler as a library",
+    summary: "bursts of all kinds of packets, many of them damaged, to a program that embeds the scheduler",
     runs_on: RunsOn::Memory,
     run: storm,
 }];
 
-/// A program: a context, and the packets that it keeps for it.
+/// A program: a context, and its held packets.
 struct Program {
     context: Context,
     kept: Vec<Option<Frame>>,
     pool: FramePool,
-    /// Places that were given out twice, and packets that there should have been and were not.
+    /// Number of held packets with a used or invalid place, and of differences between stored and held
+    /// packets.
     misplaced: u64,
     unbalanced: u64,
 }
@@ -53,7 +54,7 @@ impl Program {
         Ok(count)
     }
 
-    /// The ledger balances, and what is said to be held is kept here.
+    /// Checks that the ledger balances, and that the program stores exactly the held packets.
     fn look(&mut self) {
         let counters = self.context.counters();
         let kept = self.kept.iter().flatten().count() as u64;
@@ -83,12 +84,12 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         account.check(
             format!("{policy}: the ledger balances after every call"),
             unbalanced == 0,
-            format!("a difference {unbalanced} times"),
+            format!("unbalanced after {unbalanced} calls"),
         );
         account.check(
-            format!("{policy}: the program keeps what the scheduler says it holds"),
+            format!("{policy}: the program holds the packets that the scheduler counts as held"),
             misplaced == 0,
-            format!("a difference {misplaced} times"),
+            format!("a difference after {misplaced} calls"),
         );
         drop((kept, context));
         account.check_buffers(policy, pool.in_use());

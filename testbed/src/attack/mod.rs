@@ -1,8 +1,9 @@
-//! Attacks on leaf, agent and library: each sends what an attacker could send, and checks what must hold nevertheless.
+//! Attacks on leaf, agent and library. Each sends the inputs of an attacker, and checks the promises that
+//! must hold nevertheless.
 //!
-//! There are three kinds, by what they run on. Those in memory run the node in this process over ports in memory, on an
-//! emulated clock: they are deterministic and are part of the tests. Those by the clock measure time. Those on processes start
-//! real leaves and agents on memif, and attack these from outside.
+//! There are three kinds, by their environment. Attacks in memory run the node in this process over ports in
+//! memory, on an emulated clock: they are deterministic, and part of the tests. Attacks by the clock measure
+//! time. Attacks on processes start real leaves and agents on memif, and attack these from outside.
 
 mod account;
 #[cfg(feature = "dpdk")]
@@ -36,52 +37,53 @@ use clap::Args;
 pub use account::{Account, Check};
 pub use report::{Report, Row};
 
-/// Why an attack could not be carried out.
+/// Reason why an attack could not be carried out.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Shown behind the help of `attack`.
+/// Text after the help of `attack`.
 pub const EXAMPLE: &str = "Examples:
   wedjat-testbed attack --list
   wedjat-testbed attack --only unreachable-sources,arp-storm --seconds 10 --format json
-Exits with 1 when something fell. What only root may try is reported as skipped for others.";
+Exit status: 1 if an attack succeeded. Attacks that need root are reported as skipped without it.";
 
 /// Arguments of `attack`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// List the attacks and what each does, and run none
+    /// List the attacks with their summaries, and run none
     #[arg(long)]
     pub list: bool,
     /// Only these attacks, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub only: Vec<String>,
-    /// Seconds for which each attack goes on: of the emulated clock in memory, of the real one on processes
+    /// Length of each attack in seconds: of the emulated clock in memory, of the real one on processes
     #[arg(long, default_value_t = 4.0, value_parser = positive)]
     pub seconds: f64,
-    /// All random streams follow from this
+    /// Seed of all random streams
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
 fn positive(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds
-        .ok_or_else(|| format!("`{text}` is no length of an attack; allowed: 0.1 to 3600 seconds"))
+    seconds.ok_or_else(|| {
+        format!("`{text}` is not a length of an attack; allowed: 0.1 to 3600 seconds")
+    })
 }
 
-/// What an attack runs on.
+/// Environment of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunsOn {
-    /// Ports in memory and an emulated clock: the same every time.
+    /// Ports in memory and an emulated clock: the same result every time.
     Memory,
-    /// Ports in memory; what is measured is real time.
+    /// Ports in memory; measures real time.
     Clock,
-    /// Processes of their own.
+    /// Separate processes.
     Processes,
 }
 
 impl RunsOn {
-    /// For people.
+    /// Returns the name for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -92,27 +94,27 @@ impl RunsOn {
     }
 }
 
-/// For how long to attack, and the seed of all that is drawn.
+/// Length of an attack, and seed of its random choices.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Seconds, see [`Arguments::seconds`].
+    /// Length in seconds; see [`Arguments::seconds`].
     pub seconds: f64,
     /// The seed.
     pub seed: u64,
 }
 
-/// One attack.
+/// An attack.
 pub struct Attack {
-    /// What it is called.
+    /// Name of the attack.
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// Description in one sentence.
     pub summary: &'static str,
-    /// What it runs on.
+    /// Environment of the attack.
     pub runs_on: RunsOn,
     run: fn(&Budget, &mut Account) -> Result<(), Failure>,
 }
 
-/// Every attack, in the order in which they are run.
+/// Returns every attack, in the order of their runs.
 #[must_use]
 pub fn attacks() -> Vec<&'static Attack> {
     let in_memory = [
@@ -141,7 +143,7 @@ pub fn attacks() -> Vec<&'static Attack> {
 }
 
 impl Attack {
-    /// Carries it out. What panics, or can't be carried out, has fallen.
+    /// Carries out the attack. An attack that panics or cannot be carried out counts as fallen.
     #[must_use]
     pub fn run(&self, budget: &Budget) -> Row {
         let began = Instant::now();
@@ -150,32 +152,30 @@ impl Attack {
         let error = match attacked {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
-            Err(panic) => Some(format!("a panic: {}", said(&*panic))),
+            Err(panic) => Some(format!("a panic: {}", panic_text(&*panic))),
         };
         Row::new(self, account, error, began.elapsed())
     }
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Those that are asked for.
+/// Returns the selected attacks.
 ///
 /// # Errors
-/// When a name is no attack's.
+/// If a name is no attack's.
 fn selected(only: &[String]) -> Result<Vec<&'static Attack>, Failure> {
     let all = attacks();
     for name in only {
         if !all.iter().any(|attack| attack.name == name) {
             let names: Vec<_> = all.iter().map(|attack| attack.name).collect();
-            return Err(format!(
-                "--only {name}: found no attack of that name; allowed: {}",
-                names.join(", ")
-            )
-            .into());
+            return Err(
+                format!("--only {name}: unknown attack; allowed: {}", names.join(", ")).into()
+            );
         }
     }
     let is_asked =
@@ -183,10 +183,11 @@ fn selected(only: &[String]) -> Result<Vec<&'static Attack>, Failure> {
     Ok(all.into_iter().filter(is_asked).collect())
 }
 
-/// Lists the attacks, or carries them out and reports each as soon as it is over; false when something fell.
+/// Lists the attacks, or carries them out and reports each one when it ends. Returns false if any attack
+/// fell.
 ///
 /// # Errors
-/// When a name is no attack's, or nothing can be written to `out`.
+/// If a name is no attack's, or `out` cannot be written.
 pub fn run(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bool, Failure> {
     let chosen = selected(&arguments.only)?;
     if arguments.list {
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_panics_or_fails_or_checks_nothing_has_fallen() {
+    fn panicked_failed_or_empty_attack_counts_as_fallen() {
         let run = |run| {
             let attack = Attack { name: "a", summary: "b", runs_on: RunsOn::Memory, run };
             attack.run(&Budget { seconds: 1.0, seed: 1 }).held

@@ -1,4 +1,5 @@
-//! ARP: storms of invented and conflicting claims, and hosts that go, return elsewhere, or can't be reached.
+//! ARP: storms of invented and conflicting claims, and hosts that vanish, return elsewhere, or are
+//! unreachable.
 
 use std::time::Instant;
 
@@ -16,52 +17,53 @@ use super::rigs::memory::{
 use super::rigs::packets::{self, ATTACKER_MAC, INTRUDER_MAC};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// ARP packets a second on each side.
+/// ARP packets per second on each side.
 const RATE: f64 = 50_000.0;
-/// Senders that are invented.
+/// Number of invented senders.
 const SENDERS: u32 = 60_000;
-/// Hosts that return have so long to be found, ns.
+/// Time within which a returned host must be found, ns.
 const FOUND_WITHIN: u64 = 5 * SECOND;
-/// Policies under which hosts come and go: one that chooses by loads, and one under which tasks wait.
+/// Policies under which hosts come and go: one that chooses by load, and one that queues tasks.
 const POLICIES: [&str; 2] = ["horus", "jbsq(k=2)"];
-/// A packet may cost so many times its usual.
+/// Maximum cost of a packet, as a multiple of its usual cost.
 const COST_RATIO: f64 = 1.5;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "arp-storm",
-        summary: "50,000 ARP packets a second on each side: invented senders, conflicting claims for live hosts, addresses no host has",
+        summary: "50,000 ARP packets a second on each side: invented senders, conflicting claims for live hosts, unused \
+            addresses",
         runs_on: RunsOn::Memory,
         run: storm,
     },
     Attack {
         name: "servers-return",
-        summary: "all servers go and come back with another MAC address, and say nothing themselves",
+        summary: "all servers return with new MAC addresses, and send no ARP themselves",
         runs_on: RunsOn::Memory,
         run: servers_return,
     },
     Attack {
         name: "client-returns",
-        summary: "a client goes and comes back with another MAC address, and sends no ARP itself",
+        summary: "a client returns with a new MAC address, and sends no ARP itself",
         runs_on: RunsOn::Memory,
         run: client_returns,
     },
     Attack {
         name: "unreachable-server",
-        summary: "a server is not there, and comes later",
+        summary: "a server is absent, and appears later",
         runs_on: RunsOn::Memory,
         run: unreachable_server,
     },
     Attack {
         name: "arp-cost",
-        summary: "what a packet costs while 60,000 invented senders ask, in real time",
+        summary: "cost of a packet while 60,000 invented senders ask, in real time",
         runs_on: RunsOn::Clock,
         run: cost,
     },
 ];
 
-/// The ARP packet of this number on a side, and whom it is sent to.
+/// Returns the frame of ARP packet number `number` on a side.
 fn claim(side: usize, number: u32, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     let attacker = [ATTACKER_MAC, INTRUDER_MAC][side];
     let invented = invented(side, number);
@@ -85,7 +87,7 @@ fn claim(side: usize, number: u32, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     packets::arp(&packet, if random.random_bool(0.5) { Mac::BROADCAST } else { leaf_mac })
 }
 
-/// An address on the side's network that no host has.
+/// Returns an address on the side's network that no host has.
 fn invented(side: usize, number: u32) -> u32 {
     match side {
         CLIENTS => 0x0A01_0100 + number % SENDERS,
@@ -98,7 +100,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
         let before = rig.serve(0.1, |_| {})?;
         account.check_answered(
-            format!("{policy}: all is well before"),
+            format!("{policy}: every task is answered before the attack"),
             before.answered,
             before.sent,
         );
@@ -120,7 +122,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             known.answered,
             known.sent,
         );
-        // A client that was never seen before has a second to be known.
+        // The leaf has a second to learn a new client's address.
         rig.serve_at(1, HONEST_RATE, 0.9, |rig| send(rig, account))?;
         let new = rig.serve_at(1, HONEST_RATE, 0.5, |rig| send(rig, account))?;
         account.check_answered(
@@ -129,7 +131,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             new.sent,
         );
         account.check(
-            format!("{policy}: no packet of an honest party goes to an attacker"),
+            format!("{policy}: no honest host's packet goes to an attacker"),
             rig.stolen == 0,
             format!("{} packets", rig.stolen),
         );
@@ -158,7 +160,7 @@ fn client_returns(budget: &Budget, account: &mut Account) -> Result<(), Failure>
     Ok(())
 }
 
-/// The client gets some seconds in which tasks may be lost; then all are answered.
+/// Serves a client for some seconds in which tasks may be lost. Then all tasks must be answered.
 fn served_again(
     rig: &mut Rig,
     client: usize,
@@ -168,7 +170,10 @@ fn served_again(
     let seconds = FOUND_WITHIN as f64 / SECOND as f64;
     let first = rig.serve_at(client, HONEST_RATE, seconds, |_| {})?;
     account.tried("tasks", first.sent);
-    account.figure(format!("{policy}: tasks lost meanwhile"), (first.sent - first.answered) as f64);
+    account.figure(
+        format!("{policy}: tasks lost during the change"),
+        (first.sent - first.answered) as f64,
+    );
     let then = rig.serve_at(client, HONEST_RATE, 1.0, |_| {})?;
     account.check_answered(
         format!("{policy}: all tasks are answered again {seconds} s later"),
@@ -200,7 +205,7 @@ fn unreachable_server(budget: &Budget, account: &mut Account) -> Result<(), Fail
         let given = rig.given.read(4);
         rig.serve(1.0, |_| {})?;
         account.check(
-            format!("{policy}: its workers are given tasks again"),
+            format!("{policy}: its workers get tasks again"),
             rig.given.read(4) > given,
             "none",
         );
@@ -208,7 +213,8 @@ fn unreachable_server(budget: &Budget, account: &mut Account) -> Result<(), Fail
     Ok(())
 }
 
-/// What a packet of each kind costs in polls of bursts, ns: the least of several rounds, since a machine only ever adds.
+/// Measures the cost per packet of each kind in bursts, ns. Other activity of the machine only adds to a
+/// round's time, so a fast round counts.
 fn cost(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let mut rig = Rig::new(&Setup { policy: "random", seed: budget.seed, ..Setup::default() })?;
     rig.serve(0.1, |_| {})?;
@@ -225,7 +231,7 @@ fn cost(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         account.figure(format!("{what} packet before, ns"), usual);
         account.figure(format!("{what} packet afterwards, ns"), under);
         account.check(
-            format!("a packet ({what}) costs at most {COST_RATIO} x its usual"),
+            format!("a packet ({what}) costs at most {COST_RATIO} x its cost before"),
             under <= COST_RATIO * usual,
             format!("{:.2} x", under / usual),
         );
@@ -255,7 +261,7 @@ fn task_ns(rig: &mut Rig) -> f64 {
     })
 }
 
-/// The least time that the leaf takes for a packet of bursts of these, ns.
+/// Returns the leaf's time per packet in bursts of these packets, ns: a low quantile over many rounds.
 fn packet_ns(rig: &mut Rig, mut packet: impl FnMut() -> Vec<u8>) -> f64 {
     const ROUNDS: usize = 2000;
     const BURST: usize = 32;
@@ -268,10 +274,11 @@ fn packet_ns(rig: &mut Rig, mut packet: impl FnMut() -> Vec<u8>) -> f64 {
         let began = Instant::now();
         rig.leaf.poll(rig.now);
         times.push(began.elapsed().as_nanos() as f64 / BURST as f64);
-        // The workers do what they were given.
+        // The workers serve the tasks that they received.
         rig.pass(10 * STEP, |_| {});
     }
-    // A quarter of the rounds was as fast as this: neither the luckiest nor those in which the machine did other things.
+    // A quarter of the rounds was at least as fast as this. It excludes the luckiest rounds, and those
+    // disturbed by the machine.
     times.sort_by(f64::total_cmp);
     times[ROUNDS / 4]
 }

@@ -1,7 +1,8 @@
-//! Hostile memif peers: on a leaf's control socket they connect by the thousand, stop in the middle, and say what can't be.
+//! Hostile memif peers. On a leaf's control socket they connect by the thousand, stop halfway, and send
+//! invalid messages.
 //!
-//! memif's messages are 128 bytes on a sequenced-packet socket, the type in the first two, at most one descriptor each
-//! (`drivers/net/memif/memif.h` in DPDK).
+//! memif's messages are 128 bytes on a sequenced-packet socket, with the type in the first two bytes and at
+//! most one descriptor each (`drivers/net/memif/memif.h` in DPDK).
 
 use std::fs::File;
 use std::io::{IoSlice, Write};
@@ -31,40 +32,41 @@ const INIT: u16 = 3;
 const ADD_REGION: u16 = 4;
 const ADD_RING: u16 = 5;
 const CONNECT: u16 = 6;
-/// Of a ring in shared memory.
+/// Magic number of a ring in shared memory.
 const COOKIE: u32 = 0x03E3_1F20;
-/// Bytes of the region of a peer in order: two rings of 1024 slots, and buffers for them.
+/// Bytes of a valid peer's region: two rings of 1024 slots, and their buffers.
 const REGION_BYTES: u64 = 8 << 20;
-/// Slots of a ring, as a power of two.
+/// Binary logarithm of a ring's number of slots.
 const LOG2_SLOTS: u8 = 10;
-/// Where the second ring begins.
+/// Offset of the second ring.
 const SECOND_RING: u32 = 1 << 16;
-/// An answer has so long.
+/// Timeout of an answer.
 const ANSWER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Connections that are opened at once.
+/// Number of connections opened at once.
 const FLOOD: u64 = 3000;
-/// Descriptors and threads that they may cost.
+/// Maximum number of additional descriptors and threads that they may cost.
 const BOUND: (usize, usize) = (512, 64);
-/// A leaf may have so many more afterwards: what it is at just then.
+/// Additional descriptors or threads that a leaf may have afterwards, for its current activity.
 const SPARE: usize = 3;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "memif-handshakes",
-        summary: "memif peers with wrong regions, rings, descriptors and messages, to a leaf that has served an honest one",
+        summary: "memif peers with wrong regions, rings, descriptors and messages, to a leaf that also serves an honest one",
         runs_on: RunsOn::Processes,
         run: handshakes,
     },
     Attack {
         name: "memif-flood",
-        summary: "3000 connections at once to a leaf that serves an honest memif peer, and 300 that break off in the middle",
+        summary: "3000 simultaneous connections to a leaf that serves an honest memif peer, and 300 that end in the middle of \
+            the handshake",
         runs_on: RunsOn::Processes,
         run: |_, account| flood(account),
     },
     Attack {
         name: "memif-no-descriptors",
-        summary: "connections to a leaf until it has no descriptor left",
+        summary: "connections to a leaf until it has no file descriptor left",
         runs_on: RunsOn::Processes,
         run: |_, account| no_descriptors(account),
     },
@@ -86,8 +88,8 @@ impl Peer {
         Ok(Self(end))
     }
 
-    /// Says something, with descriptors.
-    fn say(&self, bytes: &[u8], descriptors: &[&OwnedFd]) -> rustix::io::Result<()> {
+    /// Sends a message with descriptors.
+    fn send_message(&self, bytes: &[u8], descriptors: &[&OwnedFd]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let descriptors: Vec<_> = descriptors.iter().map(|one| one.as_fd()).collect();
@@ -98,8 +100,8 @@ impl Peer {
         Ok(())
     }
 
-    /// The next message's type, if one comes.
-    fn hear(&self) -> Option<u16> {
+    /// Receives the next message and returns its type. Returns `None` after a timeout.
+    fn receive_type(&self) -> Option<u16> {
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&ANSWER))
             .ok()
             .filter(|ready| *ready > 0)?;
@@ -109,7 +111,7 @@ impl Peer {
     }
 }
 
-/// A message of this type with these fields behind each other.
+/// Builds a message of type `kind` from consecutive fields.
 fn message(kind: u16, fields: &[&[u8]]) -> Vec<u8> {
     let mut bytes = kind.to_ne_bytes().to_vec();
     fields.iter().for_each(|field| bytes.extend_from_slice(field));
@@ -117,7 +119,7 @@ fn message(kind: u16, fields: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// What a peer says of one of its rings.
+/// A peer's description of one of its rings.
 #[derive(Clone, Copy)]
 struct Ring {
     flags: u16,
@@ -127,21 +129,21 @@ struct Ring {
     log2_slots: u8,
 }
 
-/// How a peer shakes hands: every field is one that it may get wrong.
+/// A peer's handshake, in which any field may be wrong.
 struct Handshake {
     version: u16,
     id: u32,
-    /// The descriptor of the region, and what is said of its size.
+    /// Descriptor of the region, and its claimed size.
     region: Option<OwnedFd>,
     size: u64,
     index: u16,
     rings: Vec<Ring>,
     ring_descriptors: bool,
-    /// What it does to the region once all is said.
+    /// Action on the region after the last message.
     then: fn(&File) -> std::io::Result<()>,
 }
 
-/// A region as it should be: both rings with their cookies.
+/// Creates a valid region: both rings with their cookies.
 fn region(len: u64) -> Result<OwnedFd, Failure> {
     let file = File::from(memfd_create("region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(len)?;
@@ -167,13 +169,13 @@ impl Handshake {
         })
     }
 
-    /// Says all of it, whatever the other end thinks of it; how many messages were answered.
+    /// Sends the whole handshake, whatever the answers. Returns the number of answers.
     fn shake(&self, socket: &Path) -> Result<usize, Failure> {
         let peer = Peer::connect(socket)?;
-        let mut answers = usize::from(peer.hear().is_some());
+        let mut answers = usize::from(peer.receive_type().is_some());
         let mut say = |bytes: &[u8], descriptors: &[&OwnedFd]| {
-            if peer.say(bytes, descriptors).is_ok() {
-                answers += usize::from(peer.hear().is_some());
+            if peer.send_message(bytes, descriptors).is_ok() {
+                answers += usize::from(peer.receive_type().is_some());
             }
         };
         let init = [&self.version.to_ne_bytes()[..], &self.id.to_ne_bytes(), &[0; 25], b"hostile"];
@@ -195,16 +197,16 @@ impl Handshake {
         }
         say(&message(CONNECT, &[b"hostile"]), &[]);
         if let Some(region) = &self.region {
-            // Some are no files that this may be done to.
+            // Some regions are objects that do not allow the action.
             let _ = (self.then)(&File::from(region.try_clone()?));
         }
-        // The leaf polls meanwhile.
+        // The leaf polls in this time.
         std::thread::sleep(Duration::from_millis(50));
         Ok(answers)
     }
 }
 
-/// Fills both rings with nonsense: indices far ahead, descriptors that point anywhere.
+/// Fills both rings with invalid contents: indices far ahead, descriptors that point anywhere.
 fn scribble(file: &File) -> std::io::Result<()> {
     for base in [0, u64::from(SECOND_RING)] {
         for slot in 0..1_u64 << LOG2_SLOTS {
@@ -219,15 +221,15 @@ fn scribble(file: &File) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A wrong handshake: what is wrong with it, and how it comes to be so.
-type Wrong = (&'static str, fn(&mut Handshake) -> Result<(), Failure>);
+/// A wrong handshake: the name of its fault, and the function that introduces it.
+type WrongHandshake = (&'static str, fn(&mut Handshake) -> Result<(), Failure>);
 
 fn pipe_end() -> Result<OwnedFd, Failure> {
     Ok(std::io::pipe()?.0.into())
 }
 
-const WRONG: [Wrong; 19] = [
-    ("region shorter than said", |hand| {
+const WRONG: [WrongHandshake; 19] = [
+    ("region shorter than announced", |hand| {
         hand.region = Some(region(4096)?);
         Ok(())
     }),
@@ -239,7 +241,7 @@ const WRONG: [Wrong; 19] = [
         hand.size = u64::MAX;
         Ok(())
     }),
-    ("region said to be empty", |hand| {
+    ("region announced as empty", |hand| {
         hand.size = 0;
         Ok(())
     }),
@@ -269,11 +271,11 @@ const WRONG: [Wrong; 19] = [
         hand.index = u16::MAX;
         Ok(())
     }),
-    ("region truncated once connected", |hand| {
+    ("region truncated after the connection", |hand| {
         hand.then = |file| file.set_len(0);
         Ok(())
     }),
-    ("rings scribbled on once connected", |hand| {
+    ("rings overwritten after the connection", |hand| {
         hand.then = scribble;
         Ok(())
     }),
@@ -289,7 +291,7 @@ const WRONG: [Wrong; 19] = [
         (hand.rings[0].log2_slots, hand.rings[1].log2_slots) = (14, 255);
         Ok(())
     }),
-    ("a ring in a region that there is not", |hand| {
+    ("a ring in a missing region", |hand| {
         hand.rings[0].region = 7;
         Ok(())
     }),
@@ -309,14 +311,14 @@ const WRONG: [Wrong; 19] = [
     }),
 ];
 
-/// A leaf that has served an honest peer, and what it needs then.
-struct Served {
+/// A leaf that has served an honest peer, and its resources at that time.
+struct ServedLeaf {
     site: Site,
     leaf: LeafProcess,
     resources: (usize, usize),
 }
 
-impl Served {
+impl ServedLeaf {
     fn start() -> Result<Self, Failure> {
         let site = Site::new()?;
         let leaf = site.leaf()?;
@@ -325,7 +327,7 @@ impl Served {
         Ok(Self { site, leaf, resources })
     }
 
-    /// Checks what must hold after an attack; false when the leaf is of no use any more.
+    /// Checks the promises after an attack. Returns false if the leaf can no longer be used.
     fn check(&mut self, account: &mut Account, what: &str) -> bool {
         if !check_alive(account, &format!("{what}: the leaf lives"), &mut self.leaf) {
             return false;
@@ -337,7 +339,8 @@ impl Served {
             && returned
     }
 
-    /// Waits until the leaf has no more descriptors and threads than before, and checks that it comes to that.
+    /// Waits until the leaf's numbers of descriptors and threads return to those before, and checks that they
+    /// do.
     fn resources_return(&self, account: &mut Account, what: &str) -> bool {
         let (began, before) = (Instant::now(), self.resources);
         let is_back = |now: (usize, usize)| now.0 <= before.0 + SPARE && now.1 <= before.1 + SPARE;
@@ -347,7 +350,7 @@ impl Served {
             now = resources(self.leaf.id());
         }
         account.check(
-            format!("{what}: descriptors and threads are given back"),
+            format!("{what}: descriptors and threads are released"),
             is_back(now),
             format!("{} and {} instead of {} and {}", now.0, now.1, before.0, before.1),
         );
@@ -360,27 +363,27 @@ impl Served {
 }
 
 fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
-    let mut served = Served::start()?;
+    let mut served = ServedLeaf::start()?;
     for (what, wrong) in WRONG {
         for _ in 0..3 {
             let mut hand = Handshake::in_order()?;
             wrong(&mut hand)?;
-            // A refused connection is an answer, too.
+            // A refused connection is also an answer.
             let answers = hand.shake(&served.site.socket()).unwrap_or(0);
             account.tried("handshakes", 1);
             account.tried("answers", answers as u64);
         }
         if !served.check(account, what) {
-            served = Served::start()?;
+            served = ServedLeaf::start()?;
         }
     }
     served.end(account, "after all handshakes");
     garbage(budget, account)
 }
 
-/// Random messages, short and long, with many descriptors.
+/// Sends random messages, short and long, with many descriptors.
 fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
-    let mut served = Served::start()?;
+    let mut served = ServedLeaf::start()?;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     let began = Instant::now();
     let pipe = pipe_end()?;
@@ -393,7 +396,7 @@ fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
                 bytes[..2].copy_from_slice(&random.random_range(0..10_u16).to_ne_bytes());
             }
             let descriptors = vec![&pipe; random.random_range(0..10)];
-            let _ = peer.say(&bytes, &descriptors);
+            let _ = peer.send_message(&bytes, &descriptors);
             account.tried("random messages", 1);
         }
     }
@@ -403,7 +406,7 @@ fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Connects, however long the queue of those who wait to be taken is; not for ever.
+/// Connects despite a full listen queue. Gives up after 200 ms.
 fn connect_patiently(socket: &Path) -> Option<Peer> {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(200) {
@@ -420,7 +423,7 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let room = limit.maximum.map_or(FLOOD, |most| most.saturating_sub(100).min(FLOOD));
-    let mut served = Served::start()?;
+    let mut served = ServedLeaf::start()?;
     let socket = served.site.socket();
     let replies = served.site.counter("replies")?;
     let driver = served.site.start_drive(5.0)?;
@@ -434,42 +437,42 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
         }
         account.tried("connections", 1);
     }
-    account.figure("connections that were taken, or wait", peers.len() as f64);
+    account.figure("connections accepted or waiting", peers.len() as f64);
     std::thread::sleep(Duration::from_millis(300));
     let during = resources(served.leaf.id());
     let more = (during.0.saturating_sub(before.0), during.1.saturating_sub(before.1));
-    account.figure("descriptors meanwhile", during.0 as f64);
-    account.figure("threads meanwhile", during.1 as f64);
+    account.figure("descriptors during the attack", during.0 as f64);
+    account.figure("threads during the attack", during.1 as f64);
     account.check(
         format!("at most {} descriptors and {} threads more", BOUND.0, BOUND.1),
         more.0 <= BOUND.0 && more.1 <= BOUND.1,
         format!("{} and {}", more.0, more.1),
     );
-    check_driven(account, "the honest peer is served meanwhile", driver.driven());
+    check_driven(account, "the honest peer is served during the attack", driver.driven());
     drop(peers);
     if !served.check(account, "after the flood") {
-        served = Served::start()?;
+        served = ServedLeaf::start()?;
     }
     for _ in 0..300 {
         if let Some(peer) = connect_patiently(&served.site.socket()) {
             let region = region(REGION_BYTES)?;
-            peer.hear();
+            peer.receive_type();
             let fields = [&REGION_BYTES.to_ne_bytes()[..], &[0; 2]];
             let version = 0x0200_u16.to_ne_bytes();
-            let _ = peer.say(&message(INIT, &[&version, &[0; 29], b"hostile"]), &[]);
-            let _ = peer.say(&message(ADD_REGION, &fields), &[&region]);
+            let _ = peer.send_message(&message(INIT, &[&version, &[0; 29], b"hostile"]), &[]);
+            let _ = peer.send_message(&message(ADD_REGION, &fields), &[&region]);
         }
-        account.tried("connections that break off", 1);
+        account.tried("connections that end early", 1);
     }
-    if served.check(account, "after 300 that break off") {
-        served.end(account, "after 300 that break off");
+    if served.check(account, "after 300 that end early") {
+        served.end(account, "after 300 that end early");
     }
     Ok(())
 }
 
 fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
-    let mut served = Served::start()?;
-    // The leaf keeps 32 to itself, and a peer needs some for its handshake.
+    let mut served = ServedLeaf::start()?;
+    // The leaf keeps 32 descriptors to itself, and a peer needs some for its handshake.
     let most = served.resources.0 as u64 + 96;
     let pid = Pid::from_raw(i32::try_from(served.leaf.id())?);
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
@@ -479,9 +482,9 @@ fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
         account.tried("connections", 1);
     }
     std::thread::sleep(Duration::from_millis(500));
-    check_alive(account, "the leaf lives without a descriptor left", &mut served.leaf);
+    check_alive(account, "the leaf lives without a free descriptor", &mut served.leaf);
     drop(peers);
-    served.resources_return(account, "connections until none is left");
+    served.resources_return(account, "connections until no descriptor is free");
     if served.check(account, "afterwards") {
         served.end(account, "afterwards");
     }

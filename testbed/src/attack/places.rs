@@ -1,5 +1,5 @@
-//! Tasks that take a worker's place and never give it back: those whose replies can reach nobody, and those of which only the
-//! first packet comes.
+//! Tasks that take a worker's place for good: those whose replies are undeliverable, and those of which only
+//! the first packet arrives.
 
 use wedjat::reason::DropReason;
 use wedjat::state::Gauge;
@@ -10,48 +10,52 @@ use super::rigs::memory::{HONEST, LEAF_IPS, POOL, Pace, Rig, SERVERS, Setup, pol
 use super::rigs::packets;
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// The attacker's packets a second.
+/// The attacker's packets per second.
 const RATE: f64 = 10_000.0;
 /// A host of the clients' network.
 const CLIENT: u32 = 0x0A01_0066;
-/// The honest client's p99 may become so many times as long.
+/// Maximum p99 of the honest client, as a multiple of the usual one.
 const P99_RATIO: f64 = 2.0;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "unreachable-sources",
-        summary: "10,000 tasks a second whose replies can reach nobody, beside an honest client, under every policy",
+        summary: "10,000 tasks a second with unreachable reply addresses, beside an honest client, under every policy",
         runs_on: RunsOn::Memory,
-        run: |budget, account| beside_honest(budget, account, "tasks", unreachable),
+        run: |budget, account| with_honest_client(budget, account, "tasks", unreachable),
     },
     Attack {
         name: "unanswerable-tasks",
-        summary: "10,000 tasks a second that a server's kernel drops or can't answer, beside an honest client, under every policy",
+        summary: "10,000 tasks a second that a server's kernel drops or cannot answer, beside an honest client, under every \
+            policy",
         runs_on: RunsOn::Memory,
-        run: |budget, account| beside_honest(budget, account, "tasks", unanswerable),
+        run: |budget, account| with_honest_client(budget, account, "tasks", unanswerable),
     },
     Attack {
         name: "unfinished-one-source",
         summary: "10,000 first packets a second of tasks that are never completed, from one source, under every policy",
         runs_on: RunsOn::Memory,
-        run: |budget, account| beside_honest(budget, account, "first packets", unfinished),
+        run: |budget, account| with_honest_client(budget, account, "first packets", unfinished),
     },
     Attack {
         name: "unfinished-many-sources",
         summary: "10,000 first packets a second of tasks that are never completed, each from another source, under every policy",
         runs_on: RunsOn::Memory,
-        run: |budget, account| beside_honest(budget, account, "first packets", unfinished_of_many),
+        run: |budget, account| {
+            with_honest_client(budget, account, "first packets", unfinished_of_many)
+        },
     },
     Attack {
         name: "offloaded-packets",
-        summary: "10,000 packets a second that hold several tasks each, as the kernel cuts them on AF_PACKET, under every policy",
+        summary: "10,000 packets a second with several tasks each, as AF_PACKET delivers them with segmentation offload, \
+            under every policy",
         runs_on: RunsOn::Memory,
         run: offloaded,
     },
 ];
 
-/// A packet of a client that leaves segmentation to its device: the kernel leaves the headers of it.
+/// Returns a packet of a client that leaves segmentation to its device. The kernel delivers only its headers.
 fn cut(number: u64) -> Vec<u8> {
     let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
     packet.truncate(udp::OFFLOADED);
@@ -59,7 +63,7 @@ fn cut(number: u64) -> Vec<u8> {
 }
 
 fn offloaded(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
-    beside_honest(budget, account, "packets", cut)?;
+    with_honest_client(budget, account, "packets", cut)?;
     let mut rig = Rig::new(&Setup { policy: "horus", seed: budget.seed, ..Setup::default() })?;
     let (mut pace, mut sent) = (Pace::new(RATE), 0);
     rig.serve(budget.seconds, |rig| {
@@ -76,7 +80,8 @@ fn offloaded(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The node's own addresses, the servers', hosts of the workers' network, addresses without a route, martians, broadcast.
+/// Returns source addresses without a way back: the node's own, the servers', those of hosts of the workers'
+/// network, addresses without a route, martians, broadcast.
 fn unreachable_sources() -> Vec<u32> {
     let others: [[u8; 4]; 16] = [
         [10, 0, 2, 200],
@@ -107,8 +112,8 @@ fn unreachable(number: u64) -> Vec<u8> {
     packets::task(src, &header, 7, 500_000)
 }
 
-/// IPv4 options: loose and strict source routes, malformed timestamps and record routes, an option of length 0, one beyond the header,
-/// and a router alert of three bytes.
+/// IPv4 options: loose and strict source routes, malformed timestamps and record routes, an option of length
+/// 0, one beyond the header, and a router alert of three bytes.
 const OPTIONS: [&[u8]; 8] = [
     &[131, 7, 4, 10, 0, 2, 1, 0],
     &[137, 7, 4, 10, 0, 2, 1, 0],
@@ -120,7 +125,7 @@ const OPTIONS: [&[u8]; 8] = [
     &[148, 3, 0, 0],
 ];
 
-/// Source port 0, or one of the [`OPTIONS`].
+/// Returns a task with source port 0, or with one of the [`OPTIONS`].
 fn unanswerable(number: u64) -> Vec<u8> {
     let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
     let task = |port| packets::task_from((CLIENT, port), &header, 7, 500_000);
@@ -135,12 +140,12 @@ fn unfinished(number: u64) -> Vec<u8> {
 }
 
 fn unfinished_of_many(number: u64) -> Vec<u8> {
-    // 10.1.1.0 and up: hosts of the clients' network that there are not.
+    // From 10.1.1.0: addresses of the clients' network without hosts.
     packets::first_of_several(0x0A01_0100 + (number % 60_000) as u32, number as u16, 9)
 }
 
-/// Has an honest client served under every policy, without the attack and with it.
-fn beside_honest(
+/// Serves an honest client under every policy, without the attack and with it.
+fn with_honest_client(
     budget: &Budget,
     account: &mut Account,
     what: &str,
@@ -167,16 +172,16 @@ fn beside_honest(
         let ratio = served.p99_us / usual.p99_us;
         worst = worst.max(ratio);
         account.check(
-            format!("{policy}: honest p99 at most {P99_RATIO} x the usual"),
+            format!("{policy}: honest p99 at most {P99_RATIO} x the p99 without attack"),
             ratio <= P99_RATIO,
-            format!("{ratio:.2} x ({:.0} us for {:.0} us)", served.p99_us, usual.p99_us),
+            format!("{ratio:.2} x ({:.0} us instead of {:.0} us)", served.p99_us, usual.p99_us),
         );
-        // Everything has had its time: the affinity timeout, questions to neighbours, silence.
+        // Waits for all timeouts: the affinity timeout, requests to neighbours, silence.
         rig.pass(2 * rig.affinity_ns + super::rigs::memory::SECOND, |_| {});
         let queued = rig.counters().read(Gauge::Queued);
         let left = (rig.outstanding(), rig.held(), queued);
         account.check(
-            format!("{policy}: nothing is left outstanding, held or queued"),
+            format!("{policy}: no task stays outstanding, held or queued"),
             left == (0, 0, 0),
             format!("{} outstanding, {} held, {} queued", left.0, left.1, left.2),
         );

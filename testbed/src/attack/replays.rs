@@ -1,5 +1,5 @@
-//! Packets that are replayed for ever to a leaf or an agent that is a process, by a device of DPDK that reads a capture:
-//! storms, and forged acknowledgements.
+//! Endless replays of packets to a leaf or agent process, by a DPDK device that reads a capture: storms, and
+//! forged acknowledgements.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use super::storm::Forger;
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
-/// Packets of a capture: each takes a buffer of the node's for as long as it runs.
+/// Number of packets of a capture. Each uses a buffer of the node during the whole run.
 const FRAMES: usize = 4_000;
-/// An agent says at most so many words a second of each worker to its leaf.
-const WORDS: f64 = 550.0;
+/// Maximum number of messages per second and worker from an agent to its leaf.
+const MESSAGES: f64 = 550.0;
 const AGENT_IP: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 const AGENT_WORKERS: u16 = 4;
@@ -29,19 +29,20 @@ const AGENT_WORKERS: u16 = 4;
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "storm-to-process",
-        summary: "packets of every kind from both sides, as fast as a leaf process takes them",
+        summary: "all kinds of packets from both sides, as fast as a leaf process takes them",
         runs_on: RunsOn::Processes,
         run: storm,
     },
     Attack {
         name: "storm-to-agent",
-        summary: "packets of every kind, as fast as an agent process with workers takes them",
+        summary: "all kinds of packets, as fast as an agent process with workers takes them",
         runs_on: RunsOn::Processes,
         run: storm_to_agent,
     },
     Attack {
         name: "forged-acknowledgements",
-        summary: "WORKER_ID_ACK for each worker of an agent, which ask for a word every 200 us, with every number there is",
+        summary: "WORKER_ID_ACK for each worker of an agent, which ask for a KEEP_ALIVE every 200 us, with all sequence \
+            numbers",
         runs_on: RunsOn::Processes,
         run: acknowledgements,
     },
@@ -58,7 +59,7 @@ fn capture(
     Ok(path.display().to_string())
 }
 
-/// Whether something is so; an error when the node has ended.
+/// Returns `met`, or an error if the node has ended.
 fn runs_and(node: &mut LeafProcess, met: bool) -> Result<bool, Failure> {
     node.check()?;
     Ok(met)
@@ -88,7 +89,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An agent on a device that replays a capture, and its workers' processes.
+/// Returns the configuration of an agent on a device that replays a capture.
 fn agent(site: &Site, capture: &str, leaf: &str) -> String {
     format!(
         "[agent]\nname = '{}'\ncore = 0\nstate = '{}'\nseed = 7\n{leaf}\
@@ -106,7 +107,8 @@ fn workers(site: &Site) -> Result<Job, Failure> {
     Job::start(command.arg(site.region()), &site.path("workers"))
 }
 
-/// Packets to the agent: what was made up for a leaf's port, with the agent's addresses in half of them.
+/// Returns a packet to the agent: one forged for a leaf's port. A packet to the leaf's MAC address goes to
+/// the agent's instead.
 fn to_agent(forger: &mut Forger) -> Vec<u8> {
     let mut frame = forger.packet(WORKERS);
     if frame.len() > 34 && frame[0..6] == LEAF_MACS[WORKERS].0 {
@@ -151,7 +153,7 @@ fn task_to_agent(seq: u16) -> Vec<u8> {
 
 fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
-    // Where the leaf is, and then acknowledgements with a timeout of a millisecond.
+    // First the leaf's MAC address, then acknowledgements with a timeout of a millisecond.
     let answer = Packet {
         operation: Operation::Reply,
         sender_mac: LEAF_MACS[WORKERS],
@@ -181,14 +183,14 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
     site.until("words", || Ok(site.counter("originated")? > before + 8))?;
     let (began, before) = (Instant::now(), site.counter("originated")?);
     std::thread::sleep(Duration::from_secs_f64(budget.seconds));
-    let said = site.counter("originated")? - before;
-    let rate = said as f64 / began.elapsed().as_secs_f64();
+    let sent = site.counter("originated")? - before;
+    let rate = sent as f64 / began.elapsed().as_secs_f64();
     account.tried("forged acknowledgements", site.counter("rx_packets")?);
-    account.figure("words a second", rate);
+    account.figure("messages a second", rate);
     account.check(
-        format!("the agent says at most {WORDS} words a second of each worker"),
-        rate <= WORDS * f64::from(AGENT_WORKERS),
-        format!("{rate:.0} of {AGENT_WORKERS} workers"),
+        format!("the agent sends at most {MESSAGES} messages a second for each worker"),
+        rate <= MESSAGES * f64::from(AGENT_WORKERS),
+        format!("{rate:.0} for {AGENT_WORKERS} workers"),
     );
     if check_alive(account, "the agent lives", &mut agent) {
         check_end(account, "the agent", agent);

@@ -1,4 +1,4 @@
-//! The report: what was tried, what held and what fell, for people and for programs.
+//! Report of a run: the inputs of each attack and the results of its checks, for people and for programs.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use serde::Serialize;
 
 use super::{Account, Attack, RunsOn};
 
-/// As many of an attack's fallen promises are shown to people.
+/// Maximum number of an attack's fallen promises that are printed for people.
 const SHOWN: usize = 8;
 
-/// What became of one attack.
+/// Result of an attack.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The attack.
+    /// Name of the attack.
     pub name: &'static str,
-    /// What it does.
+    /// Description of the attack.
     pub summary: &'static str,
-    /// What it ran on.
+    /// Environment of the attack.
     pub runs_on: RunsOn,
-    /// All that had to hold held.
+    /// True if every promise held.
     pub held: bool,
-    /// Why it could not be carried out to its end.
+    /// Reason why the attack ended early.
     pub error: Option<String>,
-    /// What was tried and found.
+    /// Inputs and findings.
     #[serde(flatten)]
     pub account: Account,
-    /// How long it took, s.
+    /// Duration, s.
     pub seconds: f64,
 }
 
@@ -47,22 +47,22 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Account { tried, checks, figures, skipped } = &self.account;
         let held = checks.iter().filter(|check| check.held).count();
-        let word = if self.held { "held" } else { "FELL" };
+        let word = if self.held { "held" } else { "FAILED" };
         writeln!(f, "{word}  {}: {} of {} ({:.1} s)", self.name, held, checks.len(), self.seconds)?;
         let tried: Vec<_> = tried.iter().map(|(what, count)| format!("{count} {what}")).collect();
         if !tried.is_empty() {
             writeln!(f, "      tried: {}", tried.join(", "))?;
         }
         if let Some(error) = &self.error {
-            writeln!(f, "      FELL: not carried out to its end: {error}")?;
+            writeln!(f, "      FAILED: the attack did not finish: {error}")?;
         }
         let fallen = checks.iter().filter(|check| !check.held);
         for check in fallen.clone().take(SHOWN) {
-            writeln!(f, "      FELL: {}; found {}", check.promise, check.found)?;
+            writeln!(f, "      FAILED: {}; found: {}", check.promise, check.found)?;
         }
         let more = fallen.skip(SHOWN).count();
         if more > 0 {
-            writeln!(f, "      FELL: {more} more, which --format json lists")?;
+            writeln!(f, "      FAILED: {more} more; --format json lists them")?;
         }
         for reason in skipped {
             writeln!(f, "      SKIPPED: {reason}")?;
@@ -76,7 +76,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// A figure with as many places as it needs.
+/// Formats a figure with as many decimals as it needs.
 fn short(value: f64) -> String {
     match value {
         whole if whole.fract() == 0.0 => format!("{whole:.0}"),
@@ -88,12 +88,12 @@ fn short(value: f64) -> String {
 /// All attacks of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// One for each attack.
+    /// One entry per attack.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// Nothing fell.
+    /// Returns true if no attack fell.
     #[must_use]
     pub fn held(&self) -> bool {
         self.rows.iter().all(|row| row.held)
@@ -104,7 +104,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fallen: Vec<_> = self.rows.iter().filter(|row| !row.held).map(|row| row.name).collect();
         let (all, held) = (self.rows.len(), self.rows.len() - fallen.len());
-        write!(f, "{all} attacks: {held} held, {} fell", fallen.len())?;
+        write!(f, "{all} attacks: {held} held, {} failed", fallen.len())?;
         if !fallen.is_empty() {
             write!(f, ": {}", fallen.join(", "))?;
         }

@@ -1,4 +1,4 @@
-//! Attacks on the file of a controller: no room for it, another user's file in its place, and damage.
+//! Attacks on the file of a controller: a full disk, another user's file in its place, and damage.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -16,34 +16,34 @@ use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// Damaged copies of a store per second of the budget.
 const DAMAGES: f64 = 10.0;
-/// Bytes of a page of the store.
+/// Number of bytes of a page of the store.
 const PAGE: usize = 4096;
-/// Runtime of a controller that is to refuse its store.
+/// Runtime of a controller that must refuse its store.
 const RUNTIME: &str = "2s";
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "full-store",
-        summary: "the disk of a controller's store has no room, or its files reach a limit, for a while",
+        summary: "the disk of a controller's store is full, or its files reach a limit, for some time",
         runs_on: RunsOn::Processes,
         run: |_, account| full(account),
     },
     Attack {
         name: "foreign-store",
-        summary: "a controller's store is open to others, another user's, or behind a link",
+        summary: "a controller's store is writable by others, owned by another user, or behind a link",
         runs_on: RunsOn::Processes,
         run: |_, account| foreign(account),
     },
     Attack {
         name: "damaged-store",
-        summary: "bytes of a controller's store are flipped, overwritten, repeated or cut off",
+        summary: "bytes of a controller's store are flipped, overwritten, repeated or truncated",
         runs_on: RunsOn::Processes,
         run: damaged,
     },
 ];
 
-/// A controller's folder.
+/// Folder of a controller.
 struct Fabric(Site);
 
 impl Fabric {
@@ -80,28 +80,28 @@ impl Fabric {
         Ok(command.arg("ctl").args(arguments).arg("--json").output()?)
     }
 
-    /// Adds a leaf; true when the store keeps it.
+    /// Adds a leaf. Returns true if the store keeps it.
     fn adds(&self, id: u16) -> Result<bool, Failure> {
         let asked = self.ctl(&["add-leaf", &id.to_string(), &format!("10.0.1.{id}")])?;
         Ok(asked.status.success())
     }
 
-    /// The leaves that the controller has.
+    /// Returns the controller's leaves.
     fn leaves(&self) -> Result<Vec<u64>, Failure> {
-        let told: serde_json::Value = serde_json::from_slice(&self.ctl(&["topology"])?.stdout)?;
-        let leaves = told["leaves"].as_array().into_iter().flatten();
+        let topology: serde_json::Value = serde_json::from_slice(&self.ctl(&["topology"])?.stdout)?;
+        let leaves = topology["leaves"].as_array().into_iter().flatten();
         Ok(leaves.filter_map(|leaf| leaf["id"].as_u64()).collect())
     }
 
     /// Checks that a controller refuses its store with a sentence.
     fn check_refused(&self, account: &mut Account, what: &str) -> Result<(), Failure> {
         let output = self.command().args(["--duration", RUNTIME]).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         account.tried("starts", 1);
         account.check(
-            format!("{what}: the controller refuses it with a sentence"),
-            output.status.code() == Some(1) && !said.contains("panicked"),
-            format!("{}: {}", how(output.status), said.lines().last().unwrap_or_default()),
+            format!("{what}: the controller refuses it with a message"),
+            output.status.code() == Some(1) && !printed.contains("panicked"),
+            format!("{}: {}", how(output.status), printed.lines().last().unwrap_or_default()),
         );
         Ok(())
     }
@@ -128,7 +128,7 @@ fn lacks_room(
     add(1)?;
     take(controller.id())?;
     let mut next = 1;
-    fabric.0.until("a change that is refused", || {
+    fabric.0.until("a refused change", || {
         next += 1;
         Ok(!add(next)?)
     })?;
@@ -139,12 +139,12 @@ fn lacks_room(
         recovers = add(next)?;
         std::thread::sleep(Duration::from_millis(50));
     }
-    account.check(format!("{what}: changes are kept again once there is room"), recovers, "");
+    account.check(format!("{what}: changes are stored again when there is space"), recovers, "");
     controller.kill()?;
     let _again = fabric.start()?;
     let found = fabric.leaves()?;
     account.check(
-        format!("{what}: all acknowledged changes are kept"),
+        format!("{what}: all acknowledged changes are stored"),
         kept.iter().all(|leaf| found.contains(leaf)),
         format!("{found:?} of {kept:?}"),
     );
@@ -168,7 +168,7 @@ fn full(account: &mut Account) -> Result<(), Failure> {
         Ok(())
     };
     let take = |id| limit(id, Some(PAGE as u64));
-    lacks_room(account, "files of a page", &fabric, take, |id| limit(id, None))?;
+    lacks_room(account, "a limit of one page per file", &fabric, take, |id| limit(id, None))?;
     if !geteuid().is_root() {
         account.skip("a full tmpfs: only root may mount one");
         return Ok(());
@@ -178,7 +178,7 @@ fn full(account: &mut Account) -> Result<(), Failure> {
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=4m,mode=700", "none"]).arg(&folder);
     if !mount.status()?.success() {
-        account.skip("a full tmpfs: it can't be mounted");
+        account.skip("a full tmpfs: it cannot be mounted");
         return Ok(());
     }
     let _tmpfs = Tmpfs(folder);
@@ -206,7 +206,7 @@ fn foreign(account: &mut Account) -> Result<(), Failure> {
         fabric.check_refused(account, "a file of another user")?;
         chown(&store, Some(0), None)?;
     } else {
-        account.skip("a file of another user: only root may make one");
+        account.skip("a file of another user: only root may create one");
     }
     let other = fabric.0.path("other");
     fs::rename(&store, &other)?;
@@ -214,7 +214,7 @@ fn foreign(account: &mut Account) -> Result<(), Failure> {
     fabric.check_refused(account, "a link")
 }
 
-/// A damaged copy is refused with a sentence, or leads to what was kept.
+/// Checks that a controller refuses a damaged copy with a sentence, or recovers the stored state from it.
 fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
     let controller = fabric.start()?;
@@ -246,7 +246,7 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             _ => {
                 let from = random.random_range(0..8) * PAGE;
                 bytes.copy_within(from..from + PAGE, at / PAGE * PAGE);
-                format!("page {} as that of byte {at}", from / PAGE)
+                format!("page {} replaced by the page of byte {at}", from / PAGE)
             }
         };
         fs::write(fabric.store(), bytes)?;
@@ -261,17 +261,19 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             let found = fabric.leaves()?;
             job.kill()?;
             account.check(
-                format!("{what}: the controller has what was kept"),
+                format!("{what}: the controller has the stored state"),
                 found == kept,
                 format!("{found:?} instead of {kept:?}"),
             );
             continue;
         }
-        let (status, _, said) = job.finish()?;
+        let (status, _, printed) = job.finish()?;
         account.check(
-            format!("{what}: the controller ends with a sentence"),
-            status.code() == Some(1) && said.contains("damaged") && !said.contains("panicked"),
-            format!("{}: {}", how(status), said.lines().last().unwrap_or_default()),
+            format!("{what}: the controller ends with a message"),
+            status.code() == Some(1)
+                && printed.contains("damaged")
+                && !printed.contains("panicked"),
+            format!("{}: {}", how(status), printed.lines().last().unwrap_or_default()),
         );
     }
     Ok(())

@@ -3,7 +3,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat::wire::arp::{Operation, Packet};
-use wedjat::wire::checksum::Sum;
+use wedjat::wire::checksum::PartialChecksum;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Code, Header, UDP_PORT};
 use wedjat::wire::udp::{self, Flow};
@@ -15,12 +15,12 @@ use super::rigs::memory::{
 use super::rigs::packets::{self, ATTACKER_MAC, CLIENT_PORT, INTRUDER_MAC};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// Packets a second on each side.
+/// Packets per second on each side.
 const RATE: f64 = 100_000.0;
-/// The last byte that is damaged is the last of the task header: behind it stands how long a task takes, and damage
-/// would keep the emulated workers busy for seconds.
+/// Offset of the last byte that may be damaged: the last one of the task header. The service time follows,
+/// and its damage would keep the emulated workers busy for seconds.
 const HEADERS: usize = udp::PAYLOAD + task::LEN - 1;
-/// After the storm the node has so long to recover, ns.
+/// Recovery time of the node after the storm, ns.
 const RECOVERY: u64 = 5 * SECOND;
 /// One policy of each family.
 pub const POLICIES: [&str; 7] =
@@ -30,29 +30,29 @@ pub const POLICIES: [&str; 7] =
 pub static ATTACKS: &[Attack] = &[
     Attack {
         name: "storm-from-clients",
-        summary: "100,000 packets a second of every kind, many of them damaged, from the clients' side",
+        summary: "100,000 packets a second of all kinds, many of them damaged, from the clients' side",
         runs_on: RunsOn::Memory,
         run: |budget, account| storm(budget, account, &[CLIENTS]),
     },
     Attack {
         name: "storm-from-workers",
-        summary: "the same from the workers' side, in the servers' names as well",
+        summary: "the same from the workers' side, also with the servers' addresses",
         runs_on: RunsOn::Memory,
         run: |budget, account| storm(budget, account, &[WORKERS]),
     },
     Attack {
         name: "storm-from-both",
-        summary: "the same from both sides at once",
+        summary: "the same from both sides",
         runs_on: RunsOn::Memory,
         run: |budget, account| storm(budget, account, &[CLIENTS, WORKERS]),
     },
 ];
 
-/// Makes packets up.
+/// Source of forged packets.
 pub struct Forger(Xoshiro256PlusPlus);
 
 impl Forger {
-    /// The same packets for the same seed.
+    /// Creates a forger. The same seed gives the same packets.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
@@ -62,7 +62,7 @@ impl Forger {
         choices[self.0.random_range(0..choices.len())]
     }
 
-    /// The next packet for the node's port of this side.
+    /// Returns the next packet for the node's port on this side.
     pub fn packet(&mut self, side: usize) -> Vec<u8> {
         let mut frame = match self.0.random_range(0..16) {
             0 => self.raw(),
@@ -139,7 +139,7 @@ impl Forger {
         };
         let src = self.address();
         let flow = self.flow(side, src, LEAF_IPS[side], (CLIENT_PORT, UDP_PORT));
-        // A microsecond of work each: all of them together leave the workers time.
+        // Each task is a microsecond of work, so that the workers have time left.
         packets::datagram(&flow, &header, 1, &1000_u32.to_be_bytes())
     }
 
@@ -159,7 +159,7 @@ impl Forger {
         packets::datagram(&flow, &header, 1, &[0; 8])
     }
 
-    /// Any header at all: registrations, codes of a spine, unknown pools.
+    /// Returns a packet with any header: registrations, codes of a spine, unknown pools.
     fn any_header(&mut self, side: usize) -> Vec<u8> {
         let code = (0..32).filter_map(Code::from_bits).collect::<Vec<_>>();
         let header = Header {
@@ -180,7 +180,7 @@ impl Forger {
         packets::datagram(&flow, &header, 1, &[0; 4])
     }
 
-    /// Changes bytes, cuts off or adds; half of the time the checksums are right again.
+    /// Changes bytes, cuts off or appends. In half of the cases the checksums are then corrected.
     fn damage(&mut self, frame: &mut Vec<u8>) {
         for _ in 0..self.0.random_range(0..3) {
             if let Some(at) =
@@ -195,13 +195,13 @@ impl Forger {
             _ => {}
         }
         if self.0.random_bool(0.5) {
-            mend(frame);
+            fix_checksums(frame);
         }
     }
 }
 
-/// Makes the IPv4 checksum right, where there is one, and takes the UDP checksum out.
-fn mend(frame: &mut [u8]) {
+/// Corrects the IPv4 checksum, if the frame has one, and removes the UDP checksum.
+fn fix_checksums(frame: &mut [u8]) {
     if frame.len() < udp::PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
         return;
     }
@@ -211,7 +211,7 @@ fn mend(frame: &mut [u8]) {
     }
     let at = ether::LEN + 10;
     frame[at..at + 2].fill(0);
-    let checksum = Sum::default().bytes(&frame[ether::LEN..end]).checksum();
+    let checksum = PartialChecksum::default().bytes(&frame[ether::LEN..end]).checksum();
     frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     frame[end + 6..end + 8].fill(0);
 }
@@ -236,17 +236,17 @@ fn storm(budget: &Budget, account: &mut Account, sides: &[usize]) -> Result<(), 
         account.check(
             format!("{policy}: received = sent on + consumed + dropped + held after every poll"),
             unbalanced == 0,
-            format!("a difference after {unbalanced} polls"),
+            format!("unbalanced after {unbalanced} polls"),
         );
         rig.pass(RECOVERY, |_| {});
         let left = (rig.outstanding(), rig.held());
         account.check(
-            format!("{policy}: nothing is left outstanding or held"),
+            format!("{policy}: no task stays outstanding or held"),
             left == (0, 0),
             format!("{} outstanding, {} held", left.0, left.1),
         );
-        // A forged ARP packet may have claimed the client's address. The client's own packets contradict it, and the one that
-        // is believed to be the client has 120 ms to answer.
+        // A forged ARP packet may have claimed the client's address. The client's own packets contradict the
+        // claim. The host that the leaf assumes to be the client then has 120 ms to answer.
         rig.serve(0.1, |_| {})?;
         let served = rig.serve(1.0, |_| {})?;
         account.check_answered(

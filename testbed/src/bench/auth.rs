@@ -1,8 +1,9 @@
-//! What proof costs: a reply in a leaf of a pool with a key, beside the same reply of a pool without one.
+//! Cost of authentication: forwarding a reply in a leaf, for a pool with a key and for one without.
 //!
-//! Both go through the library's burst call, whose stages are the leaf's: 32 workers answer in turn, in bursts of 32, each
-//! reply with a fresh sequence. Frames lie ready in memory before the clock starts. Runs of the two alternate, and what proof
-//! adds is the median of the differences of neighbouring runs, so that what slows the machine down slows both.
+//! Both sides use the library's burst call, which runs the leaf's stages: 32 workers reply in turn, in bursts
+//! of 32, each reply with a fresh sequence number. The frames are in memory before the clock starts. Runs of
+//! the two sides alternate. The reported cost is the median of the differences between neighbouring runs, so
+//! that a slow phase of the machine affects both sides.
 
 use std::error::Error;
 use std::fmt;
@@ -22,13 +23,13 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{Flow, PAYLOAD};
 
-/// Nanoseconds that proof may add to a reply.
+/// Maximum cost of authentication per reply, in nanoseconds.
 pub const BAR_NS: f64 = 15.0;
-/// Bytes from frame to frame: far enough from a power of two that they do not share sets of the cache.
+/// Bytes from frame to frame. Not a power of two, so that frames do not compete for the same cache sets.
 const STRIDE: usize = 192;
-/// Bursts of a run.
+/// Bursts per run.
 const BURSTS: usize = 32;
-/// Bytes that a worker answers.
+/// Bytes in the body of a reply.
 const BODY: usize = 20;
 const WORKERS: u16 = 32;
 const POOL: u16 = 7;
@@ -48,22 +49,22 @@ pub struct Arguments {
     pub runs: u32,
 }
 
-/// What was measured, in nanoseconds a reply.
+/// Measured costs, in nanoseconds per reply.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Costs {
-    /// Without a key.
+    /// Time without a key.
     pub without_ns: f64,
-    /// With one.
+    /// Time with a key.
     pub with_ns: f64,
-    /// What a key adds.
+    /// Additional time with a key.
     pub added_ns: f64,
-    /// With a key against without.
+    /// Ratio of the time with a key to that without.
     pub ratio: f64,
-    /// What a worker's side takes to sign one.
+    /// Time to sign a reply on the worker's host.
     pub sign_ns: f64,
-    /// What a key may add.
+    /// Maximum additional time with a key.
     pub bar_ns: f64,
-    /// It adds no more.
+    /// True if the additional time is within the limit.
     pub met: bool,
 }
 
@@ -71,18 +72,18 @@ impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { without_ns, with_ns, added_ns, ratio, sign_ns, bar_ns, met } = self;
         let met = if *met { "met" } else { "NOT MET" };
-        writeln!(f, "a reply in a leaf, in bursts of {BURST}, {WORKERS} workers")?;
+        writeln!(f, "cost of a reply in a leaf, in bursts of {BURST}, {WORKERS} workers")?;
         writeln!(f, "  without a key   {without_ns:6.2} ns")?;
         writeln!(f, "  with a key      {with_ns:6.2} ns, ratio {ratio:.3}")?;
-        writeln!(f, "  what proof adds {added_ns:6.2} ns (bar {bar_ns}: {met})")?;
-        write!(f, "signing a reply   {sign_ns:6.2} ns, at its worker's side")
+        writeln!(f, "  added by key    {added_ns:6.2} ns (at most {bar_ns}: {met})")?;
+        write!(f, "signing a reply   {sign_ns:6.2} ns, on the worker's host")
     }
 }
 
-/// Measures and reports.
+/// Measures and writes the report.
 ///
 /// # Errors
-/// When a reply was not forwarded, or the report can't be written.
+/// If a reply was not forwarded, or the report cannot be written.
 pub fn report(
     arguments: &Arguments,
     json: bool,
@@ -97,22 +98,22 @@ pub fn report(
     Ok(())
 }
 
-/// Measures in so many runs of each.
+/// Measures `runs` runs of each side.
 ///
 /// # Errors
-/// When a reply was not forwarded.
+/// If a reply was not forwarded.
 pub fn measure(runs: u32) -> Result<Costs, Box<dyn Error>> {
     let key = Key::new(std::array::from_fn::<_, KEY_LEN, _>(|at| at as u8));
     let keys = (0..WORKERS).map(|id| (id, key.clone()));
     let signer = Signer::new(keys, || sequence_at(std::time::SystemTime::now()));
-    let signer = signer.ok_or("there are workers")?;
+    let signer = signer.ok_or("no worker to sign for")?;
     let mut without = Side::new(None)?;
     let mut with = Side::new(Some(key))?;
     let (mut samples, mut signing) = (Vec::new(), Vec::new());
     for run in 0..runs + 1 {
         without.fill(None);
         let sign = with.fill(Some(&signer));
-        // Who is first changes.
+        // The order of the two sides alternates.
         let times = match run % 2 {
             0 => [without.run()?, with.run()?],
             _ => {
@@ -120,7 +121,7 @@ pub fn measure(runs: u32) -> Result<Costs, Box<dyn Error>> {
                 [without.run()?, second]
             }
         };
-        // The first run of all is for caches and neighbours.
+        // The first pair of runs only warms up caches and resolves neighbours.
         if run > 0 {
             samples.push(times.map(per_reply));
             signing.push(per_reply(sign));
@@ -148,7 +149,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A leaf without ports, and the replies that it gets in a run.
+/// A leaf without ports, and its replies of one run.
 struct Side {
     context: Context,
     frames: Vec<u8>,
@@ -165,12 +166,13 @@ impl Side {
         let context = scheduler.context(0).ok_or("the configuration has a core")?;
         let len = PAYLOAD + header(0, authenticated).len() + BODY;
         let mut side = Self { context, frames: vec![0; BURSTS * BURST * STRIDE], len };
-        side.meet_client()?;
+        side.resolve_client()?;
         Ok(side)
     }
 
-    /// Replies go to the client: it sends a task, and answers when it is asked where it is.
-    fn meet_client(&mut self) -> Result<(), Box<dyn Error>> {
+    /// Registers the client as the leaf's neighbour: the client sends a task, then the answer to the leaf's
+    /// ARP request.
+    fn resolve_client(&mut self) -> Result<(), Box<dyn Error>> {
         let mut task = [0; PAYLOAD + 31];
         Header::new_task(POOL, 1).emit(&mut task[PAYLOAD..]);
         let flow = Flow {
@@ -191,7 +193,7 @@ impl Side {
         Ok(())
     }
 
-    /// Writes the replies of a run; says how long it took to sign them.
+    /// Writes the replies of a run. Returns the time that signing took.
     fn fill(&mut self, signer: Option<&Signer>) -> Duration {
         let flow = Flow {
             src_mac: SERVER_MAC,
@@ -225,7 +227,7 @@ impl Side {
         signing
     }
 
-    /// Has the leaf take them; says how long it took.
+    /// Forwards the replies through the leaf. Returns the time that it took.
     fn run(&mut self) -> Result<Duration, Box<dyn Error>> {
         let frames = self.frames.chunks_exact_mut(STRIDE).map(|frame| &mut frame[..self.len]);
         let mut frames: Vec<_> = frames.collect();
@@ -251,18 +253,18 @@ fn header(worker: u16, authenticated: bool) -> Header {
 mod tests {
     use super::*;
 
-    /// Whatever is timed are replies that are forwarded, with proof and without: else there is no figure.
+    /// Forwarded replies give figures with and without a key.
     #[test]
-    fn replies_are_forwarded_and_their_cost_told() {
+    fn forwarded_replies_report_their_cost() {
         let costs = measure(3).unwrap();
         assert!(costs.without_ns > 0.0 && costs.with_ns > 0.0 && costs.sign_ns > 0.0, "{costs}");
         assert_eq!(costs.met, costs.added_ns <= BAR_NS);
-        let told = costs.to_string();
-        assert!(told.contains("bar 15") && told.contains("with a key"), "{told}");
+        let text = costs.to_string();
+        assert!(text.contains("at most 15") && text.contains("with a key"), "{text}");
     }
 
     #[test]
-    fn a_reply_that_is_not_forwarded_is_no_figure() {
+    fn unforwarded_reply_yields_no_figure() {
         let mut side = Side::new(Some(Key::new([1; KEY_LEN]))).unwrap();
         side.fill(None);
         assert!(side.run().unwrap_err().to_string().contains("not forwarded"));

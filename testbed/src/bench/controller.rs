@@ -1,5 +1,5 @@
-//! What a controller needs for a large fabric: to tell all leaves what there is, and one change to all. The leaves are emulated:
-//! they speak the controller's protocol and schedule nothing.
+//! Cost of a large fabric at its controller: the snapshots for all leaves, and one change for all of them.
+//! The leaves are emulated: they use the controller's protocol but schedule nothing.
 
 use std::error::Error;
 use std::io::Write;
@@ -30,77 +30,79 @@ pub struct Arguments {
     /// Leaves, each with a connection of its own
     #[arg(long, default_value_t = 864, value_parser = clap::value_parser!(u16).range(1..=8192))]
     pub leaves: u16,
-    /// Pools, of sizes that are exponentially distributed
+    /// Pools, with exponentially distributed sizes
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10000))]
     pub pools: u16,
-    /// Servers of each leaf
+    /// Servers per leaf
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=250))]
     pub servers: u16,
-    /// Workers of each server
+    /// Workers per server
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub workers: u16,
-    /// Changes to all leaves that are measured
+    /// Measured changes, each to all leaves
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub changes: u32,
-    /// Seed of the pools' sizes
+    /// Seed for the pools' sizes
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// All leaves have what there is within so long, s, with so much memory, MiB, and one change within so long, ms.
+/// Limits: time until all leaves have the desired state (s), memory of the controller (MiB), and time until
+/// all leaves have a change (ms).
 const BARS: (f64, f64, f64) = (1.0, 1024.0, 100.0);
-/// Whatever is waited for comes within so long, or not at all.
+/// Longest wait for a leaf to reach a version.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The pool that all leaves have.
+/// Pool with a worker in every rack.
 const COMMON: u16 = 60_000;
 
-/// What was measured.
+/// Results of the benchmark.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
-    /// Leaves, pools, and workers of all pools.
+pub struct ControllerFigures {
+    /// Number of leaves.
     pub leaves: u16,
-    /// Pools.
+    /// Number of pools.
     pub pools: usize,
-    /// Workers of pools.
+    /// Number of workers in pools.
     pub members: usize,
-    /// From the controller's start until it tells the first leaf, s: it reads its store meanwhile.
+    /// Time from the controller's start to the first leaf's snapshot, in seconds. It includes the reading of
+    /// the store.
     pub load_s: f64,
-    /// Until all leaves that connect at once have what there is, s.
+    /// Time until all leaves that connect at once have their snapshots, in seconds.
     pub snapshot_s: f64,
-    /// The most memory that the controller had, MiB.
+    /// Peak memory of the controller, in MiB.
     pub memory_mib: f64,
-    /// From a command until all leaves have it: the median, ms.
+    /// Median time from a command until all leaves have the change, in ms.
     pub change_ms: f64,
-    /// The longest, ms.
+    /// Longest such time, in ms.
     pub change_worst_ms: f64,
-    /// All of it is within the bars.
+    /// True if all results are within the limits.
     pub holds: bool,
 }
 
 type Failure = Box<dyn Error>;
 
-/// Measures, and writes what was measured; false when it is not within the bars.
+/// Measures and writes the report. Returns false if a result exceeds its limit.
 ///
 /// # Errors
-/// When it can't be measured.
+/// If the measurement fails.
 pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bool, Failure> {
     let found = measure(arguments)?;
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?;
         return Ok(found.holds);
     }
-    let Measured { leaves, pools, members, load_s, snapshot_s, memory_mib, .. } = found;
-    writeln!(out, "{leaves} leaves, {pools} pools, {members} workers in them")?;
+    let ControllerFigures { leaves, pools, members, load_s, snapshot_s, memory_mib, .. } = found;
+    writeln!(out, "{leaves} leaves, {pools} pools with {members} workers")?;
     writeln!(out, "store read          {load_s:9.3} s")?;
-    writeln!(out, "all leaves have all {snapshot_s:9.3} s    at most {} s", BARS.0)?;
+    writeln!(out, "all leaves updated  {snapshot_s:9.3} s    at most {} s", BARS.0)?;
     writeln!(out, "memory              {memory_mib:9.1} MiB  at most {} MiB", BARS.1)?;
-    writeln!(out, "change at all, p50  {:9.3} ms   at most {} ms", found.change_ms, BARS.2)?;
-    writeln!(out, "change at all, most {:9.3} ms   at most {} ms", found.change_worst_ms, BARS.2)?;
+    writeln!(out, "change, p50         {:9.3} ms   at most {} ms", found.change_ms, BARS.2)?;
+    writeln!(out, "change, max         {:9.3} ms   at most {} ms", found.change_worst_ms, BARS.2)?;
     Ok(found.holds)
 }
 
-/// A fabric of this size, with one pool that has a worker in each rack. What is decided for each pool is decided here for all, since
-/// it is not what is measured.
+/// Builds a fabric of the requested size, with one pool that has a worker in each rack. Does the controller's
+/// per-pool decisions itself, since these are not measured.
 fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     let mut fabric = Fabric::default();
     for spine in 1..=8_u16 {
@@ -140,7 +142,7 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     Ok(fabric)
 }
 
-/// Adds a pool of so many workers, placed by turns in the three ways.
+/// Adds a pool of `workers` workers. The three placements take turns.
 fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Result<(), Failure> {
     let placement = [Placement::Spread, Placement::Pack, Placement::Size][usize::from(id) % 3];
     let text =
@@ -165,7 +167,7 @@ fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Res
     Ok(())
 }
 
-/// A controller, which ends with this.
+/// Controller process, killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -184,28 +186,28 @@ impl Process {
         Ok(Self(command.spawn()?))
     }
 
-    /// The most memory that it had, MiB.
+    /// Returns the peak memory of the process, in MiB.
     fn memory_mib(&self) -> Result<f64, Failure> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
         let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = most.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
-        Ok(kib.ok_or("the system does not tell its memory")? / 1024.0)
+        Ok(kib.ok_or("/proc does not state the process's memory")? / 1024.0)
     }
 }
 
-/// A leaf that takes what it is told.
-struct Emulated {
+/// Leaf that only acknowledges the versions it receives.
+struct EmulatedLeaf {
     version: watch::Receiver<u64>,
 }
 
-impl Emulated {
+impl EmulatedLeaf {
     fn follow(tasks: &Handle, socket: &Path, leaf: u16) -> Self {
-        let (told, version) = watch::channel(0);
+        let (received, version) = watch::channel(0);
         let at = format!("unix:{}", socket.display());
         tasks.spawn(async move {
-            while !told.is_closed() {
-                // Until it is there and leads.
-                let _ = follow(&at, leaf, &told).await;
+            while !received.is_closed() {
+                // Fails until the controller runs and leads; tries again.
+                let _ = follow(&at, leaf, &received).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
@@ -214,12 +216,14 @@ impl Emulated {
 
     async fn has(&mut self, version: u64) -> Result<(), Failure> {
         let had = self.version.wait_for(|now| *now >= version);
-        tokio::time::timeout(PATIENCE, had).await.map_err(|_| "a leaf was not told")??;
+        tokio::time::timeout(PATIENCE, had)
+            .await
+            .map_err(|_| "a leaf did not receive the new version in time")??;
         Ok(())
     }
 }
 
-async fn follow(at: &str, leaf: u16, told: &watch::Sender<u64>) -> Result<(), Failure> {
+async fn follow(at: &str, leaf: u16, received: &watch::Sender<u64>) -> Result<(), Failure> {
     let channel = Endpoint::from_shared(at.to_owned())?.connect().await?;
     let mut client = FabricClient::new(channel).max_decoding_message_size(64 << 20);
     let (to, messages) = tokio::sync::mpsc::channel(4);
@@ -231,19 +235,19 @@ async fn follow(at: &str, leaf: u16, told: &watch::Sender<u64>) -> Result<(), Fa
     let mut from = client.follow(ReceiverStream::new(messages)).await?.into_inner();
     while let Some(message) = from.message().await? {
         let version = message.version;
-        let _ = told.send(version);
+        let _ = received.send(version);
         let acknowledge = Message::Acknowledge(proto::Acknowledge { version });
         to.send(proto::FollowRequest { message: Some(acknowledge) }).await?;
     }
     Ok(())
 }
 
-fn measure(arguments: &Arguments) -> Result<Measured, Failure> {
+fn measure(arguments: &Arguments) -> Result<ControllerFigures, Failure> {
     let folder = tempfile::tempdir()?;
     let made = fabric(arguments)?;
     let contradictions = made.contradictions();
     if !contradictions.is_empty() {
-        return Err(format!("the fabric contradicts itself: {}", contradictions.join("; ")).into());
+        return Err(format!("the fabric is inconsistent: {}", contradictions.join("; ")).into());
     }
     let (version, pools) = (made.version, made.pools.len());
     let members = made.pools.keys().map(|&pool| made.members(pool)).sum();
@@ -252,16 +256,16 @@ fn measure(arguments: &Arguments) -> Result<Measured, Failure> {
     let socket = folder.path().join("fabric.ctl");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = runtime.handle().clone();
-    // It ends with the process.
+    // The thread ends with the process.
     std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
     let began = Instant::now();
     let controller = Process::start(folder.path())?;
-    let mut leaves = vec![Emulated::follow(&tasks, &socket, 0)];
+    let mut leaves = vec![EmulatedLeaf::follow(&tasks, &socket, 0)];
     tasks.block_on(leaves[0].has(version))?;
     let load_s = began.elapsed().as_secs_f64();
     let began = Instant::now();
-    leaves.extend((1..arguments.leaves).map(|leaf| Emulated::follow(&tasks, &socket, leaf)));
-    let all_have = |leaves: &mut Vec<Emulated>, version| {
+    leaves.extend((1..arguments.leaves).map(|leaf| EmulatedLeaf::follow(&tasks, &socket, leaf)));
+    let all_have = |leaves: &mut Vec<EmulatedLeaf>, version| {
         tasks.block_on(async {
             for leaf in leaves {
                 leaf.has(version).await?;
@@ -285,7 +289,7 @@ fn measure(arguments: &Arguments) -> Result<Measured, Failure> {
     let memory_mib = controller.memory_mib()?;
     let holds = snapshot_s <= BARS.0 && memory_mib <= BARS.1 && change_worst_ms <= BARS.2;
     let leaves = arguments.leaves;
-    Ok(Measured {
+    Ok(ControllerFigures {
         leaves,
         pools,
         members,

@@ -1,9 +1,10 @@
-//! What it costs to hand a task to a worker core and to get the credit back, beside DPDK's own means in the same run.
+//! Benchmark of the hand-over: cost of sending a task to a worker core and receiving the credit, with DPDK's
+//! own mechanisms in the same run.
 //!
-//! Two cores: this thread dispatches on the first, one worker thread answers on the second. The subjects take
-//! turns, so that a machine that slows down slows all of them, and medians count; a ratio is the median of
-//! the rounds' ratios. The time that a cache line takes from one core to the other and back is measured
-//! beside them, since everything here is made of it.
+//! It uses two cores. This thread dispatches on the first, one worker thread replies on the second. The
+//! subjects take turns, so that a slow phase of the machine slows all of them. Medians count; a ratio is the
+//! median of the rounds' ratios. The benchmark also measures the round trip of a cache line between the two
+//! cores, the basis of all other costs.
 
 mod killed;
 mod loaded;
@@ -23,23 +24,23 @@ use wedjat::ring::{Channel, Notice, Outcome, Place, TaskIds, WorkerEnd, WorkerRe
 use wedjat::role::agent::{Completion, Work, WorkerSet};
 use wedjat::state::View;
 
-use loaded::{Loaded, Loops};
+use loaded::{LoadedResults, Loops};
 
-/// Workers of the dispatcher's throughput.
+/// Number of workers in the measurement of the dispatcher's throughput.
 const WORKERS: u16 = 16;
-/// Tasks that each of them may have.
+/// Maximum number of tasks at each of them.
 const BOUND: usize = 8;
 
 /// Arguments of `bench-host`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// The dispatcher's CPU and the worker's
+    /// CPUs of the dispatcher and of the worker
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub cpus: Vec<usize>,
-    /// Rounds, each of which measures every subject once
+    /// Rounds, each with one measurement per subject
     #[arg(long, default_value_t = 61)]
     pub rounds: usize,
-    /// Tasks of each measurement: few, so that a machine that stalls now and then spoils few of them
+    /// Tasks per measurement: a small number, so that occasional stalls of the machine spoil few measurements
     #[arg(long, default_value_t = 10_000)]
     pub tasks: u64,
     /// Seconds of load on an agent with 32 emulated workers; 0 leaves it out
@@ -50,27 +51,27 @@ pub struct Arguments {
     pub kills: u64,
 }
 
-/// One number.
+/// One result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// What was measured.
+    /// Name of the result.
     pub name: &'static str,
-    /// The median.
+    /// Median.
     pub value: f64,
-    /// Of what.
+    /// Unit.
     pub unit: &'static str,
-    /// Beside what it was measured against; below 1 is less. Median of the rounds' ratios.
+    /// Ratio to the reference; below 1 is less than the reference. Median of the rounds' ratios.
     pub ratio: Option<f64>,
-    /// What it was measured against.
+    /// Name of the reference.
     pub against: Option<&'static str>,
     /// All measurements, in order.
     pub samples: Vec<f64>,
 }
 
-/// Why there are no figures.
+/// Reason why there are no figures.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// One region, its dispatcher's and its worker's ends.
+/// A region with the dispatcher's and the workers' ends.
 struct Rig {
     _region: Arc<WorkerRegion>,
     channels: Vec<Channel>,
@@ -89,7 +90,7 @@ impl Rig {
         Ok(Self { _region: region, channels, worker_ends })
     }
 
-    /// Lets all workers in.
+    /// Grants the claims of all workers.
     fn granted(mut self) -> Self {
         for (channel, worker_end) in self.channels.iter_mut().zip(&mut self.worker_ends) {
             let sender = channel.sender_mut();
@@ -100,8 +101,12 @@ impl Rig {
     }
 }
 
-/// Runs `serve` on the worker's CPU until `drive`, on this one, is through; returns how long that took.
-fn beside(cpu: usize, serve: impl FnOnce(&AtomicBool) + Send, drive: impl FnOnce()) -> Duration {
+/// Runs `serve` on the worker's CPU until `drive` on this CPU ends. Returns the time of `drive`.
+fn serve_on_worker_cpu(
+    cpu: usize,
+    serve: impl FnOnce(&AtomicBool) + Send,
+    drive: impl FnOnce(),
+) -> Duration {
     let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -121,15 +126,15 @@ fn beside(cpu: usize, serve: impl FnOnce(&AtomicBool) + Send, drive: impl FnOnce
 }
 
 fn pin(cpu: usize) {
-    // That the CPU is there was seen at the start.
+    // Cannot fail: the CPU was checked at the start.
     core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
 }
 
-/// A word on a pair of lines of its own.
+/// A word alone on a pair of cache lines.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Nanoseconds that a line takes there and back.
+/// Measures the round trip of a cache line in nanoseconds.
 fn round_trip_ns(cpu: usize, trips: u64) -> f64 {
     let line = Line(AtomicU64::new(0));
     let serve = |stop: &AtomicBool| {
@@ -147,16 +152,19 @@ fn round_trip_ns(cpu: usize, trips: u64) -> f64 {
             while line.0.load(Acquire) != 2 * trip + 2 {}
         }
     };
-    nanoseconds_each(beside(cpu, serve, drive), trips)
+    nanoseconds_each(serve_on_worker_cpu(cpu, serve, drive), trips)
 }
 
 fn nanoseconds_each(took: Duration, tasks: u64) -> f64 {
     took.as_nanos() as f64 / tasks as f64
 }
 
-/// Nanoseconds from task to credit over our ring, `depth` tasks under way, of which the worker takes `burst` at most
-/// before it returns their credits; a [`wedjat::worker::Worker`] takes one. As that does, and as DPDK's loops do here, it
-/// pauses when it finds nothing: each look takes the line from whoever is about to write it.
+/// Measures the time from task to credit over our ring in nanoseconds, with `depth` tasks in flight. The
+/// worker takes at most `burst` of them before it returns their credits; a [`wedjat::worker::Worker`] takes
+/// one.
+///
+/// Like that worker, and like DPDK's loops in this benchmark, the loop pauses when the ring is empty: each
+/// read of the ring takes the cache line from the core that is about to write it.
 fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64, Failure> {
     let mut rig = Rig::new(1, 64)?.granted();
     let (Some(mut channel), Some(mut worker_end)) = (rig.channels.pop(), rig.worker_ends.pop())
@@ -189,14 +197,14 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
             }
         }
     };
-    let took = beside(cpu, serve, drive);
+    let took = serve_on_worker_cpu(cpu, serve, drive);
     at_fault.map_or(Ok(nanoseconds_each(took, tasks)), |fault| Err(fault.into()))
 }
 
-/// A task without bytes.
-struct Nothing;
+/// Task without payload.
+struct EmptyTask;
 
-impl Work for Nothing {
+impl Work for EmptyTask {
     type Parcel = Box<Self>;
 
     fn ids(&self) -> TaskIds {
@@ -207,7 +215,7 @@ impl Work for Nothing {
         &[]
     }
 
-    // A box of nothing takes no memory.
+    // Boxing a type of size 0 does not allocate.
     fn pack(self) -> (Box<Self>, u32) {
         (Box::new(self), 0)
     }
@@ -217,8 +225,8 @@ impl Work for Nothing {
     }
 }
 
-/// Million tasks a second of a whole dispatcher: central queue, policy, rings, credits and outcomes, with 16 emulated
-/// workers on one core that do nothing.
+/// Measures the throughput of a whole dispatcher in million tasks per second: central queue, policy, rings,
+/// credits and outcomes. The 16 emulated workers run on one core and do no work.
 fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let rig = Rig::new(WORKERS, 64)?;
     let policy = format!("jbsq(k={BOUND})").parse()?;
@@ -241,16 +249,16 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let (mut sent, mut done, mut wrong) = (0, 0, 0_u64);
     let drive = || {
         while done < tasks {
-            workers.collect(0, &mut |ended: Completion<'_, Nothing>| {
+            workers.collect(0, &mut |ended: Completion<'_, EmptyTask>| {
                 done += 1;
                 wrong += u64::from(!matches!(ended.outcome, Ok(Outcome::Reply { .. })));
             });
-            while sent < tasks && workers.waiting() < 32 && workers.submit(Nothing, 0).is_ok() {
+            while sent < tasks && workers.waiting() < 32 && workers.submit(EmptyTask, 0).is_ok() {
                 sent += 1;
             }
         }
     };
-    let took = beside(cpu, serve, drive);
+    let took = serve_on_worker_cpu(cpu, serve, drive);
     if wrong > 0 {
         return Err(format!("{wrong} of {tasks} tasks were not answered").into());
     }
@@ -279,20 +287,20 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures everything.
+/// Measures all subjects.
 ///
 /// # Errors
-/// When EAL or a CPU can't be had.
+/// If EAL fails or a CPU is not available.
 pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let usable = wedjat::cpus::usable();
     let [here, there] = arguments.cpus[..] else {
-        return Err("--cpus: two CPUs, the dispatcher's and the worker's, as in 0,1".into());
+        return Err("--cpus: give two CPUs, the dispatcher's and the worker's, as in 0,1".into());
     };
     if here == there || !usable.contains(&here) || !usable.contains(&there) {
         let text = format!("--cpus {here},{there}: two different CPUs of {usable:?} are needed");
         return Err(text.into());
     }
-    let eal = Eal::init_beside(&["--no-pci".to_owned()], &[], &arguments.cpus)?;
+    let eal = Eal::init_excluding(&["--no-pci".to_owned()], &[], &arguments.cpus)?;
     let pool = MbufPool::new(&eal, "yardsticks", 1023)?;
     let mut rings = RingPair::new(&eal)?;
     let mut distributor = Distributor::new(&eal, &pool)?;
@@ -333,11 +341,12 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-/// Workers killed under load: how long until replies go on, at worst, and what each of them had.
+/// Kills workers under load. Returns the median and maximum time until replies resume, and the number of
+/// tasks that each worker had.
 fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure> {
     let program = std::env::current_exe()?;
     let (mut resumed, mut lost) = (Samples::default(), Samples::default());
-    // The workers have the second CPU, and so has this thread, which looks for deaths.
+    // The workers have the second CPU. So does this thread, which checks for dead workers.
     pin(cpus[1]);
     for seed in 1..=arguments.kills {
         let killed = killed::once(&program, cpus, seed)?;
@@ -355,7 +364,7 @@ fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure
     ])
 }
 
-/// An agent under load, and what it is held against. Its ratio leaves the floor out.
+/// Measures an agent under load, with the simulation as its reference. The ratio excludes the loopback floor.
 fn under_load(
     arguments: &Arguments,
     eal: &Eal,
@@ -363,7 +372,7 @@ fn under_load(
 ) -> Result<Vec<Figure>, Failure> {
     let (simulated, floor) = (loaded::simulated_us()?, loaded::floor_us(eal)?);
     pin(there);
-    let mut loaded = Loaded::default();
+    let mut loaded = LoadedResults::default();
     for seed in 1..=arguments.load_seconds {
         loaded.run(eal, here, seed)?;
     }
@@ -401,10 +410,10 @@ fn under_load(
     Ok(figures)
 }
 
-/// Measures and writes.
+/// Measures and writes the figures.
 ///
 /// # Errors
-/// Those of [`measure`], and of the output.
+/// If [`measure`] or the output fails.
 pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
     let figures = measure(arguments)?;
     if json {
@@ -420,13 +429,14 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
             let fix = "keep other work off the CPUs, or give more --load-seconds";
             writeln!(
                 out,
-                "INVALID under load: {percentile} needs {needed} tasks of calm slices; {fix}"
+                "INVALID under load: {percentile} needs {needed} tasks in undisturbed slices; {fix}"
             )?;
         }
         let (slice, pause) = (rule.slice_s * 1e3, rule.pause_s * 1e6);
         writeln!(
             out,
-            "slices of {slice} ms of the load count that no pause of more than {pause} us of either core can have touched"
+            "only undisturbed slices of {slice} ms count: those that no pause of more than {pause} us of either core can have \
+             affected"
         )?;
         writeln!(out, "the load's wire is a pair of rings in memory, without copies")?;
     }
@@ -435,7 +445,7 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
 
 fn line(figure: &Figure, out: &mut impl Write) -> io::Result<()> {
     if figure.value.is_nan() {
-        return writeln!(out, "{:32} nothing that counts", figure.name);
+        return writeln!(out, "{:32} no valid sample", figure.name);
     }
     write!(out, "{:32} {:9.2} {}", figure.name, figure.value, figure.unit)?;
     if let (Some(ratio), Some(against)) = (figure.ratio, figure.against) {

@@ -1,9 +1,10 @@
-//! What several dispatcher cores of one leaf cost each other: cache lines that move between them, for each packet.
+//! Cost of several dispatcher cores in one leaf: cache lines that move between the cores, per packet.
 //!
-//! Machines seldom have counters for it, and clouds never show them, so it is modelled over real addresses. This program runs
-//! itself under valgrind, whose tool lackey prints every access to memory; there `workload` has the cores of one leaf take
-//! bursts by turns in one thread, and tells whose turn it is by stores to known words. `trace` splits the accesses by core and
-//! feeds them to `coherence`, a model of private caches under MESI that are never too small. docs/results.md has what is found.
+//! Few machines have counters for these moves, and clouds hide them. The benchmark therefore models them over
+//! real addresses. The program runs itself under valgrind, whose tool lackey prints every memory access.
+//! There, `workload` runs all cores of a leaf in one thread, a burst each in turn, and marks the current core
+//! by stores to known words. `trace` splits the accesses by core. `coherence` models unlimited private caches
+//! under MESI. docs/results.md has the results.
 
 mod coherence;
 mod trace;
@@ -20,11 +21,11 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::sim::plan;
-use trace::{Both, Costs, LineCost, Map, Moves, Tracer};
+use trace::{Costs, LineCost, Map, Moves, OrderPair, Tracer};
 pub use workload::Replies;
-use workload::{Failure, Passed, Plan};
+use workload::{CountedBursts, Failure, Plan};
 
-/// Between two looks at the trace; a pipe has room for what valgrind writes in a few of them.
+/// Interval of reads of the trace. The pipe holds valgrind's output of a few intervals.
 const GATHERING: Duration = Duration::from_millis(1);
 
 /// Arguments of `bench-lines`.
@@ -39,25 +40,25 @@ pub struct Arguments {
     /// Policies, a list
     #[arg(long, default_value = "horus,jsq,lsq-smart,cfcfs")]
     pub policy: String,
-    /// Which core a reply reaches: the one that sent the task, or any; a list
+    /// Core that receives a reply: the one that sent the task, or any; a list
     #[arg(long, value_delimiter = ',', default_value = "same,any")]
     pub replies: Vec<Replies>,
-    /// Tasks in the system for each worker; more where cores would not get full bursts of replies
+    /// Tasks in the system per worker; increased if cores would not receive full bursts of replies
     #[arg(long, default_value_t = 1.5)]
     pub outstanding: f64,
-    /// Bursts of each core before those that count
+    /// Warm-up bursts per core
     #[arg(long, default_value_t = 32)]
     pub warm_up: usize,
-    /// Bursts of each core that count; a tick comes every 32
+    /// Measured bursts per core; a tick follows every 32
     #[arg(long, default_value_t = 32, value_parser = bursts)]
     pub bursts: usize,
-    /// Print so many lines that cost most, with the functions in which they move
+    /// Number of most expensive lines to print, with the functions that move them
     #[arg(long, default_value_t = 0)]
     pub top: usize,
     /// Seed of load and policies
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Only make the load: what runs under valgrind
+    /// Only run the load: the part that runs under valgrind
     #[arg(long, hide = true)]
     pub traced: bool,
 }
@@ -75,12 +76,12 @@ fn bursts(text: &str) -> Result<usize, String> {
     within(text, 1, 1 << 20)
 }
 
-/// Lines a packet.
+/// Moves of cache lines per packet.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rates {
-    /// That came from another core.
+    /// Lines that came from another core.
     pub transfers: f64,
-    /// That others had to give up, while the core that writes had them already.
+    /// Lines that the writing core had already, while other cores had to invalidate their copies.
     pub upgrades: f64,
 }
 
@@ -97,63 +98,63 @@ impl fmt::Display for Rates {
     }
 }
 
-/// Lines a packet in both orders: see `trace`.
+/// Moves per packet in both orders of execution; see `trace`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BothRates {
-    /// Bursts of cores one after another.
+    /// Bursts of the cores one after another.
     pub in_turn: Rates,
     /// Bursts of all cores at the same time.
     pub at_once: Rates,
 }
 
 impl BothRates {
-    fn of(both: Both, packets: u64) -> Self {
-        let Both { in_turn, at_once } = both;
+    fn of(both: OrderPair, packets: u64) -> Self {
+        let OrderPair { in_turn, at_once } = both;
         Self { in_turn: Rates::of(in_turn, packets), at_once: Rates::of(at_once, packets) }
     }
 }
 
-/// A line that cost much.
+/// An expensive line.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// The section that it lies in.
+    /// Section that contains the line.
     pub section: String,
-    /// Its offset in there, in bytes; its address in no section.
+    /// Offset in the section in bytes; outside all sections, the address.
     pub offset: u64,
-    /// What it cost a packet.
+    /// Moves per packet.
     pub lines: BothRates,
-    /// The functions that moved it most, with their share.
+    /// Functions that moved the line most, with their shares.
     pub functions: Vec<(String, f64)>,
 }
 
-/// What was found for one load.
+/// Result for one load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The policy.
+    /// Name of the policy.
     pub policy: String,
-    /// Workers.
+    /// Number of workers.
     pub workers: u16,
-    /// Dispatcher cores.
+    /// Number of dispatcher cores.
     pub cores: usize,
-    /// Which core a reply reaches.
+    /// Core that receives a reply.
     pub replies: Replies,
-    /// Packets that counted.
+    /// Number of measured packets.
     pub packets: u64,
-    /// Replies among them.
+    /// Number of replies among them.
     pub reply_packets: u64,
-    /// All of it, a packet.
+    /// Moves per packet in total.
     pub lines: BothRates,
-    /// The same by section of the state; `leaf` is what a core keeps in its own structure, `wire` packets and queues of the
-    /// emulated device, `heap` all else.
+    /// Moves per packet by section of the state. `leaf` is each core's own structure, `wire` the packets and
+    /// queues of the emulated device, `heap` the rest.
     pub sections: BTreeMap<String, BothRates>,
-    /// The lines that cost most.
+    /// Most expensive lines.
     pub top: Vec<Line>,
 }
 
-/// Measures and prints, a row at a time.
+/// Measures and prints, row by row.
 ///
 /// # Errors
-/// When valgrind is missing, a policy is unknown, or nothing can be written.
+/// If valgrind is missing, a policy is unknown, or the output cannot be written.
 pub fn report(arguments: &Arguments, json: bool, to: &mut impl Write) -> Result<(), Failure> {
     let mut is_first = true;
     for plan in plans(arguments) {
@@ -166,7 +167,7 @@ pub fn report(arguments: &Arguments, json: bool, to: &mut impl Write) -> Result<
             writeln!(to, "{}", serde_json::to_string(&row)?)?;
         } else {
             if std::mem::take(&mut is_first) {
-                writeln!(to, "lines that move between cores, a packet: transfers + upgrades")?;
+                writeln!(to, "cache lines moved between cores per packet: transfers + upgrades")?;
                 writeln!(to, "{}", heading())?;
             }
             writeln!(to, "{row}")?;
@@ -215,7 +216,7 @@ fn row(plan: &Plan, top: usize) -> Result<Row, Failure> {
     }
     valgrind.arg("--outstanding").arg(plan.outstanding.to_string());
     let (costs, passed) = run(&mut valgrind)?;
-    let Passed { packets, replies } = passed;
+    let CountedBursts { packets, replies } = passed;
     let sections = costs.sections.into_iter();
     Ok(Row {
         policy: plan.policy.clone(),
@@ -231,7 +232,7 @@ fn row(plan: &Plan, top: usize) -> Result<Row, Failure> {
 }
 
 /// Runs the load under valgrind and follows its trace.
-fn run(valgrind: &mut Command) -> Result<(Costs, Passed), Failure> {
+fn run(valgrind: &mut Command) -> Result<(Costs, CountedBursts), Failure> {
     let pipes = valgrind.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child =
         pipes.spawn().map_err(|error| format!("bench-lines needs valgrind: {error}"))?;
@@ -241,7 +242,7 @@ fn run(valgrind: &mut Command) -> Result<(Costs, Passed), Failure> {
         return Err("no pipe to valgrind".into());
     };
     let map = OnceLock::new();
-    let (passed, (tracer, said)) = std::thread::scope(|scope| {
+    let (passed, (tracer, printed)) = std::thread::scope(|scope| {
         let talk = scope.spawn(|| talk(stdin, stdout, &map));
         let followed = follow(trace, &map);
         (talk.join(), followed)
@@ -249,23 +250,24 @@ fn run(valgrind: &mut Command) -> Result<(Costs, Passed), Failure> {
     let status = child.wait()?;
     let passed = passed.ok().flatten().filter(|_| status.success());
     let (Some(passed), Some(tracer)) = (passed, tracer) else {
-        return Err(format!("the load under valgrind failed ({status}):\n{said}").into());
+        return Err(format!("the load under valgrind failed ({status}):\n{printed}").into());
     };
     Ok((tracer.finish(), passed))
 }
 
-/// Reads what has gathered in a pipe meanwhile: who writes a line at a time is not interrupted after each.
-struct Gathered<R>(R);
+/// Reader that waits before each read, so that valgrind's single-line writes accumulate in the pipe and do
+/// not each wake this process.
+struct PipeReader<R>(R);
 
-impl<R: Read> Read for Gathered<R> {
+impl<R: Read> Read for PipeReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         std::thread::sleep(GATHERING);
         self.0.read(into)
     }
 }
 
-/// Takes the map from the load, lets it go on, and takes what passed.
-fn talk(mut stdin: ChildStdin, stdout: ChildStdout, map: &OnceLock<Map>) -> Option<Passed> {
+/// Receives the map from the load, lets it continue, and receives the packet counts.
+fn talk(mut stdin: ChildStdin, stdout: ChildStdout, map: &OnceLock<Map>) -> Option<CountedBursts> {
     let mut lines = BufReader::new(stdout).lines();
     let first = lines.next()?.ok()?;
     map.set(serde_json::from_str(&first).ok()?).ok()?;
@@ -273,24 +275,24 @@ fn talk(mut stdin: ChildStdin, stdout: ChildStdout, map: &OnceLock<Map>) -> Opti
     serde_json::from_str(&lines.next()?.ok()?).ok()
 }
 
-/// Follows the trace from where the map is known; and what else was said in it.
+/// Follows the trace from the arrival of the map. Also returns the rest of the output on the pipe.
 fn follow(trace: impl Read, map: &OnceLock<Map>) -> (Option<Tracer>, String) {
-    let mut trace = BufReader::with_capacity(1 << 20, Gathered(trace));
-    let (mut tracer, mut said, mut line) = (None, String::new(), Vec::new());
+    let mut trace = BufReader::with_capacity(1 << 20, PipeReader(trace));
+    let (mut tracer, mut printed, mut line) = (None, String::new(), Vec::new());
     while trace.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
         match trace::event(&line) {
             Some(event) => {
                 tracer = tracer.or_else(|| map.get().cloned().map(Tracer::new));
                 tracer.iter_mut().for_each(|tracer| tracer.take(event));
             }
-            None => said += &String::from_utf8_lossy(&line),
+            None => printed += &String::from_utf8_lossy(&line),
         }
         line.clear();
     }
-    (tracer, said)
+    (tracer, printed)
 }
 
-/// Functions that are named of a line, at most.
+/// Maximum number of functions reported per line.
 const FUNCTIONS: usize = 3;
 
 fn describe(line: &LineCost, packets: u64) -> Line {
@@ -311,7 +313,7 @@ fn describe(line: &LineCost, packets: u64) -> Line {
     }
 }
 
-/// The innermost functions of instructions of this program, by addr2line; their addresses where that is not to be had.
+/// Finds the innermost functions of this program's instructions by addr2line. Falls back to the addresses.
 fn names(addresses: &[u64]) -> Vec<String> {
     let digits: Vec<_> = addresses.iter().map(|address| format!("{address:#x}")).collect();
     let named = || {
@@ -319,7 +321,7 @@ fn names(addresses: &[u64]) -> Vec<String> {
         let mut tool = Command::new("addr2line");
         let output = tool.args(["-fC", "-e"]).arg(program).args(&digits).output().ok()?;
         let text = String::from_utf8(output.stdout).ok()?;
-        // A line has the function, the next file and line number.
+        // addr2line prints two lines per address: function, then file and line number.
         let lines: Vec<_> = text.lines().collect();
         let place = |lines: &[&str]| {
             let file = lines[1].split(" (").next().unwrap_or("");
@@ -333,7 +335,7 @@ fn names(addresses: &[u64]) -> Vec<String> {
 fn heading() -> String {
     let [policy, workers, cores, replies] = ["policy", "workers", "cores", "replies"];
     format!(
-        "{policy:12} {workers:>7} {cores:>5} {replies:7} {:>15} {:>15}  where, in turn",
+        "{policy:12} {workers:>7} {cores:>5} {replies:7} {:>15} {:>15}  sections, in turn",
         "in turn", "at once"
     )
 }
@@ -348,7 +350,7 @@ impl fmt::Display for Row {
         let sum = |rates: Rates| rates.transfers + rates.upgrades;
         sections.sort_by(|a, b| sum(b.1.in_turn).total_cmp(&sum(a.1.in_turn)));
         for (name, rates) in sections {
-            // The device's own are always told: they are to be 0.
+            // Always shows the device's lines, which should be 0.
             if name == "wire" || sum(rates.in_turn) >= 0.0005 {
                 write!(f, " {name} {},", rates.in_turn)?;
             }

@@ -1,5 +1,5 @@
-//! Benchmarks: of policies' decisions, of the hand-over to worker cores, of cache lines between dispatcher cores, of pools' keys,
-//! of batch work beside a worker, and of a fabric's controller.
+//! Benchmarks: policy decisions, hand-over to worker cores, cache lines between dispatcher cores, pool keys,
+//! batch work beside a worker, and a fabric's controller.
 
 pub mod auth;
 #[cfg(feature = "control")]

@@ -1,15 +1,17 @@
-//! What a decision costs: pick, count in what was sent, and take one report, for every policy, beside a
-//! plain scan of a vector and a binary heap in the same run.
+//! Cost of a decision: pick, count the sent task, and process one report. Measures every policy, a plain scan
+//! of a vector and a binary heap in the same run.
 //!
-//! A policy that samples members looks at more queues than that, at two more for each decision. So each plain
-//! structure is there twice: by itself, and as `-sampling-2`, which does the same before each choice.
+//! A sampling policy also reads the queues of two more members for each decision. Each plain structure is
+//! therefore measured twice: by itself, and as `-sampling-2`, which samples in the same way before each
+//! choice.
 //!
-//! Every subject keeps the same number of tasks outstanding, one and a half for each member, or a burst less than its
-//! bound allows; sends in bursts as a leaf does, and hears of a random earlier task for each one that it sends. Both
-//! are timed by the burst; what the clock itself and an empty call take is measured and taken off.
+//! Every subject keeps the same number of tasks outstanding: one and a half per member, or a burst less than
+//! its bound allows. It sends in bursts like a leaf, and receives a report of a random earlier task for each
+//! task it sends. Both are timed per burst. The cost of the clock and of an empty call is measured and
+//! subtracted.
 //!
-//! Instructions are counted by valgrind, which runs this program once more: as many as the decisions execute,
-//! less those of the surroundings.
+//! valgrind counts the instructions in a second run of this program: those of the decisions, less those of
+//! the surrounding loop.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -24,13 +26,14 @@ use wedjat::limits::BURST;
 use wedjat::policy::{CATALOGUE, Core, Dispatcher, Pick, Rng, Runs, Task};
 use wedjat::state::{Load, Member, Report, View};
 
-/// A measurement is repeated, and the least counts: whatever else the machine does only adds. Rounds go over all
-/// subjects, since a shared machine may be slow for a second or more, and each has some measurements in a row.
+/// Repetitions of a measurement. The minimum counts, because disturbances only add time. Each round covers
+/// all subjects, since a shared machine may be slow for a second or more, with [`REPEATS`] measurements of
+/// each in a row.
 const ROUNDS: usize = 7;
 const REPEATS: usize = 3;
-/// Random places, drawn before the clock starts.
+/// Number of random places, drawn before the clock starts.
 const PLACES: usize = 1 << 14;
-/// Decisions that valgrind counts the instructions of.
+/// Number of decisions for which valgrind counts instructions.
 const COUNTED: u64 = 64 * BURST as u64;
 
 /// Arguments of `bench-policy`.
@@ -39,71 +42,71 @@ pub struct Arguments {
     /// Members, a list
     #[arg(long, value_delimiter = ',', default_value = "32,128,512,1024,4096")]
     pub members: Vec<usize>,
-    /// Policies, a list; all of them and the plain structures when not given
+    /// Policies, a list [default: all, and the plain structures]
     #[arg(long)]
     pub policies: Option<String>,
-    /// Time for each measurement, in milliseconds
+    /// Time for each measurement in milliseconds
     #[arg(long, default_value_t = 15)]
     pub millis: u64,
-    /// Count instructions as well, with valgrind: auto (when it is installed), yes or no
+    /// Also count instructions with valgrind: auto (if it is installed), yes or no
     #[arg(long, num_args = 0..=1, default_value = "auto", default_missing_value = "yes")]
-    pub instructions: Counting,
+    pub instructions: InstructionCounting,
     /// Output: text or json
     #[arg(long, default_value = "text")]
     pub format: String,
-    /// Only make that many decisions: what runs under valgrind
+    /// Only make this number of decisions: the part that runs under valgrind
     #[arg(long, hide = true)]
     pub decisions: Option<u64>,
 }
 
-/// When instructions are counted.
+/// Condition for counting instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Counting {
-    /// When valgrind is there.
+pub enum InstructionCounting {
+    /// Count if valgrind is installed.
     Auto,
-    /// Always; an error without valgrind.
+    /// Always count; fail without valgrind.
     Yes,
-    /// Never.
+    /// Never count.
     No,
 }
 
-/// A policy's cost with so many members.
+/// Cost of a policy for a number of members.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // each is what its name says
+#[allow(missing_docs)] // names are self-explanatory
 pub struct Cost {
     pub policy: String,
     pub members: usize,
     pub ns_per_decision: f64,
-    /// The part of it that is not the report.
+    /// Time without the report.
     pub pick_ns: f64,
-    /// None when they were not counted.
+    /// `None` if not counted.
     pub instructions_per_decision: Option<f64>,
 }
 
-/// Something that chooses members.
+/// A subject: chooses members.
 trait Chooser {
-    /// Chooses for a burst, counting each as sent.
+    /// Chooses for a burst and counts each task as sent.
     fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]);
-    /// Members report their queues.
+    /// Processes members' reports of their queues.
     fn report(&mut self, reports: &[Report]);
 }
 
-/// A member's word on its queue.
-fn told(member: u16, queue: u16) -> Report {
+/// Builds a member's report of its queue.
+fn report_of(member: u16, queue: u16) -> Report {
     Report::new(Member(member), Load::tasks(queue), 1000)
 }
 
-/// What a plain structure takes of a report: member and queue.
+/// Returns a report's member and queue, as the plain structures need them.
 fn plain(report: &Report) -> (u16, u16) {
     (report.member.0, (report.load.0 >> 16) as u16)
 }
 
-/// A choice of one of the plain structures.
+/// Builds a choice of a plain structure.
 fn pick(member: u16) -> Option<Pick> {
     Some(Pick { member: Member(member), idle: false })
 }
 
-/// A policy as a leaf runs it.
+/// A policy in the form that a leaf runs.
 struct Policy(Dispatcher);
 
 impl Chooser for Policy {
@@ -118,13 +121,13 @@ impl Chooser for Policy {
     }
 }
 
-/// Nothing: what the surroundings cost.
-struct Nobody {
+/// Subject without work, for the cost of the surrounding loop.
+struct NullPolicy {
     next: u16,
     members: u16,
 }
 
-impl Chooser for Nobody {
+impl Chooser for NullPolicy {
     #[inline]
     fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
         for chosen in chosen {
@@ -139,14 +142,14 @@ impl Chooser for Nobody {
     }
 }
 
-/// A plain structure of members' queues.
+/// Plain structure of the members' queues.
 trait Plain {
-    /// A member that comes first, which gets a task.
+    /// Chooses the first member and adds a task to it.
     fn take(&mut self) -> u16;
-    /// A member's queue is this long.
+    /// Sets the queue of a member.
     fn learn(&mut self, member: u16, queue: u16);
-    /// A member's queue is known to be this long.
-    fn knows(&self, member: u16, queue: u16) -> bool;
+    /// Returns true if the member's queue already has this value.
+    fn set_queue(&self, member: u16, queue: u16) -> bool;
 }
 
 impl<P: Plain> Chooser for P {
@@ -167,11 +170,12 @@ impl<P: Plain> Chooser for P {
 const PLAIN: [&str; 4] =
     ["vector-scan", "vector-scan-by-speed", "binary-heap", "binary-heap-by-speed"];
 
-/// What those of plain structures that sample end with.
+/// Suffix of the names of sampling structures.
 const SAMPLING: &str = "-sampling-2";
 
-/// A plain structure that looks at two distinct random members before each choice, where the policies that sample do
-/// on a leaf: at its own count of what is outstanding. As they do, it takes a queue in only when that is news.
+/// Plain structure that samples two distinct random members before each choice. Like the sampling policies on
+/// a leaf, it reads its own counts of outstanding tasks, and updates the structure only if a count has
+/// changed.
 struct Sampling<P> {
     plain: P,
     outstanding: Vec<u16>,
@@ -186,7 +190,7 @@ impl<P: Plain> Sampling<P> {
         let second = ((bits >> 32) * (members - 1)) >> 32;
         for member in [first, second + u64::from(second >= first)] {
             let queue = self.outstanding[member as usize];
-            if !self.plain.knows(member as u16, queue) {
+            if !self.plain.set_queue(member as u16, queue) {
                 self.plain.learn(member as u16, queue);
             }
         }
@@ -211,7 +215,7 @@ impl<P: Plain> Chooser for Sampling<P> {
     }
 }
 
-/// A slice that starts where a cache line does: whether vectors cross lines would be the allocator's choice.
+/// Slice aligned to a cache line. Otherwise, the allocator would decide whether vectors straddle lines.
 struct Aligned<T> {
     all: Vec<T>,
     start: usize,
@@ -244,8 +248,8 @@ impl<T> DerefMut for Aligned<T> {
     }
 }
 
-/// The least of plain bytes, found with the widest vectors that the machine and `pulp` have; the first that
-/// has it from a random place on, which is cheaper than a uniform one.
+/// Minimum of plain bytes, found with the widest vectors of the machine that `pulp` supports. Ties go to the
+/// first minimum from a random index, which is cheaper than a uniform choice.
 struct Scan {
     queues: Aligned<u8>,
     vectors: pulp::Arch,
@@ -280,12 +284,12 @@ impl Plain for Scan {
     }
 
     #[inline]
-    fn knows(&self, member: u16, queue: u16) -> bool {
+    fn set_queue(&self, member: u16, queue: u16) -> bool {
         u16::from(self.queues[usize::from(member)]) == queue.min(255)
     }
 }
 
-/// As [`Scan`], by (queue + 1) / speed: words, in which two speeds leave no remainder.
+/// Like [`Scan`], by (queue + 1) / speed. Uses 16-bit words, in which the two speeds leave no remainder.
 struct SpeedScan {
     times: Aligned<u16>,
     slow: Vec<bool>,
@@ -310,7 +314,7 @@ impl SpeedScan {
     }
 }
 
-/// The first place of `value`, by blocks that are compared at once.
+/// Returns the first index of `value`. Compares a block at a time.
 #[inline(always)]
 fn find(times: &[u16], value: u16) -> Option<usize> {
     const BLOCK: usize = 32;
@@ -336,17 +340,18 @@ impl Plain for SpeedScan {
     }
 
     #[inline]
-    fn knows(&self, member: u16, queue: u16) -> bool {
+    fn set_queue(&self, member: u16, queue: u16) -> bool {
         self.times[usize::from(member)] == self.time(member, queue)
     }
 }
 
-/// A binary heap of members by (queue + 1) / speed, with every member's place; ties by a random number.
+/// Binary heap of members by (queue + 1) / speed, with an index of every member's place. Random numbers break
+/// ties.
 struct Heap {
     heap: Vec<u16>,
     places: Vec<u16>,
     keys: Vec<u64>,
-    /// A task's time at each member: where all are as fast, it ranks by queue.
+    /// Service time of a task at each member. If all are equal, the heap ranks by queue.
     times: Vec<u64>,
     rng: Rng,
 }
@@ -410,23 +415,23 @@ impl Plain for Heap {
     }
 
     #[inline]
-    fn knows(&self, member: u16, queue: u16) -> bool {
+    fn set_queue(&self, member: u16, queue: u16) -> bool {
         let at = usize::from(member);
         self.keys[at] >> 32 == (u64::from(queue) + 1) * self.times[at]
     }
 }
 
-/// The members' side: which tasks are outstanding where.
-struct Surroundings {
+/// Emulated members with their outstanding tasks.
+struct EmulatedMembers {
     outstanding: Vec<u16>,
     queues: Vec<u16>,
     places: Vec<u32>,
     next: usize,
-    /// Tasks to be outstanding between bursts.
+    /// Target number of outstanding tasks between bursts.
     target: usize,
 }
 
-impl Surroundings {
+impl EmulatedMembers {
     fn new(members: usize, chooser: &mut impl Chooser) -> Self {
         let tasks = (members * 3 / 2).next_multiple_of(BURST);
         let mut rng = Rng::seed_from_u64(7);
@@ -438,14 +443,14 @@ impl Surroundings {
             next: 0,
             target: tasks,
         };
-        // Central queues may be full before.
+        // Bounded policies may refuse tasks before the target is reached.
         for _ in 0..tasks / BURST {
             all.send_some(chooser);
         }
         all
     }
 
-    /// A random outstanding task.
+    /// Returns the index of a random outstanding task.
     #[inline]
     fn place(&mut self) -> usize {
         let bits = self.places[self.next % PLACES];
@@ -453,20 +458,21 @@ impl Surroundings {
         ((u64::from(bits) * self.outstanding.len() as u64) >> 32) as usize
     }
 
-    /// A burst of decisions, and as many reports; adds what both took.
+    /// Runs a burst of decisions and the same number of reports. Adds the time of both to `spent`.
     #[inline]
-    fn burst(&mut self, chooser: &mut impl Chooser, spent: &mut Spent) {
+    fn burst(&mut self, chooser: &mut impl Chooser, spent: &mut TimeSpent) {
         let mut chosen = [None; BURST];
         let started = Instant::now();
         chooser.choose(&mut chosen);
         spent.picks += started.elapsed();
-        let mut reports = [told(0, 0); BURST];
+        let mut reports = [report_of(0, 0); BURST];
         let sent = self.answer(&chosen, &mut reports);
         let started = Instant::now();
         chooser.report(&reports[..sent]);
         spent.reports += started.elapsed();
         if sent < BURST {
-            // A central queue is full: a burst less leaves it room, and its next choices find somebody.
+            // All workers of a bounded policy are full. Removing one burst of tasks makes room, so that its
+            // next choices succeed.
             self.finish_some(chooser);
             self.target = self.outstanding.len();
         } else if self.outstanding.len() < self.target {
@@ -474,7 +480,7 @@ impl Surroundings {
         }
     }
 
-    /// As many tasks are done as were sent just now.
+    /// Completes as many tasks as were sent in this burst.
     #[inline]
     fn answer(&mut self, chosen: &[Option<Pick>], reports: &mut [Report; BURST]) -> usize {
         let mut sent = 0;
@@ -483,13 +489,13 @@ impl Surroundings {
             let done = std::mem::replace(&mut self.outstanding[place], member);
             self.queues[usize::from(member)] += 1;
             self.queues[usize::from(done)] -= 1;
-            reports[sent % BURST] = told(done, self.queues[usize::from(done)]);
+            reports[sent % BURST] = report_of(done, self.queues[usize::from(done)]);
             sent += 1;
         }
         sent
     }
 
-    /// Sends a burst that nothing was answered for.
+    /// Sends a burst without completing tasks.
     fn send_some(&mut self, chooser: &mut impl Chooser) {
         let mut chosen = [None; BURST];
         chooser.choose(&mut chosen);
@@ -499,18 +505,18 @@ impl Surroundings {
         }
     }
 
-    /// Answers a burst of tasks that nothing follows: room for held ones.
+    /// Completes a burst of tasks without sending new ones, which makes room for queued tasks.
     fn finish_some(&mut self, chooser: &mut impl Chooser) {
         for _ in 0..BURST.min(self.outstanding.len().saturating_sub(1)) {
             let place = self.place();
             let done = self.outstanding.swap_remove(place);
             self.queues[usize::from(done)] -= 1;
-            chooser.report(&[told(done, self.queues[usize::from(done)])]);
+            chooser.report(&[report_of(done, self.queues[usize::from(done)])]);
         }
     }
 }
 
-/// What is done with a subject.
+/// Work to do with a subject.
 #[derive(Clone, Copy)]
 enum Work {
     Time(Duration),
@@ -519,17 +525,17 @@ enum Work {
 
 /// Time spent on choices and on reports.
 #[derive(Clone, Copy, Default)]
-struct Spent {
+struct TimeSpent {
     picks: Duration,
     reports: Duration,
 }
 
-/// What a decision takes, in nanoseconds.
+/// Time of a decision in nanoseconds.
 #[derive(Clone, Copy, Default)]
 struct Times {
-    /// With its report.
+    /// Time with the report.
     all: f64,
-    /// Choosing and counting in alone.
+    /// Time of choosing and counting only.
     pick: f64,
 }
 
@@ -541,11 +547,11 @@ impl Times {
     }
 }
 
-/// The least times of a decision.
+/// Returns the minimum times of a decision.
 fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
-    let mut around = Surroundings::new(members, &mut chooser);
+    let mut around = EmulatedMembers::new(members, &mut chooser);
     let mut bursts = |count: u64| {
-        let mut spent = Spent::default();
+        let mut spent = TimeSpent::default();
         (0..count).for_each(|_| around.burst(&mut chooser, &mut spent));
         spent
     };
@@ -563,8 +569,8 @@ fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
             let trial = started.elapsed().as_secs_f64().max(1e-9);
             let part = time.as_secs_f64() / (ROUNDS * REPEATS) as f64;
             let count = ((64.0 * part / trial) as u64).max(16);
-            let all: Vec<Spent> = (0..REPEATS).map(|_| bursts(count)).collect();
-            let each = |spent: fn(&Spent) -> Duration| {
+            let all: Vec<TimeSpent> = (0..REPEATS).map(|_| bursts(count)).collect();
+            let each = |spent: fn(&TimeSpent) -> Duration| {
                 let least = all.iter().map(spent).min().unwrap_or_default();
                 least.as_secs_f64() * 1e9 / (count * BURST as u64) as f64
             };
@@ -576,7 +582,7 @@ fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
     }
 }
 
-/// As [`drive`], with a plain structure, which samples or does not.
+/// Like [`drive`], for a plain structure with or without sampling.
 fn drive_plain(plain: impl Plain, samples: bool, members: usize, task: Work) -> Times {
     if samples {
         let (outstanding, rng) = (vec![0; members], Rng::seed_from_u64(2));
@@ -585,7 +591,7 @@ fn drive_plain(plain: impl Plain, samples: bool, members: usize, task: Work) -> 
     drive(plain, members, task)
 }
 
-/// One of the plain structures, or none of that name. Where speeds count, every other member is slow.
+/// Runs a plain structure; `None` if the name is unknown. With speeds, every other member is slow.
 fn run_plain(name: &str, members: usize, task: Work) -> Option<Times> {
     let (rng, vectors) = (Rng::seed_from_u64(1), pulp::Arch::new());
     let slow: Vec<bool> = (0..members).map(|member| member % 2 == 0).collect();
@@ -609,13 +615,13 @@ fn run_plain(name: &str, members: usize, task: Work) -> Option<Times> {
     })
 }
 
-/// A policy, or one of the structures beside them.
+/// Runs a policy or one of the plain structures.
 fn run(name: &str, members: usize, task: Work) -> Result<Times, String> {
     if let Some(times) = run_plain(name, members, task) {
         return Ok(times);
     }
     Ok(match name {
-        "surroundings" => drive(Nobody { next: 0, members: members as u16 }, members, task),
+        "surroundings" => drive(NullPolicy { next: 0, members: members as u16 }, members, task),
         _ => {
             let spec = name.parse().map_err(|error| format!("--policies: {error}"))?;
             let view = View::heap(members, 1).remove(0);
@@ -627,14 +633,14 @@ fn run(name: &str, members: usize, task: Work) -> Result<Times, String> {
     })
 }
 
-/// Where valgrind writes down what it has counted since it was here last.
+/// Marker function: valgrind dumps and resets its counts before each call.
 #[inline(never)]
 fn mark() {
     black_box(());
 }
 
-/// What every subject executes for a decision, for each number of members. The first name is that of the
-/// surroundings, which the other run knows of by itself.
+/// Counts the instructions per decision of every subject, for each number of members. The first name is that
+/// of the empty subject, which the counted run adds by itself.
 fn instructions(names: &[String], members: &[usize]) -> Result<Vec<f64>, String> {
     let text = |error: io::Error| error.to_string();
     let folder = tempfile::tempdir().map_err(text)?;
@@ -649,7 +655,7 @@ fn instructions(names: &[String], members: &[usize]) -> Result<Vec<f64>, String>
         .output()
         .map_err(|error| format!("--instructions needs valgrind: {error}"))?;
     let counted = |subject: usize| {
-        // Parts are numbered from 1; between the two marks of a subject is an even one.
+        // Parts are numbered from 1. The one between a subject's two marks has an even number.
         let part = parts.with_extension((2 * subject + 2).to_string());
         let part = std::fs::read_to_string(part).ok()?;
         let total = part.lines().find_map(|line| line.strip_prefix("totals: "))?;
@@ -661,13 +667,13 @@ fn instructions(names: &[String], members: &[usize]) -> Result<Vec<f64>, String>
     })
 }
 
-/// As [`instructions`], if they are asked for and can be counted.
+/// Like [`instructions`], if they are requested and valgrind works.
 fn counted(arguments: &Arguments, names: &[String]) -> Result<Option<Vec<f64>>, String> {
-    if arguments.instructions == Counting::No {
+    if arguments.instructions == InstructionCounting::No {
         return Ok(None);
     }
     match instructions(names, &arguments.members) {
-        Err(error) if arguments.instructions == Counting::Auto => {
+        Err(error) if arguments.instructions == InstructionCounting::Auto => {
             log::warn!("instructions are not counted: {error}");
             Ok(None)
         }
@@ -675,10 +681,10 @@ fn counted(arguments: &Arguments, names: &[String]) -> Result<Option<Vec<f64>>, 
     }
 }
 
-/// Measures what the arguments ask for.
+/// Measures the requested costs.
 ///
 /// # Errors
-/// When a name is unknown, a number out of range, or valgrind is missing.
+/// If a name is unknown, a number is out of range, or valgrind is missing.
 pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     let policies: Vec<String> = match &arguments.policies {
         Some(list) => crate::sim::plan::split(list).into_iter().map(str::to_owned).collect(),
@@ -736,17 +742,17 @@ fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// Measures and prints.
+/// Measures and prints the costs.
 ///
 /// # Errors
-/// As [`costs`], or when nothing can be written.
+/// If [`costs`] fails, or the output cannot be written.
 pub fn report(arguments: &Arguments, out: &mut impl Write) -> Result<(), String> {
     if !["text", "json"].contains(&arguments.format.as_str()) {
         return Err(format!("--format {}: allowed are text, json", arguments.format));
     }
     let costs = costs(arguments)?;
     if costs.is_empty() && arguments.decisions.is_none() {
-        return Err("--policies, --members: an empty list; name at least one of each".to_owned());
+        return Err("--policies, --members: an empty list; give at least one of each".to_owned());
     }
     let print = |out: &mut dyn Write| -> io::Result<()> {
         if arguments.format == "json" {
@@ -781,7 +787,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structures_beside_the_policies_are_right() {
+    fn structures_beside_the_policies_are_right() {
         let mut scan = Scan {
             queues: Aligned::new(&[3; 100]),
             vectors: pulp::Arch::new(),
@@ -790,7 +796,8 @@ mod tests {
         assert!(scan.queues.len() == 100 && scan.queues.as_ptr().addr().is_multiple_of(64));
         scan.queues[70] = 1;
         let mut heap = Heap::new(vec![1; 100], Rng::seed_from_u64(1));
-        (0..100).for_each(|member| heap.report(&[told(member, if member == 70 { 1 } else { 3 })]));
+        (0..100)
+            .for_each(|member| heap.report(&[report_of(member, if member == 70 { 1 } else { 3 })]));
         let mut chosen = [None; BURST];
         for chooser in [&mut scan as &mut dyn Chooser, &mut heap] {
             chooser.choose(&mut chosen);
@@ -809,31 +816,32 @@ mod tests {
             Heap::new(slow.iter().map(|slow| 1 + u64::from(*slow)).collect(), rng.clone());
         let mut scan = SpeedScan { times, slow, vectors: pulp::Arch::new(), rng };
         for chooser in [&mut scan as &mut dyn Chooser, &mut heap] {
-            (0..100).for_each(|member| chooser.report(&[told(member, 3)]));
+            (0..100).for_each(|member| chooser.report(&[report_of(member, 3)]));
             let mut chosen = [None; BURST];
             chooser.choose(&mut chosen);
-            // Times of 8 and a fast one of 4, to which three tasks more are no worse.
+            // The time at the slow members is 8, at the fast one 4. Three more tasks keep the fast one below
+            // 8.
             assert_eq!(chosen[..4], [pick(70); 4]);
             assert!(chosen[5..].iter().filter(|chosen| **chosen == pick(70)).count() <= 1);
         }
     }
 
     #[test]
-    fn what_samples_tell_is_taken_in() {
+    fn samples_are_included() {
         let rng = Rng::seed_from_u64(1);
         let mut sampling =
             Sampling { plain: Heap::new(vec![2; 4], rng.clone()), outstanding: vec![0; 4], rng };
         let mut chosen = [None; BURST];
         sampling.choose(&mut chosen);
         assert_eq!(sampling.outstanding, [8; 4]);
-        // Another's tasks, of which no report tells; the last member's go on.
+        // Tasks of another dispatcher, without reports. The last member's count is unchanged.
         sampling.outstanding.copy_from_slice(&[80, 80, 80, 8]);
         (0..16).for_each(|_| sampling.sample());
-        assert!(sampling.plain.knows(0, 80) && !sampling.plain.knows(0, 8));
+        assert!(sampling.plain.set_queue(0, 80) && !sampling.plain.set_queue(0, 8));
         sampling.choose(&mut chosen);
         assert_eq!(chosen, [pick(3); BURST]);
-        sampling.report(&[told(3, 39)]);
-        assert!(sampling.plain.knows(3, 39) && sampling.outstanding[3] == 39);
+        sampling.report(&[report_of(3, 39)]);
+        assert!(sampling.plain.set_queue(3, 39) && sampling.outstanding[3] == 39);
     }
 
     #[test]
@@ -842,7 +850,7 @@ mod tests {
             members: vec![4],
             policies: None,
             millis: 0,
-            instructions: Counting::No,
+            instructions: InstructionCounting::No,
             format: "json".to_owned(),
             decisions: None,
         };

@@ -1,5 +1,5 @@
-//! `wedjat-testbed agent`: an agent and its workers in one process, which run a real workload and send their replies
-//! themselves.
+//! `wedjat-testbed agent`: an agent with its workers in one process, which run a real workload and send their
+//! replies themselves.
 
 use std::path::PathBuf;
 
@@ -7,36 +7,37 @@ use clap::Args;
 
 use super::{Failure, seconds, worker};
 
-/// Shown behind the help.
+/// Text below the help.
 pub const EXAMPLE: &str = "Example:
   wedjat-testbed agent --config agent.toml --app spin --cpus 2,3 -- --no-pci
-All workers of the configuration run here, a thread each; none attaches. Exit status: 0 after an orderly end with a
+All workers of the configuration run in this process, one thread each; none attaches. Exit status: 0 after an orderly end with a
 balanced ledger, 1 otherwise.";
 
-/// The command line of `agent`.
+/// Command line of `agent`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// The agent's configuration file
+    /// Configuration file of the agent
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     #[command(flatten)]
     run: worker::AppArguments,
-    /// CPUs that workers run on; they take them in turn [default: wherever the kernel likes]
+    /// CPUs of the workers, assigned in turn [default: the kernel decides]
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// An idle worker spins so long before it sleeps
+    /// Time that an idle worker spins before it sleeps
     #[arg(long, default_value = "50us", value_parser = seconds)]
     spin: f64,
     /// Write the account as JSON to this file at the end; `-` is standard output
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Make the changes in this file while it runs, a line each, as they come; `-` is standard input (docs/changes.md)
+    /// Apply the changes in this file while running, one per line, as they arrive; `-` is standard input
+    /// (docs/changes.md)
     #[arg(long, value_name = "FILE")]
     changes: Option<PathBuf>,
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
-    /// Wait so long for the server of a memif device of role client [default: 10s]
+    /// Longest wait for the server of a memif device with role client [default: 10s]
     #[arg(long, value_parser = seconds)]
     patience: Option<f64>,
     /// EAL arguments
@@ -49,7 +50,7 @@ pub fn run(_: &Arguments) -> Result<bool, Failure> {
     super::without_dpdk()
 }
 
-/// Serves until told to stop; false when the books do not balance.
+/// Serves until a stop signal. Returns false if the ledger does not balance.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use std::time::Duration;
@@ -59,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use wedjat::run::Options;
     use wedjat::run::threads::{Threads, run_with};
     use wedjat::state::files::ReportFile;
-    use wedjat_pktgen::report::say;
+    use wedjat_pktgen::report::print_line;
     use wedjat_testbed::app::App;
 
     let config = AgentConfig::load(&arguments.config)?;
@@ -80,11 +81,11 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let account = run_with(&config, &options, threads, &stop, |line| log::info!("{line}"))?;
     let json = serde_json::to_string_pretty(&account)?;
     match stats {
-        None if arguments.stats.is_some() => say(json)?,
-        None => say(account.to_string().trim_end())?,
+        None if arguments.stats.is_some() => print_line(json)?,
+        None => print_line(account.to_string().trim_end())?,
         Some(file) => {
             file.write(json)?;
-            say(account.to_string().trim_end())?;
+            print_line(account.to_string().trim_end())?;
         }
     }
     Ok(account.ledger.is_balanced())

@@ -1,4 +1,4 @@
-//! `wedjat-testbed batch`: batch work to hold beside workers.
+//! `wedjat-testbed batch`: a synthetic batch job to run beside workers.
 
 use std::path::Path;
 
@@ -8,22 +8,22 @@ use wedjat_testbed::batch::Batch;
 
 use super::Failure;
 
-/// What `--help` ends with.
+/// End of the `--help` text.
 pub const EXAMPLE: &str = "Example:
   wedjat cosched run --agent host1 --progress counter -- wedjat-testbed batch memory";
 
 /// Arguments of `batch`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// What to do
+    /// Kind of batch job
     #[arg(value_enum)]
     batch: Batch,
-    /// End after so much, by its own count
+    /// End after this number of units of its own counter
     #[arg(long)]
     units: Option<u64>,
 }
 
-/// Works until it is ended.
+/// Works until the units are done or the process is ended.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let counter = std::env::var_os(COUNTER);
     arguments.batch.run(arguments.units, counter.as_deref().map(Path::new))?;

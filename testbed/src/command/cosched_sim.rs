@@ -1,4 +1,4 @@
-//! `wedjat-testbed cosched-sim`: ASA_X's own evaluation by simulation.
+//! `wedjat-testbed cosched-sim`: simulation of ASA_X's own evaluation.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,7 @@ use wedjat_cosched::cluster::{Arm, ClusterReport, Contention, Experiment, tables
 
 use super::{Failure, Format};
 
-/// What `--help` ends with.
+/// End of the `--help` text.
 pub const EXAMPLE: &str = "Example:
   wedjat-testbed cosched-sim --cores 64,128,256 --format json
   wedjat-testbed cosched-sim --cores 64 --arms asax-paper --seeds 1 --log logs
@@ -20,39 +20,40 @@ pub const EXAMPLE: &str = "Example:
 /// Arguments of `cosched-sim`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Sizes of the cluster
+    /// Sizes of the cluster in cores
     #[arg(long, value_delimiter = ',', default_value = "64,128,256")]
     cores: Vec<u32>,
     /// Ways of sharing: slurm, static, idle, asax-paper, asax-printed, asax-iw, asax-balanced
     #[arg(long, value_delimiter = ',', default_values_t = Arm::ALL.map(Arm::name).map(str::to_owned))]
     arms: Vec<String>,
-    /// How many seeds; each is another order of the jobs
+    /// Number of seeds; each is a different order of the jobs
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// The trees of this file instead of the built-in ones
+    /// Use the trees of this file instead of the built-in ones
     #[arg(long, value_name = "FILE")]
     experts: Option<PathBuf>,
-    /// How much longer a parallel stage takes, as a part, beside a job that uses as many cores fully
+    /// Relative slow-down of a parallel stage next to a job that keeps all cores busy
     #[arg(long, default_value_t = Contention::default().caches)]
     caches: f64,
-    /// How much longer it takes for each part by which both want more memory than there is
+    /// Relative slow-down per unit of memory demand beyond the total memory
     #[arg(long, default_value_t = Contention::default().paging)]
     paging: f64,
-    /// How its speed falls with what it gets of what it wants: 1 in proportion, more where threads wait for each other
+    /// Exponent of a parallel stage's speed over its fraction of the wanted cores: 1 is proportional; larger
+    /// values model threads that wait for each other
     #[arg(long, default_value_t = Contention::default().barriers)]
     barriers: f64,
-    /// Seconds for which a job that gave no share of its cores is not asked again
+    /// Seconds before a job that refused to share its cores is asked again
     #[arg(long, default_value_t = 60.0)]
     refusal: f64,
-    /// Write the learners' logs into this folder, for `wedjat cosched replay`
+    /// Write the learners' logs to this folder, for `wedjat cosched replay`
     #[arg(long, value_name = "FOLDER")]
     log: Option<PathBuf>,
-    /// Output
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
 
-/// What is printed as JSON.
+/// JSON output.
 #[derive(Serialize)]
 struct Report {
     seeds: u64,
@@ -63,7 +64,7 @@ struct Report {
     rows: Vec<ClusterReport>,
 }
 
-/// Simulates and prints.
+/// Simulates and prints the results.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let text = report(arguments)?;
     std::io::stdout().lock().write_all(text.as_bytes())?;
@@ -104,7 +105,7 @@ fn report(arguments: &Arguments) -> Result<String, Failure> {
     })
 }
 
-/// One run, with its logs where they are wanted.
+/// Runs one experiment, with logs if requested.
 fn one(
     experiment: &Experiment,
     arguments: &Arguments,
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn each_arm_has_a_row_for_each_size_and_its_logs_can_be_done_again() {
+    fn each_arm_has_rows_and_replayable_logs() {
         let folder = tempfile::tempdir().unwrap();
         let logs = folder.path().join("logs");
         let line = ["--cores", "64,128", "--arms", "slurm,static,asax-paper", "--seeds", "2"];
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_simulated_is_named() {
+    fn impossible_simulation_is_named() {
         for (line, named) in [
             (["--cores", "32"], "32 cores are too few"),
             (["--arms", "mesos"], "arms are slurm"),

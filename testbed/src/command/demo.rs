@@ -1,4 +1,5 @@
-//! `wedjat-testbed demo`: a leaf process under several policies and loads, driven from both sides, and a report.
+//! `wedjat-testbed demo`: a leaf process under several policies and loads, with emulated clients and workers
+//! on both sides, and a report.
 
 use std::path::PathBuf;
 
@@ -9,55 +10,55 @@ use wedjat_testbed::rack::{Layout, Servers};
 
 use super::{Failure, Format, seconds};
 
-/// Shown behind the help.
+/// Text below the help.
 pub const EXAMPLE: &str = "Example, two policies near saturation:
   wedjat-testbed demo --policies horus,random --loads 0.9,0.95 --seconds 10 --out report
-Neither root nor hugepages nor a NIC are needed: the leaf is a DPDK process of its own, joined to this one by memif.
-On emulated time every row is the same on every machine. With --clock real two CPUs are needed that nothing else uses; a row whose
-measurement is not to be believed is then measured again, up to --retries times in all, and one that remains makes the exit status 1.";
+No root, hugepages or NIC is needed: the leaf is a separate DPDK process, connected by memif.
+In emulated time every row is the same on every machine. --clock real needs two otherwise idle CPUs. It measures invalid rows again,
+up to --retries times in all. The exit status is 1 if a row stays invalid.";
 
-/// The command line of `demo`.
+/// Command line of `demo`.
 #[derive(Args, Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
     /// Policies, separated by commas; `wedjat policies` lists them
     #[arg(long, default_value = "horus,racksched,random", value_parser = policies)]
     policies: std::sync::Arc<Vec<PolicySpec>>,
-    /// Loads, as shares of what the workers can do
+    /// Loads as fractions of the workers' capacity
     #[arg(long, value_delimiter = ',', default_value = "0.5,0.8,0.9", value_parser = load)]
     loads: Vec<f64>,
-    /// Emulated workers
+    /// Number of emulated workers
     #[arg(long, default_value_t = 32)]
     workers: u16,
     /// Service times; see `wedjat-pktgen run --help`
     #[arg(long, default_value = "exp(100us)")]
     service: Service,
-    /// Whose time: the leaf's and all others' emulated, or this machine's
+    /// Clock of the leaf and all other parts: emulated time, or this machine's real time
     #[arg(long, value_enum, default_value_t = Clock::Emulated)]
     clock: Clock,
-    /// Tasks of each row on emulated time
+    /// Tasks per row in emulated time
     #[arg(long, default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(100..))]
     tasks: u64,
-    /// Seconds measured for each row in real time
+    /// Measured seconds per row in real time
     #[arg(long, default_value_t = 3.0, value_parser = positive)]
     seconds: f64,
-    /// Real time before that, driven but not measured
+    /// Unmeasured warm-up in real time before each row
     #[arg(long, default_value = "500ms", value_parser = seconds)]
     warmup: f64,
     /// Folder for the report: demo.json, demo.csv, index.html
     #[arg(long, default_value = "demo-report")]
     out: PathBuf,
-    /// Form of what is printed
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// All random streams follow from this
+    /// Seed of all random streams
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Rows measured again in real time, in all, when they are not to be believed: after the others, for pauses of a machine come
-    /// in bouts
+    /// Total number of repeated measurements of invalid rows in real time; they come last, because a
+    /// machine's pauses come in bursts
     #[arg(long, default_value_t = 9)]
     retries: u32,
-    /// The leaf's command [default: `wedjat` beside this one, or in PATH]
+    /// Command of the leaf [default: `wedjat` beside this one, or in PATH]
     #[arg(long)]
     leaf: Option<PathBuf>,
     /// CPU of the leaf [default: the first]
@@ -68,25 +69,26 @@ pub struct Arguments {
     core: Option<usize>,
 }
 
-/// Whose time a demo runs on.
+/// Clock of a demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Clock {
-    /// Emulated: the same rows everywhere.
+    /// Emulated time: the same rows on every machine.
     Emulated,
-    /// This machine's.
+    /// Real time of this machine.
     Real,
 }
 
 impl Arguments {
     fn layout(&self) -> Result<Layout, String> {
-        // Four servers where that divides evenly; workers on one server are scheduled no differently.
+        // Four servers if the workers divide evenly. The distribution over servers does not affect
+        // scheduling.
         let count = if self.workers.is_multiple_of(4) { 4 } else { 1 };
         let servers = Servers { first: [10, 0, 2, 11].into(), count };
         Layout::new(servers, self.workers / count, 0)
     }
 }
 
-/// Names separated by commas; those between parentheses belong to a policy's parameters.
+/// Parses policies separated by commas. Commas in parentheses belong to a policy's parameters.
 fn policies(text: &str) -> Result<std::sync::Arc<Vec<PolicySpec>>, String> {
     let mut depth = 0_i32;
     let separates = |c: char| {
@@ -101,18 +103,20 @@ fn policies(text: &str) -> Result<std::sync::Arc<Vec<PolicySpec>>, String> {
 fn load(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(load) if load > 0.0 && load <= 2.0 => Ok(load),
-        _ => Err(format!("`{text}` is no load; write a share above 0 and up to 2, as in 0.9")),
+        _ => {
+            Err(format!("`{text}` is not a load; write a fraction above 0 and up to 2, as in 0.9"))
+        }
     }
 }
 
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds.is_finite() => Ok(seconds),
-        _ => Err(format!("`{text}` is no time; write seconds, as in 5 or 0.5")),
+        _ => Err(format!("`{text}` is not a time; write seconds, as in 5 or 0.5")),
     }
 }
 
-/// Runs the demo; false when a row is not to be believed.
+/// Runs the demo. Returns false if a row is invalid.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.layout()?;
@@ -122,7 +126,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 #[cfg(feature = "dpdk")]
 pub use show::run;
 
-/// The demo itself, on DPDK.
+/// The demo in real time, on DPDK.
 #[cfg(feature = "dpdk")]
 mod show {
     use std::fs;
@@ -140,23 +144,24 @@ mod show {
     use wedjat_testbed::rack::Options;
 
     use super::{Arguments, Clock, Failure, Format, emulated};
-    use crate::command::rig::{Ends, Rig};
+    use crate::command::rig::{Endpoints, Rig};
     use crate::command::{devices, leaves, signals};
 
-    /// The memif devices, by the same names in both processes.
+    /// Names of the memif devices, the same in both processes.
     const CLIENTS: &str = "net_memif0";
     const WORKERS: &str = "net_memif1";
-    /// Rings that hold 14 ms of 288,000 packets a second, so that a machine that pauses loses none, of buffers that fit
-    /// a task, so that all of them stay in the cache.
+    /// Ring options: room for 14 ms of 288,000 packets per second, so that pauses of the machine lose no
+    /// packets. Small buffers that fit a task keep all of them in the cache.
     const RINGS: &str = ",rsize=12,bsize=512";
-    /// What a leaf may take for start and end, beyond its run: much, since one that has ended is told of at once.
+    /// Longest wait for the leaf's start and end, beyond its run. It may be long, because an exited leaf is
+    /// detected at once.
     const LEAF_PATIENCE: Duration = Duration::from_secs(300);
-    /// The percentile that a row is to tell.
+    /// Percentile that each row reports.
     const QUANTILE: f64 = 0.99;
-    /// Answers are awaited so long after the last task.
+    /// Longest wait for replies after the last task, in seconds.
     const DRAIN_S: f64 = 0.5;
 
-    /// Runs the demo; false when a row is not to be believed.
+    /// Runs the demo. Returns false if a row is invalid.
     pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.layout()?;
         if arguments.clock == Clock::Emulated {
@@ -164,28 +169,30 @@ mod show {
         }
         let stop = signals::stop_on_signals()?;
         let mut demo = Demo::open(arguments, stop)?;
-        // Found out before a minute's work, not after.
+        // Detects an invalid folder before a minute of work.
         fs::create_dir_all(&arguments.out)
             .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
         let rows = demo.rows()?;
         let written = write(arguments, &rows)?;
         match arguments.format {
             Format::Text => print!("{}{written}", row::table(&rows)),
-            Format::Json => wedjat_pktgen::report::say(serde_json::to_string_pretty(&rows)?)?,
+            Format::Json => {
+                wedjat_pktgen::report::print_line(serde_json::to_string_pretty(&rows)?)?
+            }
         }
         Ok(rows.iter().all(|row| row.report.valid))
     }
 
-    /// The leaf's address on the clients' side.
+    /// Address of the leaf on the clients' side.
     const LEAF: [u8; 4] = [10, 0, 1, 1];
 
     struct Demo<'a> {
         arguments: &'a Arguments,
         stop: Arc<AtomicBool>,
         binary: PathBuf,
-        ends: Ends,
+        ends: Endpoints,
         leaf_core: usize,
-        // The rig's sockets lie in the folder: the rig goes first.
+        // The rig must be dropped before the folder, which contains its sockets.
         rig: Rig,
         folder: tempfile::TempDir,
     }
@@ -197,7 +204,7 @@ mod show {
             let (leaf_core, core) = cores(arguments);
             let options = Options { seed: arguments.seed, ..Options::default() };
             let folder = devices::scratch("demo")?;
-            let ends = Ends {
+            let ends = Endpoints {
                 addresses: Addresses::new(LEAF.into(), None, None)?,
                 udp_port: options.udp_port,
                 pool: 1,
@@ -228,12 +235,12 @@ mod show {
                 progress.step();
             }
             for _ in 0..self.arguments.retries {
-                // The one that was tried least often.
+                // Selects the invalid row with the fewest attempts.
                 let doubtful = rows.iter().enumerate().filter(|(_, row)| !row.report.valid);
                 let Some((i, row)) = doubtful.min_by_key(|(_, row)| row.attempts) else { break };
                 let ((policy, load), attempts) = (runs[i], row.attempts + 1);
                 let reasons = row.report.reasons.join("; ");
-                progress.show(&format!("{policy} at {:.0}%, again: {reasons}", load * 100.0));
+                progress.show(&format!("{policy} at {:.0}%, repeated: {reasons}", load * 100.0));
                 rows[i] = Row { attempts, ..self.row(policy, load)? };
             }
             Ok(rows)
@@ -245,7 +252,7 @@ mod show {
             let mut leaf = self.start(policy, &offered)?;
             self.rig.wait_for_peer(LEAF_PATIENCE, &self.stop, || Ok(leaf.check()?))?;
             let measured = self.rig.offer(&offered, &self.ends, &self.stop);
-            // A leaf that has died explains more than what the other side saw of it.
+            // The error of a dead leaf explains more than that of this side.
             leaf.check()?;
             let (report, rack) = measured?;
             if self.stop.load(Ordering::Relaxed) {
@@ -296,28 +303,29 @@ mod show {
         }
     }
 
-    /// Both devices with their arguments. We are memif's server, so that leaves can come and go.
+    /// Returns both devices with their arguments. This process is the server of memif, so that leaves can
+    /// come and go.
     fn both_devices(folder: &Path, role: &str) -> (String, String) {
         let device = |name: &str, id: u32| devices::memif(folder, name, id, role, RINGS);
         (device(CLIENTS, 0), device(WORKERS, 1))
     }
 
-    /// CPUs of the leaf, and of generator and rack.
+    /// Returns the CPU of the leaf, and that of generator and rack.
     fn cores(arguments: &Arguments) -> (usize, usize) {
         let (leaf, core) = devices::two_cpus(arguments.leaf_core, arguments.core);
         if leaf == core {
             log::warn!(
-                "leaf and load share CPU {core}: latencies are those of their turns on it; two CPUs are needed"
+                "leaf and load share CPU {core}, which makes latencies useless; two CPUs are needed"
             );
         }
         (leaf, core)
     }
 
-    /// Writes the report; says what was written.
+    /// Writes the report. Returns a list of the written files.
     fn write(arguments: &Arguments, rows: &[Row]) -> Result<String, Failure> {
         let summary = format!(
-            "{} emulated workers with {} service times behind one leaf process on one core, joined by memif; \
-             Poisson arrivals, {} s measured a row, seed {}.",
+            "{} emulated workers with {} service times behind one leaf process on one core, connected by memif; \
+             Poisson arrivals, {} s measured per row, seed {}.",
             arguments.workers, arguments.service, arguments.seconds, arguments.seed
         );
         let manifests: Vec<_> = rows
@@ -346,7 +354,7 @@ mod show {
         Ok(written)
     }
 
-    /// Rows done, on a terminal as a bar and elsewhere as lines; always on standard error.
+    /// Progress on standard error: a bar on a terminal, lines otherwise.
     struct Progress(ProgressBar);
 
     impl Progress {
@@ -382,7 +390,7 @@ mod show {
     }
 }
 
-/// The demo on emulated time, on DPDK.
+/// The demo in emulated time, on DPDK.
 #[cfg(feature = "dpdk")]
 mod emulated {
     use std::fs;
@@ -392,7 +400,7 @@ mod emulated {
 
     use serde_json::{Value, json};
     use wedjat::state::files::ReportFile;
-    use wedjat_testbed::demo::emulated::{Real, headline, page, table};
+    use wedjat_testbed::demo::emulated::{RealTimeRows, headline, page, table};
     use wedjat_testbed::demo::machine::Pauses;
     use wedjat_testbed::sim::model::{Cell, Model};
     use wedjat_testbed::sim::{Row, SimArgs, plan, print};
@@ -400,20 +408,20 @@ mod emulated {
     use super::{Arguments, Failure, Format};
     use crate::command::leaves::{self, Leaves, Placement};
 
-    /// The machine is watched for so long.
+    /// Time for which the machine's pauses are watched.
     const WATCHED: Duration = Duration::from_secs(2);
-    /// What is measured in real time: so many slices of a second, of the first policy at this load.
+    /// Number of one-second rows measured in real time, for the first policy at load [`REAL_LOAD`].
     const SLICES: usize = 4;
     const REAL_LOAD: &str = "0.5";
 
     /// Runs the demo.
     pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-        // Found out before a minute's work, not after.
+        // Detects an invalid folder before a minute of work.
         fs::create_dir_all(&arguments.out)
             .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
         leaves::command(arguments.leaf.as_deref())?;
-        // In real time first, while this process and those that it starts may use every CPU.
-        log::info!("what this machine does");
+        // Real time comes first, while this process and its children may use every CPU.
+        log::info!("measuring pauses of this machine");
         let pauses = Pauses::watch(WATCHED);
         let real = real(arguments);
         let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
@@ -429,7 +437,7 @@ mod emulated {
         let mut remarks = vec![pauses.to_string()];
         match &real {
             Ok(real) => remarks.extend(real.remarks()),
-            Err(reason) => remarks.push(format!("nothing was measured in real time: {reason}")),
+            Err(reason) => remarks.push(format!("no measurement in real time: {reason}")),
         }
         let real = real.as_ref().map_or(Value::Null, |real| real.row().clone());
         let json = json!({ "rows": rows, "real": real, "pauses": pauses });
@@ -439,12 +447,14 @@ mod emulated {
                 let remarks = remarks.join("\n");
                 print!("{}{}\n{remarks}\n{written}", table(&rows), headline(&rows));
             }
-            Format::Json => wedjat_pktgen::report::say(serde_json::to_string_pretty(&json)?)?,
+            Format::Json => {
+                wedjat_pktgen::report::print_line(serde_json::to_string_pretty(&json)?)?
+            }
         }
         Ok(())
     }
 
-    /// The runs, by load and then by policy.
+    /// Returns the runs, by load and then by policy.
     fn cells(arguments: &Arguments) -> Result<Vec<Cell>, String> {
         let policies: Vec<_> = arguments.policies.iter().map(ToString::to_string).collect();
         let mut cells = Vec::new();
@@ -468,8 +478,8 @@ mod emulated {
         Ok(cells)
     }
 
-    /// The demo in real time, in a process of its own: a DPDK process has one set of devices.
-    fn real(arguments: &Arguments) -> Result<Real, String> {
+    /// Runs the demo in real time in a separate process, because a DPDK process has only one set of devices.
+    fn real(arguments: &Arguments) -> Result<RealTimeRows, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
@@ -493,14 +503,14 @@ mod emulated {
         arguments.leaf.as_deref().map(|leaf: &Path| command.arg("--leaf").arg(leaf));
         log::info!("{policy} in real time");
         let output = command.output().map_err(|error| error.to_string())?;
-        let rows = serde_json::from_slice(&output.stdout).ok().and_then(Real::new);
+        let rows = serde_json::from_slice(&output.stdout).ok().and_then(RealTimeRows::new);
         rows.ok_or_else(|| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            said.lines().last().unwrap_or("it said nothing").to_owned()
+            let printed = String::from_utf8_lossy(&output.stderr);
+            printed.lines().last().unwrap_or("no error message").to_owned()
         })
     }
 
-    /// Writes the report; says what was written.
+    /// Writes the report. Returns a list of the written files.
     fn write(
         arguments: &Arguments,
         rows: &[Row],
@@ -510,7 +520,7 @@ mod emulated {
         json: &Value,
     ) -> Result<String, Failure> {
         let summary = format!(
-            "{} emulated workers with {} service times behind one leaf process; Poisson arrivals, {} tasks a row, seed {}.",
+            "{} emulated workers with {} service times behind one leaf process; Poisson arrivals, {} tasks per row, seed {}.",
             arguments.workers, arguments.service, arguments.tasks, arguments.seed
         );
         let mut csv = Vec::new();

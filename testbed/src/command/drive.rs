@@ -14,22 +14,22 @@ use wedjat_pktgen::slices;
 use super::rack::RackArguments;
 use super::{Failure, Format, seconds};
 
-/// Shown behind the help.
+/// Text below the help.
 pub const EXAMPLE: &str =
     "Examples, a leaf on two memif devices, 32 workers at 80% of their capacity:
   wedjat-testbed drive --rate 80% --service 'exp(100us)' --workers 32 --duration 5s \\
     --client-device net_memif0,role=client,socket=wedjat-clients \\
     --worker-device net_memif1,role=client,id=1,socket=wedjat-workers
-the agent host1, 32 emulated workers at it, answers checked:
+the agent host1 with 32 emulated workers, and a check of all answers:
   wedjat-testbed drive --rate 90% --service 'exp(50us)' --workers 32 --attach host1 --verify \
     --client-device net_memif0,role=client,socket=host1
 Service times and arrivals: see `wedjat-pktgen run --help`.";
 
-/// The command line of `drive`.
+/// Command line of `drive`.
 #[derive(Args, Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
-    /// Tasks a second, as in 200k, or per cent of what the workers can do, as in 80%
+    /// Tasks per second, as in 200k, or percentage of the workers' capacity, as in 80%
     #[arg(long)]
     rate: Rate,
     /// Service times
@@ -41,51 +41,52 @@ pub struct Arguments {
     /// Measured time
     #[arg(long, default_value = "5s", value_parser = seconds)]
     duration: f64,
-    /// Time before that, sent but not measured
+    /// Unmeasured warm-up under load before it
     #[arg(long, default_value = "500ms", value_parser = seconds)]
     warmup: f64,
-    /// Wait so long at most for answers after the last task
+    /// Longest wait for answers after the last task
     #[arg(long, default_value = "1s", value_parser = seconds)]
     drain: f64,
-    /// All random streams follow from this
+    /// Seed of all random streams
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The percentile that the run is to tell: it is INVALID when the calm slices have too few tasks for that
+    /// Percentile to report: the run is INVALID if the undisturbed slices have too few tasks for it
     #[arg(long, default_value = "99", value_parser = slices::quantile)]
     percentile: f64,
-    /// The leaf's address on the clients' side, IPv4 or IPv6 as those of --servers
+    /// Address of the leaf on the clients' side, IPv4 or IPv6 like those of --servers
     #[arg(long, default_value = "10.0.1.1")]
     dst: IpAddr,
-    /// The generator's address [default: .100 (or .101) of the leaf's /24, ::100 (or ::101) of its /64]
+    /// Address of the generator [default: .100 (or .101) of the leaf's /24, ::100 (or ::101) of its /64]
     #[arg(long)]
     src: Option<IpAddr>,
     /// Worker pool
     #[arg(long, default_value_t = 1)]
     pool: u16,
-    /// The leaf's UDP port
+    /// UDP port of the leaf
     #[arg(long, default_value_t = wedjat::wire::task::UDP_PORT)]
     udp_port: u16,
-    /// EAL device on the clients' side, with its arguments to create it
+    /// EAL device on the clients' side, with the arguments to create it
     #[arg(long)]
     client_device: String,
     /// EAL device on the workers' side
     #[arg(long, required_unless_present = "attach")]
     worker_device: Option<String>,
-    /// Instead of that: the agent of this host at which the emulated workers take their places
+    /// Agent on this host to which the emulated workers attach, instead of a device
     #[arg(long, value_name = "NAME", conflicts_with_all = ["worker_device", "servers", "lose", "outages", "queue_max"])]
     attach: Option<String>,
-    /// Check what the answers say; emulated workers at an agent answer rightly, an emulated rack only echoes
+    /// Check the contents of answers: emulated workers at an agent answer correctly, an emulated rack only
+    /// echoes
     #[arg(long)]
     verify: bool,
     #[command(flatten)]
     rack: RackArguments,
-    /// State file of the leaf or agent: when it stood still is no property of it
+    /// State file of the leaf or agent, so that its stalls count as disturbances
     #[arg(long)]
     state: Option<PathBuf>,
-    /// Run on this CPU
+    /// CPU to run on
     #[arg(long)]
     core: Option<usize>,
-    /// Form of the report
+    /// Output format of the report
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// EAL arguments
@@ -99,7 +100,7 @@ impl Arguments {
         let servers = self.rack.servers;
         if self.attach.is_none() && servers.first.is_ipv6() != self.dst.is_ipv6() {
             return Err(format!(
-                "--dst is {} and --servers are {servers}; clients and servers of a pool are all IPv4 or all IPv6",
+                "--dst is {} and --servers are {servers}; use only IPv4 addresses or only IPv6 addresses",
                 self.dst
             )
             .into());
@@ -123,7 +124,7 @@ impl Arguments {
     }
 }
 
-/// Drives the leaf; false when the run is not to be believed.
+/// Drives the leaf. Returns false if the run is invalid.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.rack.layout()?;
@@ -132,16 +133,16 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     super::without_dpdk()
 }
 
-/// Drives the leaf; false when the run is not to be believed.
+/// Drives the leaf. Returns false if the run is invalid.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use super::rig::{Ends, PATIENCE, Rig};
+    use super::rig::{Endpoints, PATIENCE, Rig};
     use super::signals;
 
     let layout = arguments.rack.layout()?;
     let load = arguments.load()?;
     load.self_test()?;
-    let ends = Ends {
+    let ends = Endpoints {
         addresses: arguments.addresses()?,
         udp_port: arguments.udp_port,
         pool: arguments.pool,
@@ -163,11 +164,11 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     rig.wait_for_peer(PATIENCE, &stop, || Ok(()))?;
     let (report, rack) = rig.offer(&load, &ends, &stop)?;
     match arguments.format {
-        Format::Text => wedjat_pktgen::report::say(format_args!("{report}\n{rack}"))?,
+        Format::Text => wedjat_pktgen::report::print_line(format_args!("{report}\n{rack}"))?,
         Format::Json => {
             let mut json = serde_json::to_value(&report)?;
             json["rack"] = serde_json::to_value(&rack)?;
-            wedjat_pktgen::report::say(serde_json::to_string_pretty(&json)?)?;
+            wedjat_pktgen::report::print_line(serde_json::to_string_pretty(&json)?)?;
         }
     }
     Ok(report.valid)

@@ -8,20 +8,20 @@ use serde_json::json;
 use wedjat::policy::PolicySpec;
 use wedjat::state::files::ReportFile;
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
-use wedjat_testbed::demo::fabric::{self, Real, Report, Setting, page};
+use wedjat_testbed::demo::fabric::{self, RealControllers, Report, Setting, page};
 use wedjat_testbed::demo::leaf;
 
 use super::{Failure, Format, signals};
 
-/// Shown by `--help`.
+/// End of the `--help` text.
 pub const EXAMPLE: &str = "Example:\n  wedjat-testbed fabric --report fabric-report --format json";
 
-/// Controllers that run beside it, as processes.
+/// Controller processes beside the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Controllers {
-    /// Over etcd where it is installed, else one with a file
+    /// Over etcd if it is installed, else one with a file
     Any,
-    /// Two, over an etcd of three members
+    /// Two, over an etcd cluster of three members
     Etcd,
     /// One, with a file
     File,
@@ -32,38 +32,38 @@ pub enum Controllers {
 /// Arguments of `fabric`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Write `index.html` and `fabric.json` there
+    /// Write `index.html` and `fabric.json` to this folder
     #[arg(long, value_name = "FOLDER")]
     report: Option<PathBuf>,
-    /// Controllers that run beside it, in real time
+    /// Controllers to run beside it, in real time
     #[arg(long, value_enum, default_value = "any")]
     controllers: Controllers,
-    /// The spines' policy, over racks
+    /// Policy of the spines, over racks
     #[arg(long, default_value = "horus-spine-weighted")]
     spine_policy: PolicySpec,
-    /// The leaves' policy
+    /// Policy of the leaves
     #[arg(long, default_value = "horus")]
     policy: PolicySpec,
     /// Service times
     #[arg(long, default_value = "exp(1ms)")]
     service: String,
-    /// Offered work as a share of what the workers can do
+    /// Load as a fraction of the workers' capacity
     #[arg(long, default_value_t = 0.5)]
     load: f64,
-    /// All random streams follow from this
+    /// Seed of all random streams
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Output
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// The command of controllers [default: `wedjat` beside this one, or in PATH]
+    /// Command of the controllers [default: `wedjat` beside this one, or in PATH]
     #[arg(long, value_name = "FILE")]
     wedjat: Option<PathBuf>,
 }
 
-/// Plays it; false when a bound does not hold.
+/// Runs the fabric. Returns false if a bound is violated.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    // What each node makes of what it is told is too much here.
+    // Suppresses each node's messages about the changes it receives.
     if std::env::var_os("RUST_LOG").is_none() {
         log::set_max_level(log::LevelFilter::Warn);
     }
@@ -73,16 +73,16 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let real = match arguments.controllers {
         Controllers::Etcd if !has_etcd() => {
-            return Err("--controllers etcd: etcd is not installed".into());
+            return Err("--controllers etcd: etcd is not installed; install etcd-server, or give --controllers file".into());
         }
-        Controllers::Any if has_etcd() => Real::Etcd,
-        Controllers::Etcd => Real::Etcd,
-        Controllers::Any | Controllers::File => Real::File,
-        Controllers::None => Real::None,
+        Controllers::Any if has_etcd() => RealControllers::Etcd,
+        Controllers::Etcd => RealControllers::Etcd,
+        Controllers::Any | Controllers::File => RealControllers::File,
+        Controllers::None => RealControllers::None,
     };
     let wedjat = match &arguments.wedjat {
         Some(file) => Some(file.clone()),
-        None if real == Real::None => None,
+        None if real == RealControllers::None => None,
         None => Some(leaf::find()?),
     };
     let setting = Setting {
@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let written = arguments.report.as_deref().map(|folder| write(folder, &report)).transpose()?;
     match arguments.format {
-        Format::Json => wedjat_pktgen::report::say(as_json(&report)?)?,
+        Format::Json => wedjat_pktgen::report::print_line(as_json(&report)?)?,
         Format::Text => {
             print!(
                 "{}\n{}{}",
@@ -129,7 +129,7 @@ fn as_json(report: &Report) -> Result<String, Failure> {
     Ok(serde_json::to_string_pretty(&json)?)
 }
 
-/// Writes the report; says what was written.
+/// Writes the report. Returns a list of the written files.
 fn write(folder: &Path, report: &Report) -> Result<String, Failure> {
     let mut written = String::new();
     for (name, text) in

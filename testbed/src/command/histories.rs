@@ -1,4 +1,4 @@
-//! `wedjat-testbed histories`: controllers under faults, and a check of what they answered.
+//! `wedjat-testbed histories`: controllers under faults, and a check of their answers.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -17,9 +17,9 @@ use wedjat_testbed::histories::{self, Report, Setting};
 
 use super::{Failure, Format, signals};
 
-/// Shown by `--help`.
+/// End of the `--help` text.
 pub const EXAMPLE: &str = "Example:\n  wedjat-testbed histories --store etcd --faults kill,pause,cut --seconds 60 --seed 7";
-/// Violations that are printed at most; all are in the history's file.
+/// Maximum number of printed violations. The history's file has all.
 const SHOWN_MAX: usize = 8;
 
 /// Arguments of `histories`.
@@ -40,30 +40,31 @@ pub struct Arguments {
     /// Lease of a leader
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=60))]
     lease: u64,
-    /// Clients
+    /// Number of clients
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
-    /// Leaves that follow
+    /// Number of leaves that follow
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     followers: u16,
-    /// Write `history.jsonl` and the logs of the processes there; without it only after a violation, to histories-STORE-SEED
+    /// Write `history.jsonl` and the logs of the processes to this folder; without it, only after a
+    /// violation, to histories-STORE-SEED
     #[arg(long, value_name = "FOLDER")]
     report: Option<PathBuf>,
-    /// Check this history again instead of making one
+    /// Check this history again instead of recording one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["store", "faults", "seconds", "seed", "report"])]
     check: Option<PathBuf>,
-    /// Output
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// The command of controllers [default: `wedjat` beside this one, or in PATH]
+    /// Command of the controllers [default: `wedjat` beside this one, or in PATH]
     #[arg(long, value_name = "FILE")]
     wedjat: Option<PathBuf>,
-    /// The process has namespaces of its own
+    /// The process already has its own namespaces
     #[arg(long, hide = true)]
     in_namespaces: bool,
 }
 
-/// Makes a history and checks it; false when it has a violation.
+/// Records a history and checks it. Returns false if it has a violation.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(file) = &arguments.check {
         return check_file(file);
@@ -71,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let faults = faults(arguments)?;
     if arguments.store == Store::Etcd && !has_etcd() {
         return Err(
-            "--store etcd: etcd is not installed; install etcd-server, or take --store file".into(),
+            "--store etcd: etcd is not installed; install etcd-server, or give --store file".into(),
         );
     }
     if !arguments.in_namespaces {
@@ -110,8 +111,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     if !is_right {
         eprintln!(
-            "again with: wedjat-testbed histories --store {} --faults {} --seconds {} --seed {} --lease {} --clients {} \
-             --followers {}; which controller leads at a fault is not the seed's, so try it some times",
+            "repeat with: wedjat-testbed histories --store {} --faults {} --seconds {} --seed {} --lease {} --clients {} \
+             --followers {}; the seed does not determine the leader at a fault, so try several times",
             arguments.store.name(),
             arguments.faults,
             arguments.seconds,
@@ -124,7 +125,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(is_right)
 }
 
-/// Kinds of faults that the command line names.
+/// Parses the kinds of faults on the command line.
 fn faults(arguments: &Arguments) -> Result<Vec<Fault>, Failure> {
     let store = arguments.store;
     match arguments.faults.as_str() {
@@ -137,7 +138,7 @@ fn faults(arguments: &Arguments) -> Result<Vec<Fault>, Failure> {
                     name.trim().parse().map_err(|reason| format!("--faults: {reason}"))?;
                 if !fault.fits(store) {
                     let reason = format!(
-                        "--faults: {name} is no fault of --store {}; leave it out",
+                        "--faults: {name} is not a fault for --store {}; omit it",
                         store.name()
                     );
                     return Err(reason.into());
@@ -185,9 +186,9 @@ fn as_text(report: &Report) -> String {
     text += &format!("faults: {}\n", list(report.faults()));
     let (gap, end) = report.longest_gap;
     let (gap, end) = (gap.as_secs_f64(), end.as_secs_f64());
-    text += &format!("longest time without a leader: {gap:.1} s, until {end:.1} s\n");
+    text += &format!("longest time without a leader: {gap:.1} s, ended at {end:.1} s\n");
     if let Some(recovered) = report.recovered {
-        text += &format!("first change after the faults: {:.1} s\n", recovered.as_secs_f64());
+        text += &format!("first change after the faults: after {:.1} s\n", recovered.as_secs_f64());
     }
     text += &format!("checked in {:.1} s\n", report.checked_in.as_secs_f64());
     text + &as_sentences(&report.violations)
@@ -210,7 +211,7 @@ fn as_json(report: &Report) -> serde_json::Value {
     })
 }
 
-/// Writes the history, and keeps the logs of the processes.
+/// Writes the history and copies the logs of the processes.
 fn write(folder: &Path, report: &Report, logs: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)?;
     let file = folder.join("history.jsonl");

@@ -1,4 +1,4 @@
-//! `wedjat-testbed learner`: drives the learner through a trace and prints where it differs.
+//! `wedjat-testbed learner`: replays a trace with the learner and prints the differences.
 
 use std::path::PathBuf;
 
@@ -7,26 +7,26 @@ use wedjat_testbed::learner::trace;
 
 use super::{Failure, Format};
 
-/// What `--help` ends with.
+/// End of the `--help` text.
 pub const EXAMPLE: &str = "Example:
   wedjat-testbed learner --trace adamw_n5.json --format json
-Exit status: 0 when no difference is above --within, 1 otherwise, 2 when the file is no trace.";
+Exit status: 0 if all differences are at most --within, 1 otherwise, 2 if the file is not a trace.";
 
 /// Arguments of `learner`.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// A trace that another implementation wrote, as JSON
+    /// Trace of another implementation, as JSON
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
-    /// The largest difference that is taken for rounding
+    /// Largest difference that counts as rounding
     #[arg(long, default_value_t = 1e-5)]
     within: f64,
-    /// Output
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
 
-/// Compares; false when they differ by more than rounding.
+/// Compares learner and trace. Returns false if they differ by more than rounding.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let path = arguments.trace.display();
     let text = wedjat::state::files::read_text(&arguments.trace)

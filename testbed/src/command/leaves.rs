@@ -1,4 +1,4 @@
-//! Leaf processes in lockstep, one after the other, each joined to this process by two memif devices.
+//! Leaf processes in lockstep, one after another. Two memif devices connect each to this process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,26 +18,26 @@ use wedjat_testbed::sim::rack::Config;
 use super::devices::{self, Environment};
 use super::{Failure, signals};
 
-/// The leaf ends by itself after so long, should nobody be left to end it. (It ends much sooner, since its clock then has no
-/// conductor.)
+/// Maximum run time of a leaf process, for the case that no process is left to end it. (It ends much earlier,
+/// because its clock then has no conductor.)
 const LEAF_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// The leaf has so long to join: much, since one that has ended is told of at once.
+/// Longest wait for the leaf to join. It may be long, because an exited leaf is detected at once.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Tasks that the workers hold at most, beside those that wait at the leaf.
+/// Maximum number of tasks at the workers, besides those queued in the leaf.
 const OUTSTANDING: u32 = QUEUE as u32;
 
-/// CPUs, where they are given.
+/// Optional choice of CPUs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Placement {
-    /// Of the leaf's dispatcher.
+    /// CPU of the leaf's dispatcher.
     pub leaf: Option<usize>,
-    /// Of the conductor.
+    /// CPU of the conductor.
     pub conductor: Option<usize>,
 }
 
-/// What runs need, made once.
+/// Resources shared by all runs.
 pub struct Leaves {
-    // Ports before their devices, those before the pool and EAL: dropped in this order.
+    // Drop order: ports before their devices, devices before the pool and EAL.
     ports: Option<(QueuePort, QueuePort)>,
     clients: Device,
     workers: Device,
@@ -49,16 +49,16 @@ pub struct Leaves {
     stop: Arc<AtomicBool>,
 }
 
-/// What a run found.
-pub struct Ran {
-    /// What the conductor measured.
+/// Result of a run.
+pub struct RunResult {
+    /// Measurements of the conductor.
     pub outcome: Outcome,
-    /// The leaf's account.
+    /// Account of the leaf.
     pub account: Value,
 }
 
 impl Leaves {
-    /// Opens the devices. The leaf's command is found beside ours when it is not given.
+    /// Opens the devices. Without `binary`, finds the leaf's command beside this one or in PATH.
     pub fn open(binary: Option<&Path>, place: Placement) -> Result<Self, Failure> {
         let binary = command(binary)?;
         let stop = signals::stop_on_signals()?;
@@ -73,8 +73,8 @@ impl Leaves {
         Ok(Self { ports, clients, workers, environment, binary, leaf_core, core, folder, stop })
     }
 
-    /// Runs a leaf to its end.
-    pub fn run(&mut self, config: &Config) -> Result<Ran, Failure> {
+    /// Runs a leaf from start to end.
+    pub fn run(&mut self, config: &Config) -> Result<RunResult, Failure> {
         let setting = Setting::new(config)?;
         let folder = self.folder.path();
         let (clock, state) = (folder.join("clock"), folder.join("state"));
@@ -88,18 +88,18 @@ impl Leaves {
         let node = self.joined(&mut conductor, &mut leaf)?;
         let process = Process::new(conductor, node).on(self.leaf_core, self.core);
         let played = self.play(config, &setting, process);
-        // A leaf that has died explains more than what the conductor saw of it.
+        // The error of a dead leaf explains more than that of the conductor.
         leaf.check()?;
         let (outcome, process) = played?;
         let account = leaf.stop()?;
         drop(process);
         if account["balanced"] != true || account["mbufs_leaked"] != 0 {
-            return Err(format!("the leaf's books do not balance: {account}").into());
+            return Err(format!("the leaf's ledger does not balance: {account}").into());
         }
-        Ok(Ran { outcome, account })
+        Ok(RunResult { outcome, account })
     }
 
-    /// Waits until the leaf's devices are linked to ours and it waits for its first turn.
+    /// Waits until the leaf's devices are connected and the leaf waits for its first turn.
     fn joined(&self, conductor: &mut Conductor, leaf: &mut LeafProcess) -> Result<usize, Failure> {
         let began = Instant::now();
         let node = Node { kind: NodeKind::Leaf, id: 1, core: 0 };
@@ -122,14 +122,14 @@ impl Leaves {
         }
     }
 
-    /// The run itself, on a thread of its own, so that this one and the processes that it starts may use every CPU.
+    /// Runs the lockstep on a separate thread, so that this thread and its child processes may use every CPU.
     fn play(
         &mut self,
         config: &Config,
         setting: &Setting,
         mut process: Process,
     ) -> Result<(Outcome, Process), Failure> {
-        let gone = "an earlier run has not given its ports back";
+        let gone = "an earlier run did not return its ports";
         let (clients_port, workers_port) = self.ports.take().ok_or(gone)?;
         let (client_mac, worker_mac) = (Mac(self.clients.mac()), Mac(self.workers.mac()));
         let pool: PoolHandle = self.environment.pool.handle();
@@ -143,23 +143,24 @@ impl Leaves {
                 lockstep::run(config, &mut clients, &mut workers, &mut process, stop)
                     .map_err(|error| error.to_string())
             });
-            playing.join().map_err(|_| "the conductor has panicked".to_owned())?
+            playing.join().map_err(|_| "the conductor panicked".to_owned())?
         });
         self.ports = Some((clients.into_port(), workers.into_port()));
         Ok((played?, process))
     }
 }
 
-/// The leaf's command: the given one, or that beside ours or in PATH.
+/// Returns the leaf's command: `given`, or `wedjat` beside this one or in PATH.
 pub fn command(given: Option<&Path>) -> Result<PathBuf, Failure> {
     match given {
         Some(file) if file.is_file() => Ok(file.to_owned()),
-        Some(file) => Err(format!("--leaf {}: there is no such file", file.display()).into()),
+        Some(file) => Err(format!("--leaf {}: no such file", file.display()).into()),
         None => Ok(leaf::find()?),
     }
 }
 
-/// Both devices with their arguments. We are memif's server, so that leaves can come and go.
+/// Returns both devices with their arguments. This process is the server of memif, so that leaves can come
+/// and go.
 fn names(folder: &Path, role: &str) -> [String; 2] {
     [(CLIENTS_DEVICE, 0), (WORKERS_DEVICE, 1)]
         .map(|(name, id)| devices::memif(folder, name, id, role, ""))

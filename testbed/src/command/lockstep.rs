@@ -15,26 +15,27 @@ use super::Failure;
 mod nodes;
 mod soak;
 
-/// Shown behind the help.
+/// Text below the help.
 pub const EXAMPLE: &str = "Example, and the simulator's run that it must equal, task by task (`digest`):
   wedjat-testbed lockstep --policy horus --load 0.8 --workers 32 --service 'exp(100us)' --seed 7 --format json
   wedjat-testbed sim --digest --policy horus --load 0.8 --workers 32 --service 'exp(100us)' --seed 7 --format json
-Neither root nor hugepages nor a NIC are needed, and one CPU will do: the time is emulated, and stands while a process works.";
+No root, hugepages or NIC is needed, and one CPU suffices: time is emulated, and stops while a process works.";
 
-/// The command line of `lockstep`. What the simulator has too is read by it.
+/// Command line of `lockstep`. The simulator parses the values of common flags.
 #[derive(Args, Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
     /// Policies, as in 'horus,cfcfs', or all; `wedjat policies` lists them [default: horus]
     #[arg(long)]
     policy: Option<String>,
-    /// Loads, shares of the workers' capacity [default: 0.5,0.7,0.9]
+    /// Loads as fractions of the workers' capacity [default: 0.5,0.7,0.9]
     #[arg(long)]
     load: Option<String>,
-    /// Emulated workers, or those of several racks, as in 4,4,8,32: their leaves and a spine are then in this process [default: 32]
+    /// Emulated workers, or those of several racks, as in 4,4,8,32, with all leaves and a spine in this
+    /// process [default: 32]
     #[arg(long, visible_alias = "racks")]
     workers: Option<String>,
-    /// Their speeds, as in 8x1,8x4 [default: all 1]
+    /// Speeds of the workers, as in 8x1,8x4 [default: all 1]
     #[arg(long)]
     speeds: Option<String>,
     /// Service times [default: exp(100us)]
@@ -52,76 +53,80 @@ pub struct Arguments {
     /// Distribution of a hop's delay, horus, const or exp [default: horus]
     #[arg(long)]
     hop_dist: Option<String>,
-    /// What a node's own work on a packet takes [default: 0; with faults drawn from the seed]
+    /// Processing time of a packet in a node [default: 0; with faults drawn from the seed]
     #[arg(long)]
     node_delay: Option<String>,
-    /// Tasks of a run [default: 200000]
+    /// Tasks per run [default: 200000]
     #[arg(long)]
     tasks: Option<String>,
-    /// Share of the run that is not measured [default: 0.1]
+    /// Fraction of the run used as unmeasured warm-up [default: 0.1]
     #[arg(long)]
     warmup: Option<String>,
-    /// Probability that a packet is lost on its way between two nodes [default: 0]
+    /// Probability that a packet is lost between two nodes [default: 0]
     #[arg(long)]
     loss: Option<String>,
-    /// All random streams follow from this, the leaf's too
+    /// Seed of all random streams, the leaf's included
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Several nodes and what goes wrong between them: 'all' and 'random' draw a plan of faults from the seed, 'none' has none,
-    /// and else it is a list of loss=P, dup=P, reorder=P, corrupt=P (each also on one wire, as in loss=P@leaf1-agent2, or in one
-    /// direction, loss=P@leaf1>agent2), cut=leaf1-agent1@5ms..8ms, pause=agent1@2ms..4ms, kill=leaf1@10ms..60ms,
-    /// pause=worker0@1ms..3ms and leave=worker1@1ms..9ms; times count from the first task on. What is not given is drawn from
-    /// the seed
+    /// Run several nodes with faults between them: 'all' and 'random' draw a plan of faults from the seed;
+    /// 'none' has no faults; otherwise a list of loss=P, dup=P, reorder=P, corrupt=P (each also on one wire,
+    /// as in loss=P@leaf1-agent2, or in one direction, loss=P@leaf1>agent2), cut=leaf1-agent1@5ms..8ms,
+    /// pause=agent1@2ms..4ms, kill=leaf1@10ms..60ms, pause=worker0@1ms..3ms and leave=worker1@1ms..9ms; times
+    /// count from the first task; options not given are drawn from the seed
     #[arg(long, value_name = "PLAN")]
     faults: Option<String>,
-    /// Run so many seeds with faults, from --seed on, and check what must be so; exits with 1 when it is not
+    /// Run this number of seeds with faults, from --seed on, and check the invariants; exits with 1 on a
+    /// violation
     #[arg(long, value_name = "SEEDS")]
     soak: Option<u64>,
-    /// With faults: spines, each with clients of its own, over leaves each with a rack of its own [default: 0]
+    /// With faults: number of spines, each with its own clients, above leaves with a rack each [default: 0]
     #[arg(long)]
     spines: Option<u16>,
-    /// The spine's policy, with several racks or with faults
+    /// Policy of the spine, with several racks or with faults
     #[arg(long)]
     spine_policy: Option<String>,
-    /// With spines: a controller tells spines and leaves what they are, while its operator fails, drains and restores some
+    /// With spines: a controller configures spines and leaves, while its operator fails, drains and restores
+    /// some
     #[arg(long)]
     controller: bool,
-    /// With faults: leaves, without spines each with clients of its own [default: 1, with spines two a spine]
+    /// With faults: number of leaves, without spines each with its own clients [default: 1, with spines two
+    /// per spine]
     #[arg(long)]
     leaves: Option<u16>,
-    /// With faults: agents, all on one network with the leaves [default: 2, with spines two a leaf]
+    /// With faults: number of agents, all on one network with the leaves [default: 2, with spines two per
+    /// leaf]
     #[arg(long)]
     agents: Option<u16>,
-    /// With faults: workers of each agent
+    /// With faults: workers per agent
     #[arg(long)]
     workers_each: Option<u16>,
-    /// With faults: the agents' policy
+    /// With faults: policy of the agents
     #[arg(long)]
     agent_policy: Option<String>,
-    /// With faults: tasks that may wait in each node
+    /// With faults: maximum number of queued tasks in each node
     #[arg(long)]
     queue: Option<usize>,
-    /// With faults: what becomes of tasks beyond, drop or refuse
+    /// With faults: treatment of tasks beyond that, drop or refuse
     #[arg(long, value_parser = ["drop", "refuse"])]
     overflow: Option<String>,
-    /// With faults: nodes in this process, which are fast, or processes over memif that are stopped and killed:
-    /// memory, process [default: memory]
+    /// With faults: fast nodes in this process, or processes over memif that are stopped and killed: memory,
+    /// process [default: memory]
     #[arg(long, value_parser = ["memory", "process"])]
     nodes: Option<String>,
-    /// With --soak: seeds at a time [default: as many as there are CPUs]
+    /// With --soak: number of parallel runs [default: number of CPUs]
     #[arg(long)]
     threads: Option<usize>,
-    /// Run the simulator too, with the same flags and seed, and say of each row whether both are the same, task by task; exits
-    /// with 1 when one is not
+    /// Also run the simulator with the same flags and seed, and report for each row if both are equal, task
+    /// by task; exits with 1 on a difference
     #[arg(long)]
     compare: bool,
-    /// Output: text, json (one object a line) or csv
+    /// Output: text, json (one object per line) or csv
     #[arg(long, default_value = "text", value_parser = ["text", "json", "csv"])]
     format: String,
-    /// Whether rows say how long they took, yes or no; without it equal seeds print equal bytes
+    /// Include the run times in the rows, yes or no; without them, equal seeds print equal bytes
     #[arg(long, default_value = "yes", value_parser = ["yes", "no"])]
     timing: String,
-    /// The leaf's command [default: `wedjat` beside this one, or in PATH]
+    /// Command of the leaf [default: `wedjat` beside this one, or in PATH]
     #[arg(long, value_name = "FILE")]
     leaf: Option<PathBuf>,
     /// CPU of the leaf [default: the first]
@@ -133,7 +138,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The runs, as the simulator plans them.
+    /// Returns the runs as planned by the simulator.
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let usual = |given: &Option<String>, usual: &str| {
             Some(given.clone().unwrap_or_else(|| usual.to_owned()))
@@ -170,13 +175,13 @@ impl Arguments {
         Ok(cells)
     }
 
-    /// Several racks, under a spine.
+    /// Returns true for several racks under a spine.
     fn has_racks(&self) -> bool {
         self.workers.as_deref().is_some_and(|workers| workers.contains(','))
     }
 }
 
-/// Runs what has several racks, on nodes in this process.
+/// Runs several racks with nodes in this process.
 fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
     let (mut rows, mut differ) = (Vec::new(), 0);
     for Cell { subject, model } in arguments.cells()? {
@@ -186,7 +191,7 @@ fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
         let wall = (arguments.timing == "yes").then(|| began.elapsed());
         let ((idle, again), tasks) = (report.idle_signals, outcome.tasks as f64);
         log::info!(
-            "{name}: messages a task: {:.3} of loads, {:.3} of idleness, and {:.3} that repeat it",
+            "{name}: messages per task: {:.3} loads, {:.3} idle signals, and {:.3} repeated idle signals",
             (report.signals - idle) as f64 / tasks,
             (idle - again) as f64 / tasks,
             again as f64 / tasks
@@ -203,7 +208,7 @@ fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(differ == 0)
 }
 
-/// The policies that a list names; `all` stands for every one that a leaf runs.
+/// Returns the policies of a list; `all` stands for all policies of a leaf.
 fn policies(list: &str) -> String {
     let all = || CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine).map(|entry| entry.name);
     match list.trim() {
@@ -212,7 +217,7 @@ fn policies(list: &str) -> String {
     }
 }
 
-/// Runs all that the flags ask for.
+/// Runs everything that the flags request.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(verdict) = soak::run(arguments)? {
@@ -225,7 +230,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     super::without_dpdk()
 }
 
-/// Runs all that the flags ask for.
+/// Runs everything that the flags request.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use super::leaves::{Leaves, Placement};
@@ -255,9 +260,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     print::print(&rows, &arguments.format, &mut std::io::stdout().lock())?;
     if differ > 0 {
-        log::error!("{differ} of {} runs differ from the simulator's", rows.len());
+        log::error!("{differ} of {} runs differ from the simulator", rows.len());
     } else if arguments.compare {
-        log::info!("all {} runs are the simulator's, task by task", rows.len());
+        log::info!("all {} runs equal the simulator's, task by task", rows.len());
     }
     Ok(differ == 0 && rows.iter().all(|row| row.mean.is_finite()))
 }

@@ -1,4 +1,4 @@
-//! The subcommands of `wedjat-testbed`: one file each, with its arguments and what it does.
+//! Subcommands of `wedjat-testbed`: one file each, with its arguments and its code.
 
 mod agent;
 mod batch;
@@ -31,16 +31,16 @@ use wedjat_testbed::{attack, bench, figures};
 
 /// Emulated rack, simulator and comparisons for wedjat.
 ///
-/// A run that is not to be believed says INVALID and exits with 1; one that could not be made exits with 2.
+/// An invalid run prints INVALID and exits with 1. A run that fails exits with 2.
 #[derive(Parser, Debug)]
 #[command(version = wedjat::VERSION, about, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Subcommands of `wedjat-testbed`.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Show policies at work: a leaf process driven under several loads, and a report
@@ -50,11 +50,13 @@ pub enum Command {
     #[command(after_help = drive::EXAMPLE)]
     Drive(drive::Arguments),
     #[cfg(feature = "control")]
-    /// Play a whole fabric in emulated time while parts of it are killed, cut off, added and drained; exits with 1 beyond its bounds
+    /// Run a whole fabric in emulated time while parts of it are killed, cut off, added and drained; exits
+    /// with 1 if a bound is violated
     #[command(after_help = fabric::EXAMPLE)]
     Fabric(fabric::Arguments),
     #[cfg(feature = "control")]
-    /// Inject faults into controllers and check that their answers are linearizable; exits with 1 on a violation
+    /// Inject faults into controllers and check that their answers are linearizable; exits with 1 on a
+    /// violation
     #[command(after_help = histories::EXAMPLE)]
     Histories(histories::Arguments),
     /// Run leaf processes in emulated time, under the simulator's model of a rack
@@ -69,32 +71,32 @@ pub enum Command {
     /// Run a workload as workers of an agent on this host
     #[command(after_help = worker::EXAMPLE)]
     Worker(worker::Arguments),
-    /// Attack leaf, agent and library, and report what held and what fell
+    /// Attack leaf, agent and library, and report which defences held and which failed
     #[command(after_help = attack::EXAMPLE)]
     Attack {
-        /// What to attack with
+        /// Arguments of the attack
         #[command(flatten)]
         arguments: attack::Arguments,
-        /// Form of the report
+        /// Output format of the report
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
     /// Simulate a pool of workers under the dataplane's own policies
-    // A value such as `-1us` is refused with what is allowed instead of it.
+    // Lets a value such as `-1us` reach the range check, which names the allowed values.
     #[command(mut_args(|arg| arg.allow_hyphen_values(true)))]
     Sim(Box<SimArgs>),
-    /// Measure what a decision of each policy costs
+    /// Measure the cost of a decision for each policy
     #[command(
         after_help = "Example:\n  wedjat-testbed bench-policy --members 32,1024 --format json"
     )]
     BenchPolicy(bench::policy::Arguments),
-    /// Measure what it costs a leaf to have replies proved, beside its bar
+    /// Measure a leaf's cost of authenticated replies, and compare it with its limit
     #[command(after_help = "Example:\n  wedjat-testbed bench-auth --format json")]
     BenchAuth {
-        /// What to measure
+        /// Arguments of the measurement
         #[command(flatten)]
         arguments: bench::auth::Arguments,
-        /// Output
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
@@ -103,71 +105,74 @@ pub enum Command {
         after_help = "Example:\n  wedjat-testbed bench-lines --cores 2,16 --workers 32 --policy horus --top 10"
     )]
     BenchLines {
-        /// What to count
+        /// Arguments of the count
         #[command(flatten)]
         arguments: bench::lines::Arguments,
-        /// Output
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
     #[cfg(feature = "control")]
-    /// Measure how long a controller takes to tell a large fabric's leaves what there is and what changes; exits with 1 beyond its bars
+    /// Measure the time that a controller takes to configure all leaves of a large fabric and to distribute a
+    /// change; exits with 1 if a limit is exceeded
     #[command(after_help = "Example:\n  wedjat-testbed bench-controller --format json")]
     BenchController {
-        /// What to measure
+        /// Arguments of the measurement
         #[command(flatten)]
         arguments: bench::controller::Arguments,
-        /// Output
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
     #[cfg(feature = "dpdk")]
-    /// Measure what it costs to hand a task to a worker core, beside DPDK's own means
+    /// Measure the hand-over of a task to a worker core, and compare it with DPDK's own mechanisms
     #[command(after_help = "Example:\n  wedjat-testbed bench-host --format json")]
     BenchHost {
-        /// What to measure
+        /// Arguments of the measurement
         #[command(flatten)]
         arguments: bench::host::Arguments,
-        /// Output
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
-    /// Measure what a batch on a worker's core costs the tasks and what it gets, under several ways to hold it; needs two CPUs and cgroups
+    /// Measure the cost of a batch on a worker's core for the tasks, and the batch's progress, under several
+    /// ways to limit it; needs two CPUs and cgroups
     #[command(after_help = bench::cosched::EXAMPLE)]
     BenchCosched {
-        /// What to measure
+        /// Arguments of the measurement
         #[command(flatten)]
         arguments: Box<bench::cosched::Arguments>,
-        /// Output
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
-    /// Be the worker of bench-cosched
+    /// Run the worker of bench-cosched
     #[command(hide = true)]
     BenchCoschedWorker(bench::cosched::children::WorkerArguments),
-    /// Hold the batch of bench-cosched
+    /// Run the batch of bench-cosched
     #[command(hide = true)]
     BenchCoschedJob(bench::cosched::children::JobArguments),
-    /// Do batch work without end, as bench-cosched's, and count it where WEDJAT_PROGRESS says
+    /// Run a synthetic batch job of bench-cosched without end, and count its work in the file named by
+    /// WEDJAT_PROGRESS
     #[command(after_help = batch::EXAMPLE)]
     Batch(batch::Arguments),
-    /// Hold the learner of nodes without a scheduler against a trace of another one
+    /// Compare the learner of nodes without a scheduler with a trace of another implementation
     #[command(after_help = learner::EXAMPLE)]
     Learner(learner::Arguments),
     /// Simulate the evaluation of ASA_X: workflows that share a cluster's cores in several ways
     #[command(after_help = cosched_sim::EXAMPLE)]
     CoschedSim(cosched_sim::Arguments),
-    /// Make the papers' figures again: plots, numbers and commands
+    /// Reproduce the papers' figures: plots, numbers and commands
     #[command(after_help = "Example:\n  wedjat-testbed figures --only horus-10")]
     Figures(figures::Arguments),
-    /// Hold the simulator against results found elsewhere; exits with 1 when one differs
+    /// Compare the simulator with results of independent programs and of theory; exits with 1 on a difference
     #[command(after_help = "Example:\n  wedjat-testbed reference --quick")]
     Reference {
-        /// A part of them, in shorter runs
+        /// Run a part of them, with shorter runs
         #[arg(long)]
         quick: bool,
     },
-    /// Print a shell's completions of this command
+    /// Print shell completions for this command
     #[command(
         after_help = "Example:\n  wedjat-testbed completions fish > ~/.config/fish/completions/wedjat-testbed.fish"
     )]
@@ -183,10 +188,10 @@ pub enum Command {
     },
 }
 
-/// Why a command could not be carried out.
+/// Reason why a command failed.
 pub type Failure = Box<dyn Error>;
 
-/// Carries out a command; false when the result is not to be believed.
+/// Executes a command. Returns false if the result is invalid.
 pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
@@ -258,22 +263,23 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
     }
 }
 
-/// Form of a report.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
-/// What a command says that needs ports of DPDK and has none.
+/// Returns the error of a command that needs DPDK ports in a build without DPDK.
 #[cfg(not(feature = "dpdk"))]
 fn without_dpdk<T>() -> Result<T, Failure> {
-    Err("built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)".into())
+    Err("built without DPDK, so it cannot open a port; build with the feature `dpdk` (the default)"
+        .into())
 }
 
-/// Reads a time such as `10s`, in seconds.
+/// Parses a time such as `10s` and returns seconds.
 fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }
@@ -288,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn values_below_zero_reach_those_who_say_what_is_allowed() {
+    fn negative_values_reach_the_range_check() {
         let line = ["wedjat-testbed", "sim", "--load", "-0.5", "--delay", "-1us", "--seed", "-1"];
         let Command::Sim(flags) = Cli::try_parse_from(line).unwrap().command else { panic!() };
         assert_eq!(flags.load.as_deref(), Some("-0.5"));

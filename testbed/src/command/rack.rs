@@ -10,45 +10,45 @@ use wedjat_testbed::rack::{Layout, Outage, Servers};
 
 use super::{Failure, Format, seconds};
 
-/// Shown behind the help.
+/// Text below the help.
 pub const EXAMPLE: &str = "Example, 32 workers on 4 servers for a leaf on memif:
   wedjat-testbed rack --servers 10.0.2.11+4 --workers 32 \\
     --device net_memif0,role=client,id=1,socket=wedjat-workers
-Two leaves that share them, under lsq-smart with `reports = \"messages\"`, have `registers = true` for each server; then behind it
+For two leaves that share the workers under lsq-smart with `reports = \"messages\"`, and `registers = true` for each server, append
     --leaf 10.0.2.1 --leaf 10.0.2.2 --leaf-policy 'lsq-smart(eps=0.1)'
 The leaf's [[server]] entries: ip 10.0.2.11 with workers \"0-7\", 10.0.2.12 with \"8-15\", and so on;
-the rack answers ARP for all of them. It replies to the MAC address that a task came from.
+the rack answers ARP for all of them, and replies to a task's source MAC address.
 Servers with IPv6 addresses answer neighbour discovery instead:
   wedjat-testbed rack --servers fd00:2::b+4 --workers 32 --device net_memif0,role=client,id=1,socket=wedjat-workers";
 
-/// Which workers there are, and how they behave.
+/// Emulated workers and their behaviour.
 #[derive(Args, Debug)]
 pub struct RackArguments {
-    /// The servers' addresses, IPv4 or IPv6: the first, and how many
+    /// Addresses of the servers, IPv4 or IPv6: the first, and their number
     #[arg(long, default_value = "10.0.2.11+4")]
     pub servers: Servers,
     /// Workers, spread evenly over the servers
     #[arg(long, default_value_t = 32)]
     pub workers: u16,
-    /// Id of the first worker; the others follow
+    /// Id of the first worker; the ids are consecutive
     #[arg(long, default_value_t = 0)]
     pub first_worker: u16,
-    /// Tasks at one worker at most [default: as many as at all together]
+    /// Maximum number of tasks at one worker [default: no limit besides --outstanding-max]
     #[arg(long)]
     pub queue_max: Option<u32>,
-    /// Tasks at all workers together at most; each holds a packet buffer
+    /// Maximum number of tasks at all workers together; each holds a packet buffer
     #[arg(long, default_value_t = 16_384)]
     pub outstanding_max: u32,
-    /// Lose this share of the replies, to see what a leaf does about it
+    /// Lose this fraction of the replies, to test the leaf
     #[arg(long, default_value_t = 0.0, value_parser = share)]
     pub lose: f64,
-    /// Let a worker die, and come back: WORKER@FROM-UNTIL, as in 3@1s-2s (may be repeated)
+    /// Let a worker die and return: WORKER@FROM-UNTIL, as in 3@1s-2s (may be repeated)
     #[arg(long = "kill", value_name = "OUTAGE")]
     pub outages: Vec<Outage>,
 }
 
 impl RackArguments {
-    /// Servers and workers.
+    /// Returns the servers and their workers.
     pub fn layout(&self) -> Result<Layout, Failure> {
         let servers = self.servers.count;
         if !self.workers.is_multiple_of(servers) {
@@ -63,7 +63,7 @@ impl RackArguments {
             let last = layout.id(layout.workers() - 1);
             if !(self.first_worker..=last).contains(&outage.worker) {
                 return Err(format!(
-                    "--kill: there is no worker {}; there are {} to {last}",
+                    "--kill: unknown worker {}; the workers are {} to {last}",
                     outage.worker, self.first_worker
                 )
                 .into());
@@ -72,7 +72,7 @@ impl RackArguments {
         Ok(layout)
     }
 
-    /// How the rack behaves.
+    /// Returns the options of the rack.
     #[cfg(feature = "dpdk")]
     pub fn options(&self, udp_port: u16, seed: u64) -> Options {
         Options {
@@ -88,36 +88,37 @@ impl RackArguments {
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err(format!("`{text}` is no share; write a number from 0 to 1")),
+        _ => Err(format!("`{text}` is not a fraction; write a number from 0 to 1")),
     }
 }
 
-fn told(text: &str) -> Result<PolicySpec, String> {
+fn describe(text: &str) -> Result<PolicySpec, String> {
     let policy: PolicySpec = text.parse().map_err(|error| format!("{error}"))?;
     match policy.takes_messages() {
         true => Ok(policy),
         false => Err(format!(
-            "members of {policy} neither tell their queues nor are asked; give the policy of a pool with `reports = \"messages\"`"
+            "{policy} uses no queue reports and no probes; give the policy of a pool with `reports = \"messages\"`"
         )),
     }
 }
 
-/// The command line of `rack`.
+/// Command line of `rack`.
 #[derive(Args, Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
     #[command(flatten)]
     rack: RackArguments,
-    /// A leaf that shares the workers: they register with it, and tell it of their queues as --leaf-policy has it (may be repeated)
+    /// Leaf that shares the workers: they register with it, and report their queues as --leaf-policy requires
+    /// (may be repeated)
     #[arg(long = "leaf", value_name = "ADDRESS", requires = "leaf_policy")]
     leaves: Vec<IpAddr>,
-    /// The leaves' policy, where `reports` of their pool is "messages"
-    #[arg(long, requires = "leaves", value_parser = told)]
+    /// Policy of the leaves, if `reports` of their pool is "messages"
+    #[arg(long, requires = "leaves", value_parser = describe)]
     leaf_policy: Option<PolicySpec>,
-    /// The pool that all workers are in, for the leaves
+    /// Pool of all workers, for the leaves
     #[arg(long, default_value_t = 1)]
     pool: u16,
-    /// The UDP port of tasks
+    /// UDP port of tasks
     #[arg(long, default_value_t = wedjat::wire::task::UDP_PORT)]
     udp_port: u16,
     /// EAL device: a PCI address, or a virtual device's name with its arguments
@@ -126,13 +127,13 @@ pub struct Arguments {
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
-    /// Seed of what happens by chance, such as lost replies
+    /// Seed of random events such as lost replies
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run on this CPU
+    /// CPU to run on
     #[arg(long)]
     core: Option<usize>,
-    /// Form of the report
+    /// Output format of the report
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// EAL arguments
@@ -154,14 +155,14 @@ impl Arguments {
     }
 }
 
-/// Runs the rack; false when its replies were too late.
+/// Runs the rack. Returns false if its replies were too late.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.layout()?;
     super::without_dpdk()
 }
 
-/// Runs the rack; false when its replies were too late.
+/// Runs the rack. Returns false if its replies were too late.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use super::{devices, signals};
@@ -200,8 +201,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     });
     let report = rack.report();
     match arguments.format {
-        Format::Text => wedjat_pktgen::report::say(&report)?,
-        Format::Json => wedjat_pktgen::report::say(serde_json::to_string_pretty(&report)?)?,
+        Format::Text => wedjat_pktgen::report::print_line(&report)?,
+        Format::Json => wedjat_pktgen::report::print_line(serde_json::to_string_pretty(&report)?)?,
     }
     Ok(report.valid)
 }

@@ -1,5 +1,5 @@
-//! Generator and workers in this process, with the leaf or agent between them in another: two DPDK devices, or one and
-//! places at the agent.
+//! Generator and workers in this process, with the leaf or agent between them in another process. They use
+//! two DPDK devices, or one and places at the agent.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,39 +23,39 @@ use wedjat_testbed::stand_ins::StandIns;
 use super::Failure;
 use super::devices::{self, Environment};
 
-/// The virtual device that receives what it sends: where the floor is measured.
+/// Virtual loopback device for the measurement of the floor.
 const FLOOR_DEVICE: &str = "net_ring_floor";
-/// The floor is measured for so long.
+/// Duration of the floor measurement in seconds.
 const FLOOR_S: f64 = 0.25;
-/// The links to a leaf that somebody else starts have so long to come up.
+/// Longest wait for the links to a leaf started separately.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What stands at either end of the scheduler.
+/// Both ends of the scheduler.
 #[derive(Clone, Debug)]
-pub struct Ends {
-    /// The generator's address, and the leaf's on the clients' side.
+pub struct Endpoints {
+    /// Address of the generator, and that of the leaf on the clients' side.
     pub addresses: Addresses,
-    /// The UDP port of tasks.
+    /// UDP port of tasks.
     pub udp_port: u16,
     /// Worker pool.
     pub pool: u16,
-    /// The rack's workers.
+    /// Layout of the rack's workers.
     pub layout: Layout,
-    /// How the rack behaves.
+    /// Options of the rack.
     pub options: Options,
-    /// Workers that die and come back.
+    /// Outages of workers.
     pub outages: Vec<Outage>,
-    /// The agent at which there are as many emulated workers, instead of a rack.
+    /// Agent for the same number of emulated workers, instead of a rack.
     pub agent: Option<String>,
-    /// The state file of the leaf or agent, where its pauses are to be known.
+    /// State file of the leaf or agent, to detect its pauses.
     pub state: Option<PathBuf>,
-    /// The CPU for both.
+    /// CPU of generator and workers.
     pub core: Option<usize>,
 }
 
-/// The devices, open.
+/// The open devices.
 pub struct Rig {
-    // Ports before their devices, those before the pool and EAL: dropped in this order.
+    // Drop order: ports before their devices, devices before the pool and EAL.
     client_port: Option<QueuePort>,
     worker_port: Option<QueuePort>,
     floor: Option<LatencySummary>,
@@ -66,8 +66,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Opens the devices, with buffers for so many outstanding tasks; `core` is the CPU of the runs. Without a
-    /// device for workers they are to be at an agent.
+    /// Opens the devices, with buffers for `outstanding_max` tasks. `core` is the CPU of the runs. Without a
+    /// device for workers, the workers must attach to an agent.
     pub fn open(
         eal: &[String],
         client: &str,
@@ -97,7 +97,8 @@ impl Rig {
         })
     }
 
-    /// Waits so long for the leaf at the other end of both devices; `alive` says why there is no use in waiting on.
+    /// Waits until both devices have a link, for at most `patience`. Stops waiting if `alive` returns an
+    /// error.
     pub fn wait_for_peer(
         &self,
         patience: Duration,
@@ -110,11 +111,11 @@ impl Rig {
         while let Some(device) = down() {
             alive()?;
             if stop.load(Ordering::Relaxed) {
-                return Err("stopped before the leaf was there".into());
+                return Err("stopped before the leaf was connected".into());
             }
             if start.elapsed() > patience {
                 return Err(format!(
-                    "device {} has had no link for {} s: is the leaf running at the other end?",
+                    "device {} had no link for {} s; start the leaf at its other end",
                     device.name(),
                     patience.as_secs()
                 )
@@ -125,11 +126,12 @@ impl Rig {
         Ok(())
     }
 
-    /// Offers one load, from warm-up to drain. The verdict in the generator's report is that over both.
+    /// Offers one load, from warm-up to drain. The verdict in the generator's report covers both generator
+    /// and workers.
     pub fn offer(
         &mut self,
         load: &Load,
-        ends: &Ends,
+        ends: &Endpoints,
         stop: &AtomicBool,
     ) -> Result<(Report, rack::Report), Failure> {
         let load = Load { run: self.runs, ..load.clone() };
@@ -139,14 +141,14 @@ impl Rig {
         manifest.config.device = Some(self.client.name().to_owned());
         let (generator, workers) = self.set_up(&load, ends)?;
         let mut node = ends.state.as_deref().map(WatchedNode::open).transpose()?;
-        // A thread of its own, so that the calling thread and the processes it starts may use every CPU.
+        // A separate thread, so that the calling thread and its child processes may use every CPU.
         let eal = &self.environment.eal;
         let (generator, workers) = std::thread::scope(|scope| {
             let running = scope.spawn(|| run(generator, workers, ends.core, eal, stop));
             if let Some(node) = &mut node {
                 nodes::look_while(node, || !running.is_finished());
             }
-            running.join().map_err(|_| Failure::from("generator and workers have panicked"))
+            running.join().map_err(|_| Failure::from("generator and workers panicked"))
         })??;
         let resolved = generator.phase() != Phase::Unresolved;
         let (port, _, tally) = generator.into_parts();
@@ -159,7 +161,7 @@ impl Rig {
         }
         if !resolved {
             return Err(format!(
-                "{} does not answer {} on {}: is that the leaf's address on the clients' side?",
+                "{} does not answer {} on {}; give the leaf's address on the clients' side",
                 ends.addresses.dst(),
                 ends.addresses.resolver(),
                 self.client.name()
@@ -171,14 +173,14 @@ impl Rig {
         Ok((report, rack_report))
     }
 
-    fn set_up(&mut self, load: &Load, ends: &Ends) -> Result<Both, Failure> {
+    fn set_up(&mut self, load: &Load, ends: &Endpoints) -> Result<BothEnds, Failure> {
         if self.floor.is_none() {
             self.floor = Some(self.measure_floor(load, ends.core)?);
         }
         let hz = self.environment.eal.ticks_hz() as f64;
         let usual = Target::to(Mac(self.client.mac()), ends.addresses);
         let target = Target { udp_port: ends.udp_port, pool: ends.pool, ..usual };
-        let gone = "an earlier run has not given its ports back";
+        let gone = "an earlier run did not return its ports";
         let pool = self.environment.pool.handle();
         let port = self.client_port.take().ok_or(gone)?;
         let generator = Generator::new(load, &target, 0, hz, port, pool)?;
@@ -197,12 +199,16 @@ impl Rig {
                 let rack = Box::new(rack);
                 Workers::Rack(rack, Outages::new(&ends.outages, self.environment.eal.now(), hz))
             }
-            (None, None) => return Err("neither a device for workers nor an agent".into()),
+            (None, None) => {
+                return Err(
+                    "no device for workers and no agent; give --worker-device or --attach".into()
+                );
+            }
         };
         Ok((generator, workers))
     }
 
-    /// Once is enough: it is a figure of this process and machine.
+    /// Measures the loopback floor. Once is enough, because it is a property of this process and machine.
     fn measure_floor(&self, load: &Load, core: Option<usize>) -> Result<LatencySummary, Failure> {
         let (_device, mut port) = self.environment.open(FLOOR_DEVICE)?;
         let (eal, pool) = (&self.environment.eal, self.environment.pool.handle());
@@ -215,13 +221,13 @@ impl Rig {
                 measure(load, FLOOR_S, &mut port, pool, hz, || eal.now())
                     .map_err(|error| error.to_string())
             });
-            measuring.join().map_err(|_| Failure::from("measuring the floor has panicked"))
+            measuring.join().map_err(|_| Failure::from("measuring the floor panicked"))
         })?;
         Ok(measured?.response().summary())
     }
 }
 
-/// Who serves the tasks.
+/// Emulated workers: a rack, or workers at an agent.
 enum Workers {
     Rack(Box<Rack<QueuePort>>, Outages),
     StandIns(Box<StandIns>),
@@ -236,7 +242,7 @@ impl Workers {
     }
 }
 
-type Both = (Generator<QueuePort, PoolHandle>, Workers);
+type BothEnds = (Generator<QueuePort, PoolHandle>, Workers);
 
 fn run(
     mut generator: Generator<QueuePort, PoolHandle>,
@@ -244,7 +250,7 @@ fn run(
     core: Option<usize>,
     eal: &Eal,
     stop: &AtomicBool,
-) -> Result<Both, String> {
+) -> Result<BothEnds, String> {
     devices::pin(core);
     let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
     let now = || eal.now();

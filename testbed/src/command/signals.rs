@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::Failure;
 
-/// A flag that SIGINT and SIGTERM set. The second signal ends the process as if nothing caught it.
+/// Returns a flag that SIGINT and SIGTERM set. The second signal ends the process by its default action.
 pub fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

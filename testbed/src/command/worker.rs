@@ -9,28 +9,28 @@ use serde::Serialize;
 use wedjat::ring::WorkerRegion;
 use wedjat::ring::region::path_of;
 use wedjat::worker::{AttachError, Options, Worker};
-use wedjat_pktgen::report::say;
+use wedjat_pktgen::report::print_line;
 use wedjat_testbed::app::{AnyApp, Echo, Spin, Tpcc};
-use wedjat_testbed::worker::{Served, serve};
+use wedjat_testbed::worker::{WorkerSummary, serve};
 
 use super::{Failure, Format, seconds, signals};
 
-/// Shown behind the help.
+/// Text below the help.
 pub const EXAMPLE: &str = "Examples, at the agent whose configuration says name = \"host1\":
   wedjat-testbed worker --app spin --attach host1 --core 2
   wedjat-testbed worker --app rocksdb --attach host1 --workers 4 --core 2,3,4,5 --db objects
-The loads for them: `wedjat-pktgen run --service 'exp(50us)' --verify`, `--service rocksdb-90-10 --verify` and so on.";
+Matching loads: `wedjat-pktgen run --service 'exp(50us)' --verify`, `--service rocksdb-90-10 --verify` and so on.";
 
-/// What a worker can run.
+/// App of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AppName {
-    /// Busy work of the time that a task asks for
+    /// Busy work for the service time of the task
     Spin,
     /// GET and SCAN on a database of 5,000 objects (operation 1 and 2)
     Rocksdb,
     /// Busy work by TPC-C transaction (operation 1 to 5)
     Tpcc,
-    /// The task's bytes come back
+    /// Return the bytes of the task
     Echo,
 }
 
@@ -40,53 +40,53 @@ impl AppName {
     }
 }
 
-/// What workers run.
+/// Choice of the app.
 #[derive(Args, Debug)]
 pub struct AppArguments {
-    /// What to run
+    /// App to run
     #[arg(long, value_enum)]
     app: AppName,
-    /// rocksdb: folder of the database, filled when new [default: one of its own, removed at the end]
+    /// rocksdb: folder of the database, filled if new [default: a temporary folder]
     #[arg(long, value_name = "FOLDER")]
     db: Option<PathBuf>,
 }
 
-/// The command line of `worker`.
+/// Command line of `worker`.
 #[derive(Args, Debug)]
 pub struct Arguments {
     #[command(flatten)]
     run: AppArguments,
-    /// The agent's name, as its configuration has it, or the path of its region
+    /// Name of the agent in its configuration, or path of its region
     #[arg(long, value_name = "NAME")]
     attach: String,
-    /// The worker to be, by its id; with several, the first of them [default: any that is free]
+    /// Id of the worker, or of the first of several [default: any free worker]
     #[arg(long)]
     worker: Option<u16>,
-    /// The pool to serve [default: any]
+    /// Pool to serve [default: any]
     #[arg(long)]
     pool: Option<u16>,
-    /// Workers, a thread each
+    /// Number of workers, one thread each
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
-    /// CPUs to run on; workers take them in turn [default: wherever the kernel likes]
+    /// CPUs to run on, assigned in turn [default: the kernel decides]
     #[arg(long, value_delimiter = ',')]
     core: Vec<usize>,
-    /// An idle worker spins so long before it sleeps
+    /// Time that an idle worker spins before it sleeps
     #[arg(long, default_value = "50us", value_parser = seconds)]
     spin: f64,
-    /// Spin the shorter the seldomer tasks come, down to a sixteenth of that
+    /// Shorten the spin if tasks are rare, to at least one sixteenth
     #[arg(long)]
     adaptive_spin: bool,
-    /// Come before all threads that are not of real time
+    /// Run with real-time priority, before all normal threads
     #[arg(long)]
     real_time: bool,
-    /// Wait so long for the agent to let workers in
+    /// Longest wait for the agent to admit the workers
     #[arg(long, default_value = "5s", value_parser = seconds)]
     patience: f64,
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
-    /// Form of the account at the end
+    /// Output format of the account at the end
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -106,16 +106,16 @@ impl Arguments {
     }
 }
 
-/// The account at the end.
+/// Account at the end.
 #[derive(Serialize)]
 struct Account {
     app: String,
     agent: String,
     tasks: u64,
-    workers: Vec<Served>,
+    workers: Vec<WorkerSummary>,
 }
 
-/// Serves until told to stop; false when a worker lost its agent.
+/// Serves until a stop signal. Returns false if a worker lost its agent.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
     find(&arguments.attach, arguments.options(0).patience)?; // an app may take seconds to start
@@ -129,13 +129,13 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         workers,
     };
     match arguments.format {
-        Format::Text => account.workers.iter().try_for_each(say)?,
-        Format::Json => say(serde_json::to_string_pretty(&account)?)?,
+        Format::Text => account.workers.iter().try_for_each(print_line)?,
+        Format::Json => print_line(serde_json::to_string_pretty(&account)?)?,
     }
-    Ok(account.workers.iter().all(Served::is_well))
+    Ok(account.workers.iter().all(WorkerSummary::is_well))
 }
 
-/// The agent of this name runs.
+/// Checks that the agent is running.
 fn find(name: &str, patience: Duration) -> Result<(), AttachError> {
     match WorkerRegion::open_within(&path_of(name), patience)?.has_agent() {
         true => Ok(()),
@@ -143,12 +143,12 @@ fn find(name: &str, patience: Duration) -> Result<(), AttachError> {
     }
 }
 
-/// Runs all workers to their end. When one cannot attach, the others stop as well.
+/// Runs all workers to their end. If one cannot attach, all stop.
 fn serve_all(
     arguments: &Arguments,
     app: &AnyApp,
     stop: &AtomicBool,
-) -> Result<Vec<Served>, Failure> {
+) -> Result<Vec<WorkerSummary>, Failure> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..arguments.workers)
             .map(|thread| {
@@ -157,7 +157,7 @@ fn serve_all(
                     let attached = Worker::attach(&arguments.attach, &arguments.options(thread));
                     let mut worker =
                         attached.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
-                    log::info!("worker {} of pool {} is there", worker.id(), worker.pool());
+                    log::info!("worker {} of pool {} is attached", worker.id(), worker.pool());
                     Ok(serve(&mut worker, &mut app, stop))
                 })
             })
@@ -168,7 +168,7 @@ fn serve_all(
         }
         let ended = threads.into_iter().map(|thread| match thread.join() {
             Ok(served) => served.map_err(|error: wedjat::worker::AttachError| error.into()),
-            Err(_) => Err(Failure::from("a worker has panicked")),
+            Err(_) => Err(Failure::from("a worker panicked")),
         });
         ended.collect()
     })
@@ -182,16 +182,20 @@ fn wait(duration: Duration, stop: &AtomicBool) {
 }
 
 impl AppArguments {
-    /// They fit together.
+    /// Checks that the arguments are consistent.
     fn check(&self) -> Result<(), Failure> {
         if self.db.is_some() && self.app != AppName::Rocksdb {
-            return Err(format!("--db is for rocksdb; {} has no database", self.app.name()).into());
+            return Err(format!(
+                "--db is only for --app rocksdb; {} has no database",
+                self.app.name()
+            )
+            .into());
         }
         Ok(())
     }
 }
 
-/// The app, and the folder that lives as long as it does.
+/// Creates the app, and the temporary folder that must outlive it.
 pub fn app(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
     arguments.check()?;
     let app = match arguments.app {
@@ -213,7 +217,7 @@ fn calibrated() -> Spin {
     match calibration.is_good() {
         true => log::info!("busy work calibrated: {calibration}"),
         false => log::warn!(
-            "busy work is off by more than 3% ({calibration}): is the CPU shared, or does its clock change?"
+            "busy work is off by more than 3% ({calibration}); keep other work off the CPU, and fix its clock frequency"
         ),
     }
     calibration.spin

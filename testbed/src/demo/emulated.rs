@@ -1,4 +1,5 @@
-//! The demo's report on emulated time: a table that is the same everywhere, and what was real here.
+//! Report of the demo in emulated time: a table that is the same on every machine, and the real-time results
+//! of this one.
 
 use std::fmt::Write as _;
 
@@ -8,12 +9,13 @@ use super::machine::Pauses;
 use super::page::{self, PlotError, Point, cells, escape};
 use crate::sim::Row;
 
-/// What the page says of its time.
-const TIME: &str = "Times in the table and in the plot are emulated: a real leaf process decided on every task, over real packets on real \
-DPDK ports, while its clock and the clients, hops and workers around it were moved step by step, so that the same seed gives the same \
-digits on every machine. Real time would show what this machine's own pauses do to tasks of microseconds, and not what a policy does.";
+/// Explanation of the clock on the page.
+const TIME: &str = "Times in the table and in the plot are emulated. A real leaf process scheduled every task, with real \
+    packets on real DPDK ports. The testbed advanced the leaf's clock, clients, hops and workers step by step, so the same \
+    seed gives the same digits on every machine. In real time, this machine's own pauses would hide the differences between \
+    the policies.";
 
-/// Headings of the table; times in microseconds.
+/// Headings of the table; times are in microseconds.
 const COLUMNS: [&str; 10] = [
     "policy", "load", "tasks", "answered", "lost", "mean us", "p50 us", "p90 us", "p99 us",
     "p99.9 us",
@@ -35,7 +37,7 @@ fn row_cells(row: &Row) -> [String; 10] {
     ]
 }
 
-/// What was found, in a sentence: the best and the worst policy at the highest load.
+/// Returns the finding in one sentence: the best and the worst policy at the highest load.
 #[must_use]
 pub fn headline(rows: &[Row]) -> String {
     let most = rows.iter().map(|row| row.load).fold(0.0, f64::max);
@@ -43,10 +45,10 @@ pub fn headline(rows: &[Row]) -> String {
     let best = at_most().min_by(|a, b| a.p99.total_cmp(&b.p99));
     let worst = at_most().max_by(|a, b| a.p99.total_cmp(&b.p99));
     let (Some(best), Some(worst)) = (best, worst) else {
-        return "No row was made.".to_owned();
+        return "No results.".to_owned();
     };
     let found = format!(
-        "At {:.0}% load {} answers 99 of 100 tasks within {:.0} us",
+        "At {:.0}% load {} answers 99% of the tasks within {:.0} us",
         most * 100.0,
         best.policy,
         best.p99
@@ -62,7 +64,7 @@ pub fn headline(rows: &[Row]) -> String {
     }
 }
 
-/// The rows as a table.
+/// Formats the rows as a table.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     super::row::aligned(
@@ -72,21 +74,21 @@ pub fn table(rows: &[Row]) -> String {
     )
 }
 
-/// What was measured in real time: rows of the demo on the real clock, each a slice of the time.
+/// Results in real time: rows of the demo on the real clock, each for a slice of the time.
 #[derive(Clone, Debug)]
-pub struct Real {
+pub struct RealTimeRows {
     slices: Vec<Value>,
 }
 
-impl Real {
-    /// From the rows' JSON; none when there is none.
+impl RealTimeRows {
+    /// Parses the rows' JSON. Returns `None` if there are no rows.
     #[must_use]
     pub fn new(rows: Value) -> Option<Self> {
         let Value::Array(slices) = rows else { return None };
         (!slices.is_empty()).then_some(Self { slices })
     }
 
-    /// The run with the largest share of calm slices.
+    /// Returns the run with the largest share of undisturbed slices.
     #[must_use]
     pub fn row(&self) -> &Value {
         let calm = |row: &Value| row["slices"]["calm_share"].as_f64().unwrap_or_default();
@@ -94,14 +96,14 @@ impl Real {
         best.unwrap_or(&Value::Null)
     }
 
-    /// What the leaf took for a packet in the slice that was disturbed least.
+    /// Returns the leaf's time per packet in the least disturbed slice.
     #[must_use]
     pub fn ns_per_packet(&self) -> Option<f64> {
         let ns = self.slices.iter().filter_map(|row| row["leaf"]["ns_per_packet"].as_f64());
         ns.filter(|ns| *ns > 0.0).reduce(f64::min)
     }
 
-    /// Two sentences about it. The verdict is a remark.
+    /// Returns up to two sentences about the results, with the verdict in the first.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let (row, count) = (self.row(), self.slices.len());
@@ -118,15 +120,15 @@ impl Real {
         let reasons: Vec<_> = reasons.filter_map(Value::as_str).collect();
         let verdict = match reasons.is_empty() {
             true => "a valid measurement".to_owned(),
-            false => format!("not to be believed: {}", reasons.join("; ")),
+            false => format!("INVALID: {}", reasons.join("; ")),
         };
         let mut remarks = vec![format!(
-            "real time, {policy} at {load:.0}% load: p50 {p50} us, p99 {p99} us in calm slices ({share:.0}%; p99 of all {all} us), the \
-             best of {count} seconds; {verdict}"
+            "real time, {policy} at {load:.0}% load: p50 {p50} us, p99 {p99} us in undisturbed slices ({share:.0}%; p99 of \
+             all slices {all} us), the best of {count} seconds; {verdict}"
         )];
         if let Some(ns) = self.ns_per_packet() {
             remarks.push(format!(
-                "real time, the leaf: {ns:.0} ns a packet over memif in the least disturbed of {count} slices, which is {:.1} \
+                "real time, the leaf: {ns:.0} ns per packet over memif in the least disturbed of {count} seconds, or {:.1} \
                  million packets a second on one core",
                 1e3 / ns
             ));
@@ -135,10 +137,11 @@ impl Real {
     }
 }
 
-/// The page. `remarks` are about what was real, `manifest` is JSON, and `summary` says what was run.
+/// Builds the page. `remarks` describe the real-time results, `manifest` is JSON, and `summary` describes the
+/// run.
 ///
 /// # Errors
-/// When the plot cannot be drawn.
+/// If the plot cannot be drawn.
 pub fn page(
     rows: &[Row],
     pauses: &Pauses,
@@ -162,9 +165,9 @@ pub fn page(
     }
     let remarks: String =
         remarks.iter().map(|remark| format!("<li>{}</li>\n", escape(remark))).collect();
-    Ok(page::whole(&format!(
+    Ok(page::html(&format!(
         "<p><strong>{}</strong></p>\n<p>{TIME}</p>\n<p>{}</p>\n<figure>{plot}</figure>\n\
-         <table>\n{table}</table>\n<h2>What is real here</h2>\n<ul>\n{remarks}</ul>\n\
+         <table>\n{table}</table>\n<h2>Measured in real time</h2>\n<ul>\n{remarks}</ul>\n\
          <figure>{}</figure>\n<h2>Manifest</h2>\n<pre>{}</pre>\n",
         escape(&headline(rows)),
         escape(summary),
@@ -195,38 +198,38 @@ mod tests {
     }
 
     #[test]
-    fn the_headline_names_the_best_and_the_worst_at_the_highest_load() {
+    fn headline_names_best_and_worst_at_peak_load() {
         let rows = some();
         let text = headline(&rows);
-        assert!(text.starts_with("At 90% load horus answers 99 of 100 tasks within "), "{text}");
+        assert!(text.starts_with("At 90% load horus answers 99% of the tasks within "), "{text}");
         assert!(text.contains("random within") && text.contains("times as long"), "{text}");
         assert!(!headline(&rows[..1]).contains("times as long"));
-        assert_eq!(headline(&[]), "No row was made.");
+        assert_eq!(headline(&[]), "No results.");
         assert_eq!(table(&rows).lines().count(), 5);
     }
 
     #[test]
-    fn the_least_disturbed_slice_counts_and_the_verdict_is_a_remark() {
+    fn least_disturbed_slice_counts() {
         let slice = |calm: f64, ns: f64, reasons: &[&str]| {
             json!({"policy": "horus", "load": 0.5, "slices": {"calm_share": calm}, "reasons": reasons,
                 "calm": {"response_us": {"p50": 80.0, "p99": 400.0}},
                 "response_us": {"p50": 90.0, "p99": 7000.0}, "leaf": {"ns_per_packet": ns}})
         };
         let slices = json!([slice(0.8, 70.0, &["late"]), slice(0.99, 90.0, &["busy"])]);
-        let real = Real::new(slices).unwrap();
+        let real = RealTimeRows::new(slices).unwrap();
         assert_eq!(real.ns_per_packet(), Some(70.0));
         let remarks = real.remarks();
-        assert!(remarks[0].contains("not to be believed: busy"), "{remarks:?}");
-        let both = "p99 400.0 us in calm slices (99%; p99 of all 7000.0 us)";
+        assert!(remarks[0].contains("INVALID: busy"), "{remarks:?}");
+        let both = "p99 400.0 us in undisturbed slices (99%; p99 of all slices 7000.0 us)";
         assert!(remarks[0].contains(both), "{remarks:?}");
         assert!(remarks[1].contains("70 ns") && remarks[1].contains("14.3 million"), "{remarks:?}");
-        let good = Real::new(json!([slice(1.0, 0.0, &[])])).unwrap().remarks();
+        let good = RealTimeRows::new(json!([slice(1.0, 0.0, &[])])).unwrap().remarks();
         assert!(good.len() == 1 && good[0].contains("a valid measurement"), "{good:?}");
-        assert!(Real::new(Value::Null).is_none() && Real::new(json!([])).is_none());
+        assert!(RealTimeRows::new(Value::Null).is_none() && RealTimeRows::new(json!([])).is_none());
     }
 
     #[test]
-    fn the_page_opens_with_what_was_found_and_has_its_manifest_once() {
+    fn page_opens_with_results_and_one_manifest() {
         let pauses = Pauses::watch(Duration::from_millis(1));
         let page = page(&some(), &pauses, &["a < b".to_owned()], "32 workers", "{\"x\": \"<y>\"}")
             .unwrap();

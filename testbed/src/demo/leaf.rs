@@ -1,4 +1,4 @@
-//! A `wedjat leaf` of our own: its configuration, its process, its account, its end.
+//! Child process that runs `wedjat leaf`: its configuration, start, account and end.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -13,52 +13,54 @@ use wedjat::policy::PolicySpec;
 
 use crate::rack::Layout;
 
-/// The command that runs a leaf.
+/// Command that runs a leaf.
 const BINARY: &str = "wedjat";
-/// Lines of the leaf's output that an error shows.
+/// Number of lines of the leaf's output in an error.
 const SHOWN: usize = 12;
-/// A leaf told to stop has so long.
+/// Longest wait for the end of a leaf after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
-/// It waits so long for our ends of its wires, which are there before it or die with us.
+/// Time that the leaf waits for this process's ends of its wires. These exist before it starts, or disappear
+/// with this process.
 const PATIENCE: &str = "300s";
 
-/// What a leaf is configured with.
+/// Configuration of a leaf.
 #[derive(Clone, Debug)]
 pub struct LeafConfig<'a> {
-    /// Its policy.
+    /// Policy of the leaf.
     pub policy: &'a PolicySpec,
-    /// The workers it schedules over.
+    /// Workers of the leaf.
     pub layout: Layout,
-    /// Its address on the clients' side, which is a /24.
+    /// Address on the clients' side, in a /24.
     pub clients_ip: std::net::Ipv4Addr,
-    /// Its address on the workers' side, which is a /24.
+    /// Address on the workers' side, in a /24.
     pub workers_ip: std::net::Ipv4Addr,
-    /// Its device on the clients' side.
+    /// Device on the clients' side.
     pub clients_device: &'a str,
-    /// Its device on the workers' side.
+    /// Device on the workers' side.
     pub workers_device: &'a str,
     /// Worker pool.
     pub pool: u16,
-    /// The UDP port of tasks.
+    /// UDP port of tasks.
     pub udp_port: u16,
-    /// The CPU of its dispatcher.
+    /// CPU of its first dispatcher.
     pub core: usize,
-    /// How many dispatchers there are, on this CPU and those that follow.
+    /// Number of dispatchers, on consecutive CPUs.
     pub cores: usize,
-    /// Its state file.
+    /// State file.
     pub state: &'a Path,
-    /// Its seed.
+    /// Seed.
     pub seed: u64,
-    /// Tasks that may wait there, where the policy lets them; as usual when none.
+    /// Maximum number of queued tasks, if the policy queues; `None` for the default.
     pub queue: Option<usize>,
-    /// Whether it lets workers report more than it sent them, as if others sent to them too.
+    /// True if workers may report more tasks than this leaf sent, for workers shared with further leaves.
     pub shared_workers: bool,
-    /// The speeds of the workers by their place, when they differ: those of one server are alike.
+    /// Speeds of the workers by place, or empty if all are equal. All workers of a server have the same
+    /// speed.
     pub speeds: &'a [f64],
 }
 
 impl LeafConfig<'_> {
-    /// The configuration file's text.
+    /// Returns the text of the configuration file.
     #[must_use]
     pub fn toml(&self) -> String {
         let mut text = String::new();
@@ -104,52 +106,52 @@ impl LeafConfig<'_> {
     }
 }
 
-/// A TOML basic string; JSON's escapes are among TOML's.
+/// Quotes a TOML basic string. All escapes of JSON are valid in TOML.
 fn toml_string(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// What went wrong with a leaf.
+/// Error of a leaf process.
 #[derive(Debug, thiserror::Error)]
 pub enum LeafError {
-    /// There is no such command.
+    /// The command does not exist.
     #[error(
-        "no `{BINARY}` beside {beside} nor in PATH: build it (cargo build --release), or name it with --leaf FILE"
+        "no `{BINARY}` beside {beside} or in PATH; build it (cargo build --release), or give --leaf FILE"
     )]
     Absent {
-        /// Where we are.
+        /// Path of this program.
         beside: PathBuf,
     },
-    /// A file of its folder, or the process, could not be made.
+    /// A file of its folder, or the process, could not be created.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// Failed action.
         what: String,
-        /// Why it failed.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It ended by itself.
-    #[error("the leaf ended by itself ({status}); its last words:{said}")]
+    /// The leaf ended by itself.
+    #[error("the leaf ended unexpectedly ({status}); end of its output:{output}")]
     Ended {
-        /// How.
+        /// Exit status.
         status: ExitStatus,
-        /// The end of its output, indented.
-        said: String,
+        /// End of its output, indented.
+        output: String,
     },
-    /// It did not end when told to, or not well.
-    #[error("the leaf did not end well ({how}); its last words:{said}")]
+    /// The leaf did not end after SIGTERM, or failed.
+    #[error("the leaf did not end in order ({how}); end of its output:{output}")]
     Failed {
-        /// How it ended.
+        /// Kind of failure.
         how: String,
-        /// The end of its output, indented.
-        said: String,
+        /// End of its output, indented.
+        output: String,
     },
 }
 
-/// Finds the leaf's command: beside ours, else in PATH.
+/// Finds the leaf's command: beside this program, else in PATH.
 ///
 /// # Errors
-/// When it is in neither place.
+/// If it is in neither place.
 pub fn find() -> Result<PathBuf, LeafError> {
     let ours = std::env::current_exe().unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -160,7 +162,7 @@ pub fn find() -> Result<PathBuf, LeafError> {
         .ok_or(LeafError::Absent { beside: ours })
 }
 
-/// A running leaf; it is killed when this is dropped.
+/// A running leaf process, killed on drop.
 pub struct LeafProcess {
     child: Child,
     output: PathBuf,
@@ -168,12 +170,12 @@ pub struct LeafProcess {
 }
 
 impl LeafProcess {
-    /// Starts a leaf whose files lie in `folder`. It ends by itself after `lifetime`, should nobody be left to end
-    /// it, and runs on the time of `clock` if one is named.
+    /// Starts a leaf with its files in `folder`. The leaf ends by itself after `lifetime`, for the case that
+    /// no process is left to end it. With `clock`, it runs on the time of that file.
     ///
     /// # Errors
-    /// When its files cannot be written or its process cannot be made. A leaf that refuses to run shows in
-    /// [`LeafProcess::check`].
+    /// If its files cannot be written or its process cannot start. If the leaf refuses to run,
+    /// [`LeafProcess::check`] reports it.
     pub fn start(
         binary: &Path,
         folder: &Path,
@@ -185,10 +187,11 @@ impl LeafProcess {
         Self::start_by(Command::new(binary), "leaf", folder, config, lifetime, clock, eal)
     }
 
-    /// The same of a leaf or an agent, which `role` says, by a command that takes `wedjat`'s arguments.
+    /// Starts a leaf or an agent, as given by `role`, like [`LeafProcess::start`]. `command` takes `wedjat`'s
+    /// arguments.
     ///
     /// # Errors
-    /// As [`LeafProcess::start`].
+    /// Same as for [`LeafProcess::start`].
     pub fn start_by(
         mut command: Command,
         role: &str,
@@ -225,53 +228,54 @@ impl LeafProcess {
         Ok(Self { child, output, stats })
     }
 
-    /// The process's id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits so long for its end; how it ended.
+    /// Waits at most `patience` for the end of the process. Returns the exit status.
     pub fn ended_within(&mut self, patience: Duration) -> Option<ExitStatus> {
         self.wait(patience)
     }
 
-    /// The leaf still runs.
+    /// Checks that the leaf is still running.
     ///
     /// # Errors
-    /// How it ended and what it said, when it does not.
+    /// If it has ended: the exit status and the end of its output.
     pub fn check(&mut self) -> Result<(), LeafError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(LeafError::Ended { status, said: self.said() }),
+            Ok(Some(status)) => Err(LeafError::Ended { status, output: self.output_tail() }),
             Err(error) => Err(LeafError::Io { what: "watching the leaf".to_owned(), error }),
         }
     }
 
-    /// Ends the leaf in order (SIGTERM) and gives its account.
+    /// Ends the leaf in order (SIGTERM) and returns its account.
     ///
     /// # Errors
-    /// When it had ended before, does not end, fails, or leaves no account.
+    /// If the leaf had ended before, does not end, fails, or leaves no account.
     pub fn stop(mut self) -> Result<Value, LeafError> {
         self.check()?;
-        let failed = |how: String, said: String| LeafError::Failed { how, said };
+        let failed = |how: String, output: String| LeafError::Failed { how, output };
         if let Some(pid) =
             i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw)
         {
-            let told = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            told.map_err(|error| failed(format!("SIGTERM: {error}"), self.said()))?;
+            let sent = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            sent.map_err(|error| failed(format!("SIGTERM: {error}"), self.output_tail()))?;
         }
         let Some(status) = self.wait(STOP_PATIENCE) else {
             let how = format!("still running {} s after SIGTERM", STOP_PATIENCE.as_secs());
-            return Err(failed(how, self.said()));
+            return Err(failed(how, self.output_tail()));
         };
         if !status.success() {
-            return Err(failed(status.to_string(), self.said()));
+            return Err(failed(status.to_string(), self.output_tail()));
         }
         let text = fs::read_to_string(&self.stats)
-            .map_err(|error| failed(format!("no account: {error}"), self.said()))?;
-        serde_json::from_str(&text)
-            .map_err(|error| failed(format!("its account is no JSON: {error}"), self.said()))
+            .map_err(|error| failed(format!("no account: {error}"), self.output_tail()))?;
+        serde_json::from_str(&text).map_err(|error| {
+            failed(format!("its account is not JSON: {error}"), self.output_tail())
+        })
     }
 
     fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
@@ -285,9 +289,9 @@ impl LeafProcess {
         None
     }
 
-    /// The end of the leaf's output, indented.
+    /// Returns the end of the leaf's output, indented.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn output_tail(&self) -> String {
         let bytes = fs::read(&self.output).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -301,7 +305,7 @@ impl LeafProcess {
 
 impl Drop for LeafProcess {
     fn drop(&mut self) {
-        // Both fail when it has ended already, and then there is nothing left to do.
+        // Both calls fail if the process has already ended, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -341,7 +345,7 @@ mod tests {
         assert_eq!(read.leaf.seed, Some(3));
     }
 
-    /// A leaf of a few lines of shell: what matters here is how a process ends.
+    /// Starts a shell script in place of a leaf, to test the end of the process.
     fn leaf(script: &str) -> (tempfile::TempDir, LeafProcess) {
         let folder = tempfile::tempdir().unwrap();
         let binary = folder.path().join("fake");
@@ -371,8 +375,8 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_gives_its_account_when_told_to_stop() {
-        // Its arguments: leaf --config FILE --stats FILE --duration 60s --
+    fn leaf_prints_its_account_when_stopped() {
+        // Arguments of the script: leaf --config FILE --stats FILE --duration 60s --
         let script = "trap 'echo \"{\\\"rx_packets\\\": 5}\" > $5; exit 0' TERM\necho ready\nwhile :; do sleep 0.01; done";
         let (folder, mut process) = leaf(script);
         until(|| {
@@ -383,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_does_not_start_says_why() {
+    fn failed_start_states_the_reason() {
         let (_folder, mut process) = leaf("echo 'no device net_memif0' >&2; exit 3");
         let error = until(|| process.check().err()).to_string();
         assert!(
@@ -393,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_end_is_an_error() {
+    fn failed_end_is_an_error() {
         let (folder, process) =
             leaf("trap 'exit 1' TERM\necho ready\nwhile :; do sleep 0.01; done");
         until(|| {
@@ -404,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_does_not_outlive_its_owner() {
+    fn leaf_does_not_outlive_its_owner() {
         let (folder, process) = leaf("echo ready\nwhile :; do sleep 0.01; done");
         until(|| {
             fs::read_to_string(folder.path().join("leaf.log")).ok().filter(|log| !log.is_empty())

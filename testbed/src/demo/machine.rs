@@ -1,4 +1,5 @@
-//! What this machine does to a program that never pauses: the reason why response times are not measured in real time.
+//! Pauses that this machine imposes on a program that never waits. They are the reason for not measuring
+//! response times in real time.
 
 use std::time::{Duration, Instant};
 
@@ -7,40 +8,40 @@ use serde::Serialize;
 
 use super::page::PlotError;
 
-/// A longer time between two looks at the clock is a pause.
+/// Minimum time between two clock readings that counts as a pause.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Pauses that are kept one by one.
+/// Maximum number of recorded pauses.
 const KEPT: usize = 100_000;
-/// Pixels of the plot.
+/// Size of the plot in pixels.
 const SIZE: (u32, u32) = (900, 240);
 
-/// A time at which this program did not run, though it wanted to.
+/// Time in which the program did not run, although it was ready.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Pause {
-    /// When, in milliseconds from the start.
+pub struct Stall {
+    /// Time of the pause, in milliseconds from the start.
     pub at_ms: f64,
-    /// How long, in microseconds.
+    /// Duration in microseconds.
     pub us: f64,
 }
 
-/// What a look at the machine found.
+/// Pauses of this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pauses {
-    /// Seconds watched.
+    /// Observed time in seconds.
     pub seconds: f64,
-    /// How many pauses of more than 20 us there were.
+    /// Number of pauses longer than 20 us.
     pub count: usize,
-    /// The longest, in microseconds.
+    /// Longest pause in microseconds.
     pub longest_us: f64,
-    /// Share of the time that all of them took.
+    /// Fraction of the time spent in pauses.
     pub share: f64,
-    /// Each of them.
+    /// All recorded pauses.
     #[serde(skip)]
-    pub all: Vec<Pause>,
+    pub all: Vec<Stall>,
 }
 
 impl Pauses {
-    /// Looks at the clock without end for so long, on the CPU of the caller.
+    /// Reads the clock continuously for `length`, on the caller's CPU.
     #[must_use]
     pub fn watch(length: Duration) -> Self {
         let start = Instant::now();
@@ -51,14 +52,14 @@ impl Pauses {
             let gap = now - before;
             if gap > PAUSE && all.len() < KEPT {
                 let at_ms = (before - start).as_secs_f64() * 1e3;
-                all.push(Pause { at_ms, us: gap.as_secs_f64() * 1e6 });
+                all.push(Stall { at_ms, us: gap.as_secs_f64() * 1e6 });
             }
             before = now;
         }
         Self::of(all, (now - start).as_secs_f64())
     }
 
-    fn of(all: Vec<Pause>, seconds: f64) -> Self {
+    fn of(all: Vec<Stall>, seconds: f64) -> Self {
         Self {
             seconds,
             count: all.len(),
@@ -68,10 +69,10 @@ impl Pauses {
         }
     }
 
-    /// The pauses over time, each a line as high as it was long; logarithmic.
+    /// Plots the pauses over time, each as a line with its duration as height, on a logarithmic scale.
     ///
     /// # Errors
-    /// When it can't be drawn.
+    /// If the plot cannot be drawn.
     pub fn plot(&self) -> Result<String, PlotError> {
         let mut svg = String::new();
         {
@@ -110,8 +111,8 @@ impl std::fmt::Display for Pauses {
         let Self { seconds, count, longest_us, share, .. } = self;
         write!(
             f,
-            "in {seconds:.1} s this machine stopped a program that only looked at the clock {count} times for more than 20 us, \
-             {longest_us:.0} us at the longest, {:.2}% of the time",
+            "in {seconds:.1} s this machine interrupted a program that only reads the clock {count} times for more than 20 \
+             us, longest {longest_us:.0} us, {:.2}% of the time",
             100.0 * share
         )
     }
@@ -125,7 +126,7 @@ mod tests {
     fn pauses_are_counted_and_drawn() {
         let pauses = |us: &[f64]| {
             let all = us.iter().enumerate();
-            Pauses::of(all.map(|(at, &us)| Pause { at_ms: at as f64, us }).collect(), 0.01)
+            Pauses::of(all.map(|(at, &us)| Stall { at_ms: at as f64, us }).collect(), 0.01)
         };
         let some = pauses(&[30.0, 4000.0, 70.0]);
         assert_eq!((some.count, some.longest_us), (3, 4000.0));

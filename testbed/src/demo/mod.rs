@@ -1,4 +1,4 @@
-//! The demo: a real leaf process under several policies and loads, and a report that can be shown around.
+//! Demo: a real leaf process under several policies and loads, with a report to share.
 
 pub mod emulated;
 #[cfg(feature = "control")]

@@ -1,4 +1,4 @@
-//! The demo's report as one self-contained page: plot, table, what to know of it, manifest.
+//! Report of the demo as one self-contained page: plot, table, notes and manifest.
 
 use std::fmt::Write as _;
 
@@ -7,9 +7,9 @@ use plotters::prelude::*;
 
 use super::row::{COLUMNS, Row, notes};
 
-/// Pixels of the plot.
+/// Size of the plot in pixels.
 pub(super) const SIZE: (u32, u32) = (900, 520);
-/// Colours that colour-blind readers tell apart (Okabe and Ito, 2008), but its yellow.
+/// Colours for colour-blind readers (Okabe and Ito, 2008), without the yellow.
 pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -20,48 +20,48 @@ pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 0, 0),
 ];
 
-/// A policy's response times under one load.
+/// Response times of a policy under one load.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// The policy.
+    /// Name of the policy.
     pub policy: String,
-    /// Offered load as a share of what the workers can do.
+    /// Load as a fraction of the workers' capacity.
     pub load: f64,
-    /// The median, in microseconds.
+    /// Median in microseconds.
     pub p50: f64,
-    /// The 99th percentile.
+    /// 99th percentile in microseconds.
     pub p99: f64,
-    /// It is to be believed.
+    /// True if the run is valid.
     pub valid: bool,
 }
 
-/// A plot that could not be drawn.
+/// Error of drawing a plot.
 pub type PlotError = Box<dyn std::error::Error>;
 
-/// Response time in calm slices, or of all of the measured time where there are none, over load, as SVG: one colour a policy,
-/// 99th percentile drawn through, median dashed.
+/// Plots response time over load as SVG, with one colour per policy: 99th percentile solid, median dashed.
+/// Uses the undisturbed slices, or the whole measured time if there are none.
 ///
 /// # Errors
-/// When the rows hold nothing that can be drawn.
+/// If the rows have no finite latency.
 pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
     let points = rows.iter().map(|row| {
-        let told = |calm: f64, all: f64| if calm.is_finite() { calm } else { all };
+        let usual = |calm: f64, all: f64| if calm.is_finite() { calm } else { all };
         let (calm, all) = (&row.report.calm.response_us, &row.report.response_us);
         Point {
             policy: row.policy.clone(),
             load: row.load,
-            p50: told(calm.p50.0, all.p50.0),
-            p99: told(calm.p99.0, all.p99.0),
+            p50: usual(calm.p50.0, all.p50.0),
+            p99: usual(calm.p99.0, all.p99.0),
             valid: row.report.valid,
         }
     });
     plot_points(&points.collect::<Vec<_>>())
 }
 
-/// The same of points.
+/// Same as [`plot`], for points.
 ///
 /// # Errors
-/// As [`plot`].
+/// If the points have no finite latency.
 pub fn plot_points(rows: &[Point]) -> Result<String, PlotError> {
     let mut svg = String::new();
     {
@@ -82,8 +82,8 @@ fn draw(rows: &[Point], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), Plo
         .build_cartesian_2d(loads, latencies.log_scale())?;
     chart
         .configure_mesh()
-        .x_desc("offered load, % of what the workers can do")
-        .y_desc("response time from when a task was due, us")
+        .x_desc("offered load, % of the workers' capacity")
+        .y_desc("response time from the due time, us")
         .x_labels(10)
         .x_label_formatter(&|load| format!("{load:.0}"))
         .y_label_formatter(&|us| format!("{us:.0}"))
@@ -93,16 +93,16 @@ fn draw(rows: &[Point], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), Plo
         .bold_line_style(BLACK.mix(0.12))
         .draw()?;
     for (policy, colour) in policies(rows).into_iter().zip(COLOURS.iter().cycle()) {
-        let of = |of: Of| points(rows, policy, of);
+        let of = |of: Percentile| points(rows, policy, of);
         let line = colour.stroke_width(2);
         chart
             .draw_series(LineSeries::new(of(P99).into_iter().map(|(at, _)| at), line))?
-            .label(format!("{policy}: p99 through, p50 dashed"))
+            .label(format!("{policy}: p99 solid, p50 dashed"))
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], line));
         let median = of(P50).into_iter().map(|(at, _)| at);
         chart.draw_series(DashedLineSeries::new(median, 6, 4, colour.stroke_width(2)))?;
         for key in [P99, P50] {
-            // A hollow point is of a run that is not to be believed.
+            // A hollow point marks an invalid run.
             chart.draw_series(of(key).into_iter().map(|(at, valid)| {
                 let style = if valid { colour.filled() } else { line };
                 Circle::new(at, 4, style)
@@ -119,7 +119,7 @@ fn draw(rows: &[Point], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), Plo
     Ok(())
 }
 
-/// The rows' policies, each once, in the order in which they come.
+/// Returns the distinct policies of the rows in their order.
 fn policies(rows: &[Point]) -> Vec<&str> {
     let mut policies = Vec::new();
     for row in rows {
@@ -130,8 +130,9 @@ fn policies(rows: &[Point]) -> Vec<&str> {
     policies
 }
 
-/// One policy's points by load, and whether the runs are valid; lost tasks make a percentile infinite, which has no place.
-fn points(rows: &[Point], policy: &str, of: Of) -> Vec<((f64, f64), bool)> {
+/// Returns a policy's points by load, with true for valid runs. Omits infinite percentiles, which lost tasks
+/// cause.
+fn points(rows: &[Point], policy: &str, of: Percentile) -> Vec<((f64, f64), bool)> {
     let mut points: Vec<_> = rows
         .iter()
         .filter(|row| row.policy == policy)
@@ -144,12 +145,12 @@ fn points(rows: &[Point], policy: &str, of: Of) -> Vec<((f64, f64), bool)> {
 
 type Range = std::ops::Range<f64>;
 
-/// One of a point's percentiles.
-type Of = fn(&Point) -> f64;
-const P50: Of = |point| point.p50;
-const P99: Of = |point| point.p99;
+/// Selects a percentile of a point.
+type Percentile = fn(&Point) -> f64;
+const P50: Percentile = |point| point.p50;
+const P99: Percentile = |point| point.p99;
 
-/// What the axes must show, with a margin.
+/// Returns the ranges of the axes with a margin, or `None` without points.
 fn ranges(rows: &[Point]) -> Option<(Range, Range)> {
     let all: Vec<_> = policies(rows)
         .into_iter()
@@ -163,17 +164,15 @@ fn ranges(rows: &[Point]) -> Option<(Range, Range)> {
     Some((first - 5.0..last + 5.0, low / 1.5..high * 2.5))
 }
 
-/// The page. `manifest` is JSON, and `summary` a sentence or two about what was run.
+/// Builds the page. `manifest` is JSON. `summary` describes the run in a sentence or two.
 ///
 /// # Errors
-/// When the plot cannot be drawn.
+/// If the plot cannot be drawn.
 pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotError> {
-    // A machine that stood still all the time is no reason to show nothing.
+    // If the machine stalled all the time, the page still shows the rest.
     let plot = match plot(rows) {
         Ok(plot) => plot,
-        Err(_) if !rows.is_empty() => {
-            "No task was answered in time: there is nothing to plot.".to_owned()
-        }
+        Err(_) if !rows.is_empty() => "No task was answered in time: nothing to plot.".to_owned(),
         Err(error) => return Err(error),
     };
     let mut table = String::new();
@@ -186,7 +185,7 @@ pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotE
     let notes: String =
         notes(rows).iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
     let notes = if notes.is_empty() { "<li>none</li>".to_owned() } else { notes };
-    Ok(whole(&format!(
+    Ok(html(&format!(
         "<p>{}</p>\n<figure>{plot}</figure>\n<table>\n{table}</table>\n{EXPLANATION}\n\
          <h2>Warnings and verdicts</h2>\n<ul>\n{notes}</ul>\n\
          <h2>Manifest</h2>\n<pre>{}</pre>\n",
@@ -195,12 +194,12 @@ pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotE
     )))
 }
 
-/// A page around its contents.
-pub(super) fn whole(contents: &str) -> String {
+/// Builds the demo's page around its contents.
+pub(super) fn html(contents: &str) -> String {
     titled("wedjat demo", "wedjat: response time over load", contents)
 }
 
-/// The same under a title and a heading.
+/// Builds a page with a title and a heading.
 pub(super) fn titled(title: &str, heading: &str, contents: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -216,11 +215,11 @@ font-size:.85rem;font-variant-numeric:tabular-nums;display:block;overflow-x:auto
 text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}td:first-child,th:first-child{text-align:left}\
 .invalid{color:#a00}pre{background:#f6f6f6;padding:1rem;overflow:auto;font-size:.8rem}";
 
-const EXPLANATION: &str = "<p>Response times count from when a task was due, not from when it was sent; a lost task took \
-for ever. On an ordinary machine the system stops a program now and then for milliseconds; calm is the share of slices of the \
-measured time in which that cannot have touched any task. The plot, adherence (the share of tasks sent on time) and the verdict are \
-of these, where there are any. Hollow points and red rows are of runs that are not to be \
-believed: too few slices were calm, the generator or the rack did not keep up, or books did not balance.</p>";
+const EXPLANATION: &str = "<p>Response times count from the due time of a task, not from its sending. A lost task counts as \
+    infinite. An ordinary machine sometimes stops a program for milliseconds. A slice of the measured time is undisturbed if \
+    no such pause can have affected its tasks. The plot, adherence (the share of tasks sent on time) and the verdict use only \
+    undisturbed slices, if there are any. Hollow points and red rows mark invalid runs: too few slices were undisturbed, the \
+    generator or the rack was overloaded, or a ledger did not balance.</p>";
 
 pub(super) fn cells<'a>(tag: &str, texts: impl Iterator<Item = &'a str>) -> String {
     texts.map(|text| format!("<{tag}>{}</{tag}>", escape(text))).collect()
@@ -249,15 +248,15 @@ mod tests {
     fn every_policy_has_its_lines_and_points() {
         let svg = plot(&rows()).unwrap();
         assert!(svg.contains("horus: p99") && svg.contains("random: p99"));
-        // Two policies, two loads, two percentiles; nothing else in the plot is round.
+        // Two policies, two loads, two percentiles. No other part of the plot is a circle.
         assert_eq!(svg.matches("<circle").count(), 8);
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
     }
 
     #[test]
-    fn infinite_latencies_are_left_out_and_invalid_ones_are_hollow() {
+    fn infinite_latencies_are_omitted_and_invalid_ones_hollow() {
         let mut rows = rows();
-        // Without a calm slice the whole of the measured time counts.
+        // Without undisturbed slices, the whole measured time counts.
         rows[0].report.calm.response_us.p50.0 = f64::INFINITY;
         (rows[1].report.calm.response_us.p99.0, rows[1].report.response_us.p99.0) =
             (f64::INFINITY, f64::INFINITY);
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn one_load_makes_a_plot_and_no_latency_an_error() {
+    fn single_load_plots_and_no_latency_fails() {
         assert!(plot(&rows()[..1]).is_ok());
         let mut row = rows().remove(0);
         for us in [&mut row.report.calm.response_us, &mut row.report.response_us] {
@@ -286,12 +285,12 @@ mod tests {
         for us in [&mut row.report.calm.response_us, &mut row.report.response_us] {
             (us.p99.0, us.p50.0) = (f64::INFINITY, f64::INFINITY);
         }
-        assert!(page(&[row], "32 workers", "{}").unwrap().contains("there is nothing to plot"));
+        assert!(page(&[row], "32 workers", "{}").unwrap().contains("nothing to plot"));
         assert!(page(&[], "32 workers", "{}").is_err());
     }
 
     #[test]
-    fn the_page_stands_alone_and_quotes_what_it_shows() {
+    fn page_is_self_contained_and_escaped() {
         let mut rows = rows();
         rows[1].report.reasons.push("a < b & c".to_owned());
         let page = page(&rows, "32 workers", "{\"command\": \"<x>\"}").unwrap();

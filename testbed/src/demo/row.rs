@@ -1,4 +1,4 @@
-//! One policy under one load: the demo's rows, as table, JSON and CSV.
+//! Rows of the demo, one per policy and load, as table, JSON and CSV.
 
 use std::fmt::Write as _;
 
@@ -8,26 +8,26 @@ use wedjat_pktgen::report::Report;
 
 use crate::rack;
 
-/// One policy under one load.
+/// Result of one policy under one load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The leaf's policy.
+    /// Policy of the leaf.
     pub policy: String,
-    /// Offered load as a share of what the workers can do.
+    /// Load as a fraction of the workers' capacity.
     pub load: f64,
-    /// How often it was measured until it was valid or patience ran out; this is the last time.
+    /// Number of measurements until one was valid or the retries ran out. The row is the last one.
     pub attempts: u32,
-    /// What the generator measured. Its verdict is that over generator, rack and leaf.
+    /// Report of the generator. Its verdict covers generator, rack and leaf.
     #[serde(flatten)]
     pub report: Report,
-    /// What the rack did.
+    /// Report of the rack.
     pub rack: rack::Report,
-    /// The leaf's own account.
+    /// Account of the leaf.
     pub leaf: Value,
 }
 
 impl Row {
-    /// A measured row; a leaf whose books do not balance makes it invalid.
+    /// Creates a row. An unbalanced ledger of the leaf makes it invalid.
     #[must_use]
     pub fn new(
         policy: String,
@@ -43,7 +43,7 @@ impl Row {
         Self { policy, load, attempts: 1, report, rack, leaf }
     }
 
-    /// Nanoseconds that the leaf spent on a packet.
+    /// Returns the leaf's time per packet in nanoseconds.
     #[must_use]
     pub fn leaf_ns(&self) -> Option<f64> {
         self.leaf["ns_per_packet"].as_f64()
@@ -53,7 +53,7 @@ impl Row {
         if self.report.valid { "valid" } else { "INVALID" }
     }
 
-    /// The cells of the table, in the order of [`COLUMNS`].
+    /// Returns the cells of the table in the order of [`COLUMNS`].
     #[must_use]
     pub fn cells(&self) -> Vec<String> {
         let (report, us) = (&self.report, &self.report.response_us);
@@ -78,8 +78,8 @@ impl Row {
     }
 }
 
-/// Headings of the table; calm columns and adherence are of the slices in which this machine let every loop run. Times are
-/// response times, from when a task was due, in microseconds.
+/// Headings of the table. The calm columns and the adherence cover only undisturbed slices, in which this
+/// machine let every loop run. Times are response times from the due time of a task, in microseconds.
 pub const COLUMNS: [&str; 16] = [
     "policy",
     "load",
@@ -91,15 +91,15 @@ pub const COLUMNS: [&str; 16] = [
     "p90 us",
     "p99 us",
     "p99.9 us",
-    "calm",
-    "calm p50",
-    "calm p99",
+    "undisturbed",
+    "undist. p50",
+    "undist. p99",
     "adherence",
     "leaf ns/pkt",
     "verdict",
 ];
 
-/// The rows as a table, and below it what a reader must know of single rows.
+/// Formats the rows as a table, followed by notes on single rows.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let head = std::iter::once(COLUMNS.map(str::to_owned).to_vec());
@@ -110,7 +110,7 @@ pub fn table(rows: &[Row]) -> String {
     out
 }
 
-/// Lines of cells in columns, of which the first is aligned to the left.
+/// Aligns lines of cells in columns, the first column to the left.
 pub(super) fn aligned(lines: Vec<Vec<String>>) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -129,7 +129,7 @@ pub(super) fn aligned(lines: Vec<Vec<String>>) -> String {
     out
 }
 
-/// Why rows are invalid, and their warnings.
+/// Returns the reasons of invalid rows, and all warnings.
 #[must_use]
 pub fn notes(rows: &[Row]) -> Vec<String> {
     let of = |row: &Row| {
@@ -141,10 +141,10 @@ pub fn notes(rows: &[Row]) -> Vec<String> {
     rows.iter().flat_map(of).collect()
 }
 
-/// The rows as CSV, under stable keys.
+/// Formats the rows as CSV with stable keys.
 ///
 /// # Errors
-/// When the text cannot be written, which memory allows always.
+/// If the text cannot be written. In memory, this does not happen.
 pub fn csv(rows: &[Row]) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for (i, row) in rows.iter().enumerate() {
@@ -191,7 +191,7 @@ pub(super) mod tests {
     use wedjat_pktgen::load::Load;
     use wedjat_pktgen::manifest::Manifest;
 
-    /// A row as a run without any task would leave it, with a latency put in.
+    /// Creates a row of a run without tasks, with the given latency.
     pub fn row(policy: &str, load: f64, p99_us: f64) -> Row {
         let offered = Load::new(load * 320e3, "exp(100us)".parse().unwrap());
         let manifest = Manifest::new(&offered, SystemTime::UNIX_EPOCH);
@@ -290,7 +290,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_leaf_with_wrong_books_is_not_believed() {
+    fn unbalanced_leaf_is_invalid() {
         let good = row("horus", 0.5, 480.0);
         let again = Row::new("horus".into(), 0.5, good.report, good.rack, serde_json::json!({}));
         assert!(!again.report.valid && notes(&[again])[0].contains("ledger"));

@@ -1,4 +1,4 @@
-//! Generator and rack in one loop, through a forwarder in memory and over fake time.
+//! Generator and rack in one loop, with a forwarder in memory and simulated time.
 
 use super::*;
 use std::net::IpAddr;
@@ -19,14 +19,15 @@ use crate::rack::{Layout, Options, Rack};
 const CLIENT: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const LEAF: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
-/// The leaf, and its servers.
+/// Addresses of the leaf and of its servers.
 const IPV4: [&str; 2] = ["10.0.1.1", "10.0.2.11"];
 const IPV6: [&str; 2] = ["fd00:1::1", "fd00:2::b"];
-/// One tick is one nanosecond; each look at the clock takes some.
+/// Ticks per second: one tick is one nanosecond. Each reading of the clock takes [`TICKS_PER_LOOK`].
 const HZ: f64 = 1e9;
 const TICKS_PER_LOOK: u64 = 70;
 
-/// The simplest scheduler there is: one worker after the other. It polls before every look at the clients' wire.
+/// Minimal scheduler: round-robin over the workers. It polls before each receive and after each send on the
+/// clients' side.
 struct Forwarder {
     clients: RingPort,
     workers: RingPort,
@@ -84,13 +85,13 @@ impl Forwarder {
     }
 }
 
-/// The clients' end of the wire; the forwarder works whenever somebody looks.
-struct Through {
+/// Clients' end of the wire. Each call also polls the forwarder.
+struct ForwardingWire {
     port: RingPort,
     forwarder: Forwarder,
 }
 
-impl Port for Through {
+impl Port for ForwardingWire {
     type Buf = Frame;
 
     fn rx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
@@ -122,7 +123,7 @@ fn driven_over(
     let forwarder = Forwarder { clients: leaf_clients, workers: leaf_workers, layout, next: 0 };
     let addresses = Addresses::new(leaf.parse().unwrap(), None, None).unwrap();
     let target = Target::to(CLIENT, addresses);
-    let through = Through { port: client, forwarder };
+    let through = ForwardingWire { port: client, forwarder };
     let mut generator = Generator::new(load, &target, 0, HZ, through, pool.clone()).unwrap();
     let mut rack = Rack::new(worker, RACK, layout, options, HZ);
     rack.log_replies(load.tasks_max());
@@ -158,7 +159,8 @@ fn one_worker_is_an_mm1_queue() {
     assert_eq!((report.lost, report.sent, in_use), (0, report.answered, 0));
     assert_eq!((rack.tasks, rack.outstanding), (rack.replies, 0));
     assert_eq!(rack.dropped.len(), 0);
-    // M/M/1 at load 0.5: sojourn times are exponential with mean S / (1 - 0.5) = 10 us, and a look's delay or two.
+    // M/M/1 at load 0.5: response times are exponential with mean S / (1 - 0.5) = 10 us, plus a polling delay
+    // or two.
     assert!((report.response_us.mean.0 / 10.0 - 1.0).abs() < 0.1, "{report}");
     let p99 = 10.0 * 100_f64.ln();
     assert!((report.response_us.p99.0 / p99 - 1.0).abs() < 0.15, "{report}");
@@ -189,11 +191,11 @@ fn evenly_dealt_fixed_tasks_never_wait() {
 }
 
 #[test]
-fn what_the_rack_loses_the_generator_misses() {
+fn rack_losses_are_generator_losses() {
     let options = Options { lose_share: 0.1, ..Options::default() };
     let (report, rack, in_use) = driven(4, &load(200e3, "exp(5us)"), options);
     assert_eq!(report.sent, report.answered + report.refused + report.lost);
-    // Those of the warm-up are in the rack's count only.
+    // Only the rack counts losses of the warm-up.
     assert!(report.lost > 0 && report.lost <= rack.lost_replies, "{report}\n{rack}");
     assert!(rack.balances());
     assert_eq!(in_use, 0);
@@ -201,11 +203,13 @@ fn what_the_rack_loses_the_generator_misses() {
 
 #[test]
 fn a_late_rack_makes_the_run_invalid() {
-    // Tasks of 500 ns: a turn of the loop is more than 5% of that.
+    // Tasks of 500 ns: one turn of the loop takes more than 5% of that.
     let (report, rack, _) = driven(4, &load(200e3, "fixed(500ns)"), Options::default());
     assert!(!rack.valid && !report.valid);
     assert!(
-        report.to_string().contains("INVALID: 1% of the rack's replies of calm slices were late"),
+        report
+            .to_string()
+            .contains("INVALID: 1% of the rack's replies in undisturbed slices were late"),
         "{report}"
     );
 }

@@ -1,4 +1,4 @@
-//! The figures that are lines over one flag: their set-ups and series.
+//! Line figures over one flag: their set-ups and series.
 
 use super::Quantity::{Imbalance, Mean, Messages, P99};
 use super::{Figure, Keys, Quantity};
@@ -11,7 +11,7 @@ const TRIMODAL: (&str, &str) = (
     "service",
     "mix(0.333333333333*normal(50us,5us), 0.333333333333*normal(500us,50us), 0.333333333334*normal(5000us,500us))",
 );
-/// A pool of about the median size on whole servers: 15 racks of 32 workers under one spine.
+/// Pool of about the median size on whole servers: 15 racks of 32 workers under one spine.
 const MEDIAN: (&str, &str) = ("racks", "32,32,32,32,32,32,32,32,32,32,32,32,32,32,32");
 
 const ONE_RACK: &[(&str, Keys)] = &[
@@ -64,7 +64,7 @@ const fn figure(
     Figure { name, title, x, y, setup, series }
 }
 
-/// Figures of lines over a flag.
+/// Line figures over one flag.
 pub(super) const FIGURES: &[Figure] = &[
     figure("horus-10a", "Horus Fig. 10a: one rack, exp(100us)", LOADS, P99, &[EXP], ONE_RACK),
     figure("horus-10b", "Horus Fig. 10b: one rack, bimodal", LOADS, P99, &[BIMODAL], ONE_RACK),
@@ -175,7 +175,7 @@ pub(super) const FIGURES: &[Figure] = &[
     ),
     figure(
         "rosella-stability",
-        "Rosella: ten workers, one six times as fast, 14 tasks for a capacity of 15",
+        "Rosella: ten workers, one six times as fast, load 14/15",
         ("load", "0.5,0.7,0.9,0.9333"),
         Mean,
         &[("model", "ct"), ("servers", "10"), ("dispatchers", "1"), ("speeds", "1x6,9x1")],
@@ -189,7 +189,7 @@ pub(super) const FIGURES: &[Figure] = &[
     ),
     figure(
         "all-delay-1-1",
-        "Everybody: equal servers, 10 dispatchers, load 0.9, by delay",
+        "All policies: equal servers, 10 dispatchers, load 0.9, by delay",
         ("delay", "0us,1us,5us,20us,100us"),
         P99,
         &[("model", "ct"), ("load", "0.9")],
@@ -197,7 +197,7 @@ pub(super) const FIGURES: &[Figure] = &[
     ),
     figure(
         "all-delay-1-10",
-        "Everybody: speeds 1:10, 10 dispatchers, load 0.9, by delay",
+        "All policies: speeds 1:10, 10 dispatchers, load 0.9, by delay",
         ("delay", "0us,1us,5us,20us,100us"),
         P99,
         &[("model", "ct"), ("speeds", "50x1,50x10"), ("load", "0.9")],
@@ -205,7 +205,7 @@ pub(super) const FIGURES: &[Figure] = &[
     ),
     figure(
         "all-load-1-2",
-        "Everybody: speeds 1:2, 10 dispatchers, 5 us, by load",
+        "All policies: speeds 1:2, 10 dispatchers, 5 us, by load",
         ("load", "0.5,0.7,0.8,0.9,0.95,0.99"),
         P99,
         &[("model", "ct"), ("speeds", "50x1,50x2"), ("delay", "5us")],
@@ -213,7 +213,7 @@ pub(super) const FIGURES: &[Figure] = &[
     ),
     figure(
         "all-dispatchers-1-1",
-        "Everybody: equal servers, 5 us, load 0.9, by dispatchers",
+        "All policies: equal servers, 5 us, load 0.9, by dispatchers",
         ("dispatchers", "1,2,4,8,16,32"),
         P99,
         &[("model", "ct"), ("delay", "5us"), ("load", "0.9")],

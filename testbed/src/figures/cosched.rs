@@ -1,15 +1,17 @@
-//! ASA_X's evaluation: how long all jobs take, and how long each, under its ways of sharing and ours.
+//! Evaluation of ASA_X: makespan of the queue and runtime of each job, under its ways of sharing and ours.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use wedjat_cosched::Setup;
-use wedjat_cosched::cluster::{Arm, ClusterReport, Contention, Experiment, Spread, Workflow};
+use wedjat_cosched::cluster::{
+    Arm, ClusterReport, Contention, Experiment, MeanDeviation, Workflow,
+};
 
 use super::{again, draw, write};
 
 const SIZES: [u32; 3] = [64, 128, 256];
-/// Those of the figure of runtimes; the figure of makespans has all.
+/// Arms in the figure of runtimes. The figure of makespans has all arms.
 const PAPER: [Arm; 3] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper];
 
 /// Makes the figure of makespans, with all columns of the paper's table 3.
@@ -23,7 +25,7 @@ pub(super) fn makespans(out: &Path, full: bool) -> Result<(), String> {
         for cores in SIZES {
             let row = report(cores, arm, full)?;
             let (waiting, response) = (row.waiting_h.mean, row.response_h.mean);
-            let Spread { mean, deviation } = row.makespan_h;
+            let MeanDeviation { mean, deviation } = row.makespan_h;
             let (used, overhead) = (row.core_use.mean, row.overhead.mean);
             let arm = arm.name();
             let _ = writeln!(
@@ -35,7 +37,7 @@ pub(super) fn makespans(out: &Path, full: bool) -> Result<(), String> {
         lines.push((arm.name().to_owned(), points));
     }
     let axes = ("cores", "makespan of 45 jobs, hours");
-    let plot = draw("Makespan of the queue by way of sharing", axes, &lines)?;
+    let plot = draw("Makespan of the queue by kind of sharing", axes, &lines)?;
     finish(out, name, full, &plot, &table)
 }
 
@@ -54,7 +56,7 @@ pub(super) fn runtimes(out: &Path, full: bool) -> Result<(), String> {
                 let of = row.runs.iter().flat_map(|run| &run.workflows);
                 let of: Vec<_> = of.filter(|row| row.workflow == workflow).collect();
                 let mean = |value: &dyn Fn(usize) -> f64| {
-                    Spread::of(&(0..of.len()).map(value).collect::<Vec<_>>()).mean
+                    MeanDeviation::of(&(0..of.len()).map(value).collect::<Vec<_>>()).mean
                 };
                 let runtime = mean(&|run| of[run].runtime_h.mean);
                 let deviation = mean(&|run| of[run].runtime_h.deviation);
@@ -70,11 +72,11 @@ pub(super) fn runtimes(out: &Path, full: bool) -> Result<(), String> {
         }
     }
     let axes = ("cores", "runtime of a job, hours");
-    let plot = draw("Runtime of workflows by way of sharing", axes, &lines)?;
+    let plot = draw("Runtime of workflows by kind of sharing", axes, &lines)?;
     finish(out, name, full, &plot, &table)
 }
 
-/// Means over ten orders of the jobs, or a hundred.
+/// Runs the experiment for 10 orders of the jobs (100 with `full`) and returns the means.
 fn report(cores: u32, arm: Arm, full: bool) -> Result<ClusterReport, String> {
     let experts = Setup::built_in().trees();
     let run = |seed| {

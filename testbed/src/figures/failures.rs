@@ -1,4 +1,4 @@
-//! Horus Fig. 18: what the failure of a spine switch costs, by leaves for each spine scheduler.
+//! Horus Fig. 18: cost of a spine switch's failure, over the number of leaves per spine scheduler.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::sim::plan;
 const NAME: &str = "horus-18";
 const RATIOS: [&str; 4] = ["10", "20", "30", "40"];
 const PIECES: [&str; 3] = ["32", "4", "1"];
-/// As in the paper.
+/// Number of failures in the paper.
 const FAILURES: usize = 30;
 
-/// Makes it.
+/// Makes the figure.
 pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     let failures = if full { 10 * FAILURES } else { FAILURES };
     let mut table =
@@ -51,10 +51,10 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             let _ = writeln!(commands, "with the placement of: {}", command(&keys));
         }
         lines.push((format!("mean, workers in pieces of {piece}"), mean));
-        lines.push((format!("most, workers in pieces of {piece}"), most));
+        lines.push((format!("maximum, workers in pieces of {piece}"), most));
     }
     let title = "Horus Fig. 18: messages to leaves when a spine switch fails";
-    let axes = ("leaves for each spine scheduler of a pool", "messages of the controller");
+    let axes = ("leaves per spine scheduler of a pool", "messages of the controller");
     write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
     write(out, NAME, "csv", &table)?;
     write(out, NAME, "txt", &commands)

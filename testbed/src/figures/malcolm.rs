@@ -1,5 +1,5 @@
-//! Malcolm's evaluation, with what is left when parts of it are taken away: nodes that steal at random and learn nothing (rsteal), that
-//! keep to the policies they were drawn (frozen), that never ask for tasks (steal=off), and one queue for all workers (central).
+//! Malcolm's evaluation, with ablations: random stealing without learning (rsteal), nodes that keep their
+//! initial random policies (frozen), no stealing (steal=off), and one queue for all workers (central).
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -48,7 +48,7 @@ const fn tails(
     Figure { name, title, x: LOADS, y: P99, setup, series: ALL }
 }
 
-/// Figures of lines over a flag.
+/// Line figures over one flag.
 pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "malcolm-1",
@@ -72,10 +72,10 @@ pub(super) const FIGURES: &[Figure] = &[
     tails("malcolm-5b", "Malcolm Fig. 5b: equal nodes, bimodal", &[MODEL, ALIKE, BIMODAL]),
     tails("malcolm-5c", "Malcolm Fig. 5c: equal nodes, HyperExp-1", &[MODEL, ALIKE, HYPER_1]),
     tails("malcolm-5d", "Malcolm Fig. 5d: equal nodes, HyperExp-2", &[MODEL, ALIKE, HYPER_2]),
-    tails("malcolm-6a", "Malcolm Fig. 6a: unlike nodes, exp(75us)", &[MODEL, UNLIKE, EXP]),
-    tails("malcolm-6b", "Malcolm Fig. 6b: unlike nodes, bimodal", &[MODEL, UNLIKE, BIMODAL]),
-    tails("malcolm-6c", "Malcolm Fig. 6c: unlike nodes, HyperExp-1", &[MODEL, UNLIKE, HYPER_1]),
-    tails("malcolm-6d", "Malcolm Fig. 6d: unlike nodes, HyperExp-2", &[MODEL, UNLIKE, HYPER_2]),
+    tails("malcolm-6a", "Malcolm Fig. 6a: unequal nodes, exp(75us)", &[MODEL, UNLIKE, EXP]),
+    tails("malcolm-6b", "Malcolm Fig. 6b: unequal nodes, bimodal", &[MODEL, UNLIKE, BIMODAL]),
+    tails("malcolm-6c", "Malcolm Fig. 6c: unequal nodes, HyperExp-1", &[MODEL, UNLIKE, HYPER_1]),
+    tails("malcolm-6d", "Malcolm Fig. 6d: unequal nodes, HyperExp-2", &[MODEL, UNLIKE, HYPER_2]),
     Figure {
         name: "malcolm-9a",
         title: "Malcolm Fig. 9a: nodes of six workers, exp(75us)",
@@ -138,11 +138,11 @@ pub(super) const FIGURES: &[Figure] = &[
     },
 ];
 
-/// Makes the two figures of means: of equal nodes at a load of 0.9, and of unlike ones at 0.4.
+/// Makes the two figures of mean response times: equal nodes at load 0.9, unlike nodes at load 0.4.
 pub(super) fn means(out: &Path, full: bool) -> Result<(), String> {
     for (name, nodes, load, title) in [
         ("malcolm-7a", ALIKE, ("load", "0.9"), "equal nodes, load 0.9"),
-        ("malcolm-7b", UNLIKE, ("load", "0.4"), "unlike nodes, load 0.4"),
+        ("malcolm-7b", UNLIKE, ("load", "0.4"), "unequal nodes, load 0.4"),
     ] {
         let mut table = "series,service,mean,p50,p99,lost,unstable\n".to_owned();
         let (mut commands, mut lines) = (again(name, full), Vec::new());
@@ -175,13 +175,14 @@ pub(super) fn means(out: &Path, full: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// What changes in the two figures of change, after three quarters of the time: the load before it, and a script's action.
+/// Name, load, action and title of the two figures of change. The action happens after three quarters of the
+/// time.
 const CHANGES: [(&str, &str, &str, &str); 2] = [
     ("malcolm-11a", "0.9", "traffic 0-3=0.9", "90% of the tasks go to the fast nodes"),
-    ("malcolm-11b", "0.8", "speed 0-3=0.667", "the fast nodes take half as long again"),
+    ("malcolm-11b", "0.8", "speed 0-3=0.667", "the fast nodes become 1.5 times slower"),
 ];
 
-/// Makes the figures of traffic that shifts and of nodes that slow down.
+/// Makes the figures of shifting traffic and of slower nodes.
 pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
     let (seconds, before): (&str, &str) = if full { ("20", "15s") } else { ("4", "3s") };
     let whole: f64 = seconds.parse().unwrap_or(f64::NAN);
@@ -190,7 +191,7 @@ pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
         let mut table = "series,time_s,mean_us\n".to_owned();
         let (mut commands, mut lines) = (again(name, full), Vec::new());
         for &(label, own) in ALL {
-            // One queue has no nodes that could change.
+            // A central queue has no nodes that could change.
             if label == "central" {
                 continue;
             }
@@ -211,7 +212,7 @@ pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
             let _ = writeln!(commands, "{}", command(&keys));
         }
         let title = format!("Malcolm Fig. {}: {what}, load {load}", &name["malcolm-".len()..]);
-        let axes = ("time, s", "mean response of those that arrived, us");
+        let axes = ("time, s", "mean response by arrival time, us");
         write(out, name, "svg", &draw(&title, axes, &lines)?)?;
         write(out, name, "csv", &table)?;
         write(out, name, "txt", &commands)?;
@@ -219,7 +220,8 @@ pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the figure of what learning costs: a beat and a decision on this machine, by nodes.
+/// Makes the figure of the cost of learning: time of a beat and of a decision on this machine, over the
+/// number of nodes.
 pub(super) fn cost(out: &Path, full: bool) -> Result<(), String> {
     let name = "malcolm-cost";
     let mut table = "nodes,beat_ns,decision_ns,share_of_100_us\n".to_owned();
@@ -232,13 +234,13 @@ pub(super) fn cost(out: &Path, full: bool) -> Result<(), String> {
     }
     let lines = [("a beat".to_owned(), beats), ("a decision".to_owned(), decisions)];
     let axes = ("nodes", "ns on this machine");
-    write(out, name, "svg", &draw("Malcolm: what learning costs", axes, &lines)?)?;
+    write(out, name, "svg", &draw("Malcolm: cost of learning", axes, &lines)?)?;
     write(out, name, "csv", &table)?;
     write(out, name, "txt", &again(name, full))
 }
 
-/// The time that a beat takes, and that a decision does, in ns: of short runs the one that nothing interrupted. A run has several of the
-/// steps that come every 20 beats.
+/// Returns the time of a beat and of a decision in ns: the minimum over short runs, to exclude interrupted
+/// ones. Each run contains several of the steps that happen every 20 beats.
 fn times(nodes: usize, beats: usize) -> (f64, f64) {
     const BEATS: usize = 100;
     const DECISIONS: usize = 1000;
@@ -275,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beat_of_many_nodes_costs_more_than_one_of_few() {
+    fn beat_cost_grows_with_the_nodes() {
         let folder = tempfile::tempdir().unwrap();
         cost(folder.path(), false).unwrap();
         let table = std::fs::read_to_string(folder.path().join("malcolm-cost.csv")).unwrap();

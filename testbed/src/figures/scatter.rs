@@ -1,4 +1,4 @@
-//! Horus Fig. 19a: tail response over how unevenly a pool's workers lie on its racks.
+//! Horus Fig. 19a: tail response time over the unevenness of a pool's workers in its racks.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,19 +12,19 @@ use crate::sim::stats::{grows, histogram};
 
 const NAME: &str = "horus-19a";
 const POLICIES: [&str; 4] = ["horus", "rs-h", "rs-lb", "horus with horus-spine-weighted"];
-/// How workers lie: all sizes of piece together make up the range of variances.
+/// Sizes of the pieces in which workers are placed. Together they cover the range of variances.
 const PIECES: [&str; 4] = ["32", "16", "8", "1"];
-/// Bounds of the groups of pools by the variance of their workers in a rack.
+/// Upper bounds of the groups of pools, by the variance of their workers per rack.
 const GROUPS: [f64; 7] = [0.5, 5.0, 20.0, 50.0, 80.0, 110.0, 140.0];
 
-/// What is taken of a pool: its variance, its 99th percentile in us, and whether its queues grew.
+/// Result of a pool: its variance, its 99th percentile in us, and true if its queues grew.
 struct Pool {
     variance: f64,
     tail: f64,
     grew: bool,
 }
 
-/// Makes it.
+/// Makes the figure.
 pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     let mut table =
         "policy,variance_from,variance_to,pools,p99_mean,p99_deviation,unstable\n".to_owned();
@@ -51,14 +51,14 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             let (mean, deviation) = moments(&tails);
             let count = tails.len();
             let _ = writeln!(table, "{policy},{from},{to},{count},{mean:.1},{deviation:.1},{grew}");
-            // What most pools of a group grow without bound to is no value.
+            // A group in which the queues of most pools grow has no value.
             if 2 * grew <= count {
                 points.push((f64::midpoint(from, to), mean));
             }
         }
         lines.push((policy.to_owned(), points));
     }
-    let title = "Horus Fig. 19a: pools by how unevenly they lie, load 0.9";
+    let title = "Horus Fig. 19a: pools by unevenness of their placement, load 0.9";
     let axes =
         ("variance of a pool's workers in a rack", "mean of the pools' 99th percentiles, us");
     write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
@@ -66,7 +66,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     write(out, NAME, "txt", &commands)
 }
 
-/// A twenty-fourth of the datacenter, or all of it, for 300 mean service times.
+/// Returns the flags for 300 mean service times of a twenty-fourth of the datacenter, or of all of it.
 fn keys(
     policy: &'static str,
     piece: &'static str,
@@ -107,13 +107,13 @@ fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
     Ok(pools)
 }
 
-/// Of a pool's workers over the racks where it has any.
+/// Computes the variance of a pool's workers over the racks that have any.
 fn variance(places: &[Place]) -> f64 {
     let workers: Vec<f64> = places.iter().map(|place| place.workers as f64).collect();
     moments(&workers).1.powi(2)
 }
 
-/// Mean and standard deviation.
+/// Computes mean and standard deviation.
 fn moments(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;

@@ -1,4 +1,4 @@
-//! Rosella's shock: the servers' speeds change places, and policies find out, or don't.
+//! Rosella's shock: the servers' speeds change places, and some policies detect it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,18 +11,18 @@ use crate::sim::stats::STRETCHES;
 
 const NAME: &str = "rosella-shock";
 const POLICIES: [(&str, &str); 7] = [
-    ("ppot", "ppot, rates of before the shock"),
+    ("ppot", "ppot, rates from before the shock"),
     ("ppot-learned", "ppot-learned, c1 = 1"),
     ("ppot-learned(c1=0.1)", "ppot-learned, c1 = 0.1"),
     ("ppot-ewma", "ppot-ewma"),
     ("ppot-ll-ewma", "ppot-ll-ewma"),
-    ("jsq(2)", "jsq(2), which knows no rates"),
-    ("lsq-update(.2)", "lsq-update(.2), which knows no rates"),
+    ("jsq(2)", "jsq(2), without rates"),
+    ("lsq-update(.2)", "lsq-update(.2), without rates"),
 ];
-/// Tasks arrive at 80 in a mean service time of 100 us, so 1000 tasks take this many of them.
+/// Mean service times per 1000 tasks: at 100 us each, 80 tasks arrive per mean service time.
 const TIMES_PER_1000: f64 = 12.5;
 
-/// Makes it.
+/// Makes the figure.
 pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     let (tasks, at) = if full { ("8000000", "2s shuffle") } else { ("800000", "200ms shuffle") };
     let mut table = "series,time,mean\n".to_owned();
@@ -50,9 +50,8 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
         lines.push((label.to_owned(), points));
         let _ = writeln!(commands, "{}", command(&keys));
     }
-    let title = "Speeds 1:10 change places after a fifth of the time, load 0.8";
-    let axes =
-        ("time, mean service times", "mean response of those that arrived, mean service times");
+    let title = "Speeds 1:10 are swapped after a fifth of the time, load 0.8";
+    let axes = ("time, mean service times", "mean response by arrival time, mean service times");
     write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
     write(out, NAME, "csv", &table)?;
     write(out, NAME, "txt", &commands)

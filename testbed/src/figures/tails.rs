@@ -1,4 +1,4 @@
-//! LSQ Fig. 4: the tail of the delay, and how many dispatchers send to the same server at once.
+//! LSQ Fig. 4: tail of the delay, and number of dispatchers that send to the same server at once.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,14 +10,14 @@ use crate::sim::slots;
 use crate::sim::stats::histogram;
 
 const NAME: &str = "lsq-4";
-/// Those that are stable in the mix of Fig. 3a, and so have a tail.
+/// Policies that are stable in the mix of Fig. 3a and therefore have a tail.
 const POLICIES: [&str; 4] = ["jsq", "lsq-sample(2)", "lsq-update(.2)", "lsq-smart(.2)"];
 const SEEDS: u64 = 2;
 
-/// Points of a curve: slots, or dispatchers, and the share of tasks, or slots, beyond.
+/// Points of a curve: number of slots (or dispatchers), and the fraction of tasks (or slots) beyond it.
 type Curve = Vec<(f64, f64)>;
 
-/// Makes it.
+/// Makes the figure.
 pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     let mut tails = "policy,slots,share_of_tasks_that_take_longer\n".to_owned();
     let mut incasts = "policy,dispatchers,share_of_slots_with_at_least_so_many\n".to_owned();
@@ -43,17 +43,17 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
         let _ = writeln!(commands, "from the runs of: {} --seeds {SEEDS}", command(&keys));
     }
     let title = "LSQ Fig. 4a: delay at load 0.95, 10 of 100 servers ten times as fast";
-    let axes = ("slots", "share of tasks that take longer");
+    let axes = ("slots", "share of tasks with a longer delay");
     write(out, "lsq-4a", "svg", &draw(title, axes, &delays)?)?;
     let title = "LSQ Fig. 4b: dispatchers that send to the same server in a slot";
-    let axes = ("dispatchers", "share of slots with at least so many");
+    let axes = ("dispatchers", "share of slots with at least as many");
     write(out, "lsq-4b", "svg", &draw(title, axes, &senders)?)?;
     write(out, "lsq-4a", "csv", &tails)?;
     write(out, "lsq-4b", "csv", &incasts)?;
     write(out, NAME, "txt", &commands)
 }
 
-/// The tail of the delay, and that of the number of dispatchers at one server.
+/// Computes the tail of the delay and that of the number of dispatchers per server.
 fn curves(keys: &[(&str, &str)]) -> Result<(Curve, Curve), String> {
     let Model::Slots(config) = plan::cells(&arguments(keys)?)?.pop().ok_or("no cell")?.model else {
         return Err("no slots".to_owned());
@@ -92,7 +92,7 @@ mod tests {
         assert!(tail.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 > pair[1].1));
         assert_eq!(tail.last().unwrap().1, 0.0);
         assert!(jsq[0].1 > 0.999 && jsq.windows(2).all(|pair| pair[0].1 >= pair[1].1));
-        // Five at once or more.
+        // Index 4: at least five dispatchers at once.
         assert!(jsq[4].1 > 5.0 * lsq[4].1, "{jsq:?} {lsq:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! The comparison that no paper has: every policy, by speeds, delay, dispatchers and load, and who wins where.
+//! Comparison that no paper has: all policies by speeds, delay, dispatchers and load, with the best policy of
+//! each cell.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,10 +15,10 @@ const DELAYS: [&str; 5] = ["0us", "5us", "20us", "50us", "100us"];
 const DISPATCHERS: [&str; 3] = ["1", "8", "32"];
 const LOADS: &str = "0.5,0.7,0.9,0.95,0.99";
 
-/// A cell of the grid: delay, dispatchers, and a row for each policy and load.
+/// Cell of the grid: delay, dispatchers, and one row for each policy and load.
 type Cell = (&'static str, &'static str, Vec<Row>);
 
-/// Makes it: all rows, the winners, and a map of them for each ratio of speeds.
+/// Makes the figure: all rows, the winners, and a map of the winners for each ratio of speeds.
 pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     let policies = policies();
     let tasks = if full { "400000" } else { "40000" };
@@ -67,7 +68,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     write(out, "winners", "txt", &commands)
 }
 
-/// All that run on members that are workers, with their usual parameters.
+/// Returns the policies that run on workers as members, with their usual parameters.
 fn policies() -> String {
     let entries = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
     let mut names: Vec<_> = entries.map(|entry| entry.name).collect();
@@ -79,7 +80,7 @@ type Measure = (&'static str, fn(&Row) -> f64);
 
 const MEASURES: [Measure; 2] = [("mean", |row| row.mean), ("99th percentile", |row| row.p99)];
 
-/// Those rows of that load whose queues did not grow, best first.
+/// Returns the rows of a load whose queues did not grow, best first.
 fn ranked(rows: &[Row], load: f64, of: fn(&Row) -> f64) -> Vec<&Row> {
     let mut ranked: Vec<_> = rows.iter().filter(|row| row.load == load && !row.unstable).collect();
     ranked.sort_by(|a, b| of(a).total_cmp(&of(b)));
@@ -107,7 +108,8 @@ const HEIGHT: i32 = 34;
 const LEFT: i32 = 60;
 const TOP: i32 = 64;
 
-/// Two maps, by mean and by 99th percentile: delays down, dispatchers and loads across, the winner in each.
+/// Draws two maps of winners, by mean and by 99th percentile: one row for each delay, one column for each
+/// number of dispatchers and load.
 fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
     let columns = (DISPATCHERS.len() * loads().count()) as i32;
     let panel = TOP + HEIGHT * DELAYS.len() as i32;
@@ -122,7 +124,8 @@ fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
         };
         for (number, (measure, of)) in MEASURES.into_iter().enumerate() {
             let top = number as i32 * panel;
-            let title = format!("Least {measure}, speeds {}", name.replace('-', ":"));
+            let title =
+                format!("Policy with the lowest {measure}, speeds {}", name.replace('-', ":"));
             label(title, LEFT, top + 6, 18)?;
             for (place, (delay, dispatchers, rows)) in grid.iter().enumerate() {
                 let row = (place / DISPATCHERS.len()) as i32;
@@ -148,7 +151,7 @@ fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
     Ok(text)
 }
 
-/// A policy's colour is the same in all maps.
+/// Returns the colour of a policy, the same in all maps.
 fn color(policy: &str) -> RGBColor {
     let place = CATALOGUE.iter().position(|entry| entry.name == policy);
     let (r, g, b) = Palette99::pick(place.unwrap_or(CATALOGUE.len())).rgb();

@@ -1,10 +1,10 @@
-//! Check of a history. One module serves the histories of real controllers and those of a soak in emulated time.
+//! Checker of histories: those of real controllers, and those of a soak in emulated time.
 //!
 //! - Each key is linearizable: additions, removals, settings, refusals and reads have an order that agrees with time.
-//! - Versions order all changes: an answer never has a lower version than one that ended before its request, and no two changes have
-//!   one version.
+//! - Versions order all changes. No answer has a lower version than an answer that ended before its request. No two
+//!   changes share a version.
 //! - A command with `--if-version` takes effect at that version only.
-//! - A version has one state: all clients and followers that see it see the same, and it contains its acknowledged change.
+//! - A version has one state. All clients and followers see the same one, and it contains its acknowledged change.
 //! - A follower never goes back to a lower version.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,21 +15,21 @@ use std::rc::Rc;
 use super::linear::{self, Interval, Model, Rejection};
 use super::record::{Answer, Change, Entry, History, Key, Operation, Request, Update, value};
 
-/// Lines of a history that a violation prints at most.
+/// Maximum number of history lines that a violation prints.
 const LINES_MAX: usize = 14;
 
-/// Rule that a history breaks.
+/// Rule of correct histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// Linearizability of a key.
     Linearizable,
     /// Versions that grow with time.
     Monotonic,
-    /// One change a version.
+    /// One change per version.
     Unique,
-    /// A condition of a command.
+    /// Condition of a command.
     Condition,
-    /// One state a version.
+    /// One state per version.
     OneState,
     /// Followers that never go back.
     Follower,
@@ -40,13 +40,13 @@ pub enum Rule {
 /// Violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Rule.
+    /// Broken rule.
     pub rule: Rule,
-    /// Time at which it showed, in nanoseconds.
+    /// Time of the violation, in nanoseconds.
     pub at_ns: u64,
-    /// Plain sentence.
+    /// Description in one sentence.
     pub what: String,
-    /// Part of the history that shows it.
+    /// Part of the history that proves the violation.
     pub lines: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Finds what a history violates.
+/// Returns all violations of a history.
 #[must_use]
 pub fn check(history: &History) -> Vec<Violation> {
     let mut found = keys(history);
@@ -67,7 +67,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     found
 }
 
-/// One key of a fabric.
+/// Model of one key of a fabric.
 struct OneKey<'a>(PhantomData<&'a ()>);
 
 /// Operation on one key, with its answer.
@@ -77,7 +77,7 @@ enum Call<'a> {
     Done(&'a Change),
     Absent,
     Present,
-    /// No answer.
+    /// A change without an answer.
     Unknown(&'a Change),
 }
 
@@ -99,7 +99,7 @@ impl<'a> Model for OneKey<'a> {
     }
 }
 
-/// State of a key after a change; `None` if the change can't be made.
+/// Returns the state of a key after a change; `None` if the change is impossible.
 fn apply(state: &Option<Rc<Entry>>, change: &Change) -> Option<Option<Rc<Entry>>> {
     match (state, change) {
         (None, Change::Add(entry)) => Some(Some(Rc::new(entry.clone()))),
@@ -117,7 +117,7 @@ fn apply(state: &Option<Rc<Entry>>, change: &Change) -> Option<Option<Rc<Entry>>
     }
 }
 
-/// Record that a call on a key comes from.
+/// Source of a call on a key.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Operation(&'a Operation),
@@ -135,7 +135,7 @@ impl Source<'_> {
 
 type Calls<'a> = Vec<(Interval<Call<'a>>, Source<'a>)>;
 
-/// Calls on one key, of all operations, and of followers' first messages that contain it.
+/// Returns the calls on one key: all its operations, and the first messages to followers that contain it.
 fn calls_on(history: &History, key: Key) -> Calls<'_> {
     let mut calls = Vec::new();
     for operation in &history.operations {
@@ -167,14 +167,14 @@ fn calls_on(history: &History, key: Key) -> Calls<'_> {
     calls
 }
 
-/// Rejection of the calls alone.
+/// Checks the calls alone.
 fn judge(calls: &[(Interval<Call<'_>>, Source<'_>)]) -> Result<(), Rejection> {
     let intervals: Vec<_> = calls.iter().map(|(interval, _)| interval.clone()).collect();
     linear::check::<OneKey<'_>>(None, &intervals)
 }
 
-/// Leaves out reads and refusals as long as the rest is still rejected, in ever smaller groups. A history stays right without them, so
-/// what is left shows the violation by itself.
+/// Removes reads and refusals in ever smaller groups, as long as the rest is still rejected. A correct
+/// history stays correct without them, so the rest still proves the violation.
 fn shrink(mut calls: Calls<'_>) -> Calls<'_> {
     let mut size = calls.len();
     while size > 0 {
@@ -197,7 +197,7 @@ fn shrink(mut calls: Calls<'_>) -> Calls<'_> {
     calls
 }
 
-/// Line of a call on a key, with what it read.
+/// Returns the line of a call on a key, with the value that it read.
 fn line((interval, source): &(Interval<Call<'_>>, Source<'_>), key: Key) -> String {
     let line = match source {
         Source::Operation(operation) => operation.to_string(),
@@ -210,7 +210,7 @@ fn line((interval, source): &(Interval<Call<'_>>, Source<'_>), key: Key) -> Stri
     }
 }
 
-/// Violations of linearizability, by key.
+/// Returns violations of linearizability, by key.
 fn keys(history: &History) -> Vec<Violation> {
     let read = history.states.iter().flatten().map(|(key, _)| *key);
     let commands = history.operations.iter().filter_map(|operation| match operation.request {
@@ -266,7 +266,7 @@ struct Stamp<'a> {
     ended_ns: u64,
     version: u64,
     source: Source<'a>,
-    /// Change that made this version.
+    /// True if this operation's change made the version.
     is_change: bool,
 }
 
@@ -279,7 +279,7 @@ impl fmt::Display for Stamp<'_> {
     }
 }
 
-/// Settings that more than one command or addition gives a key, so that a command may change nothing.
+/// Returns settings that several commands or additions give a key, so that a command may change nothing.
 fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
     let mut first = HashMap::<_, usize>::new();
     let mut found = BTreeSet::new();
@@ -301,7 +301,7 @@ fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
     found
 }
 
-/// Violations of the order of versions.
+/// Returns violations of the order of versions.
 fn versions(history: &History) -> Vec<Violation> {
     let repeated = repeated(history);
     let mut all = Vec::new();
@@ -355,7 +355,7 @@ fn versions(history: &History) -> Vec<Violation> {
                 rule: Rule::Monotonic,
                 at_ns: one.ended_ns,
                 what: format!(
-                    "version {} is given to a request that began after version {} was given out",
+                    "version {} answers a request that began after version {} was returned",
                     one.version, newest.version
                 ),
                 lines: vec![newest.to_string(), one.to_string()],
@@ -365,7 +365,7 @@ fn versions(history: &History) -> Vec<Violation> {
     found
 }
 
-/// Violation of a command's condition.
+/// Returns the violation of a command's condition, if any.
 fn condition(operation: &Operation, is_change: bool) -> Option<Violation> {
     let Request::Command { if_version: Some(wanted), .. } = operation.request else { return None };
     let is_right = match operation.answer {
@@ -376,7 +376,7 @@ fn condition(operation: &Operation, is_change: bool) -> Option<Violation> {
     (!is_right).then(|| Violation {
         rule: Rule::Condition,
         at_ns: operation.ended_ns,
-        what: format!("a command for version {wanted} alone is not answered by that version"),
+        what: format!("a command for only version {wanted} is answered by another version"),
         lines: vec![operation.to_string()],
     })
 }
@@ -385,7 +385,7 @@ fn shown(entry: Option<&Entry>) -> String {
     entry.map_or("absent".to_owned(), ToString::to_string)
 }
 
-/// Violations of the rule that a version has one state.
+/// Returns violations of the rule that a version has one state.
 fn states(history: &History) -> Vec<Violation> {
     let mut known = BTreeMap::<u64, (usize, &Operation)>::new();
     let mut found = Vec::new();
@@ -454,7 +454,7 @@ fn states(history: &History) -> Vec<Violation> {
                 rule: Rule::OneState,
                 at_ns: update.at_ns.max(by.ended_ns),
                 what: format!(
-                    "{} and a client see two states of version {}: {key} is {entry}, and {}",
+                    "{} and a client see two states of version {}: {key} is {entry} at the node and {} at the client",
                     update.node,
                     update.version,
                     shown(value(state, *key))
@@ -466,7 +466,7 @@ fn states(history: &History) -> Vec<Violation> {
     found
 }
 
-/// Violations of the rule that followers never go back.
+/// Returns violations of the rule that followers never go back.
 fn followers(history: &History) -> Vec<Violation> {
     let mut newest = HashMap::<_, &Update>::new();
     let mut found = Vec::new();
@@ -567,7 +567,7 @@ mod tests {
         check(history).into_iter().map(|violation| violation.rule).collect()
     }
 
-    /// Two changes of a leaf and a pool, and what everybody sees of them.
+    /// Returns a correct history: changes of a leaf and a pool, and the reads of clients and a follower.
     fn right() -> History {
         let both = |queue| vec![(LEAF, leaf(1)), (POOL, pool(queue))];
         History::of([
@@ -597,7 +597,7 @@ mod tests {
         let [violation] = &found[..] else { panic!("{found:?}") };
         assert_eq!(violation.rule, Rule::Linearizable);
         assert!(violation.what.contains("leaf 7 is not linearizable"), "{violation}");
-        // Without the other keys' operations, and without reads that say nothing here.
+        // Without operations on other keys, and without irrelevant reads.
         assert_eq!(violation.lines.len(), 3, "{violation}");
         assert!(violation.lines[2].ends_with("with leaf 7 = 10.0.0.1 failed=0"), "{violation}");
     }
@@ -613,7 +613,7 @@ mod tests {
         let first = Update { asked_ns: Some(90), ..update(2, 95, 3, 6) };
         let history = right().updates([first]);
         assert_eq!(rules(&history), [Rule::Linearizable, Rule::Monotonic].into());
-        // An update that was sent before may come late.
+        // An update sent earlier may arrive late.
         assert_eq!(check(&right().updates([update(2, 95, 3, 6)])), []);
     }
 
@@ -631,7 +631,7 @@ mod tests {
         history.operations.push(concurrent);
         let found = rules(&history);
         assert!(found.contains(&Rule::Unique), "{found:?}");
-        // A command that changes nothing has the version of another one.
+        // A command that changes nothing returns the version of another command.
         let mut history = right();
         history.operations.push(done(POOL, Change::Set(Field::Queue, 7), 90, 4));
         assert_eq!(check(&history), []);
@@ -639,7 +639,7 @@ mod tests {
 
     #[test]
     fn acknowledged_version_with_another_state_is_found() {
-        // As when the change of an unknown request is kept in place of the acknowledged one.
+        // The store kept the change of an unknown request in place of the acknowledged one.
         let mut history = right();
         history.operations.push(unknown(LEAF, Change::Remove, 85));
         history.operations.push(done(POOL, Change::Set(Field::Queue, 8), 90, 5));
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_read_as_it_was_written() {
+    fn written_history_is_read_back() {
         let mut file = Vec::new();
         right().write(&mut file).unwrap();
         let read = History::read(&file[..]).unwrap();

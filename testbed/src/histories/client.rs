@@ -1,4 +1,5 @@
-//! Clients that issue commands and reads, followers that take what controllers send, and the history that both record.
+//! Clients with commands and reads, followers that receive the controllers' messages, and the history of
+//! both.
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::DefaultHasher;
@@ -26,30 +27,30 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::record::{self, Answer, History, Key, Kind, Operation, Request, Update};
 
-/// Clients wait up to so many leases for an answer, longer than a pause.
+/// Timeout of an answer, in leases; longer than a pause.
 const PATIENCE: u32 = 3;
-/// Longest pause of a client between two operations while all are busy, and while those that write are quiet. A late write from before a
-/// fault needs a quiet leader to do harm.
+/// Longest pause of a client between two operations, in a busy phase and in a quiet phase of the writers. A
+/// late write from before a fault only does harm under a quiet leader.
 const THINK_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
-/// Time after which clients may turn busy or quiet.
+/// Length of a phase, after which clients may become busy or quiet.
 const PHASE: Duration = Duration::from_secs(4);
-/// A client tries another controller after so long.
+/// Time after which a client tries another controller.
 const RETRY: Duration = Duration::from_millis(50);
-/// Clients change new keys after so long, so that each key's history stays short.
+/// Time after which clients use new keys, so that each key's history stays short.
 const GENERATION: Duration = Duration::from_secs(8);
-/// Leaves, spines and pools of a generation.
+/// Keys of a generation: kind, first id and number of leaves, spines and pools.
 const PER_GENERATION: [(Kind, u64, u64); 3] =
     [(Kind::Leaf, 1000, 3), (Kind::Spine, 100, 2), (Kind::Pool, 10, 2)];
-/// Connections of a follower end after up to so long.
+/// Maximum length of a follower's connection.
 const SESSION_MAX: Duration = Duration::from_secs(6);
-/// The pool that all followers have workers of.
+/// Pool in which all followers have workers.
 const COMMON: u16 = 1;
 /// Largest queue limit that is drawn.
 const QUEUE_MAX: u64 = 60_000;
 
 type Client = FabricClient<Channel>;
 
-/// Controllers, and the history of what they answer.
+/// Controllers, and the history of their answers.
 #[derive(Debug)]
 pub struct Bench {
     /// Sockets of the controllers.
@@ -62,9 +63,9 @@ pub struct Bench {
     leader: Arc<AtomicUsize>,
     /// Time of the last answer of a leader.
     served_ns: Cell<u64>,
-    /// Longest interval without one: its length and its end.
+    /// Longest interval without an answer of a leader: its length and its end.
     longest_gap: Cell<(Duration, Duration)>,
-    /// Newest version that a client knows.
+    /// Newest version that a client has received.
     newest: Cell<u64>,
     counter: Cell<u64>,
     is_over: Cell<bool>,
@@ -77,7 +78,7 @@ async fn connect(socket: &Path) -> Result<Client, String> {
     Ok(FabricClient::new(channel).max_decoding_message_size(64 << 20))
 }
 
-/// Answer to a command that was not carried out, or may have been.
+/// Returns the answer to a command that was not executed, or may have been.
 fn refusal(status: &Status) -> Answer {
     let (code, reason) = (status.code(), status.message().to_owned());
     let version = || {
@@ -93,7 +94,7 @@ fn refusal(status: &Status) -> Answer {
             None => Answer::Fail { reason },
         },
         Code::InvalidArgument | Code::FailedPrecondition => Answer::Fail { reason },
-        // A controller that ends may have begun.
+        // A controller that is ending may have started the command.
         Code::Unavailable
             if reason.starts_with("this controller stands by: ")
                 && !reason.ends_with("it ends") =>
@@ -105,7 +106,7 @@ fn refusal(status: &Status) -> Answer {
 }
 
 impl Bench {
-    /// Of controllers at these sockets.
+    /// Creates a bench for the controllers at these sockets.
     #[must_use]
     pub fn new(
         sockets: Vec<PathBuf>,
@@ -127,18 +128,18 @@ impl Bench {
         }
     }
 
-    /// Tells clients and followers to end.
+    /// Ends clients and followers.
     pub fn end(&self) {
         self.is_over.set(true);
     }
 
-    /// The history so far, which is empty then.
+    /// Returns the history so far and clears it.
     #[must_use]
     pub fn take(&self) -> History {
         self.history.take()
     }
 
-    /// Longest interval without an answer of a leader, until now: its length and its end.
+    /// Returns the longest interval without an answer of a leader, until now: its length and its end.
     #[must_use]
     pub fn longest_gap(&self) -> (Duration, Duration) {
         let now = self.now_ns();
@@ -150,7 +151,7 @@ impl Bench {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Number that no other call returns.
+    /// Returns a number unique among all calls.
     fn number(&self) -> u64 {
         self.counter.replace(self.counter.get() + 1)
     }
@@ -162,7 +163,7 @@ impl Bench {
         self.newest.set(version.max(self.newest.get()));
     }
 
-    /// Makes an operation and records it; returns its answer.
+    /// Executes an operation and records it. Returns its answer.
     async fn operate(
         &self,
         number: u32,
@@ -207,7 +208,7 @@ impl Bench {
             Some(client) => client,
             None => match connect(&self.sockets[controller]).await {
                 Ok(client) => client,
-                // Nothing was asked.
+                // The request was not sent.
                 Err(reason) => return Answer::Fail { reason },
             },
         };
@@ -235,7 +236,8 @@ impl Bench {
         answer
     }
 
-    /// Makes an operation at one controller after the other until it is carried out, or refused as already so; fails after `time`.
+    /// Sends a command to one controller after another until one executes it, or refuses it because the key
+    /// exists. Fails after `time`.
     async fn insist(&self, text: &str, time: Duration) -> Result<usize, String> {
         let request = command(text, None)?;
         let (began, mut connections) = (Instant::now(), vec![None; self.sockets.len()]);
@@ -251,7 +253,7 @@ impl Bench {
             if began.elapsed() > time {
                 let answers: Vec<_> = (1..)
                     .zip(answers)
-                    .map(|(id, said)| format!("controller {id}: {said}"))
+                    .map(|(id, reason)| format!("controller {id}: {reason}"))
                     .collect();
                 return Err(format!("{text} for {time:?}: {}", answers.join("; ")));
             }
@@ -259,10 +261,10 @@ impl Bench {
         }
     }
 
-    /// Waits for a leader, and makes what followers need: leaves with workers of one pool.
+    /// Waits for a leader and creates the followers' entities: leaves with workers of one pool.
     ///
     /// # Errors
-    /// When none leads in time.
+    /// If no controller leads in time.
     pub async fn prepare(&self, followers: u16, time: Duration) -> Result<(), String> {
         for leaf in 1..=followers {
             self.insist(&format!("add-leaf id={leaf} ip=10.200.0.{leaf}"), time).await?;
@@ -279,10 +281,10 @@ impl Bench {
         Ok(())
     }
 
-    /// After all faults: has a change kept and read, and waits until all followers have it.
+    /// Makes a change and reads it after all faults, and waits until all followers have it.
     ///
     /// # Errors
-    /// When one of them does not happen in time.
+    /// If one of these steps takes too long.
     pub async fn settle(&self, followers: u16, time: Duration) -> Result<Duration, String> {
         let began = Instant::now();
         let text = format!("set-queue pool={COMMON} queue={}", self.number() % QUEUE_MAX + 1);
@@ -304,10 +306,10 @@ impl Bench {
             sleep(RETRY).await;
         }
         let behind = self.behind(followers, version).join(", ");
-        Err(format!("version {version} has not come to {behind} {time:?} after the faults"))
+        Err(format!("{behind} did not receive version {version} within {time:?} after the faults"))
     }
 
-    /// Followers that have not had a version.
+    /// Returns the followers that have not received a version.
     fn behind(&self, followers: u16, version: u64) -> Vec<String> {
         let history = self.history.borrow();
         let nodes = (1..=followers).map(|id| NodeId::Leaf(id).to_string());
@@ -318,15 +320,15 @@ impl Bench {
         nodes.filter(is_behind).collect()
     }
 
-    /// A client that works until the end.
+    /// Runs a client until the end.
     pub async fn work(self: Rc<Self>, number: u32, seed: u64) {
         let mut stream = StreamSeed::derive(seed, "client", number).stream();
         let count = self.sockets.len();
         let mut connections = vec![None; count];
         let mut known = 0;
         while !self.is_over.get() {
-            // Half of the clients ask any controller, also one that leads no more. Half of those only read, so that they do not wait
-            // behind a command.
+            // Half of the clients use any controller, including former leaders. Half of these only read, so
+            // that they never wait behind a command.
             let leader = self.leader.load(Ordering::Relaxed).min(count - 1);
             let follows_leader = number.is_multiple_of(2) && stream.random_bool(0.9);
             let controller = if follows_leader { leader } else { stream.random_range(0..count) };
@@ -345,7 +347,7 @@ impl Bench {
         }
     }
 
-    /// Waits, but not beyond the end.
+    /// Waits for `time`, or until the end of the run.
     async fn think(&self, time: Duration) {
         let began = Instant::now();
         while !self.is_over.get() && began.elapsed() < time {
@@ -353,7 +355,7 @@ impl Bench {
         }
     }
 
-    /// Draws what a client asks next.
+    /// Draws a client's next request.
     fn draw(&self, stream: &mut Stream, known: u64) -> Request {
         if stream.random_bool(0.35) {
             return Request::Read;
@@ -388,7 +390,7 @@ impl Bench {
         command(&text, if_version).unwrap_or(Request::Read)
     }
 
-    /// A leaf that follows until the end, at one controller after the other, and starts anew now and then.
+    /// Runs a leaf that follows one controller after another until the end. It sometimes restarts.
     pub async fn follow(self: Rc<Self>, leaf: u16, seed: u64) {
         let mut stream = StreamSeed::derive(seed, "follower", leaf.into()).stream();
         let mut follower = Follower::new(leaf, self.number());
@@ -432,7 +434,7 @@ impl Bench {
     }
 }
 
-/// Request of a command's text.
+/// Converts a command's text to a request.
 fn command(text: &str, if_version: Option<u64>) -> Result<Request, String> {
     let parsed = text.parse().map_err(|error| format!("{text}: {error}"))?;
     let (key, change) = record::of_command(&parsed).ok_or(format!("{text}: of no one key"))?;
@@ -453,7 +455,7 @@ impl Follower {
         Self { node: NodeId::Leaf(leaf), process, view: View::default(), known: (0, 0) }
     }
 
-    /// Applies a message as a node does, unless its sender was deposed.
+    /// Applies a message as a node does. Refuses messages of deposed leaders.
     fn take(&mut self, message: FollowReply) -> Result<Update, String> {
         let (term, version, is_snapshot) = (message.term, message.version, message.snapshot);
         if (term, version) < self.known {
@@ -490,7 +492,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_of_controllers_are_told_apart() {
+    fn controller_answers_are_distinguished() {
         let unknown = |status: &Status| matches!(refusal(status), Answer::Unknown { .. });
         assert_eq!(refusal(&Status::not_found("leaf 3: there is none")), Answer::Absent);
         assert_eq!(refusal(&Status::already_exists("id 3")), Answer::Present);

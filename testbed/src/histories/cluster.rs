@@ -1,5 +1,6 @@
-//! Controllers as processes, the members of etcd behind them, and the network between: each in a network namespace of its own, joined
-//! by a router. The calling process must have namespaces of its own ([`enter_namespaces`]).
+//! Controllers as processes, the members of etcd behind them, and the network between. Each process is in a
+//! network namespace of its own, and a router joins these. The calling process must have namespaces of its
+//! own ([`enter_namespaces`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -10,13 +11,13 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::demo::fabric::controllers::{Running, etcd};
+use crate::demo::fabric::controllers::{ChildProcess, etcd};
 
-/// Members of etcd.
+/// Number of members of etcd.
 pub const MEMBERS: usize = 3;
-/// Controllers over etcd.
+/// Number of controllers over etcd.
 pub const CONTROLLERS: usize = 3;
-/// Size of the file system that has the file of a store.
+/// Size of the file system for the file of a store.
 const STORE_SIZE: &str = "size=16m";
 
 /// Store of the controllers.
@@ -29,7 +30,7 @@ pub enum Store {
 }
 
 impl Store {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,9 +43,9 @@ impl Store {
 /// Host of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// Member of etcd, from 0 on.
+    /// Member of etcd, from 0.
     Member(usize),
-    /// Controller, from 0 on.
+    /// Controller, from 0.
     Controller(usize),
 }
 
@@ -69,7 +70,7 @@ impl Host {
         format!("n{}", self.number())
     }
 
-    /// The router's end of its link.
+    /// Returns the name of the router's end of the link.
     fn link(self) -> String {
         format!("v{}", self.number())
     }
@@ -99,7 +100,8 @@ fn ip(arguments: &str) -> Result<(), String> {
     call("ip", &arguments.split(' ').collect::<Vec<_>>())
 }
 
-/// Command that runs another one with network, mounts and processes of its own, which all end with it.
+/// Returns a command that runs another one with its own network, mounts and processes. All processes end with
+/// it.
 fn in_namespaces() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -109,7 +111,7 @@ fn in_namespaces() -> Command {
     command
 }
 
-/// Reason why this process can't have namespaces of its own; `None` if it can.
+/// Returns the reason why this process cannot have namespaces of its own; `None` if it can.
 #[must_use]
 pub fn lacks_namespaces() -> Option<String> {
     let script =
@@ -121,11 +123,12 @@ pub fn lacks_namespaces() -> Option<String> {
         Err(error) => format!("unshare: {error}"),
     };
     Some(format!(
-        "this user can't make network namespaces ({reason}); run as root, with the packages util-linux and iproute2"
+        "this user cannot create network namespaces ({reason}); run as root, with the packages util-linux and iproute2 \
+         installed"
     ))
 }
 
-/// Starts this program again in namespaces of its own; returns only if that fails.
+/// Starts this program again in namespaces of its own. Returns only if that fails.
 #[must_use]
 pub fn enter_namespaces(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> String {
     if let Some(reason) = lacks_namespaces() {
@@ -133,7 +136,7 @@ pub fn enter_namespaces(arguments: impl IntoIterator<Item = std::ffi::OsString>)
     }
     let program = match std::env::current_exe() {
         Ok(program) => program,
-        Err(error) => return format!("this program's file: {error}"),
+        Err(error) => return format!("path of this program: {error}"),
     };
     let error = in_namespaces().arg(program).args(arguments).exec();
     format!("unshare: {error}")
@@ -145,16 +148,16 @@ pub struct Cluster {
     store: Store,
     lease: Duration,
     wedjat: PathBuf,
-    members: Vec<Option<Running>>,
-    controllers: Vec<Option<Running>>,
+    members: Vec<Option<ChildProcess>>,
+    controllers: Vec<Option<ChildProcess>>,
     folder: tempfile::TempDir,
 }
 
 impl Cluster {
-    /// Starts all of it, by this command `wedjat`.
+    /// Starts all processes, with the command `wedjat`.
     ///
     /// # Errors
-    /// When the system or a process refuses.
+    /// If the system or a process refuses.
     pub fn start(store: Store, wedjat: &Path, lease: Duration) -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("histories").tempdir();
         let folder = folder.map_err(|error| error.to_string())?;
@@ -186,9 +189,9 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes the network: a router, and a link to each host.
+    /// Creates the network: a router, and a link to each host.
     fn join(&self) -> Result<(), String> {
-        // Names of namespaces are files there; these mounts are this process's own.
+        // Namespace names are files in `/run/netns`. These mounts are private to this process.
         call("mount", &["-t", "tmpfs", "tmpfs", "/run"])?;
         fs::create_dir("/run/netns").map_err(|error| format!("/run/netns: {error}"))?;
         let forward = "/proc/sys/net/ipv4/ip_forward";
@@ -212,19 +215,19 @@ impl Cluster {
         self.folder.path().join("store")
     }
 
-    /// Folder of the processes' logs.
+    /// Returns the folder of the processes' logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Number of controllers.
+    /// Returns the number of controllers.
     #[must_use]
     pub fn controllers(&self) -> usize {
         self.controllers.len()
     }
 
-    /// Socket of a controller.
+    /// Returns the socket of a controller.
     #[must_use]
     pub fn socket(&self, at: usize) -> PathBuf {
         self.folder.path().join(format!("controller{}.ctl", at + 1))
@@ -253,7 +256,7 @@ impl Cluster {
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
     }
 
-    fn place(&mut self, host: Host) -> &mut Option<Running> {
+    fn place(&mut self, host: Host) -> &mut Option<ChildProcess> {
         match host {
             Host::Member(at) => &mut self.members[at],
             Host::Controller(at) => &mut self.controllers[at],
@@ -263,7 +266,7 @@ impl Cluster {
     /// Starts the process of a host, unless it runs.
     ///
     /// # Errors
-    /// When it can't be started.
+    /// If the process cannot be started.
     pub fn run(&mut self, host: Host) -> Result<(), String> {
         if self.place(host).is_some() {
             return Ok(());
@@ -292,7 +295,7 @@ impl Cluster {
         let log = self.folder.path().join(format!("{host}.log").replace(' ', ""));
         let log = OpenOptions::new().create(true).append(true).open(&log);
         let log = log.map_err(|error| format!("log of {host}: {error}"))?;
-        *self.place(host) = Some(Running::start(command, Some(log))?);
+        *self.place(host) = Some(ChildProcess::start(command, Some(log))?);
         Ok(())
     }
 
@@ -301,7 +304,7 @@ impl Cluster {
         drop(self.place(host).take());
     }
 
-    /// Stops a process or lets it go on, unless it was killed.
+    /// Pauses or resumes a process, unless it was killed.
     pub fn pause(&mut self, host: Host, is_paused: bool) {
         let signal = if is_paused { Signal::STOP } else { Signal::CONT };
         if let Some(process) = self.place(host) {
@@ -309,27 +312,27 @@ impl Cluster {
         }
     }
 
-    /// Drops all packets from one host to another, or no more.
+    /// Starts or stops dropping all packets from one host to another.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn cut(&self, from: Host, to: Host, is_cut: bool) -> Result<(), String> {
         let verb = if is_cut { "add" } else { "del" };
         ip(&format!("rule {verb} from {} to {} blackhole", from.address(), to.address()))
     }
 
-    /// Takes the link of a host down, or up.
+    /// Takes the link of a host down or up.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn unplug(&self, host: Host, is_down: bool) -> Result<(), String> {
         ip(&format!("link set {} {}", host.link(), if is_down { "down" } else { "up" }))
     }
 
-    /// Fills the file system of the store, or frees what filled it.
+    /// Fills the file system of the store, or frees it again.
     ///
     /// # Errors
-    /// When that is impossible for another reason.
+    /// If this fails for any reason except a full file system.
     pub fn fill(&self, is_full: bool) -> Result<(), String> {
         let ballast = self.store_folder().join("ballast");
         let failed = |error: std::io::Error| format!("{}: {error}", ballast.display());

@@ -1,8 +1,9 @@
 //! Linearizability of one object's history: a just-in-time search after Wing and Gong, and Lowe.
 //!
-//! The search walks through the requests and answers in the order of time and keeps every configuration that explains them so far: a
-//! state of the object, and the set of operations under way that have taken effect. An operation takes effect no earlier than another
-//! one's answer needs it to. Operations without an answer may take effect at any later time, or never.
+//! The search walks through the requests and answers in the order of time. It keeps every configuration that
+//! explains them so far: a state of the object, and the set of open operations that have taken effect. An
+//! operation takes effect no earlier than another operation's answer requires. An operation without an answer
+//! may take effect at any later time, or never.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -11,13 +12,13 @@ use std::hash::Hash;
 pub trait Model {
     /// State of the object.
     type State: Clone + Eq + Hash;
-    /// Operation together with its answer.
+    /// Operation with its answer.
     type Call: PartialEq;
 
-    /// State after a call; `None` if the call can't give its answer in this state.
+    /// Returns the state after a call; `None` if the call cannot have its answer in this state.
     fn step(state: &Self::State, call: &Self::Call) -> Option<Self::State>;
 
-    /// A call that changes no state.
+    /// Returns true if the call changes no state.
     fn is_pure(call: &Self::Call) -> bool;
 }
 
@@ -32,29 +33,30 @@ pub struct Interval<C> {
     pub ended: Option<u64>,
 }
 
-/// Why a history is not accepted.
+/// Reason why a history is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// No order of the calls explains the answer of this one.
+    /// No order of the calls explains the answer of this call.
     Unexplained(usize),
-    /// More configurations than the limit.
+    /// The search exceeds the limit of configurations.
     TooMany,
 }
 
-/// Configurations that a search keeps at most.
+/// Maximum number of configurations that a search keeps.
 const CONFIGURATIONS_MAX: usize = 100_000;
 
 /// Explanation of a history up to some time.
 #[derive(Clone)]
 struct Configuration<S> {
     state: S,
-    /// Calls under way, with a known answer, that have taken effect.
+    /// Open calls with a known answer that have taken effect.
     known: BTreeSet<usize>,
     /// Calls without an answer that have taken effect.
     unknown: BTreeSet<usize>,
 }
 
-/// Configurations of which none explains less than another: with equal state and equal calls, fewer without an answer are better.
+/// Minimal configurations. With equal state and equal known calls, a configuration with fewer unanswered
+/// calls explains more.
 struct Frontier<S> {
     found: HashMap<(S, BTreeSet<usize>), Vec<BTreeSet<usize>>>,
     count: usize,
@@ -65,7 +67,7 @@ impl<S: Clone + Eq + Hash> Frontier<S> {
         Self { found: HashMap::new(), count: 0 }
     }
 
-    /// Adds a configuration; false if another one explains as much.
+    /// Adds a configuration. Returns false if another one explains as much.
     fn add(&mut self, of: &Configuration<S>) -> bool {
         let sets = self.found.entry((of.state.clone(), of.known.clone())).or_default();
         if sets.iter().any(|set| set.is_subset(&of.unknown)) {
@@ -90,7 +92,7 @@ impl<S: Clone + Eq + Hash> Frontier<S> {
     }
 }
 
-/// Calls under way.
+/// Open calls.
 struct OpenCalls<'a, M: Model> {
     calls: &'a [Interval<M::Call>],
     known: BTreeSet<usize>,
@@ -98,7 +100,7 @@ struct OpenCalls<'a, M: Model> {
 }
 
 impl<M: Model> OpenCalls<'_, M> {
-    /// Lets all calls take effect that change nothing and are right in this state: no later order explains more.
+    /// Lets all calls take effect that change nothing and fit this state: no later order explains more.
     fn settle(&self, of: &mut Configuration<M::State>) {
         let open = self.known.iter().filter(|at| M::is_pure(&self.calls[**at].call));
         let open = open.filter(|at| M::step(&of.state, &self.calls[**at].call).is_some());
@@ -106,7 +108,7 @@ impl<M: Model> OpenCalls<'_, M> {
         of.known.extend(open);
     }
 
-    /// All configurations that one more call leads to.
+    /// Returns all configurations after one more call.
     fn next(&self, of: &Configuration<M::State>) -> Vec<Configuration<M::State>> {
         let mut found = Vec::new();
         for &at in self.known.difference(&of.known) {
@@ -121,7 +123,7 @@ impl<M: Model> OpenCalls<'_, M> {
         let mut tried: Vec<usize> = Vec::new();
         for &at in self.unknown.difference(&of.unknown) {
             let call = &self.calls[at].call;
-            // Of equal calls the oldest one stands for all.
+            // The oldest of several equal calls represents all of them.
             if tried.iter().any(|&before| self.calls[before].call == *call) {
                 continue;
             }
@@ -138,7 +140,7 @@ impl<M: Model> OpenCalls<'_, M> {
         found
     }
 
-    /// All configurations in which a call has taken effect, from one.
+    /// Collects all configurations after `from` in which the call has taken effect.
     fn reach(
         &self,
         from: Configuration<M::State>,
@@ -168,12 +170,12 @@ impl<M: Model> OpenCalls<'_, M> {
     }
 }
 
-/// Looks for an order of the calls that explains all answers, from this state on.
+/// Searches an order of the calls that explains all answers, starting in this state.
 ///
 /// # Errors
-/// When there is none, or the search is too large.
+/// If no such order exists, or the search is too large.
 pub fn check<M: Model>(initial: M::State, calls: &[Interval<M::Call>]) -> Result<(), Rejection> {
-    // Requests before answers at equal times: such calls are concurrent.
+    // Requests precede answers at equal times: such calls are concurrent.
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (at, call) in calls.iter().enumerate() {
         events.push((call.began, false, at));
@@ -243,7 +245,7 @@ mod tests {
         check::<Register>(0, calls).is_ok()
     }
 
-    /// All orders that time allows, one after the other.
+    /// Tries all sequential orders that agree with time.
     fn by_brute_force(state: u32, left: &[Interval<(bool, u32)>]) -> bool {
         let earliest = left.iter().filter_map(|call| call.ended).min();
         let Some(earliest) = earliest else { return true };
@@ -268,13 +270,13 @@ mod tests {
         };
         assert!(is_linearizable(&both(1, 1)) && is_linearizable(&both(2, 2)));
         assert!(!is_linearizable(&both(1, 2)));
-        // A read during a write may see it or not, but no later read may go back.
+        // A read during a write may see the old or the new value, but no later read may go back.
         assert!(is_linearizable(&[write(1, 0, 10), read(0, 1, 2), read(1, 3, 4)]));
         assert!(!is_linearizable(&[write(1, 0, 10), read(1, 1, 2), read(0, 3, 4)]));
     }
 
     #[test]
-    fn a_call_without_answer_may_take_effect_late_or_never() {
+    fn unanswered_call_may_take_effect_late_or_never() {
         assert!(is_linearizable(&[write(1, 0, None), read(0, 5, 6), read(1, 7, 8)]));
         assert!(is_linearizable(&[write(1, 0, None), read(0, 5, 6)]));
         assert!(!is_linearizable(&[

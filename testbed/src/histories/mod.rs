@@ -1,7 +1,8 @@
-//! Histories of controllers under faults: clients issue commands and reads to `wedjat controller` processes, followers take what those
-//! send, a nemesis injects faults, and afterwards [`check`] looks whether one fabric with versions explains all that was seen.
+//! Histories of controllers under faults. Clients send commands and reads to `wedjat controller` processes,
+//! followers receive their messages, and a nemesis injects faults. Afterwards [`check`] verifies that one
+//! versioned fabric explains all observations.
 //!
-//! The soak in emulated time records its histories in the same form, and they pass the same check.
+//! The soak in emulated time records histories in the same form, for the same check.
 
 pub mod check;
 mod client;
@@ -23,27 +24,28 @@ use cluster::{Cluster, Store};
 use nemesis::{Fault, Injection, Nemesis};
 use record::{Answer, History, Request};
 
-/// The first leader leads within so long, and after the last fault a leader serves and all followers have its version.
+/// Maximum time to the first leader, and from the last fault until a leader serves and all followers have its
+/// version.
 const SERVED_MAX: Duration = Duration::from_secs(90);
 
-/// Setting of a run.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Store.
+    /// Store of the controllers.
     pub store: Store,
     /// Kinds of faults.
     pub faults: Vec<Fault>,
-    /// Length.
+    /// Length of the run.
     pub time: Duration,
     /// Seed of faults and clients.
     pub seed: u64,
     /// Lease of a leader.
     pub lease: Duration,
-    /// Clients.
+    /// Number of clients.
     pub clients: u32,
-    /// Leaves that follow.
+    /// Number of leaves that follow.
     pub followers: u16,
-    /// The command `wedjat`.
+    /// Path of the command `wedjat`.
     pub wedjat: PathBuf,
     /// Folder for the controllers' logs.
     pub logs: Option<PathBuf>,
@@ -54,20 +56,20 @@ pub struct Setting {
 pub struct Report {
     /// History.
     pub history: History,
-    /// Faults that were injected.
+    /// Injected faults.
     pub injected: Vec<Injection>,
     /// Longest interval without an answer of a leader: its length and its end.
     pub longest_gap: (Duration, Duration),
-    /// Time from the end of the faults to the first change that was kept.
+    /// Time from the end of the faults to the first stored change.
     pub recovered: Option<Duration>,
     /// Violations, in the order of time.
     pub violations: Vec<Violation>,
-    /// Time that the check took.
+    /// Duration of the check.
     pub checked_in: Duration,
 }
 
 impl Report {
-    /// Numbers of operations, by what was asked and answered.
+    /// Returns the numbers of operations, by request and answer.
     #[must_use]
     pub fn outcomes(&self) -> BTreeMap<&'static str, usize> {
         let mut found = BTreeMap::new();
@@ -87,7 +89,7 @@ impl Report {
         found
     }
 
-    /// Numbers of faults, by kind.
+    /// Returns the numbers of faults, by kind.
     #[must_use]
     pub fn faults(&self) -> BTreeMap<&'static str, usize> {
         let mut found = BTreeMap::new();
@@ -98,10 +100,11 @@ impl Report {
     }
 }
 
-/// Makes a history and checks it. It ends early when `stop` is set. Needs namespaces of its own ([`cluster::enter_namespaces`]).
+/// Records a history and checks it. The run ends early if `stop` is set. The process needs namespaces of its
+/// own ([`cluster::enter_namespaces`]).
 ///
 /// # Errors
-/// When it can't be made. Violations stand in the report.
+/// If the history cannot be recorded. Violations are part of the report instead.
 pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let cluster = Cluster::start(setting.store, &setting.wedjat, setting.lease)?;
     let sockets = (0..cluster.controllers()).map(|at| cluster.socket(at)).collect();
@@ -112,12 +115,18 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     let tasks = tokio::task::LocalSet::new();
     let prepared = bench.prepare(setting.followers, SERVED_MAX);
-    tasks.block_on(&runtime, prepared).map_err(|reason| format!("no history: {reason}"))?;
+    tasks
+        .block_on(&runtime, prepared)
+        .map_err(|reason| format!("the history could not be prepared: {reason}"))?;
     let offset = began.elapsed();
     let plan = nemesis::plan(&setting.faults, setting.seed, setting.time, setting.lease);
     let plan: Vec<_> = plan
         .into_iter()
-        .map(|spell| nemesis::Spell { from: spell.from + offset, to: spell.to + offset, ..spell })
+        .map(|spell| nemesis::FaultPeriod {
+            from: spell.from + offset,
+            to: spell.to + offset,
+            ..spell
+        })
         .collect();
     let until = offset + setting.time;
     let ended = AtomicBool::new(false);
@@ -156,7 +165,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
         });
         (nemesis.join(), settled)
     });
-    let injected = injected.map_err(|_| "the nemesis has panicked")??;
+    let injected = injected.map_err(|_| "the nemesis panicked")??;
     let cluster = cluster.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(logs) = &setting.logs {
         keep_logs(&cluster, logs)?;

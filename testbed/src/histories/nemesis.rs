@@ -1,5 +1,5 @@
-//! Faults of a run: what is injected, when, and where. The plan follows from the seed; which controller leads at the time of a fault
-//! does not.
+//! Faults of a run: their kinds, times and targets. The plan follows from the seed, but the leader at the
+//! time of a fault does not.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,19 +16,19 @@ use super::cluster::{Cluster, Host, MEMBERS, Store};
 
 /// Time of the first fault.
 const BEGIN: Duration = Duration::from_secs(1);
-/// Interval at which the nemesis looks whether the run has ended.
+/// Interval at which the nemesis checks for the end of the run.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Kind of a fault.
+/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// A controller is killed and started again.
     Kill,
-    /// A controller is stopped for longer than its lease and goes on.
+    /// A controller is stopped for longer than its lease, then continues.
     Pause,
-    /// Packets of one host to and from members of etcd are dropped.
+    /// Packets between one host and members of etcd are dropped.
     Cut,
-    /// The same in one direction.
+    /// Packets are dropped in one direction only.
     OneWay,
     /// The link of one host goes down.
     Unplug,
@@ -41,7 +41,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Kill,
         Self::Pause,
@@ -53,7 +53,7 @@ impl Fault {
         Self::Full,
     ];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ impl Fault {
         }
     }
 
-    /// A store can have it.
+    /// Returns true if the fault is possible with this store.
     #[must_use]
     pub fn fits(self, store: Store) -> bool {
         match store {
@@ -77,7 +77,7 @@ impl Fault {
         }
     }
 
-    /// Least and greatest length, in leases.
+    /// Returns the minimum and maximum length, in leases.
     fn length(self) -> (f64, f64) {
         match self {
             Self::Kill | Self::Member => (0.1, 1.5),
@@ -96,29 +96,29 @@ impl FromStr for Fault {
         let named = Self::ALL.into_iter().find(|fault| fault.name() == text);
         named.ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|fault| fault.name()).collect();
-            format!("there is no fault `{text}`; choose of {}, or all, or none", names.join(", "))
+            format!("unknown fault `{text}`; choose from {}, or all, or none", names.join(", "))
         })
     }
 }
 
 /// Fault of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spell {
-    /// Kind.
+pub struct FaultPeriod {
+    /// Kind of fault.
     pub fault: Fault,
-    /// Begin, from the start of the run on.
+    /// Start, relative to the start of the run.
     pub from: Duration,
-    /// End.
+    /// End, relative to the start of the run.
     pub to: Duration,
-    /// Number that draws its target.
+    /// Random number that selects the target.
     pub draw: u64,
 }
 
-/// Draws a plan of these faults, all of which end within `time`. Each kind comes once before one comes again.
+/// Draws a plan of these faults that ends within `time`. Each kind occurs once before any occurs again.
 #[must_use]
-pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec<Spell> {
+pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec<FaultPeriod> {
     let mut stream = StreamSeed::derive(seed, "faults", 0).stream();
-    let (mut spells, mut from, mut left) = (Vec::<Spell>::new(), BEGIN, Vec::new());
+    let (mut spells, mut from, mut left) = (Vec::<FaultPeriod>::new(), BEGIN, Vec::new());
     if faults.is_empty() {
         return spells;
     }
@@ -129,37 +129,38 @@ pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec
         }
         let Some(fault) = left.pop() else { return spells };
         let (least, most) = fault.length();
-        // Short ones are as likely as long ones: what is in flight at the end of a short one is still fresh.
+        // Short faults are as likely as long ones: messages in flight at the end of a short fault are still
+        // fresh.
         let length = least * (most / least).powf(stream.random());
         let to = from + lease.mul_f64(length);
         if to > time {
             return spells;
         }
-        spells.push(Spell { fault, from, to, draw: stream.random() });
+        spells.push(FaultPeriod { fault, from, to, draw: stream.random() });
         let gap = lease.mul_f64(stream.random_range(0.2..1.0));
         // Some faults overlap.
         from = if stream.random_bool(0.2) { from + (to - from) / 2 } else { to + gap };
     }
 }
 
-/// Fault as it was injected.
+/// Injected fault.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Injection {
-    /// Fault.
-    pub spell: Spell,
-    /// Target, in words.
+    /// Fault of the plan.
+    pub spell: FaultPeriod,
+    /// Description of the target.
     pub target: String,
 }
 
 impl fmt::Display for Injection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Spell { fault, from, to, .. } = self.spell;
+        let FaultPeriod { fault, from, to, .. } = self.spell;
         let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
         write!(f, "{from:7.3} s to {to:7.3} s: {} {}", fault.name(), self.target)
     }
 }
 
-/// Undoes a fault.
+/// Action that undoes a fault.
 enum Undo {
     Run(Vec<Host>),
     Continue(Host),
@@ -171,15 +172,15 @@ enum Undo {
 /// Injects faults into a cluster.
 #[derive(Debug)]
 pub struct Nemesis<'a> {
-    /// Cluster.
+    /// Cluster under test.
     pub cluster: &'a Mutex<Cluster>,
     /// Store of the cluster.
     pub store: Store,
-    /// Controller that answered last as the leader, from 0 on.
+    /// Controller that answered last as the leader, from 0.
     pub leader: &'a AtomicUsize,
     /// Start of the run.
     pub began: Instant,
-    /// Ends the plan early.
+    /// Ends the plan early if set.
     pub stop: &'a AtomicBool,
 }
 
@@ -188,11 +189,11 @@ impl Nemesis<'_> {
         self.cluster.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Carries out a plan, and undoes all of it at the end.
+    /// Executes a plan, and undoes all faults at the end.
     ///
     /// # Errors
-    /// When the system refuses a fault.
-    pub fn run(&self, plan: &[Spell]) -> Result<Vec<Injection>, String> {
+    /// If the system refuses a fault.
+    pub fn run(&self, plan: &[FaultPeriod]) -> Result<Vec<Injection>, String> {
         let (mut injected, mut active) = (Vec::new(), BTreeMap::<(Duration, usize), Undo>::new());
         let mut next = plan.iter().enumerate().peekable();
         loop {
@@ -217,7 +218,7 @@ impl Nemesis<'_> {
         }
     }
 
-    /// The controller that leads, or by lot another one.
+    /// Returns the leader, or by chance another controller.
     fn controller(&self, draw: u64, cluster: &Cluster) -> Host {
         let leader = self.leader.load(Ordering::Relaxed);
         let count = cluster.controllers();
@@ -225,7 +226,7 @@ impl Nemesis<'_> {
         Host::Controller(if is_leader { leader } else { (draw / 100) as usize % count })
     }
 
-    /// A controller, or by lot a member of etcd.
+    /// Returns a controller, or by chance a member of etcd.
     fn host(&self, draw: u64, cluster: &Cluster) -> Host {
         match (draw >> 32) % 4 {
             0 => Host::Member((draw / 100) as usize % MEMBERS),
@@ -233,7 +234,7 @@ impl Nemesis<'_> {
         }
     }
 
-    fn inject(&self, spell: &Spell) -> Result<(String, Undo), String> {
+    fn inject(&self, spell: &FaultPeriod) -> Result<(String, Undo), String> {
         let (mut cluster, draw) = (self.cluster(), spell.draw);
         Ok(match spell.fault {
             Fault::Kill => {
@@ -260,7 +261,7 @@ impl Nemesis<'_> {
                 let host = self.host(draw, &cluster);
                 let members = (0..MEMBERS).map(Host::Member).filter(|member| *member != host);
                 let mut members: Vec<_> = members.collect();
-                // By lot, one member only.
+                // By chance, a single member.
                 if (draw >> 40) % 4 == 0 {
                     members = vec![members[(draw >> 48) as usize % members.len()]];
                 }
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plan_follows_from_its_seed_and_has_every_fault() {
+    fn seed_determines_the_plan_with_every_fault() {
         let lease = Duration::from_secs(3);
         let draw = |seed| plan(&Fault::ALL, seed, Duration::from_secs(120), lease);
         assert_eq!(draw(5), draw(5));

@@ -36,9 +36,9 @@ impl fmt::Display for Key {
 /// Settings of an entity that commands change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Field {
-    /// Spine or leaf that is down.
+    /// A spine or leaf is down.
     Failed,
-    /// Server that gets no new tasks.
+    /// A server gets no new tasks.
     Drained,
     /// Queue limit of a pool.
     Queue,
@@ -57,7 +57,7 @@ impl Field {
 /// Value of an entity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// Value that `add-*` gives it for good: its address, or a pool's policy.
+    /// Fixed value from `add-*`: an address, or a pool's policy.
     pub made: String,
     /// Settings.
     pub set: Vec<(Field, u64)>,
@@ -79,24 +79,24 @@ impl fmt::Display for Entry {
 /// Change of one entity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// Creates it.
+    /// Creates the entity.
     Add(Entry),
     /// Changes a setting.
     Set(Field, u64),
-    /// Removes it.
+    /// Removes the entity.
     Remove,
 }
 
 /// All entities, in the order of their keys.
 pub type State = Vec<(Key, Entry)>;
 
-/// Value of a key in a state.
+/// Returns the value of a key in a state.
 #[must_use]
 pub fn value(state: &State, key: Key) -> Option<&Entry> {
     state.binary_search_by_key(&key, |(key, _)| *key).ok().map(|at| &state[at].1)
 }
 
-/// Value of a pool with these settings.
+/// Returns the value of a pool with these settings.
 #[must_use]
 pub fn of_pool(of: &PoolSettings) -> Entry {
     pool_entry(&of.policy, of.queue as u64, of.workers as u64)
@@ -106,7 +106,7 @@ fn pool_entry(policy: &str, queue: u64, workers: u64) -> Entry {
     Entry::new(policy, &[(Field::Queue, queue), (Field::Workers, workers)])
 }
 
-/// Entities of a controller's answer.
+/// Returns the entities in a controller's answer.
 #[must_use]
 pub fn of_topology(reply: &TopologyReply) -> State {
     let failed = |is_failed: bool| [(Field::Failed, is_failed.into())];
@@ -132,7 +132,7 @@ pub fn of_topology(reply: &TopologyReply) -> State {
     state
 }
 
-/// Entities of a fabric.
+/// Returns the entities of a fabric.
 #[must_use]
 pub fn of_fabric(fabric: &Fabric) -> State {
     let failed = |is_failed: bool| [(Field::Failed, is_failed.into())];
@@ -157,7 +157,8 @@ pub fn of_fabric(fabric: &Fabric) -> State {
     state
 }
 
-/// Key that a command is about and its change; `None` for a command that changes several keys or none of these settings.
+/// Returns a command's key and change; `None` for a command that changes several keys or none of these
+/// settings.
 #[must_use]
 pub fn of_command(command: &Command) -> Option<(Key, Change)> {
     let spine = |id: u16| Key(Kind::Spine, id.into());
@@ -173,7 +174,7 @@ pub fn of_command(command: &Command) -> Option<(Key, Change)> {
         Command::FailSpine { id } => (spine(id), failed(1)),
         Command::RestoreSpine { id } => (spine(id), failed(0)),
         Command::AddLeaf { id, ip } => (leaf(id), node(ip)),
-        // Its servers go with it; runs remove only leaves that have none.
+        // The leaf's servers go with it. Runs remove only leaves without servers.
         Command::RemoveLeaf { id } => (leaf(id), Change::Remove),
         Command::FailLeaf { id, to: None } => (leaf(id), failed(1)),
         Command::RestoreLeaf { id } => (leaf(id), failed(0)),
@@ -204,13 +205,13 @@ pub enum Request {
     Read,
     /// Changes one key.
     Command {
-        /// Its text.
+        /// Text of the command.
         text: String,
-        /// Key that it is about.
+        /// Key of the command.
         key: Key,
-        /// Its change.
+        /// Change of the key.
         change: Change,
-        /// The only version at which the controller may make it.
+        /// Only version at which the controller may execute the command.
         if_version: Option<u64>,
     },
 }
@@ -222,23 +223,23 @@ pub enum Answer {
     State {
         /// Term of the leader.
         term: u64,
-        /// Version.
+        /// Version of the fabric.
         version: u64,
         /// Number of the state.
         state: usize,
     },
-    /// The change is kept as this version, or was so already.
+    /// The change is stored as this version, or was in effect already.
     Done {
-        /// Version that has it.
+        /// Version with the change.
         version: u64,
     },
     /// Refused: the key does not exist.
     Absent,
     /// Refused: the key exists.
     Present,
-    /// Refused: the version is another one.
+    /// Refused: the version differs.
     OtherVersion {
-        /// The version.
+        /// Version of the fabric.
         found: u64,
     },
     /// The change was not made.
@@ -246,7 +247,7 @@ pub enum Answer {
         /// Reason.
         reason: String,
     },
-    /// The client does not know whether the change was or will be made.
+    /// The outcome is unknown: the change may have been made, or may still be.
     Unknown {
         /// Reason.
         reason: String,
@@ -256,13 +257,13 @@ pub enum Answer {
 /// Operation of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// Client.
+    /// Number of the client.
     pub client: u32,
-    /// Controller that it asked.
+    /// Controller that received the request.
     pub controller: u32,
     /// Time of the request, in nanoseconds.
     pub began_ns: u64,
-    /// Time of the answer.
+    /// Time of the answer, in nanoseconds.
     pub ended_ns: u64,
     /// Request.
     pub request: Request,
@@ -273,19 +274,19 @@ pub struct Operation {
 /// Message that a follower received and applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Update {
-    /// Node.
+    /// Name of the node.
     pub node: String,
-    /// Process of the node: another number after each restart.
+    /// Process of the node: a new number after each restart.
     pub process: u64,
-    /// Controller that sent it.
+    /// Controller that sent the message.
     pub controller: u32,
     /// Time of the request, if this is the first message to the process. Such a message counts as a read.
     pub asked_ns: Option<u64>,
-    /// Time at which the follower received it.
+    /// Time at which the follower received the message, in nanoseconds.
     pub at_ns: u64,
     /// Term of the leader.
     pub term: u64,
-    /// Version.
+    /// Version of the fabric.
     pub version: u64,
     /// Hash of the follower's whole view after the message.
     pub view: u64,
@@ -296,7 +297,7 @@ pub struct Update {
 /// History of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// States that clients read, each once.
+    /// States read by clients, each once.
     pub states: Vec<State>,
     numbers: HashMap<State, usize>,
     /// Operations of clients, in the order of their answers.
@@ -315,7 +316,7 @@ enum Line {
 }
 
 impl History {
-    /// Number of a state.
+    /// Returns the number of a state.
     pub fn intern(&mut self, state: State) -> usize {
         if let Some(&number) = self.numbers.get(&state) {
             return number;
@@ -326,10 +327,10 @@ impl History {
         number
     }
 
-    /// Writes it as JSON lines: first the states, then operations and messages.
+    /// Writes the history as JSON lines: first the states, then operations and messages.
     ///
     /// # Errors
-    /// When the file can't be written.
+    /// If the file cannot be written.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let states = self.states.iter().cloned().map(Line::State);
         let operations = self.operations.iter().cloned().map(Line::Operation);
@@ -341,10 +342,10 @@ impl History {
         out.flush()
     }
 
-    /// Reads what [`History::write`] wrote.
+    /// Reads the output of [`History::write`].
     ///
     /// # Errors
-    /// When it can't be read, or a line is none of a history.
+    /// If the input cannot be read, or a line does not belong to a history.
     pub fn read(from: impl BufRead) -> io::Result<Self> {
         let mut history = Self::default();
         for line in from.lines() {
@@ -360,7 +361,7 @@ impl History {
             _ => true,
         };
         if !history.operations.iter().all(is_known) {
-            return Err(io::Error::other("an answer names a state that the file lacks"));
+            return Err(io::Error::other("an answer refers to a state that is not in the file"));
         }
         Ok(history)
     }
@@ -387,10 +388,10 @@ impl fmt::Display for Answer {
         match self {
             Self::State { term, version, .. } => write!(f, "version {version} of term {term}"),
             Self::Done { version } => write!(f, "done, version {version}"),
-            Self::Absent => write!(f, "refused, there is none"),
+            Self::Absent => write!(f, "refused, it does not exist"),
             Self::Present => write!(f, "refused, it exists"),
             Self::OtherVersion { found } => write!(f, "refused, the version is {found}"),
-            Self::Fail { reason } => write!(f, "not done ({reason})"),
+            Self::Fail { reason } => write!(f, "not executed ({reason})"),
             Self::Unknown { reason } => write!(f, "unknown ({reason})"),
         }
     }

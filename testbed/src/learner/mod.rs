@@ -1,3 +1,3 @@
-//! The learner of nodes without a scheduler, held against traces of another one.
+//! The learner of nodes without a scheduler, compared with traces of another implementation.
 
 pub mod trace;

@@ -1,8 +1,9 @@
-//! Drives the learner through a trace that another implementation wrote, and finds where they differ most.
+//! Runs the learner through a trace of another implementation, and finds the largest differences.
 //!
-//! A trace is a JSON object: the number of nodes `n`, the optimizer's constants, parameters before (`critic_w0`, rows `m_w0` of the
-//! migration policy and `s_w0` of the stealing one), loads at the start (`x0`), for each of the `beats` the next loads, the reward and
-//! how often each node was drawn, with the probabilities and the temporal-difference error that followed, and parameters after.
+//! A trace is a JSON object. It holds the number of nodes `n` and the optimizer's constants. It holds the
+//! initial parameters (`critic_w0`, rows `m_w0` of the migration policy and `s_w0` of the stealing policy)
+//! and the initial loads (`x0`). Each of the `beats` holds the next loads, the reward and the draws of each
+//! node, with the resulting probabilities and temporal-difference error. The final parameters follow.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use wedjat::policy::Rng;
 use wedjat_learner::{AdamW, Counts, Learner, NODES_MAX, Optimizer, Schedule, Settings};
 
-/// A trace, as its file has it.
+/// A trace in the form of its file.
 #[derive(Debug, Deserialize)]
 struct Trace {
     n: usize,
@@ -68,29 +69,29 @@ fn one() -> f32 {
     1.0
 }
 
-/// The largest differences of a trace; none where it says nothing of them.
+/// Largest differences from a trace; `None` if the trace lacks the values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Differences {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Beats.
+    /// Number of beats.
     pub beats: usize,
-    /// Of a probability, of either policy, before or after any beat.
+    /// Difference of a probability of either policy, before or after any beat.
     pub probabilities: Option<f64>,
-    /// Of a beat's temporal-difference error.
+    /// Difference of a beat's temporal-difference error.
     pub td_error: Option<f64>,
-    /// Of the critic's parameters after the last beat.
+    /// Difference of the critic's parameters after the last beat.
     pub critic: Option<f64>,
-    /// Of the migration policy's.
+    /// Difference of the migration policy's parameters.
     pub migration: Option<f64>,
-    /// Of the stealing policy's.
+    /// Difference of the stealing policy's parameters.
     pub stealing: Option<f64>,
-    /// Of the critic's parameters after a consensus with other nodes.
+    /// Difference of the critic's parameters after a consensus with other nodes.
     pub consensus: Option<f64>,
 }
 
 impl Differences {
-    /// Each by its name.
+    /// Returns each difference with its name.
     #[must_use]
     pub fn named(&self) -> [(&'static str, Option<f64>); 6] {
         [
@@ -103,7 +104,7 @@ impl Differences {
         ]
     }
 
-    /// Lines for people.
+    /// Returns the differences as lines of text.
     #[must_use]
     pub fn lines(&self) -> String {
         let mut lines =
@@ -118,7 +119,7 @@ impl Differences {
     }
 }
 
-/// Notes a difference that is larger than those before; what is no number differs without bound.
+/// Records a difference larger than all before. A value that is not a number differs without bound.
 fn note(most: &mut Option<f64>, found: f32, wanted: f32) {
     let difference = (f64::from(found) - f64::from(wanted)).abs();
     let difference = if difference.is_nan() { f64::INFINITY } else { difference };
@@ -134,16 +135,16 @@ fn note_all<'a>(
     let Some(wanted) = wanted else { return Ok(()) };
     let found: Vec<_> = found.into_iter().collect();
     if found.len() != wanted.len() {
-        return Err(format!("{what}: {} values, where {} are wanted", wanted.len(), found.len()));
+        return Err(format!("{what}: {} values, expected {}", wanted.len(), found.len()));
     }
     found.into_iter().zip(wanted).for_each(|(found, wanted)| note(most, *found, *wanted));
     Ok(())
 }
 
-/// Where the learner and the trace in this text differ most.
+/// Returns the largest differences between the learner and the trace in `text`.
 ///
 /// # Errors
-/// When it is no trace.
+/// If the text is no valid trace.
 pub fn compare(text: &str) -> Result<Differences, Box<dyn Error>> {
     let trace: Trace = serde_json::from_str(text)?;
     let mut learner = learner(&trace)?;
@@ -172,8 +173,9 @@ pub fn compare(text: &str) -> Result<Differences, Box<dyn Error>> {
         (&trace.consensus_others, trace.critic_w_after_consensus.as_ref())
     {
         for slope in slopes(others)? {
-            let told: Vec<_> = (0..learner.critic().len()).map(|at| slope * at as f32).collect();
-            learner.hear(&told)?;
+            let of_others: Vec<_> =
+                (0..learner.critic().len()).map(|at| slope * at as f32).collect();
+            learner.receive_critic(&of_others)?;
         }
         learner.agree();
         note_all(&mut most.consensus, learner.critic(), wanted, "critic_w_after_consensus")?;
@@ -218,7 +220,8 @@ fn learner(trace: &Trace) -> Result<Learner, Box<dyn Error>> {
     Ok(learner)
 }
 
-/// The other nodes of a consensus, as traces describe them: parameter i is a multiple of i, `w_i=0.01*i`.
+/// Parses the other nodes of a consensus as traces describe them: parameter i is a multiple of i,
+/// `w_i=0.01*i`.
 fn slopes(text: &str) -> Result<Vec<f32>, String> {
     let wrong = || format!("consensus_others: {text:?}; allowed: multiples as in `w_i=0.01*i`");
     let described = text.split("w_i=").skip(1);

@@ -1,17 +1,17 @@
-//! The clients of a run in lockstep: they send a task's packet when its time has come, and take answers.
+//! Clients of a lockstep run: send each task's packet at its time, and receive the answers.
 
 use std::net::IpAddr;
 
 use wedjat::io::{Buf, Burst, Pool, Port};
-use wedjat_pktgen::host::{Answer, Heard, Host};
+use wedjat_pktgen::host::{Answer, FrameKind, Host};
 use wedjat_pktgen::target::Target;
 use wedjat_pktgen::template::{Task, Template};
 
 use super::LockstepError;
 
-/// How errors name this side.
+/// Name of this side in errors.
 const SIDE: &str = "clients";
-/// The application that all tasks are of.
+/// Application number of all tasks.
 const APP: u32 = 1;
 
 /// Clients on one port.
@@ -26,7 +26,7 @@ pub struct Clients<P: Port, L> {
 }
 
 impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
-    /// Clients that send to this target.
+    /// Creates clients that send to `target`.
     #[must_use]
     pub fn new(port: P, pool: L, target: &Target) -> Self {
         let template = Template::new(&target.frame(APP));
@@ -34,19 +34,19 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         Self { port, pool, host, template, incoming, dst }
     }
 
-    /// They know the scheduler's MAC address.
+    /// Returns true if the clients have the scheduler's MAC address.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
         self.host.next_hop_mac().is_some()
     }
 
-    /// The address that they send to.
+    /// Returns the address that the clients send to.
     #[must_use]
     pub fn dst(&self) -> IpAddr {
         self.dst
     }
 
-    /// Asks for it.
+    /// Requests the scheduler's MAC address.
     pub(super) fn ask(&mut self, now_ns: u64) -> Result<(), LockstepError> {
         let question = self.pool.take().and_then(|mut buf| self.host.ask(&mut buf).then_some(buf));
         self.send_buffer(question.ok_or(LockstepError::Buffers)?, now_ns)
@@ -68,8 +68,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         super::workers::send(&mut self.port, buf, SIDE, now_ns)
     }
 
-    /// Takes what has come: answers go to `answered`, with the task's number. Returns how many packets came, and how many
-    /// were sent in reply.
+    /// Receives all waiting packets and passes each answer to `answered`, with the task's number. Returns the
+    /// number of packets received, and the number sent in reply.
     pub(super) fn receive(
         &mut self,
         now_ns: u64,
@@ -80,17 +80,17 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         let mut replies = 0;
         for mut buf in incoming.drain(..) {
             let verified = buf.checksums_verified();
-            match self.host.hear(&mut buf, verified) {
-                Heard::Answer(answer) => {
+            match self.host.receive(&mut buf, verified) {
+                FrameKind::Answer(answer) => {
                     let number = answer.id.map_or(u32::MAX, |(_, number)| number);
                     answered(number, &answer)?;
                 }
-                Heard::NeighbourAnswer => {
+                FrameKind::NeighbourAnswer => {
                     self.send_buffer(buf, now_ns)?;
                     replies += 1;
                 }
-                Heard::NextHop(mac) => self.template.set_next_hop(mac),
-                Heard::Nothing(reason) => {
+                FrameKind::NextHop(mac) => self.template.set_next_hop(mac),
+                FrameKind::Nothing(reason) => {
                     return Err(LockstepError::Packet { side: SIDE, now_ns, reason });
                 }
             }
@@ -99,7 +99,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         Ok((count, replies))
     }
 
-    /// Gives back the port.
+    /// Returns the port.
     pub fn into_port(self) -> P {
         self.port
     }

@@ -1,7 +1,9 @@
-//! A spine and its leaves in emulated time, in this process: the simulator's model `rack` with several racks, on packets.
+//! A spine and its leaves in emulated time, in this process: the simulator's model `rack` with several racks,
+//! on packets.
 //!
-//! As in [`super::run()`], the conductor plays clients, hops and workers, and draws from the simulator's streams in its order. Tasks go
-//! from the clients to the spine without a hop, as the model has them arrive there; the spine's heartbeats reach leaves at once.
+//! The conductor plays clients, hops and workers as in [`super::run()`]. It draws from the simulator's
+//! streams in the simulator's order. Tasks go from the clients to the spine without a hop, because the model
+//! has them arrive there. The spine's heartbeats reach the leaves at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -22,11 +24,11 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Datagram};
 use wedjat_pktgen::arrival::Schedule;
-use wedjat_pktgen::host::{Heard, Host};
+use wedjat_pktgen::host::{FrameKind, Host};
 use wedjat_pktgen::target::Target;
 use wedjat_pktgen::template::{Task, Template};
 
-use super::{Local, LockstepError, Scheduler};
+use super::{LocalLeaf, LockstepError, Scheduler};
 use crate::rack::Reply;
 use crate::sim::digest::{Digest, Record};
 use crate::sim::events::{Events, event};
@@ -38,7 +40,7 @@ use crate::sim::stats::Recorder;
 
 const POOL: u16 = 1;
 const SPINE_ID: u16 = 900;
-/// The application that all tasks are of.
+/// Application number of all tasks.
 const APP: u32 = 1;
 const FRAMES: usize = 8192;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
@@ -48,31 +50,31 @@ const SERVERS_MAC: Mac = Mac([2, 9, 0, 0, 0, 2]);
 /// Ports of spine and leaves.
 const UP: usize = 0;
 const DOWN: usize = 1;
-/// After the last task nodes go on for so long: what is still under way arrives, and silences are noticed.
+/// Time for which nodes continue after the last task: packets in flight arrive, and nodes notice silences.
 const AFTER_NS: u64 = 60_000_000;
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Tasks whose answers came to their clients, each once.
+    /// Tasks answered to their clients, each once.
     pub answered: u64,
-    /// Tasks given back to their clients.
+    /// Tasks refused to their clients.
     pub refused: u64,
-    /// Tasks that were not, by where they got lost.
+    /// Lost tasks, by the place of the loss.
     pub lost: BTreeMap<&'static str, u64>,
-    /// From a leaf's end until the last task that the spine sent it, in nanoseconds.
+    /// Time from a leaf's end to the last task that the spine sent it, in nanoseconds, by rack.
     pub chosen_after_ns: BTreeMap<usize, u64>,
-    /// Signals that leaves sent, heartbeats apart.
+    /// Signals sent by leaves, without heartbeats.
     pub signals: u64,
-    /// Those about idleness among them, and which of these say what the leaf had said before.
+    /// Number of idle signals among them, and number of idle signals that repeat the leaf's previous one.
     pub idle_signals: (u64, u64),
-    /// What each node counted: of the spine, then of the leaves.
+    /// Counters of each node: the spine first, then the leaves.
     pub counted: Vec<BTreeMap<&'static str, u64>>,
-    /// What is wrong with their books.
+    /// Errors in the nodes' ledgers.
     pub faults: Vec<String>,
 }
 
-/// A task under way.
+/// A task in flight.
 struct Flight {
     arrived: u64,
     started: u64,
@@ -81,23 +83,23 @@ struct Flight {
     class: u16,
     rack: u16,
     worker: u16,
-    /// Its packet, on its way to a leaf or with a worker.
+    /// The task's packet, on its way to a leaf or at a worker.
     frame: Vec<u8>,
     headers: Option<(Datagram, Header)>,
 }
 
 /// A spine or a leaf.
 struct Node {
-    local: Option<Local>,
+    local: Option<LocalLeaf>,
     ports: Vec<RingPort>,
     line: Line,
-    /// When it ended.
+    /// Time at which the node ended.
     ended: Option<u64>,
 }
 
 struct Run<'a> {
     config: &'a Config,
-    /// The spine first, then leaves.
+    /// The spine first, then the leaves.
     nodes: Vec<Node>,
     first_worker: Vec<usize>,
     host: Host,
@@ -108,32 +110,33 @@ struct Run<'a> {
     places: Vec<Option<u32>>,
     queues: Vec<Fifo>,
     signals: HashMap<u64, Vec<u8>>,
-    /// What each rack said last of its idleness.
-    said_idle: HashMap<usize, u8>,
+    /// Last idle signal of each rack.
+    last_idle_signal: HashMap<usize, u8>,
     schedule: Schedule,
     streams: Streams,
     loss_below: u64,
     recorder: Recorder,
-    /// Tasks that no worker has done, and replies under way.
+    /// Number of tasks that no worker has finished, and number of replies in flight.
     busy: (u64, u64),
     digest: Digest,
     report: Report,
 }
 
-/// Plays it: what the simulator tells of such a run, and what it does not.
+/// Runs a configuration. Returns the simulator's outcome of such a run, and the details that the simulator
+/// lacks.
 ///
 /// # Errors
-/// When a node does what it may not, or the arguments contradict each other.
+/// If a node breaks a rule of the run, or the arguments contradict each other.
 pub fn run(config: &Config) -> Result<(Outcome, Report), LockstepError> {
     let mut run = Run::new(config).map_err(LockstepError::Arguments)?;
     run.play()?;
     Ok(run.finish())
 }
 
-/// The seed of a node whose only pool's stream is that of the model's node at this place.
+/// Returns the seed of a one-pool node whose policy stream equals that of the model's node `place`.
 pub(super) fn seed_of(seed: u64, place: usize) -> u64 {
     let wanted = stream_seed(seed, place, 0);
-    // Both steps of SplitMix64 taken back (Steele, Lea and Flood 2014).
+    // Inverts both steps of SplitMix64 (Steele, Lea and Flood 2014).
     let back = |output: u64| {
         let unshift = |value: u64, by: u32| {
             let mut found = value;
@@ -166,7 +169,7 @@ fn port_text(port: usize, side: &str, ip: Ipv4Addr, prefix: u8, node: usize) -> 
     )
 }
 
-/// The spine's configuration.
+/// Returns the spine's configuration.
 #[must_use]
 pub fn spine_text(config: &Config) -> String {
     let mut text = format!("[spine]\nid = {SPINE_ID}\ncores = [0]\n");
@@ -185,7 +188,7 @@ pub fn spine_text(config: &Config) -> String {
     text
 }
 
-/// A leaf's.
+/// Returns a leaf's configuration.
 #[must_use]
 pub fn leaf_text(config: &Config, rack: usize) -> String {
     let signals = match config.protocol {
@@ -212,9 +215,9 @@ fn node(text: &str, seed: u64) -> Result<Node, String> {
     let mut config =
         NodeConfig::parse(Path::new("node.toml"), text).map_err(|error| error.to_string())?;
     config.leaf.seed = Some(seed);
-    let (local, ends) = Local::new(&config, FRAMES)?;
+    let (local, ends) = LocalLeaf::new(&config, FRAMES)?;
     let ports =
-        [ends.clients, ends.workers].into_iter().flat_map(super::local::Spread::into_queues);
+        [ends.clients, ends.workers].into_iter().flat_map(super::local::SpreadingEnd::into_queues);
     Ok(Node { local: Some(local), ports: ports.collect(), line: Line::default(), ended: None })
 }
 
@@ -246,7 +249,7 @@ impl<'a> Run<'a> {
             places: vec![None; config.tasks as usize],
             queues: vec![Fifo::EMPTY; config.speeds.len()],
             signals: HashMap::new(),
-            said_idle: HashMap::new(),
+            last_idle_signal: HashMap::new(),
             schedule,
             streams: Streams::new(config.seed),
             loss_below: loss_below(config.loss),
@@ -312,12 +315,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does what the script says: a leaf's end, of which nobody is told.
+    /// Executes a step of the script: ends a leaf without notice to any other node.
     fn act(&mut self, step: usize) {
         if let Action::FailLeaf(rack) = self.config.script[step].action {
             let node = &mut self.nodes[rack + 1];
             node.ended = Some(self.now);
-            let cores = node.local.take().into_iter().flat_map(Local::into_cores);
+            let cores = node.local.take().into_iter().flat_map(LocalLeaf::into_cores);
             cores.for_each(|core| drop(core.close()));
         }
     }
@@ -364,7 +367,7 @@ impl<'a> Run<'a> {
         let mut frame = vec![0; self.template.frame_len()];
         self.template.write(&mut frame, task);
         self.give(0, UP, &frame)?;
-        // What the spine has not sent on it has dropped: nothing waits there.
+        // The spine does not queue: it dropped any task that it did not forward.
         if self.places[number as usize].is_some_and(|place| self.flights[place].frame.is_empty()) {
             self.lose(place, "no leaf");
         }
@@ -438,12 +441,12 @@ impl<'a> Run<'a> {
             self.forget(place);
             return Ok(());
         }
-        // As the simulator gives its number back.
+        // The simulator also frees the number here.
         self.flights.remove(place);
         self.give(rack + 1, DOWN, &frame)
     }
 
-    /// A frame reaches a node's port.
+    /// Delivers a frame to a node's port.
     fn give(&mut self, at: usize, port: usize, frame: &[u8]) -> Result<(), LockstepError> {
         if self.nodes[at].local.is_none() {
             return Ok(());
@@ -454,7 +457,7 @@ impl<'a> Run<'a> {
         self.turn(at)
     }
 
-    /// Gives a node a turn, and takes what comes out of it.
+    /// Gives a node a turn and handles the frames that it sends.
     fn turn(&mut self, at: usize) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
         let node = &mut self.nodes[at];
@@ -467,13 +470,18 @@ impl<'a> Run<'a> {
             );
         }
         for (port, frame) in frames {
-            self.come(at, port, frame)?;
+            self.on_frame(at, port, frame)?;
         }
         Ok(())
     }
 
-    /// A frame has come out of a node's port.
-    fn come(&mut self, at: usize, port: usize, mut frame: Vec<u8>) -> Result<(), LockstepError> {
+    /// Handles a frame that a node sent from one of its ports.
+    fn on_frame(
+        &mut self,
+        at: usize,
+        port: usize,
+        mut frame: Vec<u8>,
+    ) -> Result<(), LockstepError> {
         if ether::ether_type(&frame) == ether::ARP {
             return self.resolve(at, port, frame);
         }
@@ -520,7 +528,7 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             (1.., UP, code) if code.is_signal() => {
-                self.tell(at - 1, &header, service_ns, frame);
+                self.send_signal(at - 1, &header, service_ns, frame);
                 Ok(())
             }
             _ => self.answered(&mut frame),
@@ -532,8 +540,8 @@ impl<'a> Run<'a> {
         place.ok_or(LockstepError::Stray { what, number, now_ns: to_ns(self.now) })
     }
 
-    /// A leaf's signal is on its way.
-    fn tell(&mut self, rack: usize, header: &Header, average: u32, frame: Vec<u8>) {
+    /// Sends a leaf's signal on its way to the spine.
+    fn send_signal(&mut self, rack: usize, header: &Header, average: u32, frame: Vec<u8>) {
         let signal = match header.code {
             Code::IdleAdd => Signal::IdleAdd,
             Code::IdleRemove => Signal::IdleRemove,
@@ -543,8 +551,8 @@ impl<'a> Run<'a> {
         if let Signal::IdleAdd | Signal::IdleRemove = signal {
             let (all, again) = &mut self.report.idle_signals;
             *all += 1;
-            let said = self.said_idle.insert(rack, header.code as u8);
-            *again += u64::from(said == Some(header.code as u8));
+            let last = self.last_idle_signal.insert(rack, header.code as u8);
+            *again += u64::from(last == Some(header.code as u8));
         }
         let about = signal::pack(rack, header.seq, signal);
         if !self.loses() {
@@ -553,15 +561,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The clients hear something.
+    /// Delivers a frame to the clients.
     fn answered(&mut self, mut frame: &mut [u8]) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
         let source = udp::parse(frame, false).map(|datagram| datagram.src);
-        match self.host.hear(&mut frame, false) {
-            Heard::Answer(answer) => {
+        match self.host.receive(&mut frame, false) {
+            FrameKind::Answer(answer) => {
                 let number = answer.id.map_or(u32::MAX, |(_, number)| number);
                 if source != Ok(SERVICE.to_bits()) {
-                    self.report.faults.push(format!("task {number} is answered from elsewhere"));
+                    self.report
+                        .faults
+                        .push(format!("task {number} is answered from a wrong source address"));
                 }
                 if answer.refused {
                     let place = self.place("the refusal of task", number)?;
@@ -575,14 +585,14 @@ impl<'a> Run<'a> {
                 self.report.answered += 1;
                 Ok(())
             }
-            Heard::Nothing(reason) => {
+            FrameKind::Nothing(reason) => {
                 Err(LockstepError::Packet { side: "clients", now_ns, reason })
             }
-            Heard::NeighbourAnswer | Heard::NextHop(_) => Ok(()),
+            FrameKind::NeighbourAnswer | FrameKind::NextHop(_) => Ok(()),
         }
     }
 
-    /// Questions and answers of ARP take no time.
+    /// Delivers ARP requests and answers in no time.
     fn resolve(&mut self, at: usize, port: usize, mut frame: Vec<u8>) -> Result<(), LockstepError> {
         let refused =
             |reason| LockstepError::Packet { side: "nodes", now_ns: to_ns(self.now), reason };
@@ -592,8 +602,8 @@ impl<'a> Run<'a> {
             return self.give(at, port, &frame);
         }
         if packet.target == CLIENT.to_bits() {
-            return match self.host.hear(&mut frame.as_mut_slice(), false) {
-                Heard::NeighbourAnswer => self.give(at, port, &frame),
+            return match self.host.receive(&mut frame.as_mut_slice(), false) {
+                FrameKind::NeighbourAnswer => self.give(at, port, &frame),
                 _ => Ok(()),
             };
         }
@@ -607,7 +617,7 @@ impl<'a> Run<'a> {
 
     fn finish(mut self) -> (Outcome, Report) {
         let names = |node: &Node| {
-            let cores = node.local.iter().flat_map(Local::cores);
+            let cores = node.local.iter().flat_map(LocalLeaf::cores);
             let counters = cores.map(|core: &Leaf<_, _>| core.stages().counters().clone());
             counters.collect::<Vec<_>>()
         };
@@ -621,12 +631,12 @@ impl<'a> Run<'a> {
                     *counted.entry(reason.name()).or_default() += counters.dropped(reason);
                 }
                 if !counters.balances() {
-                    self.report.faults.push(format!("the books of node {at} do not balance"));
+                    self.report.faults.push(format!("the ledger of node {at} does not balance"));
                 }
             }
             self.report.counted.push(counted);
         }
-        // What workers have, and what is on its way to them or back, of leaves that have ended.
+        // Tasks at workers or on their way there, and replies on their way back, of leaves that have ended.
         let kept = self.places.iter().flatten().count() as u64;
         if kept > 0 {
             *self.report.lost.entry("kept").or_default() += kept;

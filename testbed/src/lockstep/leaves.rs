@@ -1,10 +1,10 @@
-//! Several leaves over the same workers in emulated time, in this process: the simulator's model `ct` on packets, for policies
-//! whose members tell their queues in messages.
+//! Several leaves over the same workers in emulated time, in this process: the simulator's model `ct` on
+//! packets, for policies whose members send their load reports in messages.
 //!
-//! The loop is the model's own, with its streams, delays and servers, which know what each leaf believes of them
-//! ([`wedjat::policy::member::MemberSide`]). Each leaf has clients of its own and the model's servers as its workers: tasks,
-//! replies and queue reports reach it as packets at the times at which the model's dispatchers have them, and its timers have
-//! their turns in between.
+//! The loop, its streams, delays and servers are those of the model. A server knows each leaf's estimate of
+//! its load ([`wedjat::policy::member::MemberSide`]). Each leaf has its own clients, and the model's servers
+//! as its workers. Tasks, replies and load reports reach the leaf as packets, at the times at which the
+//! model's dispatchers receive them. The leaf's timers get their turns in between.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ use wedjat::io::Buf as _;
 use wedjat::io::memory::{Frame, FramePool};
 use wedjat::limits::WORKER_ID_MAX;
 use wedjat::policy::member::Notify;
-use wedjat::policy::{Offered, Pick};
+use wedjat::policy::{Pick, Placement};
 use wedjat::role::agent::emit_word;
 use wedjat::state::{Counter, Load, Member, Report};
 use wedjat::wire::ether::Mac;
@@ -26,9 +26,9 @@ use wedjat_pktgen::target::Target;
 use wedjat_pktgen::template::Task;
 
 use super::fabric::seed_of;
-use super::local::Spread;
+use super::local::SpreadingEnd;
 use super::workers::Packet;
-use super::{Clients, Local, LockstepError, Scheduler, Workers};
+use super::{Clients, LocalLeaf, LockstepError, Scheduler, Workers};
 use crate::rack::{Address, Layout, Servers};
 use crate::sim::ct::{Config, Dispatchers, Sim};
 use crate::sim::outcome::Outcome;
@@ -38,35 +38,33 @@ const FRAMES: usize = 4096;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
 const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
 const LEAF: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
-/// The first server, and how many there may be in its network.
+/// Address of the first server, and maximum number of servers in its network.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 101);
 const SERVERS_MAX: usize = 150;
 const SERVERS_MAC: Mac = Mac([2, 9, 0, 0, 0, 2]);
-/// Leaves at most: each has an address in the servers' network.
+/// Maximum number of leaves: each has an address in the servers' network.
 const LEAVES_MAX: usize = 100;
 
-/// What the model's outcome does not tell.
+/// Details of a run beyond the model's outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// Queue reports that leaves were sent for tasks.
+pub struct RunDetails {
+    /// Load reports sent to leaves because of tasks.
     pub reports: u64,
-    /// Questions that leaves sent for queues; each was answered.
+    /// Probes sent by leaves; each was answered.
     pub probes: u64,
-    /// What is wrong with their books.
+    /// Errors in the leaves' ledgers.
     pub faults: Vec<String>,
 }
 
-/// Plays it: what the model tells of such a run, and what it does not.
+/// Runs a configuration. Returns the model's outcome of such a run, and the details that the model lacks.
 ///
 /// # Errors
-/// When a leaf does what it may not, or the arguments contradict each other.
-pub fn run(config: &Config) -> Result<(Outcome, Told), LockstepError> {
+/// If a leaf breaks a rule of the run, or the arguments contradict each other.
+pub fn run(config: &Config) -> Result<(Outcome, RunDetails), LockstepError> {
     let refuse = LockstepError::Arguments;
     if !config.policy.takes_messages() {
         let policy = &config.policy;
-        return Err(refuse(format!(
-            "members of {policy} neither tell their queues alone nor are asked"
-        )));
+        return Err(refuse(format!("{policy} uses no queue reports and no probes")));
     }
     let mut leaves = Leaves::new(config).map_err(refuse)?;
     leaves.introduce(config)?;
@@ -76,40 +74,41 @@ pub fn run(config: &Config) -> Result<(Outcome, Told), LockstepError> {
     Ok((outcome, leaves.finish()))
 }
 
-/// One leaf, its clients, and the workers as it has them.
+/// A leaf, its clients, and its workers.
 struct Node {
-    local: Local,
-    clients: Clients<Spread, FramePool>,
-    workers: Workers<Spread>,
+    local: LocalLeaf,
+    clients: Clients<SpreadingEnd, FramePool>,
+    workers: Workers<SpreadingEnd>,
     pool: FramePool,
     line: Line,
-    /// Of each worker's last report to it.
+    /// Number of each worker's last report to this leaf.
     numbers: Vec<u16>,
-    told: u64,
+    reports: u64,
     probed: u64,
     answered: u64,
 }
 
-/// What came out of a leaf.
+/// Packets that a leaf sent in a turn.
 #[derive(Default)]
-struct Came {
+struct LeafOutput {
     /// Tasks: number, worker's place, packet.
     tasks: Vec<(u32, u16, Packet<Frame>)>,
-    /// Numbers of tasks that were answered.
+    /// Numbers of answered tasks.
     answers: Vec<u32>,
 }
 
-/// Leaves on packets in the place of the dispatchers of the simulator's model `ct`.
+/// Leaves on packets, in the role of the dispatchers of the simulator's model `ct`.
 struct Leaves {
     nodes: Vec<Node>,
     layout: Layout,
     /// Tasks at workers or on their way, by number.
     packets: HashMap<u64, Packet<Frame>>,
-    /// Questions about tasks, by their number: the worker's place, its tasks when the question came there, and the packet.
+    /// Probes, by number of their task: the worker's place, its number of tasks on the probe's arrival, and
+    /// the packet.
     questions: HashMap<u64, Vec<(u16, u32, Packet<Frame>)>>,
-    /// The leaves ask about each task.
+    /// True if the leaves probe for each task.
     asks: bool,
-    /// Sent before the first task.
+    /// Number of load reports sent before the first task.
     first: u64,
 }
 
@@ -121,7 +120,7 @@ fn leaf_mac(index: usize, port: usize) -> Mac {
     Mac([2, 8, 0, 0, index as u8, port as u8])
 }
 
-/// A leaf's configuration.
+/// Returns a leaf's configuration.
 #[must_use]
 pub fn leaf_text(config: &Config, index: usize, layout: &Layout) -> String {
     let mut text = format!("[leaf]\nid = {}\ncores = [0]\n", index + 1);
@@ -145,14 +144,14 @@ pub fn leaf_text(config: &Config, index: usize, layout: &Layout) -> String {
     text
 }
 
-/// As many servers as are needed for the workers of each to have one speed.
+/// Returns a layout in which the workers of each server have one speed.
 fn layout(speeds: &[f64]) -> Result<Layout, String> {
     let alike = speeds.chunk_by(|a, b| a == b).map(<[f64]>::len);
     let each = alike.reduce(|a, b| if a == b { a } else { 1 }).unwrap_or(1);
     let count = speeds.len() / each;
     if count > SERVERS_MAX {
         return Err(format!(
-            "{count} servers for workers of one speed each; at most {SERVERS_MAX}"
+            "workers of one speed need {count} servers; at most {SERVERS_MAX} are allowed"
         ));
     }
     Layout::new(Servers { first: SERVER.into(), count: count as u16 }, each as u16, 0)
@@ -161,7 +160,7 @@ fn layout(speeds: &[f64]) -> Result<Layout, String> {
 impl Leaves {
     fn new(config: &Config) -> Result<Self, String> {
         if config.dispatchers > LEAVES_MAX || config.speeds.len() > usize::from(WORKER_ID_MAX) {
-            return Err(format!("at most {LEAVES_MAX} leaves over {WORKER_ID_MAX} workers"));
+            return Err(format!("at most {LEAVES_MAX} leaves for {WORKER_ID_MAX} workers"));
         }
         let layout = layout(&config.speeds)?;
         let node = |index| {
@@ -169,7 +168,7 @@ impl Leaves {
             let mut node = NodeConfig::parse(Path::new("leaf.toml"), &text)
                 .map_err(|error| error.to_string())?;
             node.leaf.seed = Some(seed_of(config.seed, index));
-            let (local, ends) = Local::new(&node, FRAMES)?;
+            let (local, ends) = LocalLeaf::new(&node, FRAMES)?;
             let target =
                 Target { pool: POOL, ..Target::new(CLIENT_MAC, CLIENT.to_bits(), LEAF.to_bits()) };
             let address = Address { mac: SERVERS_MAC, layout, udp_port: UDP_PORT };
@@ -180,7 +179,7 @@ impl Leaves {
                 pool: ends.pool,
                 line: Line::default(),
                 numbers: vec![0; config.speeds.len()],
-                told: 0,
+                reports: 0,
                 probed: 0,
                 answered: 0,
             })
@@ -191,8 +190,8 @@ impl Leaves {
         Ok(Self { nodes, layout, packets, questions, asks, first: 0 })
     }
 
-    /// Before the first task, at time 0: clients learn their leaf's MAC address, and workers that are to be on one leaf's list
-    /// tell the one that the model has them at.
+    /// Prepares the run at time 0, before the first task. Clients resolve their leaf's MAC address. Under
+    /// policies with idle lists, each worker reports to the leaf whose list holds it in the model.
     fn introduce(&mut self, config: &Config) -> Result<(), LockstepError> {
         for index in 0..self.nodes.len() {
             self.turn(index, 0)?;
@@ -212,7 +211,7 @@ impl Leaves {
         Ok(())
     }
 
-    /// Gives a leaf its turns for the timers that are due before a time.
+    /// Gives a leaf its turns for the timers that are due before `now_ns`.
     fn advance(&mut self, index: usize, now_ns: u64) -> Result<(), LockstepError> {
         while self.nodes[index].line.timer_ns < now_ns {
             let timer_ns = self.nodes[index].line.timer_ns;
@@ -227,9 +226,9 @@ impl Leaves {
         Ok(())
     }
 
-    /// Gives a leaf a turn, and takes what comes out of it.
-    fn turn(&mut self, index: usize, now_ns: u64) -> Result<Came, LockstepError> {
-        let (node, mut came) = (&mut self.nodes[index], Came::default());
+    /// Gives a leaf a turn and collects its output.
+    fn turn(&mut self, index: usize, now_ns: u64) -> Result<LeafOutput, LockstepError> {
+        let (node, mut came) = (&mut self.nodes[index], LeafOutput::default());
         loop {
             node.line = node.local.turn(now_ns)?;
             let (tasks, _) = node.workers.receive(now_ns, |number, place, packet| {
@@ -246,14 +245,14 @@ impl Leaves {
         }
     }
 
-    /// A client sends a task.
+    /// Sends a client's task.
     fn send(&mut self, index: usize, now_ns: u64, number: u64) -> Result<(), LockstepError> {
         self.advance(index, now_ns)?;
         let task = Task { seq: number as u32, service_ns: 0, class: 0 };
         self.nodes[index].clients.send(task, now_ns)
     }
 
-    /// The answers of those who were asked about a task come to its leaf.
+    /// Delivers the answers to a task's probes to its leaf.
     fn answer_probes(
         &mut self,
         index: usize,
@@ -262,37 +261,37 @@ impl Leaves {
     ) -> Result<(), LockstepError> {
         self.advance(index, now_ns)?;
         for (_, tasks, mut packet) in self.questions.remove(&number).into_iter().flatten() {
-            Workers::<Spread>::answer_probe(&mut packet, tasks);
+            Workers::<SpreadingEnd>::answer_probe(&mut packet, tasks);
             self.nodes[index].workers.send(packet, now_ns)?;
             self.nodes[index].probed += 1;
         }
         Ok(())
     }
 
-    fn finish(self) -> Told {
-        let told: u64 = self.nodes.iter().map(|node| node.told).sum();
+    fn finish(self) -> RunDetails {
+        let reports: u64 = self.nodes.iter().map(|node| node.reports).sum();
         let mut faults = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let counters = node.local.leaf().stages().counters();
-            let heard = [Counter::QueueReports, Counter::ProbeAnswers, Counter::Replies]
+            let counted = [Counter::QueueReports, Counter::ProbeAnswers, Counter::Replies]
                 .map(|counter| counters.read(counter));
             let passed_over = [Counter::QueueReportsOld, Counter::ProbeAnswersLate]
                 .map(|counter| counters.read(counter));
-            let is_right = heard == [node.told, node.probed, node.answered];
+            let is_right = counted == [node.reports, node.probed, node.answered];
             if !is_right || passed_over != [0; 2] || counters.dropped_total() > 0 {
                 faults.push(format!(
-                    "leaf {index} counted {heard:?} reports, answers to probes and replies, and passed over {passed_over:?}"
+                    "leaf {index} counted {counted:?} reports, probe answers and replies, and ignored {passed_over:?}"
                 ));
             }
             if !counters.balances() {
-                faults.push(format!("the books of leaf {index} do not balance"));
+                faults.push(format!("the ledger of leaf {index} does not balance"));
             }
         }
         if !self.packets.is_empty() {
             faults.push(format!("{} tasks were not answered", self.packets.len()));
         }
         let probes = self.nodes.iter().map(|node| node.probed).sum();
-        Told { reports: told - self.first, probes, faults }
+        RunDetails { reports: reports - self.first, probes, faults }
     }
 }
 
@@ -300,7 +299,7 @@ impl Dispatchers for Leaves {
     type Error = LockstepError;
 
     fn tick(&mut self, _index: usize, _now_ns: u64) -> Result<(), LockstepError> {
-        Ok(()) // a leaf has a clock of its own
+        Ok(()) // a leaf has its own clock
     }
 
     fn next_benchmark(&mut self, _index: usize) -> Option<Member> {
@@ -313,7 +312,7 @@ impl Dispatchers for Leaves {
         now_ns: u64,
         number: u64,
         task: u32,
-    ) -> Result<Offered<u32>, LockstepError> {
+    ) -> Result<Placement<u32>, LockstepError> {
         if self.asks {
             self.answer_probes(index, now_ns, number)?;
         } else {
@@ -354,12 +353,12 @@ impl Dispatchers for Leaves {
         &mut self,
         _index: usize,
         _number: impl Fn(u32) -> u64,
-    ) -> Result<Offered<u32>, LockstepError> {
-        Ok(Ok(None)) // none waits
+    ) -> Result<Placement<u32>, LockstepError> {
+        Ok(Ok(None)) // no task waits
     }
 
     fn reply(&mut self, _index: usize, _report: &Report) -> Result<(), LockstepError> {
-        Err(LockstepError::Arguments("replies that tell queues".to_owned()))
+        Err(LockstepError::Arguments("replies with queue lengths".to_owned()))
     }
 
     fn answered(
@@ -373,8 +372,8 @@ impl Dispatchers for Leaves {
         let stray = |what| LockstepError::Stray { what, number: number as u32, now_ns };
         let mut packet = self.packets.remove(&number).ok_or(stray("the answer to task"))?;
         let workers = &mut self.nodes[index].workers;
-        // It says how many are left, and nobody is to believe it.
-        workers.turn_around(&mut packet, report.member.0, report.load.whole_tasks(), 0);
+        // The reply carries the number of remaining tasks, but the leaf must not use it.
+        workers.turn_around(&mut packet, report.member.0, report.load.rounded_tasks(), 0);
         workers.send(packet, now_ns)?;
         self.nodes[index].answered += 1;
         match self.turn(index, now_ns)?.answers[..] {
@@ -389,7 +388,7 @@ impl Dispatchers for Leaves {
         let node = &mut self.nodes[index];
         let number = &mut node.numbers[report.member.index()];
         *number = number.wrapping_add(1);
-        let tasks = report.load.whole_tasks() as u16;
+        let tasks = report.load.rounded_tasks() as u16;
         let header = Header::queue_report(POOL, worker, tasks, *number);
         let Some(IpAddr::V4(ip)) = layout.server_of(worker) else {
             return Err(LockstepError::Arguments("no such worker".to_owned()));
@@ -406,12 +405,12 @@ impl Dispatchers for Leaves {
         let mut buf = buf.take().ok_or(LockstepError::Buffers)?;
         emit_word(&header, &flow, buf.bytes_mut(), |_| {});
         node.workers.send_buffer(buf, now_ns)?;
-        node.told += 1;
+        node.reports += 1;
         self.turn(index, now_ns).map(|_| ())
     }
 
     fn picks(&self) -> (u64, u64) {
-        // The model counts what servers send.
+        // The model counts the servers' messages.
         (self.nodes.iter().map(|node| node.probed).sum(), 0)
     }
 }

@@ -1,4 +1,5 @@
-//! Spines, leaves and agents in this process, on ports in memory: the same stages, policies and packets without a process and a device.
+//! Spines, leaves and agents in this process, on ports in memory: the same stages, policies and packets
+//! without a process or a device.
 
 use std::sync::Arc;
 
@@ -20,52 +21,52 @@ use wedjat::wire::udp;
 use super::Scheduler;
 use crate::sim::rack::Cores;
 
-/// Polls in a row that must have moved nothing before a turn is over, as in [`wedjat::clock::Emulated`].
+/// Number of consecutive polls without progress that ends a turn, as in [`wedjat::clock::Emulated`].
 const QUIET_POLLS: u32 = 2;
-/// Packets on each wire at most.
+/// Maximum number of packets on each wire.
 const DEPTH: usize = 512;
-/// Bytes of a frame at most.
+/// Maximum number of bytes of a frame.
 const FRAME_BYTES: usize = 256;
 
-/// A leaf and what joins it to the others.
-pub struct Local {
-    /// One for each core.
+/// A leaf in this process, with its ports in memory.
+pub struct LocalLeaf {
+    /// One entry per core.
     cores: Vec<Leaf<RingPort, FramePool>>,
     polls: u64,
 }
 
-/// What changes a leaf or spine between turns, and its state.
-pub type Controlled = (Control, Arc<Table>);
+/// Handle that changes a leaf or spine between turns, and the node's state.
+pub type ControlledNode = (Control, Arc<Table>);
 
-/// The far ends of a leaf's ports.
-pub struct Ends {
-    /// On the clients' side.
-    pub clients: Spread,
-    /// On the workers' side.
-    pub workers: Spread,
-    /// Where packets come from.
+/// Far ends of a leaf's ports.
+pub struct PortEnds {
+    /// End on the clients' side.
+    pub clients: SpreadingEnd,
+    /// End on the workers' side.
+    pub workers: SpreadingEnd,
+    /// Source of packet buffers.
     pub pool: FramePool,
 }
 
-impl Local {
-    /// The configured leaf, whose first port is its clients' and whose second its workers'; `frames` is how many packets there
-    /// may be.
+impl LocalLeaf {
+    /// Creates the configured leaf with `frames` packet buffers. The first port is the clients', the second
+    /// the workers'.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
-    pub fn new(config: &Config, frames: usize) -> Result<(Self, Ends), String> {
+    /// If the configuration is invalid.
+    pub fn new(config: &Config, frames: usize) -> Result<(Self, PortEnds), String> {
         let (local, ends, _) = Self::with_control(config, frames)?;
         Ok((local, ends))
     }
 
-    /// The same, and what changes it between turns.
+    /// Like [`LocalLeaf::new`], but also returns the handle that changes the leaf between turns.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If the configuration is invalid.
     pub fn with_control(
         config: &Config,
         frames: usize,
-    ) -> Result<(Self, Ends, Controlled), String> {
+    ) -> Result<(Self, PortEnds, ControlledNode), String> {
         let macs = (0..).map(|port| Mac([2, 0, 0, 0, port, 1]));
         let hz = ClockFile::TICKS_HZ;
         let table = assembly::table(config, hz).map_err(|error| error.to_string())?;
@@ -84,62 +85,62 @@ impl Local {
             Leaf::new(stages, ports, pool.clone(), commands, Timing { ticks_hz: hz })
         };
         let cores: Vec<_> = stages.into_iter().zip(commands).map(core).collect();
-        let spread = |queues: Vec<_>, replies| Spread {
+        let spread = |queues: Vec<_>, replies| SpreadingEnd {
             by: Cores { count: queues.len(), ..Cores::ONE },
             queues,
             replies,
         };
         let (clients, workers) = (spread(clients, false), spread(workers, true));
         let control = Control::of(Arc::clone(&table), membership, control);
-        Ok((Self { cores, polls: 0 }, Ends { clients, workers, pool }, (control, table)))
+        Ok((Self { cores, polls: 0 }, PortEnds { clients, workers, pool }, (control, table)))
     }
 
-    /// The leaf's only core, or its first.
+    /// Returns the leaf's first core.
     #[must_use]
     pub fn leaf(&self) -> &Leaf<RingPort, FramePool> {
         &self.cores[0]
     }
 
-    /// All its cores.
+    /// Returns all cores.
     #[must_use]
     pub fn cores(&self) -> &[Leaf<RingPort, FramePool>] {
         &self.cores
     }
 
-    /// All its cores alone, to be closed.
+    /// Returns all cores by value, to be closed.
     #[must_use]
     pub fn into_cores(self) -> Vec<Leaf<RingPort, FramePool>> {
         self.cores
     }
 
-    /// The leaf's only core, or its first, to be changed between turns.
+    /// Returns the leaf's first core, to be changed between turns.
     pub fn leaf_mut(&mut self) -> &mut Leaf<RingPort, FramePool> {
         &mut self.cores[0]
     }
 }
 
-/// One side's end of a device with a queue for each core, which spreads what it is sent by the tasks' numbers, as the simulator
-/// does; what is no task or reply goes to the first.
-pub struct Spread {
+/// Far end of a device with one queue per core. It spreads packets by their tasks' numbers, as the simulator
+/// does; packets other than tasks and replies go to the first queue.
+pub struct SpreadingEnd {
     queues: Vec<RingPort>,
     by: Cores,
     replies: bool,
 }
 
-impl Spread {
-    /// Replies reach the core that sent the task, or any.
+impl SpreadingEnd {
+    /// Sets whether replies reach the core that sent the task, or any core.
     pub fn set_steered(&mut self, steered: bool) {
         self.by.steered = steered;
     }
 
-    /// The queues' far ends.
+    /// Returns the far ends of the queues.
     #[must_use]
     pub fn into_queues(self) -> Vec<RingPort> {
         self.queues
     }
 
     fn queue_of(&self, frame: &[u8]) -> usize {
-        // The clients' tasks and the workers' replies are extended, and without IP options.
+        // The clients' tasks and the workers' replies have the extension, and no IP options.
         if self.by.count == 1 || frame.len() < udp::PAYLOAD + task::LEN + task::EXTENSION_LEN {
             return 0;
         }
@@ -148,7 +149,7 @@ impl Spread {
     }
 }
 
-impl Port for Spread {
+impl Port for SpreadingEnd {
     type Buf = Frame;
 
     fn rx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
@@ -171,7 +172,7 @@ impl Port for Spread {
     }
 }
 
-impl Scheduler for Local {
+impl Scheduler for LocalLeaf {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let Self { cores, polls } = self;
         let poll = |cores: &mut Vec<_>| {
@@ -192,20 +193,20 @@ pub struct LocalAgent {
 }
 
 impl LocalAgent {
-    /// The configured agent; also the far end of its port, and where packets come from.
+    /// Creates the configured agent. Also returns the far end of its port, and the source of packet buffers.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If the configuration is invalid.
     pub fn new(config: &AgentConfig, frames: usize) -> Result<(Self, RingPort, FramePool), String> {
         let pool = FramePool::new(frames, FRAME_BYTES);
         let (agent, far) = Self::of(config, &pool, None)?;
         Ok((agent, far, pool))
     }
 
-    /// The same with packets from this pool; among peers it is made of these settings where they are given.
+    /// Like [`LocalAgent::new`], with packets from `pool`. An agent with peers uses `settings`, if given.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If the configuration is invalid.
     pub fn of(
         config: &AgentConfig,
         pool: &FramePool,
@@ -226,19 +227,19 @@ impl LocalAgent {
         Ok((Self { agent, region, polls: 0 }, far))
     }
 
-    /// The agent.
+    /// Returns the agent.
     #[must_use]
     pub fn agent(&self) -> &Agent<RingPort, FramePool> {
         &self.agent
     }
 
-    /// The agent alone, to be closed.
+    /// Returns the agent by value, to be closed.
     #[must_use]
     pub fn into_agent(self) -> Agent<RingPort, FramePool> {
         self.agent
     }
 
-    /// What its workers attach to.
+    /// Returns the region that the workers attach to.
     #[must_use]
     pub fn region(&self) -> &Arc<WorkerRegion> {
         &self.region
@@ -252,7 +253,7 @@ impl Scheduler for LocalAgent {
     }
 }
 
-/// Polls until that has moved nothing for long enough; what the node has done so far.
+/// Polls until `QUIET_POLLS` polls in a row moved no packet. Returns the node's progress so far.
 #[inline]
 fn until_quiet<N>(
     polls: &mut u64,

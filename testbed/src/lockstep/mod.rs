@@ -1,13 +1,14 @@
-//! A real scheduler in emulated time: the conductor plays clients, network and workers around it, as the simulator's model
-//! `rack` has them, and moves the time itself.
+//! A real scheduler in emulated time. The conductor plays clients, network and workers around it, as in the
+//! simulator's model `rack`, and advances the time.
 //!
-//! The scheduler is a leaf with its own ports, packets, stages and timers, in another process ([`Process`]) or in this one
-//! ([`Local`]). Its time stands while it works: it gets a turn for each packet and for each of its timers, at the time at which
-//! that is due, and polls until it is quiet. So a run is a function of its seeds, and a task's start and response are to
-//! the picosecond those of the simulator under the same seeds; [`crate::sim::digest`] makes one number of them all.
+//! The scheduler is a leaf with its own ports, packets, stages and timers, in another process ([`Process`])
+//! or in this one ([`LocalLeaf`]). Its clock is frozen during its work. It gets a turn for each packet and
+//! for each of its timers, at the due time, and polls until it is quiet. So a run is a function of its seeds.
+//! A task's start and response time equal those of the simulator under the same seeds, to the picosecond;
+//! [`crate::sim::digest`] hashes them all into one number.
 //!
-//! Both draw from the same streams (`rack::Streams`) in the same order, and agree on the order of what happens at equal times
-//! ([`crate::sim::events`]).
+//! Simulator and conductor draw from the same streams (`rack::Streams`) in the same order. They also agree on
+//! the order of simultaneous events ([`crate::sim::events`]).
 
 pub mod clients;
 pub mod fabric;
@@ -24,96 +25,97 @@ use wedjat::clock::{Line, TurnError};
 use wedjat::reason::DropReason;
 
 pub use clients::Clients;
-pub use local::{Local, LocalAgent};
+pub use local::{LocalAgent, LocalLeaf};
 pub use process::Process;
 pub use run::run;
 pub use setting::Setting;
 pub use workers::Workers;
 
-/// What the conductor gives turns to.
+/// A node to which the conductor gives turns.
 pub trait Scheduler {
-    /// Has it poll at this time until it is quiet; what it has done so far.
+    /// Lets the node poll at time `now_ns` until it is quiet. Returns its progress so far.
     ///
     /// # Errors
-    /// Why it has not become quiet.
+    /// If the node does not become quiet.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError>;
 }
 
-/// Why a run came to no end.
+/// Reason why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LockstepError {
     /// A turn did not end.
     #[error(transparent)]
     Turn(#[from] TurnError),
-    /// No buffer, or no room in the device.
+    /// The port accepts no packet: no buffer, or no room in the device.
     #[error(
-        "the device on the {side}' side takes no packet at {now_ns} ns, though the scheduler is quiet: it does not take them in"
+        "the device on the {side}' side accepts no packet at {now_ns} ns, although the scheduler is quiet: the scheduler does \
+         not receive"
     )]
     Full {
         /// Clients or workers.
         side: &'static str,
-        /// The time.
+        /// Time of the failure.
         now_ns: u64,
     },
     /// All buffers are in use.
-    #[error("no packet buffer is left: more tasks are under way than there are buffers")]
+    #[error("no packet buffer is left: more tasks than buffers are in flight")]
     Buffers,
-    /// Packets are missing.
+    /// The packet counts of scheduler and conductor differ.
     #[error(
-        "the books do not agree at {now_ns} ns: the scheduler received {received} of the {given} packets that were sent to it, \
-         and of the {sent} that it sent {taken} came"
+        "packet counts differ at {now_ns} ns: the scheduler received {received} of {given} packets, and {taken} of its {sent} \
+         sent packets arrived"
     )]
-    Books {
-        /// The time.
+    PacketCounts {
+        /// Time of the failure.
         now_ns: u64,
         /// Packets sent to the scheduler.
         given: u64,
-        /// Packets that it received.
+        /// Packets received by the scheduler.
         received: u64,
-        /// Packets that it sent.
+        /// Packets sent by the scheduler.
         sent: u64,
-        /// Packets that came from it.
+        /// Packets received from the scheduler.
         taken: u64,
     },
-    /// It sent something that means nothing to those around it.
-    #[error(
-        "at {now_ns} ns the scheduler sent the {side} a packet that they can't take: {reason:?}"
-    )]
+    /// The scheduler sent an invalid packet.
+    #[error("at {now_ns} ns the scheduler sent the {side} an invalid packet: {reason:?}")]
     Packet {
         /// Clients or workers.
         side: &'static str,
-        /// The time.
+        /// Time of the failure.
         now_ns: u64,
-        /// Why.
+        /// Reason why the packet is invalid.
         reason: DropReason,
     },
-    /// A task or an answer that is not under way.
-    #[error("at {now_ns} ns the scheduler sent {what} {number}, which is not under way there")]
+    /// The scheduler sent a task or an answer that is not in flight.
+    #[error("at {now_ns} ns the scheduler sent {what} {number}, which is not in flight there")]
     Stray {
-        /// A task or an answer.
+        /// Task or answer.
         what: &'static str,
-        /// The task's number.
+        /// Number of the task.
         number: u32,
-        /// The time.
+        /// Time of the failure.
         now_ns: u64,
     },
-    /// It does not answer ARP.
-    #[error("the scheduler does not answer ARP on the clients' side: is {0} its address there?")]
-    Unresolved(std::net::IpAddr),
-    /// Its timers never let time pass.
+    /// The scheduler does not answer ARP.
     #[error(
-        "the scheduler's timer stays at {timer_ns} ns while it is {now_ns} ns: time can't pass"
+        "the scheduler does not answer ARP on the clients' side; its address there must be {0}"
+    )]
+    Unresolved(std::net::IpAddr),
+    /// The scheduler's timers never let time advance.
+    #[error(
+        "the scheduler's timer stays at {timer_ns} ns at time {now_ns} ns: time cannot advance"
     )]
     Timer {
-        /// The timer.
+        /// Time of the timer.
         timer_ns: u64,
-        /// The time.
+        /// The current time.
         now_ns: u64,
     },
-    /// It was told to.
+    /// The caller stopped the run.
     #[error("stopped")]
     Stopped,
-    /// What was asked for can't be.
+    /// The arguments are invalid.
     #[error("{0}")]
     Arguments(String),
 }

@@ -1,8 +1,10 @@
-//! Nodes of a rack without a leaf in emulated time, in this process: the simulator's model `nodes` on packets.
+//! Nodes of a rack without a leaf in emulated time, in this process: the simulator's model `nodes` on
+//! packets.
 //!
-//! Each node is an agent with peers, with its own port, packets, queue and timers; its workers attach to the memory that it offers, take
-//! tasks, and answer when the model's service time is over. What one node sends to another is there after the model's delay. The order
-//! of what happens is the model's own, and so are its streams and the nodes' settings ([`crate::sim::nodes::settings`]).
+//! Each node is an agent with peers, with its own port, packets, queue and timers. Its workers attach to the
+//! agent's memory, take tasks, and answer after the model's service time. A packet from one node reaches the
+//! next after the model's delay. The order of events, the streams and the nodes' settings
+//! ([`crate::sim::nodes::settings`]) are those of the model.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -26,19 +28,19 @@ use crate::sim::digest::{Digest, Record};
 use crate::sim::events::{Events, event::pack, event::unpack};
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::nodes::{Config, settings};
-use crate::sim::outcome::Passed;
+use crate::sim::outcome::ForwardedTasks;
 
 const POOL: u16 = 1;
 const FRAMES: usize = 4096;
-/// Bytes of a frame at most: those of a part of a critic's parameters.
+/// Maximum number of bytes of a frame: one part of a critic's parameters.
 const FRAME_BYTES: usize = 1200;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 200);
 const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
 const CLIENT_PORT: u16 = 40_000;
-/// The application that all tasks are of.
+/// Application number of all tasks.
 const APP: u32 = 1;
 
-/// What happens, in the model's order; behind it the packet that comes, or the task that is done.
+/// Kinds of events, in the model's order. An event also carries its packet, or its finished task.
 mod kind {
     pub const TASK: u64 = 0;
     pub const DONE: u64 = 1;
@@ -47,35 +49,35 @@ mod kind {
     pub const PARAMETERS: u64 = 4;
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// What was done, task by task.
+pub struct RunDetails {
+    /// Digest of the finished tasks.
     pub record: Record,
     /// Packets between nodes.
     pub messages: u64,
-    /// Tasks for which a node had no room.
+    /// Tasks dropped by full nodes.
     pub lost: u64,
-    /// What passed between nodes.
-    pub passed: Passed,
-    /// What each node has learned in the end.
+    /// Tasks that passed between nodes.
+    pub passed: ForwardedTasks,
+    /// Learned state of each node at the end.
     pub peers: Vec<Peers>,
-    /// What is wrong with their books.
+    /// Errors in the nodes' ledgers.
     pub faults: Vec<String>,
 }
 
-/// Plays it.
+/// Runs a configuration.
 ///
 /// # Errors
-/// When a node does what it may not, or the arguments contradict each other.
-pub fn run(config: &Config) -> Result<Told, LockstepError> {
+/// If a node breaks a rule of the run, or the arguments contradict each other.
+pub fn run(config: &Config) -> Result<RunDetails, LockstepError> {
     let mut run = Run::new(config).map_err(LockstepError::Arguments)?;
     run.introduce()?;
     run.play()?;
     Ok(run.finish())
 }
 
-/// A worker, and the task that it does.
+/// A worker and its current task.
 struct Worker {
     end: WorkerEnd,
     task: Option<u32>,
@@ -89,13 +91,13 @@ struct Node {
     dropped: u64,
 }
 
-/// A task under way.
+/// A task in flight.
 #[derive(Clone, Copy)]
 struct Flight {
     arrived: u64,
     started: u64,
     service: u64,
-    /// The node that the client sent it to, and the one that does it.
+    /// Node that received the task from the client, and node that serves it.
     origin: usize,
     node: usize,
 }
@@ -106,9 +108,9 @@ struct Run<'a> {
     delay: u64,
     events: Events,
     nodes: Vec<Node>,
-    /// By number.
+    /// Tasks, by number.
     flights: Vec<Flight>,
-    /// Under way between nodes.
+    /// Packets in flight between nodes.
     packets: Slab<(usize, Vec<u8>)>,
     choice: Stream,
     service: Stream,
@@ -116,7 +118,7 @@ struct Run<'a> {
     lost: u64,
     answered: u64,
     messages: u64,
-    passed: Passed,
+    passed: ForwardedTasks,
     digest: Digest,
 }
 
@@ -128,7 +130,7 @@ fn mac(node: usize) -> Mac {
     Mac([2, 7, 0, 0, 0, node as u8])
 }
 
-/// A node's configuration.
+/// Returns a node's configuration.
 fn text(config: &Config, own: usize) -> String {
     let nodes: Vec<_> =
         (0..config.workers.len()).map(|node| format!("'{}'", address(node))).collect();
@@ -158,7 +160,7 @@ impl Node {
         let (local, far) = LocalAgent::of(&agent, &pool, Some(settings))?;
         let claim = |at| match local.region().claim(at) {
             Ok(Some(end)) => Ok(Worker { end, task: None }),
-            _ => Err(format!("worker {at} of node {own} has no place")),
+            _ => Err(format!("worker {at} of node {own} has no free place")),
         };
         let workers = (0..config.workers[own]).map(claim).collect::<Result<_, _>>()?;
         Ok(Self { local, far, workers, line: Line::default(), dropped: 0 })
@@ -168,7 +170,9 @@ impl Node {
 impl<'a> Run<'a> {
     fn new(config: &'a Config) -> Result<Self, String> {
         if !config.script.is_empty() || !config.beat_ns.is_multiple_of(1000) {
-            return Err("nodes in lockstep: no --at, and a --beat of whole microseconds".to_owned());
+            return Err(
+                "nodes in lockstep: omit --at, and give --beat in whole microseconds".to_owned()
+            );
         }
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let nodes = (0..config.workers.len()).map(|own| Node::new(config, own));
@@ -186,12 +190,12 @@ impl<'a> Run<'a> {
             lost: 0,
             answered: 0,
             messages: 0,
-            passed: Passed::default(),
+            passed: ForwardedTasks::default(),
             digest: Digest::default(),
         })
     }
 
-    /// Before the first task, at time 0: nodes let their workers in and learn each other's MAC addresses.
+    /// Admits the workers and resolves the nodes' MAC addresses, at time 0 before the first task.
     fn introduce(&mut self) -> Result<(), LockstepError> {
         for node in 0..self.nodes.len() {
             self.turn(node)?;
@@ -199,7 +203,7 @@ impl<'a> Run<'a> {
         for Node { workers, .. } in &mut self.nodes {
             for worker in workers {
                 if !worker.end.receiver().is_granted() {
-                    return Err(LockstepError::Arguments("a worker was not let in".to_owned()));
+                    return Err(LockstepError::Arguments("a worker could not attach".to_owned()));
                 }
                 worker.end.start();
             }
@@ -241,7 +245,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A client sends a task.
+    /// Sends a client's task.
     fn arrive(&mut self) -> Result<(), LockstepError> {
         let nodes = self.nodes.len() as u64;
         let origin = (((self.choice.next_u64() >> 32) * nodes) >> 32) as usize;
@@ -267,7 +271,7 @@ impl<'a> Run<'a> {
         self.give(origin, &frame)
     }
 
-    /// A packet is there.
+    /// Delivers a packet to its node.
     fn deliver(&mut self, place: u32) -> Result<(), LockstepError> {
         let Some((node, frame)) = self.packets.remove(place) else { return Ok(()) };
         self.give(node, &frame)
@@ -280,7 +284,7 @@ impl<'a> Run<'a> {
         self.turn(node)
     }
 
-    /// A worker has done a task.
+    /// Answers a task that its worker has finished.
     fn done(&mut self, number: u32) -> Result<(), LockstepError> {
         let Flight { arrived, started, node, .. } = self.flights[number as usize];
         let service_ns = to_ns(self.now - started);
@@ -294,7 +298,7 @@ impl<'a> Run<'a> {
         self.turn(node)
     }
 
-    /// Gives a node a turn, takes what it sends, and has its workers take tasks.
+    /// Gives a node a turn, handles the packets that it sends, and lets its workers take tasks.
     fn turn(&mut self, node: usize) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
         self.nodes[node].line = self.nodes[node].local.turn(now_ns)?;
@@ -303,7 +307,7 @@ impl<'a> Run<'a> {
         }
         let Node { local, workers, dropped, .. } = &mut self.nodes[node];
         for worker in workers.iter_mut().filter(|worker| worker.task.is_none()) {
-            // None that was not let in yet has a task.
+            // A worker without admission has no task.
             if worker.end.receiver().is_granted() && worker.end.take() == Ok(true) {
                 let number = worker.end.ids().seq;
                 worker.task = Some(number);
@@ -319,7 +323,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A node has sent a packet.
+    /// Handles a packet that a node sent.
     fn sent(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
         if ether::ether_type(frame) == ether::ARP {
             return self.resolve(from, frame);
@@ -356,7 +360,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Questions and answers of ARP take no time: the model knows nothing of them.
+    /// Delivers ARP requests and answers in no time: the model has none.
     fn resolve(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
         for node in (0..self.nodes.len()).filter(|&node| node != from) {
             if [Mac::BROADCAST, mac(node)].contains(&ether::dst(frame)) {
@@ -366,7 +370,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Told {
+    fn finish(mut self) -> RunDetails {
         use wedjat::state::Counter;
         let (mut faults, mut peers) = (Vec::new(), Vec::new());
         for (index, node) in self.nodes.into_iter().enumerate() {
@@ -378,13 +382,16 @@ impl<'a> Run<'a> {
             self.passed.stolen += counters.read(Counter::TasksGiven);
             let other = counters.dropped_total() - counters.dropped(DropReason::QueueFull);
             if !counters.balances() || other > 0 || counters.read(Counter::OriginatedUnsent) > 0 {
-                faults.push(format!("the books of node {index}: {:?}", counters.totals().drops()));
+                faults.push(format!(
+                    "unexpected drops at node {index}: {:?}",
+                    counters.totals().drops()
+                ));
             }
         }
         if self.answered + self.lost != self.config.tasks {
             faults.push(format!("{} answers to {} tasks", self.answered, self.config.tasks));
         }
-        Told {
+        RunDetails {
             record: Record { digest: self.digest, answered: self.config.tasks - self.lost },
             messages: self.messages,
             lost: self.lost,

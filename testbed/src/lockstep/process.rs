@@ -1,4 +1,4 @@
-//! A leaf that is a process of its own, on the conductor's clock.
+//! A leaf in a process of its own, on the conductor's clock.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use wedjat::clock::{Conductor, Line, TurnError};
 
 use super::Scheduler;
 
-/// Turns over which a place is judged.
+/// Number of turns by which a CPU is judged.
 const WINDOW: u32 = 512;
-/// The other place is tried again after so many windows.
+/// Number of windows after which the other CPU is tried again.
 const TRY_AFTER: u32 = 96;
 
-/// See the module's text: the leaf has joined the clock.
+/// A leaf process that has joined the clock; see the module's documentation.
 #[derive(Debug)]
 pub struct Process {
     conductor: Conductor,
@@ -21,21 +21,21 @@ pub struct Process {
 }
 
 impl Process {
-    /// The node of this number of the conductor's.
+    /// Creates the scheduler for the conductor's node `node`.
     #[must_use]
     pub fn new(conductor: Conductor, node: usize) -> Self {
         Self { conductor, node, place: None }
     }
 
-    /// The same, and the thread that gives the turns runs on one of these CPUs, of which the first is the leaf's: on whichever
-    /// turns are soonest over.
+    /// Lets the thread that gives the turns run on one of two CPUs, the leaf's own first. It uses the CPU
+    /// with the shorter turns.
     #[must_use]
     pub fn on(mut self, leaf: usize, other: usize) -> Self {
         self.place = (leaf != other).then(|| Place::new([leaf, other]));
         self
     }
 
-    /// Ends the run: the leaf ends in order.
+    /// Ends the run, and with it the leaf in order.
     pub fn end(&mut self) {
         self.conductor.end();
     }
@@ -52,15 +52,15 @@ impl Scheduler for Process {
     }
 }
 
-/// Where the conductor runs. On a CPU of its own turns are over soonest while nothing else runs there; where other programs do,
-/// leaf and conductor wait for each other's turn of the CPU, for milliseconds at a time. On one CPU they never run at once
-/// anyway, and hand it to each other.
+/// CPU of the conductor's thread. Turns are shortest on a CPU of its own without other programs. Beside other
+/// programs, leaf and conductor wait for their turn on the CPU, for milliseconds at a time. Sharing one CPU
+/// costs nothing: leaf and conductor never run at once, and hand the CPU to each other.
 #[derive(Debug)]
 struct Place {
     cpus: [usize; 2],
-    /// Which of them it is.
+    /// Index of the current CPU.
     at: usize,
-    /// What a window took there last.
+    /// Duration of the last window on each CPU.
     took: [Option<Duration>; 2],
     turns: u32,
     windows: u32,
@@ -80,14 +80,14 @@ impl Place {
             let next = self.judge(took);
             if next != self.at {
                 self.at = next;
-                // Should that be refused, turns there take what they take here.
+                // If the system refuses, turns take as long as before.
                 core_affinity::set_for_current(CoreId { id: self.cpus[next] });
             }
             (self.turns, self.began) = (0, Instant::now());
         }
     }
 
-    /// A window took so long; which of the two places is next.
+    /// Records a window's duration. Returns the index of the next CPU.
     fn judge(&mut self, took: Duration) -> usize {
         let other = 1 - self.at;
         self.took[self.at] = Some(took);
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_better_place_is_found_and_the_other_tried_again() {
+    fn better_cpu_is_chosen_and_the_other_retried() {
         let mut place = Place::new([0, 1]);
         let mut took = [Duration::from_millis(9), Duration::from_millis(2)];
         let mut windows = |took: &[Duration; 2], count: u32| {
@@ -123,7 +123,7 @@ mod tests {
         };
         let at = windows(&took, 960);
         assert!((8..=20).contains(&at[0]), "{at:?}");
-        // Somebody else comes to the CPU that was free.
+        // Another program starts on the CPU that was free.
         took[1] = Duration::from_millis(40);
         let at = windows(&took, 960);
         assert!((8..=20).contains(&at[1]), "{at:?}");

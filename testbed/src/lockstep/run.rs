@@ -1,4 +1,4 @@
-//! One run: what happens when, and what came of it.
+//! One lockstep run: its events and its outcome.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,22 +20,22 @@ use crate::sim::outcome::Outcome;
 use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at};
 use crate::sim::stats::Recorder;
 
-/// Turns at one time at most, before time is found to stand still.
+/// Maximum number of turns at one time, before the run fails because time does not advance.
 const TURNS_MAX: u32 = 1000;
-/// Tasks that the scheduler has and nobody else are lost when nothing has happened to them for so long: the longest silence
-/// after which a central queue gives up what a worker has, several times over.
+/// Time without an event after which the scheduler's remaining tasks count as lost. It is several times the
+/// longest silence after which a central queue gives up a worker's tasks.
 const GIVE_UP_NS: u64 = 60_000_000_000;
-/// Tasks of a run at most: their numbers have 32 bits on the wire.
+/// Maximum number of tasks of a run: task numbers have 32 bits on the wire.
 const TASKS_MAX: u64 = u32::MAX as u64 - 1;
 
-/// No place in the slab.
+/// Marker for no place in the slab.
 const NONE: u32 = u32::MAX;
 
-/// A task under way.
+/// A task in flight.
 struct Flight<B> {
     arrived: u64,
     started: u64,
-    /// At speed 1, in ticks.
+    /// Service time at speed 1, in ticks.
     service: u64,
     number: u64,
     class: u16,
@@ -43,10 +43,10 @@ struct Flight<B> {
     packet: Option<Packet<B>>,
 }
 
-/// Places in the slab, of a burst's packets.
+/// Places in the slab of a burst's packets.
 type Places = ArrayVec<u32, BURST>;
 
-/// Everything that a run is made of while it is under way.
+/// State of a run.
 struct Run<'a, P: Port, L, S: ?Sized> {
     config: &'a Config,
     clients: &'a mut Clients<P, L>,
@@ -55,7 +55,7 @@ struct Run<'a, P: Port, L, S: ?Sized> {
     now: u64,
     events: Events,
     flights: Slab<Flight<P::Buf>>,
-    /// Where in the slab each task is that has arrived and is not answered.
+    /// Place in the slab of each task that has arrived and is not yet answered.
     places: Vec<u32>,
     queues: Vec<Fifo>,
     schedule: Schedule,
@@ -63,29 +63,29 @@ struct Run<'a, P: Port, L, S: ?Sized> {
     loss_below: u64,
     recorder: Recorder,
     in_system: u64,
-    /// Replies under way.
+    /// Replies in flight.
     replies: u64,
     answered: u64,
     lost: u64,
     digest: Digest,
-    books: Books,
+    ledger: PacketLedger,
 }
 
-/// What passed between the scheduler and those around it, as both count it.
+/// Packet counts of the scheduler and of the conductor.
 #[derive(Default)]
-struct Books {
+struct PacketLedger {
     /// Packets sent to the scheduler.
     given: u64,
-    /// Packets that came from it.
+    /// Packets received from the scheduler.
     taken: u64,
     line: Line,
 }
 
-/// Runs it: the tasks of `config` go from clients through the scheduler to workers and back. The scheduler is at time 0 and
-/// has not polled. It ends early when `stop` is set.
+/// Sends the tasks of `config` from the clients through the scheduler to the workers and back. The scheduler
+/// must be at time 0 and must not have polled. The run ends early if `stop` is set.
 ///
 /// # Errors
-/// When the scheduler does what it may not, or the arguments contradict each other.
+/// If the scheduler breaks a rule of the run, or the arguments contradict each other.
 pub fn run<P, L, S>(
     config: &Config,
     clients: &mut Clients<P, L>,
@@ -122,7 +122,7 @@ where
         answered: 0,
         lost: 0,
         digest: Digest::default(),
-        books: Books::default(),
+        ledger: PacketLedger::default(),
     };
     run.introduce()?;
     run.play(stop)?;
@@ -135,11 +135,11 @@ where
     L: Pool<Buf = P::Buf>,
     S: Scheduler + ?Sized,
 {
-    /// Before the first task, at time 0: everybody learns the others' MAC addresses.
+    /// Resolves all MAC addresses, at time 0 before the first task.
     fn introduce(&mut self) -> Result<(), LockstepError> {
         self.turn()?;
         self.clients.ask(0)?;
-        self.books.given += 1;
+        self.ledger.given += 1;
         self.turn()?;
         match self.clients.is_resolved() {
             true => Ok(()),
@@ -152,7 +152,7 @@ where
         let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
         let (mut last, mut stands) = (0, 0);
         while left > 0 || self.in_system > 0 || self.replies > 0 {
-            let timer_ns = self.books.line.timer_ns;
+            let timer_ns = self.ledger.line.timer_ns;
             let (timer, next) = (from_ns(timer_ns), self.events.next_time());
             if left > 0 && arrival <= next.min(timer) {
                 self.now = arrival;
@@ -186,12 +186,12 @@ where
                 _ => self.reply(about as u32)?,
             }
         }
-        // What the scheduler has dropped, or keeps.
+        // Tasks that the scheduler dropped, or still has.
         self.lost += std::mem::take(&mut self.in_system);
         Ok(())
     }
 
-    /// A packet sent now is lost.
+    /// Draws whether a packet sent now is lost.
     fn loses(&mut self) -> bool {
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
     }
@@ -202,7 +202,7 @@ where
         self.events.push(time + worked, event::pack(kind, u64::from(place)));
     }
 
-    /// Sends a task on, unless its packet is lost.
+    /// Forwards a task, unless its packet is lost.
     fn send_task(&mut self, hops: u32, kind: u64, place: u32) {
         if self.loses() {
             self.lost += 1;
@@ -213,7 +213,7 @@ where
         }
     }
 
-    /// A task is over.
+    /// Removes a finished or lost task.
     fn forget(&mut self, place: u32) {
         let flight = &mut self.flights[place];
         flight.packet = None;
@@ -246,7 +246,7 @@ where
             class: flight.class,
         };
         self.clients.send(task, to_ns(self.now))?;
-        self.books.given += 1;
+        self.ledger.given += 1;
         self.turn()
     }
 
@@ -294,35 +294,35 @@ where
         self.replies -= 1;
         if let Some(packet) = self.flights[place].packet.take() {
             self.workers.send(packet, to_ns(self.now))?;
-            self.books.given += 1;
+            self.ledger.given += 1;
         }
-        // Before the turn: its number is free for nobody in between, and the simulator gives it back here too.
+        // Before the turn, so that no task can reuse the number in between. The simulator also frees it here.
         self.flights.remove(place);
         self.turn()
     }
 
-    /// Gives the scheduler a turn, and takes what comes out of it.
+    /// Gives the scheduler a turn and handles the packets that it sends.
     fn turn(&mut self) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
         loop {
-            self.books.line = self.scheduler.turn(now_ns)?;
-            let given = self.books.given;
-            while self.books.taken < self.books.line.sent {
+            self.ledger.line = self.scheduler.turn(now_ns)?;
+            let given = self.ledger.given;
+            while self.ledger.taken < self.ledger.line.sent {
                 if self.take(now_ns)? == 0 {
                     break;
                 }
             }
-            let Books { taken, line: Line { received, sent, .. }, .. } = self.books;
+            let PacketLedger { taken, line: Line { received, sent, .. }, .. } = self.ledger;
             if taken != sent || received != given {
-                return Err(LockstepError::Books { now_ns, given, received, sent, taken });
+                return Err(LockstepError::PacketCounts { now_ns, given, received, sent, taken });
             }
-            if self.books.given == given {
+            if self.ledger.given == given {
                 return Ok(());
             }
         }
     }
 
-    /// Takes what has come from the scheduler; how many packets that were.
+    /// Receives the scheduler's packets and returns their number.
     fn take(&mut self, now_ns: u64) -> Result<u64, LockstepError> {
         let Self { workers, clients, flights, places, answered, .. } = self;
         let stray = |what, number| LockstepError::Stray { what, number, now_ns };
@@ -348,8 +348,8 @@ where
             Ok(())
         })?;
         let count = from_workers.0 + from_clients.0;
-        self.books.taken += count;
-        self.books.given += from_workers.1 + from_clients.1;
+        self.ledger.taken += count;
+        self.ledger.given += from_workers.1 + from_clients.1;
         for place in sent {
             self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, place);
         }

@@ -1,4 +1,4 @@
-//! Addresses and configuration around a leaf in lockstep, made from what the simulator's model is made of.
+//! Addresses and configuration around a leaf in lockstep, from the simulator's configuration.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -10,38 +10,39 @@ use crate::demo::LeafConfig;
 use crate::rack::{Address, Layout, Servers};
 use crate::sim::rack::Config;
 
-/// The leaf's device on the clients' side, by name.
+/// Name of the leaf's device on the clients' side.
 pub const CLIENTS_DEVICE: &str = "net_memif0";
-/// On the workers' side.
+/// Name of the leaf's device on the workers' side.
 pub const WORKERS_DEVICE: &str = "net_memif1";
 /// The leaf's address on the clients' side.
 const LEAF: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
-/// And on the workers'.
+/// The leaf's address on the workers' side.
 const LEAF_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
-/// The clients'.
+/// The clients' address.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
-/// The first server's.
+/// Address of the first server.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 11);
-/// Servers at most: those of the network from [`SERVER`] on.
+/// Maximum number of servers: the addresses of the network from [`SERVER`] on.
 const SERVERS_MAX: usize = 200;
-/// Servers where workers are alike.
+/// Number of servers, if all workers have one speed and divide evenly.
 const SERVERS: usize = 4;
 /// Worker pool.
 const POOL: u16 = 1;
-/// Tasks that may wait at the leaf: more than a stable system ever has, so that no run is decided by it.
+/// Number of tasks that may wait at the leaf. It exceeds the backlog of any stable system, so that it decides
+/// no run.
 pub const QUEUE: usize = 1 << 15;
 
-/// Who is where around one leaf.
+/// Addresses of a leaf and its servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     layout: Layout,
 }
 
 impl Setting {
-    /// The workers of the model's one rack, on servers whose workers have the same speed each.
+    /// Spreads the workers of the model's one rack over servers. The workers of a server have one speed.
     ///
     /// # Errors
-    /// When they can't be told to a leaf.
+    /// If a leaf's configuration cannot express them.
     pub fn new(config: &Config) -> Result<Self, String> {
         let workers = config.speeds.len();
         let alike = config.speeds.chunk_by(|a, b| a == b).map(<[f64]>::len).reduce(gcd);
@@ -51,8 +52,8 @@ impl Setting {
         };
         if workers / each > SERVERS_MAX {
             return Err(format!(
-                "--speeds: {} servers would be needed so that the workers of each have one speed; at most {SERVERS_MAX} \
-                 are allowed: put workers of one speed beside each other",
+                "--speeds: workers of one speed need {} servers; at most {SERVERS_MAX} are allowed; place workers of one \
+                 speed next to each other",
                 workers / each
             ));
         }
@@ -61,19 +62,19 @@ impl Setting {
         Ok(Self { layout: Layout::new(servers, each, 0)? })
     }
 
-    /// What the clients need to know.
+    /// Returns the target of the clients.
     #[must_use]
     pub fn target(&self, mac: Mac) -> Target {
         Target { pool: POOL, ..Target::new(mac, CLIENT.to_bits(), LEAF.to_bits()) }
     }
 
-    /// What the workers need to know.
+    /// Returns the address of the workers.
     #[must_use]
     pub fn address(&self, mac: Mac) -> Address {
         Address { mac, layout: self.layout, udp_port: wedjat::wire::task::UDP_PORT }
     }
 
-    /// The leaf's configuration, with its dispatcher on this CPU.
+    /// Returns the leaf's configuration, with its dispatcher on CPU `core`.
     #[must_use]
     pub fn leaf<'a>(&self, config: &'a Config, core: usize, state: &'a Path) -> LeafConfig<'a> {
         let alike = config.speeds.windows(2).all(|two| two[0] == two[1]);
@@ -91,14 +92,14 @@ impl Setting {
             state,
             seed: config.seed,
             queue: Some(QUEUE),
-            // The simulator's leaf does not hold what workers report against what it sent them.
+            // The simulator's leaf does not compare the workers' reports with its own counts of sent tasks.
             shared_workers: true,
             speeds: if alike { &[] } else { &config.speeds },
         }
     }
 }
 
-/// The greatest number that divides both.
+/// Returns the greatest common divisor.
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -135,15 +136,15 @@ mod tests {
             let read = wedjat::config::Config::parse(Path::new("leaf.toml"), &text).unwrap();
             assert_eq!(read.servers.len(), servers, "{speeds}");
             assert!(read.servers.iter().all(|server| server.workers.len() == each), "{speeds}");
-            let told: Vec<_> = read
+            let speeds: Vec<_> = read
                 .servers
                 .iter()
                 .flat_map(|server| vec![server.speed; server.workers.len()])
                 .collect();
             let alike = servers * each != 12 && servers != 5;
-            assert!(alike || told == config.speeds, "{told:?}");
+            assert!(alike || speeds == config.speeds, "{speeds:?}");
         }
         let error = Setting::new(&config("401", "400x1,1x2")).unwrap_err();
-        assert!(error.contains("beside each other"), "{error}");
+        assert!(error.contains("next to each other"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The workers of a run in lockstep, as far as packets go: their port takes tasks, and sends the replies that are made of them.
+//! Packets of the workers of a lockstep run: their port receives tasks and sends the replies made from them.
 
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
@@ -6,12 +6,12 @@ use wedjat::stage::rewrite;
 use wedjat::wire::task::{Extension, Header};
 
 use super::LockstepError;
-use crate::rack::{Address, Heard, Reply, Segment};
+use crate::rack::{Address, FrameKind, Reply, Segment};
 
-/// How errors name this side.
+/// Name of this side in errors.
 const SIDE: &str = "workers";
 
-/// A task's packet at its worker, of which its reply will be made.
+/// A task's packet at its worker. Its reply is made from it.
 pub struct Packet<B> {
     buf: B,
     segment: Segment,
@@ -24,18 +24,18 @@ pub struct Workers<P: Port> {
     address: Address,
     incoming: Burst<P::Buf>,
     idle_picks: u64,
-    /// Questions for queues that came: the worker's place, and the packet.
+    /// Received probes: the worker's place, and the packet.
     probes: Vec<(u16, Packet<P::Buf>)>,
 }
 
 impl<P: Port> Workers<P> {
-    /// Workers that live at this address.
+    /// Creates workers at this address.
     pub fn new(port: P, address: Address) -> Self {
         Self { port, address, incoming: Burst::new(), idle_picks: 0, probes: Vec::new() }
     }
 
-    /// Takes what has come: tasks go to `task` with their number, and their worker's place.
-    /// Returns how many packets came, and how many were sent in reply.
+    /// Receives all waiting packets and passes each task to `task`, with its number and its worker's place.
+    /// Returns the number of packets received, and the number sent in reply.
     pub(super) fn receive(
         &mut self,
         now_ns: u64,
@@ -46,21 +46,21 @@ impl<P: Port> Workers<P> {
         let mut replies = 0;
         for mut buf in incoming.drain(..) {
             let refused = |reason| LockstepError::Packet { side: SIDE, now_ns, reason };
-            match self.address.hear(&mut buf).map_err(refused)? {
-                Heard::Probe(segment, header) => {
+            match self.address.parse_frame(&mut buf).map_err(refused)? {
+                FrameKind::Probe(segment, header) => {
                     let place = self.address.layout.place(header.dst, segment.server);
                     let place = place.ok_or_else(|| refused(DropReason::UnknownWorker))?;
                     self.probes.push((place, Packet { buf, segment, header }));
                 }
-                Heard::Task(segment, header) => {
+                FrameKind::Task(segment, header) => {
                     let place = self.address.layout.place(header.dst, segment.server);
                     let place = place.ok_or_else(|| refused(DropReason::UnknownWorker))?;
                     self.idle_picks += u64::from(header.qlen == 1);
                     let number = Extension::parse(&buf.bytes()[segment.payload()..]).seq32;
                     task(number, place, Packet { buf, segment, header })?;
                 }
-                Heard::Acknowledgement(..) => return Err(refused(DropReason::NotAsked)),
-                Heard::NeighbourAnswer => {
+                FrameKind::Acknowledgement(..) => return Err(refused(DropReason::NotAsked)),
+                FrameKind::NeighbourAnswer => {
                     send(&mut self.port, buf, SIDE, now_ns)?;
                     replies += 1;
                 }
@@ -70,13 +70,13 @@ impl<P: Port> Workers<P> {
         Ok((count, replies))
     }
 
-    /// Tasks so far whose worker was believed to have none.
+    /// Returns the number of tasks so far whose worker the leaf estimated to be idle.
     #[must_use]
     pub fn idle_picks(&self) -> u64 {
         self.idle_picks
     }
 
-    /// Makes a task's packet its reply, from the worker at a place.
+    /// Turns a task's packet into a reply of the worker at `place`.
     pub(super) fn turn_around(
         &self,
         packet: &mut Packet<P::Buf>,
@@ -89,12 +89,12 @@ impl<P: Port> Workers<P> {
         reply.write(packet.buf.bytes_mut(), packet.segment.at.into(), &packet.header, mac);
     }
 
-    /// The questions for queues that came since this was last asked.
+    /// Returns the probes received since the last call.
     pub(super) fn take_probes(&mut self) -> Vec<(u16, Packet<P::Buf>)> {
         std::mem::take(&mut self.probes)
     }
 
-    /// Makes the packet of such a question its answer.
+    /// Turns a probe into its answer.
     pub(super) fn answer_probe(packet: &mut Packet<P::Buf>, tasks: u32) {
         let header = packet.header.answered_with(tasks.min(u32::from(u16::MAX)) as u16);
         rewrite::answer(packet.buf.bytes_mut(), packet.segment.at.into(), &header);
@@ -105,12 +105,12 @@ impl<P: Port> Workers<P> {
         self.send_buffer(reply.buf, now_ns)
     }
 
-    /// Sends what is no reply.
+    /// Sends another packet.
     pub(super) fn send_buffer(&mut self, buf: P::Buf, now_ns: u64) -> Result<(), LockstepError> {
         send(&mut self.port, buf, SIDE, now_ns)
     }
 
-    /// Gives back the port.
+    /// Returns the port.
     pub fn into_port(self) -> P {
         self.port
     }

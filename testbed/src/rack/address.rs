@@ -1,4 +1,4 @@
-//! The servers of a rack as others see them on its port: what a frame means to them.
+//! The servers of a rack as hosts on its port: parses frames addressed to them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,18 +14,18 @@ use super::Layout;
 /// Servers behind one MAC address.
 #[derive(Clone, Copy, Debug)]
 pub struct Address {
-    /// The port's.
+    /// MAC address of the port.
     pub mac: Mac,
     /// The servers and their workers.
     pub layout: Layout,
-    /// The UDP port of tasks.
+    /// UDP port of tasks.
     pub udp_port: u16,
 }
 
-/// A checked datagram's place in its frame, over IPv4 or IPv6, and whom it is for.
+/// Location of a checked datagram in its frame, over IPv4 or IPv6, and its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The server's number.
+    /// Number of the server.
     pub server: u16,
     /// Offset of the UDP header in the frame.
     pub at: u16,
@@ -34,7 +34,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Offset of the payload in the frame.
+    /// Returns the offset of the payload in the frame.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> usize {
@@ -42,26 +42,27 @@ impl Segment {
     }
 }
 
-/// What a frame means.
+/// Meaning of a frame.
 #[derive(Clone, Copy, Debug)]
-pub enum Heard {
-    /// A task of one of the servers; whether it has the worker that the header names is not yet looked at.
+pub enum FrameKind {
+    /// A task for one of the servers. The server need not have the worker that the header names.
     Task(Segment, Header),
-    /// The acknowledgement of a worker's registration by the leaf with this address, if they have asked for any.
+    /// The acknowledgement of a worker's registration by the leaf with this address. The caller checks that
+    /// it registered any.
     Acknowledgement(IpAddr, Segment, Header),
-    /// A leaf's question for a worker's queue.
+    /// A leaf's probe of a worker's queue length.
     Probe(Segment, Header),
-    /// A question for the MAC address of one of them: the buffer now holds the answer, to be sent.
+    /// A request for the MAC address of a server. The buffer now holds the answer, to be sent.
     NeighbourAnswer,
 }
 
 impl Address {
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// Why it means nothing here.
+    /// The reason why the servers drop the frame.
     #[inline]
-    pub fn hear<B: Buf>(&self, buf: &mut B) -> Result<Heard, DropReason> {
+    pub fn parse_frame<B: Buf>(&self, buf: &mut B) -> Result<FrameKind, DropReason> {
         if buf.is_segmented() {
             return Err(DropReason::Segmented);
         }
@@ -72,17 +73,17 @@ impl Address {
         }
         match ether::ether_type(frame) {
             ether::IPV4 => {
-                self.is_here(frame)?;
+                self.is_own(frame)?;
                 let datagram = udp::parse(frame, verified)?;
                 let server = self.layout.server_v4(datagram.dst);
                 self.read(frame, &datagram, server, Ipv4Addr::from_bits)
             }
             _ if Message::is_one(frame) => {
                 neighbour::answer(buf, self.mac, |address| self.layout.has_server(address))?;
-                Ok(Heard::NeighbourAnswer)
+                Ok(FrameKind::NeighbourAnswer)
             }
             ether::IPV6 => {
-                self.is_here(frame)?;
+                self.is_own(frame)?;
                 let datagram = udp::parse_v6(frame, verified)?;
                 let server = self.layout.server_v6(datagram.dst);
                 self.read(frame, &datagram, server, Ipv6Addr::from_bits)
@@ -92,11 +93,12 @@ impl Address {
     }
 
     #[inline]
-    fn is_here(&self, frame: &[u8]) -> Result<(), DropReason> {
+    fn is_own(&self, frame: &[u8]) -> Result<(), DropReason> {
         if ether::is_to(frame, self.mac) { Ok(()) } else { Err(DropReason::OtherMac) }
     }
 
-    /// Reads what a datagram says, which is for the server of this number if it is for one; `address` makes one of its source.
+    /// Parses the payload of a datagram for the server `server`, if it is for one. `address` converts the
+    /// source address.
     #[inline]
     fn read<A: Copy, I: Into<IpAddr>>(
         &self,
@@ -104,7 +106,7 @@ impl Address {
         datagram: &Datagram<A>,
         server: Option<u16>,
         address: impl FnOnce(A) -> I,
-    ) -> Result<Heard, DropReason> {
+    ) -> Result<FrameKind, DropReason> {
         let server = server.ok_or(DropReason::OtherAddress)?;
         if datagram.dst_port != self.udp_port {
             return Err(DropReason::UdpPort);
@@ -113,11 +115,11 @@ impl Address {
         let header = Header::parse(&frame[datagram.payload()..usize::from(end)])?;
         let segment = Segment { server, at, end };
         match header.code {
-            code if code.is_task() => Ok(Heard::Task(segment, header)),
+            code if code.is_task() => Ok(FrameKind::Task(segment, header)),
             Code::WorkerIdAck => {
-                Ok(Heard::Acknowledgement(address(datagram.src).into(), segment, header))
+                Ok(FrameKind::Acknowledgement(address(datagram.src).into(), segment, header))
             }
-            Code::QueueProbe => Ok(Heard::Probe(segment, header)),
+            Code::QueueProbe => Ok(FrameKind::Probe(segment, header)),
             _ => Err(DropReason::TaskRole),
         }
     }

@@ -1,4 +1,4 @@
-//! Which workers there are, and on which servers they live.
+//! Workers of a rack and their servers.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,15 +6,16 @@ use std::str::FromStr;
 
 use wedjat::wire::ipv6;
 
-/// Workers that one rack emulates at most.
+/// Maximum number of workers that one rack emulates.
 pub const WORKERS_MAX: usize = 4096;
 
-/// Neighbouring addresses, written as the first of them and how many: `10.0.2.11+4` or `fd00:2::b+4`.
+/// Consecutive addresses, written as the first address and the number of addresses: `10.0.2.11+4` or
+/// `fd00:2::b+4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Servers {
-    /// The first server's address.
+    /// Address of the first server.
     pub first: IpAddr,
-    /// How many servers.
+    /// Number of servers.
     pub count: u16,
 }
 
@@ -25,22 +26,21 @@ impl FromStr for Servers {
         let (first, count) = text.split_once('+').unwrap_or((text, "1"));
         let refuse = |what: &str| {
             format!(
-                "`{text}` {what}; write the first address and the number, as in 10.0.2.11+4 or fd00:2::b+4"
+                "`{text}` {what}; write the first address and the number of servers, as in 10.0.2.11+4 or fd00:2::b+4"
             )
         };
         let first: IpAddr = first.parse().map_err(|_| refuse("does not start with an address"))?;
         let count: u16 = count.parse().map_err(|_| refuse("does not end with a number"))?;
         let last = count.checked_sub(1).and_then(|behind| behind_by(first, behind));
-        let last =
-            last.ok_or_else(|| refuse("names no server, or more than there are addresses"))?;
+        let last = last.ok_or_else(|| refuse("names no server, or exceeds the address range"))?;
         if ![first, last].into_iter().all(is_of_host) {
-            return Err(refuse("names addresses that are no host's, or of one link alone"));
+            return Err(refuse("names addresses that are not routable unicast addresses"));
         }
         Ok(Self { first, count })
     }
 }
 
-/// The address that comes so many behind another, if there is one.
+/// Returns the address `number` places behind `first`, if it exists.
 fn behind_by(first: IpAddr, number: u16) -> Option<IpAddr> {
     Some(match first {
         IpAddr::V4(first) => {
@@ -52,7 +52,7 @@ fn behind_by(first: IpAddr, number: u16) -> Option<IpAddr> {
     })
 }
 
-/// Over IPv6 what no leaf would send to is refused.
+/// Returns true if a leaf could send to the address. All IPv4 addresses pass.
 fn is_of_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => true,
@@ -66,8 +66,8 @@ impl fmt::Display for Servers {
     }
 }
 
-/// Servers with the same number of workers each. Worker ids are global and consecutive: the first server has
-/// `first_worker` and those behind it, the next server goes on where it ends.
+/// Servers with the same number of workers each. Worker ids are global and consecutive: the first server's
+/// ids start at `first_worker`, and each next server continues the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     servers: Servers,
@@ -76,10 +76,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of `servers` with so many workers each.
+    /// Creates the layout of `servers` with `workers_per_server` workers each.
     ///
     /// # Errors
-    /// For no worker, more than [`WORKERS_MAX`], or ids beyond what the wire format holds.
+    /// If there is no worker, more than [`WORKERS_MAX`], or an id beyond the range of the wire format.
     pub fn new(
         servers: Servers,
         workers_per_server: u16,
@@ -95,20 +95,20 @@ impl Layout {
         let last = usize::from(first_worker) + workers - 1;
         if last > usize::from(wedjat::limits::WORKER_ID_MAX) {
             return Err(format!(
-                "worker {last} would be the last of {workers} from {first_worker} on; ids end at {}",
+                "{workers} workers from {first_worker} on end at {last}, beyond the last id {}",
                 wedjat::limits::WORKER_ID_MAX
             ));
         }
         Ok(Self { servers, workers_per_server, first_worker })
     }
 
-    /// Number of workers.
+    /// Returns the number of workers.
     #[must_use]
     pub fn workers(&self) -> u16 {
         self.servers.count * self.workers_per_server
     }
 
-    /// The servers' addresses with their first and last worker.
+    /// Iterates over the servers' addresses, each with its first and last worker.
     pub fn servers(&self) -> impl Iterator<Item = (IpAddr, u16, u16)> {
         (0..self.servers.count).map(|server| {
             let first = self.first_worker + server * self.workers_per_server;
@@ -116,18 +116,18 @@ impl Layout {
         })
     }
 
-    /// The first server's where there is none behind it: [`Servers`] are checked when they are read.
+    /// Returns the address of a server. The fallback is never used: [`Servers`] are checked during parsing.
     fn address(&self, server: u16) -> IpAddr {
         behind_by(self.servers.first, server).unwrap_or(self.servers.first)
     }
 
-    /// Servers have IPv6 addresses.
+    /// Returns true if the servers have IPv6 addresses.
     #[must_use]
     pub fn is_v6(&self) -> bool {
         self.servers.first.is_ipv6()
     }
 
-    /// The number of the server with this IPv4 address.
+    /// Returns the number of the server with this IPv4 address.
     #[inline]
     #[must_use]
     pub fn server_v4(&self, address: u32) -> Option<u16> {
@@ -136,7 +136,7 @@ impl Layout {
         (server < u32::from(self.servers.count)).then_some(server as u16)
     }
 
-    /// The number of the server with this IPv6 address.
+    /// Returns the number of the server with this IPv6 address.
     #[inline]
     #[must_use]
     pub fn server_v6(&self, address: u128) -> Option<u16> {
@@ -145,7 +145,7 @@ impl Layout {
         (server < u128::from(self.servers.count)).then_some(server as u16)
     }
 
-    /// One of the servers has this address.
+    /// Returns true if one of the servers has this address.
     #[must_use]
     pub fn has_server(&self, address: IpAddr) -> bool {
         match address {
@@ -154,14 +154,14 @@ impl Layout {
         }
     }
 
-    /// The address of the server that worker `id` lives on.
+    /// Returns the address of worker `id`'s server.
     #[must_use]
     pub fn server_of(&self, id: u16) -> Option<IpAddr> {
         let server = id.checked_sub(self.first_worker)? / self.workers_per_server;
         (server < self.servers.count).then(|| self.address(server))
     }
 
-    /// The place of worker `id` among the rack's, if it lives on the server of this number.
+    /// Returns the place of worker `id` among the rack's workers, if the worker is on the server `server`.
     #[inline]
     #[must_use]
     pub fn place(&self, id: u16, server: u16) -> Option<u16> {
@@ -169,13 +169,13 @@ impl Layout {
         (place / self.workers_per_server == server && server < self.servers.count).then_some(place)
     }
 
-    /// The place of worker `id`.
+    /// Returns the place of worker `id`.
     #[must_use]
     pub fn place_of(&self, id: u16) -> Option<u16> {
         id.checked_sub(self.first_worker).filter(|place| *place < self.workers())
     }
 
-    /// The id of the worker at a place.
+    /// Returns the id of the worker at a place.
     #[inline]
     #[must_use]
     pub fn id(&self, place: u16) -> u16 {
@@ -198,15 +198,15 @@ mod tests {
             ("10.0.2+4", "address"),
             ("10.0.2.11+", "number"),
             ("10.0.2.11+0", "no server"),
-            ("255.255.255.255+2", "more than there are"),
+            ("255.255.255.255+2", "exceeds the address range"),
             ("fd00:2::b+0", "no server"),
             ("fd00:2::b+70000", "number"),
             ("fd00:2:b+4", "address"),
-            ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff+2", "more than there are"),
-            ("fe80::1+4", "no host's"),
-            ("ff02::1", "no host's"),
-            ("::+4", "no host's"),
-            ("::ffff:10.0.2.11+4", "no host's"),
+            ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff+2", "exceeds the address range"),
+            ("fe80::1+4", "not routable"),
+            ("ff02::1", "not routable"),
+            ("::+4", "not routable"),
+            ("::ffff:10.0.2.11+4", "not routable"),
         ] {
             let error = text.parse::<Servers>().unwrap_err();
             assert!(error.contains(part) && error.contains(text), "{error}");
@@ -248,6 +248,6 @@ mod tests {
         assert!(Layout::new(servers, 0, 0).unwrap_err().contains("0 workers"));
         assert!(Layout::new(servers, 1025, 0).unwrap_err().contains("4100 workers"));
         assert!(Layout::new(servers, 1024, 0).is_ok());
-        assert!(Layout::new(servers, 1, 0x7FFC).unwrap_err().contains("ids end at"));
+        assert!(Layout::new(servers, 1, 0x7FFC).unwrap_err().contains("beyond the last id"));
     }
 }

@@ -1,5 +1,5 @@
-//! A rack's workers as leaves have them that share them: they register with each, and tell them of their queues in messages, by
-//! the code of an agent.
+//! Workers of a rack shared by several leaves. They register with each leaf and send it load reports in
+//! messages, by the code of an agent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,35 +18,35 @@ use wedjat_pktgen::neighbour::Message;
 
 use super::{Address, Layout};
 
-/// Between two looks at who is to be told something by time.
+/// Interval at which registrations and timed reports are checked, in seconds.
 const TICK_S: f64 = 100e-6;
 
-/// Which leaves there are, and by which rules they are told.
+/// Leaves of a rack, and their rules for load reports.
 #[derive(Clone, Debug)]
 pub struct LeafOptions {
-    /// Their addresses on the workers' side, in the servers' network and of the servers' family.
+    /// Addresses of the leaves on the workers' side, in the servers' network and of the servers' family.
     pub leaves: Vec<IpAddr>,
-    /// The pool that all workers are in.
+    /// Pool of all workers.
     pub pool: u16,
-    /// The leaves' policy.
+    /// Policy of the leaves.
     pub policy: PolicySpec,
-    /// Seed of whom random reports go to.
+    /// Seed that chooses the receivers of random reports.
     pub seed: u64,
 }
 
-/// The side of emulated workers that registers with several leaves and tells them of queues, as an agent does.
+/// Registration and load reports of emulated workers to several leaves, as an agent does them.
 pub(super) struct Leaves<B> {
-    /// By the leaves' places in the options; each registrar knows its leaf by that number.
+    /// Registrars by the leaves' places in the options. A registrar uses that number for its leaf.
     registrars: Vec<Registrar>,
     reports: QueueReports,
     pool: u16,
-    /// Where packets come from that no task brought.
+    /// Source of buffers for packets that do not answer a task.
     buffers: Box<dyn FnMut() -> Option<B> + Send>,
-    /// What is to be sent.
-    words: Burst<B>,
+    /// Messages to be sent.
+    frames: Burst<B>,
     tick: u64,
     next_tick: u64,
-    /// Reports that the device took, and did not.
+    /// Numbers of reports that the device accepted, and that it did not.
     pub sent: [u64; 2],
 }
 
@@ -62,8 +62,8 @@ impl<B: Buf> Leaves<B> {
         let places: Vec<_> = (0..layout.workers()).map(place).collect();
         let registrar = |ip: &IpAddr| Registrar::new(*ip, 0, None, &places, hz as u64);
         let rng = Rng::seed_from_u64(stream_seed(*seed, 0, 0));
-        // Those that are asked tell nothing besides.
-        let notify = if policy.is_told() { policy.notify() } else { Notify::Never };
+        // Probed workers send no reports besides.
+        let notify = if policy.uses_member_reports() { policy.notify() } else { Notify::Never };
         let pools = vec![(*id, notify)];
         let mut reports = QueueReports::new(pools, leaves.len(), places.len(), rng, hz as u64);
         for (at, place) in places.iter().enumerate() {
@@ -75,14 +75,14 @@ impl<B: Buf> Leaves<B> {
             reports,
             pool: *id,
             buffers: Box::new(move || pool.take()),
-            words: Burst::new(),
+            frames: Burst::new(),
             tick: (TICK_S * hz) as u64,
             next_tick: 0,
             sent: [0; 2],
         }
     }
 
-    /// A task for the worker at a place came from this MAC address.
+    /// Records a task for the worker at a place, from this MAC address.
     #[inline]
     pub fn on_task(&mut self, place: u16, from: Mac) {
         if let Some(leaf) = self.registrars.iter().position(|one| one.mac() == Some(from)) {
@@ -90,14 +90,14 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// The worker at a place has done a task, and so many are left.
+    /// Records the end of a task of the worker at a place, which has `left` tasks left.
     #[inline]
     pub fn on_done(&mut self, place: u16, left: u32) {
         self.reports.on_done(place, left.min(u32::from(u16::MAX)) as u16);
     }
 
-    /// Takes what a frame says of a leaf, if it is ARP or neighbour discovery.
-    pub fn hear_neighbour(&mut self, frame: &[u8]) {
+    /// Updates the leaves' MAC addresses from a frame of ARP or neighbour discovery.
+    pub fn receive_neighbour(&mut self, frame: &[u8]) {
         if frame.len() < ether::LEN || !Message::is_one(frame) {
             return;
         }
@@ -114,10 +114,10 @@ impl<B: Buf> Leaves<B> {
         self.registrars.iter().position(|one| one.leaf() == ip)
     }
 
-    /// Takes an acknowledgement by the leaf of this address for the worker at a place, which has so many tasks.
+    /// Handles a leaf's acknowledgement for the worker at a place, which has `tasks` tasks.
     ///
     /// # Errors
-    /// Why it is not believed.
+    /// The reason why the acknowledgement is refused.
     pub fn acknowledged(
         &mut self,
         frame: &[u8],
@@ -126,13 +126,13 @@ impl<B: Buf> Leaves<B> {
     ) -> Result<(), DropReason> {
         let leaf = self.leaf_at(from).ok_or(DropReason::SpoofedReply)?;
         self.registrars[leaf].acknowledged(0, (from, ether::src(frame)), header)?;
-        self.reports.on_met(place, leaf, tasks.min(u32::from(u16::MAX)) as u16);
+        self.reports.on_leaf_acknowledged(place, leaf, tasks.min(u32::from(u16::MAX)) as u16);
         Ok(())
     }
 
-    /// Says what is due; `tasks` says what a worker that is there has.
+    /// Sends the due messages. `tasks` returns a worker's number of tasks; `None` for a dead worker.
     #[inline]
-    pub fn speak<P: Port<Buf = B>>(
+    pub fn send_due<P: Port<Buf = B>>(
         &mut self,
         now: u64,
         (port, address): (&mut P, &Address),
@@ -148,8 +148,8 @@ impl<B: Buf> Leaves<B> {
             self.send(port, false);
         }
         while let Some(QueueReport { leaf, header }) = self.reports.next_word() {
-            self.say(leaf, header, address);
-            if self.words.is_full() {
+            self.message_to(leaf, header, address);
+            if self.frames.is_full() {
                 self.send(port, true);
             }
         }
@@ -169,15 +169,15 @@ impl<B: Buf> Leaves<B> {
             && let Some(mut buf) = (self.buffers)()
             && ask((address.mac, server), registrar.leaf(), &mut buf)
         {
-            self.words.push(buf);
+            self.frames.push(buf);
         }
         if let Some(header) = registrar.due(now, tasks) {
-            self.say(leaf, header, address);
+            self.message_to(leaf, header, address);
         }
     }
 
-    /// Makes the packet of a word to a leaf, if it is known where that is.
-    fn say(&mut self, leaf: usize, header: Header, address: &Address) {
+    /// Builds the packet of a message to a leaf, if the leaf's MAC address is known.
+    fn message_to(&mut self, leaf: usize, header: Header, address: &Address) {
         let (Some(mac), Some(server)) =
             (self.registrars[leaf].mac(), address.layout.server_of(header.src))
         else {
@@ -187,29 +187,29 @@ impl<B: Buf> Leaves<B> {
         if let Some(mut buf) = (self.buffers)()
             && word(&header, from, to, address.udp_port, &mut buf)
         {
-            self.words.push(buf);
+            self.frames.push(buf);
         }
     }
 
-    /// What the device does not take is lost, as it may be on the wire.
+    /// Sends the messages. Messages that the device does not accept are lost, as they may be on the wire.
     fn send<P: Port<Buf = B>>(&mut self, port: &mut P, are_reports: bool) {
-        if self.words.is_empty() {
+        if self.frames.is_empty() {
             return;
         }
-        let sent = port.tx_burst(&mut self.words);
+        let sent = port.tx_burst(&mut self.frames);
         if are_reports {
-            self.sent = [self.sent[0] + sent as u64, self.sent[1] + self.words.len() as u64];
+            self.sent = [self.sent[0] + sent as u64, self.sent[1] + self.frames.len() as u64];
         }
-        self.words.clear();
+        self.frames.clear();
     }
 
-    /// The pool that the workers are in.
+    /// Returns the pool of the workers.
     pub fn pool(&self) -> u16 {
         self.pool
     }
 }
 
-/// Whom a message is from, or of whom it tells.
+/// Returns the address that a message announces: its sender's, or the one that it is about.
 fn speaker(message: &Message) -> Option<(IpAddr, Mac)> {
     match message {
         Message::Arp(packet) => {
@@ -218,11 +218,12 @@ fn speaker(message: &Message) -> Option<(IpAddr, Mac)> {
         Message::Nd(packet) if packet.operation == ndp::Operation::Solicitation => {
             packet.mac.map(|mac| (Ipv6Addr::from_bits(packet.src).into(), mac))
         }
-        Message::Nd(_) => message.tells(),
+        Message::Nd(_) => message.answer_of(),
     }
 }
 
-/// Writes the question for a leaf's MAC address by the host at `mac`. False when both are not of one family, or there is no room.
+/// Writes a request for a leaf's MAC address by the host at `mac`. Returns false if both are not of one
+/// family, or the buffer is too small.
 fn ask<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &mut B) -> bool {
     match (server, leaf) {
         (IpAddr::V4(server), IpAddr::V4(leaf)) if buf.resize(arp::FRAME_LEN) => {
@@ -239,7 +240,7 @@ fn ask<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &mut B) -> bool 
     }
 }
 
-/// Writes a word. False when both ends are not of one family, or there is no room.
+/// Writes a message. Returns false if both ends are not of one family, or the buffer is too small.
 fn word<B: Buf>(
     header: &Header,
     (src_mac, src): (Mac, IpAddr),

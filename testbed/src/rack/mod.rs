@@ -1,9 +1,10 @@
-//! An emulated rack: servers full of single-core workers behind one port, first come, first served.
+//! An emulated rack: servers with single-core workers behind one port, first come, first served.
 //!
-//! Every worker keeps its own emulated time (see [`queues`]), so an answer that leaves late is a fault of this program and not of
-//! the worker: it is measured, and [`Report`] calls the run invalid when it matters. The rack answers for all its servers, ARP or
-//! neighbour discovery; a reply goes to the MAC address that its task came from, which is the leaf's. It asks for nothing itself,
-//! unless its workers are to register with leaves and to tell them of their queues ([`Rack::with_leaves`]).
+//! Each worker keeps its own emulated time (see [`queues`]). So a late answer is a fault of this program, not
+//! of the worker. The rack measures its lateness, and [`Report`] marks the run as invalid if it is too large.
+//! The rack answers ARP or neighbour discovery for all its servers. A reply goes to the source MAC address of
+//! its task, which is the leaf's. The rack sends no requests of its own, unless its workers register with
+//! leaves and send them load reports ([`Rack::with_leaves`]).
 
 pub mod address;
 pub mod layout;
@@ -23,12 +24,12 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Header};
 use wedjat_pktgen::payload;
 
-pub use address::{Address, Heard, Segment};
+pub use address::{Address, FrameKind, Segment};
 pub use layout::{Layout, Servers};
 pub use leaves::LeafOptions;
 use leaves::Leaves;
 pub use outage::{Outage, Outages};
-use queues::{Done, Queues};
+use queues::{CompletedTask, Queues};
 pub use reply::Reply;
 pub use report::{Counts, Lateness, Report};
 
@@ -36,16 +37,16 @@ use arrayvec::ArrayVec;
 use wedjat::limits::BURST;
 use wedjat_pktgen::slices::Slices;
 
-/// How a rack behaves besides its workers.
+/// Settings of a rack besides its workers.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The UDP port of tasks.
+    /// UDP port of tasks.
     pub udp_port: u16,
-    /// Tasks at all workers together; each holds a buffer of the device's pool.
+    /// Maximum number of tasks at all workers together. Each holds a buffer of the device's pool.
     pub outstanding_max: u32,
-    /// Tasks at one worker.
+    /// Maximum number of tasks at one worker.
     pub queue_max: u32,
-    /// Share of replies that get lost, for tests of what a leaf does about it.
+    /// Fraction of replies that get lost, to test the leaf's response.
     pub lose_share: f64,
     /// Seed of that loss.
     pub seed: u64,
@@ -83,7 +84,7 @@ pub struct Rack<P: Port> {
     leaves: Option<Leaves<P::Buf>>,
 }
 
-/// A task at its worker: the packet, and what was read of it.
+/// A task at its worker: the packet and its parsed fields.
 struct Task<B> {
     buf: B,
     segment: Segment,
@@ -91,14 +92,14 @@ struct Task<B> {
     service_ns: u32,
 }
 
-/// Replies that the device has not taken yet, with the times at which they were due.
+/// Replies that the device has not accepted yet, with their due times.
 struct Replies<B: Buf> {
     burst: Burst<B>,
     due: ArrayVec<u64, BURST>,
 }
 
 impl<P: Port> Rack<P> {
-    /// A rack on `port`, whose MAC address is `mac`, on a clock of `hz` ticks a second.
+    /// Creates a rack on `port`, whose MAC address is `mac`, on a clock of `hz` ticks per second.
     #[must_use]
     pub fn new(port: P, mac: Mac, layout: Layout, options: Options, hz: f64) -> Self {
         Self {
@@ -120,7 +121,8 @@ impl<P: Port> Rack<P> {
         }
     }
 
-    /// The same, whose workers register with leaves and tell them of their queues in messages; packets for that come from `pool`.
+    /// Adds leaves with which the workers register and to which they send load reports. Packets for that come
+    /// from `pool`.
     #[must_use]
     pub fn with_leaves(
         mut self,
@@ -131,20 +133,20 @@ impl<P: Port> Rack<P> {
         self
     }
 
-    /// Answers what is done by `now`, then takes in what has come.
+    /// Sends the replies due by `now`, then receives packets.
     ///
-    /// In this order a reply never counts a task that arrived after it was due.
+    /// In this order a reply never counts a task that arrived after the reply was due.
     #[inline]
     pub fn poll(&mut self, now: u64) {
         self.answer(now);
         self.receive(now);
         if self.leaves.is_some() {
-            self.speak(now);
+            self.send_messages(now);
         }
     }
 
-    /// Workers say what they have to say to leaves.
-    fn speak(&mut self, now: u64) {
+    /// Sends the workers' messages to leaves.
+    fn send_messages(&mut self, now: u64) {
         let Self { leaves, port, address, queues, alive, .. } = self;
         let Some(leaves) = leaves else { return };
         let tasks = |place: Place| {
@@ -152,7 +154,7 @@ impl<P: Port> Rack<P> {
             let tasks = queues.len_at(at).min(u32::from(u16::MAX)) as u16;
             alive[usize::from(at)].then_some(tasks)
         };
-        leaves.speak(now, (port, address), tasks);
+        leaves.send_due(now, (port, address), tasks);
         [self.counts.queue_reports, self.counts.queue_reports_unsent] = leaves.sent;
     }
 
@@ -170,7 +172,7 @@ impl<P: Port> Rack<P> {
     }
 
     #[inline]
-    fn reply(&mut self, done: Done<Task<P::Buf>>) {
+    fn reply(&mut self, done: CompletedTask<Task<P::Buf>>) {
         let mut task = done.task;
         if let Some(leaves) = &mut self.leaves {
             leaves.on_done(done.worker, done.left);
@@ -186,7 +188,8 @@ impl<P: Port> Rack<P> {
         self.replies.due.push(done.at);
     }
 
-    /// False when the device did not take everything: the rest is offered again in the next poll.
+    /// Sends the replies. Returns false if the device did not accept all of them; the next poll offers the
+    /// rest again.
     #[inline]
     fn send(&mut self, now: u64) -> bool {
         let sent = self.port.tx_burst(&mut self.replies.burst);
@@ -201,7 +204,8 @@ impl<P: Port> Rack<P> {
 
     #[inline]
     fn receive(&mut self, now: u64) {
-        // Replies stuck at a full device wait with exact queue lengths only while no later task is let in.
+        // Waits until the device accepts all due replies. A task accepted before then would make their queue
+        // lengths wrong.
         if self.queues.next().is_some_and(|due| due <= now)
             || self.port.rx_burst(&mut self.incoming) == 0
         {
@@ -217,12 +221,12 @@ impl<P: Port> Rack<P> {
             }
         }
         if !self.answers.is_empty() {
-            // A leaf waits for no answer for long.
+            // Drops answers that the device does not accept: a leaf does not wait long for one.
             self.counts.probe_answers += self.port.tx_burst(&mut self.answers) as u64;
             self.answers.clear();
         }
         if !self.control.is_empty() {
-            // What the device does not take is asked again.
+            // The requester repeats a request whose answer the device did not accept.
             self.counts.arp_answers += self.port.tx_burst(&mut self.control) as u64;
             self.control.clear();
         }
@@ -231,17 +235,17 @@ impl<P: Port> Rack<P> {
     #[inline]
     fn take_in(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
         if let Some(leaves) = &mut self.leaves {
-            leaves.hear_neighbour(buf.bytes());
+            leaves.receive_neighbour(buf.bytes());
         }
-        match self.address.hear(&mut buf)? {
-            Heard::Acknowledgement(leaf, segment, header) => {
+        match self.address.parse_frame(&mut buf)? {
+            FrameKind::Acknowledgement(leaf, segment, header) => {
                 let leaves = self.leaves.as_mut().ok_or(DropReason::NotAsked)?;
                 let place = self.address.layout.place(header.dst, segment.server);
                 let place = place.ok_or(DropReason::UnknownWorker)?;
                 let tasks = self.queues.len_at(place);
                 leaves.acknowledged(buf.bytes(), (leaf, &header), (place, tasks))
             }
-            Heard::Probe(segment, header) => {
+            FrameKind::Probe(segment, header) => {
                 let place = self.address.layout.place(header.dst, segment.server);
                 let place = place.filter(|&place| self.alive[usize::from(place)]);
                 let place = place.ok_or(DropReason::UnknownWorker)?;
@@ -250,8 +254,8 @@ impl<P: Port> Rack<P> {
                 self.answers.push(buf);
                 Ok(())
             }
-            Heard::Task(segment, header) => self.queue(buf, segment, header, now),
-            Heard::NeighbourAnswer => {
+            FrameKind::Task(segment, header) => self.queue(buf, segment, header, now),
+            FrameKind::NeighbourAnswer => {
                 self.control.push(buf);
                 Ok(())
             }
@@ -270,7 +274,7 @@ impl<P: Port> Rack<P> {
             return Err(DropReason::UnknownWorker);
         };
         if header.more {
-            // A task runs when its last packet is here, for as long as that one says.
+            // A task runs once its last packet is here, for the time in that packet.
             self.counts.parts += 1;
             return Ok(());
         }
@@ -295,7 +299,7 @@ impl<P: Port> Rack<P> {
         Ok(())
     }
 
-    /// The worker dies: its tasks are gone, and so are those that still come.
+    /// Kills a worker, which loses its tasks and all later ones.
     pub fn kill(&mut self, worker: u16) {
         if let Some(place) = self.place(worker) {
             self.alive[usize::from(place)] = false;
@@ -303,7 +307,7 @@ impl<P: Port> Rack<P> {
         }
     }
 
-    /// The worker lives again, with nothing to do.
+    /// Revives a worker without tasks.
     pub fn revive(&mut self, worker: u16) {
         if let Some(place) = self.place(worker) {
             self.alive[usize::from(place)] = true;
@@ -314,36 +318,36 @@ impl<P: Port> Rack<P> {
         self.address.layout.place_of(worker)
     }
 
-    /// Gives back the port; tasks still there are gone.
+    /// Returns the port. Tasks still at the workers are lost.
     #[must_use]
     pub fn into_port(self) -> P {
         self.port
     }
 
-    /// Tasks at the workers, and replies that the device has not taken.
+    /// Returns the number of tasks at the workers, plus replies that the device has not accepted.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.queues.len() + self.replies.burst.len()
     }
 
-    /// What has been counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Takes memory for so many replies, so that those of calm slices can be told apart.
+    /// Reserves memory for `replies` replies, so that those of undisturbed slices can be selected.
     pub fn log_replies(&mut self, replies: usize) {
         self.lateness.log(replies);
     }
 
-    /// What there is to say about the run so far.
+    /// Returns the report of the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
         self.report_in(None)
     }
 
-    /// The same, judged by the replies of calm slices.
+    /// Like [`Rack::report`], with a verdict over the replies of undisturbed slices.
     #[must_use]
     pub fn report_in(&self, slices: Option<&Slices>) -> Report {
         Report::new(

@@ -1,4 +1,4 @@
-//! Workers that die and come back, as a test of what a leaf does about it.
+//! Workers that die and return, to test the leaf's response.
 
 use std::str::FromStr;
 
@@ -7,14 +7,14 @@ use wedjat_pktgen::grammar::parse_time_ns;
 
 use super::Rack;
 
-/// A worker is dead for a while; written as `3@1s-2s`.
+/// Interval during which a worker is dead; written as `3@1s-2s`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outage {
-    /// Who.
+    /// Id of the worker.
     pub worker: u16,
-    /// From, in seconds of the run.
+    /// Start, in seconds of the run.
     pub from_s: f64,
-    /// Until, in seconds of the run.
+    /// End, in seconds of the run.
     pub until_s: f64,
 }
 
@@ -30,12 +30,12 @@ impl FromStr for Outage {
             (from_s < until_s).then_some(Self { worker: worker.parse().ok()?, from_s, until_s })
         };
         read().ok_or_else(|| {
-            format!("`{text}` is no outage; write worker, beginning and end, as in 3@1s-2s")
+            format!("`{text}` is not an outage; write worker, start and end, as in 3@1s-2s")
         })
     }
 }
 
-/// What is still to happen in a run, soonest last.
+/// Remaining events of a run, the earliest one last.
 #[derive(Clone, Debug)]
 pub struct Outages(Vec<Event>);
 
@@ -47,7 +47,7 @@ struct Event {
 }
 
 impl Outages {
-    /// The outages of a run that starts at `start`, on a clock of `hz` ticks a second.
+    /// Creates the events of a run that starts at `start`, on a clock of `hz` ticks per second.
     #[must_use]
     pub fn new(outages: &[Outage], start: u64, hz: f64) -> Self {
         let ticks = |seconds: f64| start + (seconds * hz) as u64;
@@ -64,7 +64,7 @@ impl Outages {
         Self(events)
     }
 
-    /// Lets happen what is due by `now`.
+    /// Applies the events that are due by `now`.
     #[inline]
     pub fn apply<P: Port>(&mut self, rack: &mut Rack<P>, now: u64) {
         while let Some(event) = self.0.pop_if(|event| event.at <= now) {

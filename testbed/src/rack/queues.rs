@@ -1,7 +1,7 @@
-//! First come, first served: the queues of many single-core workers, and when each task is done.
+//! First-come, first-served queues of many single-core workers, and the end time of each task.
 //!
-//! Times are those of the emulated workers. A task starts when it has arrived and the one before it has ended,
-//! whenever somebody looks: looking late never makes a worker slow.
+//! Times are those of the emulated workers. A task starts once it has arrived and its predecessor has ended,
+//! whenever the program polls. So a late poll never slows a worker.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,9 +9,9 @@ use std::collections::binary_heap::PeekMut;
 
 use wedjat::policy::fifo::{Fifo, Slab};
 
-/// Workers' queues, with room for a fixed number of tasks in all of them together.
+/// Queues of workers, with room for a fixed total number of tasks.
 ///
-/// Only a worker's first task stands in the heap, so the heap holds no more entries than there are workers.
+/// The heap holds only each worker's first task, so it has at most one entry per worker.
 pub struct Queues<T> {
     workers: Vec<Worker>,
     tasks: Slab<Task<T>>,
@@ -30,21 +30,21 @@ struct Task<T> {
     done_at: u64,
 }
 
-/// A task that is done.
+/// A completed task.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Done<T> {
+pub struct CompletedTask<T> {
     /// The task.
     pub task: T,
-    /// Who did it.
+    /// Worker that served the task.
     pub worker: u16,
-    /// When.
+    /// Time of completion.
     pub at: u64,
-    /// Tasks that the worker then still has, queued and running.
+    /// Number of tasks that the worker still has at that time, queued and running.
     pub left: u32,
 }
 
 impl<T> Queues<T> {
-    /// Queues of `workers` workers for at most `capacity` tasks together.
+    /// Creates the queues of `workers` workers, for at most `capacity` tasks together.
     #[must_use]
     pub fn new(workers: u16, capacity: u32) -> Self {
         Self {
@@ -55,28 +55,28 @@ impl<T> Queues<T> {
         }
     }
 
-    /// Tasks at all workers.
+    /// Returns the number of tasks at all workers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// No worker has a task.
+    /// Returns true if no worker has a task.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Tasks at one worker.
+    /// Returns the number of tasks at one worker.
     #[must_use]
     pub fn len_at(&self, worker: u16) -> u32 {
         self.workers[usize::from(worker)].queue.len()
     }
 
-    /// A task that takes `ticks` arrives at `worker` at `now`.
+    /// Adds a task with service time `ticks` that arrives at `worker` at `now`.
     ///
     /// # Errors
-    /// Gives the task back when there is no room.
+    /// If there is no room. The error contains the task.
     #[inline]
     pub fn push(&mut self, worker: u16, now: u64, ticks: u64, task: T) -> Result<(), T> {
         let at = &mut self.workers[usize::from(worker)];
@@ -91,9 +91,9 @@ impl<T> Queues<T> {
         Ok(())
     }
 
-    /// The earliest task that is done by `now`.
+    /// Removes and returns the earliest task completed by `now`.
     #[inline]
-    pub fn pop(&mut self, now: u64) -> Option<Done<T>> {
+    pub fn pop(&mut self, now: u64) -> Option<CompletedTask<T>> {
         let mut running = self.running.peek_mut()?;
         let Reverse((at, worker)) = *running;
         if at > now {
@@ -106,16 +106,16 @@ impl<T> Queues<T> {
             None => drop(PeekMut::pop(running)),
         }
         self.waiting -= 1;
-        Some(Done { task, worker, at, left: queue.len() })
+        Some(CompletedTask { task, worker, at, left: queue.len() })
     }
 
-    /// When the next task will be done.
+    /// Returns the time of the next completion.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         self.running.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Throws away all that `worker` has; how many tasks that was.
+    /// Discards all tasks of `worker`. Returns their number.
     pub fn clear(&mut self, worker: u16) -> usize {
         self.running.retain(|Reverse((_, running))| *running != worker);
         let at = &mut self.workers[usize::from(worker)];
@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_task_starts_when_the_one_before_it_has_ended() {
+    fn task_starts_after_its_predecessor() {
         let mut queues = Queues::new(2, 8);
         for (worker, now, ticks, task) in [(0, 10, 5, 'a'), (0, 11, 5, 'b'), (1, 12, 1, 'c')] {
             queues.push(worker, now, ticks, task).unwrap();
@@ -140,9 +140,9 @@ mod tests {
         assert_eq!((queues.len_at(0), queues.next()), (2, Some(13)));
         assert_eq!(queues.pop(12), None);
         let mut done = || queues.pop(u64::MAX).unwrap();
-        assert_eq!(done(), Done { task: 'c', worker: 1, at: 13, left: 0 });
-        assert_eq!(done(), Done { task: 'a', worker: 0, at: 15, left: 1 });
-        assert_eq!(done(), Done { task: 'b', worker: 0, at: 20, left: 0 });
+        assert_eq!(done(), CompletedTask { task: 'c', worker: 1, at: 13, left: 0 });
+        assert_eq!(done(), CompletedTask { task: 'a', worker: 0, at: 15, left: 1 });
+        assert_eq!(done(), CompletedTask { task: 'b', worker: 0, at: 20, left: 0 });
         assert!(queues.is_empty());
     }
 
@@ -166,13 +166,14 @@ mod tests {
         assert_eq!(queues.clear(0), 3);
         assert_eq!((queues.len(), queues.len_at(0)), (1, 0));
         queues.push(0, 2, 1, 4).unwrap();
-        assert_eq!(queues.pop(99).unwrap(), Done { task: 4, worker: 0, at: 3, left: 0 });
+        assert_eq!(queues.pop(99).unwrap(), CompletedTask { task: 4, worker: 0, at: 3, left: 0 });
         assert_eq!(queues.pop(99).unwrap().task, 3);
         assert_eq!(queues.pop(99), None);
     }
 
     proptest! {
-        /// Against the recurrence itself: end = max(arrival, end before) + service, looked at with any delay.
+        /// Compares with the recurrence itself: end = max(arrival, previous end) + service, polled with any
+        /// delay.
         #[test]
         fn ends_and_lengths_are_those_of_the_recurrence(
             tasks in proptest::collection::vec((0..4_u16, 0..30_u64, 0..40_u64), 1..120), look_every in 1..9_usize,

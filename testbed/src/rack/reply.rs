@@ -1,4 +1,4 @@
-//! A worker's reply, made in place of the task that it answers.
+//! A worker's reply, written over the task that it answers.
 
 use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
@@ -6,29 +6,29 @@ use wedjat::wire::task::{self, Code, Extension, Header};
 use wedjat::wire::{ipv6, udp};
 use wedjat_pktgen::address;
 
-/// Time to live of a packet that starts its way.
+/// Time to live of a new packet.
 const TTL: u8 = 64;
 /// Offset of the reply's measured service time in the UDP payload.
 const SERVICE: usize = task::LEN + 8;
 
-/// What the worker says.
+/// Contents of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Who did the task.
+    /// Worker that served the task.
     pub worker: u16,
-    /// Tasks that it still has, queued and running.
+    /// Number of tasks that the worker still has, queued and running.
     pub left: u32,
-    /// How long the task took.
+    /// Service time of the task.
     pub service_ns: u32,
 }
 
 impl Reply {
-    /// Turns the frame of a checked task, whose UDP header is at `at`, around: it goes back to where it came from, from `mac`, and
-    /// says this.
+    /// Turns the frame of a checked task, whose UDP header is at `at`, into the reply. The reply goes to the
+    /// task's source, and its source MAC address is `mac`.
     #[inline]
     pub fn write(&self, frame: &mut [u8], at: usize, task: &Header, mac: Mac) {
         ether::emit_addresses(frame, ether::src(frame), mac);
-        // Exchanging words does not change a sum, so no checksum changes.
+        // Swapping words does not change a sum, so no checksum changes.
         let ip = ether::LEN;
         if address::is_v6(frame) {
             ipv6::swap_addresses(&mut frame[ip..]);
@@ -64,14 +64,14 @@ impl Reply {
     }
 }
 
-/// Exchanges two neighbouring fields of `len` bytes.
+/// Swaps two neighbouring fields of `len` bytes.
 #[inline]
 fn swap(frame: &mut [u8], at: usize, len: usize) {
     let (source, destination) = frame[at..at + 2 * len].split_at_mut(len);
     source.swap_with_slice(destination);
 }
 
-/// A reply is a new packet: its time to live starts anew.
+/// Resets the time to live: a reply is a new packet.
 #[inline]
 fn restart_ttl(packet: &mut [u8]) {
     let old = word(packet, 8);
@@ -98,7 +98,7 @@ mod tests {
     const CLIENT: u128 = 0xFD00_0001 << 96 | 0x0A00_0163;
     const SERVER: u128 = 0xFD00_0002 << 96 | 0x0A00_020B;
 
-    /// With addresses that are these, or the last four bytes of them.
+    /// Builds a task between [`CLIENT`] and [`SERVER`]. IPv4 addresses are the last four bytes of these.
     fn task(header: &Header, extension: Extension, work: usize, is_v6: bool) -> Vec<u8> {
         let at = if is_v6 { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
         let len = header.len() + work;
@@ -118,7 +118,7 @@ mod tests {
         frame
     }
 
-    /// A right datagram of either family; of addresses their last four bytes.
+    /// Parses a valid datagram of either family. Addresses are reduced to their last four bytes.
     fn parse(frame: &[u8]) -> Result<Datagram, DropReason> {
         match address::is_v6(frame) {
             false => udp::parse(frame, false),

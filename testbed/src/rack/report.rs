@@ -1,4 +1,4 @@
-//! What a rack has done, and whether it did it in time.
+//! Report of a rack: its counts, and the verdict on its punctuality.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,40 +8,40 @@ use wedjat::reason::DropReason;
 use wedjat_pktgen::latency::{Latency, LatencySummary};
 use wedjat_pktgen::slices::Slices;
 
-/// Answers may be late by this share of the mean service time at the 99th percentile; beyond it they are
-/// a part of what is measured.
+/// Maximum lateness of replies at the 99th percentile, as a fraction of the mean service time. Beyond it, the
+/// lateness distorts the measurement.
 pub const LATENESS_MAX: f64 = 0.05;
 
-/// What a rack has counted.
+/// Counts of a rack.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// Tasks that reached a worker of ours, whole and well-formed.
+    /// Valid tasks for a worker of this rack.
     pub tasks: u64,
-    /// Replies that the device took.
+    /// Replies accepted by the device.
     pub replies: u64,
     /// Replies lost on purpose.
     pub lost_replies: u64,
-    /// Tasks for which there was no room.
+    /// Tasks dropped for lack of room.
     pub overflow: u64,
     /// Tasks of dead workers.
     pub died: u64,
-    /// Packets of multi-packet tasks but their last.
+    /// Packets of multi-packet tasks, without each task's last one.
     pub parts: u64,
     /// Tasks marked as chosen from the idle list.
     pub idle_picks: u64,
-    /// Questions for MAC addresses answered, of ARP and of neighbour discovery.
+    /// Answered requests for MAC addresses, of ARP and of neighbour discovery.
     pub arp_answers: u64,
-    /// Times that the device did not take all replies of a burst.
+    /// Number of times that the device did not accept all replies of a burst.
     pub tx_full: u64,
-    /// Queue reports to leaves that the device took.
+    /// Load reports to leaves accepted by the device.
     pub queue_reports: u64,
-    /// Those that it did not.
+    /// Load reports to leaves that the device did not accept.
     pub queue_reports_unsent: u64,
-    /// Answers to leaves' probes that the device took.
+    /// Answers to leaves' probes accepted by the device.
     pub probe_answers: u64,
-    /// Service times of all tasks together.
+    /// Sum of the service times of all tasks.
     pub service_ns: u64,
-    /// Everything else that came, by reason.
+    /// All other packets, by reason.
     pub dropped: [u64; DropReason::COUNT],
 }
 
@@ -66,23 +66,24 @@ impl Default for Counts {
     }
 }
 
-/// How long after its due time each reply left.
+/// Delays of replies after their due times.
 #[derive(Clone, Debug, Default)]
 pub struct Lateness {
     all: Latency,
-    /// When a reply was due, in ticks, and how late it was.
+    /// Due time of each reply in ticks, and its lateness in nanoseconds.
     log: Vec<(u64, u32)>,
     is_full: bool,
 }
 
 impl Lateness {
-    /// Takes, and touches, memory for so many replies, so that those of calm slices can be told apart.
+    /// Reserves and touches memory for `replies` replies, so that those of undisturbed slices can be
+    /// selected.
     pub fn log(&mut self, replies: usize) {
         self.log = vec![(1, 1); replies];
         self.log.clear();
     }
 
-    /// A reply that was due `at` left so late.
+    /// Records a reply that was due at `at` and left `ns` late.
     #[inline]
     pub fn record(&mut self, at: u64, ns: u64) {
         self.all.record(ns);
@@ -93,7 +94,8 @@ impl Lateness {
         }
     }
 
-    /// Of the replies that were due in calm slices; none where not all are known one by one.
+    /// Returns the lateness of the replies due in undisturbed slices. Returns `None` if the log did not hold
+    /// all replies.
     fn calm(&self, slices: &Slices) -> Option<Latency> {
         let mut calm = Latency::default();
         let all = self.log.iter().filter(|(at, _)| slices.is_calm(*at));
@@ -107,43 +109,43 @@ impl Lateness {
 pub struct Report {
     /// Emulated workers.
     pub workers: u16,
-    /// Tasks that reached a worker, whole and well-formed.
+    /// Valid tasks for a worker.
     pub tasks: u64,
     /// Replies sent.
     pub replies: u64,
     /// Replies lost on purpose.
     pub lost_replies: u64,
-    /// Tasks for which there was no room.
+    /// Tasks dropped for lack of room.
     pub overflow: u64,
     /// Tasks of dead workers.
     pub died: u64,
-    /// Tasks still there at the end.
+    /// Tasks left at the end.
     pub outstanding: u64,
-    /// Packets of multi-packet tasks but their last.
+    /// Packets of multi-packet tasks, without each task's last one.
     pub parts: u64,
     /// Tasks marked as chosen from the idle list.
     pub idle_picks: u64,
-    /// Questions for MAC addresses answered, of ARP and of neighbour discovery.
+    /// Answered requests for MAC addresses, of ARP and of neighbour discovery.
     pub arp_answers: u64,
-    /// Times that the device did not take all replies of a burst.
+    /// Number of times that the device did not accept all replies of a burst.
     pub tx_full: u64,
-    /// Queue reports to leaves, and those that the device did not take; absent where there are none.
+    /// Load reports to leaves: sent, and not accepted by the device. Absent if there are none.
     #[serde(skip_serializing_if = "is_none")]
     pub queue_reports: [u64; 2],
-    /// Answers to leaves' probes; absent where nobody asked.
+    /// Answers to leaves' probes; absent if no leaf probed.
     #[serde(skip_serializing_if = "is_zero")]
     pub probe_answers: u64,
     /// Packets that were no task for a worker of this rack, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Mean service time of the tasks.
     pub service_mean_us: f64,
-    /// How long after its due time a reply left.
+    /// Delay of replies after their due times.
     pub lateness_us: LatencySummary,
-    /// The same of replies that were due in calm slices, where these are known; the verdict is then over these.
+    /// The same for replies due in undisturbed slices, if these are known. The verdict then uses these.
     pub calm_lateness_us: Option<LatencySummary>,
-    /// Replies left in time, and every task is accounted for.
+    /// True if the replies left in time and every task is accounted for.
     pub valid: bool,
-    /// Why not.
+    /// Reasons why the run is invalid.
     pub reasons: Vec<String>,
 }
 
@@ -196,7 +198,7 @@ impl Report {
         report
     }
 
-    /// Every task is accounted for once.
+    /// Returns true if every task is accounted for once.
     #[must_use]
     pub fn balances(&self) -> bool {
         let gone = self.replies + self.lost_replies + self.overflow + self.died;
@@ -205,26 +207,27 @@ impl Report {
 
     fn judge(&mut self) {
         let (late, which) = match &self.calm_lateness_us {
-            Some(calm) => (calm, " of calm slices"),
+            Some(calm) => (calm, " in undisturbed slices"),
             None => (&self.lateness_us, ""),
         };
         let (late_us, limit_us) = (late.p99.0, LATENESS_MAX * self.service_mean_us);
         if self.replies > 0 && late_us > limit_us {
             self.reasons.push(format!(
                 "1% of the rack's replies{which} were late by {late_us:.2} us or more ({limit_us:.2} us are allowed, \
-                 {:.0}% of the mean service time); give it a core of its own, or tasks that take longer",
+                 {:.0}% of the mean service time); give it its own core, or use longer tasks",
                 LATENESS_MAX * 100.0
             ));
         }
         if self.overflow > 0 {
             self.reasons.push(format!(
-                "the rack had no room for {} tasks: allow more outstanding tasks, or lower the load",
+                "the rack had no room for {} tasks; allow more outstanding tasks, or lower the load",
                 self.overflow
             ));
         }
         if !self.balances() {
-            self.reasons
-                .push("the rack's books do not balance: this is a bug of the rack".to_owned());
+            self.reasons.push(
+                "the rack's ledger does not balance; please report this bug of the rack".to_owned(),
+            );
         }
         self.valid = self.reasons.is_empty();
     }
@@ -248,7 +251,7 @@ impl fmt::Display for Report {
         }
         if !is_none(&self.queue_reports) {
             let [sent, unsent] = self.queue_reports;
-            writeln!(f, "  queue reports {sent}, and {unsent} that the device did not take")?;
+            writeln!(f, "  queue reports {sent}, and {unsent} rejected by the device")?;
         }
         if self.probe_answers > 0 {
             writeln!(f, "  probes answered {}", self.probe_answers)?;
@@ -262,7 +265,7 @@ impl fmt::Display for Report {
         if let Some(late) = &self.calm_lateness_us {
             writeln!(
                 f,
-                "  in calm slices, us:   p50 {}  p99 {}  p99.9 {}  max {}",
+                "  undisturbed, us:     p50 {}  p99 {}  p99.9 {}  max {}",
                 late.p50, late.p99, late.p999, late.max
             )?;
         }

@@ -1,4 +1,4 @@
-//! The rack against a recurrence, over fake time: due times, queue lengths, order, buffers.
+//! The rack against a recurrence, on a fake clock: due times, queue lengths, order, buffers.
 
 use super::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ use family::{BOTH, Family, as_v4};
 const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 const LEAF: Mac = Mac([2, 0, 0, 0, 2, 1]);
 const CLIENT: u32 = 0x0A00_0163;
-/// One tick is one nanosecond.
+/// Ticks are nanoseconds.
 const HZ: f64 = 1e9;
 
 fn server(number: u32) -> u32 {
@@ -43,19 +43,19 @@ fn bench() -> Bench {
 }
 
 #[derive(Clone, Copy)]
-struct Asked {
+struct ProbeRequest {
     server: u32,
     seq: u16,
     service_ns: u32,
     header: Header,
 }
 
-fn asked(worker: u16, seq: u16, service_ns: u32) -> Asked {
+fn asked(worker: u16, seq: u16, service_ns: u32) -> ProbeRequest {
     let header = Header { extended: true, dst: worker, ..Header::new_task(1, seq) };
-    Asked { server: server(u32::from(worker - 8) / 2), seq, service_ns, header }
+    ProbeRequest { server: server(u32::from(worker - 8) / 2), seq, service_ns, header }
 }
 
-fn frame(asked: &Asked) -> Vec<u8> {
+fn frame(asked: &ProbeRequest) -> Vec<u8> {
     let len = asked.header.len() + payload::LEN;
     let mut frame = vec![0; udp::PAYLOAD + len];
     asked.header.emit(&mut frame[udp::PAYLOAD..]);
@@ -81,7 +81,7 @@ fn flow(server: u32) -> Flow {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Heard {
+struct ReceivedFrame {
     worker: u16,
     seq: u16,
     qlen: u16,
@@ -94,14 +94,14 @@ impl Bench {
         assert!(self.leaf.send(&frame(&asked(worker, seq, service_ns))));
     }
 
-    /// Has a frame come from the leaf, in the family of the rack.
+    /// Sends a frame from the leaf, in the family of the rack.
     fn send(&mut self, frame: &[u8]) {
         let is_v6 = self.rack.address.layout.is_v6();
         let family = if is_v6 { Family::V6 } else { Family::V4 };
         assert!(self.leaf.send(&family.frame(frame)));
     }
 
-    fn heard(&mut self) -> Option<Heard> {
+    fn received(&mut self) -> Option<ReceivedFrame> {
         let reply: Frame = self.leaf.receive()?;
         let datagram = udp::parse(reply.bytes(), false).expect("a reply is a valid packet");
         let payload = &reply.bytes()[datagram.payload()..];
@@ -109,7 +109,7 @@ impl Bench {
         assert_eq!(datagram.src, server(u32::from(header.src - 8) / 2));
         assert_eq!((datagram.dst, datagram.src_port, datagram.dst_port), (CLIENT, 1234, 40_001));
         assert_eq!((ether::src(reply.bytes()), ether::dst(reply.bytes())), (RACK, LEAF));
-        Some(Heard {
+        Some(ReceivedFrame {
             worker: header.src,
             seq: header.seq,
             qlen: header.qlen,
@@ -132,10 +132,10 @@ fn replies_come_when_due_with_what_is_left() {
     bench.rack.poll(5_000);
     for (now, seq, qlen) in [(6_000, 0, 2), (7_000, 1, 1), (8_000, 2, 0)] {
         bench.rack.poll(now - 1);
-        assert_eq!(bench.heard(), None, "before {now}");
+        assert_eq!(bench.received(), None, "before {now}");
         bench.rack.poll(now);
-        let expected = Heard { worker: 9, seq, qlen, idle: qlen == 0, service_ns: 1000 };
-        assert_eq!(bench.heard(), Some(expected));
+        let expected = ReceivedFrame { worker: 9, seq, qlen, idle: qlen == 0, service_ns: 1000 };
+        assert_eq!(bench.received(), Some(expected));
     }
     assert_eq!((bench.rack.outstanding(), bench.pool.in_use()), (0, 0));
     let report = bench.rack.report();
@@ -143,12 +143,12 @@ fn replies_come_when_due_with_what_is_left() {
     assert_eq!((report.tasks, report.replies), (3, 3));
 }
 
-/// Random tasks and polls against the recurrence itself, and queue lengths counted from its times.
+/// Compares random tasks and polls with the recurrence itself, and queue lengths with counts from its times.
 #[test]
-fn times_and_queue_lengths_are_those_of_the_recurrence() {
+fn times_and_queues_follow_the_recurrence() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
     let mut bench = bench();
-    let mut expected: Vec<(u64, Heard)> = Vec::new();
+    let mut expected: Vec<(u64, ReceivedFrame)> = Vec::new();
     let mut ends = [0_u64; 4];
     let mut arrivals = Vec::new();
     let (mut now, mut found) = (0_u64, Vec::new());
@@ -160,34 +160,35 @@ fn times_and_queue_lengths_are_those_of_the_recurrence() {
         bench.rack.poll(now);
         ends[place] = ends[place].max(now) + u64::from(service_ns);
         arrivals.push((now, place, ends[place], worker, seq, service_ns));
-        while let Some(heard) = bench.heard() {
-            found.push((now, heard));
+        while let Some(received) = bench.received() {
+            found.push((now, received));
         }
     }
     bench.rack.poll(u64::MAX / 4);
-    found.extend(std::iter::from_fn(|| bench.heard()).map(|heard| (u64::MAX / 4, heard)));
+    found.extend(std::iter::from_fn(|| bench.received()).map(|received| (u64::MAX / 4, received)));
     for &(_, place, end, worker, seq, service_ns) in &arrivals {
-        // Left at its end: those of its worker that had arrived before the end and end later, or behind it.
+        // Number of tasks left at its end: later tasks of its worker that arrived before that end.
         let left = arrivals
             .iter()
             .filter(|(at, other, _, _, behind, _)| *other == place && *at < end && *behind > seq)
             .count() as u16;
-        expected.push((end, Heard { worker, seq, qlen: left, idle: left == 0, service_ns }));
+        expected
+            .push((end, ReceivedFrame { worker, seq, qlen: left, idle: left == 0, service_ns }));
     }
     assert_eq!(found.len(), expected.len());
     let mut last = [0_u16; 4];
-    for (polled, heard) in found {
-        let (end, exact) = expected[usize::from(heard.seq)];
-        assert_eq!(heard, exact);
+    for (polled, received) in found {
+        let (end, exact) = expected[usize::from(received.seq)];
+        assert_eq!(received, exact);
         assert!(end <= polled);
-        let before = std::mem::replace(&mut last[usize::from(heard.worker - 8)], heard.seq);
-        assert!(before <= heard.seq, "first come, first served");
+        let before = std::mem::replace(&mut last[usize::from(received.worker - 8)], received.seq);
+        assert!(before <= received.seq, "first come, first served");
     }
     assert_eq!(bench.pool.in_use(), 0);
 }
 
 #[test]
-fn looking_late_slows_no_worker_and_is_reported() {
+fn late_polls_slow_no_worker_and_are_reported() {
     let mut bench = bench();
     for seq in 0..100 {
         bench.task(8, seq, 1_000);
@@ -197,25 +198,25 @@ fn looking_late_slows_no_worker_and_is_reported() {
         bench.rack.poll(0);
     }
     bench.rack.poll(1_000_000);
-    let replies: Vec<_> = std::iter::from_fn(|| bench.heard()).collect();
+    let replies: Vec<_> = std::iter::from_fn(|| bench.received()).collect();
     assert_eq!(replies.len(), 200);
-    let at = |worker| replies.iter().filter(move |heard| heard.worker == worker);
-    assert!(at(8).map(|heard| heard.qlen).eq((0..100).rev()));
-    // A task that arrives now starts now: the worker has been idle since 100 us.
+    let at = |worker| replies.iter().filter(move |received| received.worker == worker);
+    assert!(at(8).map(|received| received.qlen).eq((0..100).rev()));
+    // A task that arrives now also starts now: the worker has been idle since 100 us.
     bench.task(8, 100, 1_000);
     bench.rack.poll(1_000_000);
     bench.rack.poll(1_001_000);
-    assert_eq!(bench.heard().unwrap().seq, 100);
+    assert_eq!(bench.received().unwrap().seq, 100);
     let report = bench.rack.report();
     assert!(!report.valid && report.reasons[0].contains("late by"), "{report}");
     assert_eq!(report.lateness_us.max.0.round(), 999.0);
 }
 
 #[test]
-fn what_is_no_task_of_ours_is_counted_by_reason() {
+fn foreign_packets_are_counted_by_reason() {
     let mut bench = bench();
     let good = asked(9, 1, 1_000);
-    let with = |change: &dyn Fn(&mut Asked)| {
+    let with = |change: &dyn Fn(&mut ProbeRequest)| {
         let mut bad = good;
         change(&mut bad);
         frame(&bad)
@@ -243,7 +244,7 @@ fn what_is_no_task_of_ours_is_counted_by_reason() {
             arp
         }),
         (DropReason::TaskShort, {
-            // A header, and no service time behind it.
+            // A header without a service time behind it.
             let mut bytes = vec![0; udp::PAYLOAD + task::LEN];
             Header { dst: 9, ..Header::new_task(1, 1) }.emit(&mut bytes[udp::PAYLOAD..]);
             flow(server(0)).emit(&mut bytes, task::LEN);
@@ -263,12 +264,12 @@ fn what_is_no_task_of_ours_is_counted_by_reason() {
         assert_eq!(bench.dropped(*reason), before + 1, "{reason:?}");
     }
     assert_eq!(bench.rack.counts().dropped.iter().sum::<u64>(), bad.len() as u64);
-    assert_eq!((bench.rack.outstanding(), bench.pool.in_use(), bench.heard()), (0, 0, None));
-    // Nothing of it disturbed the rack.
+    assert_eq!((bench.rack.outstanding(), bench.pool.in_use(), bench.received()), (0, 0, None));
+    // None of these packets disturbed the rack.
     bench.task(9, 1, 1_000);
     bench.rack.poll(10);
     bench.rack.poll(1_010);
-    assert_eq!(bench.heard().unwrap().worker, 9);
+    assert_eq!(bench.received().unwrap().worker, 9);
 }
 
 #[test]
@@ -279,12 +280,12 @@ fn short_headers_are_answered_without_extension() {
     assert!(bench.leaf.send(&frame(&short)));
     bench.rack.poll(0);
     bench.rack.poll(500);
-    let expected = Heard { worker: 11, seq: 77, qlen: 0, idle: true, service_ns: 0 };
-    assert_eq!(bench.heard(), Some(expected));
+    let expected = ReceivedFrame { worker: 11, seq: 77, qlen: 0, idle: true, service_ns: 0 };
+    assert_eq!(bench.received(), Some(expected));
 }
 
 #[test]
-fn arp_is_answered_for_every_server_and_no_other() {
+fn arp_is_answered_for_every_server_only() {
     let mut bench = bench();
     let mut ask = |target: u32| {
         let mut question = [0; arp::FRAME_LEN];
@@ -303,7 +304,7 @@ fn arp_is_answered_for_every_server_and_no_other() {
 }
 
 #[test]
-fn a_task_of_several_packets_runs_once_at_its_last() {
+fn multi_packet_task_runs_once_at_its_end() {
     let mut bench = bench();
     let mut part = asked(8, 5, 1_000);
     part.header.more = true;
@@ -315,11 +316,11 @@ fn a_task_of_several_packets_runs_once_at_its_last() {
     bench.rack.poll(0);
     assert_eq!((bench.rack.counts().parts, bench.rack.outstanding()), (2, 1));
     bench.rack.poll(1_000);
-    assert_eq!((bench.heard().unwrap().seq, bench.heard()), (5, None));
+    assert_eq!((bench.received().unwrap().seq, bench.received()), (5, None));
 }
 
 #[test]
-fn no_room_is_counted_and_makes_the_run_invalid() {
+fn overflow_is_counted_and_invalidates_the_run() {
     for options in [
         Options { outstanding_max: 3, ..Options::default() },
         Options { queue_max: 3, ..Options::default() },
@@ -333,7 +334,7 @@ fn no_room_is_counted_and_makes_the_run_invalid() {
         let report = bench.rack.report();
         assert_eq!((report.overflow, report.replies), (2, 3));
         assert!(report.balances() && !report.valid);
-        assert_eq!(std::iter::from_fn(|| bench.heard()).count(), 3);
+        assert_eq!(std::iter::from_fn(|| bench.received()).count(), 3);
         assert_eq!(bench.pool.in_use(), 0);
     }
 }
@@ -350,7 +351,7 @@ fn a_full_device_delays_replies_and_loses_none() {
     bench.rack.poll(1_000);
     let mut seqs = Vec::new();
     for now in 1_001..1_010 {
-        seqs.extend(std::iter::from_fn(|| bench.heard()).map(|heard| heard.seq));
+        seqs.extend(std::iter::from_fn(|| bench.received()).map(|received| received.seq));
         bench.rack.poll(now);
     }
     assert!(seqs.iter().copied().eq(0..40), "{seqs:?}");
@@ -359,7 +360,7 @@ fn a_full_device_delays_replies_and_loses_none() {
 }
 
 #[test]
-fn a_dead_worker_answers_nothing_until_it_is_revived() {
+fn dead_worker_is_silent_until_revived() {
     let mut bench = bench();
     for worker in [8, 8, 9] {
         bench.task(worker, 1, 1_000);
@@ -370,14 +371,14 @@ fn a_dead_worker_answers_nothing_until_it_is_revived() {
     bench.rack.poll(10);
     bench.rack.poll(5_000);
     assert_eq!(
-        std::iter::from_fn(|| bench.heard()).map(|heard| heard.worker).collect::<Vec<_>>(),
+        std::iter::from_fn(|| bench.received()).map(|received| received.worker).collect::<Vec<_>>(),
         [9]
     );
     bench.rack.revive(8);
     bench.task(8, 3, 1_000);
     bench.rack.poll(6_000);
     bench.rack.poll(7_000);
-    assert_eq!(bench.heard().unwrap().seq, 3);
+    assert_eq!(bench.received().unwrap().seq, 3);
     let report = bench.rack.report();
     assert_eq!((report.died, report.replies), (3, 2));
     assert!(report.balances());
@@ -396,11 +397,12 @@ fn lost_replies_follow_from_the_seed() {
         }
         let report = bench.rack.report();
         assert!(report.balances() && bench.rack.outstanding() == 0);
-        let heard: Vec<_> = std::iter::from_fn(|| bench.heard()).map(|heard| heard.seq).collect();
-        assert_eq!(heard.len() as u64, report.replies);
+        let received: Vec<_> =
+            std::iter::from_fn(|| bench.received()).map(|received| received.seq).collect();
+        assert_eq!(received.len() as u64, report.replies);
         assert_eq!(bench.pool.in_use(), 0);
         assert!((100..300).contains(&report.lost_replies), "{}", report.lost_replies);
-        heard
+        received
     };
     assert_eq!(lost(1), lost(1));
     assert_ne!(lost(1), lost(2));
@@ -417,21 +419,21 @@ fn outages_happen_when_they_are_due() {
         bench.task(8, now as u16, 0);
         bench.rack.poll(now);
         bench.rack.poll(now);
-        answered.extend(bench.heard().map(|heard| heard.seq));
+        answered.extend(bench.received().map(|received| received.seq));
     }
     assert_eq!(answered, [0, 500, 1_000, 3_500, 4_000, 4_500]);
     assert_eq!(bench.rack.counts().died, 4);
 }
 
-/// A second leaf.
+/// MAC address of a second leaf.
 const OTHER_LEAF: Mac = Mac([2, 0, 0, 0, 2, 2]);
 const LEAVES: [(Ipv4Addr, Mac); 2] =
     [(Ipv4Addr::new(10, 0, 2, 1), LEAF), (Ipv4Addr::new(10, 0, 2, 2), OTHER_LEAF)];
 
-/// What the rack said to leaves, in order: to whom, from which address, and what.
-fn said(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
+/// Returns the rack's messages to leaves in order: destination, source address and header.
+fn messages(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
     let frames: Vec<Frame> = std::iter::from_fn(|| bench.leaf.receive()).collect();
-    let mut said = Vec::new();
+    let mut sent_messages = Vec::new();
     for frame in frames {
         let bytes = as_v4(frame.bytes());
         if let Ok(question) = arp::Packet::parse(&bytes) {
@@ -443,13 +445,13 @@ fn said(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
         }
         let datagram = udp::parse(&bytes, false).unwrap();
         let header = Header::parse(&bytes[datagram.payload()..]).unwrap();
-        said.push((ether::dst(&bytes), datagram.src, header));
+        sent_messages.push((ether::dst(&bytes), datagram.src, header));
     }
-    said
+    sent_messages
 }
 
 #[test]
-fn workers_register_with_several_leaves_and_tell_the_one_that_the_policy_names() {
+fn workers_register_widely_and_report_by_policy() {
     BOTH.into_iter().for_each(workers_register_and_tell);
 }
 
@@ -466,11 +468,11 @@ fn workers_register_and_tell(family: Family) {
         seed: 7,
     };
     bench.rack = bench.rack.with_leaves(&options, bench.pool.clone());
-    let (mut now, mut told) = (0, Vec::new());
+    let (mut now, mut queue_reports) = (0, Vec::new());
     for _ in 0..40 {
         now += 1_000_000;
         bench.rack.poll(now);
-        for (to, from, header) in said(&mut bench) {
+        for (to, from, header) in messages(&mut bench) {
             assert_eq!((from, header.pool), (server(u32::from(header.src - 8) / 2), 1));
             match header.code {
                 Code::WorkerId => {
@@ -489,15 +491,16 @@ fn workers_register_and_tell(family: Family) {
                     flow.emit(&mut frame, answer.len());
                     bench.send(&frame);
                 }
-                Code::QueueReport => told.push((to, header.src, header.qlen)),
+                Code::QueueReport => queue_reports.push((to, header.src, header.qlen)),
                 code => assert_eq!(code, Code::KeepAlive),
             }
         }
     }
-    told.sort_unstable_by_key(|(to, worker, _)| (to.0, *worker));
+    queue_reports.sort_unstable_by_key(|(to, worker, _)| (to.0, *worker));
     let expected = |(_, mac): &(Ipv4Addr, Mac)| (8..12).map(|worker| (*mac, worker, 0)).collect();
-    assert_eq!(told, LEAVES.iter().flat_map::<Vec<_>, _>(expected).collect::<Vec<_>>());
-    // Tasks of both leaves: one idle worker tells one of them, and who asked has the answer.
+    assert_eq!(queue_reports, LEAVES.iter().flat_map::<Vec<_>, _>(expected).collect::<Vec<_>>());
+    // With tasks of both leaves, one leaf receives the report of an idle worker, and each leaf receives its
+    // own reply.
     let mut idle = [0; 2];
     for seq in 0..100 {
         let mut tasks =
@@ -508,10 +511,12 @@ fn workers_register_and_tell(family: Family) {
             now += 1000;
             bench.rack.poll(now);
         }
-        let said = said(&mut bench);
-        let replies: Vec<_> = said.iter().filter(|(.., header)| header.code.is_reply()).collect();
+        let sent_messages = messages(&mut bench);
+        let replies: Vec<_> =
+            sent_messages.iter().filter(|(.., header)| header.code.is_reply()).collect();
         assert_eq!(replies.iter().map(|(to, ..)| *to).collect::<Vec<_>>(), [LEAF, OTHER_LEAF]);
-        let mut reports = said.iter().filter(|(.., header)| header.code == Code::QueueReport);
+        let mut reports =
+            sent_messages.iter().filter(|(.., header)| header.code == Code::QueueReport);
         let (to, _, header) = reports.next().unwrap();
         assert_eq!((header.src, header.qlen, reports.next()), (9, 0, None));
         idle[usize::from(*to == OTHER_LEAF)] += 1;
@@ -547,14 +552,14 @@ fn leaves_that_ask_for_a_queue_are_answered() {
         assert!(bench.leaf.send(&bytes));
         now += 1000;
         bench.rack.poll(now);
-        assert_eq!(said(&mut bench), [(OTHER_LEAF, server(0), probe.answered_with(tasks))]);
+        assert_eq!(messages(&mut bench), [(OTHER_LEAF, server(0), probe.answered_with(tasks))]);
     }
     assert_eq!((bench.rack.counts().probe_answers, bench.rack.counts().arp_answers), (2, 0));
     let report = bench.rack.report();
     assert!(report.valid && report.to_string().contains("probes answered 2"), "{report}");
 }
 
-/// Servers and leaf of a rack over IPv6.
+/// Addresses of the servers and the leaf of a rack over IPv6.
 const SERVER_V6: u128 = 0xFD00_0002 << 96 | 0x0B;
 const CLIENT_V6: u128 = 0xFD00_0001 << 96 | 0x100;
 
@@ -565,8 +570,8 @@ fn bench_v6() -> Bench {
     Bench { rack: Rack::new(port, RACK, layout, Options::default(), HZ), leaf, pool }
 }
 
-/// A task over IPv6, for the server of this number.
-fn frame_v6(asked: &Asked, server: u128) -> Vec<u8> {
+/// Builds a task over IPv6 for the server `server`.
+fn frame_v6(asked: &ProbeRequest, server: u128) -> Vec<u8> {
     let over_v4 = frame(asked);
     let payload = &over_v4[udp::PAYLOAD..];
     let mut bytes = [&[0; udp::PAYLOAD_V6][..], payload].concat();
@@ -578,7 +583,7 @@ fn frame_v6(asked: &Asked, server: u128) -> Vec<u8> {
 }
 
 #[test]
-fn tasks_over_ipv6_are_answered_when_they_are_due() {
+fn ipv6_tasks_are_answered_when_due() {
     let mut bench = bench_v6();
     for (worker, seq) in [(8, 1), (8, 2), (11, 3)] {
         let server = u128::from(worker > 9);
@@ -604,7 +609,7 @@ fn tasks_over_ipv6_are_answered_when_they_are_due() {
 }
 
 #[test]
-fn leaves_that_ask_for_a_queue_over_ipv6_are_answered() {
+fn ipv6_queue_probes_are_answered() {
     let mut bench = bench_v6();
     assert!(bench.leaf.send(&frame_v6(&asked(8, 1, 1_000_000), 0)));
     let probe = Header::queue_probe(1, 9, 8, 77);
@@ -623,7 +628,7 @@ fn leaves_that_ask_for_a_queue_over_ipv6_are_answered() {
 }
 
 #[test]
-fn neighbour_discovery_is_answered_for_every_server_and_no_other() {
+fn neighbour_discovery_is_answered_for_every_server_only() {
     let mut bench = bench_v6();
     let mut ask = |target: u128, known: Option<Mac>| {
         let mut question = [0; ndp::FRAME_LEN];
@@ -644,7 +649,7 @@ fn neighbour_discovery_is_answered_for_every_server_and_no_other() {
     assert_eq!(ask(u128::from(server(0)), None), None);
     assert_eq!(bench.rack.counts().arp_answers, 3);
     assert_eq!(bench.dropped(DropReason::NdOther), 2);
-    // ARP is nothing to them.
+    // An IPv6 rack ignores ARP.
     let mut question = [0; arp::FRAME_LEN];
     arp::Packet::request(LEAF, 1, server(0)).emit(&mut question, Mac::BROADCAST);
     assert!(bench.leaf.send(&question));
@@ -653,7 +658,7 @@ fn neighbour_discovery_is_answered_for_every_server_and_no_other() {
 }
 
 #[test]
-fn what_is_no_task_of_ours_over_ipv6_is_counted_by_reason() {
+fn foreign_ipv6_packets_are_counted_by_reason() {
     let mut bench = bench_v6();
     let good = asked(9, 1, 1_000);
     let with = |at: usize, bytes: &[u8]| {
@@ -664,7 +669,7 @@ fn what_is_no_task_of_ours_over_ipv6_is_counted_by_reason() {
     let mut from_afar = vec![0; ndp::FRAME_LEN];
     let (message, to) = ndp::Packet::question(LEAF, CLIENT_V6, SERVER_V6, None);
     message.emit(&mut from_afar, to, true);
-    from_afar[21] = 254; // its hop limit
+    from_afar[21] = 254; // the hop limit
     let mut endless = from_afar.clone();
     (endless[21], endless[79]) = (255, 0); // an option of length 0
     let mut acknowledgement = vec![0; udp::PAYLOAD_V6 + task::LEN];

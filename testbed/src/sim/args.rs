@@ -1,4 +1,4 @@
-//! The command line of `sim`, and scenario files that hold the same keys.
+//! Command line of `sim`, and scenario files with the same keys.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// Simulates a pool of workers under the dataplane's own policies.
 ///
-/// Every flag is also a key of scenario files; flags override the file. Flags whose values are no lists by
-/// nature (as racks, hops, speeds, failures and changes are) take lists, and every combination is run.
+/// Every flag is also a key of scenario files; flags override the file. Most flags take lists, and every
+/// combination is run. Exceptions are flags whose value is a list in itself: racks, hops, speeds, failures
+/// and changes.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[command(after_help = "Examples:
   wedjat-testbed sim --model rack --policy horus,racksched --load 0.5,0.7,0.9
@@ -18,21 +19,22 @@ use serde::{Deserialize, Serialize};
   wedjat-testbed sim --model nodes --nodes 4x14,10x3 --policy 'malcolm,rsteal,central' --load 0.9 --seconds 30 --measure 10")]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct SimArgs {
-    /// A TOML file with these flags as keys
+    /// TOML file with these flags as keys
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub scenario: Option<PathBuf>,
-    /// What is simulated: rack, slots, ct, fabric or nodes [default: rack]
+    /// Model: rack, slots, ct, fabric or nodes [default: rack]
     #[arg(long)]
     pub model: Option<String>,
-    /// Policies, as in 'horus,lsq-smart(eps=0.2)'; in `rack` also rs-lb and rs-h [default: horus]; in `nodes` malcolm, frozen, rsteal,
-    /// jsq, po2, jbt, random and central [default: malcolm]
+    /// Policies, as in 'horus,lsq-smart(eps=0.2)'; in `rack` also rs-lb and rs-h [default: horus]; in `nodes`
+    /// malcolm, frozen, rsteal, jsq, po2, jbt, random and central [default: malcolm]
     #[arg(long)]
     pub policy: Option<String>,
-    /// rack, fabric: the spine's policy [default: the leaf's, where it serves racks, else horus]
+    /// rack, fabric: policy of the spine [default: the leaf's, if it serves racks, otherwise horus]
     #[arg(long)]
     pub spine_policy: Option<String>,
-    /// rack, fabric: what leaves tell the spine: paper (with our repairs), paper-text (to the letter) or horus-sim [default: paper]
+    /// rack, fabric: signals from leaves to the spine: paper (with our repairs), paper-text (to the letter)
+    /// or horus-sim [default: paper]
     #[arg(long)]
     pub signals: Option<String>,
     /// rack: workers of each rack [default: 32]
@@ -47,13 +49,14 @@ pub struct SimArgs {
     /// rack, fabric: distribution of a hop's delay, horus, const or exp [default: horus]
     #[arg(long)]
     pub hop_dist: Option<String>,
-    /// rack, fabric: what a leaf's own work on a task takes, as a delay [default: 0]
+    /// rack, fabric: processing delay of a task at a leaf [default: 0]
     #[arg(long)]
     pub node_delay: Option<String>,
     /// rack: dispatcher cores of the one rack's leaf; each task reaches any of them [default: 1]
     #[arg(long)]
     pub cores: Option<String>,
-    /// rack: what a core tells the others they hear so much later, or `shared`: each word is all cores' [default: 0us]
+    /// rack: delay of messages between cores, or `shared`: each message reaches all cores at once [default:
+    /// 0us]
     #[arg(long)]
     pub exchange: Option<String>,
     /// rack: replies reach the core that sent the task (same), or any [default: same]
@@ -65,7 +68,7 @@ pub struct SimArgs {
     /// rack, ct, fabric, nodes: arrivals [default: poisson]
     #[arg(long)]
     pub arrivals: Option<String>,
-    /// Loads, shares of capacity [default: 0.5,0.7,0.9]
+    /// Loads, fractions of the capacity [default: 0.5,0.7,0.9]
     #[arg(long)]
     pub load: Option<String>,
     /// Tasks of a run [default: 1000000, or more, so that the run lasts 300 mean service times]
@@ -74,23 +77,24 @@ pub struct SimArgs {
     /// slots: slots of a run, instead of tasks [default: 100000]
     #[arg(long)]
     pub slots: Option<String>,
-    /// Share of the run that is not measured [default: 0.1]
+    /// Fraction of the run before the measurement [default: 0.1]
     #[arg(long)]
     pub warmup: Option<String>,
     /// Runs, each with its own seed [default: 1]
     #[arg(long)]
     pub seeds: Option<String>,
-    /// The first seed [default: 1]
+    /// First seed [default: 1]
     #[arg(long)]
     pub seed: Option<String>,
-    /// rack, fabric: probability that a packet is lost on its way between two nodes [default: 0]
+    /// rack, fabric: probability that a packet is lost between two nodes [default: 0]
     #[arg(long)]
     pub loss: Option<String>,
     /// rack: failures, as in leaf:2@5ms,spine@8ms
     #[arg(long)]
     pub fail: Option<String>,
-    /// rack, ct: changes, as in '20ms speed 0-7=0.5', '20ms shuffle' (of speeds) or '20ms load 0.9'; several separated by `;`;
-    /// nodes: '20ms speed 0-3=0.5', '20ms load 0.9', '20ms traffic 0-3=0.9', '20ms shock 0-3=1000', '20ms down 3', '40ms up 3'
+    /// rack, ct: changes, as in '20ms speed 0-7=0.5', '20ms shuffle' (of speeds) or '20ms load 0.9'; several
+    /// separated by `;`; nodes: '20ms speed 0-3=0.5', '20ms load 0.9', '20ms traffic 0-3=0.9', '20ms shock
+    /// 0-3=1000', '20ms down 3', '40ms up 3'
     #[arg(long)]
     pub at: Option<String>,
     /// Speeds of workers or servers, as in 50x1,50x10 [default: all 1]
@@ -102,14 +106,15 @@ pub struct SimArgs {
     /// slots, ct: dispatchers [default: 10]
     #[arg(long)]
     pub dispatchers: Option<String>,
-    /// slots: a slot's tasks go whole to one server, or split, each for itself [default: whole]
+    /// slots: send all tasks of a slot to one server (whole), or choose for each task (split) [default:
+    /// whole]
     #[arg(long)]
     pub batch: Option<String>,
-    /// ct: constant delay between dispatchers and servers, in microseconds of a mean service of 100 us [default: 0us]; nodes: between
-    /// two nodes [default: 2us]
+    /// ct: constant delay between dispatchers and servers, in microseconds for a mean service time of 100 us
+    /// [default: 0us]; nodes: delay between two nodes [default: 2us]
     #[arg(long)]
     pub delay: Option<String>,
-    /// ct: probes are answered after the delay (late) or at once (now) [default: late]
+    /// ct: answer probes after the delay (late) or at once (now) [default: late]
     #[arg(long)]
     pub probes: Option<String>,
     /// fabric: leaves [default: 1152]
@@ -127,47 +132,48 @@ pub struct SimArgs {
     /// fabric: workers of a pool [default: exp(min=50,max=20000,mean=685)]
     #[arg(long)]
     pub pool_size: Option<String>,
-    /// fabric: workers of a pool that lie together; less than a server's scatters pools [default: a server's]
+    /// fabric: adjacent workers of a pool; fewer than on a server scatters pools [default: those of a server]
     #[arg(long)]
     pub piece: Option<String>,
     /// fabric: racks of a pool under one spine, Horus's ratio r [default: 20]
     #[arg(long)]
     pub leaves_per_spine: Option<String>,
-    /// nodes: how many nodes with how many workers each, as in 4x14,10x3 [default: 10x10]
+    /// nodes: numbers of nodes and of their workers, as in 4x14,10x3 [default: 10x10]
     #[arg(long)]
     pub nodes: Option<String>,
-    /// nodes: between two heartbeats of a node [default: 100us]
+    /// nodes: interval between two heartbeats of a node [default: 100us]
     #[arg(long)]
     pub beat: Option<String>,
-    /// nodes: tasks that may wait at a node [default: 4096]
+    /// nodes: maximum number of waiting tasks at a node [default: 4096]
     #[arg(long)]
     pub queue: Option<String>,
-    /// nodes: how long a run is, instead of tasks [default: 30]
+    /// nodes: length of a run, instead of tasks [default: 30]
     #[arg(long)]
     pub seconds: Option<String>,
-    /// nodes: how much of it is measured, at its end [default: a third]
+    /// nodes: length of the measurement at the end of the run [default: a third]
     #[arg(long)]
     pub measure: Option<String>,
-    /// rack: the one rack's leaf sees time as a leaf process does, and the row tells what its tasks saw, yes or no: the digest
-    /// of a run of `lockstep` with the same flags; ct, nodes: the row tells what its tasks saw [default: no]
+    /// rack: give the one rack's leaf the clock of a leaf process, and print a digest of its tasks, yes or
+    /// no: the digest of a run of `lockstep` with the same flags; ct, nodes: print a digest of the tasks
+    /// [default: no]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
     pub digest: Option<String>,
     /// Output: text, json (one object a line) or csv [default: text]
     #[arg(long)]
     pub format: Option<String>,
-    /// Threads [default: one for each CPU]
+    /// Threads [default: one per CPU]
     #[arg(long)]
     pub threads: Option<String>,
-    /// Whether rows say how long they took, yes or no; without it equal seeds print equal bytes [default: yes]
+    /// Print the duration of each row, yes or no; without it equal seeds print equal bytes [default: yes]
     #[arg(long)]
     pub timing: Option<String>,
 }
 
 impl SimArgs {
-    /// The flags, completed from the scenario file if one is named.
+    /// Returns the flags, completed from the scenario file if one is given.
     ///
     /// # Errors
-    /// When the file can't be read, or holds what is no key.
+    /// If the file cannot be read, or has an unknown key.
     pub fn complete(self) -> Result<Self, String> {
         let Some(path) = &self.scenario else { return Ok(self) };
         let name = path.display();
@@ -185,7 +191,7 @@ impl SimArgs {
     }
 }
 
-/// A value as a flag has it.
+/// Returns a value in the form of a flag.
 fn plain(key: &str, value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),

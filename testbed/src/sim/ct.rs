@@ -1,14 +1,14 @@
-//! Servers and dispatchers in continuous time (the model `ct`), with or without a delay between them.
+//! Model `ct`: servers and dispatchers in continuous time, with or without a delay between them.
 //!
-//! Times are in mean service times of an average server. A task's response runs from its arrival at a
-//! dispatcher to the end of its service. Tasks, reports and replies take the delay, and so do the answers to
-//! probes ([`super::knowledge`]) unless they are asked to come at once.
+//! Times are in mean service times of an average server. A task's response time runs from its arrival at a
+//! dispatcher to the end of its service. Tasks, reports and replies take the delay. Answers to probes
+//! ([`super::knowledge`]) take it too, unless configured to be immediate.
 //!
-//! Benchmark tasks that a policy asks for are copies of its dispatcher's last task. A server does them when it
-//! has nothing else to do, to their end, and keeps a few; they are no tasks in what is reported.
+//! Benchmark tasks requested by a policy are copies of its dispatcher's last task. A server runs them when
+//! idle, without interruption, and queues only a few. Reports exclude them.
 //!
-//! Who decides is a part of its own ([`Dispatchers`]): policies driven as they are here, or leaves with all that is around their
-//! policies ([`crate::lockstep::leaves`]).
+//! The decisions are a separate part ([`Dispatchers`]): either policies driven by this model, or leaves with
+//! their complete dataplane ([`crate::lockstep::leaves`]).
 
 use std::convert::Infallible;
 
@@ -18,7 +18,7 @@ use rand::Rng as _;
 use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::policy::member::{MemberSide, Notify};
 use wedjat::policy::{
-    Asks, Core, Dispatcher, Offered, PolicySpec, QueueingDispatcher, Rng, Task, stream_seed,
+    Core, Dispatcher, Placement, PolicySpec, ProbeKind, QueueingDispatcher, Rng, Task, stream_seed,
 };
 use wedjat::state::{Decision, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
@@ -32,112 +32,112 @@ use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
 use super::stats::{Recorder, histogram, record};
 
-/// Ticks of the mean service time.
+/// Ticks per mean service time.
 const UNIT_TICKS: f64 = 1e9;
-/// Between two looks at all queues.
+/// Ticks between samples of all queues.
 const SAMPLE_TICKS: u64 = UNIT_TICKS as u64;
-/// The number of a benchmark task.
+/// Number of a benchmark task.
 const BENCHMARK: u64 = u64::MAX;
-/// Benchmark tasks that a server keeps; others are dropped.
+/// Benchmark tasks that a server queues; it drops more.
 const BENCHMARKS_KEPT: u32 = 8;
 
-/// Everything that a run of this model is made of.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Service rates, 1 being the mean.
+    /// Service rates, with mean 1.
     pub speeds: Vec<f64>,
-    /// What the mean was before.
+    /// Mean rate before normalisation.
     pub speed_unit: f64,
-    /// Dispatchers.
+    /// Number of dispatchers.
     pub dispatchers: usize,
-    /// The policy.
+    /// Policy.
     pub policy: PolicySpec,
-    /// Service times at rate 1, of which the mean is the unit.
+    /// Service times at rate 1. Their mean is the unit of time.
     pub service: Service,
-    /// Arrivals, which go to random dispatchers.
+    /// Arrivals; each goes to a random dispatcher.
     pub arrivals: Arrivals,
-    /// Offered work as a share of the servers' capacity.
+    /// Offered work as a fraction of the servers' capacity.
     pub load: f64,
-    /// Between dispatchers and servers, each way.
+    /// Delay between dispatchers and servers, each way.
     pub delay_ns: f64,
-    /// Probes are answered at once, whatever the delay.
+    /// True if probes are answered immediately, regardless of the delay.
     pub probes_at_once: bool,
-    /// What happens when.
+    /// Scripted events.
     pub script: Vec<Step>,
-    /// Tasks to run.
+    /// Number of tasks.
     pub tasks: u64,
-    /// Share of them that is not measured.
+    /// Fraction of the tasks that is not measured.
     pub warmup: f64,
-    /// The outcome says what was done, task by task.
+    /// True to record every task in the outcome.
     pub digest: bool,
     /// Seed of all streams.
     pub seed: u64,
-    /// Counts tasks that arrived.
+    /// Counts arrived tasks.
     pub progress: ProgressBar,
 }
 
-/// Who decides on the tasks of each dispatcher, and hears what its servers tell. Those that can't be asked fail.
+/// Decides on each dispatcher's tasks and receives the servers' reports. An implementation may fail.
 pub trait Dispatchers {
-    /// Why one can't be asked.
+    /// Error of an implementation.
     type Error;
 
-    /// Time passes at the dispatcher at `index`.
+    /// Advances the time of dispatcher `index`.
     ///
     /// # Errors
-    /// As all of these.
+    /// If the implementation fails.
     fn tick(&mut self, index: usize, now_ns: u64) -> Result<(), Self::Error>;
 
-    /// The next server that it wants a benchmark task for.
+    /// Returns the next server that should run a benchmark task.
     fn next_benchmark(&mut self, index: usize) -> Option<Member>;
 
-    /// They ask servers for their queues in messages of their own before they decide.
+    /// Returns true if dispatchers probe queues with separate messages before they decide.
     fn asks(&self) -> bool {
         false
     }
 
-    /// A new task, of this number, is to be decided on when those that are asked about it have answered.
+    /// Announces task `_number`. The decision follows once the probed servers have answered.
     ///
     /// # Errors
-    /// As all of these.
+    /// If the implementation fails.
     fn ask(&mut self, _index: usize, _now_ns: u64, _number: u64) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// What was asked about a task has come to the servers: `queue` says what each has now.
+    /// The probes of a task have arrived at the servers: `queue` returns each server's current queue.
     fn asked(&mut self, _number: u64, _queue: impl Fn(Member) -> u32) {}
 
-    /// Decides on a new task, of this number; `task` is what it is called here.
+    /// Decides on a new task with this number; `task` is the model's handle.
     ///
     /// # Errors
-    /// As all of these.
+    /// If the implementation fails.
     fn offer(
         &mut self,
         index: usize,
         now_ns: u64,
         number: u64,
         task: u32,
-    ) -> Result<Offered<u32>, Self::Error>;
+    ) -> Result<Placement<u32>, Self::Error>;
 
-    /// Decides on the first task that waits, if any does; `number` tells a task's.
+    /// Decides on the first queued task, if any; `number` returns the number of a handle.
     ///
     /// # Errors
-    /// As all of these.
+    /// If the implementation fails.
     fn next(
         &mut self,
         index: usize,
         number: impl Fn(u32) -> u64,
-    ) -> Result<Offered<u32>, Self::Error>;
+    ) -> Result<Placement<u32>, Self::Error>;
 
-    /// Takes the reply to a task, or to a benchmark task when it is to no task: it tells the server's queue.
+    /// Processes the reply to a task, or to a benchmark task, with the server's queue.
     ///
     /// # Errors
-    /// As all of these.
+    /// If the implementation fails.
     fn reply(&mut self, index: usize, report: &Report) -> Result<(), Self::Error>;
 
-    /// Takes the reply to the task of this number where what it says of the server's queue is not believed.
+    /// Processes the reply to this task where the policy ignores the queue in replies.
     ///
     /// # Errors
-    /// As all of these.
+    /// If the implementation fails.
     fn answered(
         &mut self,
         index: usize,
@@ -146,17 +146,17 @@ pub trait Dispatchers {
         report: &Report,
     ) -> Result<(), Self::Error>;
 
-    /// Takes what a server tells of its queue.
+    /// Processes a server's load report.
     ///
     /// # Errors
-    /// As all of these.
+    /// If the implementation fails.
     fn report(&mut self, index: usize, now_ns: u64, report: &Report) -> Result<(), Self::Error>;
 
-    /// Messages that they sent or asked for, and decisions that a switch would have taken two passes for.
+    /// Returns the number of messages sent or requested, and of decisions that need two passes on a switch.
     fn picks(&self) -> (u64, u64);
 }
 
-/// The model's own: policies, and what they believe.
+/// The model's own decisions: policies with their views.
 pub struct Policies(Vec<QueueingDispatcher<u32>>);
 
 impl Policies {
@@ -175,7 +175,7 @@ impl Policies {
     }
 }
 
-/// What policies may know of a task.
+/// Task as the policy sees it.
 #[inline]
 fn task_of(number: u64) -> Task {
     Task { decision: Some(Decision::of(number)), ..Task::default() }
@@ -202,7 +202,7 @@ impl Dispatchers for Policies {
         _now_ns: u64,
         number: u64,
         task: u32,
-    ) -> Result<Offered<u32>, Infallible> {
+    ) -> Result<Placement<u32>, Infallible> {
         Ok(self.0[index].offer(task_of(number), task))
     }
 
@@ -211,7 +211,7 @@ impl Dispatchers for Policies {
         &mut self,
         index: usize,
         number: impl Fn(u32) -> u64,
-    ) -> Result<Offered<u32>, Infallible> {
+    ) -> Result<Placement<u32>, Infallible> {
         Ok(self.0[index].next(|&task| task_of(number(task))))
     }
 
@@ -256,7 +256,7 @@ struct Flight {
     number: u64,
     dispatcher: u16,
     member: u16,
-    /// Tasks at the server when this one was done.
+    /// Tasks at the server when this one completed.
     queue: u16,
 }
 
@@ -276,14 +276,14 @@ mod event {
     pub const REPORT: u64 = 3;
     pub const SAMPLE: u64 = 4;
     pub const SCRIPT: u64 = 5;
-    /// The answers to a task's probes are there.
+    /// The answers to a task's probes have arrived.
     pub const ANSWERED: u64 = 6;
-    /// A task's probes have come to the servers.
+    /// A task's probes have arrived at the servers.
     pub const ASKED: u64 = 7;
     pub const KIND_SHIFT: u32 = 60;
 }
 
-/// A run under way.
+/// State of a run.
 pub struct Sim<'a, D> {
     config: &'a Config,
     now: u64,
@@ -292,16 +292,16 @@ pub struct Sim<'a, D> {
     events: Events,
     flights: Slab<Flight>,
     dispatchers: D,
-    /// Service of each dispatcher's last task, which benchmark tasks copy.
+    /// Service time of each dispatcher's last task, which benchmark tasks copy.
     last_services: Vec<u64>,
     servers: Vec<Server>,
     knowledge: Knowledge,
-    /// Tasks wait so long for the answers to their probes.
+    /// Round-trip time of probes.
     wait: u64,
     schedule: Schedule,
-    /// Those of the script's steps.
+    /// Schedules of the script's load changes.
     changes: Vec<Option<Schedule>>,
-    /// The schedule's time 0.
+    /// Origin of the schedule.
     schedule_start: u64,
     arrivals: Stream,
     service: Stream,
@@ -311,19 +311,19 @@ pub struct Sim<'a, D> {
     recorder: Recorder,
     imbalance: Histogram<u64>,
     in_system: u64,
-    /// Tasks that wait at dispatchers.
+    /// Number of tasks that wait at dispatchers.
     waiting: u64,
     messages: u64,
     digest: Digest,
     answered: u64,
-    /// Replies and reports: a run that is recorded ends when the last one is there.
-    under_way: u64,
+    /// Replies and reports in flight. A recorded run ends once none is left.
+    in_flight: u64,
 }
 
-/// Runs it.
+/// Runs the model.
 ///
 /// # Errors
-/// When arrivals and rate contradict each other.
+/// If arrivals and rate contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
     let mut sim = Sim::new(config, |knowledge| Policies::new(config, knowledge))?;
     match sim.run() {
@@ -333,10 +333,10 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
 }
 
 impl<'a, D: Dispatchers> Sim<'a, D> {
-    /// A run that begins; whoever decides may know what is known of queues.
+    /// Creates a run. `dispatchers` may read the modelled knowledge of queues.
     ///
     /// # Errors
-    /// When arrivals and rate contradict each other.
+    /// If arrivals and rate contradict each other.
     pub fn new(
         config: &'a Config,
         dispatchers: impl FnOnce(&Knowledge) -> D,
@@ -367,7 +367,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             last_services: vec![0; config.dispatchers],
             servers: config.speeds.iter().enumerate().map(server).collect(),
             knowledge,
-            wait: if asks == Asks::Some { 2 * probe_delay } else { 0 },
+            wait: if asks == ProbeKind::Some { 2 * probe_delay } else { 0 },
             schedule,
             changes,
             schedule_start: 0,
@@ -383,7 +383,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             messages: 0,
             digest: Digest::default(),
             answered: 0,
-            under_way: 0,
+            in_flight: 0,
         };
         sim.events.push(SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
         for (number, step) in config.script.iter().enumerate() {
@@ -393,14 +393,14 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(sim)
     }
 
-    /// Runs it to its end.
+    /// Runs to the end.
     ///
     /// # Errors
-    /// When whoever decides can't be asked.
+    /// If a dispatcher fails.
     pub fn run(&mut self) -> Result<(), D::Error> {
         let mut left = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.arrivals);
-        while left > 0 || self.in_system > 0 || self.config.digest && self.under_way > 0 {
+        while left > 0 || self.in_system > 0 || self.config.digest && self.in_flight > 0 {
             if left > 0 && arrival + self.schedule_start <= self.events.next_time() {
                 self.now = arrival + self.schedule_start;
                 self.arrive()?;
@@ -414,11 +414,11 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
                 event::AT_SERVER => self.at_server(event as u32)?,
                 event::DONE => self.done(event as u32)?,
                 event::REPLY => {
-                    self.under_way -= 1;
+                    self.in_flight -= 1;
                     self.reply(event as u32)?;
                 }
                 event::REPORT => {
-                    self.under_way -= 1;
+                    self.in_flight -= 1;
                     self.report(event)?;
                 }
                 event::ANSWERED => self.decide(event as u32)?,
@@ -439,11 +439,11 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         (self.now as f64 / UNIT_TICKS * self.config.service.mean_ns()) as u64
     }
 
-    /// Has something happen after the delay: at once when there is none.
+    /// Schedules an event after the delay; without a delay it happens immediately.
     #[inline]
     fn after_delay(&mut self, kind: u64, about: u64) -> Result<(), D::Error> {
         if self.delay > 0 {
-            self.under_way += u64::from(kind != event::AT_SERVER);
+            self.in_flight += u64::from(kind != event::AT_SERVER);
             self.events.push(self.now + self.delay, kind << event::KIND_SHIFT | about);
             return Ok(());
         }
@@ -488,7 +488,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.decide(task)
     }
 
-    /// Those who are asked about a task see their queues.
+    /// Takes the queues that the probes of a task find.
     fn asked(&mut self, task: u32) {
         let servers = &self.servers;
         let queue = |member: Member| servers[member.index()].queue.len();
@@ -509,7 +509,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Lets a dispatcher see time pass, and sends the benchmark tasks that it wants.
+    /// Advances a dispatcher's time, and sends the benchmark tasks that it requests.
     #[inline]
     fn tick(&mut self, index: usize) -> Result<(), D::Error> {
         self.dispatchers.tick(index, self.now_ns())?;
@@ -529,9 +529,9 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Does what was decided; false when the task waits, or there was none.
+    /// Carries out a decision. Returns false if the task waits or there was none.
     #[inline]
-    fn dispatch(&mut self, offered: Offered<u32>) -> Result<bool, D::Error> {
+    fn dispatch(&mut self, offered: Placement<u32>) -> Result<bool, D::Error> {
         let offered = offered.unwrap_or_else(|_| unreachable!("all servers are there"));
         let Some((task, pick)) = offered else { return Ok(false) };
         let flight = &mut self.flights[task];
@@ -550,7 +550,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let server = &mut self.servers[usize::from(flight.member)];
         server.queue.push(task, &mut self.flights);
         server.side.on_tasks(usize::from(flight.dispatcher), 1);
-        self.knowledge.came(self.now, flight.dispatcher, flight.member, server.queue.len());
+        self.knowledge.on_arrival(self.now, flight.dispatcher, flight.member, server.queue.len());
         if server.queue.len() == 1 && !server.runs_benchmark {
             self.start(task);
         }
@@ -570,7 +570,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         }
     }
 
-    /// A server with nothing else to do does a benchmark task, if it has one.
+    /// Starts a benchmark task at an idle server, if it has one.
     #[inline]
     fn start_benchmark(&mut self, member: usize) {
         let server = &mut self.servers[member];
@@ -610,7 +610,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let server = &mut self.servers[member];
         server.queue.pop(&self.flights);
         let (queue, next) = (server.queue.len(), server.queue.first());
-        let told = server.side.on_done(queue, &mut self.members);
+        let dispatcher = server.side.on_done(queue, &mut self.members);
         self.knowledge.left(self.now, member as u16, queue);
         match next {
             None => self.start_benchmark(member),
@@ -626,10 +626,10 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         }
         self.in_system -= 1;
         self.after_delay(event::REPLY, u64::from(task))?;
-        if let Some(told) = told {
-            // Dispatchers that take only some of the reports count those themselves.
+        if let Some(dispatcher) = dispatcher {
+            // Dispatchers that process only some of the reports count these themselves.
             self.messages += u64::from(self.notify != Notify::Always);
-            let about = (told as u64) << 32 | (member as u64) << 16 | u64::from(queue);
+            let about = (dispatcher as u64) << 32 | (member as u64) << 16 | u64::from(queue);
             self.after_delay(event::REPORT, about)?;
         }
         Ok(())
@@ -656,7 +656,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.release()
     }
 
-    /// Offers waiting tasks again, at every dispatcher: replies to one may make room for another's.
+    /// Offers waiting tasks again at every dispatcher: a reply to one may free a place for another.
     #[inline]
     fn release(&mut self) -> Result<(), D::Error> {
         if self.waiting == 0 {
@@ -671,7 +671,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Offers a dispatcher's first waiting task again; false when it waits on, or there is none.
+    /// Offers a dispatcher's first waiting task again. Returns false if it still waits or there is none.
     #[inline]
     fn release_at(&mut self, index: usize) -> Result<bool, D::Error> {
         let flights = &self.flights;
@@ -680,12 +680,12 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     }
 
     fn report(&mut self, about: u64) -> Result<(), D::Error> {
-        let told = (about >> 32 & 0xFFFF) as usize;
+        let dispatcher = (about >> 32 & 0xFFFF) as usize;
         let (member, load) = (Member((about >> 16) as u16), Load::tasks(about as u16));
-        self.dispatchers.report(told, self.now_ns(), &Report::new(member, load, 0))
+        self.dispatchers.report(dispatcher, self.now_ns(), &Report::new(member, load, 0))
     }
 
-    /// Does what the script says; true when the arrivals changed.
+    /// Carries out a scripted event. Returns true if the arrivals changed.
     fn act(&mut self, number: usize) -> bool {
         match &self.config.script[number].action {
             Action::Speed { workers, speed } => {
@@ -705,7 +705,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
                     return true;
                 }
             }
-            // What fails is a leaf or a spine, and there are none here.
+            // Failures of leaves and spines do not apply to this model.
             _ => {}
         }
         false
@@ -722,7 +722,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// What came of it, and who decided.
+    /// Returns the outcome and the dispatchers.
     #[must_use]
     pub fn finish(self) -> (Outcome, D) {
         let (probes, resubmits) = self.dispatchers.picks();
@@ -739,10 +739,10 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 }
 
 impl Config {
-    /// Arrivals of the load, and of each load that the script changes to.
+    /// Returns the arrivals of the load, and of each load change in the script.
     ///
     /// # Errors
-    /// When arrivals and a load contradict each other.
+    /// If arrivals and a load contradict each other.
     pub fn schedules(&self) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
         let capacity: f64 = self.speeds.iter().sum();
         let rate = |load| load * capacity;

@@ -1,12 +1,12 @@
-//! One number for all that a run decided: two runs with the same are the same, task by task.
+//! Digest of all decisions of a run. Runs with equal digests are equal, task by task.
 
 use std::fmt;
 
-/// FNV-1a's start and factor for 64 bits (Fowler, Noll, Vo).
+/// FNV-1a's offset basis and prime for 64 bits (Fowler, Noll, Vo).
 const START: u64 = 0xCBF2_9CE4_8422_2325;
 const FACTOR: u64 = 0x0000_0100_0000_01B3;
 
-/// FNV-1a of what was added, in order.
+/// FNV-1a over the added values, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest(u64);
 
@@ -17,7 +17,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Adds a task that is done: its number, its worker, when it started and how long it was in the system, in ticks.
+    /// Adds a completed task: number, worker, start of service, and response time in ticks.
     #[inline]
     pub fn add(&mut self, task: [u64; 4]) {
         for byte in task.iter().flat_map(|number| number.to_le_bytes()) {
@@ -32,12 +32,12 @@ impl fmt::Display for Digest {
     }
 }
 
-/// What a run did, task by task.
+/// Record of a run, task by task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Of all tasks that were done, in the order in which they were: number, worker, start and response.
+    /// Digest of all completed tasks in the order of completion: number, worker, start and response time.
     pub digest: Digest,
-    /// Tasks whose answers came back to their leaf.
+    /// Tasks whose replies reached their leaf.
     pub answered: u64,
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_tells_tasks_and_their_order_apart() {
+    fn digest_depends_on_tasks_and_their_order() {
         let digest = |tasks: &[[u64; 4]]| {
             let mut digest = Digest::default();
             tasks.iter().for_each(|task| digest.add(*task));

@@ -1,13 +1,14 @@
-//! The simulator's calendar: a heap of plain 128-bit keys, time above, what happens below.
+//! Calendar of the simulator: a heap of 128-bit keys, with the time in the upper and the event in the lower
+//! bits.
 //!
-//! What happens at equal times happens in this order, in the simulator as in lockstep: an arrival first, then the calendar's
-//! events in the order of their kinds as [`event`] numbers them, those of one kind in the order of the numbers that their tasks
-//! have in a [`wedjat::policy::fifo::Slab`], and a leaf's timer last.
+//! Simulator and lockstep use the same order of simultaneous events. An arrival comes first. Then come the
+//! calendar's events in the order of their kinds (as numbered by [`event`]); events of one kind follow the
+//! numbers of their tasks in a [`wedjat::policy::fifo::Slab`]. A leaf's timer comes last.
 
-/// Children of a node. Four of them share a cache line, so a deeper heap costs no more misses.
+/// Children per node. Four keys share a cache line, so a node costs one cache miss.
 const ARITY: usize = 4;
 
-/// What happens next, packed into 64 bits: kind, then a task, or a signal from a rack.
+/// Events in 64 bits: the kind, then a task or a rack's signal.
 #[allow(missing_docs, reason = "each is what its name says")]
 pub mod event {
     pub const AT_LEAF: u64 = 0;
@@ -21,14 +22,14 @@ pub mod event {
     pub const EXCHANGE: u64 = 8;
     pub const KIND_SHIFT: u32 = 60;
 
-    /// An event of a kind about a thing.
+    /// Packs an event.
     #[inline]
     #[must_use]
     pub const fn pack(kind: u64, about: u64) -> u64 {
         kind << KIND_SHIFT | about
     }
 
-    /// The kind of an event, and what it is about.
+    /// Unpacks kind and argument of an event.
     #[inline]
     #[must_use]
     pub const fn unpack(event: u64) -> (u64, u64) {
@@ -36,14 +37,14 @@ pub mod event {
     }
 }
 
-/// Events in order of time; equal times in order of what happens, so that a run can be repeated.
+/// Events in the order of time. Simultaneous events have a fixed order, so that a run can be repeated.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
     heap: Vec<u128>,
 }
 
 impl Events {
-    /// Time of the next event, the greatest number when there is none.
+    /// Returns the time of the next event, or the maximum if there is none.
     #[inline]
     #[must_use]
     pub fn next_time(&self) -> u64 {
@@ -67,7 +68,7 @@ impl Events {
         self.heap[at] = key;
     }
 
-    /// Takes the next event, with its time.
+    /// Removes and returns the next event with its time.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, u64)> {
         let last = self.heap.pop()?;
@@ -81,7 +82,7 @@ impl Events {
         Some(((top >> 64) as u64, top as u64))
     }
 
-    /// Puts `key` in at the top.
+    /// Inserts `key` at the root.
     #[inline]
     fn sink(&mut self, key: u128) {
         let len = self.heap.len();
@@ -94,7 +95,7 @@ impl Events {
             let children = &self.heap[first..len.min(first + ARITY)];
             let (mut least, mut place) = (children[0], first);
             for (offset, &child) in children.iter().enumerate().skip(1) {
-                // Which child is least is anybody's guess: a select, not a branch.
+                // The smaller child is unpredictable: a select instead of a branch.
                 let smaller = child < least;
                 least = std::hint::select_unpredictable(smaller, child, least);
                 place = std::hint::select_unpredictable(smaller, first + offset, place);

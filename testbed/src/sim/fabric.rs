@@ -1,12 +1,12 @@
-//! A datacenter of many pools (Horus, 5.1): the model `fabric`.
+//! Model `fabric`: a datacenter of many pools (Horus, 5.1).
 //!
-//! Pools share leaves but no workers, and nothing of what is modelled of a leaf or a spine is shared between
-//! pools; so a fabric is one run of [`super::rack`] for each pool, all over the same simulated time.
+//! Pools share leaves but no workers, and the modelled parts of leaves and spines are not shared between
+//! pools. So a fabric is one run of [`super::rack`] per pool, over the same simulated time.
 //!
-//! A pool has a spine scheduler for each so many of its racks, as in the paper (its ratio r); each schedules
-//! over the racks linked to it, and gets tasks in proportion to their workers. A pool's workers lie together
-//! on whole servers at random leaves, as far as they fill them, or are scattered in smaller pieces; the
-//! paper says only that they are distributed at random.
+//! A pool has one spine scheduler per fixed number of its racks, as in the paper (its ratio r). Each
+//! schedules over the racks linked to it, and receives tasks in proportion to their workers. A pool's workers
+//! either fill whole servers at random leaves, or are scattered in smaller pieces. The paper says only that
+//! they are distributed at random.
 
 use rand::Rng as _;
 use rand_distr::{Distribution, Exp1};
@@ -15,51 +15,51 @@ use wedjat_pktgen::seed::StreamSeed;
 use super::outcome::Outcome;
 use super::rack;
 
-/// Everything that a run of this model is made of.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Leaves.
+    /// Number of leaves.
     pub leaves: usize,
-    /// Servers under a leaf.
+    /// Servers per leaf.
     pub servers_per_leaf: usize,
-    /// Workers on a server.
+    /// Workers per server.
     pub workers_per_server: usize,
-    /// Pools.
+    /// Number of pools.
     pub pools: usize,
-    /// How many workers a pool has.
+    /// Distribution of the workers per pool.
     pub pool_size: PoolSize,
-    /// Workers of a pool that lie together, a server's at most.
+    /// Workers of a pool that are placed together, at most one server's.
     pub piece: usize,
-    /// Racks of a pool under one spine.
+    /// Racks of a pool per spine.
     pub leaves_per_spine: usize,
-    /// What all pools have in common; its racks, speeds and tasks are set for each pool.
+    /// Parameters of all pools. Racks, speeds and tasks are set per pool.
     pub pool: rack::Config,
 }
 
 impl Config {
-    /// Workers of all pools, in the mean.
+    /// Returns the mean number of workers of all pools.
     #[must_use]
     pub fn workers(&self) -> f64 {
         self.pools as f64 * self.pool_size.mean
     }
 }
 
-/// An exponential number of workers between two bounds.
+/// Exponential number of workers within bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolSize {
-    /// The least.
+    /// Minimum.
     pub min: usize,
-    /// The most.
+    /// Maximum.
     pub max: usize,
-    /// The mean.
+    /// Mean.
     pub mean: f64,
 }
 
 impl PoolSize {
-    /// Reads `exp(min=50,max=20000,mean=685)`.
+    /// Parses `exp(min=50,max=20000,mean=685)`.
     ///
     /// # Errors
-    /// What is wrong and what is allowed.
+    /// The fault and the allowed values.
     pub fn parse(text: &str) -> Result<Self, String> {
         let form = || format!("--pool-size {text}: write exp(min=50,max=20000,mean=685)");
         let inner = text.strip_prefix("exp(").and_then(|rest| rest.strip_suffix(')'));
@@ -92,19 +92,19 @@ impl PoolSize {
     }
 }
 
-/// A rack where a pool has workers.
+/// A rack with workers of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which.
+    /// Leaf of the rack.
     pub leaf: usize,
-    /// How many.
+    /// Number of workers.
     pub workers: usize,
 }
 
-/// Workers of each pool in each rack where it has any.
+/// Distributes the workers of each pool over racks.
 ///
 /// # Errors
-/// When the pools need more workers than there are.
+/// If the pools need more workers than there are.
 pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
     let mut rng = StreamSeed::derive(seed, "placement", 0).stream();
     let pieces_per_leaf = config.servers_per_leaf * (config.workers_per_server / config.piece);
@@ -116,7 +116,8 @@ pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
         while workers > 0 {
             if pieces.is_empty() {
                 return Err(format!(
-                    "the fabric has no server left for pool {pool} of {}: fewer pools, smaller ones (--pool-size) or more leaves",
+                    "the fabric has no server left for pool {pool} of {}; give fewer pools, smaller ones (--pool-size) or \
+                     more leaves",
                     config.pools
                 ));
             }
@@ -132,23 +133,23 @@ pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
     Ok(pools)
 }
 
-/// Runs it.
+/// Runs the model.
 ///
 /// # Errors
-/// When the pools do not fit, or arrivals and rate contradict each other.
+/// If the pools do not fit, or arrivals and rate contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
     let mut all: Option<Outcome> = None;
     for_each_pool(config, |_, outcome| match &mut all {
         None => all = Some(outcome),
         Some(all) => all.add(&outcome),
     })?;
-    all.ok_or_else(|| "--pools: at least one".to_owned())
+    all.ok_or_else(|| "--pools: at least one is needed".to_owned())
 }
 
-/// Runs it, and gives the outcome of each pool with where its workers are.
+/// Runs the model, and passes each pool's outcome with its racks to a function.
 ///
 /// # Errors
-/// As [`run`].
+/// As for [`run`].
 pub fn for_each_pool(
     config: &Config,
     mut each: impl FnMut(&[Place], Outcome),

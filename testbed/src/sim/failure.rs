@@ -1,10 +1,9 @@
-//! A spine switch of the fabric fails (Horus, Fig. 18): whom the controller tells, and what is lost meanwhile.
+//! Failure of a spine switch of the fabric (Horus, Fig. 18): number of notified leaves, and lost tasks.
 //!
-//! Each spine scheduler of a pool runs on a random spine switch, of which there are as many as leaves. When one
-//! fails, the controller hears of it and tells each leaf whose racks were linked to a scheduler there, once,
-//! and whoever submits tasks. Until then what goes to the failed schedulers is lost. Both messages cross
-//! four hops, as between nodes elsewhere in the datacenter; how long it takes to see that a switch is dead
-//! is not counted, as in the paper.
+//! Each spine scheduler of a pool runs on a random spine switch; there are as many switches as leaves. After
+//! a failure the controller notifies each leaf linked to a scheduler on that switch, once, and the clients.
+//! Until then tasks for the failed schedulers are lost. Each message crosses four hops, as between distant
+//! nodes of the datacenter. As in the paper, the time to detect a dead switch does not count.
 
 use std::collections::BTreeSet;
 
@@ -14,34 +13,34 @@ use wedjat_pktgen::seed::StreamSeed;
 use super::fabric::{Config, place};
 use super::hop::TICKS_PER_US;
 
-/// Hops from the failed switch to the controller, and from there to a leaf.
+/// Hops from the failed switch to the controller and on to a leaf.
 const NOTICE_HOPS: u32 = 8;
 
-/// What one failure did.
+/// Impact of one failure.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
-    /// Leaves that the controller told.
+    /// Notified leaves.
     pub messages: usize,
-    /// From the failure until the last of them knew, in us.
+    /// Time from the failure until the last leaf is notified, in us.
     pub notice_us: f64,
-    /// Tasks lost meanwhile.
+    /// Tasks lost in that time.
     pub aborted: f64,
-    /// Of all tasks submitted meanwhile.
+    /// Fraction of all tasks submitted in that time.
     pub share: f64,
-    /// Of the tasks of a pool that had a scheduler there, in the mean.
+    /// Mean fraction of the tasks of each pool with a scheduler on the switch.
     pub pool_share: f64,
 }
 
-/// Fails a random spine switch so many times, each on its own.
+/// Simulates independent failures of random spine switches.
 ///
 /// # Errors
-/// When the pools do not fit.
+/// If the pools do not fit.
 pub fn spine_failures(config: &Config, failures: usize) -> Result<Vec<Failure>, String> {
     let seed = config.pool.seed;
     let pools = place(config, seed)?;
     let mut rng = StreamSeed::derive(seed, "failures", 0).stream();
     let mut switch = || ((u64::from(rng.next_u64() as u32) * config.leaves as u64) >> 32) as usize;
-    // What runs on each switch: pool, and the racks linked to its scheduler there.
+    // Schedulers on each switch: pool, and racks linked to it.
     let mut hosted = vec![Vec::new(); config.leaves];
     for (number, places) in pools.iter().enumerate() {
         for part in places.chunks(config.leaves_per_spine) {
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_costs_a_switchs_share_and_few_schedulers_more_of_their_pools() {
+    fn failure_impact_grows_with_fewer_schedulers() {
         let average = |ratio| {
             let all = spine_failures(&config("4", ratio), 400).unwrap();
             let mean = |of: fn(&Failure) -> f64| all.iter().map(of).sum::<f64>() / 400.0;

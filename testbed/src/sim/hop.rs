@@ -1,37 +1,37 @@
-//! Network delays: how many hops lie between two nodes, and what one takes.
+//! Network delays: number of hops between two nodes, and delay of a hop.
 
 use std::str::FromStr;
 
 use rand::Rng;
 use rand_distr::{Distribution, Exp1};
 
-/// Ticks of simulated time in a microsecond: picoseconds.
+/// Ticks (picoseconds) of simulated time per microsecond.
 pub const TICKS_PER_US: f64 = 1e6;
 
-/// A time as the dataplane's clock tells it, in whole nanoseconds.
+/// Converts a time to whole nanoseconds, the resolution of the dataplane's clock.
 #[inline]
 #[must_use]
 pub fn to_ns(ticks: u64) -> u64 {
     (ticks as f64 * 1e3 / TICKS_PER_US) as u64
 }
 
-/// The first tick at which the dataplane's clock tells this.
+/// Returns the first tick at which the dataplane's clock shows this time.
 #[inline]
 #[must_use]
 pub fn from_ns(ns: u64) -> u64 {
     ns.saturating_mul(TICKS_PER_US as u64 / 1000)
 }
 
-/// The ten delays of Horus's simulation, in units of which 362.5 are their mean.
+/// The ten delays of Horus's simulation, with mean 362.5.
 const HORUS: [f64; 10] = [170., 180., 190., 200., 215., 240., 270., 360., 600., 1200.];
 const HORUS_MEAN: f64 = 362.5;
 
-/// The shape of a hop's delay.
+/// Distribution of a hop's delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HopDist {
-    /// Ten values measured in datacenters, as Horus's simulation has them.
+    /// Ten values measured in datacenters, from Horus's simulation.
     Horus,
-    /// Always the mean.
+    /// Constant.
     Const,
     /// Exponential.
     Exp,
@@ -45,26 +45,26 @@ impl FromStr for HopDist {
             "horus" => Ok(Self::Horus),
             "const" => Ok(Self::Const),
             "exp" => Ok(Self::Exp),
-            _ => Err(format!("`{text}` is no distribution of hops; allowed: horus, const, exp")),
+            _ => Err(format!("`{text}` is not a distribution of hops; allowed: horus, const, exp")),
         }
     }
 }
 
-/// The delay of one hop.
+/// Delay of one hop.
 #[derive(Clone, Debug)]
 pub enum Hop {
-    /// None.
+    /// No delay.
     Zero,
-    /// One of ten, each as likely.
+    /// One of ten equally likely delays.
     Ten([u64; 10]),
-    /// Always so many ticks.
+    /// Constant delay in ticks.
     Const(u64),
-    /// Exponential with that mean.
+    /// Exponential delay with this mean.
     Exp(f64),
 }
 
 impl Hop {
-    /// Hops with a mean of `mean_ns`.
+    /// Creates hops with a mean of `mean_ns`.
     #[must_use]
     pub fn new(dist: HopDist, mean_ns: f64) -> Self {
         let mean = mean_ns / 1e3 * TICKS_PER_US;
@@ -76,7 +76,7 @@ impl Hop {
         }
     }
 
-    /// The delay of `count` hops, each drawn for itself, in ticks.
+    /// Draws the total delay of `count` independent hops, in ticks.
     #[inline]
     pub fn sample<R: Rng>(&self, count: u32, rng: &mut R) -> u64 {
         match self {
@@ -109,18 +109,18 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// One hop between spine and the only leaf; four and three between a spine and leaves elsewhere in
-    /// its datacenter, as Horus's simulation has it.
+    /// Returns the defaults of Horus's simulation: one hop between the spine and a single leaf, else four and
+    /// three between spine and leaves.
     #[must_use]
     pub fn usual(racks: usize) -> Self {
         let (spine_leaf, leaf_spine) = if racks == 1 { (1, 1) } else { (4, 3) };
         Self { spine_leaf, leaf_worker: 1, worker_leaf: 1, leaf_spine }
     }
 
-    /// Changes what `text` names, as in `spine-leaf=4,leaf-worker=1`.
+    /// Changes the hops named in `text`, as in `spine-leaf=4,leaf-worker=1`.
     ///
     /// # Errors
-    /// What is wrong and what is allowed.
+    /// The fault and the allowed values.
     pub fn change(mut self, text: &str) -> Result<Self, String> {
         for part in text.split(',').map(str::trim) {
             let (name, count) = part.split_once('=').unwrap_or((part, ""));
@@ -131,7 +131,7 @@ impl Hops {
                 "leaf-spine" => &mut self.leaf_spine,
                 _ => {
                     return Err(format!(
-                        "`{name}` is no part of the way; allowed: spine-leaf, leaf-worker, worker-leaf, leaf-spine"
+                        "`{name}` is not a hop; allowed: spine-leaf, leaf-worker, worker-leaf, leaf-spine"
                     ));
                 }
             };

@@ -1,55 +1,55 @@
-//! What dispatchers that ask members for their queues know, when answers take time.
+//! Knowledge of queues at probing dispatchers, with a delay.
 //!
-//! Without a delay all see the true queues. With one, a dispatcher knows a queue as it was that long ago, and
-//! besides what it sent there itself since. Policies that rank all members are taken to be told of
-//! every change so. Policies that ask a few members about each task hold the task for the round trip.
+//! Without a delay all dispatchers see the true queues. With a delay a dispatcher knows past queues, plus the
+//! tasks that it has sent since. Policies that rank all members receive every change this way. Policies that
+//! probe a few members per task hold the task for the round trip.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use wedjat::policy::Asks;
+use wedjat::policy::ProbeKind;
 
-/// A task came to a server, or left it.
+/// Arrival or departure of a task at a server.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// When dispatchers know.
+    /// Time at which dispatchers know of it.
     known: u64,
     member: u16,
-    /// Who sent the task that came, and has known of it since; none when one left.
+    /// Dispatcher that sent an arriving task, and already knows of it; `None` for departures.
     sender: Option<u16>,
 }
 
-/// See the module's text.
+/// Queues as dispatchers know them; see the module's documentation.
 #[derive(Debug)]
 pub struct Knowledge {
-    /// What each dispatcher sees; the same for all when there is no delay.
+    /// View of each dispatcher; one shared view if there is no delay.
     seen: Vec<Arc<[AtomicU32]>>,
     delay: u64,
-    /// Somebody asks.
+    /// True if any dispatcher probes.
     wanted: bool,
     changes: VecDeque<Change>,
 }
 
 impl Knowledge {
-    /// Of empty queues.
+    /// Creates the knowledge of empty queues.
     #[must_use]
-    pub fn new(servers: usize, dispatchers: usize, delay: u64, asks: Asks) -> Self {
+    pub fn new(servers: usize, dispatchers: usize, delay: u64, asks: ProbeKind) -> Self {
         let fresh = || -> Arc<[AtomicU32]> { (0..servers).map(|_| AtomicU32::new(0)).collect() };
         let shared = fresh();
         let seen = |_| if delay > 0 { fresh() } else { Arc::clone(&shared) };
         let seen = (0..dispatchers).map(seen).collect();
-        Self { seen, delay, wanted: asks != Asks::Nobody, changes: VecDeque::new() }
+        Self { seen, delay, wanted: asks != ProbeKind::Nobody, changes: VecDeque::new() }
     }
 
-    /// The queues as one dispatcher sees them.
+    /// Returns one dispatcher's view of the queues.
     #[must_use]
     pub fn of(&self, dispatcher: usize) -> Arc<[AtomicU32]> {
         Arc::clone(&self.seen[dispatcher])
     }
 
-    /// A dispatcher sent a task to a server.
+    /// Records that a dispatcher sent a task to a server.
     #[inline]
     pub fn sent(&mut self, dispatcher: u16, member: u16) {
         if self.wanted && self.delay > 0 {
@@ -57,13 +57,13 @@ impl Knowledge {
         }
     }
 
-    /// A task came to a server, which has `queue` of them now.
+    /// Records the arrival of a task at a server; `queue` includes it.
     #[inline]
-    pub fn came(&mut self, now: u64, sender: u16, member: u16, queue: u32) {
+    pub fn on_arrival(&mut self, now: u64, sender: u16, member: u16, queue: u32) {
         self.change(now, member, Some(sender), queue);
     }
 
-    /// A task left a server, which has `queue` of them now.
+    /// Records the departure of a task from a server with `queue` tasks left.
     #[inline]
     pub fn left(&mut self, now: u64, member: u16, queue: u32) {
         self.change(now, member, None, queue);
@@ -81,7 +81,7 @@ impl Knowledge {
         }
     }
 
-    /// Makes known what is to be known by now.
+    /// Applies the changes that are known by now.
     #[inline]
     pub fn advance(&mut self, now: u64) {
         while let Some(change) = self.changes.front().filter(|change| change.known <= now) {
@@ -97,7 +97,7 @@ impl Knowledge {
     }
 }
 
-/// Adds to a count, `u32::MAX` being -1. One thread runs a simulation: no need of an atomic addition.
+/// Adds to a count; `u32::MAX` is -1. A simulation has one thread, so the addition need not be atomic.
 #[inline]
 fn add(seen: &[AtomicU32], member: u16, by: u32) {
     let count = &seen[usize::from(member)];
@@ -113,11 +113,11 @@ mod tests {
     }
 
     #[test]
-    fn others_hear_late_and_the_sender_knows() {
-        let mut knowledge = Knowledge::new(2, 2, 10, Asks::All);
+    fn other_dispatchers_see_counts_after_the_delay() {
+        let mut knowledge = Knowledge::new(2, 2, 10, ProbeKind::All);
         knowledge.sent(0, 1);
         assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 0));
-        knowledge.came(10, 0, 1, 1);
+        knowledge.on_arrival(10, 0, 1, 1);
         knowledge.advance(19);
         assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 0));
         knowledge.advance(20);
@@ -130,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn without_a_delay_all_see_the_truth() {
-        let mut knowledge = Knowledge::new(2, 2, 0, Asks::Some);
+    fn without_delay_every_view_is_exact() {
+        let mut knowledge = Knowledge::new(2, 2, 0, ProbeKind::Some);
         knowledge.sent(0, 1);
         assert_eq!(seen(&knowledge, 1), 0);
-        knowledge.came(5, 0, 1, 1);
+        knowledge.on_arrival(5, 0, 1, 1);
         assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! The simulator: the dataplane's own policies over modelled networks, queues and clocks.
+//! Simulator: the dataplane's policies over modelled networks, queues and clocks.
 
 pub mod args;
 pub mod ct;
@@ -32,10 +32,11 @@ pub use args::SimArgs;
 use model::Cell;
 pub use outcome::Row;
 
-/// Runs what the flags ask for and prints the rows; false when there is one without a task that was measured.
+/// Runs the simulations selected by the flags and prints the rows. Returns false if a row has no measured
+/// task.
 ///
 /// # Errors
-/// What is wrong with the flags, or with the output.
+/// Invalid flags, or a failure to write the output.
 pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
     let args = args.complete()?;
     let format = args.format.clone().unwrap_or_else(|| "text".to_owned());
@@ -56,15 +57,15 @@ pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
     Ok(invalid.count() == 0)
 }
 
-/// The rows that the flags ask for.
+/// Returns the rows selected by the flags.
 ///
 /// # Errors
-/// What is wrong with the flags.
+/// Invalid flags.
 pub fn rows(args: &SimArgs) -> Result<Vec<Row>, String> {
     simulate(plan::cells(args)?, &Runs::of(args)?)
 }
 
-/// How often cells are run, and by how many threads.
+/// Number of runs per cell, and of threads.
 struct Runs {
     first: u64,
     seeds: usize,
@@ -75,7 +76,7 @@ struct Runs {
 impl Runs {
     fn of(args: &SimArgs) -> Result<Self, String> {
         let whole = |flag, value: &Option<String>, default, most| match value {
-            Some(text) => plan::whole(flag, text, 1..=most),
+            Some(text) => plan::integer(flag, text, 1..=most),
             None => Ok(default),
         };
         let first = match &args.seed {
@@ -95,7 +96,7 @@ impl Runs {
     }
 }
 
-/// Runs every cell with every seed, over some threads; the rows come in the cells' order.
+/// Runs every cell with every seed on several threads. The rows keep the cells' order.
 fn simulate(cells: Vec<Cell>, runs: &Runs) -> Result<Vec<Row>, String> {
     let &Runs { first, seeds, threads, timing } = runs;
     let jobs = cells.len() * seeds;

@@ -1,15 +1,15 @@
-//! The models behind one face: what a run is, how long it lasts, and how it is made.
+//! Common interface of the models: parameters, length and execution of a run.
 
 use indicatif::ProgressBar;
 
 use super::outcome::{Outcome, Subject};
 use super::{ct, fabric, nodes, rack, slots};
 
-/// Mean service times after which a run's start hardly counts.
+/// Mean service times after which the start of a run no longer matters.
 pub const SETTLED: f64 = 300.0;
-/// The longest run: queues are looked at every 50 us, and the clock counts picoseconds.
+/// Longest run. Queues are sampled every 50 us, and the clock counts picoseconds.
 const LONGEST_S: f64 = 1e5;
-/// The longest run without a clock, in mean service times.
+/// Longest run without a clock, in mean service times.
 const LONGEST: f64 = 1e9;
 
 /// A run of one model, for any seed.
@@ -23,21 +23,21 @@ pub enum Model {
     Ct(ct::Config),
     /// A datacenter of pools.
     Fabric(fabric::Config),
-    /// Nodes that pass tasks to each other.
+    /// Nodes that forward tasks to each other.
     Nodes(nodes::Config),
 }
 
-/// A row to come.
+/// A planned row.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// What it is about.
+    /// Labels of the row.
     pub subject: Subject,
-    /// How it is found.
+    /// Model to run.
     pub model: Model,
 }
 
 impl Model {
-    /// How long the run is, in mean service times.
+    /// Returns the length of the run in mean service times.
     #[must_use]
     pub fn length(&self) -> f64 {
         let of = |tasks: u64, load: f64, capacity: f64| tasks as f64 / (load * capacity);
@@ -48,15 +48,15 @@ impl Model {
             Self::Nodes(config) => {
                 of(config.tasks, config.load, config.workers.iter().sum::<usize>() as f64)
             }
-            // A server of mean speed does one task in a slot.
+            // A server of mean speed completes one task per slot.
             Self::Slots(config) => config.slots as f64,
         }
     }
 
-    /// Refuses what would not end, and loads that the arrivals cannot meet.
+    /// Refuses runs without end, and loads that contradict the arrivals.
     ///
     /// # Errors
-    /// Why, and what is allowed.
+    /// The reason and the allowed values.
     pub fn check(&self) -> Result<(), String> {
         let longest = match self {
             Self::Rack(rack::Config { service, .. })
@@ -70,8 +70,8 @@ impl Model {
         let length = self.length();
         if length > longest {
             return Err(format!(
-                "the run would last {length:.3e} mean service times; at most {longest:.3e} are allowed: \
-                 fewer --tasks, a shorter --service or a higher --load"
+                "the run would last {length:.3e} mean service times; at most {longest:.3e} are allowed; give fewer --tasks, a \
+                 shorter --service or a higher --load"
             ));
         }
         match self {
@@ -82,10 +82,10 @@ impl Model {
         }
     }
 
-    /// Runs it with that seed; `progress` counts the tasks that arrive.
+    /// Runs the cell with this seed; `progress` counts arrived tasks.
     ///
     /// # Errors
-    /// When the parameters contradict each other.
+    /// If parameters contradict each other.
     pub fn run(&self, seed: u64, progress: &ProgressBar) -> Result<Outcome, String> {
         let progress = progress.clone();
         match self {
@@ -100,7 +100,7 @@ impl Model {
         }
     }
 
-    /// Tasks of a run.
+    /// Returns the number of tasks of a run.
     #[must_use]
     pub fn tasks(&self) -> u64 {
         match self {
@@ -116,7 +116,7 @@ impl Model {
 }
 
 impl Cell {
-    /// What to say of a run that is too short to tell of more than its start.
+    /// Returns a warning for a run that is too short to leave its start-up phase.
     #[must_use]
     pub fn caution(&self) -> Option<String> {
         let Subject { model, policy, load, .. } = &self.subject;
@@ -124,8 +124,8 @@ impl Cell {
         let flag = if matches!(self.model, Model::Slots(_)) { "slots" } else { "tasks" };
         (length < SETTLED).then(|| {
             format!(
-                "{model}, {policy} at load {load}: a run of {length:.1} mean service times tells of its start, \
-                 not of the long run; for {SETTLED} give {:.1} times the --{flag}",
+                "{model}, {policy} at load {load}: a run of {length:.1} mean service times only shows the start-up phase; for \
+                 {SETTLED} give {:.1} times the --{flag}",
                 SETTLED / length
             )
         })

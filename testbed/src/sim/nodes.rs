@@ -1,12 +1,13 @@
-//! Nodes without a scheduler between them (the model `nodes`): each has a queue and workers, clients send to any of them, and nodes
-//! pass fresh tasks on and ask each other for tasks (Malcolm, POMACS 2022).
+//! Model `nodes`: nodes without a scheduler between them. Each has a queue and workers. Clients send to any
+//! node; nodes forward fresh tasks and ask each other for tasks (Malcolm, POMACS 2022).
 //!
-//! What a node decides is the dataplane's own ([`wedjat::peers`]); what is modelled is the network between nodes, and workers, which
-//! serve in order of arrival. A task's response runs from its arrival at the first node to the end of its service. Tasks that
-//! are passed on, requests for tasks, heartbeats and parameters take the delay. Nodes beat out of step.
+//! The decisions are the dataplane's own ([`wedjat::peers`]). The model covers the network between nodes, and
+//! workers that serve in order of arrival. A task's response time runs from its arrival at the first node to
+//! the end of its service. Forwarded tasks, requests, heartbeats and parameters take the delay. The nodes'
+//! beats are out of phase.
 //!
-//! A task is lost for which a node's queue has no room, or that is at a node when it dies or comes there while it is down. Nodes
-//! notice by its silence alone; clients never do.
+//! A task is lost if a node's queue is full, or if its node dies or is down. Nodes detect a dead node by its
+//! silence; clients never do.
 
 use std::ops::Range;
 
@@ -23,18 +24,18 @@ use wedjat_pktgen::service::Service;
 use super::digest::{Digest, Record};
 use super::events::{Events, event::pack, event::unpack};
 use super::hop::{TICKS_PER_US, from_ns, to_ns};
-use super::outcome::{Outcome, Passed};
+use super::outcome::{ForwardedTasks, Outcome};
 use super::script::{self, Action, Step};
 use super::stats::{Recorder, histogram, record};
 
-/// Ticks a second.
+/// Ticks per second.
 const HZ: f64 = TICKS_PER_US * 1e6;
-/// Queues are looked at so often.
+/// Ticks between samples of the queues.
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
-/// More of a run's tasks than one in so many lost for want of room: its queues do not hold what comes.
+/// Fraction (1 in this many) of lost tasks above which the queues count as overflowing.
 const LOST_SHARE: u64 = 1000;
 
-/// What happens, in the order in which it does at equal times; behind it whom it is about.
+/// Kinds of events, in the order of simultaneous events. The node or task follows.
 mod kind {
     pub const AT_NODE: u64 = 0;
     pub const DONE: u64 = 1;
@@ -46,55 +47,55 @@ mod kind {
     pub const SAMPLE: u64 = 7;
 }
 
-/// Everything that a run of this model is made of.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Workers of each node.
     pub workers: Vec<usize>,
-    /// What nodes go by.
+    /// Policy of the nodes.
     pub policy: PeerPolicy,
-    /// Tasks that may wait at a node.
+    /// Capacity of a node's queue.
     pub queue: u32,
-    /// A beat.
+    /// Length of a beat.
     pub beat_ns: u64,
-    /// Between two nodes, each way.
+    /// Delay between two nodes, each way.
     pub delay_ns: u64,
     /// Service times at speed 1.
     pub service: Service,
-    /// Arrivals, which go to random nodes.
+    /// Arrivals; each goes to a random node.
     pub arrivals: Arrivals,
-    /// Offered work as a share of the workers' capacity.
+    /// Offered work as a fraction of the workers' capacity.
     pub load: f64,
-    /// What happens when.
+    /// Scripted events.
     pub script: Vec<Step>,
-    /// Tasks to run.
+    /// Number of tasks.
     pub tasks: u64,
-    /// Share of them that is not measured.
+    /// Fraction of the tasks that is not measured.
     pub warmup: f64,
-    /// The outcome says what was done, task by task.
+    /// True to record every task in the outcome.
     pub digest: bool,
     /// Seed of all streams.
     pub seed: u64,
-    /// Counts tasks that arrived.
+    /// Counts arrived tasks.
     pub progress: ProgressBar,
 }
 
 impl Config {
-    /// Tasks a second that make up a load.
+    /// Returns the tasks per second of a load.
     #[must_use]
     pub fn rate(&self, load: f64) -> f64 {
         load * self.workers.iter().sum::<usize>() as f64 / self.service.mean_ns() * 1e9
     }
 
-    /// Arrivals of the load, and of each load that the script changes to.
+    /// Returns the arrivals of the load, and of each load change in the script.
     ///
     /// # Errors
-    /// When arrivals and a load contradict each other.
+    /// If arrivals and a load contradict each other.
     pub fn schedules(&self) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
         script::schedules(&self.arrivals, self.load, &self.script, |load| self.rate(load), HZ)
     }
 
-    /// Tasks of so many seconds, in the mean.
+    /// Returns the mean number of tasks in this many seconds.
     #[must_use]
     pub fn tasks_in(&self, seconds: f64) -> u64 {
         let (mut tasks, mut load, mut from) = (0.0, self.load, 0.0);
@@ -113,15 +114,15 @@ impl Config {
     }
 }
 
-/// A task under way.
+/// A task in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     arrived: u64,
     started: u64,
-    /// At speed 1, in ticks.
+    /// Service time at speed 1, in ticks.
     service: u64,
     number: u64,
-    /// The node that it is at, or goes to, and that node's life when its service began.
+    /// Current or next node, and that node's life at the start of service.
     node: u16,
     life: u32,
 }
@@ -134,7 +135,7 @@ struct Node {
     speed: f64,
     peers: Peers,
     is_up: bool,
-    /// How often it was started.
+    /// Number of starts.
     life: u32,
 }
 
@@ -145,11 +146,11 @@ struct Sim<'a> {
     events: Events,
     flights: Slab<Flight>,
     nodes: Vec<Node>,
-    /// Heartbeats under way, each to all.
+    /// Heartbeats in flight, each to all nodes.
     beats: Slab<Heartbeat>,
-    /// Parameters under way, each to all.
+    /// Parameters in flight, each to all nodes.
     parameters: Slab<(Parameters, Vec<f32>)>,
-    /// The share of tasks that comes to these nodes, where it is not all alike.
+    /// Fraction of the tasks for these nodes, if traffic is uneven.
     traffic: Option<(Range<usize>, f64)>,
     schedule: Schedule,
     changes: Vec<Option<Schedule>>,
@@ -162,27 +163,27 @@ struct Sim<'a> {
     imbalance: Histogram<u64>,
     in_system: u64,
     lost: u64,
-    /// Of these for want of room.
+    /// Lost tasks because of full queues.
     refused: u64,
     messages: u64,
-    passed: Passed,
+    passed: ForwardedTasks,
     digest: Digest,
 }
 
-/// Runs it.
+/// Runs the model.
 ///
 /// # Errors
-/// When arrivals and a load contradict each other.
+/// If arrivals and a load contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
     let mut sim = Sim::new(config)?;
     sim.play();
     Ok(sim.finish())
 }
 
-/// The same, and what each node believes at the end.
+/// Runs the model, and also returns each node's final state.
 ///
 /// # Errors
-/// When arrivals and a load contradict each other.
+/// If arrivals and a load contradict each other.
 pub fn run_with_peers(config: &Config) -> Result<(Outcome, Vec<Peers>), String> {
     let mut sim = Sim::new(config)?;
     sim.play();
@@ -190,10 +191,10 @@ pub fn run_with_peers(config: &Config) -> Result<(Outcome, Vec<Peers>), String> 
     Ok((sim.finish(), peers))
 }
 
-/// What the node of this index is made of when it starts at `now_ns`, for the so-manieth time.
+/// Returns the settings of node `own` for its `life`th start at `now_ns`.
 #[must_use]
 pub fn settings(config: &Config, own: usize, life: u32, now_ns: u64) -> Settings {
-    // Any time within a beat: beats are out of step.
+    // Random phase within a beat.
     let phase = StreamSeed::derive(config.seed, "beats", own as u32).stream().next_u64();
     let phase = (u128::from(phase) * u128::from(config.beat_ns)) >> 64;
     Settings {
@@ -244,7 +245,7 @@ impl<'a> Sim<'a> {
             lost: 0,
             refused: 0,
             messages: 0,
-            passed: Passed::default(),
+            passed: ForwardedTasks::default(),
             digest: Digest::default(),
         };
         sim.events.push(SAMPLE_TICKS, pack(kind::SAMPLE, 0));
@@ -275,7 +276,7 @@ impl<'a> Sim<'a> {
                 kind::DONE => self.done(about as u32),
                 kind::ASK => self.asked((about >> 16) as usize, about as u16 as usize),
                 kind::HEARTBEAT => self.heartbeat(about as u32),
-                kind::PARAMETERS => self.told(about as u32),
+                kind::PARAMETERS => self.report(about as u32),
                 kind::BEAT => self.beat(about as u16 as usize, (about >> 16) as u32),
                 kind::SCRIPT => {
                     if self.act(about as usize) {
@@ -292,7 +293,7 @@ impl<'a> Sim<'a> {
         to_ns(self.now)
     }
 
-    /// The node that a client sends its next task to.
+    /// Returns the node that receives the next client task.
     #[inline]
     fn reached(&mut self) -> usize {
         let bits = self.choice.next_u64();
@@ -334,7 +335,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// A task goes to another node.
+    /// Sends a task to another node.
     #[inline]
     fn send(&mut self, task: u32, to: usize) {
         self.messages += 1;
@@ -350,7 +351,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// A node keeps a task.
+    /// Queues a task at its node.
     #[inline]
     fn accept(&mut self, task: u32) {
         let node = &mut self.nodes[usize::from(self.flights[task].node)];
@@ -414,7 +415,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// A node is asked for a task by another.
+    /// Handles a request of node `thief` for a task of node `victim`.
     fn asked(&mut self, thief: usize, victim: usize) {
         let node = &mut self.nodes[victim];
         if !node.is_up || !node.peers.asked() {
@@ -459,23 +460,23 @@ impl<'a> Sim<'a> {
         let from = usize::from(beat.origin.id);
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if index != from && node.is_up {
-                // What is refused is counted there: the word of an earlier life.
-                _ = node.peers.hear(&beat);
+                // The node counts refused heartbeats, such as those of an earlier life.
+                _ = node.peers.receive_heartbeat(&beat);
             }
         }
     }
 
-    fn told(&mut self, place: u32) {
+    fn report(&mut self, place: u32) {
         let Some((head, values)) = self.parameters.remove(place) else { return };
         let from = usize::from(head.origin.id);
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if index != from && node.is_up {
-                _ = node.peers.hear_parameters(&head, values.iter().copied());
+                _ = node.peers.receive_parameters(&head, values.iter().copied());
             }
         }
     }
 
-    /// Does what the script says; true when the arrivals changed.
+    /// Carries out a scripted event. Returns true if the arrivals changed.
     fn act(&mut self, number: usize) -> bool {
         match self.config.script[number].action.clone() {
             Action::Speed { workers: nodes, speed } => {
@@ -491,14 +492,14 @@ impl<'a> Sim<'a> {
                 }
             }
             Action::Down(nodes) => nodes.for_each(|node| self.die(node)),
-            Action::Up(nodes) => nodes.for_each(|node| self.come_back(node)),
+            Action::Up(nodes) => nodes.for_each(|node| self.restore(node)),
             Action::Load(_) => {
                 if let Some(schedule) = self.changes[number].take() {
                     (self.schedule, self.schedule_start) = (schedule, self.now);
                     return true;
                 }
             }
-            // What is no action of this model is refused before.
+            // Actions of other models were refused earlier.
             _ => {}
         }
         false
@@ -509,10 +510,10 @@ impl<'a> Sim<'a> {
         while let Some(task) = self.nodes[index].queue.pop(&self.flights) {
             self.lose(task);
         }
-        // Its workers' tasks are found to be lost when they would have been done.
+        // The tasks of its workers count as lost at their completion times.
     }
 
-    fn come_back(&mut self, index: usize) {
+    fn restore(&mut self, index: usize) {
         let now_ns = self.now_ns();
         let node = &mut self.nodes[index];
         if node.is_up {

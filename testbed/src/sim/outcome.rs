@@ -1,4 +1,4 @@
-//! What a run found, and the row that reports it.
+//! Outcome of a run, and the row that reports it.
 
 use std::time::Duration;
 
@@ -8,52 +8,52 @@ use serde::Serialize;
 use super::digest::Record;
 use super::stats::{Batch, Recorder, Timeline, ci95, grows, histogram};
 
-/// Tasks that nodes passed on and asked each other for.
+/// Tasks that nodes forwarded to and requested from each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
-    /// Fresh tasks passed on.
+pub struct ForwardedTasks {
+    /// Forwarded fresh tasks.
     pub migrations: u64,
-    /// Times that a node asked another.
+    /// Requests for a task.
     pub steals: u64,
-    /// Tasks that it got.
+    /// Tasks received on request.
     pub stolen: u64,
 }
 
-/// One run of one seed.
+/// A run with one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Response times.
     pub batches: Vec<Batch>,
-    /// Mean number of tasks in the system in each fifth of the run.
+    /// Mean number of tasks in the system, in each fifth of the run.
     pub fifths: [f64; 5],
-    /// Mean responses over the run.
+    /// Mean response times over the run.
     pub timeline: Timeline,
-    /// Workers or servers.
+    /// Number of workers or servers.
     pub servers: usize,
-    /// Ticks of the responses in a unit of the report.
+    /// Ticks per unit of the report.
     pub ticks_per_unit: f64,
-    /// Tasks that arrived.
+    /// Number of arrived tasks.
     pub tasks: u64,
-    /// Messages beyond tasks and their replies: probes, reports, signals.
+    /// Messages besides tasks and their replies: probes, reports, signals.
     pub messages: u64,
-    /// Decisions that a switch would have taken two passes for.
+    /// Decisions that need two passes on a switch.
     pub resubmits: u64,
     /// Decisions of leaves and spines together.
     pub decisions: u64,
-    /// The longest queue over the mean queue, in thousandths.
+    /// Longest queue divided by the mean queue, in thousandths.
     pub imbalance: Histogram<u64>,
-    /// Tasks lost.
+    /// Lost tasks.
     pub lost: u64,
-    /// Of these so many for want of room that queues do not hold what comes.
+    /// True if so many tasks were lost to full queues that the system overflows.
     pub overflows: bool,
-    /// What nodes passed to each other, where they do.
-    pub passed: Option<Passed>,
-    /// What it did, task by task, where that was recorded.
+    /// Traffic between nodes, in models with nodes.
+    pub passed: Option<ForwardedTasks>,
+    /// Record of every task, if requested.
     pub record: Option<Record>,
 }
 
 impl Outcome {
-    /// What was recorded, of a run with one decision a task, no messages and no losses.
+    /// Returns the outcome of a recorded run with one decision per task, and without messages and losses.
     #[must_use]
     pub fn of(recorder: Recorder, servers: usize, ticks_per_unit: f64) -> Self {
         let tasks = recorder.arrived();
@@ -92,9 +92,9 @@ impl Outcome {
     }
 }
 
-/// A row of the report. Everything in it but `wall_s` and `tasks_per_s` follows from the seed.
+/// A row of the report. All fields except `wall_s` and `tasks_per_s` follow from the seed.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // each is what its name says; docs/results.md explains them
+#[allow(missing_docs)] // fields are explained in docs/results.md
 pub struct Row {
     pub model: &'static str,
     pub policy: String,
@@ -105,21 +105,21 @@ pub struct Row {
     pub p90: f64,
     pub p99: f64,
     pub p999: f64,
-    /// Half the interval's width, over seeds, or over ten batches of the only seed.
+    /// Half width of the interval, over seeds, or over ten batches of a single seed.
     pub mean_ci95: f64,
     pub p99_ci95: f64,
     pub unit: &'static str,
     pub messages_per_task: f64,
-    /// Of the decisions: one a task, or two where a spine chooses a rack first.
+    /// Fraction of the decisions: one per task, or two if a spine chooses a rack first.
     pub resubmit_fraction: f64,
-    /// 99th percentile of the longest over the mean queue, sampled every 50 us; in `ct` every mean service
-    /// time, and in `slots` every ten slots.
+    /// 99th percentile of the longest queue over the mean queue. Sampled every 50 us, in `ct` every mean
+    /// service time, and in `slots` every ten slots.
     pub imbalance_p99: Option<f64>,
     pub lost: u64,
     /// See [`grows`].
     pub unstable: bool,
     pub seeds: usize,
-    /// Of all seeds' runs together, some of which ran side by side.
+    /// Sum over the runs of all seeds, some of which ran in parallel.
     pub wall_s: Option<f64>,
     pub tasks_per_s: Option<f64>,
     /// See [`Passed`].
@@ -134,28 +134,28 @@ pub struct Row {
     pub answered: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// See [`Subject::swept`]; the report has a key for each.
+    /// See [`Subject::swept`]; the report has one key for each.
     #[serde(skip)]
     pub swept: Vec<(&'static str, String)>,
 }
 
-/// What a row is about.
+/// Labels of a row.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The model's name.
+    /// Name of the model.
     pub model: &'static str,
-    /// The policy's.
+    /// Name of the policy.
     pub policy: String,
     /// Offered load.
     pub load: f64,
-    /// Unit of the times.
+    /// Unit of times.
     pub unit: &'static str,
-    /// Flags that a sweep varies, with their values here.
+    /// Flags varied by a sweep, with their values.
     pub swept: Vec<(&'static str, String)>,
 }
 
 impl Row {
-    /// Sums up the runs of all seeds, which took `wall` together.
+    /// Summarises the runs of all seeds, which took `wall` together.
     #[must_use]
     pub fn new(subject: Subject, mut outcomes: Vec<Outcome>, wall: Option<Duration>) -> Self {
         let seeds = outcomes.len();
@@ -168,7 +168,7 @@ impl Row {
         let lost = sum(|o| o.lost);
         let record = outcomes[0].record;
         let passes = outcomes[0].passed.is_some();
-        let passed = |of: fn(&Passed) -> u64| {
+        let passed = |of: fn(&ForwardedTasks) -> u64| {
             let all: u64 = outcomes.iter().filter_map(|o| o.passed.as_ref()).map(of).sum();
             passes.then(|| round(all as f64 / tasks.max(1) as f64))
         };
@@ -231,7 +231,7 @@ fn total(batches: &[Batch]) -> Option<Batch> {
     Some(sum)
 }
 
-/// To six significant digits: more were not measured.
+/// Rounds to six significant digits.
 fn round(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;

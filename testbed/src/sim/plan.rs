@@ -1,4 +1,4 @@
-//! From flags to runs: every combination of policy and load, checked before the first one starts.
+//! Converts flags to runs: every combination of policy and load, checked before the first run starts.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -19,20 +19,20 @@ use super::outcome::Subject;
 use super::script::Action;
 use super::{ct, fabric, nodes, rack, script, slots, sweep};
 
-/// Tasks of a run, where these are enough for [`SETTLED`].
+/// Usual number of tasks of a run, if it is enough for [`SETTLED`].
 const USUAL_TASKS: f64 = 1e6;
-/// The longest delay in mean service times, where these are the unit.
+/// Longest delay in mean service times, for models with that unit.
 const LONGEST_DELAYS: f64 = 1e5;
-/// The longest delay of a hop, or between a dispatcher and a server.
+/// Longest delay of a hop, or between a dispatcher and a server.
 const LONGEST_DELAY_NS: f64 = 1e10;
 
-/// Points of a sweep. Each takes some kilobytes before the first run starts.
+/// Maximum number of points of a sweep. Each takes some kilobytes before the first run starts.
 const POINTS_MAX: u64 = 100_000;
 
-/// Every combination that the flags ask for.
+/// Returns every combination that the flags ask for.
 ///
 /// # Errors
-/// What is wrong with them and what is allowed.
+/// If a flag is invalid; the error names the allowed values.
 pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
     let model = args.model.as_deref().unwrap_or("rack");
     let usual = if model == "nodes" { "malcolm" } else { "horus" };
@@ -45,7 +45,7 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
         .saturating_mul(sweep::count(args)?);
     if points > POINTS_MAX {
         return Err(format!(
-            "the flags and the scenario ask for {points} points; at most {POINTS_MAX} are allowed; shorten the lists, or split the \
+            "the flags and the scenario need {points} points; at most {POINTS_MAX} are allowed; shorten the lists, or split the \
              sweep into several runs"
         ));
     }
@@ -64,8 +64,8 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
     Ok(cells)
 }
 
-/// The models that a flag is for, where it is not for all of them. (How long a run is says `--tasks`, or
-/// `--slots`, and both may be given where models are compared.)
+/// Returns the models of a flag; `None` if it applies to all models. The run length is an exception:
+/// `--tasks` and `--slots` may both be given, to compare models.
 fn models_of(flag: &str) -> Option<&'static [&'static str]> {
     match flag {
         "racks" | "fail" | "cores" | "exchange" | "replies" => Some(&["rack"]),
@@ -86,13 +86,13 @@ fn models_of(flag: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Refuses flags that would have no effect.
+/// Refuses flags without effect in the model.
 fn check_flags(args: &SimArgs, model: &str) -> Result<(), String> {
     let given = toml::Table::try_from(args).map_err(|error| error.to_string())?;
     for flag in given.keys() {
         if let Some(models) = models_of(flag).filter(|models| !models.contains(&model)) {
             let models = models.join(", ");
-            return Err(format!("--{flag}: not in the model {model}; it is for {models}"));
+            return Err(format!("--{flag}: not in the model {model}; only in {models}"));
         }
     }
     Ok(())
@@ -108,7 +108,7 @@ fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
         "nodes" => ("nodes", "us", Model::Nodes(nodes(args, policy, load)?)),
         _ => {
             return Err(format!(
-                "--model {model}: no such model; allowed: rack, slots, ct, fabric, nodes"
+                "--model {model}: unknown model; allowed: rack, slots, ct, fabric, nodes"
             ));
         }
     };
@@ -127,7 +127,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     let racks = args.racks.as_deref().unwrap_or("32");
     let racks: Vec<usize> = list("racks", racks)?
         .into_iter()
-        .map(|text| whole("racks", text, 1..=32_767))
+        .map(|text| integer("racks", text, 1..=32_767))
         .collect::<Result<_, _>>()?;
     if racks.len() > 32_767 {
         return Err(format!("--racks: {} racks; a spine has at most 32767", racks.len()));
@@ -137,7 +137,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     if as_process && racks.len() > 1 {
         let found = racks.len();
         return Err(format!(
-            "--digest: for one rack, since a run in lockstep has no spine; --racks names {found}"
+            "--digest: only for one rack, because a run in lockstep has no spine; --racks gives {found}"
         ));
     }
     let (leaf, spine, protocol) = policies(args, policy)?;
@@ -178,20 +178,22 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     })
 }
 
-/// Reads `--digest`.
+/// Parses `--digest`.
 fn digest(args: &SimArgs) -> Result<bool, String> {
     let digest = yes("digest", args.digest.as_deref(), false)?;
     if digest && args.seeds.as_deref().is_some_and(|seeds| seeds.trim() != "1") {
-        return Err("--digest: of one run; leave out --seeds, and name the run's --seed".to_owned());
+        return Err(
+            "--digest: only for one run; omit --seeds, and give the run's --seed".to_owned()
+        );
     }
     Ok(digest)
 }
 
-/// Reads `--cores` and how these hear of each other.
+/// Parses `--cores` and the flags for their exchange.
 fn cores(args: &SimArgs, racks: usize) -> Result<rack::Cores, String> {
-    let count = whole("cores", args.cores.as_deref().unwrap_or("1"), 1..=CORES_MAX)?;
+    let count = integer("cores", args.cores.as_deref().unwrap_or("1"), 1..=CORES_MAX)?;
     if count > 1 && racks > 1 {
-        return Err(format!("--cores {count}: of one leaf; --racks names {racks} racks"));
+        return Err(format!("--cores {count}: only for one leaf; --racks gives {racks} racks"));
     }
     let ticks = |ns: f64| (ns * TICKS_PER_US / 1e3) as u64;
     let delay = match args.exchange.as_deref().unwrap_or("0us") {
@@ -206,7 +208,7 @@ fn cores(args: &SimArgs, racks: usize) -> Result<rack::Cores, String> {
     Ok(rack::Cores { count, delay, steered })
 }
 
-/// Reads `--at`.
+/// Parses `--at`.
 fn changes(args: &SimArgs, workers: usize) -> Result<Vec<script::Step>, String> {
     changes_by(args, |text| script::parse_at(text, workers))
 }
@@ -224,7 +226,7 @@ fn changes_by(
 
 fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, String> {
     let set = |flag: &str, value: &Option<String>, default: usize, most: usize| match value {
-        Some(text) => whole(flag, text, 1..=most),
+        Some(text) => integer(flag, text, 1..=most),
         None => Ok(default),
     };
     let two = SimArgs { racks: Some("1,1".to_owned()), ..args.clone() };
@@ -238,7 +240,7 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
         pools: set("pools", &args.pools, 1000, 100_000)?,
         pool_size: fabric::PoolSize::parse(size)?,
         leaves_per_spine: set("leaves-per-spine", &args.leaves_per_spine, 20, 32_767)?,
-        // Racks and what follows from them are set for each pool; hops are those of several racks.
+        // Racks and their consequences are set for each pool. Hops are those of several racks.
         pool: rack(&two, policy, load)?,
     };
     config.pool.tasks = tasks(args, load * config.workers())?;
@@ -259,7 +261,7 @@ fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, Strin
         whole: whole_batch,
         policy: of_servers(policy)?,
         load,
-        slots: whole("slots", slots, 1..=1 << 40)? as u64,
+        slots: integer("slots", slots, 1..=1 << 40)? as u64,
         warmup: common(args)?.warmup,
         seed: 0,
         progress: ProgressBar::hidden(),
@@ -307,12 +309,10 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
     let mut script = script(workers.len())?;
     script.sort_by(|one, other| one.at_ns.total_cmp(&other.at_ns));
     let policy = if policy == CENTRAL {
-        // All workers behind one queue, which nothing takes time to reach.
+        // All workers behind one queue, which tasks reach without delay.
         workers = vec![workers.iter().sum()];
         if script.iter().any(|step| !matches!(step.action, Action::Load(_))) {
-            return Err(format!(
-                "--policy {CENTRAL}: it has no nodes that --at could change; only `load` is allowed"
-            ));
+            return Err(format!("--policy {CENTRAL}: it has no nodes; --at allows only `load`"));
         }
         PeerPolicy::Keep
     } else {
@@ -328,7 +328,7 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
     let mut config = nodes::Config {
         workers,
         policy,
-        queue: whole("queue", queue, 1..=1 << 20)? as u32,
+        queue: integer("queue", queue, 1..=1 << 20)? as u32,
         beat_ns: beat_ns as u64,
         delay_ns: delay("delay", args.delay.as_deref().unwrap_or("2us"))? as u64,
         service,
@@ -345,14 +345,14 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
     match &args.tasks {
         Some(_) if args.seconds.is_some() || args.measure.is_some() => {
             return Err(
-                "--tasks: a run is as long as --seconds says, or has so many tasks; leave one out"
+                "--tasks: --seconds or --measure already sets the length of the run; omit one of them"
                     .to_owned(),
             );
         }
         Some(_) => config.tasks = tasks(args, config.load)?,
         None if args.warmup.is_some() => {
             return Err(
-                "--warmup: with --tasks; a run of --seconds leaves out all but what --measure says"
+                "--warmup: only with --tasks; a run of --seconds measures only its last --measure seconds"
                     .to_owned(),
             );
         }
@@ -368,18 +368,18 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
     Ok(config)
 }
 
-/// The one queue for all workers.
+/// Name of the policy with one queue for all workers.
 const CENTRAL: &str = "central";
 
-/// Reads `4x14,10x3`: how many nodes of how many workers.
+/// Parses `4x14,10x3`: numbers of nodes and of their workers.
 fn counts(text: &str) -> Result<Vec<usize>, String> {
     let mut workers = Vec::new();
     for part in list("nodes", text)? {
         let (nodes, each) = part
             .split_once('x')
             .ok_or_else(|| format!("--nodes {part}: write NODESxWORKERS, as in 4x14,10x3"))?;
-        let nodes = whole("nodes", nodes, 1..=NODES_MAX)?;
-        workers.extend(std::iter::repeat_n(whole("nodes", each, 1..=1024)?, nodes));
+        let nodes = integer("nodes", nodes, 1..=NODES_MAX)?;
+        workers.extend(std::iter::repeat_n(integer("nodes", each, 1..=1024)?, nodes));
     }
     match workers.len() {
         1..=NODES_MAX => Ok(workers),
@@ -387,17 +387,18 @@ fn counts(text: &str) -> Result<Vec<usize>, String> {
     }
 }
 
-/// The servers' rates, scaled to a mean of 1, what the mean was, and the number of dispatchers.
+/// Returns the servers' rates scaled to a mean of 1, the mean before that, and the number of dispatchers.
 fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
-    let servers = whole("servers", args.servers.as_deref().unwrap_or("100"), 1..=32_767)?;
-    let dispatchers = whole("dispatchers", args.dispatchers.as_deref().unwrap_or("10"), 1..=1024)?;
+    let servers = integer("servers", args.servers.as_deref().unwrap_or("100"), 1..=32_767)?;
+    let dispatchers =
+        integer("dispatchers", args.dispatchers.as_deref().unwrap_or("10"), 1..=1024)?;
     let mut speeds = speeds(args, servers)?;
     let mean = speeds.iter().sum::<f64>() / servers as f64;
     speeds.iter_mut().for_each(|speed| *speed /= mean);
     Ok((speeds, mean, dispatchers))
 }
 
-/// A policy whose members are servers.
+/// Parses a policy over servers.
 fn of_servers(policy: &str) -> Result<PolicySpec, String> {
     let spec: PolicySpec = policy.parse().map_err(|error| format!("--policy: {error}"))?;
     match spec.entry().runs {
@@ -408,17 +409,17 @@ fn of_servers(policy: &str) -> Result<PolicySpec, String> {
     }
 }
 
-/// What all models have.
+/// Settings that all models have.
 struct Common {
     service: Service,
     arrivals: Arrivals,
     warmup: f64,
 }
 
-/// How many tasks a run has that come at a rate of `per_service` in a mean service time.
+/// Returns the number of tasks of a run with `per_service` arrivals per mean service time.
 fn tasks(args: &SimArgs, per_service: f64) -> Result<u64, String> {
     match &args.tasks {
-        Some(text) => Ok(whole("tasks", text, 1..=1 << 40)? as u64),
+        Some(text) => Ok(integer("tasks", text, 1..=1 << 40)? as u64),
         None => Ok(USUAL_TASKS.max((SETTLED * per_service).ceil()) as u64),
     }
 }
@@ -437,8 +438,7 @@ fn service(text: &str) -> Result<Service, String> {
         return Ok(service);
     }
     Err(format!(
-        "--service {text}: its tasks take no time, and a load is a share of the workers' time; \
-         give times above 0, as in fixed(10us) or exp(100us)"
+        "--service {text}: a load needs tasks with a duration above 0; give times above 0, as in fixed(10us) or exp(100us)"
     ))
 }
 
@@ -447,13 +447,13 @@ fn hop(args: &SimArgs) -> Result<Hop, String> {
     Ok(Hop::new(dist, delay("hop", args.hop.as_deref().unwrap_or("5us"))?))
 }
 
-/// In ticks.
+/// Returns the processing delay of a node in ticks.
 fn node_delay(args: &SimArgs) -> Result<u64, String> {
     let ns = delay("node-delay", args.node_delay.as_deref().unwrap_or("0us"))?;
     Ok((ns * TICKS_PER_US / 1e3) as u64)
 }
 
-/// A delay, in nanoseconds.
+/// Parses a delay. Returns nanoseconds.
 fn delay(flag: &str, text: &str) -> Result<f64, String> {
     let ns = parse_time_ns(text).map_err(|error| format!("--{flag}: {error}"))?;
     if ns > LONGEST_DELAY_NS {
@@ -462,7 +462,7 @@ fn delay(flag: &str, text: &str) -> Result<f64, String> {
     Ok(ns)
 }
 
-/// The policies of leaf and spine that a name stands for, and what passes between them.
+/// Returns the policies of leaf and spine behind a name, and the protocol between them.
 fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Protocol), String> {
     let spec = |flag: &str, text: &str| {
         text.parse::<PolicySpec>().map_err(|error| format!("--{flag}: {error}"))
@@ -500,7 +500,7 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
         let able: Vec<_> = able.map(|entry| entry.name).collect();
         let (name, able) = (named.entry().name, able.join(", "));
         return Err(format!(
-            "--spine-policy {name}: needs more than leaves tell a spine; allowed: {able}"
+            "--spine-policy {name}: needs more than leaves report to a spine; allowed: {able}"
         ));
     };
     let is_itself = over_racks.policy == named.entry().name;
@@ -513,10 +513,10 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
     Ok((spec("policy", leaf)?, spine, protocol))
 }
 
-/// Above leaves whose own policy does not serve racks.
+/// Policy of spines above leaves whose own policy does not serve racks.
 const USUAL_SPINE: &str = "horus-spine";
 
-/// Reads `50x1,50x10`.
+/// Parses `50x1,50x10`.
 fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
     let Some(text) = args.speeds.as_deref() else { return Ok(vec![1.0; servers]) };
     let mut speeds = Vec::new();
@@ -524,7 +524,7 @@ fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
         let (count, rate) = part
             .split_once('x')
             .ok_or_else(|| format!("--speeds {part}: write COUNTxRATE, as in 50x1,50x10"))?;
-        let count = whole("speeds", count, 1..=1_000_000)?;
+        let count = integer("speeds", count, 1..=1_000_000)?;
         let rate = number("speeds", rate, 1e-3..=1e3)?;
         speeds.extend(std::iter::repeat_n(rate, count));
         if speeds.len() > 10_000_000 {
@@ -553,21 +553,23 @@ pub fn split(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// As [`split`], and at least one.
+/// Like [`split`], but refuses an empty list.
 ///
 /// # Errors
-/// When there is none.
+/// If the list is empty.
 pub fn list<'a>(flag: &str, text: &'a str) -> Result<Vec<&'a str>, String> {
     Some(split(text)).filter(|parts| !parts.is_empty()).ok_or_else(|| {
-        format!("--{flag}: an empty list; name at least one, or leave the flag out for the default")
+        format!(
+            "--{flag}: an empty list; give at least one value, or omit the flag for the default"
+        )
     })
 }
 
-/// A whole number for a flag.
+/// Parses a whole number of a flag.
 ///
 /// # Errors
-/// What is allowed.
-pub fn whole(flag: &str, text: &str, allowed: RangeInclusive<usize>) -> Result<usize, String> {
+/// If the number is not allowed; the error names the range.
+pub fn integer(flag: &str, text: &str, allowed: RangeInclusive<usize>) -> Result<usize, String> {
     text.trim().parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
         format!(
             "--{flag} {text}: a whole number from {} to {} is allowed",
@@ -577,10 +579,10 @@ pub fn whole(flag: &str, text: &str, allowed: RangeInclusive<usize>) -> Result<u
     })
 }
 
-/// A flag that is yes or no.
+/// Parses a flag that is yes or no.
 ///
 /// # Errors
-/// What is allowed.
+/// If the value is neither; the error names the allowed values.
 pub fn yes(flag: &str, text: Option<&str>, default: bool) -> Result<bool, String> {
     match text {
         None => Ok(default),

@@ -1,4 +1,4 @@
-//! Rows as text, as JSON lines and as CSV.
+//! Rows as text, JSON lines and CSV.
 
 use std::io::{self, Write};
 use std::iter::once;
@@ -8,10 +8,10 @@ use serde::ser::SerializeMap as _;
 
 use super::Row;
 
-/// Prints rows in one of the formats `text`, `json` and `csv`; a reader that has gone is no error.
+/// Prints rows in the format `text`, `json` or `csv`. A closed pipe is not an error.
 ///
 /// # Errors
-/// When the output cannot be written.
+/// If the output cannot be written.
 pub fn print(rows: &[Row], format: &str, out: &mut impl Write) -> io::Result<()> {
     let printed = match format {
         "json" => json(rows, out),
@@ -24,23 +24,23 @@ pub fn print(rows: &[Row], format: &str, out: &mut impl Write) -> io::Result<()>
     }
 }
 
-/// A row with the flags that a sweep varies, which it has already where they are its own keys.
+/// A row with the flags of its sweep, except those with a key of their own.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
     row: &'a Row,
     #[serde(flatten)]
-    swept: Swept<'a>,
+    swept: SweepRow<'a>,
 }
 
-struct Swept<'a>(&'a Row);
+struct SweepRow<'a>(&'a Row);
 
-/// The flags of a sweep that are no keys of rows themselves.
+/// Returns the flags of a sweep without a key of their own.
 fn keys(row: &Row) -> impl Iterator<Item = &(&'static str, String)> {
     row.swept.iter().filter(|(flag, _)| *flag != "tasks")
 }
 
-impl Serialize for Swept<'_> {
+impl Serialize for SweepRow<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (flag, value) in keys(self.0) {
@@ -50,14 +50,14 @@ impl Serialize for Swept<'_> {
     }
 }
 
-/// A flag as the rows' other keys are written.
+/// Returns the key of a flag.
 fn key(flag: &str) -> String {
     flag.replace('-', "_")
 }
 
 fn json(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     for row in rows {
-        serde_json::to_writer(&mut *out, &Line { row, swept: Swept(row) })?;
+        serde_json::to_writer(&mut *out, &Line { row, swept: SweepRow(row) })?;
         writeln!(out)?;
     }
     Ok(())
@@ -69,7 +69,7 @@ fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
         plain.serialize(row).map_err(io::Error::other)?;
     }
     let plain = plain.into_inner().map_err(|error| io::Error::other(error.to_string()))?;
-    // Rows of one sweep have the same keys; those of a sweep come after those that all rows have.
+    // All rows of a sweep have the same keys. Those of the sweep follow the common ones.
     let names = rows.first().map(|row| keys(row).map(|(flag, _)| key(flag)).collect::<Vec<_>>());
     let values = rows.iter().map(|row| keys(row).map(|(_, value)| value.clone()).collect());
     let mut lines = csv::ReaderBuilder::new().has_headers(false).from_reader(&plain[..]);
@@ -125,7 +125,7 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
             row.messages_per_task,
             row.lost,
             row.digest.as_deref().map(|digest| format!("  {digest}")).unwrap_or_default(),
-            if row.unstable { "  UNSTABLE: queues grew all through the run" } else { "" }
+            if row.unstable { "  UNSTABLE: queues grew during the whole run" } else { "" }
         )?;
     }
     if let Some(row) = rows.first() {
@@ -134,7 +134,7 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Flags of a sweep with the width of their columns.
+/// Returns the flags of a sweep with their column widths.
 fn sweep_widths(rows: &[Row]) -> Vec<(&'static str, usize)> {
     let Some(first) = rows.first() else { return Vec::new() };
     let width = |place: usize, flag: &str| {

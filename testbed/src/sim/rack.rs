@@ -1,9 +1,9 @@
-//! One pool under one spine: racks of workers, each rack behind a leaf (the model `rack`).
+//! Model `rack`: one pool under one spine, with racks of workers behind leaves.
 //!
-//! The spine and the leaves are the dataplane's own [`Dispatcher`]s and [`Signals`]; what is modelled
-//! is the network between them and the workers, which serve in order of arrival. A task's response runs
-//! from its arrival at the spine to the end of its service; the reply's way back is not counted.
-//! Benchmark tasks are as in [`super::ct`].
+//! The spine and the leaves are the dataplane's own [`Dispatcher`]s and [`Signals`]. The model covers the
+//! network between them, and workers that serve in order of arrival. A task's response time runs from its
+//! arrival at the spine to the end of its service; the reply's way back does not count. Benchmark tasks work
+//! as in [`super::ct`].
 
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -12,7 +12,7 @@ use wedjat::clock::ClockFile;
 use wedjat::node::Timing;
 use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
-use wedjat::policy::{self, Core, Dispatcher, Offered, PolicySpec, Task, stream_seed};
+use wedjat::policy::{self, Core, Dispatcher, Placement, PolicySpec, Task, stream_seed};
 use wedjat::state::{Decision, Exchange, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
@@ -24,102 +24,102 @@ use super::hop::{Hop, Hops, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
 use super::stats::{Recorder, histogram, record};
-use super::watched::{Watch, Watched};
+use super::watched::{WatchedDispatcher, Watcher};
 
-/// Ticks a second.
+/// Ticks per second.
 const HZ: f64 = TICKS_PER_US * 1e6;
-/// Queues are looked at so often (Horus 5.2).
+/// Ticks between samples of the queues (Horus 5.2).
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
-/// Leaves repeat their state so often, in case a signal was lost.
+/// Interval at which leaves repeat their state, in case a signal was lost.
 const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
-/// From a failure to the controller's new tables: a failed node gets tasks for so long.
+/// Time from a failure to the controller's new tables, in which a failed node still receives tasks.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 
-/// A leaf's timer, of [`wedjat::node::Timing`] on a clock that counts nanoseconds.
+/// Period of a leaf's timer, as in [`wedjat::node::Timing`] on a clock of nanoseconds.
 const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
 
-/// A core whose tasks wait looks so often for what others gave away.
+/// Poll interval of a core with waiting tasks, for places released by other cores.
 const POLL_TICKS: u64 = TICKS_PER_US as u64;
 
-/// The number of a benchmark task.
+/// Number of a benchmark task.
 const BENCHMARK: u64 = u64::MAX;
-/// Benchmark tasks that a worker keeps; others are dropped.
+/// Benchmark tasks that a worker queues; it drops more.
 const BENCHMARKS_KEPT: u32 = 8;
 
-/// Everything that a run of this model is made of.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Workers of each rack.
     pub racks: Vec<usize>,
     /// Hops between the levels.
     pub hops: Hops,
-    /// A hop's delay.
+    /// Delay of a hop.
     pub hop: Hop,
-    /// What a leaf's own work on a task takes, in ticks: a delay, not a capacity.
+    /// Processing time of a leaf per task, in ticks. Adds a delay, not a capacity limit.
     pub node_delay: u64,
-    /// The leaves' policy.
+    /// Policy of the leaves.
     pub leaf: PolicySpec,
-    /// The spine's policy.
+    /// Policy of the spine.
     pub spine: PolicySpec,
-    /// What leaves tell the spine.
+    /// Signals from leaves to the spine.
     pub protocol: Protocol,
     /// Service times at speed 1.
     pub service: Service,
     /// Arrivals at the spine.
     pub arrivals: Arrivals,
-    /// Offered work as a share of the workers' capacity.
+    /// Offered work as a fraction of the workers' capacity.
     pub load: f64,
-    /// Speeds of the workers, one each.
+    /// Speed of each worker.
     pub speeds: Vec<f64>,
-    /// Tasks to run.
+    /// Number of tasks.
     pub tasks: u64,
-    /// Share of them that is not measured.
+    /// Fraction of the tasks that is not measured.
     pub warmup: f64,
-    /// Probability that a packet is lost on its way between two nodes.
+    /// Probability of losing a packet between two nodes.
     pub loss: f64,
-    /// What happens when.
+    /// Scripted events.
     pub script: Vec<Step>,
-    /// Workers do benchmark tasks; behind the dataplane's leaf they do not.
+    /// True if workers run benchmark tasks; behind the dataplane's leaf they do not.
     pub benchmarks: bool,
-    /// The cores of the leaf, where there is one leaf.
+    /// Cores of the leaf, if there is one leaf.
     pub cores: Cores,
-    /// The leaf, of which there is one, sees time as the dataplane's does: when packets come, if its policy lets tasks wait, and
-    /// every `LEAF_TICK_NS`. And what its tasks saw is recorded.
+    /// True to model a single leaf like the process: its time advances when packets arrive (if its policy
+    /// queues tasks) and every `LEAF_TICK_NS`. Each task is recorded.
     pub as_process: bool,
     /// Seed of all streams.
     pub seed: u64,
-    /// Counts tasks that arrived.
+    /// Counts arrived tasks.
     pub progress: ProgressBar,
 }
 
-/// A leaf's dispatcher cores.
+/// Dispatcher cores of a leaf.
 #[derive(Clone, Copy, Debug)]
 pub struct Cores {
-    /// How many there are; each task is some core's.
+    /// Number of cores. Each task belongs to one core.
     pub count: usize,
-    /// What a core tells the others they hear so many ticks later; none: they share each word.
+    /// Delay in ticks of messages between cores. `None` means that all cores share each word.
     pub delay: Option<u64>,
-    /// A reply reaches the core that sent the task, else any.
+    /// True if a reply reaches the core that sent the task; otherwise any core.
     pub steered: bool,
 }
 
 impl Cores {
-    /// One.
+    /// A single core.
     pub const ONE: Self = Self { count: 1, delay: Some(0), steered: true };
 
-    /// The core that the task of this number reaches.
+    /// Returns the core that receives the task with this number.
     #[must_use]
     pub fn of_task(self, number: u64) -> usize {
         self.of(number, 0x9E37_79B9_7F4A_7C15)
     }
 
-    /// The core that its reply reaches.
+    /// Returns the core that receives its reply.
     #[must_use]
     pub fn of_reply(self, number: u64) -> usize {
         if self.steered { self.of_task(number) } else { self.of(number, 0xD1B5_4A32_D192_ED03) }
     }
 
-    /// As a device's hash spreads flows.
+    /// Spreads numbers over cores, like a device's hash spreads flows.
     fn of(self, number: u64, factor: u64) -> usize {
         let mixed = number.wrapping_add(1).wrapping_mul(factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -127,22 +127,22 @@ impl Cores {
     }
 }
 
-/// What reaches a leaf's core.
+/// A packet for a leaf's core.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
     /// A task.
     Task(u32),
-    /// A report; of a benchmark task, if so.
+    /// A report; true for that of a benchmark task.
     Reply(Report, bool),
 }
 
-/// A task under way.
+/// A task in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     arrived: u64,
-    /// When its service began.
+    /// Start of its service.
     started: u64,
-    /// At speed 1, in ticks.
+    /// Service time at speed 1, in ticks.
     service: u64,
     number: u64,
     rack: u16,
@@ -155,7 +155,7 @@ struct Flight {
 
 #[derive(Clone, Debug)]
 struct Worker {
-    /// The first one runs.
+    /// Tasks in order; the first one runs.
     queue: Fifo,
     benchmarks: Fifo,
     runs_benchmark: bool,
@@ -164,29 +164,29 @@ struct Worker {
 
 #[derive(Debug)]
 struct Leaf<W> {
-    /// One for each core.
-    dispatchers: Vec<Watched<W>>,
-    /// What cores tell each other; none where there is one, or where they share each word.
+    /// Dispatcher of each core.
+    dispatchers: Vec<WatchedDispatcher<W>>,
+    /// Messages between cores; empty for a single core or shared words.
     exchanges: Vec<Exchange>,
     signals: Signals,
     /// Signals sent.
-    told: u16,
+    signals_sent: u16,
     first_worker: usize,
     /// Sum of the workers' loads as the leaf sees them.
     total: u64,
     alive: bool,
-    /// Service of the last task, which benchmark tasks copy.
+    /// Service time of the last task, which benchmark tasks copy.
     last_service: u64,
 }
 
-/// What policies may know of a task. Nobody decides on a benchmark task.
+/// Task as the policy sees it. Benchmark tasks need no decision.
 #[inline]
 fn task_of(flight: &Flight) -> Task {
     let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
     Task { decision, ..Task::new(flight.class) }
 }
 
-/// A signal in flight: rack (15 bits), number (16), what (2), value (27: averages up to 2047 tasks).
+/// A signal in flight: rack (15 bits), number (16), kind (2), value (27: averages up to 2047 tasks).
 pub(crate) mod signal {
     use super::{Load, Signal};
 
@@ -211,23 +211,23 @@ pub(crate) mod signal {
     }
 }
 
-/// The random streams of a run, one for each purpose.
+/// Random streams of a run, one per purpose.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    /// Distances of arrivals.
+    /// Gaps of arrivals.
     pub arrivals: Stream,
-    /// Services, drawn as tasks arrive.
+    /// Service times, drawn at arrival.
     pub service: Stream,
-    /// Delays of hops, drawn as packets are sent.
+    /// Delays of hops, drawn when packets are sent.
     pub hops: Stream,
-    /// Which packets are lost, drawn as they are sent.
+    /// Losses of packets, drawn when they are sent.
     pub loss: Stream,
-    /// How speeds are shuffled.
+    /// Shuffles of the speeds.
     pub shuffles: Stream,
 }
 
 impl Streams {
-    /// Those of a run with this seed.
+    /// Creates the streams of a run with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let stream = |purpose| StreamSeed::derive(seed, purpose, 0).stream();
@@ -241,18 +241,18 @@ impl Streams {
     }
 }
 
-/// What is beside the model where the leaf is as a process.
+/// Additional state for a leaf that is modelled like the process.
 #[derive(Clone, Debug, Default)]
 struct Process {
-    /// The leaf's timer.
+    /// Next time of the leaf's timer.
     next_tick_ns: u64,
-    /// Replies under way.
+    /// Replies in flight.
     replies: u64,
     answered: u64,
     digest: Digest,
 }
 
-/// A run under way.
+/// State of a run.
 pub struct Sim<'a, W> {
     config: &'a Config,
     now: u64,
@@ -264,9 +264,9 @@ pub struct Sim<'a, W> {
     leaves: Vec<Leaf<W>>,
     workers: Vec<Worker>,
     schedule: Schedule,
-    /// Those of the script's steps.
+    /// Schedules of the script's load changes.
     changes: Vec<Option<Schedule>>,
-    /// The schedule's time 0.
+    /// Origin of the schedule.
     schedule_start: u64,
     streams: Streams,
     recorder: Recorder,
@@ -274,30 +274,30 @@ pub struct Sim<'a, W> {
     imbalance: Histogram<u64>,
     messages: u64,
     lost: u64,
-    /// A packet is lost when a random number is below this.
+    /// A packet is lost if a random number is below this.
     loss_below: u64,
     process: Option<Process>,
 }
 
-/// Runs it.
+/// Runs the model.
 ///
 /// # Errors
-/// When arrivals and rate contradict each other.
+/// If arrivals and rate contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
     run_watched(config, ())
 }
 
-/// The same, with the leaves' dispatchers watched.
+/// Runs the model with a watcher on the leaves' dispatchers.
 ///
 /// # Errors
-/// As [`run`].
-pub fn run_watched(config: &Config, watch: impl Watch) -> Result<Outcome, String> {
+/// As for [`run`].
+pub fn run_watched(config: &Config, watch: impl Watcher) -> Result<Outcome, String> {
     let mut sim = Sim::new(config, watch)?;
     sim.run();
     Ok(sim.finish())
 }
 
-impl<'a, W: Watch> Sim<'a, W> {
+impl<'a, W: Watcher> Sim<'a, W> {
     fn new(config: &'a Config, watch: W) -> Result<Self, String> {
         let spine_seed = stream_seed(config.seed, usize::MAX, 0);
         let view = View::heap(config.racks.len(), 1).remove(0);
@@ -378,7 +378,7 @@ impl<'a, W: Watch> Sim<'a, W> {
                 event::SIGNAL => self.signal(about),
                 event::SAMPLE => self.sample(),
                 event::REPEAT => self.repeat(about as usize),
-                event::EXCHANGE => self.hear(about as usize),
+                event::EXCHANGE => self.receive(about as usize),
                 _ => {
                     if self.act(about as usize) {
                         arrival = self.schedule.advance(&mut self.streams.arrivals);
@@ -388,7 +388,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// When the timer of a leaf that is as a process fires.
+    /// Returns the next time of the leaf's timer.
     #[inline]
     fn timer(&self) -> u64 {
         let alive = || self.leaves[0].alive;
@@ -396,7 +396,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         process.map_or(u64::MAX, |process| from_ns(process.next_tick_ns))
     }
 
-    /// The timer of a leaf that is as a process is due, and is set anew.
+    /// Returns true if the leaf's timer is due, and re-arms it.
     #[inline]
     fn is_due(&mut self) -> bool {
         let now_ns = to_ns(self.now);
@@ -404,13 +404,13 @@ impl<'a, W: Watch> Sim<'a, W> {
         process.map(|process| process.next_tick_ns = now_ns + LEAF_TICK_NS).is_some()
     }
 
-    /// A leaf's cores poll in turn, one of them with a packet if there is one.
+    /// Polls a leaf's cores in turn; one of them receives the packet, if any.
     #[inline]
     fn poll(&mut self, rack: usize, packet: Option<(usize, Packet)>) {
         let Cores { count, delay, .. } = self.config.cores;
         let due = self.is_due();
         let own = packet.map_or(0, |(core, _)| core);
-        // Cores that hear of others some time later poll with packets, and when they hear.
+        // With delayed messages, cores poll only for packets and messages.
         let at_once = count > 1 && delay == Some(0);
         let mut moved = false;
         for core in if at_once || due { 0..count } else { own..own + 1 } {
@@ -426,14 +426,14 @@ impl<'a, W: Watch> Sim<'a, W> {
                 self.leaves[rack].dispatchers[core].tick(to_ns(self.now));
             }
             self.exchange(rack, core);
-            // Should a worker's place have become free by time alone, tasks that wait are offered again at the timer.
+            // Time alone may have freed a worker's place, so waiting tasks are offered again at the timer.
             moved |= match due || matches!(packet, Some(Packet::Reply(..))) {
                 true => self.release_all(rack, core),
                 false => self.release_freed(rack, core),
             };
         }
         if at_once {
-            // Until nothing has moved for as long as in lockstep.
+            // Repeats until nothing moves for as long as in lockstep.
             let mut quiet = u32::from(packet.is_none() && !moved);
             while quiet < 2 {
                 quiet += 1;
@@ -456,7 +456,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         self.process.as_ref().is_some_and(|process| process.replies > 0)
     }
 
-    /// A packet sent now is lost.
+    /// Draws whether a packet sent now is lost.
     #[inline]
     fn loses(&mut self) -> bool {
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
@@ -533,7 +533,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             let leaf = &mut self.leaves[rack];
             let idle = leaf.dispatchers[0].view().idle().len();
             let signal = leaf.signals.on_task(flight.idle_selected, idle);
-            self.tell(rack, signal);
+            self.publish(rack, signal);
         }
     }
 
@@ -563,7 +563,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         leaf.total = leaf.total + load(leaf) - before;
     }
 
-    /// Lets a leaf see time pass, and sends the benchmark tasks that it wants.
+    /// Advances a leaf's time, and sends the benchmark tasks that it requests.
     #[inline]
     fn tick(&mut self, rack: usize, core: usize) {
         let now_ns = to_ns(self.now);
@@ -592,16 +592,16 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// Sends a task to a worker, unless it waits.
+    /// Offers a task to a dispatcher, which sends it to a worker or queues it.
     #[inline]
     fn offer(&mut self, rack: usize, core: usize, task: u32) {
         let offered = self.leaves[rack].dispatchers[core].offer(task_of(&self.flights[task]), task);
         self.dispatch(rack, offered);
     }
 
-    /// Does what was decided; false when the task waits, or there was none.
+    /// Carries out a decision. Returns false if the task waits or there was none.
     #[inline]
-    fn dispatch(&mut self, rack: usize, offered: Offered<u32>) -> bool {
+    fn dispatch(&mut self, rack: usize, offered: Placement<u32>) -> bool {
         match offered {
             Ok(Some((task, pick))) => {
                 let leaf = &mut self.leaves[rack];
@@ -645,7 +645,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// A worker with nothing else to do does a benchmark task, if it has one.
+    /// Starts a benchmark task at an idle worker, if it has one.
     #[inline]
     fn start_benchmark(&mut self, number: usize) {
         let worker = &mut self.workers[number];
@@ -734,12 +734,12 @@ impl<'a, W: Watch> Sim<'a, W> {
             let leaf = &mut self.leaves[rack];
             let (idle, total) = (leaf.dispatchers[0].view().idle().len(), leaf.total);
             for signal in leaf.signals.on_reply(idle, || total) {
-                self.tell(rack, signal);
+                self.publish(rack, signal);
             }
         }
     }
 
-    /// Offers waiting tasks again, until one waits on; true when one does not.
+    /// Offers waiting tasks until one must wait. Returns true if at least one left.
     #[inline]
     fn release_all(&mut self, rack: usize, core: usize) -> bool {
         let mut moved = false;
@@ -753,8 +753,8 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// A core hears what others told, and looks whether they gave away what its tasks wait for.
-    fn hear(&mut self, core: usize) {
+    /// A core receives messages of other cores, and checks for places that its waiting tasks can take.
+    fn receive(&mut self, core: usize) {
         self.exchange(0, core);
         if self.config.cores.delay.is_none() {
             self.release_all(0, core);
@@ -767,7 +767,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// A core tells the others what has changed, and hears what they told.
+    /// A core publishes its changes and receives those of other cores.
     #[inline]
     fn exchange(&mut self, rack: usize, core: usize) {
         let Leaf { dispatchers, exchanges, .. } = &mut self.leaves[rack];
@@ -776,7 +776,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// Tasks that wait on a core go by what another gave away; true when one does.
+    /// Sends waiting tasks of a core to places released by other cores. Returns true if one left.
     fn release_freed(&mut self, rack: usize, core: usize) -> bool {
         let freed = self.leaves[rack].dispatchers[core].may_release();
         if freed {
@@ -787,23 +787,23 @@ impl<'a, W: Watch> Sim<'a, W> {
     }
 
     #[inline]
-    fn tell(&mut self, rack: usize, signal: Option<Signal>) {
+    fn publish(&mut self, rack: usize, signal: Option<Signal>) {
         let Some(signal) = signal else { return };
         self.messages += 1;
-        let told = &mut self.leaves[rack].told;
-        *told = told.wrapping_add(1);
-        let bits = signal::pack(rack, *told, signal);
+        let signals_sent = &mut self.leaves[rack].signals_sent;
+        *signals_sent = signals_sent.wrapping_add(1);
+        let bits = signal::pack(rack, *signals_sent, signal);
         if !self.loses() {
             self.send(self.config.hops.leaf_spine, event::SIGNAL, bits);
         }
     }
 
-    /// A leaf tells its idleness again.
+    /// A leaf repeats its idleness signal.
     fn repeat(&mut self, rack: usize) {
         let leaf = &mut self.leaves[rack];
         if leaf.alive {
             let signal = leaf.signals.repeat();
-            self.tell(rack, signal);
+            self.publish(rack, signal);
             self.events.push(self.now + REPEAT_TICKS, event::pack(event::REPEAT, rack as u64));
         }
     }
@@ -814,7 +814,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         if !self.spine_alive || !self.spine.view().is_active(member) {
             return;
         }
-        // The released simulator takes what comes, and so does the paper's text.
+        // The released simulator and the paper's text accept signals in any order.
         let numbered = !matches!(self.config.protocol, Protocol::Simulator | Protocol::Text);
         if numbered && !self.latest.accepts(member, number) {
             return;
@@ -830,13 +830,13 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// Looks at all queues (Horus, Fig. 12a: the longest over the mean).
+    /// Samples all queues (Horus, Fig. 12a: the longest over the mean).
     fn sample(&mut self) {
         for rack in 0..self.leaves.len() {
             if self.leaves[rack].alive && self.process.is_none() {
                 for core in 0..self.config.cores.count {
                     self.tick(rack, core);
-                    // Time alone makes room where tasks or replies were lost.
+                    // After losses of tasks or replies, time alone frees places.
                     self.release_all(rack, core);
                 }
             }
@@ -853,7 +853,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         self.events.push(self.now + SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
     }
 
-    /// Does what the script says; true when the arrivals changed.
+    /// Carries out a scripted event. Returns true if the arrivals changed.
     fn act(&mut self, number: usize) -> bool {
         let config = self.config;
         match &config.script[number].action {
@@ -878,7 +878,7 @@ impl<'a, W: Watch> Sim<'a, W> {
             Action::LeaveOut(rack) => self.spine.set_active(Member(*rack as u16), false),
             Action::FailSpine => self.spine_alive = false,
             Action::ReplaceSpine => self.replace_spine(),
-            // What happens to nodes is refused before.
+            // Events of model `nodes` were refused earlier.
             Action::Traffic { .. } | Action::Shock { .. } | Action::Down(_) | Action::Up(_) => {}
         }
         false
@@ -891,7 +891,7 @@ impl<'a, W: Watch> Sim<'a, W> {
         }
     }
 
-    /// A backup takes over. It knows nothing of the racks but which are there.
+    /// A backup spine takes over. It knows only which racks exist.
     fn replace_spine(&mut self) {
         let config = self.config;
         let view = View::heap(config.racks.len(), 1).remove(0);
@@ -907,7 +907,8 @@ impl<'a, W: Watch> Sim<'a, W> {
     }
 
     fn finish(self) -> Outcome {
-        let views = self.leaves.iter().flat_map(|leaf| &leaf.dispatchers).map(Watched::view);
+        let views =
+            self.leaves.iter().flat_map(|leaf| &leaf.dispatchers).map(WatchedDispatcher::view);
         let picks = views.chain([self.spine.view()]).map(|view| view.picks);
         let (probes, resubmits) = picks.fold((0, 0), |(probes, resubmits), picks| {
             (probes + picks.messages, resubmits + picks.resubmits)
@@ -927,7 +928,7 @@ impl<'a, W: Watch> Sim<'a, W> {
     }
 }
 
-impl<W: Watch> Leaf<W> {
+impl<W: Watcher> Leaf<W> {
     fn new(config: &Config, rack: usize, workers: usize, first_worker: usize, watch: W) -> Self {
         let Cores { count, delay, .. } = config.cores;
         let (views, exchanges) = match delay {
@@ -935,25 +936,25 @@ impl<W: Watch> Leaf<W> {
             _ => (View::heap(workers, count), Vec::new()),
         };
         let dispatcher = |(index, view)| {
-            // Several cores are those of the only rack's leaf.
+            // Several cores belong to the leaf of the only rack.
             let seed = stream_seed(config.seed, rack + index, 0);
             let mut dispatcher = Dispatcher::new(&config.leaf, view, Core { index, count }, seed);
             if config.benchmarks {
                 dispatcher.run_benchmarks();
             }
             let speeds = &config.speeds[first_worker..first_worker + workers];
-            // A leaf in lockstep is told speeds where they differ.
+            // A leaf in lockstep has configured speeds only if they differ.
             if count == 1 || speeds.iter().any(|speed| *speed != speeds[0]) {
                 dispatcher.set_rates(speeds);
             }
-            Watched::new(dispatcher, watch.clone())
+            WatchedDispatcher::new(dispatcher, watch.clone())
         };
         let signals = Signals::new(config.protocol, workers);
         Self {
             dispatchers: views.into_iter().enumerate().map(dispatcher).collect(),
             exchanges,
             signals,
-            told: 0,
+            signals_sent: 0,
             first_worker,
             total: 0,
             alive: true,
@@ -963,10 +964,10 @@ impl<W: Watch> Leaf<W> {
 }
 
 impl Config {
-    /// Arrivals of the load, and of each load that the script changes to.
+    /// Returns the arrivals of the load, and of each load change in the script.
     ///
     /// # Errors
-    /// When arrivals and a load contradict each other.
+    /// If arrivals and a load contradict each other.
     pub fn schedules(&self) -> Result<(Schedule, Vec<Option<Schedule>>), String> {
         let capacity: f64 = self.speeds.iter().sum();
         let rate = |load| load * capacity / (self.service.mean_ns() / 1e9);
@@ -974,27 +975,27 @@ impl Config {
     }
 }
 
-/// A random number below this means a loss.
+/// Returns the threshold of random numbers for this loss probability.
 #[must_use]
 pub fn loss_below(probability: f64) -> u64 {
     (probability * 64.0_f64.exp2()) as u64
 }
 
-/// How long a service at speed 1 takes a worker of that speed, in ticks.
+/// Returns the service time, in ticks, of a worker of this speed for a service time at speed 1.
 #[inline]
 #[must_use]
 pub fn service_at(service: u64, speed: f64) -> u64 {
     if speed == 1.0 { service } else { (service as f64 / speed) as u64 }
 }
 
-/// What a worker of that speed tells of how long it took.
+/// Returns the service time that a worker of this speed reports.
 #[inline]
 #[must_use]
 pub fn reported_ns(service: u64, speed: f64) -> u32 {
     (service as f64 * 1e3 / TICKS_PER_US / speed) as u32
 }
 
-/// Adds to failures what the controller does about them.
+/// Adds the controller's reactions to failures.
 #[must_use]
 pub fn with_detection(script: Vec<Step>) -> Vec<Step> {
     let mut all = script.clone();

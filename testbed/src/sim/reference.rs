@@ -1,36 +1,35 @@
-//! Results that others found, with programs written independently of this one, and theory; and how far
-//! ours are from them.
+//! Results of independent programs and of theory, compared with the simulator's.
 
 use std::io::{self, Write};
 
 use super::{Row, SimArgs, rows};
 
-/// A result to hold ours against.
+/// A reference result.
 #[derive(Clone, Copy, Debug)]
-pub struct Expected {
+pub struct ReferenceResult {
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
     load: &'static str,
     mean: f64,
-    /// Half the 95% interval of the mean, 0 where none is given.
+    /// Half the 95% interval of the mean; 0 if unknown.
     ci: f64,
-    /// 0 where none is given.
+    /// 99th percentile; 0 if unknown.
     p99: f64,
-    /// Messages a task, 0 where none are given.
+    /// Messages per task; 0 if unknown.
     messages: f64,
-    /// Queues grow, and there is nothing else to compare.
+    /// True if queues grow, so that nothing else can be compared.
     unstable: bool,
-    /// Shares by which our mean and our 99th percentile may be off.
+    /// Allowed relative difference of the mean and of the 99th percentile.
     tolerance: (f64, f64),
-    /// Part of the quick check.
+    /// True if part of the quick check.
     quick: bool,
 }
 
-/// Our mean may be off by this share, or by 1.5 times both intervals; and our 99th percentile by that.
+/// Default tolerances of mean and 99th percentile. The mean may also differ by 1.5 times both intervals.
 const TOLERANCE: (f64, f64) = (0.03, 0.04);
-/// Where nodes learn: how well depends on what they were drawn to start from.
+/// Tolerances for learning nodes, whose result depends on their random start.
 const LEARNED_TOLERANCE: (f64, f64) = (0.06, 0.06);
-/// Our messages a task may be off by this share: those of others are given to two digits.
+/// Tolerance of messages per task, since references give two digits.
 const MESSAGES_TOLERANCE: f64 = 0.02;
 
 const SINGLE: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "32")];
@@ -54,7 +53,7 @@ const NODES_EXP: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "exp(75us)")];
 const NODES_ALIKE: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "10x10"), ("service", "exp(75us)"), ("beat", "1ms")];
-/// All know all queues as they are.
+/// All nodes know all queues without delay.
 const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("model", "nodes"),
     ("nodes", "2x16,14x2"),
@@ -64,53 +63,53 @@ const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("delay", "0us"),
 ];
 
-/// One row of [`EXPECTED`]: set-up, policy, load, mean, its interval, p99, quick.
+/// A row of [`EXPECTED`]: set-up, policy, load, mean, its interval, p99, quick.
 const fn row(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
     load: &'static str,
     (mean, ci, p99): (f64, f64, f64),
     quick: bool,
-) -> Expected {
+) -> ReferenceResult {
     let (messages, unstable, tolerance) = (0.0, false, TOLERANCE);
-    Expected { setup, policy, load, mean, ci, p99, messages, unstable, tolerance, quick }
+    ReferenceResult { setup, policy, load, mean, ci, p99, messages, unstable, tolerance, quick }
 }
 
-/// The same of nodes that learn.
+/// A row for learning nodes.
 const fn learned(
     setup: &'static [(&'static str, &'static str)],
     load: &'static str,
     (mean, p99): (f64, f64),
-) -> Expected {
+) -> ReferenceResult {
     let tolerance = LEARNED_TOLERANCE;
-    Expected { tolerance, ..row(setup, "malcolm", load, (mean, 0.0, p99), false) }
+    ReferenceResult { tolerance, ..row(setup, "malcolm", load, (mean, 0.0, p99), false) }
 }
 
-/// A row of which only that its queues do not grow is known.
+/// A row for which only stability is known.
 const fn stable(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
     load: &'static str,
-) -> Expected {
+) -> ReferenceResult {
     row(setup, policy, load, (0.0, 0.0, 0.0), false)
 }
 
-/// The same with so many messages a task.
-const fn heard(row: Expected, messages: f64) -> Expected {
-    Expected { messages, ..row }
+/// Adds the number of messages per task to a row.
+const fn with_messages(row: ReferenceResult, messages: f64) -> ReferenceResult {
+    ReferenceResult { messages, ..row }
 }
 
-/// A row whose queues grow.
+/// A row with growing queues.
 const fn unstable(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
     load: &'static str,
-) -> Expected {
-    Expected { unstable: true, ..row(setup, policy, load, (0.0, 0.0, 0.0), false) }
+) -> ReferenceResult {
+    ReferenceResult { unstable: true, ..row(setup, policy, load, (0.0, 0.0, 0.0), false) }
 }
 
-/// All of them.
-pub const EXPECTED: &[Expected] = &[
+/// All reference results.
+pub const EXPECTED: &[ReferenceResult] = &[
     row(SINGLE, "horus", "0.5", (110.0, 0.0, 471.0), true),
     row(SINGLE, "horus", "0.7", (114.2, 0.0, 490.0), true),
     row(SINGLE, "horus", "0.9", (167.5, 0.0, 682.0), false),
@@ -161,9 +160,9 @@ pub const EXPECTED: &[Expected] = &[
     row(SLOTS_10, "ppot", "0.7", (8.51, 0.0, 78.0), true),
     row(SLOTS_10, "ppot", "0.9", (15.9, 0.1, 141.0), false),
     row(CT_10, "jsq", "0.9", (1.30, 0.0, 17.0), false),
-    heard(row(CT_10, "lsq-sample(2)", "0.9", (3.32, 0.0, 37.0), false), 2.0),
-    heard(row(CT_10, "lsq-update(.2)", "0.9", (2.13, 0.0, 26.0), true), 0.53),
-    heard(row(CT_10, "ppot", "0.9", (2.65, 0.0, 28.0), false), 2.0),
+    with_messages(row(CT_10, "lsq-sample(2)", "0.9", (3.32, 0.0, 37.0), false), 2.0),
+    with_messages(row(CT_10, "lsq-update(.2)", "0.9", (2.13, 0.0, 26.0), true), 0.53),
+    with_messages(row(CT_10, "ppot", "0.9", (2.65, 0.0, 28.0), false), 2.0),
     unstable(SLOTS_10, "jsq(2)", "0.7"),
     unstable(SLOTS_10, "jsq(2)", "0.9"),
     unstable(SLOTS_10, "jiq", "0.7"),
@@ -173,7 +172,7 @@ pub const EXPECTED: &[Expected] = &[
     row(ONE, "random", "0.5", (2.0, 0.0, 9.21), true),
     // M/M/100 with one queue: Erlang's C formula.
     row(HUNDRED, "jbsq(1)", "0.95", (1.10129, 0.0, 0.0), true),
-    // Many servers: the sum of rho^(2^k - 2) over k, whatever the speeds for ppot.
+    // Many servers: the sum of rho^(2^k - 2) over k; for ppot independent of the speeds.
     row(MANY, "jsq(2)", "0.9", (2.614, 0.0, 0.0), true),
     row(MANY_10, "ppot", "0.9", (2.614, 0.0, 0.0), true),
     row(NODES, "central", "0.7", (276.0, 0.0, 1957.0), false),
@@ -196,7 +195,8 @@ pub const EXPECTED: &[Expected] = &[
     learned(NODES_EXP, "0.8", (96.0, 373.0)),
     learned(NODES_EXP, "0.9", (99.0, 377.0)),
     learned(NODES_ALIKE, "0.8", (80.0, 350.0)),
-    // A node of three workers is full at 3 * 14 / 86, and slow nodes by the better of two at 30 * 14 * 13 / (10 * 9 * 86).
+    // A node of three workers saturates at 3 * 14 / 86, and slow nodes with the better of two at 30 * 14 * 13
+    // / (10 * 9 * 86).
     stable(NODES_EXP, "random", "0.468"),
     unstable(NODES_EXP, "random", "0.508"),
     stable(NODES_EXP, "po2", "0.685"),
@@ -205,18 +205,18 @@ pub const EXPECTED: &[Expected] = &[
     unstable(NODES_TWO_FAST, "po2", "0.65"),
 ];
 
-/// Ours beside theirs.
+/// A simulated result and its reference.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    expected: Expected,
+    expected: ReferenceResult,
     ours: Row,
 }
 
 impl Comparison {
-    /// Within the tolerances.
+    /// Returns true if all differences are within tolerance.
     #[must_use]
     pub fn agrees(&self) -> bool {
-        let Expected { mean, ci, p99, messages, unstable, tolerance, .. } = self.expected;
+        let ReferenceResult { mean, ci, p99, messages, unstable, tolerance, .. } = self.expected;
         let ours = &self.ours;
         if unstable || ours.unstable {
             return unstable == ours.unstable;
@@ -225,16 +225,17 @@ impl Comparison {
         let off = (ours.mean - mean).abs();
         let mean_agrees = mean == 0.0 || off <= (tolerance.0 * mean).max(intervals);
         let p99_agrees = p99 == 0.0 || (ours.p99 - p99).abs() <= tolerance.1 * p99;
-        let heard = ours.messages_per_task;
+        let found = ours.messages_per_task;
         let messages_agree =
-            messages == 0.0 || (heard - messages).abs() <= MESSAGES_TOLERANCE * messages;
+            messages == 0.0 || (found - messages).abs() <= MESSAGES_TOLERANCE * messages;
         mean_agrees && p99_agrees && messages_agree
     }
 }
 
 impl std::fmt::Display for Comparison {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Expected { setup, policy, load, mean, p99, messages, unstable, .. } = self.expected;
+        let ReferenceResult { setup, policy, load, mean, p99, messages, unstable, .. } =
+            self.expected;
         let setup: Vec<_> = setup.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let percent = |ours: f64, theirs: f64| 100.0 * (ours / theirs - 1.0);
         let verdict = if self.agrees() { "ok" } else { "DIFFERS" };
@@ -243,30 +244,35 @@ impl std::fmt::Display for Comparison {
         if unstable || mean == 0.0 && p99 == 0.0 {
             let expected = if unstable { "unstable" } else { "stable" };
             let found = if ours.unstable { "unstable" } else { "stable" };
-            return write!(f, " {found} for {expected}  {}", setup.join(" "));
+            return write!(f, " {found}, expected {expected}  {}", setup.join(" "));
         }
         if mean > 0.0 {
             let off = percent(ours.mean, mean);
-            write!(f, " mean {:8.3} for {mean:8.3} ({off:+.1}%)", ours.mean)?;
+            write!(f, " mean {:8.3} expected {mean:8.3} ({off:+.1}%)", ours.mean)?;
         }
         if p99 > 0.0 {
-            write!(f, ", p99 {:8.2} for {p99:8.2} ({:+.1}%)", ours.p99, percent(ours.p99, p99))?;
+            write!(
+                f,
+                ", p99 {:8.2} expected {p99:8.2} ({:+.1}%)",
+                ours.p99,
+                percent(ours.p99, p99)
+            )?;
         }
         if messages > 0.0 {
-            write!(f, ", messages {:.3} for {messages}", ours.messages_per_task)?;
+            write!(f, ", messages {:.3} expected {messages}", ours.messages_per_task)?;
         }
         write!(f, "  {}", setup.join(" "))
     }
 }
 
-/// Runs what is expected, or its quick part with shorter runs, one after the other; an error when a run could
-/// not be made.
+/// Runs the simulations for all references, or the quick ones with shorter runs, one after another. Fails for
+/// runs that are impossible.
 pub fn compare(quick: bool) -> impl Iterator<Item = Result<Comparison, String>> {
     let chosen = EXPECTED.iter().filter(move |expected| !quick || expected.quick);
     chosen.map(move |&expected| Ok(Comparison { expected, ours: ours(&expected, quick)? }))
 }
 
-fn ours(expected: &Expected, quick: bool) -> Result<Row, String> {
+fn ours(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
     let mut keys = toml::Table::new();
     let mut key = |key: &str, value: &str| {
         keys.insert(key.to_owned(), toml::Value::String(value.to_owned()));
@@ -276,7 +282,7 @@ fn ours(expected: &Expected, quick: bool) -> Result<Row, String> {
     }
     key("policy", expected.policy);
     key("load", expected.load);
-    // Nodes without a scheduler are run for a time, since they learn by the beat.
+    // Runs nodes without a scheduler for a fixed time, since they learn per beat.
     let learns = expected.setup.contains(&("model", "nodes"));
     if learns && quick {
         key("tasks", "400000");
@@ -301,10 +307,10 @@ fn ours(expected: &Expected, quick: bool) -> Result<Row, String> {
     rows(&args)?.pop().ok_or_else(|| "no row".to_owned())
 }
 
-/// Runs all and says how they compare; false when one differs.
+/// Runs all comparisons and reports them. Returns false if one differs.
 ///
 /// # Errors
-/// When a run could not be made, or nothing can be written.
+/// If a run fails or the report cannot be written.
 pub fn report(quick: bool, out: &mut impl Write) -> Result<bool, String> {
     let (mut agree, mut count) = (0, 0);
     let mut print = |text: String| -> Result<(), String> {

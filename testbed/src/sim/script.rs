@@ -1,4 +1,4 @@
-//! What happens at a time during a run: failures, changes of speed and of load.
+//! Scripted events of a run: failures, changes of speed and of load.
 
 use std::ops::Range;
 
@@ -6,62 +6,62 @@ use rand::Rng;
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::grammar::parse_time_ns;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// These workers run at this speed from their next task on.
+    /// Sets the speed of these workers from their next task on.
     Speed {
-        /// Which.
+        /// Worker range.
         workers: Range<usize>,
-        /// How fast, 1 being usual.
+        /// Speed; 1 is normal.
         speed: f64,
     },
-    /// The workers' speeds change places at random.
+    /// Shuffles the workers' speeds.
     Shuffle,
-    /// Arrivals make up this load from now on.
+    /// Sets the load.
     Load(f64),
-    /// These nodes get this share of all tasks from now on, and the others the rest.
+    /// Sends this fraction of all tasks to these nodes; the rest goes to the remaining nodes.
     Traffic {
-        /// Which.
+        /// Node range.
         nodes: Range<usize>,
-        /// Of all tasks.
+        /// Fraction of all tasks.
         share: f64,
     },
-    /// So many tasks come to these nodes at once.
+    /// A burst of tasks arrives at these nodes.
     Shock {
-        /// Which, one after the other.
+        /// Node range, served in turn.
         nodes: Range<usize>,
-        /// How many.
+        /// Number of tasks.
         tasks: u64,
     },
-    /// These nodes die, with what they have.
+    /// Kills these nodes, with their tasks.
     Down(Range<usize>),
-    /// They are started again.
+    /// Restarts these nodes.
     Up(Range<usize>),
-    /// A leaf fails: what passes it is lost.
+    /// Fails a leaf: packets through it are lost.
     FailLeaf(usize),
-    /// The controller takes a rack away from the spine.
+    /// Removes a rack from the spine's tables.
     LeaveOut(usize),
-    /// The spine fails.
+    /// Fails the spine.
     FailSpine,
-    /// The controller starts another spine.
+    /// Starts another spine.
     ReplaceSpine,
 }
 
-/// Something that happens at a time.
+/// A timed event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// When, from the start.
+    /// Time since the start.
     pub at_ns: f64,
-    /// What.
+    /// Event.
     pub action: Action,
 }
 
-/// Arrivals of a load, and of each load that the script changes to, on a clock of `hz`; `rate` is how many a second
-/// make up a load.
+/// Returns the arrivals of a load, and of each load change in the script, on a clock of `hz`; `rate` converts
+/// a load to tasks per second.
 ///
 /// # Errors
-/// When arrivals and a load contradict each other.
+/// If arrivals and a load contradict each other.
 pub fn schedules(
     arrivals: &Arrivals,
     load: f64,
@@ -81,7 +81,7 @@ pub fn schedules(
     Ok((schedule(load)?, changes))
 }
 
-/// Puts values into a random order (Fisher and Yates).
+/// Shuffles values (Fisher and Yates).
 pub fn shuffle<R: Rng>(values: &mut [f64], rng: &mut R) {
     for last in (1..values.len()).rev() {
         let other = (u64::from(rng.next_u64() as u32) * (last as u64 + 1)) >> 32;
@@ -89,15 +89,15 @@ pub fn shuffle<R: Rng>(values: &mut [f64], rng: &mut R) {
     }
 }
 
-/// Reads `20ms speed 0-7=0.5`, `20ms shuffle` (the speeds change places) or `20ms load 0.9`.
+/// Parses `20ms speed 0-7=0.5`, `20ms shuffle` (shuffles the speeds) or `20ms load 0.9`.
 ///
 /// # Errors
-/// What is wrong and what is allowed.
+/// The fault and the allowed values.
 pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
     let mut words = text.split_whitespace();
     let form = || {
         format!(
-            "`{text}`: write a time and what changes, as in `20ms speed 0-7=0.5`, `20ms shuffle` or `20ms load 0.9`"
+            "`{text}`: write a time and a change, as in `20ms speed 0-7=0.5`, `20ms shuffle` or `20ms load 0.9`"
         )
     };
     let (Some(time), Some(what), value, None) =
@@ -135,15 +135,15 @@ pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
     Ok(Step { at_ns, action })
 }
 
-/// Reads what happens to nodes: `20ms speed 0-3=0.5`, `20ms load 0.9`, `20ms traffic 0-3=0.9`, `20ms shock 0-3=1000`,
-/// `20ms down 3` or `40ms up 3`.
+/// Parses an event of model `nodes`: `20ms speed 0-3=0.5`, `20ms load 0.9`, `20ms traffic 0-3=0.9`, `20ms
+/// shock 0-3=1000`, `20ms down 3` or `40ms up 3`.
 ///
 /// # Errors
-/// What is wrong and what is allowed.
+/// The fault and the allowed values.
 pub fn parse_at_nodes(text: &str, nodes: usize) -> Result<Step, String> {
     let form = || {
         format!(
-            "`{text}`: write a time and what changes, as in `20ms speed 0-3=0.5`, `20ms load 0.9`, `20ms traffic 0-3=0.9`, \
+            "`{text}`: write a time and a change, as in `20ms speed 0-3=0.5`, `20ms load 0.9`, `20ms traffic 0-3=0.9`, \
              `20ms shock 0-3=1000`, `20ms down 3` or `40ms up 3`"
         )
     };
@@ -174,8 +174,7 @@ pub fn parse_at_nodes(text: &str, nodes: usize) -> Result<Step, String> {
         }
         ("shock", Some(number)) => {
             let tasks = number.parse().ok().filter(|tasks| (1..=1_000_000).contains(tasks));
-            let tasks =
-                tasks.ok_or_else(|| format!("`{text}`: a shock is of 1 to 1000000 tasks"))?;
+            let tasks = tasks.ok_or_else(|| format!("`{text}`: a shock has 1 to 1000000 tasks"))?;
             Action::Shock { nodes, tasks }
         }
         _ => return Err(form()),
@@ -183,12 +182,14 @@ pub fn parse_at_nodes(text: &str, nodes: usize) -> Result<Step, String> {
     Ok(Step { at_ns, action })
 }
 
-/// Reads `leaf:2@5ms` or `spine@5ms`.
+/// Parses `leaf:2@5ms` or `spine@5ms`.
 ///
 /// # Errors
-/// What is wrong and what is allowed.
+/// The fault and the allowed values.
 pub fn parse_fail(text: &str, racks: usize) -> Result<Step, String> {
-    let form = || format!("`{text}`: write what fails and when, as in `leaf:2@5ms` or `spine@5ms`");
+    let form = || {
+        format!("`{text}`: write the failing node and the time, as in `leaf:2@5ms` or `spine@5ms`")
+    };
     let (what, time) = text.split_once('@').ok_or_else(form)?;
     let at_ns = parse_time_ns(time).map_err(|error| format!("`{text}`: {error}"))?;
     let action = match what.split_once(':') {

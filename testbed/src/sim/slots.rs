@@ -1,8 +1,8 @@
-//! Servers and dispatchers in time slots (LSQ, ToN 2020, II): the model `slots`.
+//! Model `slots`: servers and dispatchers in time slots (LSQ, ToN 2020, II).
 //!
-//! In a slot tasks arrive at every dispatcher; all decide on what was true when the slot began; then each
-//! server completes as many tasks as it has service, and members report. A task's time in the system
-//! is the slot of its departure less the slot of its arrival, plus one. There are no benchmark tasks.
+//! In each slot tasks arrive at every dispatcher. All dispatchers decide on the state at the beginning of the
+//! slot. Then each server completes tasks according to its service in the slot, and members report. A task's
+//! time in the system is its departure slot minus its arrival slot plus one. There are no benchmark tasks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,37 +19,37 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 use super::outcome::Outcome;
 use super::stats::{Recorder, histogram, record};
 
-/// Slots are so long for policies that look at a clock.
+/// Length of a slot for policies that read the clock.
 const SLOT_NS: u64 = 100_000;
-/// Slots between two looks at all queues.
+/// Slots between samples of all queues.
 const SAMPLE_SLOTS: u64 = 10;
 
-/// Everything that a run of this model is made of.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Mean service of each server in a slot.
+    /// Mean service of each server per slot.
     pub speeds: Vec<f64>,
-    /// Dispatchers.
+    /// Number of dispatchers.
     pub dispatchers: usize,
-    /// All of a dispatcher's tasks of a slot go to one server.
+    /// True if all tasks of a dispatcher in a slot go to one server.
     pub whole: bool,
-    /// The policy.
+    /// Policy.
     pub policy: PolicySpec,
-    /// Offered work as a share of the servers' capacity.
+    /// Offered work as a fraction of the servers' capacity.
     pub load: f64,
     /// Slots with arrivals.
     pub slots: u64,
-    /// Share of the tasks that is not measured.
+    /// Fraction of the tasks that is not measured.
     pub warmup: f64,
     /// Seed of all streams.
     pub seed: u64,
-    /// Counts tasks that arrived.
+    /// Counts arrived tasks.
     pub progress: ProgressBar,
 }
 
 /// A task in a server's queue.
 #[derive(Clone, Copy, Debug)]
-struct Queued {
+struct QueuedTask {
     number: u64,
     slot: u64,
     decision: Decision,
@@ -57,21 +57,22 @@ struct Queued {
 }
 
 struct Server {
-    queue: VecDeque<Queued>,
-    /// A slot's service is an exponential times this, rounded down: geometric with the server's mean.
+    queue: VecDeque<QueuedTask>,
+    /// The service of a slot is an exponential number times this, rounded down: geometric with the server's
+    /// mean.
     scale: f64,
-    /// Slots of work since it last completed something.
+    /// Slots of work since the last completion.
     worked: u64,
-    /// Dispatchers that sent it tasks in this slot, and the last of them.
+    /// Number of dispatchers that sent tasks to this server in the slot, and the last of them.
     senders: usize,
     sender: Option<usize>,
     side: MemberSide,
 }
 
 struct Node {
-    /// Tasks that wait have their number and slot of arrival; they all do until their slot's decisions.
+    /// Waiting tasks with number and arrival slot. All tasks wait until their slot's decisions.
     dispatcher: QueueingDispatcher<(u64, u64)>,
-    /// The queues as they were when the slot began, and what this dispatcher sent since.
+    /// Queues at the beginning of the slot, plus the tasks that this dispatcher has sent since.
     seen: Arc<[AtomicU32]>,
 }
 
@@ -89,25 +90,26 @@ struct Sim<'a> {
     incast: Vec<u64>,
 }
 
-/// Runs it.
+/// Runs the model.
 ///
 /// # Errors
-/// When there are more arrivals in a slot than can be drawn.
+/// If a slot has more arrivals than can be drawn.
 pub fn run(config: &Config) -> Result<Outcome, String> {
     run_counting(config).map(|(outcome, _)| outcome)
 }
 
-/// The same, and in how many slots with arrivals so many dispatchers at most sent to the same server (LSQ, Fig. 4b).
+/// Runs the model, and counts slots with arrivals by the maximum number of dispatchers that sent to one
+/// server (LSQ, Fig. 4b).
 ///
 /// # Errors
-/// As [`run`].
+/// As for [`run`].
 pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
     let servers = config.speeds.len();
     let per_slot = config.load * servers as f64 / config.dispatchers as f64;
     let poisson = Poisson::new(per_slot).map_err(|error| format!("arrivals: {error}"))?;
     let mut sim = Sim::new(config);
     let mut imbalance = histogram();
-    // What is left after the last arrival is let out, unless there is no end to it.
+    // Drains the system after the last arrival, within a limit.
     while sim.slot < config.slots || (sim.in_system > 0 && sim.slot < 2 * config.slots) {
         if sim.slot < config.slots {
             sim.arrive(&poisson);
@@ -194,7 +196,7 @@ impl<'a> Sim<'a> {
         for (index, node) in self.nodes.iter_mut().enumerate() {
             node.dispatcher.tick(self.slot * SLOT_NS);
             if self.config.whole && !policy.holds() {
-                node.send_whole(index, &mut self.servers);
+                node.send_task(index, &mut self.servers);
             } else if policy.divides_runs {
                 node.send_run(index, &mut self.servers);
             } else {
@@ -203,7 +205,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Counts the slot by the greatest number of dispatchers that sent to the same server.
+    /// Counts the slot by the maximum number of dispatchers that sent to one server.
     fn count_incast(&mut self) {
         let mut most = 0;
         for server in &mut self.servers {
@@ -218,7 +220,7 @@ impl<'a> Sim<'a> {
     fn serve(&mut self) {
         let Self { slot, nodes, servers, service, members, recorder, .. } = self;
         if self.config.policy.entry().holds() {
-            // Who measures how long an answer takes hears of it when the slot is over.
+            // Policies that measure response times see the end of the slot.
             nodes.iter_mut().for_each(|node| node.dispatcher.tick((*slot + 1) * SLOT_NS));
         }
         for (index, server) in servers.iter_mut().enumerate() {
@@ -232,7 +234,7 @@ impl<'a> Sim<'a> {
                 continue;
             }
             let done = service.min(server.queue.len());
-            // What a task took, as a server sees it that cannot look into a slot.
+            // Service time of a task, as a server measures it in whole slots.
             let service_ns = std::mem::take(&mut server.worked) * SLOT_NS / service as u64;
             let queue = server.queue.len() - done;
             let load = Load::tasks(queue.min(usize::from(u16::MAX)) as u16);
@@ -252,9 +254,9 @@ impl<'a> Sim<'a> {
                     sender.view_mut().answered(report.member);
                 }
             }
-            if let Some(told) = server.side.on_done(queue as u32, members) {
-                nodes[told].dispatcher.refresh(&report);
-                // Dispatchers that take only some of the reports count those themselves.
+            if let Some(at) = server.side.on_done(queue as u32, members) {
+                nodes[at].dispatcher.refresh(&report);
+                // Dispatchers that process only some of the reports count these themselves.
                 let counted = self.config.policy.notify() != Notify::Always;
                 self.messages += u64::from(counted);
             }
@@ -262,20 +264,20 @@ impl<'a> Sim<'a> {
     }
 }
 
-/// What policies may know of a task with that number.
+/// Task as the policy sees it.
 fn task_of(&(number, _): &(u64, u64)) -> Task {
     Task { decision: Some(Decision::of(number)), ..Task::default() }
 }
 
 impl Node {
-    /// The first task that waits, if a member may have it now.
+    /// Returns the first waiting task, if a member may have it now.
     fn next(&mut self) -> Option<((u64, u64), Member)> {
         let next = self.dispatcher.next(task_of);
         let next = next.unwrap_or_else(|_| unreachable!("all servers are there"));
         next.map(|(first, pick)| (first, pick.member))
     }
 
-    /// A task goes to a member, and so many of those that wait follow it.
+    /// Sends a task to a member; in whole mode the waiting tasks follow it.
     fn put(
         &mut self,
         first: (u64, u64),
@@ -288,15 +290,15 @@ impl Node {
         let decision = Decision::of(first.0);
         let followers = std::iter::from_fn(|| self.dispatcher.pop()).take(more);
         for (number, slot) in std::iter::once(first).chain(followers) {
-            server.queue.push_back(Queued { number, slot, decision, dispatcher: index as u16 });
+            server.queue.push_back(QueuedTask { number, slot, decision, dispatcher: index as u16 });
         }
         server.side.on_tasks(index, more as u32 + 1);
-        // Dispatchers decide one after the other.
+        // Dispatchers decide one after another.
         server.senders += usize::from(server.sender.replace(index) != Some(index));
         self.seen[member.index()].fetch_add(more as u32 + 1, Relaxed);
     }
 
-    fn send_whole(&mut self, index: usize, servers: &mut [Server]) {
+    fn send_task(&mut self, index: usize, servers: &mut [Server]) {
         if let Some((first, member)) = self.next() {
             let more = self.dispatcher.waiting();
             (0..more).for_each(|_| self.dispatcher.follow(member));

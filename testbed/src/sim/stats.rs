@@ -1,12 +1,12 @@
-//! What a run measures: response times in batches, so that confidence can be stated, and whether queues grew.
+//! Measurements of a run: response times in batches, for confidence intervals, and growth of queues.
 
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 
-/// Batches into which a single run is cut for its confidence interval.
+/// Batches of a single run, for its confidence interval.
 const BATCHES: usize = 10;
 
-/// An empty histogram, exact to a thousandth; it grows to whatever is recorded.
+/// Creates an empty histogram with a resolution of 0.1% that grows as needed.
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("digits that the histogram accepts")
@@ -18,12 +18,12 @@ pub fn record(histogram: &mut Histogram<u64>, value: u64) {
     histogram.record(value).expect("a histogram that grows");
 }
 
-/// Response times of some consecutive tasks.
+/// Response times of consecutive tasks.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// All of them.
+    /// Histogram of the response times.
     pub responses: Histogram<u64>,
-    /// Their sum, exactly.
+    /// Exact sum of the response times.
     pub sum: f64,
 }
 
@@ -32,7 +32,7 @@ impl Batch {
         Self { responses: histogram(), sum: 0.0 }
     }
 
-    /// Mean in ticks.
+    /// Returns the mean in ticks.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum / self.responses.len() as f64
@@ -45,27 +45,27 @@ impl Batch {
     }
 }
 
-/// Records a run of a known number of tasks, without its warm-up.
+/// Records a run with a known number of tasks, excluding the warm-up.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     batches: Vec<Batch>,
     tasks: u64,
     warmup: u64,
-    /// Sum of the number of tasks in the system, as arriving tasks see it, over each fifth of the run.
+    /// Sum of the number of tasks in the system, seen by arriving tasks, in each fifth of the run.
     fifths: [f64; 5],
     arrived: u64,
     timeline: Timeline,
-    /// Tasks in a stretch of the timeline.
+    /// Tasks per stretch of the timeline.
     stretch: u64,
     progress: ProgressBar,
 }
 
-/// Progress is told after so many tasks.
+/// Tasks between updates of the progress bar.
 const PROGRESS: u64 = 1 << 14;
 /// Stretches of a timeline.
 pub const STRETCHES: usize = 200;
 
-/// Mean responses over the run, warm-up included, in the order of arrival: sum and number of each stretch.
+/// Mean response times over the run in the order of arrival, warm-up included: sum and count of each stretch.
 #[derive(Clone, Debug)]
 pub struct Timeline(Vec<(f64, u64)>);
 
@@ -74,21 +74,22 @@ impl Timeline {
         Self(vec![(0.0, 0); STRETCHES])
     }
 
-    /// Adds another one.
+    /// Adds another timeline.
     pub fn add(&mut self, other: &Self) {
         for (all, stretch) in self.0.iter_mut().zip(&other.0) {
             *all = (all.0 + stretch.0, all.1 + stretch.1);
         }
     }
 
-    /// Mean response of each stretch, in ticks.
+    /// Returns the mean response time of each stretch, in ticks.
     pub fn means(&self) -> impl Iterator<Item = f64> {
         self.0.iter().map(|(sum, count)| sum / *count as f64)
     }
 }
 
 impl Recorder {
-    /// A recorder of `tasks` tasks, of which a share of `warmup` is left out; `progress` counts them.
+    /// Creates a recorder for `tasks` tasks, of which the fraction `warmup` is excluded; `progress` counts
+    /// them.
     #[must_use]
     pub fn new(tasks: u64, warmup: f64, progress: &ProgressBar) -> Self {
         let warmup = (tasks as f64 * warmup) as u64;
@@ -106,7 +107,7 @@ impl Recorder {
         }
     }
 
-    /// The next task arrives and finds `in_system` others. Returns its number.
+    /// Records an arrival that finds `in_system` tasks. Returns its number.
     #[inline]
     pub fn arrive(&mut self, in_system: u64) -> u64 {
         let number = self.arrived;
@@ -118,7 +119,7 @@ impl Recorder {
         number
     }
 
-    /// Task `number` took `ticks`.
+    /// Records that task `number` took `ticks`.
     #[inline]
     pub fn done(&mut self, number: u64, ticks: u64) {
         let place = ((number / self.stretch) as usize).min(STRETCHES - 1);
@@ -133,13 +134,13 @@ impl Recorder {
         batch.sum += ticks as f64;
     }
 
-    /// Tasks that arrived.
+    /// Returns the number of arrived tasks.
     #[must_use]
     pub fn arrived(&self) -> u64 {
         self.arrived
     }
 
-    /// The batches, the mean number of tasks in the system in each fifth, and the timeline.
+    /// Returns the batches, the mean number of tasks in the system in each fifth, and the timeline.
     #[must_use]
     pub fn finish(self) -> (Vec<Batch>, [f64; 5], Timeline) {
         self.progress.inc(self.arrived % PROGRESS);
@@ -148,10 +149,11 @@ impl Recorder {
     }
 }
 
-/// The stated test of stability, over the mean number of tasks in the system in each fifth of the run:
-/// unstable when it grew from every fifth to the next after the first, and from the second to the last
-/// either doubled (steady growth triples it) and grew by more than one task a server, or grew by half (at
-/// the edge of stability it grows as a random walk, 1.7 times) and by more than ten tasks a server.
+/// Stability test over the mean number of tasks in the system in each fifth of the run. A run is unstable if
+/// the number grew from every fifth to the next after the first, and one of two conditions holds from the
+/// second to the last fifth. Either it doubled (steady growth triples it) and grew by more than one task per
+/// server. Or it grew by half (at the edge of stability a random walk grows 1.7 times) and by more than ten
+/// tasks per server.
 #[must_use]
 pub fn grows(fifths: &[f64; 5], servers: usize) -> bool {
     let steadily = fifths[1..].windows(2).all(|pair| pair[1] > pair[0]);
@@ -159,8 +161,8 @@ pub fn grows(fifths: &[f64; 5], servers: usize) -> bool {
     steadily && (ratio > 2.0 && grown > 1.0 || ratio > 1.5 && grown > 10.0)
 }
 
-/// Half the width of the 95% confidence interval of the mean of independent `values`, by Student's t;
-/// not a number when there are fewer than two.
+/// Returns half the width of the 95% confidence interval (Student's t) of the mean of independent `values`.
+/// NaN for fewer than two.
 #[must_use]
 pub fn ci95(values: &[f64]) -> f64 {
     let n = values.len() as f64;
@@ -172,11 +174,11 @@ pub fn ci95(values: &[f64]) -> f64 {
     student_975(values.len() - 1) * (variance / n).sqrt()
 }
 
-/// The 97.5% quantile of Student's t.
+/// Returns the 97.5% quantile of Student's t.
 fn student_975(freedom: usize) -> f64 {
     const TABLE: [f64; 12] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
-    // Beyond the table, the expansion 1.96 + 2.4 / freedom is good to half a per cent.
+    // Beyond the table, the expansion 1.96 + 2.4 / freedom is exact to half a per cent.
     TABLE.get(freedom.max(1) - 1).copied().unwrap_or(1.96 + 2.4 / freedom as f64)
 }
 
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_warm_up_is_left_out_and_batches_are_equal() {
+    fn warm_up_is_excluded_and_batches_equal() {
         let mut recorder = Recorder::new(1000, 0.1, &ProgressBar::hidden());
         for _ in 0..1000 {
             let number = recorder.arrive(0);
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_told_from_noise() {
+    fn growth_is_distinguished_from_noise() {
         assert!(grows(&[50.0, 150.0, 250.0, 350.0, 450.0], 100));
         let walk = [1.0, 3.0, 5.0, 7.0, 9.0].map(f64::sqrt);
         assert!(grows(&walk.map(|tasks| 1000.0 * tasks), 100));

@@ -1,10 +1,10 @@
-//! Sweeps: the flags that take lists, and what one run of a sweep has of each.
+//! Sweeps: flags that take lists, and their values in each run.
 
 use super::args::SimArgs;
 use super::plan::list;
 
-/// Flags that take lists, beside `--policy` and `--load`. Those whose values are lists by nature do not: racks,
-/// nodes, speeds, hops, failures and changes.
+/// Flags that take lists, besides `--policy` and `--load`. Flags whose value is a list in itself are
+/// excluded: racks, nodes, speeds, hops, failures and changes.
 const LISTS: [&str; 29] = [
     "cores",
     "exchange",
@@ -40,16 +40,16 @@ const LISTS: [&str; 29] = [
 /// The flags of one run.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// All of them, none a list.
+    /// All flags, none with a list.
     pub args: SimArgs,
-    /// Those that the sweep varies, with their values here.
+    /// Flags that the sweep varies, with their values in this run.
     pub swept: Vec<(&'static str, String)>,
 }
 
-/// Number of combinations of the lists' values. Makes none of them.
+/// Returns the number of combinations of the lists' values, without building them.
 ///
 /// # Errors
-/// When a list is empty.
+/// If a list is empty.
 pub fn count(args: &SimArgs) -> Result<u64, String> {
     let given = toml::Table::try_from(args).map_err(|error| error.to_string())?;
     let texts = LISTS.iter().filter_map(|&flag| Some((flag, given.get(flag)?.as_str()?)));
@@ -58,10 +58,10 @@ pub fn count(args: &SimArgs) -> Result<u64, String> {
         .try_fold(1_u64, |all, (flag, text)| Ok(all.saturating_mul(list(flag, text)?.len() as u64)))
 }
 
-/// Every combination of what the lists hold, the last of `LISTS` varying fastest.
+/// Returns every combination of the lists' values. The last flag of `LISTS` varies fastest.
 ///
 /// # Errors
-/// When a list is empty.
+/// If a list is empty.
 pub fn variants(args: &SimArgs) -> Result<Vec<Variant>, String> {
     let mut all = vec![(toml::Table::try_from(args).map_err(|e| e.to_string())?, Vec::new())];
     for flag in LISTS {

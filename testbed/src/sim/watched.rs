@@ -1,73 +1,75 @@
-//! A leaf's dispatcher and whoever watches it: a test that replays what happened, or nobody, at no cost.
+//! A leaf's dispatcher with an optional watcher, which lets a test replay the events. Without a watcher it
+//! costs nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use wedjat::policy::{Dispatcher, Offered, Pick, QueueingDispatcher, Task};
+use wedjat::policy::{Dispatcher, Pick, Placement, QueueingDispatcher, Task};
 use wedjat::state::{Member, Report, View};
 
-/// What a dispatcher of the simulator is told and what it says, in order.
+/// Input and output of a dispatcher in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Time, in nanoseconds.
+    /// Time in nanoseconds.
     Time(u64),
-    /// A task arrived.
+    /// Arrival of a task.
     Arrival(Task),
-    /// The longest waiting task was offered.
+    /// Offer of the longest waiting task.
     Offer(Option<Pick>),
-    /// A member answered.
+    /// Reply of a member.
     Reply(Report),
-    /// A member reported without a reply.
+    /// Report of a member without a reply.
     Refresh(Report),
 }
 
-/// Who watches.
-pub trait Watch: Clone {
-    /// Something happened.
+/// Receives the events of a dispatcher.
+pub trait Watcher: Clone {
+    /// Records an event.
     fn note(&self, event: Event);
 }
 
-/// Nobody watches.
-impl Watch for () {
+/// No watcher.
+impl Watcher for () {
     #[inline(always)]
     fn note(&self, _event: Event) {}
 }
 
-/// A record of all that happened.
-impl Watch for Rc<RefCell<Vec<Event>>> {
+/// Recording of all events.
+impl Watcher for Rc<RefCell<Vec<Event>>> {
     fn note(&self, event: Event) {
         self.borrow_mut().push(event);
     }
 }
 
-/// See the module's text. Its calls are the dispatcher's; tasks that wait are numbers.
+/// Dispatcher with a watcher; see the module's documentation. It has the dispatcher's calls, and waiting
+/// tasks are numbers.
 #[derive(Debug)]
-pub struct Watched<W> {
+pub struct WatchedDispatcher<W> {
     dispatcher: QueueingDispatcher<u32>,
     watch: W,
 }
 
-impl<W> AsMut<Dispatcher> for Watched<W> {
+impl<W> AsMut<Dispatcher> for WatchedDispatcher<W> {
     fn as_mut(&mut self) -> &mut Dispatcher {
         self.dispatcher.as_mut()
     }
 }
 
-impl<W: Watch> Watched<W> {
-    /// A dispatcher that is watched from now on.
+impl<W: Watcher> WatchedDispatcher<W> {
+    /// Creates a watched dispatcher.
     pub fn new(dispatcher: Dispatcher, watch: W) -> Self {
         Self { dispatcher: QueueingDispatcher::unbounded(dispatcher), watch }
     }
 
-    /// A task arrived, whether or not it is offered now.
+    /// Records an arrival, whether or not it is offered now.
     #[inline]
     pub fn note_arrival(&self, task: Task) {
         self.watch.note(Event::Arrival(task));
     }
 
-    /// [`QueueingDispatcher::offer`].
+    /// Calls [`QueueingDispatcher::offer`] and records the offer.
     #[inline]
-    pub fn offer(&mut self, task: Task, number: u32) -> Offered<u32> {
+    pub fn offer(&mut self, task: Task, number: u32) -> Placement<u32> {
         let others_wait = self.dispatcher.waiting() > 0;
         let offered = self.dispatcher.offer(task, number);
         if !others_wait {
@@ -76,9 +78,9 @@ impl<W: Watch> Watched<W> {
         offered
     }
 
-    /// [`QueueingDispatcher::next`].
+    /// Calls [`QueueingDispatcher::next`] and records the offer.
     #[inline]
-    pub fn next(&mut self, task: impl FnOnce(&u32) -> Task) -> Offered<u32> {
+    pub fn next(&mut self, task: impl FnOnce(&u32) -> Task) -> Placement<u32> {
         let one_waits = self.dispatcher.waiting() > 0;
         let offered = self.dispatcher.next(task);
         if one_waits {
@@ -87,64 +89,64 @@ impl<W: Watch> Watched<W> {
         offered
     }
 
-    /// The policy was asked.
+    /// Records an offer to the policy.
     #[inline]
-    fn note_offer(&self, offered: &Offered<u32>) {
+    fn note_offer(&self, offered: &Placement<u32>) {
         let pick = offered.ok().flatten().map(|(_, pick)| pick);
         self.watch.note(Event::Offer(pick));
     }
 
-    /// [`QueueingDispatcher::pop`].
+    /// Calls [`QueueingDispatcher::pop`].
     pub fn pop(&mut self) -> Option<u32> {
         self.dispatcher.pop()
     }
 
-    /// [`Dispatcher::reply`].
+    /// Calls [`Dispatcher::reply`] and records the reply.
     #[inline]
     pub fn reply(&mut self, report: &Report) -> bool {
         self.watch.note(Event::Reply(*report));
         self.dispatcher.reply(report)
     }
 
-    /// [`Dispatcher::refresh`].
+    /// Calls [`Dispatcher::refresh`] and records the report.
     #[inline]
     pub fn refresh(&mut self, report: &Report) {
         self.watch.note(Event::Refresh(*report));
         self.dispatcher.refresh(report);
     }
 
-    /// [`Dispatcher::tick`].
+    /// Calls [`Dispatcher::tick`] and records the time.
     #[inline]
     pub fn tick(&mut self, now_ns: u64) {
         self.watch.note(Event::Time(now_ns));
         self.dispatcher.tick(now_ns);
     }
 
-    /// [`Dispatcher::next_benchmark`].
+    /// Calls [`Dispatcher::next_benchmark`].
     #[inline]
     pub fn next_benchmark(&mut self) -> Option<Member> {
         self.dispatcher.next_benchmark()
     }
 
-    /// [`Dispatcher::holds`].
+    /// Calls [`Dispatcher::holds`].
     #[inline]
     pub fn holds(&self) -> bool {
         self.dispatcher.holds()
     }
 
-    /// [`Dispatcher::may_release`].
+    /// Calls [`Dispatcher::may_release`].
     #[inline]
     pub fn may_release(&self) -> bool {
         self.dispatcher.may_release()
     }
 
-    /// [`Dispatcher::view`].
+    /// Calls [`Dispatcher::view`].
     #[inline]
     pub fn view(&self) -> &View {
         self.dispatcher.view()
     }
 
-    /// [`Dispatcher::view_mut`].
+    /// Calls [`Dispatcher::view_mut`].
     #[inline]
     pub fn view_mut(&mut self) -> &mut View {
         self.dispatcher.view_mut()

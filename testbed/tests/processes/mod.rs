@@ -1,4 +1,4 @@
-//! Processes of the workspace's commands, as tests run them.
+//! Processes of the workspace's commands, for tests.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::path::{Path, PathBuf};
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Whatever a busy machine needs, also one that stands still for a while; reached only by a test that fails.
+/// Time limit of waits, long enough for a machine that stalls for a while. Only a failing test reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// The same for processes under test: none gives another up because it waits for a CPU.
+/// The same limit for processes under test. None gives up on another that waits for a CPU.
 pub const PATIENT: [&str; 2] = ["--patience", "300s"];
 
-/// A command of the workspace. Those of other packages are there after `cargo test --workspace` or `cargo build`.
+/// Returns a command of the workspace. `cargo test --workspace` and `cargo build` make those of other
+/// packages.
 pub fn command(name: &str) -> Command {
     let path = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).with_file_name(name);
     assert!(path.is_file(), "{} is not built: run `cargo build --bins`", path.display());
@@ -25,7 +26,7 @@ pub fn command(name: &str) -> Command {
 pub fn wait(what: &str, mut there: impl FnMut() -> bool) {
     let began = Instant::now();
     while !there() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(began.elapsed() < PATIENCE, "timeout while waiting for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -38,7 +39,7 @@ impl Process {
         Self(Some(command.spawn().unwrap()))
     }
 
-    /// What it reads, if it was started with a pipe for that.
+    /// Returns the standard input of a process that was started with a pipe for it.
     pub fn input(&mut self) -> ChildStdin {
         self.0.as_mut().and_then(|child| child.stdin.take()).expect("a pipe")
     }
@@ -47,10 +48,10 @@ impl Process {
         kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
     }
 
-    /// It has not ended by itself: what it said otherwise.
+    /// Returns true. Panics with the output of a process that has ended by itself.
     pub fn runs(&mut self) -> bool {
         if self.0.as_mut().unwrap().try_wait().unwrap().is_some() {
-            panic!("{}", said(&self.0.take().unwrap().wait_with_output().unwrap()));
+            panic!("{}", output_text(&self.0.take().unwrap().wait_with_output().unwrap()));
         }
         true
     }
@@ -59,16 +60,16 @@ impl Process {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// Ends it in order; how it ended.
+    /// Stops the process in order and returns its output.
     pub fn end(self) -> Output {
         self.signal(Signal::TERM);
         self.output()
     }
 
-    /// Ends it in order, and takes its account.
+    /// Stops the process in order and returns its account.
     pub fn stop(self) -> Value {
         let output = self.end();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         json(&output)
     }
 }
@@ -82,20 +83,21 @@ impl Drop for Process {
     }
 }
 
-/// Its messages, and how it ended.
-pub fn said(output: &Output) -> String {
+/// Returns the messages and the exit status of a process.
+pub fn output_text(output: &Output) -> String {
     format!("{}\n{}", String::from_utf8_lossy(&output.stderr), output.status)
 }
 
 pub fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", output_text(output)))
 }
 
 pub fn count(account: &Value, pointer: &str) -> u64 {
     account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// The configuration of an agent with two workers, one port and one pool: `sends` is what it says of workers' sending.
+/// Writes the configuration of an agent with two workers, one port and one pool. `sends` is its
+/// `worker_sends`.
 pub fn agent_config(folder: &Path, device: &str, sends: &str) -> PathBuf {
     let cpu = core_affinity::get_core_ids().unwrap()[0].id;
     let text = format!(
@@ -109,16 +111,15 @@ pub fn agent_config(folder: &Path, device: &str, sends: &str) -> PathBuf {
     config
 }
 
-/// What the running leaf or agent that writes this state file has counted under this name.
+/// Reads a counter of the running leaf or agent that writes this state file.
 pub fn counter(state: &Path, name: &str) -> u64 {
     let output = command("wedjat").arg("state").arg(state).arg("--json").output().unwrap();
     let state = serde_json::from_slice(&output.stdout).unwrap_or_default();
     count(&state, &format!("/cores/0/counters/{name}"))
 }
 
-/// A generator of these tasks to this address over this device, which sends until it is told to stop and then waits so long
-/// for answers. It checks them. Its tasks are so few that a queue of 1024 holds those of ten seconds in which whoever should
-/// take them stands still.
+/// Returns the command of a generator that verifies every answer. It sends until it is stopped, then waits
+/// for `drain`. At its low rate, a queue of 1024 holds the tasks of ten seconds in which the receiver stalls.
 pub fn generator(workload: &str, rate: &str, dst: &str, drain: &str, device: &str) -> Command {
     let mut command = command("wedjat-pktgen");
     command.args(["run", "--service", workload, "--verify", "--rate", rate, "--dst", dst]);
@@ -127,17 +128,17 @@ pub fn generator(workload: &str, rate: &str, dst: &str, drain: &str, device: &st
     command
 }
 
-/// The report of a generator that has checked every answer: none was wrong, and its books balance.
+/// Returns a generator's report after checks: no answer is wrong, and the ledgers balance.
 pub fn verified(output: &Output) -> Value {
     let report = json(output);
-    // A machine that was too busy makes the figures invalid, and the status says so; the books balance nevertheless.
+    // On a busy machine the figures are invalid, and the status says so. The ledgers balance in any case.
     let status = i32::from(report["valid"] != true);
-    assert_eq!(output.status.code(), Some(status), "{}", said(output));
+    assert_eq!(output.status.code(), Some(status), "{}", output_text(output));
     assert_eq!((&report["verified"], &report["wrong"]), (&true.into(), &0.into()), "{report}");
-    for book in report["classes"].as_array().unwrap().iter().chain([&report]) {
-        let [sent, answered] = ["/sent", "/answered"].map(|key| count(book, key));
-        assert_eq!(sent, answered + count(book, "/refused") + count(book, "/lost"), "{book}");
-        assert!(answered > 0, "{book}");
+    for class in report["classes"].as_array().unwrap().iter().chain([&report]) {
+        let [sent, answered] = ["/sent", "/answered"].map(|key| count(class, key));
+        assert_eq!(sent, answered + count(class, "/refused") + count(class, "/lost"), "{class}");
+        assert!(answered > 0, "{class}");
     }
     for stray in ["duplicates", "late_answers", "unknown"] {
         assert_eq!(report[stray], 0, "{report}");

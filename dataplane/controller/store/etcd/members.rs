@@ -1,4 +1,5 @@
-//! Calls to the members of etcd. A call that one member does not answer soon goes to the next one, too; the first answer counts.
+//! Calls to the members of etcd. If one member does not answer soon, the call also goes to the next one. The
+//! first answer counts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,43 +14,44 @@ use crate::admin::channel_to;
 use crate::controller::client::ALIVE;
 use crate::controller::store::StoreError;
 
-/// Limit of one call, over all members.
+/// Timeout of one call, over all members.
 const CALL_MAX: Duration = Duration::from_secs(5);
-/// Longest wait for one member before the next one gets the call, too.
+/// Maximum wait for one member before the call also goes to the next one.
 const STAGGER_MAX: Duration = Duration::from_secs(1);
-/// Pause after every member has failed; period at which a standby looks for a leader.
+/// Pause after all members have failed, and interval at which a standby checks for a leader.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
-/// Where etcd is.
+/// Access to etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdAccess {
-    /// URLs of its members, as in `http://10.0.9.1:2379`.
+    /// URLs of the members, for example `http://10.0.9.1:2379`.
     pub members: Vec<String>,
     /// Prefix of all keys.
     pub prefix: String,
-    /// A leader that etcd has not heard of for so long is none.
+    /// Duration of the leader's lease.
     pub lease: Duration,
-    /// With https: etcd's authority, our certificate and its key, files in PEM.
+    /// Files in PEM for https: etcd's authority, the controller's certificate, and its private key.
     pub tls: Option<[PathBuf; 3]>,
-    /// Name of this controller, for others while it leads.
+    /// Name that this controller shows to other controllers while it leads.
     pub name: String,
 }
 
-/// Members of etcd, with a connection to each that answered.
+/// Members of etcd, with a connection to each one that answered.
 #[derive(Debug)]
 pub(super) struct Members {
     access: EtcdAccess,
-    /// Member that answered last.
+    /// Index of the member that answered last.
     answered: usize,
     channels: Vec<Option<Channel>>,
 }
 
-/// Why a call has no answer.
+/// Reason why a call has no answer.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// etcd refused it and did nothing.
+    /// etcd refused the call and did nothing.
     Refused(StoreError),
-    /// No answer. The call may take effect at any later time, since the kernel repeats what it has not delivered.
+    /// No answer arrived. The call may take effect at any later time, since the kernel repeats undelivered
+    /// data.
     Unknown(StoreError),
 }
 
@@ -61,10 +63,10 @@ impl From<CallError> for StoreError {
     }
 }
 
-/// Why one member did not answer.
+/// Reason why one member did not answer.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    /// There is no connection. Nothing was sent.
+    /// The connection failed. Nothing was sent.
     #[error("{0}")]
     Connect(String),
     /// The call failed.
@@ -73,7 +75,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// The member has not executed the call and never will.
+    /// Returns true if the member has not executed the call and never will.
     fn is_definite(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -84,20 +86,20 @@ impl Failure {
     }
 }
 
-/// Outcome of a call to one member.
+/// Member and outcome of a call to it.
 type Attempt<T> = (usize, Result<(Channel, T), Failure>);
 
-/// The attempts of one call.
+/// Attempts of one call.
 struct Attempts<T> {
     running: JoinSet<Attempt<T>>,
     started: usize,
-    /// Attempts without a definite outcome, by member.
+    /// Number of attempts without a definite outcome, by member.
     open: Vec<usize>,
     /// Latest failure of each member.
     failures: BTreeMap<usize, Failure>,
 }
 
-/// Another member may answer instead.
+/// Returns true if another member may answer instead.
 fn is_of_member(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -120,7 +122,7 @@ fn unavailable(what: &str, status: &Status) -> StoreError {
 }
 
 impl Members {
-    /// Makes no connection yet.
+    /// Creates the members without connections.
     pub fn new(access: EtcdAccess) -> Self {
         let channels = access.members.iter().map(|_| None).collect();
         Self { access, answered: 0, channels }
@@ -131,8 +133,9 @@ impl Members {
         Self { answered: self.answered, ..Self::new(self.access.clone()) }
     }
 
-    /// Calls the member that answered last. While no answer comes, the call goes to one more member every twelfth of a lease, and at
-    /// once after a failure. So `call` must do no harm when several members execute it, or one of them late.
+    /// Calls the member that answered last. Without an answer, the call goes to one more member every twelfth
+    /// of a lease, and at once after a failure. So `call` must be harmless even if several members execute
+    /// it, or one of them late.
     pub async fn call<T, C, F>(&mut self, what: &str, call: C) -> Result<T, CallError>
     where
         T: Send + 'static,
@@ -155,7 +158,7 @@ impl Members {
                 break Err(CallError::Unknown(self.reason(what, &attempts.failures)));
             }
         };
-        // An open attempt may hold its connection up: the next call takes a new one.
+        // An attempt without outcome may block its connection, so the next call makes a new one.
         for (channel, open) in self.channels.iter_mut().zip(&attempts.open) {
             if *open > 0 {
                 *channel = None;
@@ -164,7 +167,8 @@ impl Members {
         result
     }
 
-    /// Waits for the first answer. Returns `None` when the next attempt is due: at `next`, or earlier after a failure.
+    /// Waits for the first answer. Returns `None` when the next attempt is due: at `next`, or earlier after a
+    /// failure.
     async fn first_answer<T: Send + 'static>(
         &mut self,
         attempts: &mut Attempts<T>,
@@ -210,7 +214,7 @@ impl Members {
         }
     }
 
-    /// Remembers which member answers, and logs when it is another one than before.
+    /// Stores the index of the answering member, and logs a change.
     fn note_answer(&mut self, at: usize, failures: &BTreeMap<usize, Failure>) {
         let before = std::mem::replace(&mut self.answered, at);
         if before != at {
@@ -225,7 +229,7 @@ impl Members {
         }
     }
 
-    /// Returns one call to the member `at`, by its connection or a new one.
+    /// Returns one call to the member `at`, over its connection or a new one.
     fn attempt<T, C, F>(
         &self,
         at: usize,
@@ -257,12 +261,12 @@ impl Members {
         }
     }
 
-    /// Limit of one member's answer: shorter where others may answer instead.
+    /// Timeout of one member's answer. It is shorter if other members may answer instead.
     fn answer_max(&self) -> Duration {
         if self.channels.len() > 1 { CALL_MAX.min(self.access.lease / 3) } else { CALL_MAX }
     }
 
-    /// Time after which a silent member's call goes to the next one, too.
+    /// Time without an answer after which a call also goes to the next member.
     fn stagger(&self) -> Duration {
         match self.channels.len() {
             1 => CALL_MAX,

@@ -1,4 +1,5 @@
-//! The store over a real etcd and a proxy: answers that are lost, and requests that come late. Skipped where etcd is not installed.
+//! Tests of the store with a real etcd and a proxy: lost answers and late requests. Skipped if etcd is not
+//! installed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +16,7 @@ fn store(members: Vec<String>, lease: Duration, clock: Clock) -> EtcdStore {
     EtcdStore::by_clock(EtcdAccess { members, prefix, lease, tls: None, name }, clock)
 }
 
-/// etcd with one member, which a store reaches by a proxy first.
+/// Starts etcd with one member and a store that reaches it through a proxy first.
 fn site(lease: Duration) -> Option<(Etcd, Proxy, EtcdStore)> {
     let etcd = Etcd::start(1, &[])?;
     let proxy = Proxy::start(&etcd.urls()[0]);
@@ -41,7 +42,7 @@ async fn append(store: &mut EtcdStore, fabric: &mut Fabric) -> Result<(), StoreE
     Ok(())
 }
 
-/// A lease that outlasts the test.
+/// Duration of a lease that outlasts the test.
 const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -83,7 +84,7 @@ fn lead_with_a_lost_answer_is_recognised() {
         assert!(proxy.has_caught());
         let leader = store.get("leader").await.unwrap().unwrap();
         assert_eq!((leader.create_revision, leader.version), (term.cast_signed(), 1));
-        // The first write to a new etcd has revision 2. So the key was made once.
+        // The first write to a new etcd has revision 2. So the key was made only once.
         assert_eq!((term, store.abandoned.len()), (2, 0));
         append(&mut store, &mut Fabric::default()).await.unwrap();
     });
@@ -120,7 +121,7 @@ fn late_compaction_does_not_undo_a_later_one() {
         store.lead(|_| ()).await.unwrap();
         let mut fabric = store.load().await.unwrap();
         append(&mut store, &mut fabric).await.unwrap();
-        // Its last write, which the other member does meanwhile.
+        // The proxy holds the last write of the compaction. The second member executes it meanwhile.
         proxy.catch("/test/base", Action::Hold);
         store.compact(&fabric).await.unwrap();
         assert!(proxy.has_caught());
@@ -144,7 +145,8 @@ fn lost_lease_is_revoked() {
         let term = first.lead(|_| ()).await.unwrap();
         let mut lease = first.lease();
         assert!(lease.holds());
-        // The process is stopped, or cut off, for longer than the lease. etcd, whose clock differs, has the lease still.
+        // The process is stopped or cut off for longer than the lease. etcd still has the lease, because its
+        // clock differs.
         LATER.store(2 * LONG.as_secs(), Ordering::Relaxed);
         assert!(!lease.holds() && !first.lease().holds());
         lease.end().await;

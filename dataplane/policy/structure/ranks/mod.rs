@@ -1,15 +1,16 @@
-//! Members in order of their queues, so that the shortest is found, and any one's queue changes, in a time
-//! that does not depend on how many members there are.
+//! Members ordered by queue. Finding the shortest queue and changing any queue take constant time, regardless
+//! of the number of members.
 //!
-//! One array holds the members sorted by queue; the members of one length are a stretch of it. One task
-//! more or less swaps a member with the last or first of its stretch and moves the border by one, and a
-//! uniform choice among the shortest is one random number and one load. A jump by k tasks moves k borders.
+//! One array holds the members sorted by queue; members with equal queues form a stretch. One task more or
+//! less swaps a member with the last or first of its stretch and moves the boundary by one. A uniform choice
+//! among the shortest takes one random number and one load. A change by k tasks moves k boundaries.
 //!
-//! Where speeds count, the members of each speed have such an order of their own, and the speeds are compared
-//! by their best members; that is done again only when a best one changes.
+//! With speeds, the members of each speed have their own order. The speeds are compared by their best
+//! members, and only when a best member changes.
 //!
-//! Choices come in runs. Who ties is taken out of the orders for a run, since each choice waits for the one before
-//! it, and numbers at hand are there sooner than those behind a speed that was found a moment ago.
+//! Choices come in runs. The tied members are taken out of the orders for the duration of a run. Each choice
+//! depends on the previous one, and values at hand are available sooner than those of a speed that was only
+//! just selected.
 
 mod queue;
 mod speed;
@@ -20,68 +21,68 @@ pub use speed::SpeedRanks;
 
 use crate::state::{Member, Report, View};
 
-/// A member that comes first.
+/// A member with the shortest queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct RankedMember {
     /// The member.
     pub member: Member,
     /// Its queue.
     pub queue: u32,
-    /// Where it stands, and the last of those beside it who come first.
+    /// Its place, and the last place of the tied members next to it.
     place: usize,
     last: usize,
-    whence: Whence,
+    whence: RankSource,
 }
 
-/// Where a member was found.
+/// Part of the front from which a member was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whence {
-    /// On the first side of the front, or on the second.
+enum RankSource {
+    /// The first side (false) or the second side (true).
     Side(bool),
-    /// Elsewhere.
+    /// Neither side.
     Elsewhere,
 }
 
-/// Who comes first while a run of choices is made.
+/// Tied members at the front of the order during a run of choices.
 pub trait Front: Copy {
-    /// Nobody does, or all who did got their tasks.
+    /// Returns true if no member is tied, or all tied members have received their tasks.
     fn is_empty(self) -> bool;
 }
 
-/// An order of members by which tasks go to the first.
+/// Order of members, whose first member receives the next task.
 ///
-/// A run of choices begins with [`Rank::open`] and ends with [`Rank::close`]; in between, what its front has given is
-/// not known to the order, and only [`Rank::queue`] may be asked of it. A front goes by value and is a number or a
-/// few in one, so that it stays in a register.
+/// A run of choices begins with [`Rank::open`] and ends with [`Rank::close`]. In between, the order does not
+/// contain the tasks given out by the front, and only [`Rank::queue`] may be called. A front is passed by
+/// value and consists of one or a few packed numbers, so that it stays in a register.
 pub trait Rank {
-    /// Who comes first.
+    /// Front of the order.
     type Front: Front;
 
     /// Begins a run.
     fn open(&mut self) -> Self::Front;
 
-    /// One of those of a front that is not empty, each as likely.
-    fn find(&self, front: Self::Front, bits: u32) -> Option<Found>;
+    /// Returns a uniform member of a non-empty front.
+    fn find(&self, front: Self::Front, bits: u32) -> Option<RankedMember>;
 
-    /// Who was found just now gets a task.
-    fn take(&mut self, front: Self::Front, found: Found) -> Self::Front;
+    /// Gives a task to the member that was found last.
+    fn take(&mut self, front: Self::Front, found: RankedMember) -> Self::Front;
 
     /// Ends a run.
     fn close(&mut self, front: Self::Front);
 
-    /// A member's queue.
+    /// Returns a member's queue.
     fn queue(&self, member: Member) -> u32;
 
-    /// A member got a task.
+    /// Adds a task to a member.
     fn add(&mut self, member: Member);
 
-    /// A member's queue is known to be this long.
+    /// Sets a member's queue.
     fn set(&mut self, member: Member, queue: u32);
 
-    /// As [`Rank::set`], one after the other: those of so many members that report, whose queues `known` tells.
+    /// Same as [`Rank::set`] for each reporting member below `members`; `known` returns its queue.
     fn set_all(&mut self, reports: &[Report], members: usize, known: impl FnMut(&Report) -> u32);
 
-    /// A run goes on with those who come first after those of `front`; none when nobody does.
+    /// Continues a run with the members after those of `front`. `None` if there are none.
     #[cold]
     #[inline(never)]
     fn reopen(&mut self, front: Self::Front) -> Option<Self::Front> {
@@ -89,7 +90,7 @@ pub trait Rank {
         Some(self.open()).filter(|front| !front.is_empty())
     }
 
-    /// As [`Rank::set`], within a run.
+    /// Same as [`Rank::set`], within a run.
     #[cold]
     #[inline(never)]
     fn set_open(&mut self, front: Self::Front, member: Member, queue: u32) -> Self::Front {
@@ -109,7 +110,7 @@ pub enum Ranking {
 }
 
 impl Ranking {
-    /// By queue and speed, or by queue alone.
+    /// Creates an empty ranking by queue and speed, or by queue only.
     #[must_use]
     pub fn new(by_delay: bool) -> Self {
         match by_delay {
@@ -118,7 +119,7 @@ impl Ranking {
         }
     }
 
-    /// Ranks a view's active members; queues known before stay.
+    /// Ranks a view's active members; known queues stay.
     pub fn rank(&mut self, view: &View) {
         match self {
             Self::Queue(ranks) => ranks.rank(view.members(), view.active().iter().copied()),
@@ -126,7 +127,7 @@ impl Ranking {
         }
     }
 
-    /// A member got a task.
+    /// Adds a task to a member.
     #[inline]
     pub fn add(&mut self, member: Member) {
         match self {
@@ -135,7 +136,7 @@ impl Ranking {
         }
     }
 
-    /// A member's queue is known to be this long.
+    /// Sets a member's queue.
     #[inline]
     pub fn set(&mut self, member: Member, queue: u32) {
         match self {
@@ -152,14 +153,14 @@ mod tests {
     use super::*;
     use crate::policy::Rng;
 
-    /// Who comes first.
-    pub fn first(ranks: &mut impl Rank, rng: &mut Rng) -> Option<Found> {
+    /// Returns a member with the shortest queue.
+    pub fn first(ranks: &mut impl Rank, rng: &mut Rng) -> Option<RankedMember> {
         let front = Some(ranks.open()).filter(|front| !front.is_empty())?;
         ranks.find(front, rng.next_u64() as u32)
     }
 
-    /// A run of choices.
-    pub fn take_some(ranks: &mut impl Rank, tasks: u32, rng: &mut Rng) -> Vec<Found> {
+    /// Makes a run of choices.
+    pub fn take_some(ranks: &mut impl Rank, tasks: u32, rng: &mut Rng) -> Vec<RankedMember> {
         let (mut front, mut all) = (ranks.open(), Vec::new());
         for _ in 0..tasks {
             if front.is_empty() {

@@ -1,10 +1,10 @@
 //! Members ranked by queue.
 
 use super::stretches::{self, Cell, Stretches};
-use super::{Found, Front, Member, Rank, Report, Whence};
+use super::{Front, Member, Rank, RankSource, RankedMember, Report};
 use crate::policy::sample::below;
 
-/// Members ranked by queue. See the module's text.
+/// Members ranked by queue; see the documentation of [`super`].
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {
     cells: Vec<Cell>,
@@ -13,27 +13,27 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Ranks `ranked`, who are some of `members`; queues known before stay.
+    /// Ranks the members in `ranked`, out of `members`; known queues stay.
     pub fn rank(&mut self, members: usize, ranked: impl Iterator<Item = Member> + Clone) {
         stretches::resize(&mut self.cells, members);
         self.ranked = self.order.rank(&mut self.cells, 0, ranked).into();
     }
 
-    /// Members that are ranked.
+    /// Returns the number of ranked members.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.ranked
     }
 
-    /// Length of the shortest ranked queue.
+    /// Returns the length of the shortest ranked queue.
     #[inline]
     #[must_use]
     pub fn least(&self) -> usize {
         self.order.least.into()
     }
 
-    /// Nobody is ranked.
+    /// Returns true if no member is ranked.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -41,7 +41,7 @@ impl Ranks {
     }
 }
 
-/// How many members have the shortest queue.
+/// Number of members with the shortest queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Ties(u32);
 
@@ -61,19 +61,19 @@ impl Rank for Ranks {
     }
 
     #[inline(always)]
-    fn find(&self, Ties(ties): Ties, bits: u32) -> Option<Found> {
+    fn find(&self, Ties(ties): Ties, bits: u32) -> Option<RankedMember> {
         let place = below(ties as usize, bits); // the order starts at 0
         let member = Member(self.cells[place].holder);
         let (queue, whence) = match self.order.is_full() {
-            true => (self.queue(member), Whence::Elsewhere),
-            false => (self.order.least.into(), Whence::Side(false)),
+            true => (self.queue(member), RankSource::Elsewhere),
+            false => (self.order.least.into(), RankSource::Side(false)),
         };
-        Some(Found { member, queue, place, last: ties as usize - 1, whence })
+        Some(RankedMember { member, queue, place, last: ties as usize - 1, whence })
     }
 
     #[inline(always)]
-    fn take(&mut self, Ties(ties): Ties, found: Found) -> Ties {
-        if found.whence == Whence::Elsewhere {
+    fn take(&mut self, Ties(ties): Ties, found: RankedMember) -> Ties {
+        if found.whence == RankSource::Elsewhere {
             self.add(found.member);
             return Ties(ties);
         }
@@ -129,7 +129,7 @@ mod tests {
     const MEMBERS: u16 = 20;
 
     proptest! {
-        /// The ranks say what a scan of plain queues says, whatever happened.
+        /// Equals a scan of plain queues after any sequence of steps.
         #[test]
         fn behaves_as_a_scan(
             steps in proptest::collection::vec((0..4_u8, 0..MEMBERS, 0..1200_u32), 0..200),
@@ -191,7 +191,7 @@ mod tests {
         for _ in 0..4000 {
             counts[first(&mut ranks, &mut rng).unwrap().member.index()] += 1;
         }
-        // 1000 each with a deviation of 27; six of them allowed.
+        // 1000 each with a standard deviation of 27; six deviations are allowed.
         for (member, count) in counts.into_iter().enumerate() {
             assert!(if member % 2 == 0 { count == 0 } else { count.abs_diff(1000) < 165 });
         }

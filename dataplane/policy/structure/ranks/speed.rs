@@ -1,21 +1,21 @@
-//! Members ranked by the time a task would take at them.
+//! Members ranked by the completion time of one more task.
 
 use super::stretches::{self, Cell, Stretches};
-use super::{Found, Front, Member, Rank, Report, Whence};
+use super::{Front, Member, Rank, RankSource, RankedMember, Report};
 use crate::policy::sample::{below, select};
 
-/// Speeds told apart; members of more are put into steps between the slowest and the fastest.
+/// Maximum number of distinct speeds. More speeds are rounded to steps between the slowest and the fastest.
 const CLASSES_MAX: usize = 32;
 const NO_CLASS: u8 = u8::MAX;
 
-/// The members of one speed.
+/// Members of one speed.
 #[derive(Clone, Debug)]
 struct Class {
     speed: f64,
     order: Stretches,
-    /// When one more task would be done by the best member; infinite when there is none.
+    /// Completion time of one more task at the best member; infinite without members.
     soonest: f64,
-    /// The shortest queue that this is of.
+    /// Shortest queue used for `soonest`.
     noted: u16,
 }
 
@@ -30,7 +30,7 @@ impl Class {
     }
 }
 
-/// How many members tie: those of one class, of a second, and all others, 16 bits each.
+/// Numbers of tied members: of one class, of a second class, and of all remaining ones, 16 bits each.
 #[derive(Clone, Copy, Debug)]
 pub struct Ties(u64);
 
@@ -48,14 +48,14 @@ impl Front for Ties {
     }
 }
 
-/// One of the two classes that a front tells apart.
+/// One of the two classes that a front stores separately.
 #[derive(Clone, Copy, Debug)]
 struct Side {
-    /// Where its order starts.
+    /// Start of its order.
     start: u32,
     /// Its shortest queue.
     least: u32,
-    /// [`NO_CLASS`]: there is none.
+    /// Class, or [`NO_CLASS`].
     class: u8,
 }
 
@@ -63,19 +63,20 @@ impl Side {
     const NONE: Self = Self { start: 0, least: 0, class: NO_CLASS };
 }
 
-/// Members ranked by (queue + 1) / speed: an order for each speed, and which of them start with the best.
+/// Members ranked by (queue + 1) / speed: an order for each speed, and the set of classes with the best
+/// members.
 #[derive(Clone, Debug)]
 pub struct SpeedRanks {
     cells: Vec<Cell>,
     classes: Vec<Class>,
-    /// The speeds of the classes.
+    /// Speeds of the classes.
     steps: Vec<f64>,
     /// Class of each member.
     class: Vec<u8>,
     soonest: f64,
-    /// A bit for each class that has a member that is done then.
+    /// Bit set of the classes with a member of the earliest completion time.
     first: u32,
-    /// The sides of the front.
+    /// Sides of the front.
     sides: [Side; 2],
 }
 
@@ -94,7 +95,7 @@ impl Default for SpeedRanks {
 }
 
 impl SpeedRanks {
-    /// Ranks `active` by the speeds `rate` gives; queues known before stay.
+    /// Ranks the members in `active` by the speeds that `rate` returns; known queues stay.
     pub fn rank(&mut self, members: usize, active: &[Member], rate: impl Fn(Member) -> f64) {
         stretches::resize(&mut self.cells, members);
         let all = (0..members as u16).map(Member);
@@ -123,14 +124,14 @@ impl SpeedRanks {
         self.class[member.index()].into()
     }
 
-    /// Classes with members that tie.
+    /// Iterates over the classes with tied members.
     fn tied(&self) -> impl Iterator<Item = (usize, &Stretches)> {
         let tied = self.classes.iter().enumerate();
         let tied = tied.filter(|(number, _)| self.first >> number & 1 == 1);
         tied.map(|(number, class)| (number, &class.order))
     }
 
-    /// Where the member stands that comes so many after the first of those who tie and are on no side.
+    /// Returns the place of the `n`th tied member outside both sides.
     #[cold]
     #[inline(never)]
     fn find_elsewhere(&self, mut place: usize) -> Option<usize> {
@@ -145,7 +146,7 @@ impl SpeedRanks {
         None
     }
 
-    /// A member that was found on no side gets a task.
+    /// Gives a task to a member found outside both sides.
     #[cold]
     #[inline(never)]
     fn take_elsewhere(&mut self, front: Ties, member: Member) -> Ties {
@@ -154,7 +155,7 @@ impl SpeedRanks {
         self.open()
     }
 
-    /// The shortest queue of a class is another.
+    /// Updates the comparison after a class's shortest queue changed.
     fn compare(&mut self, number: usize) {
         let class = &mut self.classes[number];
         class.note_soonest();
@@ -171,7 +172,7 @@ impl SpeedRanks {
         }
     }
 
-    /// The shortest queues of some classes are others.
+    /// Updates the comparison after the shortest queues of some classes changed.
     #[inline(never)]
     fn compare_changed(&mut self) {
         for number in 0..self.classes.len() {
@@ -211,28 +212,28 @@ impl Rank for SpeedRanks {
     }
 
     #[inline(always)]
-    fn find(&self, front: Ties, bits: u32) -> Option<Found> {
+    fn find(&self, front: Ties, bits: u32) -> Option<RankedMember> {
         let ([ties, more, others], [a, b]) = (front.split(), &self.sides);
         let place = below((ties + more + others) as usize, bits) as u32;
         if place >= ties + more {
             let place = self.find_elsewhere((place - ties - more) as usize)?;
             let member = Member(self.cells[place].holder);
-            let (queue, whence) = (self.queue(member), Whence::Elsewhere);
-            return Some(Found { member, queue, place, last: place, whence });
+            let (queue, whence) = (self.queue(member), RankSource::Elsewhere);
+            return Some(RankedMember { member, queue, place, last: place, whence });
         }
-        // Which side it is cannot be predicted.
+        // The side is unpredictable.
         let second = place >= ties;
         let start = select(second, a.start, b.start.wrapping_sub(ties));
         let last = start.wrapping_add(select(second, ties, ties + more) - 1) as usize;
         let place = place.wrapping_add(start) as usize;
         let member = Member(self.cells[place].holder);
-        let (queue, whence) = (select(second, a.least, b.least), Whence::Side(second));
-        Some(Found { member, queue, place, last, whence })
+        let (queue, whence) = (select(second, a.least, b.least), RankSource::Side(second));
+        Some(RankedMember { member, queue, place, last, whence })
     }
 
     #[inline(always)]
-    fn take(&mut self, front: Ties, found: Found) -> Ties {
-        let Whence::Side(second) = found.whence else {
+    fn take(&mut self, front: Ties, found: RankedMember) -> Ties {
+        let RankSource::Side(second) = found.whence else {
             return self.take_elsewhere(front, found.member);
         };
         self.cells[found.member.index()].queue = found.queue + 1;
@@ -294,8 +295,8 @@ impl Rank for SpeedRanks {
     }
 }
 
-/// Makes of the members' speeds the different ones in rising order; equal ratios between slowest and fastest when they
-/// are too many.
+/// Reduces the members' speeds to the distinct ones in ascending order, or, if there are too many, to steps
+/// of equal ratio between the slowest and the fastest.
 fn make_steps(rates: &mut Vec<f64>) {
     rates.retain(|rate| *rate > 0.0);
     rates.sort_unstable_by(f64::total_cmp);
@@ -311,7 +312,7 @@ fn make_steps(rates: &mut Vec<f64>) {
     }
 }
 
-/// The step nearest to a rate by ratio.
+/// Returns the step nearest to a rate by ratio.
 fn nearest(steps: &[f64], rate: f64) -> u8 {
     let after = steps.partition_point(|step| *step < rate).min(steps.len() - 1);
     let before = after.saturating_sub(1);
@@ -330,7 +331,7 @@ mod tests {
     const MEMBERS: u16 = 20;
 
     proptest! {
-        /// The ranks say what a scan of plain queues says, whatever happened, with few and with many speeds.
+        /// Equals a scan of plain queues after any sequence of steps, with few and with many speeds.
         #[test]
         fn behaves_as_a_scan_by_speed(
             speeds in 1..=MEMBERS,

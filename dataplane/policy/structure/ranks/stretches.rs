@@ -1,21 +1,21 @@
-//! The order of members by queue: stretches of one array.
+//! Order of members by queue: stretches of one array.
 
 use super::Member;
 
-/// Lengths told apart: from the last on all count as the same, nobody ranks members by what lies beyond.
+/// Number of distinct lengths. Longer queues count as the last one; ranking beyond that is pointless.
 const LENGTHS: usize = 1024;
 pub const LONGEST: usize = LENGTHS - 1;
 const NOWHERE: u16 = u16::MAX;
 
-/// What is known of a member, and who stands at the place of the same number: one array, one check of its
-/// bounds for all that is read at a place.
+/// State of a member, and the member at the place with the same number. One array needs one bounds check for
+/// everything read at a place.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// The member's queue, whether it is ranked or not.
+    /// The member's queue, even if it is not ranked.
     pub queue: u32,
-    /// Where the member stands.
+    /// The member's place.
     place: u16,
-    /// Who stands here.
+    /// The member at this place.
     pub holder: u16,
 }
 
@@ -26,13 +26,13 @@ impl Cell {
     }
 }
 
-/// So many members, nobody ranked.
+/// Sets the number of members, with none ranked.
 pub fn resize(cells: &mut Vec<Cell>, members: usize) {
     cells.resize(members, Cell { queue: 0, place: NOWHERE, holder: 0 });
     cells.iter_mut().for_each(|cell| cell.place = NOWHERE);
 }
 
-/// Puts `member`, whose place is known, at another, and who stands there at its own.
+/// Swaps `member` with the member at another place.
 #[inline(always)]
 pub fn exchange(cells: &mut [Cell], member: Member, from: usize, to: usize) {
     let other = std::mem::replace(&mut cells[to].holder, member.0);
@@ -41,14 +41,14 @@ pub fn exchange(cells: &mut [Cell], member: Member, from: usize, to: usize) {
     cells[member.index()].place = to as u16;
 }
 
-/// The stretches of one order.
+/// Stretches of one order.
 #[derive(Clone, Debug)]
 pub struct Stretches {
-    /// For each length, the place behind its stretch.
+    /// End of each length's stretch.
     ends: [u16; LENGTHS],
-    /// Where the order starts.
+    /// Start of the order.
     pub start: u16,
-    /// Length of the shortest queue; [`LONGEST`] when there is none.
+    /// Length of the shortest queue; [`LONGEST`] without members.
     pub least: u16,
 }
 
@@ -59,7 +59,7 @@ impl Default for Stretches {
 }
 
 impl Stretches {
-    /// Ranks `ranked` from the place `start` on; returns the place behind them.
+    /// Ranks the members in `ranked` from place `start` on. Returns the place after them.
     pub fn rank(
         &mut self,
         cells: &mut [Cell],
@@ -73,7 +73,7 @@ impl Stretches {
         }
         let mut place = start;
         for end in self.ends.iter_mut() {
-            // Where the stretch starts; each member placed moves it on, at last to the end.
+            // Start of the stretch. Each placed member advances it, finally to the end.
             let members = std::mem::replace(end, place);
             place += members;
         }
@@ -88,27 +88,27 @@ impl Stretches {
         place
     }
 
-    /// How many members have the shortest queue.
+    /// Returns the number of members with the shortest queue.
     #[inline]
     pub fn ties(&self) -> usize {
         usize::from(self.ends[usize::from(self.least) % LENGTHS] - self.start)
     }
 
-    /// The shortest queues are so long that they are not told apart, or there are none.
+    /// Returns true if the shortest queues have reached the last length, or no member is ranked.
     #[inline]
     pub fn is_full(&self) -> bool {
         usize::from(self.least) >= LONGEST
     }
 
-    /// Of the members with the shortest queue `ties` are left; the others' are longer by one and lie behind.
-    /// True when the shortest queue is another length now.
+    /// Ends a run: `ties` members keep the shortest queue; the others' queues grew by one and follow them.
+    /// Returns true if the shortest length changed.
     #[inline]
     pub fn close(&mut self, ties: u32) -> bool {
         self.ends[usize::from(self.least) % LENGTHS] = self.start + ties as u16;
         ties == 0 && self.raise_least()
     }
 
-    /// A member's queue grows by one task. True when the shortest queue is another length now.
+    /// Adds a task to a member. Returns true if the shortest length changed.
     #[inline]
     pub fn add(&mut self, cells: &mut [Cell], member: Member) -> bool {
         let cell = &mut cells[member.index()];
@@ -118,8 +118,8 @@ impl Stretches {
         length < LONGEST && place != NOWHERE && self.up(cells, member, place, length)
     }
 
-    /// From `length` to the next: to the last place of its stretch, whose border then passes it. True when
-    /// the shortest queue is another length now.
+    /// Moves a member from `length` to the next one: to the last place of its stretch, whose boundary then
+    /// passes it. Returns true if the shortest length changed.
     #[inline(always)]
     fn up(&mut self, cells: &mut [Cell], member: Member, place: u16, length: usize) -> bool {
         let end = &mut self.ends[length % LENGTHS];
@@ -129,12 +129,12 @@ impl Stretches {
         end == self.start && self.raise_least()
     }
 
-    /// A member's queue is this long. True when the shortest queue is another length now.
+    /// Sets a member's queue. Returns true if the shortest length changed.
     #[inline(always)]
     pub fn set(&mut self, cells: &mut [Cell], member: Member, queue: u32) -> bool {
         let (cell, members) = (cells[member.index()], cells.len());
         let place = cell.place;
-        // By far the most often, it is shorter by one; a place beyond all of them is that of who is not ranked.
+        // The most frequent case: one task less. Places beyond the order belong to unranked members.
         if cell.queue == queue.wrapping_add(1)
             && let Some(end) = self.ends[..LONGEST].get_mut(queue as usize)
             && usize::from(place) < members
@@ -146,12 +146,12 @@ impl Stretches {
             self.least = self.least.min(queue as u16);
             return lower;
         }
-        cell.queue != queue && self.set_otherwise(cells, member, queue)
+        cell.queue != queue && self.set_slow(cells, member, queue)
     }
 
-    /// As [`Stretches::set`].
+    /// Same as [`Stretches::set`], for the less frequent changes.
     #[inline(never)]
-    fn set_otherwise(&mut self, cells: &mut [Cell], member: Member, queue: u32) -> bool {
+    fn set_slow(&mut self, cells: &mut [Cell], member: Member, queue: u32) -> bool {
         let cell = &mut cells[member.index()];
         let from = cell.length();
         cell.queue = queue;
@@ -159,7 +159,7 @@ impl Stretches {
         from != to && cell.place != NOWHERE && self.jump(cells, member, from, to)
     }
 
-    /// By some lengths at once.
+    /// Moves a member by several lengths.
     fn jump(&mut self, cells: &mut [Cell], member: Member, from: usize, to: usize) -> bool {
         let before = self.least;
         for length in from..to {
@@ -173,7 +173,8 @@ impl Stretches {
         self.least != before
     }
 
-    /// From the next length to `length`: to the first place of its stretch, whose border then passes it.
+    /// Moves a member from the next length to `length`: to the first place of its stretch, whose boundary
+    /// then passes it.
     #[inline(always)]
     fn down(&mut self, cells: &mut [Cell], member: Member, place: u16, length: usize) {
         let end = &mut self.ends[length % LENGTHS];
@@ -181,7 +182,7 @@ impl Stretches {
         *end += 1;
     }
 
-    /// The shortest queue's length may be out of date, and too low. True when it was.
+    /// Corrects the shortest length, which may be too low. Returns true if it changed.
     fn raise_least(&mut self) -> bool {
         let before = self.least;
         while usize::from(self.least) < LONGEST && self.ends[usize::from(self.least)] == self.start

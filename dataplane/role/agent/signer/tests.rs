@@ -1,4 +1,4 @@
-//! Sequences that rise by one, follow the clock, and are taken once; and acknowledgements.
+//! Sequences that grow by one, follow the clock, and are used once; acknowledgements.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -25,11 +25,11 @@ fn payload(header: Header) -> Vec<u8> {
     payload
 }
 
-fn signed(payload: &[u8]) -> Signed {
-    Signed::read(&addresses(1, 2), payload).unwrap()
+fn signed(payload: &[u8]) -> SignedPacket {
+    SignedPacket::read(&addresses(1, 2), payload).unwrap()
 }
 
-/// The sequence of the next packet in this worker's name.
+/// Returns the sequence of this worker's next packet.
 fn next_sequence(signer: &Signer, worker: u16) -> u64 {
     let mut payload = payload(Header::keep_alive(7, worker, 0, 1));
     signer.of(worker).unwrap().sign(1_u32, 2, &mut payload);
@@ -37,12 +37,12 @@ fn next_sequence(signer: &Signer, worker: u16) -> u64 {
 }
 
 #[test]
-fn whoever_stays_keeps_its_sequence_when_others_come_and_go() {
+fn membership_changes_keep_other_sequences() {
     let before = signer();
     let first = next_sequence(&before, 3);
     let after = Signer::following(Some(&before), [(3, key(1)), (9, key(3))], || NOW).unwrap();
     assert!(after.of(8).is_none() && before.of(9).is_none());
-    // A reply may still be made by the one, and the next by the other.
+    // One signer may still make a reply, and the other one the next.
     let sequences = [&after, &before, &after].map(|signer| next_sequence(signer, 3));
     assert_eq!(sequences, [first + 1, first + 2, first + 3]);
     assert_eq!(next_sequence(&after, 9), NOW);
@@ -50,7 +50,7 @@ fn whoever_stays_keeps_its_sequence_when_others_come_and_go() {
 }
 
 #[test]
-fn sequences_begin_at_the_clock_and_rise_by_one() {
+fn sequences_start_at_the_clock() {
     let signer = signer();
     assert!([0, 4, 9, u16::MAX].iter().all(|&other| signer.of(other).is_none()));
     for worker in [3, 8] {
@@ -67,7 +67,7 @@ fn sequences_begin_at_the_clock_and_rise_by_one() {
 }
 
 #[test]
-fn a_sequence_follows_the_clock_by_whole_windows_when_it_is_far_behind() {
+fn stale_sequence_jumps_by_whole_windows() {
     let credential = Credential::new(key(1), NOW);
     credential.follow(NOW + BEHIND_MAX);
     credential.follow(NOW - 1000);
@@ -95,7 +95,7 @@ fn every_worker_is_looked_after_in_turn() {
 }
 
 #[test]
-fn threads_that_share_a_name_never_use_a_sequence_twice() {
+fn threads_never_reuse_a_sequence() {
     let (signer, used) = (Arc::new(signer()), Arc::new(Mutex::new(BTreeSet::new())));
     let threads = (0..4).map(|_| {
         let (signer, used) = (signer.clone(), used.clone());
@@ -128,10 +128,10 @@ fn only_the_last_registration_is_acknowledged() {
         signed(&payload)
     };
     let (first, second) = (register(), register());
-    let says = |signed: Signed| credential.acknowledges(0, Some(&signed));
+    let says = |signed: SignedPacket| credential.acknowledges(0, Some(&signed));
     assert_eq!(says(acknowledgement(&key(1), first)), Err(DropReason::AuthReplay));
     assert_eq!(says(acknowledgement(&key(2), second)), Err(DropReason::AuthTag));
-    assert_eq!(credential.acknowledges(0, None::<&Signed>), Err(DropReason::AuthMissing));
+    assert_eq!(credential.acknowledges(0, None::<&SignedPacket>), Err(DropReason::AuthMissing));
     assert_eq!(says(acknowledgement(&key(1), second)), Ok(()));
 }
 

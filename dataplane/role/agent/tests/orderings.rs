@@ -1,4 +1,4 @@
-//! loom counts a few tasks by name in every order that the memory model allows.
+//! Counts of a few tasks by name, in every order that the memory model allows, by loom.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
@@ -27,16 +27,17 @@ fn load() -> Counted {
     Arc::new(NamedLoad::new(1))
 }
 
-/// Hands a task over: as with a ring's notice, the worker sees what was written before. It tells how many it left.
+/// Hands a task over. As with a ring's notice, the worker sees earlier writes. Returns the number of tasks it
+/// left.
 fn hand_over(load: &Counted) -> JoinHandle<u32> {
     let load = load.clone();
     thread::spawn(move || load.answer(0))
 }
 
-/// Each answer counts its own task's arrival and those of all tasks answered before: the last finds none left, and
-/// none finds fewer than none, which would be very many.
+/// Each answer counts the arrivals of its own task and of all tasks answered before. The last finds none
+/// left, and none finds a negative number, which would wrap to a very large one.
 #[test]
-fn the_last_answer_finds_none_left_and_no_other_finds_fewer() {
+fn last_answer_sees_an_empty_queue() {
     loom::model(|| {
         let load = load();
         let workers = [1, 2].map(|here| {
@@ -52,9 +53,9 @@ fn the_last_answer_finds_none_left_and_no_other_finds_fewer() {
     });
 }
 
-/// The dispatcher ends a task of its own, and takes it back from what it has published.
+/// The dispatcher completes a task of its own and subtracts it from the published count.
 #[test]
-fn a_task_that_the_dispatcher_ends_is_not_counted_against_a_thread() {
+fn aborted_task_is_not_counted_against_its_thread() {
     loom::model(|| {
         let load = load();
         load.publish(0, 1);

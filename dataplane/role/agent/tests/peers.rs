@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::peers::{FEATURES, Totals};
-use crate::wire::peer::{Done, Heartbeat, Origin, Parameters, VERSION, VIA_LEN, Via};
+use crate::wire::peer::{
+    BeatStatistics, ForwardingTrailer, Heartbeat, Origin, Parameters, VERSION, VIA_LEN,
+};
 
 /// Ticks of a beat.
 const BEAT: u64 = 100;
@@ -37,7 +39,7 @@ struct Node {
     is_up: bool,
 }
 
-/// All nodes, and what the client has got: the node that each answer comes from, and its header.
+/// All nodes, and the client's received frames: sending node and header of each answer.
 struct Segment {
     nodes: Vec<Node>,
     frames: FramePool,
@@ -46,7 +48,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Nodes whose two workers are there, and which have heard each other.
+    /// Creates nodes with two attached workers each, which know each other.
     fn new(policy: &str, nodes: usize) -> Self {
         let mut segment = Self::of(policy, nodes, 16);
         segment.pass(20 * BEAT);
@@ -57,23 +59,23 @@ impl Segment {
         segment
     }
 
-    /// The same, which have not heard each other yet.
+    /// Same, before they know each other.
     fn of(policy: &str, nodes: usize, queue: usize) -> Self {
         let frames = FramePool::new(4096, 1200);
         let node = |own| {
             let (port, wire) = pair(512, &frames);
             let text = peers_text(policy, nodes, own, queue);
-            let BuiltAgent { agent, handles, .. } =
+            let AgentRig { agent, handles, .. } =
                 rig::agent(&text, HZ, (vec![port], &frames), None);
             Node { agent, wire, handles, workers: Vec::new(), is_up: true }
         };
         let nodes = (0..nodes).map(node).collect();
         let mut segment = Self { nodes, frames, answers: Vec::new(), now: 0 };
-        (0..segment.nodes.len()).for_each(|node| segment.come(node));
+        (0..segment.nodes.len()).for_each(|node| segment.attach_worker(node));
         segment
     }
 
-    fn come(&mut self, node: usize) {
+    fn attach_worker(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.workers = (0..2).map(|at| node.handles.claim(at)).collect();
         node.agent.poll(self.now);
@@ -85,7 +87,7 @@ impl Segment {
         }
     }
 
-    /// So much time passes, a tick after the other.
+    /// Advances the time, tick by tick.
     fn pass(&mut self, ticks: u64) {
         for _ in 0..ticks {
             self.now += 1;
@@ -93,7 +95,7 @@ impl Segment {
         }
     }
 
-    /// All is delivered that is under way.
+    /// Delivers all frames in flight.
     fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -131,7 +133,7 @@ impl Segment {
         }
     }
 
-    /// A client's task to a node.
+    /// Sends a client's task to a node.
     fn task(&mut self, node: usize, seq: u16) {
         let header = Header { extended: true, src: 77, ..Header::new_task(POOL, seq) };
         self.send(node, (CLIENT_MAC, CLIENT, 40_000), &header, b"question");
@@ -145,20 +147,20 @@ impl Segment {
         self.settle();
     }
 
-    /// A word of peer `by` to node 0.
+    /// Sends a message of peer `by` to node 0.
     fn word(&mut self, by: usize, code: Code, word: &[u8]) {
         let header = Header::of_peers(code, POOL, (by as u16, 0), 0);
         self.send(0, (mac(by), address(by), 1234), &header, word);
     }
 
-    /// A worker of the node does a task, if it has one.
+    /// Lets a worker of the node serve a task, if it has one.
     fn work(&mut self, node: usize) -> bool {
         let worked = self.nodes[node].workers.iter_mut().any(work);
         self.settle();
         worked
     }
 
-    /// All tasks are done.
+    /// Completes all tasks.
     fn finish(&mut self) {
         while (0..self.nodes.len()).any(|node| self.nodes[node].is_up && self.work(node)) {
             self.pass(1);
@@ -177,7 +179,7 @@ impl Segment {
         self.nodes[node].agent.counters().dropped(reason)
     }
 
-    /// All ledgers balance, and every buffer is back but those of tasks.
+    /// Checks that all ledgers balance, and every buffer except those of tasks is back.
     fn balanced(&mut self) {
         self.pass(200);
         let mut held = 0;
@@ -188,7 +190,7 @@ impl Segment {
         assert_eq!(self.frames.in_use(), held);
     }
 
-    /// Nothing was dropped anywhere.
+    /// Checks that nothing was dropped.
     fn lossless(&self) {
         for node in &self.nodes {
             assert_eq!(node.agent.counters().totals().drops(), Default::default());
@@ -197,12 +199,12 @@ impl Segment {
 }
 
 #[test]
-fn tasks_are_passed_to_peers_and_answered_in_the_name_of_the_node_that_they_were_sent_to() {
+fn forwarded_tasks_are_answered_for_the_first_node() {
     let mut segment = Segment::new("jsq", 3);
     for seq in 0..8 {
         segment.task(0, seq);
     }
-    // Two are with workers here, and after that one waits here the others have less: they go there.
+    // Two are with workers here. With one more waiting here, the other nodes have fewer, and tasks go there.
     let passed = segment.count(0, Counter::TasksPassed);
     assert!((3..=5).contains(&passed), "{passed}");
     let taken: u64 = (1..3).map(|node| segment.count(node, Counter::TasksTaken)).sum();
@@ -219,7 +221,7 @@ fn tasks_are_passed_to_peers_and_answered_in_the_name_of_the_node_that_they_were
 }
 
 #[test]
-fn a_worker_that_is_free_has_its_node_ask_another_which_gives_the_first_that_waits() {
+fn idle_node_steals_the_first_waiting_task() {
     let mut segment = Segment::new("rsteal", 2);
     for seq in 0..6 {
         segment.task(0, seq);
@@ -233,14 +235,14 @@ fn a_worker_that_is_free_has_its_node_ask_another_which_gives_the_first_that_wai
         (1, 1)
     );
     assert_eq!(segment.count(1, Counter::TasksTaken), 1);
-    // The first that waited was the third that came.
+    // The first waiting task was the third to arrive.
     assert!(segment.work(1));
     let last = segment.answers.last().unwrap();
     assert_eq!((last.0, last.1.seq), (0, 2));
     segment.finish();
     assert_eq!(segment.answers.len(), 7);
     assert!(segment.answers.iter().all(|(from, head)| *from == usize::from(head.seq == 9)));
-    // In the end nobody has any to give.
+    // In the end no node has any to give.
     let failed: u64 = (0..2).map(|node| segment.count(node, Counter::StealsFailed)).sum();
     let asked: u64 = (0..2).map(|node| segment.count(node, Counter::StealRequests)).sum();
     let given: u64 = (0..2).map(|node| segment.count(node, Counter::TasksGiven)).sum();
@@ -250,10 +252,10 @@ fn a_worker_that_is_free_has_its_node_ask_another_which_gives_the_first_that_wai
 }
 
 #[test]
-fn a_task_that_was_passed_on_twice_is_still_answered_in_the_first_nodes_name() {
+fn twice_forwarded_task_keeps_its_first_node() {
     let mut segment = Segment::new("rsteal", 2);
-    // Node 1's queue, of tasks that were sent to node 0 and passed on.
-    let via = Via { version: VERSION, hops: 254, by: 0, origin: 0, mac: CLIENT_MAC };
+    // Node 1's queue, of tasks sent to node 0 and forwarded.
+    let via = ForwardingTrailer { version: VERSION, hops: 254, by: 0, origin: 0, mac: CLIENT_MAC };
     let mut behind = b"question".to_vec();
     behind.resize(8 + VIA_LEN, 0);
     via.emit(&mut behind[8..]);
@@ -276,7 +278,7 @@ fn a_task_that_was_passed_on_twice_is_still_answered_in_the_first_nodes_name() {
 }
 
 #[test]
-fn a_node_that_dies_is_left_out_and_costs_its_own_tasks_only() {
+fn dead_node_loses_only_its_tasks() {
     let mut segment = Segment::new("jsq", 3);
     segment.nodes[1].is_up = false;
     segment.pass(20 * BEAT);
@@ -297,7 +299,7 @@ fn a_node_that_dies_is_left_out_and_costs_its_own_tasks_only() {
 }
 
 #[test]
-fn a_node_without_workers_is_told_of_to_nobody() {
+fn node_without_workers_is_not_announced() {
     let mut segment = Segment::new("jsq", 2);
     segment.nodes[1].workers.clear();
     segment.pass(30 * BEAT);
@@ -308,14 +310,14 @@ fn a_node_without_workers_is_told_of_to_nobody() {
     }
     assert_eq!(segment.count(0, Counter::TasksPassed), 0);
     segment.finish();
-    segment.come(1);
+    segment.attach_worker(1);
     segment.pass(20 * BEAT);
     assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [1]);
     segment.balanced();
 }
 
 #[test]
-fn full_queues_are_told_and_refusals_go_to_the_client() {
+fn full_queue_refusal_reaches_the_client() {
     let mut segment = Segment::of("random", 2, 2);
     segment.pass(20 * BEAT);
     for seq in 0..6 {
@@ -364,15 +366,16 @@ fn learners_hear_each_other_and_agree() {
 
 fn heartbeat(origin: Origin, number: u64, load: f32) -> Vec<u8> {
     let mut bytes = vec![0; crate::wire::peer::HEARTBEAT_LEN];
-    Heartbeat { origin, number, load, waiting: 1, done: Done::default() }.emit(&mut bytes);
+    Heartbeat { origin, number, load, waiting: 1, done: BeatStatistics::default() }
+        .emit(&mut bytes);
     bytes
 }
 
 #[test]
-fn what_no_peer_may_say_is_counted_by_its_reason_and_changes_nothing() {
+fn invalid_peer_message_is_counted_and_ignored() {
     let mut segment = Segment::new("malcolm", 3);
     let origin = Origin { id: 1, ..segment.nodes[1].agent.peers().unwrap().origin() };
-    let known = |segment: &Segment| segment.nodes[0].agent.peers().unwrap().known_of(1);
+    let known = |segment: &Segment| segment.nodes[0].agent.peers().unwrap().peer_state(1);
     let before = known(&segment);
     let future = Origin { born: origin.born + 1, ..origin };
     let beat = |change: fn(&mut Origin)| {
@@ -387,12 +390,12 @@ fn what_no_peer_may_say_is_counted_by_its_reason_and_changes_nothing() {
         bytes
     };
     let head = Parameters { origin, round: 1, chunk: 0, chunks: 1 };
-    let passed = |via: Via| {
+    let passed = |via: ForwardingTrailer| {
         let mut bytes = [0; VIA_LEN];
         via.emit(&mut bytes);
         bytes.to_vec()
     };
-    let via = Via { version: VERSION, hops: 1, by: 1, origin: 1, mac: CLIENT_MAC };
+    let via = ForwardingTrailer { version: VERSION, hops: 1, by: 1, origin: 1, mac: CLIENT_MAC };
     let (word, task) = (Code::Heartbeat, Code::PassedTask);
     use DropReason::*;
     let cases = [
@@ -416,11 +419,11 @@ fn what_no_peer_may_say_is_counted_by_its_reason_and_changes_nothing() {
         (1, Code::Parameters, parameters(Parameters { round: 9, ..head }, &[1.0; 16]), PeerOld),
         (1, Code::Parameters, parameters(head, &[1e9; 16]), PeerOutOfRange),
         (1, task, Vec::new(), TaskShort),
-        (1, task, passed(Via { version: 2, ..via }), PeerVersion),
-        (1, task, passed(Via { by: 0, ..via }), PeerStranger),
-        (1, task, passed(Via { by: 2, ..via }), PeerStranger),
-        (1, task, passed(Via { by: 3, ..via }), PeerStranger),
-        (1, task, passed(Via { origin: 3, ..via }), PeerStranger),
+        (1, task, passed(ForwardingTrailer { version: 2, ..via }), PeerVersion),
+        (1, task, passed(ForwardingTrailer { by: 0, ..via }), PeerStranger),
+        (1, task, passed(ForwardingTrailer { by: 2, ..via }), PeerStranger),
+        (1, task, passed(ForwardingTrailer { by: 3, ..via }), PeerStranger),
+        (1, task, passed(ForwardingTrailer { origin: 3, ..via }), PeerStranger),
     ];
     for (by, code, bytes, reason) in cases {
         let count = segment.dropped(0, reason);
@@ -428,7 +431,7 @@ fn what_no_peer_may_say_is_counted_by_its_reason_and_changes_nothing() {
         assert_eq!(segment.dropped(0, reason), count + 1, "{code:?} by {by}: {reason:?}");
         assert_eq!(known(&segment), before, "{code:?}: {reason:?}");
     }
-    // One that was heard comes again; a stranger speaks from another machine.
+    // An accepted message arrives again; a stranger sends from another machine.
     let last = heartbeat(future, 5, 1.0);
     segment.word(1, word, &last);
     segment.word(1, word, &last);
@@ -441,7 +444,7 @@ fn what_no_peer_may_say_is_counted_by_its_reason_and_changes_nothing() {
 }
 
 #[test]
-fn an_agent_without_peers_takes_none_of_their_words() {
+fn agent_without_peers_refuses_peer_messages() {
     let mut rig = Rig::new("cfcfs", 1, 16, Overflow::Drop);
     for code in [Code::Heartbeat, Code::StealRequest, Code::PassedTask, Code::Parameters] {
         rig.send(&frame(&Header::of_peers(code, POOL, (1, 0), 0), &[0; 64]));
@@ -461,7 +464,7 @@ proptest! {
         segment.pass(3 * BEAT);
         let origin = segment.nodes[1].agent.peers().unwrap().origin();
         for (code, by, mut bytes, is_likely) in words {
-            // Some begin as they should.
+            // Some begin like valid ones.
             if is_likely && bytes.len() > 40 {
                 Origin { born: origin.born + 1, ..origin }.emit(&mut bytes);
             }

@@ -1,5 +1,5 @@
-//! Workers that several leaves share: they register with all, answer by way of the leaf that asked, and tell whom the leaves'
-//! policy names.
+//! Workers shared by several leaves: they register with all, answer through the leaf that asked, and report
+//! to the leaf chosen by the policy.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ struct Shared {
     worker_ends: [WorkerEnd; 2],
 }
 
-/// Where something goes, and what it says.
-type Said = (Mac, Header);
+/// Destination and contents of a message.
+type SentReport = (Mac, Header);
 
 impl Shared {
     fn new(family: Family, policy: &str) -> Self {
@@ -30,14 +30,14 @@ impl Shared {
         let text = family.text(&text);
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
-        let BuiltAgent { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), None);
+        let AgentRig { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), None);
         let mut rig = Rig { agent, wire, frames, handles, family, now: 0 };
-        let worker_ends = [rig.come(0), rig.come(1)];
+        let worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
         Self { rig, worker_ends }
     }
 
-    /// All that has come of the wire.
-    fn said(&mut self) -> Vec<Said> {
+    /// Returns all messages from the wire.
+    fn received(&mut self) -> Vec<SentReport> {
         let family = self.rig.family;
         let packets = std::iter::from_fn(|| self.rig.wire.receive());
         let read = |packet: Frame| {
@@ -51,12 +51,12 @@ impl Shared {
         packets.filter_map(read).collect()
     }
 
-    /// Lets time pass, in which every leaf acknowledges what it is asked; says what else was said.
-    fn acquaint(&mut self) -> Vec<Said> {
+    /// Advances the time while every leaf acknowledges its questions. Returns the other messages.
+    fn register_with_leaves(&mut self) -> Vec<SentReport> {
         let mut said = Vec::new();
         for _ in 0..8 {
             self.rig.after(HZ / 1000);
-            for (to, header) in self.said() {
+            for (to, header) in self.received() {
                 let (ip, mac) = LEAVES.into_iter().find(|(_, mac)| *mac == to).unwrap();
                 match header.code {
                     Code::WorkerId => {
@@ -78,23 +78,23 @@ impl Shared {
         self.rig.send(&bytes);
     }
 
-    /// Does one task, whoever has it; says what goes out.
-    fn work(&mut self) -> Vec<Said> {
+    /// Serves one task by any worker. Returns the messages sent.
+    fn work(&mut self) -> Vec<SentReport> {
         assert!(self.worker_ends.iter_mut().any(work));
         self.rig.after(1);
-        self.said()
+        self.received()
     }
 }
 
-fn reports(said: &[Said]) -> Vec<Said> {
+fn reports(said: &[SentReport]) -> Vec<SentReport> {
     said.iter().copied().filter(|(_, header)| header.code == Code::QueueReport).collect()
 }
 
 #[test]
-fn workers_register_with_all_leaves_and_tell_each_that_has_met_them() {
+fn workers_register_with_and_report_to_all_leaves() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-update(eps=0)");
-        let said = shared.acquaint();
+        let said = shared.register_with_leaves();
         assert_eq!(shared.rig.agent.registered(), 2);
         let mut told = BTreeMap::new();
         for (to, header) in reports(&said) {
@@ -108,7 +108,8 @@ fn workers_register_with_all_leaves_and_tell_each_that_has_met_them() {
         for _ in 0..1000 {
             shared.rig.after(HZ / 5000);
         }
-        let alive = shared.said().into_iter().filter(|(_, header)| header.code == Code::KeepAlive);
+        let alive =
+            shared.received().into_iter().filter(|(_, header)| header.code == Code::KeepAlive);
         let alive: std::collections::BTreeSet<_> =
             alive.map(|(to, header)| (to.0, header.src)).collect();
         assert_eq!(alive.len(), 6, "{alive:?}");
@@ -117,16 +118,16 @@ fn workers_register_with_all_leaves_and_tell_each_that_has_met_them() {
 }
 
 #[test]
-fn answers_go_by_way_of_the_leaf_that_asked_and_idle_workers_tell_one() {
+fn answers_use_their_leaf_and_idle_reports_one() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-update(eps=0)");
-        shared.acquaint();
+        shared.register_with_leaves();
         let mut told = BTreeMap::new();
         for seq in 0..120 {
             let leaf = usize::from(seq) % 3;
             shared.task_from(leaf, 10, seq);
             shared.task_from((leaf + 1) % 3, 10, seq + 1000);
-            // In either order: another core may help the one that is named.
+            // In either order: another core may help the named one.
             let asked_by = |header: &Header| (leaf + usize::from(header.seq >= 1000)) % 3;
             let first = shared.work();
             assert_eq!(first.len(), 1, "it has more to do and tells nobody: {first:?}");
@@ -144,23 +145,24 @@ fn answers_go_by_way_of_the_leaf_that_asked_and_idle_workers_tell_one() {
 }
 
 #[test]
-fn a_smart_worker_tells_the_leaf_that_is_most_wrong() {
+fn smart_worker_reports_to_the_most_wrong_leaf() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-smart(eps=0)");
-        shared.acquaint();
-        // The last leaf sends it four, the others one each: what the last knows stays right until they are done.
+        shared.register_with_leaves();
+        // The last leaf sends it four, the others one each. The last leaf's estimate stays right until they
+        // are done.
         for (seq, leaf) in [2, 2, 2, 2, 0, 1].into_iter().enumerate() {
             shared.task_from(leaf, 11, seq as u16);
         }
-        // Five are left; the first two believe one, and are four off, which is less than five.
+        // Five are left. The first two estimate one and are off by four, which is less than five.
         assert_eq!(reports(&shared.work()), []);
         // Four are left, and three is less; then three are left, and two is less.
         assert_eq!(reports(&shared.work()), []);
         assert_eq!(reports(&shared.work()), []);
-        // Two are left: the last believes four.
+        // Two are left: the last estimates four.
         let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
         assert_eq!((to, header.src, header.qlen), (LEAVES[2].1, 11, 2));
-        // One is left: the last believes two, one off, as much as there is.
+        // One is left: the last estimates two and is off by one, which equals the queue.
         let [(to, header)] = reports(&shared.work())[..] else { panic!("nobody was told") };
         assert_eq!((to, header.qlen), (LEAVES[2].1, 1));
         assert_eq!(reports(&shared.work()).len(), 1, "idle");
@@ -169,24 +171,24 @@ fn a_smart_worker_tells_the_leaf_that_is_most_wrong() {
 }
 
 #[test]
-fn an_idle_worker_is_on_one_list_and_comes_on_another_when_nobody_takes_notice() {
+fn unused_idle_report_moves_to_another_leaf() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "jiq");
-        let said = shared.acquaint();
+        let said = shared.register_with_leaves();
         assert_eq!(reports(&said).len(), 2, "each is on one leaf's list");
         let (listed, _) = reports(&said)[0];
         let worker = reports(&said)[0].1.src;
         let on = LEAVES.iter().position(|(_, mac)| *mac == listed).unwrap();
-        // A task of another leaf is no use of that list; one of this leaf is.
+        // A task of another leaf does not use that list; one of this leaf does.
         shared.task_from((on + 1) % 3, worker, 1);
         assert_eq!(reports(&shared.work()), []);
         shared.task_from(on, worker, 2);
         assert_eq!(reports(&shared.work()).len(), 1);
-        shared.said();
+        shared.received();
         let mut again = 0;
         for _ in 0..2500 {
             shared.rig.after(HZ / 1000);
-            again += reports(&shared.said()).len();
+            again += reports(&shared.received()).len();
         }
         assert!((4..=6).contains(&again), "two workers, once a second: {again}");
         shared.rig.balanced();
@@ -194,10 +196,10 @@ fn an_idle_worker_is_on_one_list_and_comes_on_another_when_nobody_takes_notice()
 }
 
 #[test]
-fn a_worker_that_comes_back_tells_again() {
+fn returning_worker_reports_again() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-smart");
-        shared.acquaint();
+        shared.register_with_leaves();
         let [first, second] = shared.worker_ends;
         drop(first);
         let mut rig = shared.rig;
@@ -205,11 +207,11 @@ fn a_worker_that_comes_back_tells_again() {
             rig.after(HZ / 1000);
         }
         while rig.wire.receive().is_some() {}
-        let worker_ends = [rig.come(0), second];
+        let worker_ends = [rig.attach_worker(0), second];
         let mut shared = Shared { rig, worker_ends };
         let mut said = Vec::new();
         for _ in 0..30 {
-            said.extend(shared.acquaint());
+            said.extend(shared.register_with_leaves());
         }
         let told: std::collections::BTreeSet<_> =
             reports(&said).iter().map(|(to, header)| (to.0, header.src)).collect();
@@ -220,17 +222,17 @@ fn a_worker_that_comes_back_tells_again() {
 }
 
 #[test]
-fn leaves_that_ask_are_told_what_a_worker_has() {
+fn probing_leaf_gets_the_queue_length() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-sample");
-        let said = shared.acquaint();
+        let said = shared.register_with_leaves();
         assert_eq!(reports(&said), [], "nobody is told without having asked");
         for seq in 0..3 {
             shared.task_from(0, 11, seq);
         }
         let probe = |shared: &mut Shared, from: (u32, Mac), header: Header| {
             shared.rig.send(&family.packet(from, (AGENT, 1234, 1234), &header, &[]));
-            shared.said()
+            shared.received()
         };
         let asked = |worker| Header::queue_probe(POOL, 9, worker, 0x1234);
         for (leaf, worker, tasks) in [(1, 11, 3), (0, 11, 3), (2, 10, 0)] {
@@ -239,7 +241,7 @@ fn leaves_that_ask_are_told_what_a_worker_has() {
             assert_eq!(said, [(LEAVES[leaf].1, answer)]);
         }
         assert_eq!(shared.rig.agent.counters().read(Counter::QueueProbes), 3);
-        // Of nobody here, in another pool, and of somebody who is none of its leaves.
+        // An unknown worker, another pool, and a sender that is not one of its leaves.
         for (from, header, reason) in [
             (LEAVES[0], asked(12), DropReason::UnknownWorker),
             (LEAVES[0], asked(0xFFFF), DropReason::UnknownWorker),

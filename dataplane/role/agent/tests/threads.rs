@@ -1,4 +1,5 @@
-//! Workers that are threads and send their replies themselves, in the test's own thread but where it says otherwise.
+//! Workers that are threads and send their replies; they run in the test's own thread unless stated
+//! otherwise.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::wire::auth::{KEY_LEN, Key};
 
 type Worker = ThreadWorker<RingPort>;
 
-/// An agent of such workers, and what comes out of their queues.
+/// An agent with such workers, and the output of their queues.
 struct Threads {
     rig: Rig,
     workers: Vec<Option<Worker>>,
@@ -41,13 +42,13 @@ impl Threads {
         Self { rig, workers: threads, wires }
     }
 
-    /// Has the worker do its next task and answer with its bytes.
+    /// Lets the worker serve its next task and answer with its bytes.
     fn work(&mut self, at: usize) -> bool {
         let worker = self.workers[at].as_mut();
         worker.is_some_and(|worker| worker.poll(&mut |request, reply| Some(echo(request, reply))))
     }
 
-    /// Its work panics, and the thread with it.
+    /// Lets the worker panic, and its thread with it.
     fn panic(&mut self, at: usize) {
         let mut worker = self.workers[at].take().expect("it is there");
         let panics =
@@ -65,7 +66,7 @@ impl Threads {
         sent.iter().map(|bytes| Header::parse(&bytes[at..]).unwrap()).collect()
     }
 
-    /// What the agent has counted, with what its threads have.
+    /// Returns a counter of the agent, including its threads'.
     fn count(&mut self, counter: Counter) -> u64 {
         self.add_up();
         self.rig.agent.counters().read(counter)
@@ -76,12 +77,12 @@ impl Threads {
         self.rig.dropped(reason)
     }
 
-    /// Each thread's turn has come.
+    /// Gives each thread's counters a turn.
     fn add_up(&mut self) {
         (0..self.workers.len().max(self.wires.len())).for_each(|_| self.rig.after(200));
     }
 
-    /// The ledger balances and every buffer but those held is back.
+    /// Checks that the ledger balances and every buffer except held ones is back.
     fn balanced(&mut self) {
         for wire in &mut self.wires {
             while wire.receive().is_some() {}
@@ -97,7 +98,7 @@ fn echo(request: &Request<'_>, reply: &mut [u8]) -> usize {
 }
 
 #[test]
-fn a_thread_sends_the_bytes_that_the_dispatcher_would_send() {
+fn thread_replies_equal_dispatcher_replies() {
     FAMILIES.into_iter().for_each(|family| sends_the_same(family, None));
 }
 
@@ -106,16 +107,16 @@ fn a_thread_signs_as_the_dispatcher_would() {
     FAMILIES.into_iter().for_each(|family| sends_the_same(family, Some(Key::new([3; KEY_LEN]))));
 }
 
-/// Where the pool has a key, if one is given.
+/// Compares both ways of replying, with a pool key if given.
 fn sends_the_same(family: Family, key: Option<Key>) {
-    // One for each of the two, so that both use the same sequences.
+    // One signer for each way, so that both use the same sequences.
     let signer = || {
         let keys = key.iter().flat_map(|key| [10, 11].map(|worker| (worker, key.clone())));
         Signer::new(keys, || 1_000_000).map(Arc::new)
     };
     let mut copied = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
     copied.agent = copied.agent.with_signer(signer());
-    let mut worker_ends = [copied.come(0), copied.come(1)];
+    let mut worker_ends = [copied.attach_worker(0), copied.attach_worker(1)];
     while copied.wire.receive().is_some() {}
     let mut handed = Threads::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
     let shared = signer();
@@ -128,7 +129,7 @@ fn sends_the_same(family: Family, key: Option<Key>) {
     let mut seq = 0;
     for round in 0..40_usize {
         for _ in 0..round % 4 {
-            // By name and by none, with bytes of every length.
+            // With and without a named worker, and with bytes of every length.
             let dst = [NO_MEMBER, 10, 11][usize::from(seq) % 3];
             let bytes = vec![seq as u8; usize::from(seq) % (PAYLOAD + 1)];
             copied.task(dst, seq, &bytes);
@@ -157,7 +158,7 @@ fn sends_the_same(family: Family, key: Option<Key>) {
 }
 
 #[test]
-fn a_request_has_its_ids_and_its_reply_the_time_worked() {
+fn task_has_ids_and_reply_has_service_time() {
     let mut threads = Threads::new("cfcfs", 1, 16, Overflow::Drop);
     let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
     threads.rig.send(&frame(&header, b"question"));
@@ -181,11 +182,11 @@ fn a_request_has_its_ids_and_its_reply_the_time_worked() {
 }
 
 #[test]
-fn queue_lengths_are_exact_at_the_moment_of_the_answer() {
+fn queue_lengths_are_exact_at_the_answer() {
     let mut threads = Threads::new("random", 1, 16, Overflow::Drop);
     (0..3).for_each(|seq| threads.rig.task(NO_MEMBER, seq, &[]));
     assert!(threads.work(0));
-    // One more comes, of which the dispatcher alone could not tell this worker's first answer.
+    // Another task arrives. The dispatcher alone could not detect this worker's first answer.
     threads.rig.task(NO_MEMBER, 3, &[]);
     while threads.work(0) {}
     let lengths: Vec<_> = threads.headers(0).iter().map(|header| header.qlen).collect();
@@ -210,7 +211,7 @@ fn queue_lengths_are_exact_at_the_moment_of_the_answer() {
 }
 
 #[test]
-fn a_thread_that_panics_loses_its_own_tasks_only() {
+fn panicked_thread_loses_only_its_tasks() {
     let mut threads = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
     for seq in 0..8 {
         threads.rig.task(10, seq, &[]);
@@ -242,7 +243,7 @@ fn a_thread_that_panics_loses_its_own_tasks_only() {
 }
 
 #[test]
-fn a_silent_thread_keeps_its_tasks_and_gets_no_others_until_it_answers() {
+fn silent_thread_gets_no_new_tasks() {
     let mut threads = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
     for seq in 0..6 {
         threads.rig.task(NO_MEMBER, seq, &[]);
@@ -264,7 +265,7 @@ fn a_silent_thread_keeps_its_tasks_and_gets_no_others_until_it_answers() {
 }
 
 #[test]
-fn what_threads_have_at_the_end_is_dropped_and_counted_once() {
+fn thread_tasks_are_counted_once_at_the_end() {
     let mut threads = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
     for seq in 0..7 {
         threads.rig.task(NO_MEMBER, seq, &[]);
@@ -284,7 +285,7 @@ fn what_threads_have_at_the_end_is_dropped_and_counted_once() {
 }
 
 #[test]
-fn answers_that_are_too_long_and_none_at_all_are_counted() {
+fn oversized_and_missing_answers_are_counted() {
     let mut threads = Threads::new("random", 1, 16, Overflow::Drop);
     (0..3).for_each(|seq| threads.rig.task(10, seq, &[]));
     let worker = threads.workers[0].as_mut().unwrap();
@@ -298,7 +299,7 @@ fn answers_that_are_too_long_and_none_at_all_are_counted() {
     threads.balanced();
 }
 
-/// Real threads, asleep now and then: every task is answered once, in its worker's order.
+/// Real threads that sleep now and then: every task is answered once, in its worker's order.
 #[test]
 fn threads_answer_every_task_beside_their_agent() {
     let tasks: u16 = if cfg!(miri) { 60 } else { 4000 };
@@ -346,7 +347,7 @@ fn threads_answer_every_task_beside_their_agent() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes in, whatever threads do: the ledgers balance together and no buffer is lost.
+    /// For any input and any threads, the ledgers balance together and no buffer is lost.
     #[test]
     fn a_storm_of_threads_is_accounted_for(
         family in proptest::sample::select(FAMILIES.to_vec()),

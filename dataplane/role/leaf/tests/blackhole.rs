@@ -1,4 +1,4 @@
-//! Worker hosts that discard a class of tasks without a word: honest clients are served all the same, under every policy.
+//! Worker hosts that silently discard a class of tasks. Honest clients are still served, under every policy.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,31 +8,31 @@ use rand::{Rng as _, SeedableRng};
 use super::*;
 use crate::policy::{CATALOGUE, Rng, Runs};
 
-/// Between two ticks of the leaf.
+/// Time between two ticks of the leaf.
 const TICK_NS: u64 = 100_000;
-/// From the leaf to a worker, and back.
+/// Time from the leaf to a worker, and back.
 const HOP_NS: u64 = 5_000;
-/// Honest clients are alone for so long.
+/// Time with honest clients only.
 const WARM_UP_NS: u64 = 200_000_000;
-/// Tasks a second.
+/// Tasks per second.
 const HONEST: f64 = 200.0;
-/// Discarded tasks a second.
+/// Discarded tasks per second.
 const DISCARDED: f64 = 500.0;
-/// An honest client's p99 stays below this multiple of the undisturbed one.
+/// Limit of an honest client's p99, as a multiple of the undisturbed p99.
 const RATIO: u64 = 20;
-/// No response time, of a task without an answer.
+/// Response time of a task without an answer.
 const NEVER: u64 = u64::MAX;
 
-/// One run.
+/// Parameters of one run.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     policy: &'static str,
     workers: u16,
     cores: usize,
     mean_ns: u64,
-    /// Service times are exponential; else all are equal.
+    /// True for exponential service times; false for equal ones.
     exponential: bool,
-    /// Tasks carry the header extension, and replies service times.
+    /// True if tasks carry the header extension, and replies carry service times.
     extended: bool,
     honest: f64,
     discarded: f64,
@@ -40,9 +40,9 @@ struct Case {
     seed: u64,
 }
 
-/// What an honest client saw.
+/// Results of an honest client.
 #[derive(Clone, Copy, Debug)]
-struct Served {
+struct Service {
     sent: usize,
     answered: usize,
     p50: u64,
@@ -133,9 +133,9 @@ impl World {
         self.push(gap, Event::Arrival { honest });
     }
 
-    fn play(mut self) -> Served {
+    fn play(mut self) -> Service {
         let end = (self.case.seconds * 1e9) as u64;
-        // What comes late has time to be answered.
+        // Extra time for late answers.
         while self.now < end + 100 * TICK_NS {
             let tick = (self.now / TICK_NS + 1) * TICK_NS;
             let event = self.events.peek().map(|Reverse((at, ..))| *at);
@@ -155,7 +155,7 @@ impl World {
         let mut times: Vec<_> = honest.iter().map(|job| job.response_ns).collect();
         times.sort_unstable();
         let at = |share: f64| times[((times.len() as f64 * share) as usize).min(times.len() - 1)];
-        Served {
+        Service {
             sent: times.len(),
             answered: times.iter().filter(|&&time| time != NEVER).count(),
             p50: at(0.5),
@@ -241,7 +241,7 @@ impl World {
     }
 }
 
-/// Fails with what is wrong, or returns the figures.
+/// Fails with a description of the fault, or returns the figures.
 fn check(case: Case) -> Result<String, String> {
     let alone = World::new(Case { discarded: 0.0, ..case }).play();
     let served = World::new(case).play();

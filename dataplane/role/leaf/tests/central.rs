@@ -13,7 +13,7 @@ fn holding(policy: &str) -> Rig {
     holding_with(policy, Overflow::Drop)
 }
 
-/// The workers and sequence numbers of the tasks that have come out.
+/// Returns workers and sequence numbers of the sent tasks.
 fn tasks_out(rig: &mut Rig) -> Vec<(u16, u16)> {
     let parse = |frame: Frame| {
         let datagram = udp::parse(frame.bytes(), false).unwrap();
@@ -63,7 +63,7 @@ fn tasks_wait_in_order_for_workers_with_room() {
             "the longest held goes where there is room"
         );
     }
-    // What comes now stands behind.
+    // Later tasks queue behind.
     send_tasks(&mut rig, 40..41);
     assert_held(&rig, 17);
     for seq in 24..41 {
@@ -76,7 +76,7 @@ fn tasks_wait_in_order_for_workers_with_room() {
 }
 
 #[test]
-fn replies_and_tasks_of_one_burst_keep_the_order() {
+fn burst_with_replies_keeps_task_order() {
     let mut rig = holding("jbsq(k=1)");
     send_tasks(&mut rig, 0..10);
     tasks_out(&mut rig);
@@ -103,7 +103,7 @@ fn tasks_beyond_the_queue_are_counted() {
 }
 
 #[test]
-fn tasks_beyond_the_queue_go_back_to_their_client() {
+fn excess_tasks_return_to_their_client() {
     let mut rig = holding_with("jbsq(k=1)", Overflow::Refuse);
     send_tasks(&mut rig, 0..8 + QUEUE as u16);
     let header = Header { extended: true, src: 77, ..Header::new_task(7, 99) };
@@ -118,7 +118,7 @@ fn tasks_beyond_the_queue_go_back_to_their_client() {
     drop(frame);
     assert_eq!((rig.count(Counter::Refused), rig.count(Counter::Originated)), (1, 1));
     assert_eq!(rig.count(Counter::Consumed), 1);
-    // A further packet of a task is not refused once more.
+    // A further packet of a task is not refused again.
     let further = Header { code: Code::TaskContinuation, ..header };
     assert!(rig.through(CLIENTS, &task_of(further), CLIENTS).is_empty());
     assert_eq!(rig.drops(), [("queue_full", 1)]);
@@ -147,20 +147,20 @@ fn a_multi_packet_task_waits_as_a_whole() {
 }
 
 #[test]
-fn a_policy_that_holds_none_schedules_all_that_wait_in_order() {
+fn unqueued_policy_schedules_all_waiting_tasks() {
     let mut rig = holding("jbsq(k=1)");
     send_tasks(&mut rig, 0..60);
     tasks_out(&mut rig);
     assert_held(&rig, 52);
     rig.set_policy("round-robin");
     rig.wait(1_000_000);
-    // One that comes before they are all gone stands behind them.
+    // A task that arrives before they are all gone queues behind them.
     send_tasks(&mut rig, 60..61);
     let seqs: Vec<_> = tasks_out(&mut rig).iter().map(|task| task.1).collect();
     assert_eq!(seqs, (8..61).collect::<Vec<_>>());
     assert_held(&rig, 0);
     assert_eq!(rig.drops(), []);
-    // And back: the queue is there again.
+    // Back again: the queue is there again.
     rig.set_policy("jbsq(k=8)");
     rig.wait(1_000_000);
     send_tasks(&mut rig, 100..120);
@@ -170,7 +170,7 @@ fn a_policy_that_holds_none_schedules_all_that_wait_in_order() {
 }
 
 #[test]
-fn a_pool_that_did_not_hold_may_hold_later() {
+fn pool_can_gain_a_queue() {
     let mut rig = holding("random");
     rig.set_policy("jbsq(k=1)");
     rig.wait(1_000_000);
@@ -192,7 +192,7 @@ fn tasks_wait_while_no_worker_is_there() {
     rig.set_active(3, true);
     rig.wait(1_000_000);
     assert_eq!(tasks_out(&mut rig), [(13, 0)]);
-    // The worker goes, and what waited for it waits for another.
+    // The worker leaves, and its waiting task waits for another.
     rig.set_active(3, false);
     rig.set_active(5, true);
     rig.wait(1_000_000);
@@ -203,7 +203,7 @@ fn tasks_wait_while_no_worker_is_there() {
 }
 
 #[test]
-fn another_cores_replies_are_noticed_at_the_next_tick() {
+fn remote_replies_release_tasks_at_the_tick() {
     let backlog = (QUEUE, Overflow::Drop);
     let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, backlog);
     let [first, second] = &mut cores[..] else { unreachable!() };
@@ -218,7 +218,7 @@ fn another_cores_replies_are_noticed_at_the_next_tick() {
 }
 
 #[test]
-fn what_waits_at_the_end_is_counted() {
+fn queued_tasks_are_counted_at_the_end() {
     let mut rig = holding("cfcfs");
     send_tasks(&mut rig, 0..30);
     tasks_out(&mut rig);
@@ -232,9 +232,9 @@ fn what_waits_at_the_end_is_counted() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes, tasks leave in the order they came in, nothing is lost and every buffer comes back.
+    /// For any input, tasks leave in the order of arrival, nothing is lost, and every buffer comes back.
     #[test]
-    fn a_storm_through_a_central_queue_keeps_order_and_account(
+    fn central_queue_storm_keeps_order_and_ledger(
         refuse: bool, cfcfs: bool,
         storm in proptest::collection::vec((0..10_u8, 0..8_u16, 0..5_u64), 1..300),
     ) {

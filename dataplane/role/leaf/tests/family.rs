@@ -1,4 +1,5 @@
-//! Rigs whose hosts speak IPv4 or IPv6, for tests of both: what a rig is given is turned into its family, and back what it gives.
+//! Rigs with hosts of IPv4 or IPv6, for tests of both families. Input is converted to the rig's family, and
+//! output back.
 
 use super::*;
 use crate::io::Buf;
@@ -10,7 +11,7 @@ mod translated;
 pub use translated::{BOTH, Family};
 use translated::{as_v4, v6};
 
-/// A datagram with a task header, of either family.
+/// Parses a datagram with a task header, of either family.
 pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {
     let bytes = as_v4(frame.bytes());
     let datagram = udp::parse(&bytes, false).ok()?;
@@ -18,20 +19,20 @@ pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {
     Some((datagram, header))
 }
 
-/// The extension behind such a header.
+/// Returns the extension after such a header.
 pub fn read_extension(frame: &Frame) -> Extension {
     let bytes = as_v4(frame.bytes());
     Extension::parse(&bytes[udp::PAYLOAD..])
 }
 
-/// ARP, or neighbour discovery as if it were ARP, and where it goes to.
+/// Parses ARP, or neighbour discovery as if it were ARP, and its destination.
 pub fn read_arp(frame: &Frame) -> Option<(arp::Packet, Mac)> {
     let bytes = as_v4(frame.bytes());
     let is_arp = ether::ether_type(&bytes) == ether::ARP;
     arp::Packet::parse(&bytes).ok().filter(|_| is_arp).map(|packet| (packet, ether::dst(&bytes)))
 }
 
-/// The node knows where the client is.
+/// Resolves the client.
 pub fn introduce(neighbours: &Neighbours, family: Family) {
     let slot = match family {
         Family::V4 => neighbours.insert(CLIENTS, CLIENT, 0),
@@ -41,7 +42,7 @@ pub fn introduce(neighbours: &Neighbours, family: Family) {
 }
 
 impl Rig {
-    /// What hosts behind a port speak.
+    /// Returns the family of hosts behind a port.
     pub fn family(&self, port: usize) -> Family {
         match self.leaf.stages().network().port(port).v6 {
             None => Family::V4,
@@ -49,13 +50,13 @@ impl Rig {
         }
     }
 
-    /// Has a frame come in at a port.
+    /// Delivers a frame to a port.
     pub fn send(&mut self, port: usize, frame: &[u8]) {
         let frame = self.family(port).frame(frame);
         assert!(self.far[port].send(&frame));
     }
 
-    /// The node's place for a host behind a port.
+    /// Returns the neighbour slot of a host behind a port.
     pub fn slot(&self, port: usize, address: u32) -> Option<Slot> {
         let neighbours = self.leaf.stages().neighbours();
         match self.family(port) {
@@ -66,7 +67,7 @@ impl Rig {
 }
 
 #[test]
-fn hosts_of_a_rig_speak_what_they_are_said_to() {
+fn rig_hosts_use_the_requested_family() {
     for family in BOTH {
         let mut rig = rig_of(family, "horus");
         assert_eq!([CLIENTS, WORKERS].map(|port| rig.family(port)), [family; 2]);

@@ -1,5 +1,5 @@
-//! Tasks that nobody can answer, tasks that are never completed, and reports that are not true: they cost the honest
-//! nothing that lasts.
+//! Tasks without a possible answer, tasks that are never completed, and false reports: they cost honest
+//! clients nothing lasting.
 
 use super::*;
 use crate::policy::{CATALOGUE, Runs};
@@ -7,19 +7,19 @@ use crate::state::Presence;
 use crate::state::{Load, View};
 
 const MS: u64 = 1_000_000;
-/// Number of tasks of other clients, whose answers are not looked at.
+/// Number of other clients' tasks, whose answers are ignored.
 const OTHERS: u16 = u16::MAX;
 
-/// Eight workers that serve first come, first served, a millisecond a task.
+/// Eight workers with FIFO service, one millisecond per task.
 struct Workers {
     rig: Rig,
-    /// When each worker will be done with each of its tasks, and who sent it.
+    /// Completion time, client and number of each worker's tasks.
     queues: Vec<std::collections::VecDeque<(u64, u32, u16)>>,
-    /// Replies that came to the client: number and time.
+    /// Replies to the client: number and time.
     answered: Vec<(u16, u64)>,
-    /// What worker 0 says of its queue, if it does not tell the truth.
+    /// Queue length that worker 0 reports, if it lies.
     lie: Option<u16>,
-    /// Tasks that each worker got.
+    /// Tasks per worker.
     got: [usize; 8],
 }
 
@@ -35,7 +35,8 @@ impl Workers {
         self.rig.leaf.stages().dispatcher(0).unwrap().view()
     }
 
-    /// Lets a packet in and time pass, 50 microseconds at a time; workers take what comes and answer what is done.
+    /// Delivers a packet and advances the time in steps of 50 microseconds. Workers accept tasks and answer
+    /// completed ones.
     fn step(&mut self, frame: Option<&[u8]>) {
         if let Some(frame) = frame {
             assert!(self.rig.far[CLIENTS].send(frame));
@@ -46,7 +47,7 @@ impl Workers {
             let Ok(datagram) = udp::parse(frame.bytes(), false) else { continue };
             let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
             if header.more {
-                continue; // it waits for the rest
+                continue; // waits for the rest
             }
             self.got[usize::from(header.dst - 10)] += 1;
             let queue = &mut self.queues[usize::from(header.dst - 10)];
@@ -70,8 +71,8 @@ impl Workers {
         }
     }
 
-    /// An honest client sends a task each 5 ms, while `attack` has one frame sent in each of the 100 steps in between.
-    /// Returns the times from each task to its answer, in order.
+    /// Sends a task of an honest client every 5 ms. `attack` may send a frame in each of the 100 steps in
+    /// between. Returns the response times in order.
     fn serve(&mut self, tasks: u16, mut attack: impl FnMut(u32) -> Option<Vec<u8>>) -> Vec<u64> {
         let mut sent = Vec::new();
         for at in 0..tasks {
@@ -94,14 +95,14 @@ impl Workers {
     }
 }
 
-/// The first packet of a task that is never completed.
+/// First packet of a task that is never completed.
 fn unfinished(source: u32, seq: u16) -> Vec<u8> {
     let mut payload = [0; 20];
     Header { more: true, ..Header::new_task(7, seq) }.emit(&mut payload);
     frame(&Flow { src: source, ..client_flow() }, &payload)
 }
 
-/// A task that looks whole, from a source that no reply can reach.
+/// A complete task from a source that no reply can reach.
 fn unanswerable(source: u32, seq: u16) -> Vec<u8> {
     let mut payload = [0; 20];
     Header::new_task(7, seq).emit(&mut payload);
@@ -113,13 +114,13 @@ fn policies() -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn tasks_without_a_way_back_and_tasks_that_are_never_complete_stop_nobody() {
+fn unanswerable_and_incomplete_tasks_block_nobody() {
     let unreachable = [LEAF_CLIENTS, SERVERS[1], LEAF_WORKERS | 0x77, 0x0808_0808, 0, u32::MAX];
     for policy in policies() {
         let alone = Workers::new(policy).serve(40, |_| None);
         assert_eq!(alone.len(), 40, "{policy}");
         let mut workers = Workers::new(policy);
-        // 10,000 packets a second: from where no reply goes, from one source, and from all of a network.
+        // 10,000 packets per second: from an unreachable source, from one source, and from a whole network.
         let times = workers.serve(40, |at| {
             Some(match at % 4 {
                 0 | 1 => unanswerable(unreachable[at as usize / 4 % 6], at as u16),
@@ -139,7 +140,7 @@ fn tasks_without_a_way_back_and_tasks_that_are_never_complete_stop_nobody() {
 }
 
 #[test]
-fn a_source_has_no_more_than_its_bound_under_way() {
+fn source_is_bounded_in_unfinished_tasks() {
     let mut workers = Workers::new("horus");
     for at in 0..40 {
         drop(workers.rig.through(CLIENTS, &unfinished(CLIENT, at), WORKERS));
@@ -149,7 +150,7 @@ fn a_source_has_no_more_than_its_bound_under_way() {
 }
 
 #[test]
-fn an_unfinished_task_gets_its_place_back_when_it_is_complete() {
+fn completed_task_regains_its_place() {
     let mut workers = Workers::new("jbsq(k=1)");
     for at in 0..8 {
         workers.step(Some(&unfinished(CLIENT, at)));
@@ -169,14 +170,14 @@ fn an_unfinished_task_gets_its_place_back_when_it_is_complete() {
 }
 
 #[test]
-fn a_report_of_more_than_was_sent_does_not_last() {
+fn excessive_load_report_expires() {
     for policy in ["horus", "racksched", "lsq-update", "jbsq", "sed"] {
         let mut workers = Workers::new(policy);
-        // Worker 0 answers what it was not sent, and says that it has very much, or a little too much, to do.
+        // Worker 0 answers tasks that it did not get, and reports far too many tasks, or slightly too many.
         for qlen in [u16::MAX, 40] {
             drop(workers.rig.through(WORKERS, &reply(10, qlen), CLIENTS));
             (0..600).for_each(|_| workers.step(None));
-            let believed = workers.view().estimate(Member(0));
+            let believed = workers.view().estimated_load(Member(0));
             assert_eq!(believed, 0, "{policy}: nothing was sent to it");
         }
         workers.serve(60, |at| (at % 10 == 0).then(|| task(OTHERS)));
@@ -186,11 +187,11 @@ fn a_report_of_more_than_was_sent_does_not_last() {
 }
 
 #[test]
-fn a_worker_that_always_says_that_it_is_idle_does_not_draw_all_tasks() {
+fn constantly_idle_worker_does_not_attract_all_tasks() {
     for policy in ["horus", "racksched", "lsq-update", "jiq", "ppot"] {
         let mut workers = Workers::new(policy);
         workers.lie = Some(0);
-        // 6000 tasks a second, of 8000 that the workers can do.
+        // 6000 tasks per second, of 8000 that the workers can serve.
         workers.serve(200, |at| (at % 10 < 3).then(|| task(OTHERS)));
         let all: usize = workers.got.iter().sum();
         assert!(workers.got[0] * 8 < 3 * all, "{policy}: {:?}", workers.got);
@@ -199,7 +200,7 @@ fn a_worker_that_always_says_that_it_is_idle_does_not_draw_all_tasks() {
 }
 
 #[test]
-fn who_is_not_configured_to_register_cannot_be_registered_by_anybody() {
+fn unconfigured_registration_is_refused() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
     let backlog = (64, Overflow::Drop);
     let mut rig = rigs_on(networks, "horus", true, true, 256, 1, backlog).remove(0);
@@ -219,11 +220,11 @@ fn who_is_not_configured_to_register_cannot_be_registered_by_anybody() {
 }
 
 #[test]
-fn tasks_that_are_lost_are_written_off_under_every_policy() {
+fn lost_tasks_are_written_off_under_every_policy() {
     for policy in policies() {
         let mut workers = Workers::new(policy);
         for at in 0..24 {
-            workers.rig.through(CLIENTS, &task(at), WORKERS); // nobody gets them
+            workers.rig.through(CLIENTS, &task(at), WORKERS); // not delivered
         }
         workers.serve(40, |at| (at % 7 == 0).then(|| task(OTHERS)));
         (0..2_300).for_each(|_| workers.rig.wait(5 * MS));

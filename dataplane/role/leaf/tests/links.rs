@@ -1,4 +1,4 @@
-//! A leaf below a spine: what it tells of its pool and when, the service address, and the spine's own words.
+//! A leaf below a spine: its signals and their times, the service address, and the spine's messages.
 
 use super::family::{read, read_arp, read_extension};
 use super::*;
@@ -29,10 +29,10 @@ fn text(family: Family, policy: &str, more: &str) -> String {
     family.text(&text)
 }
 
-/// A leaf that knows its spine's MAC address and has said its first words.
+/// A leaf that has resolved its spine and sent its first messages.
 fn leaf_with(family: Family, policy: &str, more: &str) -> Rig {
     let mut rig = rigs_of(&text(family, policy, more), None, true, 256).remove(0);
-    meet(&rig, SPINE);
+    resolve_spine(&rig, SPINE);
     rig.poll();
     let told = rig.signals();
     assert_eq!(told.len(), 1);
@@ -44,7 +44,7 @@ fn leaf(family: Family, policy: &str) -> Rig {
     leaf_with(family, policy, "")
 }
 
-/// A task as the spine sends it on.
+/// A task as the spine sends it.
 fn sent_on(seq: u16, idle: bool) -> Vec<u8> {
     let mut payload = [0xAB; 20];
     Header { dst: 40, qlen: u16::from(idle), ..Header::new_task(7, seq) }.emit(&mut payload);
@@ -61,8 +61,8 @@ fn spines_word(from: u32, id: u16, port: usize) -> Vec<u8> {
 }
 
 impl Rig {
-    /// The codes of what a spine was told of pool 7, all others' packets put aside.
-    fn told_at(&mut self, spine: u32) -> Vec<Code> {
+    /// Returns the codes of signals for pool 7 to a spine; ignores other packets.
+    fn signals_at(&mut self, spine: u32) -> Vec<Code> {
         let parse = |frame: Frame| {
             let (datagram, header) = read(&frame)?;
             (datagram.dst == spine && header.pool == 7).then_some(header.code)
@@ -70,7 +70,7 @@ impl Rig {
         self.receive(CLIENTS).into_iter().filter_map(parse).collect()
     }
 
-    /// What the spine was told: code, number, live workers, load.
+    /// Returns the signals to the spine: code, number, live workers, load.
     fn signals(&mut self) -> Vec<(Code, u16, u16, Load)> {
         let parse = |frame: Frame| {
             let (datagram, header) = read(&frame)?;
@@ -85,8 +85,8 @@ impl Rig {
         self.receive(CLIENTS).into_iter().filter_map(parse).collect()
     }
 
-    /// What the spine is told when this comes in.
-    fn told_after(&mut self, port: usize, frame: &[u8]) -> Vec<(Code, u16, u16, Load)> {
+    /// Returns the signals after this frame arrives.
+    fn signals_after(&mut self, port: usize, frame: &[u8]) -> Vec<(Code, u16, u16, Load)> {
         self.send(port, frame);
         self.poll();
         let told = self.signals();
@@ -96,7 +96,7 @@ impl Rig {
 }
 
 #[test]
-fn replies_come_from_the_service_address_straight_to_the_client() {
+fn replies_leave_from_the_service_address() {
     for family in BOTH {
         for policy in ["horus", "jsq", "cfcfs"] {
             let mut rig = leaf(family, policy);
@@ -117,7 +117,7 @@ fn replies_come_from_the_service_address_straight_to_the_client() {
 }
 
 #[test]
-fn a_task_that_a_leaf_refuses_is_refused_to_the_client_from_the_service_address() {
+fn refused_task_returns_from_the_service_address() {
     for family in BOTH {
         let mut rig = leaf_with(family, "jbsq(k=1)", "queue = 1\noverflow = 'refuse'");
         for seq in 0..5 {
@@ -136,35 +136,35 @@ fn a_task_that_a_leaf_refuses_is_refused_to_the_client_from_the_service_address(
 }
 
 #[test]
-fn a_spine_is_told_of_the_last_idle_worker_and_of_loads_that_move() {
+fn spine_gets_idle_and_load_signals() {
     for family in BOTH {
         let mut rig = leaf(family, "horus");
         for seq in 0..3 {
-            assert_eq!(rig.told_after(CLIENTS, &sent_on(seq, true)), []);
+            assert_eq!(rig.signals_after(CLIENTS, &sent_on(seq, true)), []);
         }
-        let last = rig.told_after(CLIENTS, &sent_on(3, true));
+        let last = rig.signals_after(CLIENTS, &sent_on(3, true));
         assert_eq!(last, [(Code::IdleRemove, 2, 4, Load::ONE)]);
         for seq in 4..12 {
-            assert_eq!(rig.told_after(CLIENTS, &sent_on(seq, false)), []);
+            assert_eq!(rig.signals_after(CLIENTS, &sent_on(seq, false)), []);
         }
-        // Twelve tasks came; a worker tells that it has one: all others know what they had.
+        // Twelve tasks arrived. One worker reports one task; the others keep their estimates.
         let reply_of = |worker, queue| reply(worker, queue);
-        assert_eq!(rig.told_after(WORKERS, &reply_of(10, 2)), []);
+        assert_eq!(rig.signals_after(WORKERS, &reply_of(10, 2)), []);
         let mut told = Vec::new();
         for worker in 10..14 {
-            told.extend(rig.told_after(WORKERS, &reply_of(worker, 1)));
+            told.extend(rig.signals_after(WORKERS, &reply_of(worker, 1)));
         }
         for (at, (code, number, workers, _)) in told.iter().enumerate() {
             assert_eq!((*code, usize::from(*number), *workers), (Code::LoadUpdate, 3 + at, 4));
         }
-        // Each has one, and the spine knows it to less than one.
+        // Each has one, and the spine's estimate is off by less than one.
         let (.., load) = told.last().unwrap();
         assert!(load.0.abs_diff(Load::ONE.0) < Load::ONE.0, "{load:?}");
         for worker in [10, 11] {
-            let told = rig.told_after(WORKERS, &reply(worker, 0));
+            let told = rig.signals_after(WORKERS, &reply(worker, 0));
             assert!(told.iter().all(|one| one.0 == Code::LoadUpdate), "{told:?}");
         }
-        let told = rig.told_after(WORKERS, &reply(12, 0));
+        let told = rig.signals_after(WORKERS, &reply(12, 0));
         assert_eq!(told[0].0, Code::IdleAdd, "three of them are idle");
         rig.assert_accounted();
     }
@@ -189,12 +189,12 @@ fn idleness_is_repeated_and_numbers_rise() {
 }
 
 #[test]
-fn other_rules_tell_every_reply_or_that_it_lives() {
+fn other_signal_rules_send_replies_or_heartbeats() {
     for family in BOTH {
         let mut rig = leaf_with(family, "racksched", "signals = 'every-reply'");
-        assert_eq!(rig.told_after(CLIENTS, &sent_on(0, false)), []);
+        assert_eq!(rig.signals_after(CLIENTS, &sent_on(0, false)), []);
         let (_, header, _) = rig.one(CLIENTS, &sent_on(1, false), WORKERS);
-        let told = rig.told_after(WORKERS, &reply(header.dst, 2));
+        let told = rig.signals_after(WORKERS, &reply(header.dst, 2));
         assert_eq!(told, [(Code::LoadUpdate, 2, 4, Load(0x0000_8000))], "two at one of four");
         for (rules, policy, word) in
             [("every-reply", "racksched", Code::KeepAlive), ("none", "horus", Code::LoadUpdate)]
@@ -226,7 +226,7 @@ fn a_spine_learns_how_many_workers_live() {
 }
 
 #[test]
-fn a_silent_spine_is_noticed_and_counted_and_so_is_its_return() {
+fn silent_spine_and_its_return_are_counted() {
     for family in BOTH {
         let mut rig = leaf(family, "horus");
         let state = |rig: &Rig| {
@@ -234,7 +234,7 @@ fn a_silent_spine_is_noticed_and_counted_and_so_is_its_return() {
             (counts, rig.count(Gauge::SpinesSilent))
         };
         for _ in 0..60 {
-            drop(rig.told_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
+            drop(rig.signals_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
             rig.wait(MS);
         }
         assert_eq!(state(&rig), ((0, 0), 0));
@@ -242,7 +242,7 @@ fn a_silent_spine_is_noticed_and_counted_and_so_is_its_return() {
         assert_eq!(state(&rig), ((0, 0), 0));
         (0..3).for_each(|_| rig.wait(MS));
         assert_eq!(state(&rig), ((1, 0), 1));
-        drop(rig.told_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
+        drop(rig.signals_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
         rig.wait(MS);
         assert_eq!(state(&rig), ((1, 1), 0));
         drop(rig.signals());
@@ -260,7 +260,7 @@ fn words_of_no_spine_are_refused() {
         ];
         for (from, id, port, reason) in cases {
             let mut rig = leaf(family, "horus");
-            drop(rig.told_after(port, &spines_word(from, id, port)));
+            drop(rig.signals_after(port, &spines_word(from, id, port)));
             assert_eq!((rig.drops(), rig.count(Counter::Signals)), (vec![(reason, 1)], 0));
             rig.assert_accounted();
         }
@@ -268,7 +268,7 @@ fn words_of_no_spine_are_refused() {
 }
 
 #[test]
-fn a_spines_mac_address_is_asked_for_and_is_no_clients() {
+fn spine_mac_address_is_resolved_separately() {
     for family in BOTH {
         let mut rig = rigs_of(&text(family, "horus", ""), None, false, 256).remove(0);
         rig.wait(MS);
@@ -279,7 +279,7 @@ fn a_spines_mac_address_is_asked_for_and_is_no_clients() {
         };
         assert_eq!(asks(SPINE), 1);
         drop(asked);
-        // What comes by way of a spine does not show where its client is.
+        // A packet through a spine does not show its client's location.
         drop(rig.through(CLIENTS, &sent_on(1, true), WORKERS));
         let known = rig.slot(CLIENTS, CLIENT);
         assert_eq!(known.and_then(|slot| rig.leaf.stages().neighbours().mac(slot)), None);
@@ -288,7 +288,7 @@ fn a_spines_mac_address_is_asked_for_and_is_no_clients() {
 
 const OTHER: u32 = 0x0A00_0104;
 
-/// A leaf that was given no spine, with what changes it.
+/// A leaf without a spine, and its control.
 fn alone(family: Family, policy: &str) -> (Rig, Control) {
     let text = text(Family::V4, policy, "").replace("[[spine]]\nid = 90\nip = '10.0.1.3'\n", "");
     let text = text.replace("service = '10.0.1.200'\nspine = 90\n", "");
@@ -296,58 +296,58 @@ fn alone(family: Family, policy: &str) -> (Rig, Control) {
     (rigs.remove(0), control)
 }
 
-/// The node knows where a spine is, of which it has been told.
-fn meet(rig: &Rig, spine: u32) {
+/// Resolves a spine that the node is linked to.
+fn resolve_spine(rig: &Rig, spine: u32) {
     let slot = rig.slot(CLIENTS, spine).unwrap();
     rig.leaf.stages().neighbours().set_static(slot, SPINE_MAC);
 }
 
 #[test]
-fn a_pool_is_linked_and_moved_to_another_spine_while_the_leaf_runs() {
+fn pool_changes_its_spine_while_running() {
     for family in BOTH {
         let (mut rig, mut control) = alone(family, "horus");
         drop(rig.one(CLIENTS, &sent_on(1, true), WORKERS));
         rig.wait(50 * MS);
-        assert_eq!(rig.told_at(SPINE), [], "there is none");
+        assert_eq!(rig.signals_at(SPINE), [], "there is none");
         rig.change(
             &mut control,
             &["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"],
         );
-        meet(&rig, SPINE);
+        resolve_spine(&rig, SPINE);
         rig.wait(11 * MS);
         rig.poll();
-        assert_eq!(rig.told_at(SPINE), [Code::IdleAdd]);
+        assert_eq!(rig.signals_at(SPINE), [Code::IdleAdd]);
         let (datagram, ..) = rig.one(WORKERS, &reply(10, 0), CLIENTS);
         assert_eq!(datagram.src, SERVICE);
-        // It tells of idleness and silence as one does that began with a spine.
+        // It signals idleness and detects silence like a leaf that started with a spine.
         for seq in 2..6 {
             drop(rig.through(CLIENTS, &sent_on(seq, true), WORKERS));
         }
-        assert!(rig.told_at(SPINE).contains(&Code::IdleRemove));
+        assert!(rig.signals_at(SPINE).contains(&Code::IdleRemove));
         rig.wait(31 * MS);
         rig.wait(MS);
         assert_eq!((rig.count(Counter::SpinesLost), control.silent_spines()), (1, vec![90]));
-        // Another has it from now on; of the first nobody speaks any more.
+        // Another spine takes over; the first gets no more messages.
         rig.change(&mut control, &["link-pool pool=7 spine=91 ip=10.0.1.4 signals=none"]);
-        meet(&rig, OTHER);
+        resolve_spine(&rig, OTHER);
         drop(rig.receive(CLIENTS));
         for _ in 0..4 {
             rig.wait(5 * MS);
             assert!(rig.leaf.stages().network().spines().all(|spine| spine.id == 91));
         }
         assert!(control.silent_spines().is_empty());
-        assert!(rig.told_at(OTHER).contains(&Code::LoadUpdate));
+        assert!(rig.signals_at(OTHER).contains(&Code::LoadUpdate));
         rig.send(CLIENTS, &spines_word(OTHER, 91, CLIENTS));
         rig.poll();
         assert_eq!(rig.count(Counter::Signals), 1);
         rig.send(CLIENTS, &spines_word(SPINE, 90, CLIENTS));
         rig.poll();
         assert_eq!(rig.drops(), [("unknown_peer", 1)]);
-        // And none.
+        // No spine.
         rig.change(&mut control, &["unlink-pool pool=7", "set-service pool=7"]);
         drop(rig.receive(CLIENTS));
         rig.wait(50 * MS);
-        assert_eq!((rig.told_at(OTHER), rig.told_at(SPINE)), (vec![], vec![]));
+        assert_eq!((rig.signals_at(OTHER), rig.signals_at(SPINE)), (vec![], vec![]));
         let (_, header, _) = rig.one(CLIENTS, &sent_on(9, true), WORKERS);
         let (datagram, ..) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
         assert_eq!(datagram.src, LEAF_CLIENTS);
@@ -356,12 +356,12 @@ fn a_pool_is_linked_and_moved_to_another_spine_while_the_leaf_runs() {
 }
 
 #[test]
-fn a_rack_that_is_drained_does_what_is_under_way_to_it() {
+fn drained_rack_finishes_tasks_in_flight() {
     for family in BOTH {
         let (mut rig, mut control) = alone(family, "horus");
         let link = ["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"];
         rig.change(&mut control, &link);
-        meet(&rig, SPINE);
+        resolve_spine(&rig, SPINE);
         rig.wait(11 * MS);
         rig.poll();
         drop(rig.receive(CLIENTS));
@@ -378,7 +378,7 @@ fn a_rack_that_is_drained_does_what_is_under_way_to_it() {
             told.iter().any(|&(code, _, workers, _)| (code, workers) == (Code::KeepAlive, 0)),
             "{told:?}"
         );
-        // What the spine sent before it was told.
+        // Sent by the spine before it learned of the drain.
         drop(rig.one(CLIENTS, &sent_on(4, false), WORKERS));
         rig.wait(10 * MS);
         drop(rig.one(CLIENTS, &sent_on(5, false), WORKERS));
@@ -387,7 +387,7 @@ fn a_rack_that_is_drained_does_what_is_under_way_to_it() {
         drop(rig.receive(CLIENTS));
         assert!(rig.through(CLIENTS, &sent_on(6, false), WORKERS).is_empty());
         assert_eq!(rig.drops(), [("no_member", 1)]);
-        // Those who are undrained count at once, also while the last ones linger.
+        // Undrained workers count at once, even while the last ones linger.
         rig.change(&mut control, &["undrain workers=10-13"]);
         drop(rig.one(CLIENTS, &sent_on(7, false), WORKERS));
         rig.change(&mut control, &["drain workers=10-13"]);

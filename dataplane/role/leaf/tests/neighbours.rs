@@ -1,4 +1,4 @@
-//! Who is where: what the leaf learns, whom it asks, and whom it gives up.
+//! Neighbours of the leaf: learning of addresses, probing of hosts, and loss of hosts.
 
 use super::*;
 use crate::limits::UNRESOLVED_HELD_MAX;
@@ -7,7 +7,7 @@ use crate::state::Presence;
 const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 const SECOND: u64 = 1_000_000_000;
 
-/// An ARP answer of a server, or of whoever says to be one.
+/// ARP reply of a server, or of a host that claims its address.
 fn answer(server: usize, mac: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
     let question = arp::Packet::request(LEAF_MACS[WORKERS], LEAF_WORKERS, SERVERS[server]);
@@ -15,7 +15,7 @@ fn answer(server: usize, mac: Mac) -> Vec<u8> {
     frame
 }
 
-/// An ARP question for the leaf by a client, or whoever says to be one.
+/// ARP request for the leaf's address by a client, or by a host that claims its address.
 fn request(from: u32, mac: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
     arp::Packet::request(mac, from, LEAF_CLIENTS).emit(&mut frame, Mac::BROADCAST);
@@ -23,7 +23,7 @@ fn request(from: u32, mac: Mac) -> Vec<u8> {
 }
 
 impl Rig {
-    /// ARP questions that came out of a port: who was asked for, and whom the question went to.
+    /// Returns the ARP requests from a port: requested address and destination.
     fn questions(&mut self, port: usize) -> Vec<(u32, Mac)> {
         let frames = self.receive(port);
         let parse = |frame: &Frame| {
@@ -34,7 +34,7 @@ impl Rig {
         frames.iter().filter_map(parse).collect()
     }
 
-    /// Lets time pass in steps of a millisecond, and gives all questions asked at a port.
+    /// Advances time in steps of 1 ms. Returns all ARP requests from a port.
     fn questions_within(&mut self, port: usize, ns: u64) -> Vec<(u32, Mac)> {
         let mut all = Vec::new();
         for _ in 0..ns / 1_000_000 {
@@ -49,7 +49,7 @@ impl Rig {
         neighbours.find(WORKERS, SERVERS[server]).and_then(|slot| neighbours.mac(slot))
     }
 
-    fn meet_servers(&mut self) {
+    fn resolve_servers(&mut self) {
         self.poll();
         for server in 0..2 {
             assert!(self.far[WORKERS].send(&answer(server, server_mac(server))));
@@ -76,10 +76,10 @@ fn a_client_is_known_by_its_tasks() {
 }
 
 #[test]
-fn a_server_that_returns_with_another_address_is_found() {
+fn moved_server_is_found() {
     let mut rig = rig_with("round-robin", false, true, 256);
-    rig.meet_servers();
-    // Server 1 answers no more: its machine was replaced.
+    rig.resolve_servers();
+    // Server 1 no longer answers: its machine was replaced.
     let mut questions = Vec::new();
     for at in 0..300 {
         let sent = rig.through(CLIENTS, &task(at), WORKERS);
@@ -106,10 +106,10 @@ fn a_server_that_returns_with_another_address_is_found() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_taken_out_until_it_can() {
+fn unreachable_server_is_excluded_until_it_answers() {
     for policy in ["horus", "jbsq(k=2)", "random"] {
         let mut rig = rig_with(policy, false, true, 256);
-        rig.meet_servers();
+        rig.resolve_servers();
         rig.through(CLIENTS, &task(0), WORKERS);
         for at in 1..400 {
             let sent = rig.through(CLIENTS, &task(at), WORKERS);
@@ -138,7 +138,7 @@ fn a_server_that_cannot_be_reached_is_taken_out_until_it_can() {
         };
         rig.receive(WORKERS);
         assert!(chosen(&mut rig).iter().all(|&worker| worker < 14), "{policy}");
-        // It is asked for on and on, and is back with its answer.
+        // The leaf keeps probing it. Its answer makes it reachable again.
         let asked = rig.questions_within(WORKERS, 3 * SECOND);
         assert!(asked.contains(&(SERVERS[1], Mac::BROADCAST)), "{policy}");
         drop(rig.through(WORKERS, &answer(1, server_mac(1)), WORKERS));
@@ -153,9 +153,9 @@ fn a_server_that_cannot_be_reached_is_taken_out_until_it_can() {
 }
 
 #[test]
-fn a_link_that_went_down_leaves_nothing_known_and_coming_up_has_servers_asked_at_once() {
+fn link_loss_clears_neighbours_and_return_probes_servers() {
     let mut rig = rig_with("horus", false, true, 256);
-    rig.meet_servers();
+    rig.resolve_servers();
     let neighbours = rig.leaf.stages().neighbours().clone();
     neighbours.set_link(WORKERS, false);
     assert_eq!(rig.server_mac_known(0), None);
@@ -172,7 +172,7 @@ fn a_link_that_went_down_leaves_nothing_known_and_coming_up_has_servers_asked_at
     rig.assert_accounted();
 }
 
-/// A leaf whose workers' link is down, and to which 300 tasks have come.
+/// A leaf whose workers' link is down, after 300 tasks have arrived.
 fn with_tasks_before_workers() -> Rig {
     let mut rig = rig_with("horus", false, true, 512);
     rig.leaf = rig.leaf.with_patience();
@@ -182,7 +182,7 @@ fn with_tasks_before_workers() -> Rig {
 }
 
 #[test]
-fn tasks_that_come_before_workers_can_be_reached_wait_in_their_device() {
+fn early_tasks_wait_in_the_device() {
     let mut rig = with_tasks_before_workers();
     for _ in 0..100 {
         rig.wait(1_000_000);
@@ -204,7 +204,7 @@ fn tasks_that_come_before_workers_can_be_reached_wait_in_their_device() {
 }
 
 #[test]
-fn tasks_wait_for_workers_for_a_moment_only_and_again_when_their_link_comes_up_anew() {
+fn tasks_wait_briefly_after_each_link_up() {
     let mut rig = with_tasks_before_workers();
     let polls = |rig: &mut Rig, ms: u64| (0..ms).for_each(|_| rig.wait(1_000_000));
     polls(&mut rig, 240);
@@ -225,13 +225,13 @@ fn tasks_wait_for_workers_for_a_moment_only_and_again_when_their_link_comes_up_a
 }
 
 #[test]
-fn tasks_for_workers_behind_a_port_without_a_link_are_dropped_for_that() {
+fn tasks_behind_a_down_port_are_dropped() {
     let mut rig = with_tasks_before_workers();
     let polls = |rig: &mut Rig, ms: u64| (0..ms).for_each(|_| rig.wait(1_000_000));
     polls(&mut rig, 300);
     let held = UNRESOLVED_HELD_MAX as u64;
     assert_eq!(rig.drops(), [("port_down", 300 - held)]);
-    // What waits goes as soon as the link is there and the servers have answered.
+    // Held tasks are sent as soon as the link is up and the servers have answered.
     rig.leaf.stages().neighbours().set_link(WORKERS, true);
     rig.wait(1_000_000);
     for server in 0..2 {
@@ -245,7 +245,7 @@ fn tasks_for_workers_behind_a_port_without_a_link_are_dropped_for_that() {
     }
     assert_eq!(tasks, held);
     rig.assert_accounted();
-    // And is given up for the same reason where it stays away.
+    // They are dropped for the same reason if the link stays down.
     rig.leaf.stages().neighbours().set_link(WORKERS, false);
     assert!((0..3).all(|seq| rig.far[CLIENTS].send(&task(seq))));
     polls(&mut rig, 1000);
@@ -256,12 +256,12 @@ fn tasks_for_workers_behind_a_port_without_a_link_are_dropped_for_that() {
 #[test]
 fn claims_change_nothing_that_is_alive() {
     let mut rig = rig_with("horus", false, false, 256);
-    rig.meet_servers();
+    rig.resolve_servers();
     drop(rig.through(CLIENTS, &task(1), WORKERS));
     let neighbours = rig.leaf.stages().neighbours().clone();
     let client = neighbours.find(CLIENTS, CLIENT).unwrap();
     for _ in 0..3 {
-        // Unasked answers, gratuitous ones, questions in another's name, and tasks from another's address.
+        // Unsolicited replies, gratuitous ARP, requests in another's name, and tasks from another's address.
         drop(rig.through(WORKERS, &answer(0, OTHER_MAC), WORKERS));
         let mut gratuitous = vec![0; arp::FRAME_LEN];
         arp::Packet::request(OTHER_MAC, SERVERS[1], SERVERS[1])
@@ -272,7 +272,7 @@ fn claims_change_nothing_that_is_alive() {
         stolen[6..12].copy_from_slice(&OTHER_MAC.0);
         drop(rig.through(CLIENTS, &stolen, WORKERS));
         rig.wait(1_000_000);
-        // The hosts that are known are asked, and answer.
+        // The leaf probes the known hosts, which answer.
         for (target, to) in rig.questions_within(WORKERS, 100_000_000) {
             let server = SERVERS.iter().position(|&ip| ip == target).unwrap();
             assert_eq!(to, server_mac(server), "nobody else is asked");
@@ -291,13 +291,14 @@ fn claims_change_nothing_that_is_alive() {
 }
 
 #[test]
-fn a_client_whose_address_another_had_claimed_is_known_again_soon() {
+fn client_recovers_from_a_claimed_address() {
     let mut rig = rig_with("horus", false, false, 256);
-    rig.meet_servers();
+    rig.resolve_servers();
     let neighbours = rig.leaf.stages().neighbours().clone();
     let slot = neighbours.insert(CLIENTS, CLIENT, 0);
     neighbours.learn(slot, OTHER_MAC, 0);
-    // The client's task contradicts it: whoever is believed to be there is asked, and is silent, then everybody is.
+    // The client's task contradicts the entry. The leaf probes the known host, which is silent, and then all
+    // hosts.
     drop(rig.through(CLIENTS, &task(1), WORKERS));
     let asked = rig.questions_within(CLIENTS, 150_000_000);
     let expected = [OTHER_MAC, OTHER_MAC, OTHER_MAC, Mac::BROADCAST].map(|to| (CLIENT, to));
@@ -309,7 +310,7 @@ fn a_client_whose_address_another_had_claimed_is_known_again_soon() {
 }
 
 #[test]
-fn no_host_has_a_zero_group_or_own_address() {
+fn invalid_mac_addresses_are_never_learnt() {
     let mut rig = rig_with("horus", true, false, 256);
     let out = rig.through(WORKERS, &reply(10, 0), CLIENTS);
     assert_eq!(arp::Packet::parse(out[0].bytes()).unwrap().target, CLIENT);
@@ -324,18 +325,18 @@ fn no_host_has_a_zero_group_or_own_address() {
 }
 
 #[test]
-fn a_storm_of_invented_hosts_shuts_nobody_out() {
+fn invented_hosts_exclude_nobody() {
     let mut rig = rig_with("horus", true, false, 256);
     let invented = |at: u32| 0x0A00_0103 + at % 200;
     for at in 0..20_000_u32 {
         let mac = Mac([2, 1, 0, (at >> 16) as u8, (at >> 8) as u8, at as u8]);
         assert!(rig.far[CLIENTS].send(&request(invented(at), mac)));
-        // Replies to clients that there are not want places, too.
+        // Replies to clients that do not exist need entries, too.
         let mut reply = reply(10, 0);
         let client = invented(at / 3).to_be_bytes();
         reply[30..34].copy_from_slice(&client);
         reply[24..26].fill(0);
-        let sum = Sum::default().bytes(&reply[14..34]).checksum();
+        let sum = PartialChecksum::default().bytes(&reply[14..34]).checksum();
         reply[24..26].copy_from_slice(&sum.to_be_bytes());
         reply[40..42].fill(0);
         assert!(rig.far[WORKERS].send(&reply));
@@ -343,7 +344,7 @@ fn a_storm_of_invented_hosts_shuts_nobody_out() {
         rig.poll();
         rig.receive(CLIENTS);
     }
-    // A new client asks for the leaf, sends a task, and gets its reply.
+    // A new client requests the leaf's address, sends a task, and gets its reply.
     let frames = rig.through(CLIENTS, &request(CLIENT, CLIENT_MAC), CLIENTS);
     let packets: Vec<_> =
         frames.iter().filter_map(|frame| arp::Packet::parse(frame.bytes()).ok()).collect();

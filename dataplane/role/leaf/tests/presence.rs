@@ -1,13 +1,13 @@
-//! Workers that register, fall silent and come back; and those that claim to be what they are not.
+//! Workers that register, fall silent and come back, and workers that claim a false identity.
 
 use crossbeam_queue::ArrayQueue;
 
 use super::*;
 use crate::policy::{CATALOGUE, Runs};
-use crate::stage::Newcomer;
+use crate::stage::UnknownWorker;
 use crate::state::Presence;
 
-/// What a server sends to the leaf itself.
+/// Message from a server to the leaf itself.
 pub fn word_from(server: u32, header: Header) -> Vec<u8> {
     let mut payload = vec![0xEF; header.len() + 3];
     header.emit(&mut payload);
@@ -48,7 +48,7 @@ fn registering_cores(policy: &str, cores: usize) -> Vec<Rig> {
 }
 
 impl Rig {
-    fn say(&mut self, frame: &[u8]) {
+    fn send_message(&mut self, frame: &[u8]) {
         drop(self.through(WORKERS, frame, WORKERS));
     }
 
@@ -60,17 +60,17 @@ impl Rig {
         self.leaf.stages().dispatcher(0).unwrap().view().is_active(Member(worker - 10))
     }
 
-    /// Lets time pass in steps, while these workers are kept alive.
+    /// Advances time in steps, with keep-alives of these workers.
     fn live(&mut self, ns: u64, workers: &[u16]) {
         for _ in 0..ns / 10_000_000 {
             for &worker in workers {
-                self.say(&alive(worker, 0));
+                self.send_message(&alive(worker, 0));
             }
             self.wait(10_000_000);
         }
     }
 
-    /// The workers that get so many tasks.
+    /// Sends `tasks` tasks. Returns the workers that get them.
     fn chosen(&mut self, tasks: u16) -> std::collections::BTreeSet<u16> {
         (0..tasks).map(|seq| self.one(CLIENTS, &task(seq), WORKERS).1.dst).collect()
     }
@@ -95,22 +95,22 @@ fn a_registration_is_answered_to_its_sender() {
         (Presence::Registered, Presence::Unregistered)
     );
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
-    assert_eq!(view.estimate(Member(4)), 3 << 16, "its queue is known");
+    assert_eq!(view.estimated_load(Member(4)), 3 << 16, "its queue is known");
     assert_eq!((rig.count(Counter::Registrations), rig.count(Counter::Originated)), (2, 2));
-    rig.say(&alive(14, 5));
+    rig.send_message(&alive(14, 5));
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
-    assert_eq!(view.estimate(Member(4)), 5 << 16, "a keep-alive refreshes it");
+    assert_eq!(view.estimated_load(Member(4)), 5 << 16, "a keep-alive refreshes it");
     assert_eq!((rig.count(Counter::KeepAlives), rig.count(Counter::Originated)), (1, 2));
     assert_eq!(rig.drops(), []);
     rig.assert_accounted();
 }
 
 #[test]
-fn tasks_that_are_lost_at_once_are_written_off_though_they_make_their_workers_doubtful() {
+fn lost_tasks_of_doubted_workers_are_written_off() {
     let workers: Vec<_> = (10..18).collect();
     for entry in CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf) {
         let mut rig = registering(entry.name);
-        workers.iter().for_each(|&worker| rig.say(&join(worker, 0)));
+        workers.iter().for_each(|&worker| rig.send_message(&join(worker, 0)));
         for seq in 0..160 {
             drop(rig.through(CLIENTS, &task(seq), WORKERS)); // none of them arrives
         }
@@ -143,7 +143,7 @@ fn golden_bytes_of_a_registration_on_the_wire() {
 }
 
 #[test]
-fn what_is_no_word_of_a_configured_worker_is_counted_and_changes_nothing() {
+fn unknown_worker_messages_are_counted_and_ignored() {
     let mut rig = registering("horus");
     let mut on_clients_side = join(10, 0);
     on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
@@ -151,9 +151,9 @@ fn what_is_no_word_of_a_configured_worker_is_counted_and_changes_nothing() {
     short.truncate(50);
     let header = Header::worker_id(7, 10, 0, 1);
     let elsewhere = |mut frame: Vec<u8>| {
-        frame[33] ^= 0x40; // to somebody else
+        frame[33] ^= 0x40; // to another address
         frame[24..26].fill(0);
-        let checksum = Sum::default().bytes(&frame[14..34]).checksum();
+        let checksum = PartialChecksum::default().bytes(&frame[14..34]).checksum();
         frame[24..26].copy_from_slice(&checksum.to_be_bytes());
         frame[40..42].fill(0);
         frame
@@ -190,11 +190,11 @@ fn what_is_no_word_of_a_configured_worker_is_counted_and_changes_nothing() {
 }
 
 #[test]
-fn a_silent_worker_gets_no_tasks_until_it_is_heard_of() {
+fn silent_worker_gets_no_tasks_until_it_returns() {
     for back in [join(12, 0), alive(12, 0), reply(12, 0)] {
         let mut rig = registering("racksched");
-        rig.say(&join(12, 0));
-        rig.say(&join(13, 0));
+        rig.send_message(&join(12, 0));
+        rig.send_message(&join(13, 0));
         rig.live(150_000_000, &[12, 13]);
         assert!(rig.is_active(12) && rig.is_active(13));
         let before = rig.outstanding(2);
@@ -214,7 +214,7 @@ fn a_silent_worker_gets_no_tasks_until_it_is_heard_of() {
         rig.live(10_000_000, &[13]);
         assert_eq!(rig.presence(12), Presence::Registered);
         assert!(rig.is_active(12) && rig.chosen(200).contains(&12));
-        // And again.
+        // The same again.
         rig.live(120_000_000, &[13]);
         assert_eq!((rig.presence(12), rig.outstanding(2)), (Presence::Silent, 0));
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WorkersBack)), (2, 1));
@@ -225,7 +225,7 @@ fn a_silent_worker_gets_no_tasks_until_it_is_heard_of() {
 #[test]
 fn replies_are_signs_of_life() {
     let mut rig = registering("horus");
-    rig.say(&join(12, 0));
+    rig.send_message(&join(12, 0));
     for _ in 0..40 {
         drop(rig.through(WORKERS, &reply(12, 1), CLIENTS));
         rig.wait(10_000_000);
@@ -236,9 +236,9 @@ fn replies_are_signs_of_life() {
 }
 
 #[test]
-fn a_leaf_that_was_held_up_blames_nobody() {
+fn stalled_leaf_excludes_no_worker() {
     let mut rig = registering("random");
-    rig.say(&join(12, 0));
+    rig.send_message(&join(12, 0));
     rig.live(50_000_000, &[12]);
     rig.wait(500_000_000);
     assert!(rig.is_active(12), "nobody could be heard of");
@@ -250,7 +250,7 @@ fn a_leaf_that_was_held_up_blames_nobody() {
 }
 
 #[test]
-fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
+fn every_policy_skips_and_readmits_silent_workers() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
         let mut rig = registering(entry.name);
         let answer = |rig: &mut Rig, frames: Vec<Frame>| {
@@ -277,16 +277,16 @@ fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
             workers
         };
         let others: Vec<_> = (10..18).filter(|&worker| worker != 15).collect();
-        (10..18).for_each(|worker| rig.say(&join(worker, 0)));
+        (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
         run(&mut rig);
         rig.live(150_000_000, &others);
         assert_eq!(rig.presence(15), Presence::Silent);
         assert!(!run(&mut rig).contains(&15), "{}", entry.name);
-        // The others are busy by what they say, so it will be wanted.
+        // All remaining workers report load, so the policy wants this one.
         for worker in others {
             drop(rig.through(WORKERS, &reply(worker, 40), CLIENTS));
         }
-        rig.say(&alive(15, 0));
+        rig.send_message(&alive(15, 0));
         assert!(run(&mut rig).contains(&15), "{}", entry.name);
         assert_eq!(rig.drops(), [], "{}", entry.name);
         rig.assert_accounted();
@@ -294,10 +294,10 @@ fn every_policy_leaves_silent_workers_out_and_takes_them_back() {
 }
 
 #[test]
-fn tasks_that_wait_are_not_lost_with_their_workers() {
+fn queued_tasks_survive_their_workers() {
     let mut rig = registering_cores("jbsq(k=1)", 1).remove(0);
     for worker in 10..18 {
-        rig.say(&join(worker, 0));
+        rig.send_message(&join(worker, 0));
     }
     for seq in 0..20 {
         assert!(rig.far[CLIENTS].send(&task(seq)));
@@ -306,7 +306,7 @@ fn tasks_that_wait_are_not_lost_with_their_workers() {
     assert_eq!(rig.receive(WORKERS).len(), 8);
     rig.live(200_000_000, &[]);
     assert_eq!((rig.count(Counter::WorkersLost), rig.count(Gauge::Queued)), (8, 12));
-    // One comes back, with nothing to do, and gets the first that waits.
+    // One worker comes back without tasks, and gets the first waiting one.
     assert!(rig.far[WORKERS].send(&alive(16, 0)));
     rig.poll();
     rig.wait(200_000);
@@ -322,15 +322,15 @@ fn tasks_that_wait_are_not_lost_with_their_workers() {
 fn silence_and_return_reach_all_cores() {
     let mut cores = registering_cores("random", 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
-    second.say(&join(12, 0));
-    second.say(&join(13, 0));
+    second.send_message(&join(12, 0));
+    second.send_message(&join(13, 0));
     first.wait(1_000_000);
     while first.outstanding(2) < 3 {
         first.chosen(1);
         second.chosen(1);
     }
     for _ in 0..15 {
-        second.say(&alive(13, 0));
+        second.send_message(&alive(13, 0));
         first.wait(10_000_000);
         second.wait(10_000_000);
     }
@@ -351,11 +351,11 @@ fn silence_and_return_reach_all_cores() {
 }
 
 #[test]
-fn who_is_taken_out_by_command_stays_out() {
+fn disabled_worker_stays_disabled() {
     let mut rig = registering("random");
-    rig.say(&join(12, 0));
+    rig.send_message(&join(12, 0));
     rig.live(150_000_000, &[]);
-    // Silent, and then told to stay away: being heard of does not help.
+    // Silent, then deactivated: a message does not bring it back.
     rig.set_active(2, false);
     rig.wait(1_000_000);
     rig.live(50_000_000, &[12]);
@@ -364,7 +364,7 @@ fn who_is_taken_out_by_command_stays_out() {
     rig.set_active(2, true);
     rig.wait(1_000_000);
     assert!(rig.is_active(12));
-    // Silent, and told to come: it does when it is heard of.
+    // Silent, then activated: a message brings it back.
     rig.live(150_000_000, &[]);
     rig.set_active(2, true);
     rig.wait(1_000_000);
@@ -375,7 +375,7 @@ fn who_is_taken_out_by_command_stays_out() {
 }
 
 #[test]
-fn without_a_timeout_nobody_is_silent() {
+fn no_timeout_means_no_silence() {
     let mut rig = registering("random");
     rig.leaf.stages_mut().set_worker_timeout(0);
     let (_, answer, _) = rig.one(WORKERS, &join(12, 0), WORKERS);
@@ -386,26 +386,26 @@ fn without_a_timeout_nobody_is_silent() {
 }
 
 #[test]
-fn workers_that_nobody_knows_are_told_to_who_wants_to_know_and_no_others() {
+fn unknown_workers_are_reported_on_request() {
     let mut rig = registering("horus");
     let newcomers = Arc::new(ArrayQueue::new(2));
     let header = Header::worker_id(7, 9, 0, 1);
     rig.through(WORKERS, &word_from(SERVERS[0], header), WORKERS);
-    rig.leaf.stages_mut().set_newcomers(Arc::clone(&newcomers));
+    rig.leaf.stages_mut().set_unknown_workers(Arc::clone(&newcomers));
     rig.through(WORKERS, &word_from(SERVERS[0], header), WORKERS);
-    assert_eq!(newcomers.pop(), Some(Newcomer { server: SERVERS[0], worker: 9, pool: 7 }));
+    assert_eq!(newcomers.pop(), Some(UnknownWorker { server: SERVERS[0], worker: 9, pool: 7 }));
     rig.through(WORKERS, &join(10, 0), WORKERS); // known
     rig.through(WORKERS, &word_from(SERVERS[0], Header { src: 0xFFFF, ..header }), WORKERS);
     let mut on_clients_side = word_from(SERVERS[0], header);
     on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
     rig.through(CLIENTS, &on_clients_side, CLIENTS);
     assert_eq!(newcomers.pop(), None);
-    // A server that nobody knows either; and no more than there is room for.
+    // An unknown server too, and no more workers than the queue has room for.
     for worker in 100..110 {
         rig.through(WORKERS, &word_from(0x0A00_0263, Header { src: worker, ..header }), WORKERS);
     }
     let told = [newcomers.pop(), newcomers.pop(), newcomers.pop()];
-    let newcomer = |worker| Some(Newcomer { server: 0x0A00_0263, worker, pool: 7 });
+    let newcomer = |worker| Some(UnknownWorker { server: 0x0A00_0263, worker, pool: 7 });
     assert_eq!(told, [newcomer(100), newcomer(101), None]);
     rig.assert_accounted();
 }
@@ -420,9 +420,9 @@ fn unregistered_worker_gets_no_task() {
         let dropped = if waits == 0 { vec![("no_member", 1)] } else { Vec::new() };
         assert_eq!(rig.drops(), dropped, "{}", entry.name);
         assert_eq!(waits == 1, entry.holds(), "{}: it waits where the policy lets it", entry.name);
-        // Two register, one of them by a keep-alive as after a restart of the leaf.
-        rig.say(&join(12, 0));
-        rig.say(&alive(15, 0));
+        // Two workers register, one by a keep-alive as after a restart of the leaf.
+        rig.send_message(&join(12, 0));
+        rig.send_message(&alive(15, 0));
         let mut workers = std::collections::BTreeSet::new();
         for seq in 1..200 {
             rig.wait(200_000);
@@ -450,18 +450,18 @@ fn worker_added_by_a_change_waits_for_its_registration() {
     let text = text_of(&networks, "random", true, 1, (64, Overflow::Drop));
     let (mut rigs, mut control) = controlled(&text, None, true, 256);
     let rig = &mut rigs[0];
-    rig.say(&join(10, 0));
+    rig.send_message(&join(10, 0));
     rig.change(&mut control, &["add-workers pool=7 workers=20 server=10.0.2.11"]);
     assert_eq!((rig.presence(18), rig.is_active(18)), (Presence::Unregistered, false));
     assert_eq!(rig.chosen(50), [10].into());
     let join = word_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
-    rig.say(&join);
+    rig.send_message(&join);
     assert_eq!(rig.chosen(50), [10, 20].into());
-    // It leaves, and another worker gets its place.
+    // It departs, and another worker gets its place.
     rig.change(&mut control, &["remove-workers workers=20"]);
     rig.wait(11_000_000_000);
     control.tend(rig.now);
-    rig.say(&alive(10, 0));
+    rig.send_message(&alive(10, 0));
     rig.change(&mut control, &["add-workers pool=7 workers=21 server=10.0.2.11"]);
     assert_eq!(rig.chosen(50), [10].into());
     rig.assert_accounted();
@@ -472,8 +472,8 @@ fn registered_worker_of_a_host_that_returned_is_silent_until_its_next_word() {
     let mut rig = registering("random");
     rig.leaf.stages_mut().set_worker_timeout(0);
     let neighbours = rig.leaf.stages().neighbours().clone();
-    (10..18).for_each(|worker| rig.say(&join(worker, 0)));
-    rig.live(30_000_000, &[]); // a lap, after which the servers are known
+    (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
+    rig.live(30_000_000, &[]); // one lap, after which the servers are known
     let slot = rig.leaf.stages().network().servers().nth(1).unwrap().slot;
     rig.leaf.stages_mut().lose_next_hop(slot);
     assert!((14..18).all(|worker| rig.presence(worker) == Presence::Unreachable));
@@ -481,7 +481,7 @@ fn registered_worker_of_a_host_that_returned_is_silent_until_its_next_word() {
     rig.wait(10_000_000);
     assert!((14..18).all(|worker| rig.presence(worker) == Presence::Silent));
     assert!(rig.chosen(100).iter().all(|&worker| worker < 14));
-    rig.say(&alive(16, 0));
+    rig.send_message(&alive(16, 0));
     assert_eq!((rig.presence(16), rig.presence(17)), (Presence::Registered, Presence::Silent));
     assert!(rig.chosen(200).contains(&16));
     rig.assert_accounted();
@@ -498,12 +498,12 @@ fn tasks_wait_in_their_device_for_the_first_registration() {
         rig.wait(1_000_000);
     }
     assert_eq!(rig.count(Counter::RxPackets), 0);
-    rig.say(&join(12, 0));
+    rig.send_message(&join(12, 0));
     rig.wait(1_000_000);
     rig.wait(1_000_000);
     assert_eq!((rig.receive(WORKERS).len(), rig.drops()), (20, vec![]));
     rig.assert_accounted();
-    // Without one they are dropped in the end.
+    // Without a registration, tasks are dropped in the end.
     let mut rig = registering("horus");
     rig.leaf = rig.leaf.with_patience();
     rig.send(CLIENTS, &task(0));

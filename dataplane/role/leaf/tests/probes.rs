@@ -1,4 +1,4 @@
-//! Pools whose policy asks workers for their queues: whom the leaf asks about a task, and how long the task waits for the answers.
+//! Pools whose policy probes workers: the probed workers, and the time that a task waits for answers.
 
 use super::presence::word_from;
 use super::*;
@@ -7,13 +7,13 @@ use crate::policy::Reports;
 fn asking(family: Family, policy: &str) -> Rig {
     let mut rig = rig_of(family, policy);
     rig.leaf.stages_mut().set_reports(0, Reports::Messages);
-    // The node looks at its start, and with each update, which pools let tasks wait.
+    // The node determines at its start, and with each update, which pools queue tasks.
     rig.commands.push(Box::new(Update { epoch: 1, ..Update::default() })).unwrap();
     rig.wait(1_000_000);
     rig
 }
 
-/// What a leaf sent to workers: probes, and tasks.
+/// Separates the frames to workers: probes and tasks.
 fn sent(frames: Vec<Frame>) -> (Vec<Header>, Vec<Header>) {
     let header = |frame: &Frame| family::read(frame).unwrap().1;
     frames.iter().map(header).partition(|header| header.code == Code::QueueProbe)
@@ -24,21 +24,21 @@ fn answer(probe: &Header, tasks: u16) -> Vec<u8> {
 }
 
 impl Rig {
-    /// Has a task come, and gives the questions about it.
+    /// Delivers a task, and returns its probes.
     fn asked_for(&mut self, seq: u16) -> Vec<Header> {
         let (probes, tasks) = sent(self.through(CLIENTS, &task(seq), WORKERS));
         assert_eq!(tasks, []);
         probes
     }
 
-    /// Has a worker answer; gives the tasks that go then.
+    /// Delivers a worker's answer, and returns the tasks sent then.
     fn answered(&mut self, probe: &Header, queue: u16) -> Vec<Header> {
         sent(self.through(WORKERS, &answer(probe, queue), WORKERS)).1
     }
 }
 
 #[test]
-fn a_task_waits_for_the_answers_and_goes_to_the_shorter_queue() {
+fn task_waits_for_answers_and_takes_shortest_queue() {
     for family in BOTH {
         for policy in ["jsq(d=2)", "lsq-sample", "hlsq-sample", "ppot-ll"] {
             let mut rig = asking(family, policy);
@@ -53,7 +53,7 @@ fn a_task_waits_for_the_answers_and_goes_to_the_shorter_queue() {
                 assert_eq!((went.len(), went[0].seq), (1, seq), "{policy}");
                 by_answer += u16::from(went[0].dst == probes[1].dst);
             }
-            // LSQ may know of a third that is as idle as the one that answered so; ppot may draw one twice.
+            // LSQ may know of a third worker that is equally idle; ppot may draw one twice.
             assert!(
                 by_answer >= if policy.starts_with("jsq") { 40 } else { 10 },
                 "{policy}: {by_answer}"
@@ -69,10 +69,11 @@ fn a_task_waits_for_the_answers_and_goes_to_the_shorter_queue() {
 }
 
 #[test]
-fn what_was_sent_since_a_worker_was_asked_counts() {
+fn tasks_sent_after_the_probe_count() {
     for family in BOTH {
         let mut rig = asking(family, "jsq(d=8)");
-        // All eight are asked about three tasks before the first answer is there; all had one task but worker 12, which had none.
+        // All eight are probed for three tasks before the first answer. All have one task except worker 12,
+        // which has none.
         let asked: Vec<_> = (0..3).map(|seq| rig.asked_for(seq)).collect();
         let mut went = Vec::new();
         for probes in &asked {
@@ -82,10 +83,10 @@ fn what_was_sent_since_a_worker_was_asked_counts() {
         }
         assert_eq!(went.iter().map(|task| task.seq).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(went[0].dst, 12);
-        // As it was when it was asked, and one more: as long as the others', of which one was sent nothing.
+        // Its queue at the probe plus one equals the others', of which one got no task.
         let to_12 = went.iter().filter(|task| task.dst == 12).count();
         assert!(to_12 <= 2, "{went:?}");
-        // Asked after those were sent, it answers with them.
+        // Probed after those were sent, it includes them in its answer.
         let probes = rig.asked_for(3);
         let mut went = Vec::new();
         for probe in &probes {
@@ -97,7 +98,7 @@ fn what_was_sent_since_a_worker_was_asked_counts() {
 }
 
 #[test]
-fn a_task_goes_without_answers_that_do_not_come() {
+fn task_proceeds_without_missing_answers() {
     for family in BOTH {
         let mut rig = asking(family, "jsq(d=2)");
         let [first, second] = [1, 2].map(|seq| rig.asked_for(seq));
@@ -111,7 +112,7 @@ fn a_task_goes_without_answers_that_do_not_come() {
         }
         let (_, went) = sent(rig.receive(WORKERS));
         assert_eq!(went.iter().map(|task| task.seq).collect::<Vec<_>>(), [1, 2]);
-        // Too late, twice, and never asked for.
+        // Too late, repeated, and never requested.
         for probe in [&first[1], &second[1], &Header::queue_probe(7, 9, 12, 999)] {
             assert_eq!(rig.answered(probe, 0), []);
         }
@@ -126,7 +127,7 @@ fn a_task_goes_without_answers_that_do_not_come() {
 }
 
 #[test]
-fn tasks_of_several_packets_ask_once_and_are_followed() {
+fn multi_packet_task_probes_once() {
     for family in BOTH {
         let mut rig = asking(family, "jsq(d=2)");
         let several = |code, more| {
@@ -135,7 +136,7 @@ fn tasks_of_several_packets_ask_once_and_are_followed() {
         };
         let (probes, tasks) = sent(rig.through(CLIENTS, &several(Code::NewTask, true), WORKERS));
         assert_eq!((probes.len(), tasks.len()), (2, 0));
-        // Behind it in the queue: it asks as well, though it will follow.
+        // Next in the queue: it probes as well, although it will follow.
         let (more, tasks) =
             sent(rig.through(CLIENTS, &several(Code::TaskContinuation, false), WORKERS));
         assert_eq!(tasks, []);
@@ -150,7 +151,7 @@ fn tasks_of_several_packets_ask_once_and_are_followed() {
 }
 
 #[test]
-fn without_workers_tasks_wait_and_go_when_one_is_there() {
+fn tasks_wait_for_workers_to_appear() {
     for family in BOTH {
         let mut rig = asking(family, "lsq-sample");
         (0..8).for_each(|member| rig.set_active(member, false));
@@ -181,7 +182,7 @@ fn no_more_tasks_ask_than_may_wait() {
 }
 
 #[test]
-fn answers_of_others_or_where_nobody_asks_are_refused() {
+fn unsolicited_probe_answers_are_refused() {
     for family in BOTH {
         let mut rig = asking(family, "jsq(d=2)");
         let probes = rig.asked_for(1);

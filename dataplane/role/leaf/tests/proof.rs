@@ -1,4 +1,4 @@
-//! A pool with a key: the leaf, and an agent that has the key, another, or none, with nothing but bytes between them.
+//! A pool with a key: the leaf, and an agent with that key, another key, or none, joined only by packets.
 
 use super::v6::{self, bits};
 use super::*;
@@ -8,14 +8,14 @@ use crate::ring::WorkerEnd;
 use crate::role::agent::{Agent, Signer};
 use crate::role::fixtures::{HZ, work};
 use crate::state::Presence;
-use crate::wire::auth::{self, KEY_LEN, Signed, addresses};
+use crate::wire::auth::{self, KEY_LEN, SignedPacket, addresses};
 use crate::wire::ipv6;
 
 fn key(byte: u8) -> Key {
     Key::new([byte; KEY_LEN])
 }
 
-/// What leaf, agent and client speak.
+/// Address family of leaf, agent and client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     V4,
@@ -35,11 +35,11 @@ impl Family {
         let text = v6::text("horus", "").replace("registers = false", "registers = true");
         let text = text.replacen("[0]", &format!("{numbers:?}"), 1);
         let mut rigs = rigs_of(&text, networks.key, false, 256);
-        rigs.first_mut().into_iter().for_each(Rig::meet);
+        rigs.first_mut().into_iter().for_each(Rig::resolve_v6_servers);
         rigs
     }
 
-    /// Bytes before a payload.
+    /// Returns the number of bytes before a payload.
     fn payload(self) -> usize {
         match self {
             Self::V4 => udp::PAYLOAD,
@@ -51,7 +51,7 @@ impl Family {
         Header::parse(&frame[self.payload()..]).unwrap()
     }
 
-    /// A client's task.
+    /// Returns a client's task.
     fn task(self, header: Header) -> Vec<u8> {
         match self {
             Self::V4 => task_of(header),
@@ -61,7 +61,7 @@ impl Family {
         }
     }
 
-    /// The frame is for the first server.
+    /// Returns true if the frame is for the first server.
     fn is_first_servers(self, frame: &[u8]) -> bool {
         match self {
             Self::V4 => udp::parse(frame, false).unwrap().dst == SERVERS[0],
@@ -69,7 +69,7 @@ impl Family {
         }
     }
 
-    /// The frame is right, and comes from the leaf to a client.
+    /// Returns true if the frame is valid, and goes from the leaf to a client.
     fn is_to_client(self, frame: &[u8]) -> bool {
         match self {
             Self::V4 => {
@@ -84,7 +84,7 @@ impl Family {
     }
 }
 
-/// The same payload over IPv6.
+/// Returns a frame with the same payload over IPv6.
 fn over_ipv6(frame: &[u8], flow: &Flow<u128>) -> Vec<u8> {
     let payload = &frame[udp::PAYLOAD..];
     let mut frame = vec![0; udp::PAYLOAD_V6 + payload.len()];
@@ -93,7 +93,7 @@ fn over_ipv6(frame: &[u8], flow: &Flow<u128>) -> Vec<u8> {
     frame
 }
 
-/// The first server, with all its workers there.
+/// First server, with all its workers attached.
 struct Server {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
@@ -107,7 +107,7 @@ impl Server {
         Self::telling(family, key, "")
     }
 
-    /// One whose workers tell their queues by these lines of its pool.
+    /// Creates a server whose workers report their queues, with these lines in its pool's configuration.
     fn telling(family: Family, key: Option<Key>, lines: &str) -> Self {
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
@@ -123,7 +123,7 @@ impl Server {
                 text.replace("10.0.2.11/24", "fd00:2::b/64").replace("10.0.2.1", "fd00:2::1")
             }
         };
-        let rig::BuiltAgent { agent, handles, .. } =
+        let rig::AgentRig { agent, handles, .. } =
             rig::agent(&text, HZ, (vec![port], &frames), None);
         let keys = key.map(|key| [10, 11, 12, 13].map(|id| (id, key.clone())));
         let signer = Signer::new(keys.into_iter().flatten(), || 1_000_000);
@@ -143,7 +143,7 @@ impl Server {
         self.agent.poll(self.now);
     }
 
-    /// Takes these packets in, does the tasks, and says what comes out.
+    /// Receives these packets and does their tasks. Returns the packets sent.
     fn exchange(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         for frame in frames {
             assert!(self.wire.send(frame));
@@ -165,8 +165,8 @@ impl Server {
     }
 }
 
-/// Passes everything between the two for as long as it takes to register; says what the server sent.
-fn acquaint(rig: &mut Rig, server: &mut Server) -> Vec<Vec<u8>> {
+/// Exchanges packets between leaf and server until the workers are registered. Returns the server's packets.
+fn register(rig: &mut Rig, server: &mut Server) -> Vec<Vec<u8>> {
     let mut sent = Vec::new();
     let mut answers = Vec::new();
     for _ in 0..40 {
@@ -188,11 +188,11 @@ fn presence(rig: &Rig, worker: u16) -> Presence {
 }
 
 #[test]
-fn an_agent_with_the_key_registers_answers_and_is_kept_alive() {
+fn agent_with_key_registers_and_stays_alive() {
     for family in FAMILIES {
         let mut rig = family.leaf(Some(key(1)), 1).remove(0);
         let mut server = Server::new(family, Some(key(1)));
-        acquaint(&mut rig, &mut server);
+        register(&mut rig, &mut server);
         assert_eq!(server.agent.registered(), 4);
         assert_eq!(
             (rig.count(Counter::Registrations), presence(&rig, 13)),
@@ -205,7 +205,7 @@ fn an_agent_with_the_key_registers_answers_and_is_kept_alive() {
             let task = rig.through(CLIENTS, &family.task(header), WORKERS).remove(0);
             let bytes = task.bytes().to_vec();
             if !family.is_first_servers(&bytes) {
-                continue; // to a worker that is not there
+                continue; // to a worker that does not exist
             }
             let replies = server.exchange(std::slice::from_ref(&bytes));
             let reply = replies.iter().find(|frame| family.header(frame).code.is_reply()).unwrap();
@@ -213,7 +213,7 @@ fn an_agent_with_the_key_registers_answers_and_is_kept_alive() {
             assert_eq!(replies.len(), 1, "{:?}", rig.drops());
             let (reply, header) = (replies[0].bytes(), family.header(replies[0].bytes()));
             assert!(header.authenticated && family.is_to_client(reply));
-            // The client finds what the worker answered behind what the header says is there.
+            // The client finds the worker's answer after the length in the header.
             let (payload, sent) = (&reply[family.payload()..], &bytes[family.payload()..]);
             assert_eq!(payload[header.len()..], sent[Header::parse(sent).unwrap().len()..]);
             answered += 1;
@@ -233,13 +233,13 @@ fn queue_reports_are_proved_as_registrations_are() {
         rig.leaf.stages_mut().set_reports(0, Reports::Messages);
         let mut server =
             Server::telling(family, Some(key(1)), "leaf_policy = 'lsq-update(eps=1)'\n");
-        let said = acquaint(&mut rig, &mut server);
+        let said = register(&mut rig, &mut server);
         assert_eq!(rig.count(Counter::QueueReports), 4, "each tells the leaf that has met it");
         let header = |frame: &[u8]| family.header(frame);
         let reports: Vec<_> =
             said.iter().filter(|frame| header(frame).code == Code::QueueReport).collect();
         assert!(reports.len() == 4 && reports.iter().all(|frame| header(frame).authenticated));
-        // Neither again nor altered.
+        // Neither replayed nor altered.
         let mut altered = reports[0].clone();
         altered[family.payload() + 8] ^= 1;
         match family {
@@ -256,7 +256,7 @@ fn queue_reports_are_proved_as_registrations_are() {
 }
 
 #[test]
-fn counters_tell_a_wrong_key_from_one_that_is_missing_on_either_side() {
+fn counters_distinguish_wrong_and_missing_keys() {
     for family in FAMILIES {
         let registered = |rig: &Rig, server: &Server| {
             (rig.count(Counter::Registrations), server.agent.registered())
@@ -268,7 +268,7 @@ fn counters_tell_a_wrong_key_from_one_that_is_missing_on_either_side() {
         ] {
             let mut rig = family.leaf(leafs.map(key), 1).remove(0);
             let mut server = Server::new(family, servers.map(key));
-            let sent = acquaint(&mut rig, &mut server);
+            let sent = register(&mut rig, &mut server);
             assert_eq!(rig.drops(), [(reason, sent.len() as u64)]);
             assert_eq!(registered(&rig, &server), (0, 0), "{reason}");
             assert_eq!(presence(&rig, 10), Presence::Unregistered, "{reason}");
@@ -278,14 +278,14 @@ fn counters_tell_a_wrong_key_from_one_that_is_missing_on_either_side() {
 }
 
 #[test]
-fn what_was_sent_once_is_not_believed_again_on_any_core() {
+fn replayed_packet_is_refused_on_every_core() {
     for family in FAMILIES {
         let mut cores = family.leaf(Some(key(1)), 2);
         let mut server = Server::new(family, Some(key(1)));
-        let said = acquaint(&mut cores[0], &mut server);
+        let said = register(&mut cores[0], &mut server);
         let count = |rig: &Rig| rig.drops().iter().map(|(_, count)| count).sum::<u64>();
         for rig in &mut cores {
-            // Presence and load stay as they are, whatever is repeated.
+            // Replays change neither presence nor load.
             let before =
                 [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
             for frame in &said {
@@ -299,9 +299,10 @@ fn what_was_sent_once_is_not_believed_again_on_any_core() {
     }
 }
 
-/// Altered on its way, or told to be another's: whatever the leaf would believe is covered, and its client, too.
+/// Altered in flight, or claimed for another worker or client: the tag covers all fields that the leaf uses,
+/// and the client's address.
 #[test]
-fn what_was_altered_or_moved_is_not_believed() {
+fn altered_or_moved_packet_is_refused() {
     let mut rig = Family::V4.leaf(Some(key(1)), 1).remove(0);
     let signed = |header: Header, sequence| {
         let mut frame = reply_from(SERVERS[0], Header { authenticated: true, ..header });
@@ -312,7 +313,7 @@ fn what_was_altered_or_moved_is_not_believed() {
         let payload = &mut frame[udp::PAYLOAD..];
         Header { authenticated: true, ..header }.emit(payload);
         key(1).sign(&addresses, payload, sequence);
-        assert!(Signed::read(&addresses, payload).is_some());
+        assert!(SignedPacket::read(&addresses, payload).is_some());
         let flow = Flow {
             src_mac: server_mac(0),
             dst_mac: LEAF_MACS[WORKERS],
@@ -322,7 +323,7 @@ fn what_was_altered_or_moved_is_not_believed() {
             dst_port: 40_000,
         };
         flow.emit(&mut frame, 60);
-        // Without a checksum, so that only the tag can tell.
+        // Without a checksum, so that only the tag shows the change.
         frame[40..42].fill(0);
         frame
     };
@@ -331,7 +332,7 @@ fn what_was_altered_or_moved_is_not_believed() {
         let mut bad = good.clone();
         bad[at] ^= 1;
         let client = ipv4::dst(&bad[14..]);
-        ipv4::emit(&mut bad[14..], SERVERS[0], client, ipv4::UDP, 68); // with a right checksum
+        ipv4::emit(&mut bad[14..], SERVERS[0], client, ipv4::UDP, 68); // with a valid checksum
         assert!(rig.through(WORKERS, &bad, CLIENTS).is_empty(), "{what}");
     }
     assert_eq!(rig.drops(), [("auth_tag", 3)]);
@@ -343,10 +344,10 @@ fn what_was_altered_or_moved_is_not_believed() {
 }
 
 #[test]
-fn what_was_altered_or_moved_over_ipv6_is_not_believed() {
+fn altered_or_moved_ipv6_packet_is_refused() {
     let mut rig = rigs_of(&v6::text("horus", ""), Some(key(1)), false, 256).remove(0);
-    rig.meet();
-    // The first task tells the leaf where the client is.
+    rig.resolve_v6_servers();
+    // The leaf learns the client's address from the first task.
     assert_eq!(rig.through(CLIENTS, &Family::V6.task(Header::new_task(7, 1)), WORKERS).len(), 1);
     let header = Header { authenticated: true, ..done(10, 3) };
     let mut payload = vec![0; 60];
@@ -373,7 +374,7 @@ fn what_was_altered_or_moved_over_ipv6_is_not_believed() {
     ] {
         let mut bad = good.clone();
         bad[at] ^= 1;
-        udp::renew_checksum_v6(&mut bad); // so that only the tag can tell
+        udp::renew_checksum_v6(&mut bad); // so that only the tag shows the change
         let before = rig.drops();
         assert!(rig.through(WORKERS, &bad, CLIENTS).is_empty(), "{what}");
         assert_ne!(before, rig.drops(), "{what}");
@@ -387,7 +388,7 @@ fn what_was_altered_or_moved_over_ipv6_is_not_believed() {
 }
 
 #[test]
-fn an_agent_with_a_key_believes_no_acknowledgement_without_proof() {
+fn agent_refuses_unproved_acknowledgements() {
     for family in FAMILIES {
         let mut server = Server::new(family, Some(key(1)));
         let registration = server.exchange(&[]).remove(0);

@@ -1,11 +1,12 @@
-//! Pools whose workers tell their queues in messages: what a leaf believes of them then, and of whom.
+//! Pools whose workers report their queues in messages: the leaf's estimates, and the reports that it
+//! accepts.
 
 use super::presence::{alive, join, word_from};
 use super::*;
 use crate::policy::Reports;
 use crate::state::Presence;
 
-fn told(family: Family, policy: &str) -> Rig {
+fn report_frame(family: Family, policy: &str) -> Rig {
     told_where(family, policy, false)
 }
 
@@ -21,16 +22,16 @@ fn report(worker: u16, tasks: u16, number: u16) -> Vec<u8> {
 }
 
 impl Rig {
-    fn tell(&mut self, frame: &[u8]) {
+    fn send_load(&mut self, frame: &[u8]) {
         assert!(self.through(WORKERS, frame, WORKERS).is_empty(), "it is not answered");
     }
 
-    /// Tasks that a worker is believed to have.
-    fn believed(&self, worker: u16) -> u64 {
-        self.leaf.stages().dispatcher(0).unwrap().view().estimate(Member(worker - 10)) >> 16
+    /// Returns the estimated tasks of a worker.
+    fn estimated(&self, worker: u16) -> u64 {
+        self.leaf.stages().dispatcher(0).unwrap().view().estimated_load(Member(worker - 10)) >> 16
     }
 
-    /// Which worker a task goes to.
+    /// Sends a task. Returns the worker that it goes to.
     fn pick(&mut self, seq: u16) -> u16 {
         self.one(CLIENTS, &task(seq), WORKERS).1.dst
     }
@@ -39,19 +40,23 @@ impl Rig {
 #[test]
 fn replies_tell_nothing_and_reports_do() {
     for family in BOTH {
-        let mut rig = told(family, "lsq-update");
+        let mut rig = report_frame(family, "lsq-update");
         let worker = rig.pick(1);
-        assert_eq!((rig.believed(worker), rig.outstanding(worker - 10)), (1, 1));
+        assert_eq!((rig.estimated(worker), rig.outstanding(worker - 10)), (1, 1));
         assert_eq!(rig.through(WORKERS, &reply(worker, 5), CLIENTS).len(), 1);
-        assert_eq!((rig.believed(worker), rig.outstanding(worker - 10)), (1, 0), "it was answered");
-        // All others are taken to have less, until they are known to have more.
+        assert_eq!(
+            (rig.estimated(worker), rig.outstanding(worker - 10)),
+            (1, 0),
+            "it was answered"
+        );
+        // All remaining workers have lower estimates until their reports arrive.
         for other in (10..18).filter(|&other| other != worker) {
-            rig.tell(&report(other, 3, 1));
-            assert_eq!(rig.believed(other), 3);
+            rig.send_load(&report(other, 3, 1));
+            assert_eq!(rig.estimated(other), 3);
         }
-        assert_eq!((rig.pick(2), rig.believed(worker)), (worker, 2));
-        rig.tell(&report(worker, 0, 1));
-        assert_eq!((rig.pick(3), rig.pick(4), rig.believed(worker)), (worker, worker, 2));
+        assert_eq!((rig.pick(2), rig.estimated(worker)), (worker, 2));
+        rig.send_load(&report(worker, 0, 1));
+        assert_eq!((rig.pick(3), rig.pick(4), rig.estimated(worker)), (worker, worker, 2));
         assert_eq!((rig.count(Counter::QueueReports), rig.count(Counter::QueueReportsOld)), (8, 0));
         assert_eq!(rig.drops(), []);
         rig.assert_accounted();
@@ -59,41 +64,41 @@ fn replies_tell_nothing_and_reports_do() {
 }
 
 #[test]
-fn an_older_report_is_passed_over_unless_nothing_was_heard_for_long() {
+fn old_report_is_ignored_unless_silence_was_long() {
     for family in BOTH {
-        let mut rig = told(family, "lsq-update");
-        rig.tell(&report(14, 4, 9));
-        rig.tell(&report(14, 7, 8));
-        assert_eq!((rig.believed(14), rig.count(Counter::QueueReportsOld)), (4, 1));
-        rig.tell(&report(14, 5, 10));
-        assert_eq!(rig.believed(14), 5);
+        let mut rig = report_frame(family, "lsq-update");
+        rig.send_load(&report(14, 4, 9));
+        rig.send_load(&report(14, 7, 8));
+        assert_eq!((rig.estimated(14), rig.count(Counter::QueueReportsOld)), (4, 1));
+        rig.send_load(&report(14, 5, 10));
+        assert_eq!(rig.estimated(14), 5);
         for _ in 0..50 {
             rig.wait(1_000_000);
         }
-        rig.tell(&report(14, 2, 1)); // of a server that was started anew
-        assert_eq!((rig.believed(14), rig.count(Counter::QueueReports)), (2, 3));
+        rig.send_load(&report(14, 2, 1)); // from a restarted server
+        assert_eq!((rig.estimated(14), rig.count(Counter::QueueReports)), (2, 3));
         rig.assert_accounted();
     }
 }
 
 #[test]
-fn a_worker_that_registers_is_there_and_tells_nothing_by_that() {
+fn registration_sets_presence_but_no_load() {
     for family in BOTH {
         let mut rig = told_where(family, "hlsq-smart", true);
         let reports =
             |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().reports(Member(4));
         assert_eq!(rig.through(WORKERS, &join(14, 6), WORKERS).len(), 1);
-        rig.tell(&alive(14, 6));
-        assert_eq!((rig.believed(14), reports(&rig)), (0, 2), "it was heard of");
+        rig.send_load(&alive(14, 6));
+        assert_eq!((rig.estimated(14), reports(&rig)), (0, 2), "it was heard of");
         let view = rig.leaf.stages().dispatcher(0).unwrap().view();
         assert_eq!(view.presence(Member(4)), Presence::Registered);
-        rig.tell(&report(14, 6, 1));
-        rig.tell(&alive(14, 0));
-        assert_eq!(rig.believed(14), 6);
-        // Reports keep it alive as others words do.
+        rig.send_load(&report(14, 6, 1));
+        rig.send_load(&alive(14, 0));
+        assert_eq!(rig.estimated(14), 6);
+        // Reports keep the worker alive as other messages do.
         for number in 2..20 {
             rig.wait(20_000_000);
-            rig.tell(&report(14, 6, number));
+            rig.send_load(&report(14, 6, number));
         }
         assert_eq!(rig.count(Counter::WorkersLost), 0);
         for _ in 0..20 {
@@ -108,19 +113,19 @@ fn a_worker_that_registers_is_there_and_tells_nothing_by_that() {
 fn nobody_is_idle_before_it_says_so() {
     for family in BOTH {
         for policy in ["jiq", "jbt(r=2)", "pi", "jiq-weighted"] {
-            let mut rig = told(family, policy);
+            let mut rig = report_frame(family, policy);
             let idle = |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().idle().len();
             for _ in 0..10 {
                 rig.wait(50_000_000);
             }
             assert_eq!(idle(&rig), 0, "{policy}");
             let queue = u16::from(policy == "jbt(r=2)");
-            rig.tell(&report(15, queue, 1));
-            rig.tell(&report(12, queue, 1));
-            rig.tell(&report(11, queue + 1, 1));
+            rig.send_load(&report(15, queue, 1));
+            rig.send_load(&report(12, queue, 1));
+            rig.send_load(&report(11, queue + 1, 1));
             assert_eq!(idle(&rig), 2, "{policy}");
             assert_eq!((rig.pick(1), rig.pick(2)), (15, 12), "{policy}: first come, first served");
-            // A reply of an idle worker does not put it there again, nor does its being chosen again.
+            // Neither a reply of an idle worker nor its activation puts it on the list again.
             assert_eq!(rig.through(WORKERS, &reply(15, 0), CLIENTS).len(), 1);
             rig.set_active(5, false);
             rig.set_active(5, true);
@@ -131,12 +136,12 @@ fn nobody_is_idle_before_it_says_so() {
 }
 
 #[test]
-fn reports_of_others_or_where_none_are_wanted_are_refused() {
+fn unwanted_reports_are_refused() {
     for family in BOTH {
         let mut rig = rig_of(family, "lsq-update");
         drop(rig.through(WORKERS, &report(14, 3, 1), WORKERS));
-        assert_eq!((rig.drops(), rig.believed(14)), (vec![("queue_report_off", 1)], 0));
-        let mut rig = told(family, "lsq-update");
+        assert_eq!((rig.drops(), rig.estimated(14)), (vec![("queue_report_off", 1)], 0));
+        let mut rig = report_frame(family, "lsq-update");
         let of = |server: usize, pool, worker| {
             word_from(SERVERS[server], Header::queue_report(pool, worker, 3, 1))
         };
@@ -156,7 +161,7 @@ fn reports_of_others_or_where_none_are_wanted_are_refused() {
         ether::emit_addresses(&mut frame, LEAF_MACS[CLIENTS], CLIENT_MAC);
         drop(rig.through(CLIENTS, &frame, WORKERS));
         assert!(rig.drops().contains(&("wrong_side", 1)), "{:?}", rig.drops());
-        assert_eq!(rig.believed(14), 0);
+        assert_eq!(rig.estimated(14), 0);
         rig.assert_accounted();
     }
 }

@@ -1,5 +1,5 @@
-//! A port that clients and workers share: a client there may know a worker's address, but does not send from its MAC
-//! address.
+//! A port shared by clients and workers. A client there may have a worker's address, but does not send from
+//! its MAC address.
 
 use super::presence::{alive, join};
 use super::*;
@@ -12,21 +12,21 @@ fn shared(policy: &str, servers_known: bool, registers: bool) -> Rig {
     rigs_on(networks, policy, servers_known, true, 256, 1, (64, Overflow::Drop)).remove(0)
 }
 
-/// The same packet from another MAC address.
+/// Returns the same packet from another MAC address.
 fn sent_by(mac: Mac, mut frame: Vec<u8>) -> Vec<u8> {
     frame[6..12].copy_from_slice(&mac.0);
     frame
 }
 
-/// What a worker may say that the leaf acts on.
+/// Returns the messages of a worker that change the leaf's state.
 fn words() -> [(&'static str, Vec<u8>); 3] {
     [("reply", reply(11, 60)), ("registration", join(11, 60)), ("keep-alive", alive(11, 60))]
 }
 
 #[test]
-fn on_a_shared_port_a_worker_speaks_from_its_servers_mac_address_only() {
+fn shared_port_requires_the_servers_mac_address() {
     for (name, word) in words() {
-        // By itself, which is the fast path for a reply; and behind a packet that ends it.
+        // Alone, which is the fast path for a reply; and after a packet that ends the fast path.
         for behind_another in [false, true] {
             let mut rig = shared("jsq", true, true);
             let forged = sent_by(FORGER_MAC, word.clone());
@@ -41,7 +41,7 @@ fn on_a_shared_port_a_worker_speaks_from_its_servers_mac_address_only() {
             assert_eq!(rig.drops(), [("spoofed_reply", 1)], "{name}, {behind_another}");
             assert!(rig.receive(CLIENTS).is_empty(), "{name}: nothing goes on");
             let view = rig.leaf.stages().dispatcher(0).unwrap().view();
-            assert_eq!(view.estimate(Member(1)), 0, "{name}: its queue is not believed");
+            assert_eq!(view.estimated_load(Member(1)), 0, "{name}: its queue is not believed");
             assert_eq!(view.presence(Member(1)), Presence::Unregistered, "{name}");
             let heard = [Counter::Replies, Counter::Registrations, Counter::KeepAlives];
             assert!(heard.iter().all(|&counter| rig.count(counter) == 0), "{name}");
@@ -51,7 +51,7 @@ fn on_a_shared_port_a_worker_speaks_from_its_servers_mac_address_only() {
 }
 
 #[test]
-fn on_a_shared_port_the_server_itself_is_heard() {
+fn shared_port_accepts_its_own_server() {
     let mut rig = shared("jsq", true, false);
     let (_, header, _) = rig.one(CLIENTS, &task(1), WORKERS);
     let server = usize::from(header.dst - 10) / 4;
@@ -62,7 +62,7 @@ fn on_a_shared_port_the_server_itself_is_heard() {
 }
 
 #[test]
-fn on_a_shared_port_a_server_that_was_not_found_yet_is_nobody() {
+fn unresolved_server_on_shared_port_is_refused() {
     let mut rig = shared("jsq", false, false);
     rig.receive(WORKERS);
     let forged = sent_by(FORGER_MAC, reply(11, 60));
@@ -72,7 +72,7 @@ fn on_a_shared_port_a_server_that_was_not_found_yet_is_nobody() {
 }
 
 #[test]
-fn on_a_port_of_their_own_workers_are_known_by_their_address() {
+fn worker_port_identifies_workers_by_address() {
     let mut rig = rig("jsq");
     let (_, header, _) = rig.one(CLIENTS, &task(1), WORKERS);
     let answer = sent_by(FORGER_MAC, reply(header.dst, 0));

@@ -1,4 +1,4 @@
-//! A spine: tasks to leaves by what these tell, and what becomes of leaves that tell nothing or nonsense.
+//! A spine: tasks to leaves by their signals, and treatment of leaves with missing or invalid signals.
 
 use super::family::{read, read_arp};
 use super::*;
@@ -53,12 +53,12 @@ fn asked_of(header: Header) -> Vec<u8> {
     frame(&Flow { dst: SERVICE, ..client_flow() }, &payload)
 }
 
-/// What a leaf tells of pool 7.
-fn told(leaf: usize, code: Code, number: u16, workers: u16, average: Load) -> Vec<u8> {
-    told_by(leaf, Header::signal(code, 7, LEAVES[leaf], number), (workers, average))
+/// A leaf's signal about pool 7.
+fn signal_frame(leaf: usize, code: Code, number: u16, workers: u16, average: Load) -> Vec<u8> {
+    signal_from(leaf, Header::signal(code, 7, LEAVES[leaf], number), (workers, average))
 }
 
-fn told_by(leaf: usize, header: Header, (class, average): (u16, Load)) -> Vec<u8> {
+fn signal_from(leaf: usize, header: Header, (class, average): (u16, Load)) -> Vec<u8> {
     let mut payload = vec![0; header.len()];
     header.emit(&mut payload);
     if header.extended {
@@ -76,13 +76,13 @@ fn told_by(leaf: usize, header: Header, (class, average): (u16, Load)) -> Vec<u8
 }
 
 impl Rig {
-    /// A leaf tells this.
-    fn hear(&mut self, frame: &[u8]) {
+    /// Delivers a leaf's signal.
+    fn receive_signal(&mut self, frame: &[u8]) {
         self.send(WORKERS, frame);
         self.poll();
     }
 
-    /// The tasks that come out, after heartbeats were put aside: leaf and whether it was idle.
+    /// Returns the sent tasks, without heartbeats: leaf, and whether it was marked idle.
     fn tasks_to_leaves(&mut self) -> Vec<(u16, u16)> {
         let parse = |frame: Frame| {
             let (_, header) = read(&frame).unwrap();
@@ -91,7 +91,7 @@ impl Rig {
         self.receive(WORKERS).into_iter().filter_map(parse).collect()
     }
 
-    /// So many tasks, and what becomes of them.
+    /// Delivers tasks, and returns the sent ones.
     fn ask(&mut self, tasks: u16) -> Vec<(u16, u16)> {
         drop(self.receive(WORKERS));
         for seq in 0..tasks {
@@ -134,7 +134,8 @@ fn tasks_to_a_service_address_go_to_leaves() {
                 if family == Family::V4 { ipv4::ttl(packet) } else { ipv6::hop_limit(packet) };
             assert_eq!(hops, 63);
             drop(frame);
-            // A pool without a service address is asked at the spine's own, and another's address is no way around its leaves.
+            // A pool without a service address is reached at the spine's own. Another address does not bypass
+            // its leaves.
             let own = |pool| {
                 let mut payload = [0; 11];
                 Header::new_task(pool, 6).emit(&mut payload);
@@ -174,7 +175,7 @@ fn every_policy_over_racks_uses_all_leaves() {
 }
 
 #[test]
-fn a_service_address_is_the_spines_on_the_clients_side_only() {
+fn service_address_works_on_the_client_side_only() {
     for family in BOTH {
         let mut rig = spine(family, "horus-spine");
         let ask = |target, sender| {
@@ -197,17 +198,17 @@ fn leaves_are_chosen_by_what_they_tell() {
     for family in BOTH {
         let mut rig = spine(family, "horus-spine");
         let average = Load::tasks(3);
-        rig.hear(&told(0, Code::IdleRemove, 1, 4, average));
+        rig.receive_signal(&signal_frame(0, Code::IdleRemove, 1, 4, average));
         assert_eq!(rig.ask(8), [(LEAVES[1], 1); 8], "the other has idle workers");
-        rig.hear(&told(1, Code::IdleRemove, 1, 8, average));
+        rig.receive_signal(&signal_frame(1, Code::IdleRemove, 1, 8, average));
         assert!(rig.ask(32).iter().all(|task| task.1 == 0), "none has");
-        rig.hear(&told(0, Code::IdleAdd, 2, 4, average));
+        rig.receive_signal(&signal_frame(0, Code::IdleAdd, 2, 4, average));
         assert_eq!(rig.ask(8), [(LEAVES[0], 1); 8]);
-        rig.hear(&told(1, Code::LoadUpdate, 2, 8, Load(0x0002_8000)));
+        rig.receive_signal(&signal_frame(1, Code::LoadUpdate, 2, 8, Load(0x0002_8000)));
         assert_eq!((rig.load(1), rig.count(Counter::Signals)), (Load(0x0002_8000), 4));
-        // Overtaken ones change nothing.
-        rig.hear(&told(1, Code::LoadUpdate, 1, 8, Load::tasks(9)));
-        rig.hear(&told(0, Code::IdleRemove, 1, 4, average));
+        // Overtaken signals change nothing.
+        rig.receive_signal(&signal_frame(1, Code::LoadUpdate, 1, 8, Load::tasks(9)));
+        rig.receive_signal(&signal_frame(0, Code::IdleRemove, 1, 4, average));
         assert_eq!((rig.load(1), rig.count(Counter::SignalsOld)), (Load(0x0002_8000), 2));
         assert_eq!(rig.ask(8), [(LEAVES[0], 1); 8]);
         rig.assert_accounted();
@@ -215,7 +216,7 @@ fn leaves_are_chosen_by_what_they_tell() {
 }
 
 #[test]
-fn every_bad_signal_has_its_reason_and_changes_nothing() {
+fn every_bad_signal_is_counted_and_ignored() {
     for family in BOTH {
         let of = |code, pool, leaf| Header::signal(code, pool, leaf, 9);
         let load = Code::LoadUpdate;
@@ -228,13 +229,13 @@ fn every_bad_signal_has_its_reason_and_changes_nothing() {
             frame(&client_flow(), &payload)
         };
         let cases = [
-            (WORKERS, told_by(0, of(load, 7, 42), nine), "unknown_peer"),
-            (WORKERS, told_by(0, of(load, 8, 40), nine), "signal_pool"),
-            (WORKERS, told_by(0, of(load, 9, 40), nine), "signal_pool"),
-            (WORKERS, told_by(1, of(load, 7, 40), nine), "spoofed_signal"),
-            (WORKERS, told_by(1, of(Code::KeepAlive, 7, 40), nine), "spoofed_signal"),
-            (WORKERS, told_by(0, bare, nine), "signal_short"),
-            (WORKERS, told_by(0, Header::worker_id(7, 40, 0, 1), nine), "task_role"),
+            (WORKERS, signal_from(0, of(load, 7, 42), nine), "unknown_peer"),
+            (WORKERS, signal_from(0, of(load, 8, 40), nine), "signal_pool"),
+            (WORKERS, signal_from(0, of(load, 9, 40), nine), "signal_pool"),
+            (WORKERS, signal_from(1, of(load, 7, 40), nine), "spoofed_signal"),
+            (WORKERS, signal_from(1, of(Code::KeepAlive, 7, 40), nine), "spoofed_signal"),
+            (WORKERS, signal_from(0, bare, nine), "signal_short"),
+            (WORKERS, signal_from(0, Header::worker_id(7, 40, 0, 1), nine), "task_role"),
             (WORKERS, reply_from(SERVERS[0], done(40, 0)), "task_role"),
             (CLIENTS, from_clients, "wrong_side"),
         ];
@@ -253,20 +254,20 @@ fn every_bad_signal_has_its_reason_and_changes_nothing() {
 }
 
 #[test]
-fn a_silent_leaf_is_out_within_50_ms_and_what_it_had_is_counted() {
+fn silent_leaf_is_excluded_within_50_ms() {
     for family in BOTH {
         let mut rig = spine(family, "horus-spine");
         let tell = |rig: &mut Rig, leaf, number| {
-            rig.hear(&told(leaf, Code::KeepAlive, number, [4, 8][leaf], Load(0)));
+            rig.receive_signal(&signal_frame(leaf, Code::KeepAlive, number, [4, 8][leaf], Load(0)));
         };
         let mut number = 0;
-        // 20 ms of two living leaves.
+        // 20 ms with two live leaves.
         for _ in 0..200 {
             number += 1;
             (0..2).for_each(|leaf| tell(&mut rig, leaf, number));
             rig.wait(MS / 10);
         }
-        rig.hear(&told(0, Code::LoadUpdate, number + 1, 4, Load(0x0001_8000)));
+        rig.receive_signal(&signal_frame(0, Code::LoadUpdate, number + 1, 4, Load(0x0001_8000)));
         assert_eq!(
             (rig.leaf(0), rig.leaf(1)),
             ((Presence::Registered, true), (Presence::Registered, true))
@@ -281,10 +282,10 @@ fn a_silent_leaf_is_out_within_50_ms_and_what_it_had_is_counted() {
         }
         assert!(out_after >= 299, "not before 30 ms: {out_after}");
         assert_eq!(rig.leaf(0), (Presence::Silent, false));
-        // Of pool 8 nobody said anything.
+        // Pool 8 had no signals.
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WrittenOff)), (2, 6));
         assert_eq!(rig.ask(20), [(LEAVES[1], 1); 20]);
-        // It begins anew, with any number.
+        // It starts again, with any number.
         tell(&mut rig, 0, 1);
         rig.wait(MS / 10);
         assert_eq!((rig.leaf(0), rig.load(0)), ((Presence::Registered, true), Load(0)));
@@ -294,7 +295,7 @@ fn a_silent_leaf_is_out_within_50_ms_and_what_it_had_is_counted() {
 }
 
 #[test]
-fn a_leaf_that_was_never_heard_of_is_silent_too_and_one_without_workers_gets_nothing() {
+fn unheard_and_empty_leaves_get_no_tasks() {
     for family in BOTH {
         let mut rig = spine(family, "random");
         rig.wait(MS / 10);
@@ -302,7 +303,7 @@ fn a_leaf_that_was_never_heard_of_is_silent_too_and_one_without_workers_gets_not
         for at in 0..500 {
             number += 1;
             let workers = if at < 250 { 5 } else { 0 };
-            rig.hear(&told(1, Code::KeepAlive, number, workers, Load(0)));
+            rig.receive_signal(&signal_frame(1, Code::KeepAlive, number, workers, Load(0)));
             rig.wait(MS / 10);
             if at == 249 {
                 let view = rig.leaf.stages().dispatcher(0).unwrap().view();
@@ -316,7 +317,7 @@ fn a_leaf_that_was_never_heard_of_is_silent_too_and_one_without_workers_gets_not
         );
         assert!(rig.ask(3).is_empty());
         assert_eq!(rig.drops(), [("no_member", 3)]);
-        rig.hear(&told(1, Code::KeepAlive, number + 1, 2, Load(0)));
+        rig.receive_signal(&signal_frame(1, Code::KeepAlive, number + 1, 2, Load(0)));
         (0..100).for_each(|_| rig.wait(MS / 10));
         assert!(rig.leaf(1).1);
         rig.assert_accounted();
@@ -324,7 +325,7 @@ fn a_leaf_that_was_never_heard_of_is_silent_too_and_one_without_workers_gets_not
 }
 
 #[test]
-fn all_packets_of_a_task_go_to_one_leaf() {
+fn multi_packet_task_stays_with_one_leaf() {
     for family in BOTH {
         let mut rig = spine(family, "round-robin");
         rig.poll();
@@ -345,7 +346,7 @@ fn all_packets_of_a_task_go_to_one_leaf() {
 }
 
 #[test]
-fn leaves_are_told_every_10_ms_that_the_spine_is_alive() {
+fn leaves_get_a_heartbeat_every_10_ms() {
     for family in BOTH {
         let mut rig = spine(family, "horus-spine");
         let mut heard = [0; 2];
@@ -362,28 +363,28 @@ fn leaves_are_told_every_10_ms_that_the_spine_is_alive() {
                 heard[leaf] += 1;
             }
         }
-        // Whatever number of pools they are in.
+        // Independent of the number of their pools.
         assert!(heard.iter().all(|heard| (9..=11).contains(heard)), "{heard:?}");
         rig.assert_accounted();
     }
 }
 
 #[test]
-fn what_one_core_hears_all_know() {
+fn signal_reaches_all_cores() {
     for family in BOTH {
         let mut cores = spines(family, "horus-spine", 2);
         let average = Load::tasks(2);
-        cores[0].hear(&told(0, Code::IdleRemove, 1, 4, average));
-        cores[0].hear(&told(0, Code::LoadUpdate, 2, 4, average));
+        cores[0].receive_signal(&signal_frame(0, Code::IdleRemove, 1, 4, average));
+        cores[0].receive_signal(&signal_frame(0, Code::LoadUpdate, 2, 4, average));
         cores[1].poll();
         assert_eq!(cores[1].ask(8), [(LEAVES[1], 1); 8]);
-        cores[0].hear(&told(1, Code::IdleRemove, 1, 8, average));
-        cores[0].hear(&told(0, Code::IdleAdd, 3, 4, average));
+        cores[0].receive_signal(&signal_frame(1, Code::IdleRemove, 1, 8, average));
+        cores[0].receive_signal(&signal_frame(0, Code::IdleAdd, 3, 4, average));
         cores[1].poll();
         assert_eq!(cores[1].ask(8), [(LEAVES[0], 1); 8]);
-        // Whoever is heard of by one is alive for all.
+        // A leaf heard by one core is alive for all.
         for at in 0..400 {
-            cores[0].hear(&told(0, Code::KeepAlive, 10 + at, 4, average));
+            cores[0].receive_signal(&signal_frame(0, Code::KeepAlive, 10 + at, 4, average));
             cores.iter_mut().for_each(|core| core.wait(MS / 10));
         }
         for core in &mut cores {
@@ -393,7 +394,7 @@ fn what_one_core_hears_all_know() {
     }
 }
 
-/// The addresses that were announced on the clients' side since they were looked at last.
+/// Returns the addresses announced on the clients' side since the last call.
 fn announced(rig: &mut Rig) -> Vec<u32> {
     let announcement = |frame: Frame| {
         let (packet, to) = read_arp(&frame)?;
@@ -405,7 +406,7 @@ fn announced(rig: &mut Rig) -> Vec<u32> {
 }
 
 #[test]
-fn racks_and_service_addresses_change_while_the_spine_runs() {
+fn racks_and_service_addresses_change_while_running() {
     for family in BOTH {
         let (mut rigs, mut control) = controlled(&text(family, "random", 1), None, true, 256);
         let mut rig = rigs.remove(0);
@@ -419,7 +420,7 @@ fn racks_and_service_addresses_change_while_the_spine_runs() {
         assert_eq!(announced(&mut rig), [SERVICE], "twice, and no more");
         // A leaf leaves one of its pools.
         for (leaf, workers) in [(0, 4), (1, 8)] {
-            rig.hear(&told(leaf, Code::KeepAlive, 1, workers, Load::default()));
+            rig.receive_signal(&signal_frame(leaf, Code::KeepAlive, 1, workers, Load::default()));
         }
         rig.change(&mut control, &["remove-workers pool=7 workers=41"]);
         let leaves = rig.ask(20);
@@ -427,7 +428,7 @@ fn racks_and_service_addresses_change_while_the_spine_runs() {
         let there = |control: &Control, pool| control.membership().place(pool, 41).is_some();
         rig.change(&mut control, &[]);
         assert!(!there(&control, 7) && there(&control, 8));
-        // And comes back, with another weight.
+        // It returns with another weight.
         rig.change(
             &mut control,
             &[
@@ -437,11 +438,11 @@ fn racks_and_service_addresses_change_while_the_spine_runs() {
         );
         rig.wait(MS);
         assert!(rig.ask(20).iter().all(|(leaf, _)| *leaf == 40), "it has not told its workers");
-        rig.hear(&told(1, Code::KeepAlive, 1, 2, Load::default()));
+        rig.receive_signal(&signal_frame(1, Code::KeepAlive, 1, 2, Load::default()));
         rig.wait(MS);
         let leaves = rig.ask(60);
         assert!(leaves.iter().any(|(leaf, _)| *leaf == 41) && leaves.len() == 60);
-        // The other pool gets an address of its own, and the first loses its.
+        // The other pool gets its own address, and the first loses its address.
         rig.change(&mut control, &["set-service pool=8 ip=10.0.1.201", "set-service pool=7"]);
         rig.wait(MS);
         assert_eq!(announced(&mut rig), [SERVICE + 1]);

@@ -1,4 +1,4 @@
-//! IPv6: tasks and replies, neighbour discovery in place of ARP, and what is refused.
+//! IPv6: tasks and replies, neighbour discovery in place of ARP, and refused packets.
 
 use super::*;
 use crate::io::Buf;
@@ -34,7 +34,7 @@ pub(super) fn text(policy: &str, more: &str) -> String {
 
 fn rig6(policy: &str) -> Rig {
     let mut rig = rigs_of(&text(policy, ""), None, false, 256).remove(0);
-    rig.meet();
+    rig.resolve_v6_servers();
     rig
 }
 
@@ -74,14 +74,14 @@ fn reply6(worker: u16, qlen: u16, to: &str) -> Vec<u8> {
     of_server(usize::from(worker - 10) / 4, to, done(worker, qlen))
 }
 
-/// A message of neighbour discovery by a host at this MAC address.
+/// Neighbour discovery message to this MAC address.
 fn message(message: ndp::Packet, to: Mac) -> Vec<u8> {
     let mut frame = vec![0; ndp::FRAME_LEN];
     message.emit(&mut frame, to, false);
     frame
 }
 
-fn told(host: &str, mac: Mac, to: &str, port: usize) -> Vec<u8> {
+fn received(host: &str, mac: Mac, to: &str, port: usize) -> Vec<u8> {
     let (operation, dst) = (Operation::Advertisement, bits(to));
     let target = bits(host);
     message(ndp::Packet { operation, src: target, dst, target, mac: Some(mac) }, LEAF_MACS[port])
@@ -93,7 +93,7 @@ fn asked(by: &str, mac: Mac, target: &str) -> Vec<u8> {
 }
 
 impl Rig {
-    /// Questions of neighbour discovery that came out of a port: who was asked for, and whom the question went to.
+    /// Returns the neighbour solicitations from a port: requested address and destination.
     fn questions6(&mut self, port: usize) -> Vec<(u128, Mac)> {
         let frames = self.receive(port);
         let messages = frames.iter().filter_map(|frame| {
@@ -105,8 +105,8 @@ impl Rig {
         messages.collect()
     }
 
-    /// The servers answer the leaf's questions.
-    pub(super) fn meet(&mut self) {
+    /// Answers the leaf's solicitations for the servers.
+    pub(super) fn resolve_v6_servers(&mut self) {
         self.poll();
         let asked = self.questions6(WORKERS);
         let groups = V6_SERVERS.map(|server| {
@@ -115,7 +115,7 @@ impl Rig {
         });
         assert_eq!(asked, groups);
         for (at, server) in V6_SERVERS.iter().enumerate() {
-            let answer = told(server, server_mac(at), LEAF[1], WORKERS);
+            let answer = received(server, server_mac(at), LEAF[1], WORKERS);
             assert!(self.far[WORKERS].send(&answer));
         }
         self.poll();
@@ -135,7 +135,7 @@ impl Rig {
         (datagram, header, bytes)
     }
 
-    /// The only reason for which the packet is dropped at this port.
+    /// Returns the only drop reason of the packet at this port.
     fn dropped(&mut self, port: usize, frame: &[u8]) -> Option<&'static str> {
         let before = self.drops();
         assert!(self.far[port].send(frame));
@@ -146,7 +146,7 @@ impl Rig {
 }
 
 #[test]
-fn a_task_goes_to_a_worker_and_its_reply_comes_back() {
+fn task_round_trip_works() {
     for from in [NEAR, FAR] {
         let mut rig = rig6("horus");
         let (datagram, header, frame) = rig.one6(CLIENTS, &task6(from, 5), WORKERS);
@@ -165,7 +165,7 @@ fn a_task_goes_to_a_worker_and_its_reply_comes_back() {
         assert_eq!(&frame[datagram.payload() + 11..], [0xAB; 9]);
         assert_eq!(rig.outstanding(header.dst - 10), 1);
 
-        // Clients are known by their tasks, a router is asked for.
+        // The leaf learns clients from their tasks, and probes a router.
         let reply = reply6(header.dst, 0, from);
         let (mac, frame) = if from == NEAR {
             (CLIENT_MAC, rig.one6(WORKERS, &reply, CLIENTS).2)
@@ -175,7 +175,7 @@ fn a_task_goes_to_a_worker_and_its_reply_comes_back() {
             rig.poll();
             let group = ipv6::group_mac(ipv6::solicited_node(bits(ROUTER)));
             assert_eq!(rig.questions6(CLIENTS), [(bits(ROUTER), group)]);
-            let answer = told(ROUTER, ROUTER_MAC, LEAF[0], CLIENTS);
+            let answer = received(ROUTER, ROUTER_MAC, LEAF[0], CLIENTS);
             let mut frames = rig.through(CLIENTS, &answer, CLIENTS);
             rig.wait(1_000_000);
             frames.extend(rig.receive(CLIENTS));
@@ -217,7 +217,7 @@ fn tasks_wait_and_those_beyond_are_given_back() {
     assert_eq!((datagram.src, datagram.dst), (bits(LEAF[0]), bits(NEAR)));
     assert_eq!((datagram.src_port, header.seq, ether::dst(&frame)), (1234, 12, CLIENT_MAC));
     assert!(header.code.is_reply());
-    // One that waited goes when a worker is free.
+    // A waiting task is sent when a worker is free.
     let frames = rig.through(WORKERS, &reply6(sent[0], 0, NEAR), WORKERS);
     assert_eq!(frames.len(), 1);
     let datagram = udp::parse_v6(frames[0].bytes(), false).unwrap();
@@ -251,7 +251,7 @@ fn packets_of_one_task_go_to_one_worker() {
 fn workers_register() {
     let text = text("horus", "").replace("registers = false", "registers = true");
     let mut rig = rigs_of(&text, None, false, 256).remove(0);
-    rig.meet();
+    rig.resolve_v6_servers();
     let header = Header { code: Code::WorkerId, src: 14, ..Header::new_task(7, 9) };
     let (datagram, answer, frame) = rig.one6(WORKERS, &of_server(1, LEAF[1], header), WORKERS);
     assert_eq!((datagram.src, datagram.dst), (bits(LEAF[1]), bits(V6_SERVERS[1])));
@@ -277,7 +277,7 @@ fn questions_are_answered() {
     assert_eq!(to, (bits(NEAR), CLIENT_MAC));
     let to = answer(&mut rig, &asked("fe80::5", CLIENT_MAC, LEAF[0]));
     assert_eq!(to, (bits("fe80::5"), CLIENT_MAC));
-    // By a host that wants to know whether the address is free (RFC 4862).
+    // From a host that tests the address for duplicates (RFC 4862).
     let alone = ndp::Packet {
         operation: Operation::Solicitation,
         src: 0,
@@ -294,7 +294,7 @@ fn questions_are_answered() {
     frame[UDP + 2..UDP + 4].copy_from_slice(&sum.checksum().to_be_bytes());
     let to = answer(&mut rig, &frame);
     assert_eq!(to, (ipv6::ALL_NODES, ipv6::group_mac(ipv6::ALL_NODES)));
-    // Whoever merely asks is forgotten.
+    // A host that only asks gets no entry.
     let neighbours = rig.leaf.stages().neighbours();
     assert_eq!(neighbours.find_v6(CLIENTS, bits(NEAR)), None);
     assert_eq!(rig.dropped(CLIENTS, &asked(NEAR, CLIENT_MAC, "fd00:1::99")), Some("nd_other"));
@@ -302,7 +302,7 @@ fn questions_are_answered() {
 }
 
 #[test]
-fn a_server_is_asked_before_another_is_believed() {
+fn known_server_is_probed_before_a_change() {
     const OTHER: Mac = Mac([2, 0, 0, 0, 9, 9]);
     let mut rig = rig6("round-robin");
     let known = |rig: &Rig| {
@@ -310,7 +310,7 @@ fn a_server_is_asked_before_another_is_believed() {
         neighbours.find_v6(WORKERS, bits(V6_SERVERS[0])).and_then(|slot| neighbours.mac(slot))
     };
     assert_eq!(known(&rig), Some(server_mac(0)));
-    let claim = told(V6_SERVERS[0], OTHER, LEAF[1], WORKERS);
+    let claim = received(V6_SERVERS[0], OTHER, LEAF[1], WORKERS);
     assert_eq!(rig.dropped(WORKERS, &claim), Some("arp_conflict"));
     let mut asked = Vec::new();
     for seq in 0..300 {
@@ -330,7 +330,7 @@ fn a_server_is_asked_before_another_is_believed() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_its_reason() {
+fn every_bad_packet_has_its_drop_reason() {
     let edited = |at: usize, bytes: &[u8]| {
         let mut frame = task6(NEAR, 1);
         frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -394,7 +394,7 @@ fn pools_of_both_families_stand_side_by_side() {
                 [[pool]]\nid = 8\npolicy = 'horus'\n\
                 [[server]]\nip = '10.0.1.11'\npool = 8\nworkers = '20'\nmac = '02:00:00:00:03:0b'\nregisters = false\n";
     let mut rig = rigs_of(&text("horus", more), None, false, 256).remove(0);
-    rig.meet();
+    rig.resolve_v6_servers();
     let to_pool = |pool| {
         let mut payload = [0xAB; 20];
         Header::new_task(pool, 1).emit(&mut payload);
@@ -407,7 +407,7 @@ fn pools_of_both_families_stand_side_by_side() {
     assert_eq!(rig.dropped(2, &to_pool(7)), Some("address_family"));
     let other = frame6(&flow(NEAR, LEAF[0], (40_000, 1234)), Header::new_task(8, 1));
     assert_eq!(rig.dropped(CLIENTS, &other), Some("address_family"));
-    // The numbers that stand for IPv6 addresses are nobody's in packets.
+    // Packets cannot use the numbers that stand for IPv6 addresses.
     for number in [0xF000_0000, 0xF400_0000, 0xF400_0001, 0xF800_0000_u32] {
         let flow = Flow { src: number, dst: CLIENT, src_port: 1234, dst_port: 9, ..client_flow() };
         let mut payload = [0; 20];
@@ -426,7 +426,7 @@ fn pools_of_both_families_stand_side_by_side() {
 fn servers_come_and_move_while_it_runs() {
     let (mut rigs, mut control) = controlled(&text("round-robin", ""), None, false, 256);
     let mut rig = rigs.remove(0);
-    rig.meet();
+    rig.resolve_v6_servers();
     rig.change(
         &mut control,
         &[
@@ -441,7 +441,7 @@ fn servers_come_and_move_while_it_runs() {
     }
     assert_eq!(chosen.get(&30), Some(&bits("fd00:2::d")));
     rig.change(&mut control, &["move-server ip=fd00:2::d to=fd00:2::e mac=02:00:00:00:02:0d"]);
-    // What it answers from its old address is believed for a while, from a stranger's never.
+    // Replies from its old address are accepted for a while, from a stranger's never.
     let from = |src: &str| {
         let flow = Flow {
             src_mac: server_mac(2),
@@ -471,7 +471,7 @@ fn servers_come_and_move_while_it_runs() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever comes, nothing panics and no packet is lost uncounted.
+    /// For random packets, nothing panics and every packet is accounted for.
     #[test]
     fn the_ledger_balances_whatever_comes(
         packets in proptest::collection::vec((
@@ -489,7 +489,7 @@ proptest! {
                 1 => task6(FAR, number),
                 2 => reply6(worker, number % 3, NEAR),
                 3 => asked(NEAR, CLIENT_MAC, LEAF[port]),
-                4 => told(V6_SERVERS[0], server_mac(usize::from(number % 3)), LEAF[port], port),
+                4 => received(V6_SERVERS[0], server_mac(usize::from(number % 3)), LEAF[port], port),
                 _ => {
                     let code = if number % 2 == 0 { Code::NewTask } else { Code::TaskContinuation };
                     let header = Header { code, more: number % 3 > 0, ..Header::new_task(7, number % 4) };

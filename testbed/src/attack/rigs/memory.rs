@@ -1,5 +1,5 @@
-//! A leaf in memory: eight emulated workers on two servers, an honest client, and an attacker on either side, all on an
-//! emulated clock.
+//! A leaf in memory: eight emulated workers on two servers, an honest client, and an attacker on either side,
+//! all on an emulated clock.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -21,7 +21,7 @@ use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::target::Target;
 
-use super::segment::{Segment, Sends, Tap};
+use super::segment::{FrameHook, Segment, Tap};
 use crate::attack::Failure;
 use crate::rack::{Layout, Options, Rack};
 
@@ -35,24 +35,26 @@ pub const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]
 pub const LEAF_IPS: [u32; 2] = [0x0A01_0001, 0x0A00_0201];
 /// The servers' addresses.
 pub const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
-/// The rack answers for all servers with one MAC address; the second is that of the servers that come later.
+/// MAC addresses with which the rack answers for all servers. The second one is that of the servers that come
+/// later.
 pub const RACK_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 2, 0x0B]), Mac([2, 0, 0, 0, 2, 0x1B])];
-/// Honest clients' addresses: one that is there from the start, another, and the first one again with another MAC address.
+/// Addresses of honest clients: one present from the start, another, and the first one again with another MAC
+/// address.
 pub const HONEST: [u32; 3] = [0x0A01_0064, 0x0A01_0065, 0x0A01_0064];
-/// Index of the one that has come back.
+/// Index of the returned client.
 pub const RETURNED: usize = 2;
-/// Their MAC addresses.
+/// MAC addresses of the honest clients.
 pub const HONEST_MACS: [Mac; 3] =
     [Mac([2, 0, 0, 0, 1, 0x64]), Mac([2, 0, 0, 0, 1, 0x65]), Mac([2, 0, 0, 0, 1, 0x74])];
 /// The pool.
 pub const POOL: u16 = 1;
-/// Workers, with the ids from 0 on.
+/// Number of workers, with ids from 0.
 pub const COUNT: u16 = 8;
-/// Their service times.
+/// Distribution of the workers' service times.
 pub const SERVICE: &str = "exp(500us)";
-/// The honest client's tasks a second.
+/// Tasks per second of the honest client.
 pub const HONEST_RATE: f64 = 200.0;
-/// From one poll to the next, ns.
+/// Interval between two polls, ns.
 pub const STEP: u64 = 10_000;
 /// A second, ns.
 pub const SECOND: u64 = 1_000_000_000;
@@ -63,34 +65,34 @@ const FRAMES: usize = 1 << 15;
 const FRAME_BYTES: usize = 2048;
 const WARMUP_S: f64 = 0.1;
 
-/// Index of a worker's server.
+/// Returns the index of a worker's server.
 #[must_use]
 pub fn server_of(worker: u16) -> usize {
     usize::from(worker / (COUNT / 2))
 }
 
-/// Every policy that a leaf runs.
+/// Iterates over every policy that a leaf runs.
 pub fn policies() -> impl Iterator<Item = &'static str> {
     let on_leaf = |runs| matches!(runs, Runs::Leaf | Runs::LeafHolding);
     CATALOGUE.iter().filter(move |entry| on_leaf(entry.runs)).map(|entry| entry.name)
 }
 
-/// What attacks differ in.
+/// Parameters that differ between attacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setup<'a> {
-    /// The pool's policy.
+    /// Policy of the pool.
     pub policy: &'a str,
     /// The seed.
     pub seed: u64,
     /// Further lines of `[[pool]]`.
     pub pool: &'a str,
-    /// The worker that always says that it has no task, if there is one.
+    /// True if worker [`LIAR`] always reports that it has no task.
     pub liar: bool,
-    /// Servers that are there from the start; 0 for all.
+    /// Number of servers present from the start; 0 for all.
     pub servers: u16,
 }
 
-/// The worker that lies.
+/// Id of the lying worker.
 pub const LIAR: u16 = COUNT - 1;
 
 /// The leaf among its networks.
@@ -105,14 +107,14 @@ pub struct Rig {
     pub worker_side: RingPort,
     /// The time, ns.
     pub now: u64,
-    /// After so many nanoseconds a multi-packet task is forgotten.
+    /// Time after which the leaf forgets a multi-packet task, ns.
     pub affinity_ns: u64,
-    /// Tasks that were given, by worker.
+    /// Tasks sent to workers, by worker.
     pub given: Tap,
-    /// Packets for honest clients and servers that came to attackers.
+    /// Packets for honest clients and servers that reached attackers.
     pub stolen: u64,
     honest: [Option<RingPort>; 3],
-    /// The servers that come later.
+    /// Wire of the servers that come later.
     later: Option<RingPort>,
     counters: Counters,
     pools: [FramePool; 2],
@@ -121,9 +123,9 @@ pub struct Rig {
     _table: Arc<Table>,
 }
 
-/// What became of the honest client's tasks.
+/// Results of the honest client's tasks.
 #[derive(Clone, Copy, Debug)]
-pub struct Served {
+pub struct TaskOutcomes {
     /// Tasks sent.
     pub sent: u64,
     /// Tasks answered.
@@ -132,7 +134,7 @@ pub struct Served {
     pub p99_us: f64,
 }
 
-/// The configuration's text, with these devices and further lines of `[leaf]`.
+/// Returns the text of the configuration, with these devices and further lines of `[leaf]`.
 #[must_use]
 pub fn text(setup: &Setup<'_>, devices: [&str; 2], leaf: &str) -> String {
     let Setup { policy, seed, pool, .. } = setup;
@@ -153,17 +155,18 @@ pub fn text(setup: &Setup<'_>, devices: [&str; 2], leaf: &str) -> String {
     text
 }
 
-/// The checked configuration of a leaf in memory.
+/// Returns the checked configuration of a leaf in memory.
 ///
 /// # Errors
-/// When it is refused.
+/// If the configuration is refused.
 pub fn config(setup: &Setup<'_>) -> Result<Config, Failure> {
     let text = text(setup, ["net_ring0", "net_ring1"], "");
     Ok(Config::parse(Path::new("attacked.toml"), &text)?)
 }
 
-/// A server's system sends to the leaf what is neither for its own network nor for an address that is no host's. It answers no task with
-/// source port 0 or IPv4 options.
+/// Returns true if a server's kernel sends the reply to the leaf. Replies to its own network and to addresses
+/// that are no host's do not leave for the leaf. The kernel answers no task with source port 0 or IPv4
+/// options.
 fn leaves_server(frame: &mut [u8]) -> bool {
     let Ok(datagram) = udp::parse(frame, true) else { return true };
     if datagram.dst_port == 0 || datagram.payload() != udp::PAYLOAD {
@@ -175,7 +178,7 @@ fn leaves_server(frame: &mut [u8]) -> bool {
     !own_network && first != 0 && !to.is_loopback() && first < 224
 }
 
-/// As [`leaves_server`], and the replies of [`LIAR`] say that it has no task.
+/// Like [`leaves_server`], but first makes the replies of [`LIAR`] report no task.
 fn leaves_liar(frame: &mut [u8]) -> bool {
     if let Some(header) =
         header(frame).filter(|header| header.src == LIAR && header.code.is_reply())
@@ -188,18 +191,18 @@ fn leaves_liar(frame: &mut [u8]) -> bool {
     leaves_server(frame)
 }
 
-/// The task header of a datagram without IP options.
+/// Returns the task header of a datagram without IP options.
 fn header(frame: &[u8]) -> Option<Header> {
     let is_plain = frame.get(ether::LEN) == Some(&0x45) && ether::ether_type(frame) == ether::IPV4;
     is_plain.then(|| Header::parse(frame.get(udp::PAYLOAD..)?).ok())?
 }
 
-/// The worker to which a task is sent.
+/// Returns the destination worker of a task.
 fn worker_of(frame: &[u8]) -> Option<usize> {
     header(frame).filter(|header| header.code.is_task()).map(|header| usize::from(header.dst))
 }
 
-/// A rack of so many of the servers.
+/// Creates a rack of the first `servers` servers.
 fn rack_of(port: RingPort, mac: Mac, servers: u16, seed: u64) -> Result<Rack<RingPort>, Failure> {
     let first = Ipv4Addr::from_bits(SERVERS[0]);
     let layout = Layout::new(format!("{first}+{servers}").parse()?, COUNT / 2, 0)?;
@@ -207,19 +210,20 @@ fn rack_of(port: RingPort, mac: Mac, servers: u16, seed: u64) -> Result<Rack<Rin
 }
 
 impl Rig {
-    /// A leaf that nobody has spoken to yet.
+    /// Creates a leaf that has received no packet yet.
     ///
     /// # Errors
-    /// When its configuration is refused.
+    /// If the configuration is refused.
     pub fn new(setup: &Setup<'_>) -> Result<Self, Failure> {
         let config = config(setup)?;
         let table = assembly::table(&config, HZ)?;
         let mut stages = assembly::stages(&config, &Membership::of(&config), LEAF_MACS, &table)?;
-        // Attackers and honest parties have their own buffers: neither can take the other's.
+        // Attackers and honest parties have separate buffers, so that neither side can exhaust those of its
+        // opponent.
         let [attackers, others] = [FRAMES, FRAMES].map(|count| FramePool::new(count, FRAME_BYTES));
         let (mut clients, _) = Segment::new(|_| None);
         let (mut workers, given) = Segment::new(worker_of);
-        let any: Sends = |_| true;
+        let any: FrameHook = |_| true;
         let honest = HONEST_MACS.map(|mac| Some(clients.join(mac, &others, any)));
         let client_side = clients.join(super::packets::ATTACKER_MAC, &attackers, any);
         let sends = if setup.liar { leaves_liar } else { leaves_server };
@@ -251,7 +255,7 @@ impl Rig {
         })
     }
 
-    /// Lets a step of time pass, in which leaf and rack do what they have to. The attackers take in what came to them.
+    /// Advances the time by a step in which leaf and rack poll once. The attackers receive their packets.
     pub fn step(&mut self) {
         self.now += STEP;
         self.leaf.poll(self.now);
@@ -265,7 +269,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass; `each` is called before each step.
+    /// Advances the time by `ns` and calls `each` before each step.
     pub fn pass(&mut self, ns: u64, mut each: impl FnMut(&mut Self)) {
         let end = self.now + ns;
         while self.now < end {
@@ -274,38 +278,42 @@ impl Rig {
         }
     }
 
-    /// All servers go, with what they have, and come back with another MAC address.
+    /// Removes all servers with their tasks. The servers return with another MAC address.
     ///
     /// # Errors
-    /// When they have done so before.
+    /// If the servers were replaced before.
     pub fn replace_servers(&mut self) -> Result<(), Failure> {
-        let mut wire = self.later.take().ok_or("the servers have been replaced before")?;
-        // What was sent before they were there has not reached them.
+        let mut wire = self.later.take().ok_or("the servers were already replaced")?;
+        // Frames sent before the servers' return have not reached them.
         while wire.receive().is_some() {}
         self.rack = rack_of(wire, RACK_MACS[1], SERVERS.len() as u16, self.seed)?;
         Ok(())
     }
 
-    /// Has the first honest client send [`HONEST_RATE`] tasks a second for so many seconds, and awaits the answers; `each`
-    /// is called before each step.
+    /// Lets the first honest client send [`HONEST_RATE`] tasks per second for `seconds` seconds, and waits
+    /// for the answers. Calls `each` before each step.
     ///
     /// # Errors
-    /// When the leaf does not tell the client its MAC address.
-    pub fn serve(&mut self, seconds: f64, each: impl FnMut(&mut Self)) -> Result<Served, Failure> {
+    /// If the leaf does not answer the client's ARP.
+    pub fn serve(
+        &mut self,
+        seconds: f64,
+        each: impl FnMut(&mut Self),
+    ) -> Result<TaskOutcomes, Failure> {
         self.serve_at(0, HONEST_RATE, seconds, each)
     }
 
-    /// The same with the client at this index of [`HONEST`], and so many tasks a second.
+    /// Like [`Rig::serve`], with the client at index `client` of [`HONEST`] and `rate` tasks per second.
     ///
     /// # Errors
-    /// When the leaf does not tell the client its MAC address.
+    /// If the leaf does not answer the client's ARP.
     pub fn serve_at(
         &mut self,
         client: usize,
         rate: f64,
         seconds: f64,
         mut each: impl FnMut(&mut Self),
-    ) -> Result<Served, Failure> {
+    ) -> Result<TaskOutcomes, Failure> {
         self.runs += 1;
         let load = Load {
             warmup_s: WARMUP_S,
@@ -314,11 +322,11 @@ impl Rig {
             run: self.runs,
             ..Load::new(rate, SERVICE.parse()?)
         };
-        // The one that has come back knows the leaf already.
+        // The returned client already has the leaf's MAC address.
         let next_hop_mac = (client == RETURNED).then_some(LEAF_MACS[CLIENTS]);
         let usual = Target::new(HONEST_MACS[client], HONEST[client], LEAF_IPS[CLIENTS]);
         let target = Target { next_hop_mac, ..usual };
-        let wire = self.honest[client].take().ok_or("the honest client is at work already")?;
+        let wire = self.honest[client].take().ok_or("the honest client is already running")?;
         let pool = self.pools[1].clone();
         let mut generator = Generator::new(&load, &target, 0, HZ as f64, wire, pool)?;
         while !generator.phase().is_over() {
@@ -332,45 +340,46 @@ impl Rig {
         if tally.warmup.scheduled + tally.measured.scheduled == 0 {
             return Err("the leaf does not answer the honest client's ARP".into());
         }
-        Ok(Served {
+        Ok(TaskOutcomes {
             sent: tally.warmup.sent + tally.measured.sent,
             answered: tally.warmup.answered + tally.measured.answered,
             p99_us: tally.response().quantile_ns(0.99) / 1e3,
         })
     }
 
-    /// What the leaf has counted.
+    /// Returns the leaf's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Packets that the leaf has dropped for the reason of this name; 0 when there is no such reason.
+    /// Returns the number of packets that the leaf dropped for the reason of this name; 0 for an unknown
+    /// name.
     #[must_use]
     pub fn dropped(&self, reason: &str) -> u64 {
         self.counters.totals().drops().get(reason).copied().unwrap_or(0)
     }
 
-    /// Tasks that the leaf believes to be at its workers.
+    /// Returns the leaf's count of outstanding tasks at all workers.
     #[must_use]
     pub fn outstanding(&self) -> u64 {
         (0..COUNT).map(|worker| self.outstanding_at(worker)).sum()
     }
 
-    /// Tasks that the leaf believes to be at this worker.
+    /// Returns the leaf's count of outstanding tasks at this worker.
     #[must_use]
     pub fn outstanding_at(&self, worker: u16) -> u64 {
         let dispatcher = self.leaf.stages().dispatcher(0);
         dispatcher.map_or(0, |dispatcher| u64::from(dispatcher.view().outstanding(Member(worker))))
     }
 
-    /// Packets that the leaf holds, tasks in central queues among them.
+    /// Returns the number of packets that the leaf holds, including tasks in central queues.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.counters.read(Gauge::Held)
     }
 
-    /// Ends the leaf and everything around it; how many buffers have not come back.
+    /// Ends the leaf and everything around it. Returns the number of missing buffers.
     #[must_use]
     pub fn leaked(self) -> usize {
         let Self { leaf, rack, later, client_side, worker_side, honest, pools, .. } = self;
@@ -387,13 +396,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many a second.
+    /// Creates a pace of `per_second` events per second.
     #[must_use]
     pub fn new(per_second: f64) -> Self {
         Self { per_step: per_second * STEP as f64 / SECOND as f64, due: 0.0 }
     }
 
-    /// How many are due in this step.
+    /// Returns the number of events due in this step.
     pub fn due(&mut self) -> usize {
         self.due += self.per_step;
         let whole = self.due.floor();

@@ -1,4 +1,5 @@
-//! What attacks run on: a leaf in memory among its networks, the packets that go there, and nodes that are processes.
+//! Environments of attacks: a leaf in memory among its networks, the packets sent there, and nodes in
+//! processes of their own.
 
 pub mod memory;
 pub mod packets;

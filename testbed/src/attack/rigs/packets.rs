@@ -1,6 +1,6 @@
-//! Packets as clients, servers and attackers send them to the leaf of [`super::memory`].
+//! Packets from clients, servers and attackers to the leaf of [`super::memory`].
 
-use wedjat::wire::checksum::Sum;
+use wedjat::wire::checksum::PartialChecksum;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
@@ -16,13 +16,13 @@ pub const INTRUDER_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x66]);
 /// UDP port of clients.
 pub const CLIENT_PORT: u16 = 40_000;
 
-/// A task of `src` with this header, which asks for `service_ns` of work.
+/// Builds a task from `src` with this header and `service_ns` of work.
 #[must_use]
 pub fn task(src: u32, header: &Header, app: u32, service_ns: u32) -> Vec<u8> {
     task_from((src, CLIENT_PORT), header, app, service_ns)
 }
 
-/// The same from this address and port.
+/// Like [`task`], with a source address and port.
 #[must_use]
 pub fn task_from(
     (src, src_port): (u32, u16),
@@ -41,7 +41,7 @@ pub fn task_from(
     datagram(&flow, header, app, &Work { service_ns, operation: 1, seed: 0 }.bytes())
 }
 
-/// Inserts IPv4 options, whose length is a multiple of four, into a frame that has none.
+/// Inserts IPv4 options, whose length is a multiple of four, into a frame without options.
 #[must_use]
 pub fn with_options(mut frame: Vec<u8>, options: &[u8]) -> Vec<u8> {
     let header = ether::LEN..ether::LEN + ipv4::LEN + options.len();
@@ -51,19 +51,19 @@ pub fn with_options(mut frame: Vec<u8>, options: &[u8]) -> Vec<u8> {
     packet[0] += (options.len() / 4) as u8;
     packet[2..4].copy_from_slice(&total.to_be_bytes());
     packet[10..12].fill(0);
-    let sum = Sum::default().bytes(packet).checksum();
+    let sum = PartialChecksum::default().bytes(packet).checksum();
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     frame
 }
 
-/// The first of a task's packets; the others never come.
+/// Builds the first packet of a multi-packet task whose other packets never come.
 #[must_use]
 pub fn first_of_several(src: u32, seq: u16, app: u32) -> Vec<u8> {
     let header = Header { extended: true, more: true, ..Header::new_task(POOL, seq) };
     task(src, &header, app, 500_000)
 }
 
-/// What a server says to the leaf, or to a client through it, of one of its workers.
+/// Builds a packet from a worker's server to the leaf, or through it to a client.
 #[must_use]
 pub fn from_server(worker: u16, header: &Header, to: u32, to_port: u16) -> Vec<u8> {
     let flow = Flow {
@@ -77,7 +77,7 @@ pub fn from_server(worker: u16, header: &Header, to: u32, to_port: u16) -> Vec<u
     datagram(&flow, header, 0, &[0; 8])
 }
 
-/// A reply of `worker` to `client` which says that the worker has `qlen` tasks.
+/// Builds a reply of `worker` to `client` that reports `qlen` tasks.
 #[must_use]
 pub fn reply(worker: u16, qlen: u16, client: u32, seq: u16) -> Vec<u8> {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
@@ -85,7 +85,7 @@ pub fn reply(worker: u16, qlen: u16, client: u32, seq: u16) -> Vec<u8> {
     from_server(worker, &header, client, CLIENT_PORT)
 }
 
-/// A frame with this header, the extension when the header has it, and `work` behind.
+/// Builds a frame with this header, the extension if the header has it, and `work`.
 #[must_use]
 pub fn datagram(flow: &Flow, header: &Header, app: u32, work: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; udp::PAYLOAD + header.len()];
@@ -100,7 +100,7 @@ pub fn datagram(flow: &Flow, header: &Header, app: u32, work: &[u8]) -> Vec<u8> 
     frame
 }
 
-/// An ARP packet in a frame to `to`.
+/// Builds a frame to `to` with an ARP packet.
 #[must_use]
 pub fn arp(packet: &arp::Packet, to: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];

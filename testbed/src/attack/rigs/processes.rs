@@ -1,5 +1,5 @@
-//! Leaves and agents that are processes of their own, on memif sockets and files in a folder of the attack's, and honest
-//! drivers of them.
+//! Leaves and agents in processes of their own, on memif sockets and files in a folder of the attack, and
+//! their honest drivers.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -13,13 +13,13 @@ use crate::attack::{Account, Failure};
 use crate::demo::leaf::{self, LeafConfig, LeafProcess};
 use crate::rack::Layout;
 
-/// Whatever a busy machine needs; reached only by what falls.
+/// Timeout for a busy machine; only a fallen promise reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// No process outlives the attack by more.
+/// Maximum lifetime of a process.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Workers, on two servers or at one agent.
+/// Number of workers, on two servers or at one agent.
 const WORKERS: u16 = 8;
-/// Honest tasks a second: few enough for any machine.
+/// Honest tasks per second: few enough for any machine.
 const RATE: &str = "1000";
 
 /// A folder with sockets, configurations, states and regions.
@@ -29,16 +29,16 @@ pub struct Site {
     cpus: Vec<usize>,
 }
 
-/// What became of an honest driver's tasks.
+/// Results of an honest driver's tasks.
 #[derive(Clone, Copy, Debug)]
-pub struct Driven {
+pub struct DriverOutcomes {
     /// Tasks sent.
     pub sent: u64,
     /// Tasks answered.
     pub answered: u64,
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed on drop.
 pub struct Job {
     child: Child,
     output: PathBuf,
@@ -46,40 +46,40 @@ pub struct Job {
 }
 
 impl Site {
-    /// An empty folder.
+    /// Creates an empty folder.
     ///
     /// # Errors
-    /// When it can't be made, or there is no `wedjat` to attack.
+    /// If the folder cannot be created, or no `wedjat` is found.
     pub fn new() -> Result<Self, Failure> {
         let cpus = wedjat::cpus::usable();
         Ok(Self { folder: tempfile::tempdir()?, binary: leaf::find()?, cpus })
     }
 
-    /// A file of the folder.
+    /// Returns the path of a file in the folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The command under attack.
+    /// Returns the command under attack.
     #[must_use]
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// The leaf's or the agent's state.
+    /// Returns the path of the node's state file.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.path("state")
     }
 
-    /// The agent's region.
+    /// Returns the path of the agent's region.
     #[must_use]
     pub fn region(&self) -> PathBuf {
         self.path("region")
     }
 
-    /// The socket of the clients' side.
+    /// Returns the path of the socket on the clients' side.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.path("clients")
@@ -94,10 +94,10 @@ impl Site {
         self.cpus.get(at % self.cpus.len().max(1)).copied().unwrap_or(0)
     }
 
-    /// A leaf's configuration, with its state at `state`.
+    /// Returns a leaf's configuration, with its state at `state`.
     ///
     /// # Errors
-    /// Never; the values are sound.
+    /// Never; the values are valid.
     pub fn leaf_config(&self, state: &Path) -> Result<String, Failure> {
         let [clients, workers] = [0, 1].map(|id| self.device(id, "server"));
         let config = LeafConfig {
@@ -120,7 +120,7 @@ impl Site {
         Ok(config.toml())
     }
 
-    /// An agent's configuration, for clients that send to it themselves, with its state and region at these paths.
+    /// Returns an agent's configuration with this state and region. Its clients send to it directly.
     #[must_use]
     pub fn agent_config(&self, state: &Path, region: &Path) -> String {
         format!(
@@ -135,10 +135,10 @@ impl Site {
         )
     }
 
-    /// A leaf in order, running.
+    /// Starts a leaf with a valid configuration.
     ///
     /// # Errors
-    /// When it does not start.
+    /// If the leaf does not start.
     pub fn leaf(&self) -> Result<LeafProcess, Failure> {
         let mut leaf =
             self.start(Command::new(&self.binary), "leaf", &self.leaf_config(&self.state())?)?;
@@ -148,10 +148,10 @@ impl Site {
         Ok(leaf)
     }
 
-    /// An agent in order, running.
+    /// Starts an agent with a valid configuration.
     ///
     /// # Errors
-    /// When it does not start.
+    /// If the agent does not start.
     pub fn agent(&self) -> Result<LeafProcess, Failure> {
         let config = self.agent_config(&self.state(), &self.region());
         let mut agent = self.start(Command::new(&self.binary), "agent", &config)?;
@@ -163,7 +163,7 @@ impl Site {
     /// Starts a leaf or an agent by a command that takes `wedjat`'s arguments.
     ///
     /// # Errors
-    /// When there can't be such a process.
+    /// If the process cannot be started.
     pub fn start(
         &self,
         command: Command,
@@ -174,10 +174,10 @@ impl Site {
         Ok(LeafProcess::start_by(command, role, self.folder.path(), config, LIFETIME, None, &eal)?)
     }
 
-    /// What the node has counted under this name so far; 0 when its state does not tell.
+    /// Returns the node's counter `name`; 0 if the state lacks it.
     ///
     /// # Errors
-    /// When `wedjat state` can't be run.
+    /// If `wedjat state` cannot be run.
     pub fn counter(&self, name: &str) -> Result<u64, Failure> {
         let output =
             Command::new(&self.binary).arg("state").arg(self.state()).arg("--json").output()?;
@@ -186,10 +186,10 @@ impl Site {
         Ok(count.unwrap_or(0))
     }
 
-    /// Waits until something is so.
+    /// Waits until `met` returns true.
     ///
     /// # Errors
-    /// When it never is.
+    /// If this does not happen within [`PATIENCE`].
     pub fn until(
         &self,
         what: &str,
@@ -198,7 +198,7 @@ impl Site {
         let began = Instant::now();
         while !met()? {
             if began.elapsed() > PATIENCE {
-                return Err(format!("waited in vain for {what}").into());
+                return Err(format!("timeout while waiting for {what}").into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -218,7 +218,7 @@ impl Site {
     /// Starts an honest driver of the leaf: clients and servers.
     ///
     /// # Errors
-    /// When there can't be such a process.
+    /// If the process cannot be started.
     pub fn start_drive(&self, seconds: f64) -> Result<Job, Failure> {
         let mut command = self.driver(seconds)?;
         command.args(["--servers", "10.0.2.11+2", "--worker-device", &self.device(1, "client")]);
@@ -228,7 +228,7 @@ impl Site {
     /// Starts an honest driver of the agent: clients, and workers at the agent.
     ///
     /// # Errors
-    /// When there can't be such a process.
+    /// If the process cannot be started.
     pub fn start_attached(&self, seconds: f64) -> Result<Job, Failure> {
         let mut command = self.driver(seconds)?;
         command.arg("--attach").arg(self.region());
@@ -238,8 +238,8 @@ impl Site {
     /// Drives the leaf from both sides.
     ///
     /// # Errors
-    /// When the driver could not do so.
-    pub fn drive(&self, seconds: f64) -> Result<Driven, Failure> {
+    /// If the driver fails.
+    pub fn drive(&self, seconds: f64) -> Result<DriverOutcomes, Failure> {
         self.start_drive(seconds)?.driven()
     }
 }
@@ -248,7 +248,7 @@ impl Job {
     /// Starts a command whose output goes to files of this name.
     ///
     /// # Errors
-    /// When there can't be such a process.
+    /// If the process cannot be started.
     pub fn start(command: &mut Command, name: &Path) -> Result<Self, Failure> {
         let [output, errors] = ["out", "err"].map(|kind| name.with_extension(kind));
         let child = command
@@ -259,31 +259,31 @@ impl Job {
         Ok(Self { child, output, errors })
     }
 
-    /// Its process.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns whether it has not ended yet.
+    /// Returns true if the process has not ended yet.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it.
+    /// Kills the process.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn kill(mut self) -> Result<(), Failure> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Waits for its end; how it ended, what it printed and what it complained of.
+    /// Waits for the end of the process. Returns its status, its output and its error output.
     ///
     /// # Errors
-    /// When it does not end.
+    /// If the process does not end.
     pub fn finish(mut self) -> Result<(ExitStatus, String, String), Failure> {
         let began = Instant::now();
         let status = loop {
@@ -291,24 +291,24 @@ impl Job {
                 break status;
             }
             if began.elapsed() > PATIENCE {
-                return Err(format!("a process of ours did not end: {}", read(&self.errors)).into());
+                return Err(format!("a started process did not end: {}", read(&self.errors)).into());
             }
             std::thread::sleep(Duration::from_millis(5));
         };
         Ok((status, read(&self.output), read(&self.errors)))
     }
 
-    /// Waits for a driver's end, and reads its report.
+    /// Waits for a driver's end and parses its report.
     ///
     /// # Errors
-    /// When it made none.
-    pub fn driven(self) -> Result<Driven, Failure> {
+    /// If the driver made no report.
+    pub fn driven(self) -> Result<DriverOutcomes, Failure> {
         let (status, output, errors) = self.finish()?;
         let report: Value = serde_json::from_str(&output).map_err(|_| {
             format!("the honest driver made no report ({status}): {}", errors.trim())
         })?;
         let count = |key: &str| report[key].as_u64().unwrap_or(0);
-        Ok(Driven { sent: count("sent"), answered: count("answered") })
+        Ok(DriverOutcomes { sent: count("sent"), answered: count("answered") })
     }
 }
 
@@ -318,13 +318,13 @@ fn read(path: &Path) -> String {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Both fail when it has ended already.
+        // Both calls fail if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How a process ended, for people.
+/// Describes the end of a process.
 #[must_use]
 pub fn how(status: ExitStatus) -> String {
     match status.signal() {
@@ -333,7 +333,7 @@ pub fn how(status: ExitStatus) -> String {
     }
 }
 
-/// Checks that a node still runs, and says how it ended otherwise.
+/// Checks that a node still runs, and records the reason of its end otherwise.
 pub fn check_alive(account: &mut Account, promise: &str, node: &mut LeafProcess) -> bool {
     let alive = node.check();
     let found = alive.as_ref().err().map(|error| {
@@ -344,10 +344,10 @@ pub fn check_alive(account: &mut Account, promise: &str, node: &mut LeafProcess)
     alive.is_ok()
 }
 
-/// Checks that an honest driver's tasks were all answered.
-pub fn check_driven(account: &mut Account, promise: &str, driven: Result<Driven, Failure>) {
+/// Checks that all tasks of an honest driver were answered.
+pub fn check_driven(account: &mut Account, promise: &str, driven: Result<DriverOutcomes, Failure>) {
     match driven {
-        Ok(Driven { sent, answered }) => {
+        Ok(DriverOutcomes { sent, answered }) => {
             account.tried("honest tasks", sent);
             account.check(promise, sent > 0 && sent == answered, format!("{answered} of {sent}"));
         }
@@ -355,10 +355,10 @@ pub fn check_driven(account: &mut Account, promise: &str, driven: Result<Driven,
     }
 }
 
-/// Ends a node in order, and checks its account.
+/// Ends a node in order and checks its account.
 pub fn check_end(account: &mut Account, what: &str, node: LeafProcess) {
     let promise =
-        format!("{what}: it ends in order, with a balanced ledger and every buffer returned");
+        format!("{what}: the node ends in order, with a balanced ledger and all buffers returned");
     match node.stop() {
         Ok(end) => {
             let whole = end["balanced"] == true && end["mbufs_leaked"] == 0;
@@ -370,7 +370,7 @@ pub fn check_end(account: &mut Account, what: &str, node: LeafProcess) {
     }
 }
 
-/// File descriptors and threads of a process.
+/// Returns the numbers of file descriptors and threads of a process.
 #[must_use]
 pub fn resources(pid: u32) -> (usize, usize) {
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);

@@ -1,5 +1,5 @@
-//! A network segment in memory: a node's port on one side, several hosts on the other, and a switch between that knows
-//! where each MAC address is.
+//! A network segment in memory: a node's port on one side, several hosts on the far side, and a switch
+//! between them that forwards by MAC address.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,25 +9,27 @@ use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::wire::ether::{self, Mac};
 
-/// Frames that a host's wire holds each way.
+/// Number of frames that a host's wire holds in each direction.
 const DEPTH: usize = 1 << 13;
 
 /// A host's end at the switch.
 struct Host {
     mac: Mac,
     wire: RingPort,
-    sends: Sends,
+    sends: FrameHook,
 }
 
-/// What becomes of a frame that a host hands to its wire: it may be changed, and leaves only when this says so.
-pub type Sends = fn(&mut [u8]) -> bool;
+/// Filter of the frames that a host hands to its wire. It may change a frame, and returns true if the frame
+/// leaves.
+pub type FrameHook = fn(&mut [u8]) -> bool;
 
-/// Frames that the node sent to a host, by a number below [`Tap::NUMBERS`] that is read in them.
+/// Counters of the frames that the node sent to hosts, by a number below [`Tap::NUMBERS`] read from the
+/// frame.
 #[derive(Clone)]
 pub struct Tap(Arc<[AtomicU64]>);
 
 impl Tap {
-    /// How many numbers there are.
+    /// Number of counters.
     pub const NUMBERS: usize = 64;
 
     fn new() -> Self {
@@ -40,7 +42,7 @@ impl Tap {
         }
     }
 
-    /// How many frames had this number.
+    /// Returns the number of frames with this number.
     #[must_use]
     pub fn read(&self, number: usize) -> u64 {
         self.0[number].load(Relaxed)
@@ -50,24 +52,25 @@ impl Tap {
 /// The node's end of the segment.
 pub struct Segment {
     hosts: Vec<Host>,
-    /// Reads the number in a frame, see [`Tap`].
+    /// Reads the number from a frame; see [`Tap`].
     number: fn(&[u8]) -> Option<usize>,
     tap: Tap,
-    /// The host whose frames come first next time.
+    /// Index of the host whose frames come first next time.
     next: usize,
 }
 
 impl Segment {
-    /// A segment without hosts, and what counts the frames that the node sends there, by the number that `number` reads.
+    /// Creates a segment without hosts. Also returns the counters of frames that the node sends there, by the
+    /// number that `number` reads.
     #[must_use]
     pub fn new(number: fn(&[u8]) -> Option<usize>) -> (Self, Tap) {
         let tap = Tap::new();
         (Self { hosts: Vec::new(), number, tap: tap.clone(), next: 0 }, tap)
     }
 
-    /// Adds a host with this MAC address, whose frames are copied into those of `pool`; its end of the wire. What it hands
-    /// to the wire leaves it as `sends` says.
-    pub fn join(&mut self, mac: Mac, pool: &FramePool, sends: Sends) -> RingPort {
+    /// Adds a host with this MAC address and returns its end of the wire. Its frames are copied into buffers
+    /// of `pool`. The filter `sends` applies to the frames that it hands to the wire.
+    pub fn join(&mut self, mac: Mac, pool: &FramePool, sends: FrameHook) -> RingPort {
         let (wire, far) = pair(DEPTH, pool);
         self.hosts.push(Host { mac, wire, sends });
         far
@@ -79,7 +82,7 @@ impl Segment {
         }
         let to = ether::dst(frame.bytes());
         if to.is_group() {
-            // A host whose wire is full misses it, as at a switch.
+            // A host with a full wire misses the frame, as at a switch.
             for host in &mut self.hosts {
                 let _ = host.wire.send(frame.bytes());
             }

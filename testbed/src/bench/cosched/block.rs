@@ -1,4 +1,4 @@
-//! One block: a worker, a batch beside it, a course of loads, and what each window of it came to.
+//! Runs one block: a worker with a batch beside it under a sequence of loads, and a result for each window.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,139 +11,142 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use wedjat::cosched::Objective;
 use wedjat_cosched::mechanism::Scheduling;
-use wedjat_cosched::{Overrides, Replayed, replay};
+use wedjat_cosched::{Overrides, ReplayResult, replay};
 
 use super::Failure;
-use super::accounts::{self, Machine, Used};
-use super::children::{Held, JobSetup, PATIENCE, Process, Told, WorkerSetup};
-use super::dispatch::{self, Course, Dispatched, NEVER, Rig, now_ns};
+use super::accounts::{self, CpuTimes, Machine};
+use super::children::{JobReport, JobSetup, PATIENCE, Process, RunningBatch, WorkerSetup};
+use super::dispatch::{self, Course, DispatchCounts, NEVER, Rig, now_ns};
 use super::plan::{Block, Cell, Phase, Purpose};
 use crate::app::Spin;
 use crate::batch::Batch;
 
-/// Tasks that come due so soon after accounts were read do not count: reading takes the dispatcher's CPU for a moment.
+/// Time after the accounts were read in which due tasks do not count, because reading uses the dispatcher's
+/// CPU for a moment.
 const SETTLE_NS: u64 = 2_000_000;
-/// Between a block's being ready and its begin.
+/// Time between the end of a block's set-up and the start of its course.
 const LEAD_NS: u64 = 5_000_000;
-/// Between two looks at what the batch has had, where steps are looked at closely.
+/// Interval between samples of the batch's CPU time in blocks of steps.
 const CLOSELY: Duration = Duration::from_millis(10);
-/// After a step up in load, so long may the batch take to be held back.
+/// Time after a step up in load by which the batch must be throttled.
 pub const STEP_NS: u64 = 100_000_000;
-/// What is left to it then at most, of the core.
+/// Maximum share of the core for the batch after that time.
 pub const STEP_SHARE: f64 = 0.05;
 
-/// What all blocks have in common.
+/// Settings common to all blocks.
 pub struct Setting {
-    /// The dispatcher's CPU and the worker's.
+    /// CPU of the dispatcher and CPU of the worker.
     pub cpus: [usize; 2],
-    /// Of one window.
+    /// Length of a window.
     pub window: Duration,
-    /// The tasks' mean.
+    /// Mean service time of the tasks.
     pub service_ns: f64,
-    /// What their 99.9th percentile may be.
+    /// Objective for the 99.9th percentile of their response time.
     pub objective: Objective,
-    /// The share of one CPU's time that others may have in a window that counts.
+    /// Maximum CPU time of foreign processes in a window that counts, as a fraction of one CPU.
     pub foreign_max: f64,
-    /// The worker's pace.
+    /// Calibration of the worker's busy loop.
     pub spin: Spin,
-    /// Where learners' logs are left.
+    /// Folder for the learners' logs.
     pub logs: Option<PathBuf>,
-    /// What each batch does alone, a second.
+    /// Units per second that each batch completes alone.
     pub alone: BTreeMap<Batch, f64>,
-    /// The part of what it would do alone that a batch is to do, by which its happiness is told.
+    /// Fraction of its rate alone that a batch wants. Its happiness is measured by this.
     pub wanted: f64,
 }
 
-/// What a window came to.
+/// Result of a window.
 #[derive(Clone, Debug, Serialize)]
 pub struct Window {
-    /// The cell.
+    /// Cell of the plan.
     #[serde(flatten)]
     pub cell: Cell,
-    /// Of which block.
+    /// Purpose of the block.
     pub purpose: Purpose,
-    /// Of which seed.
+    /// Seed of the block.
     pub seed: u64,
-    /// Under which load.
+    /// Name of the load.
     pub load: String,
-    /// CPU time of others, as a part of one CPU's.
+    /// CPU time of foreign processes, as a fraction of one CPU.
     pub foreign: f64,
-    /// It counts.
+    /// True if the window is undisturbed and counts.
     pub is_calm: bool,
-    /// Tasks that came due.
+    /// Number of due tasks.
     pub tasks: u64,
-    /// The objective was missed.
+    /// True if the objective was missed.
     pub violates: bool,
-    /// 99.9th percentile from due to answer, us; none where a task of those was not answered, or none came.
+    /// 99.9th percentile of the response time, in us. `None` without tasks, or if unanswered tasks reach into
+    /// it.
     pub p999_us: Option<f64>,
-    /// What the batch did, a second.
+    /// Units per second that the batch completed.
     pub done_rate: f64,
-    /// What it had of its core.
+    /// Share of the worker's core that the batch used.
     pub batch_core: f64,
-    /// What the worker had of it.
+    /// Share of this core that the worker used.
     pub worker_core: f64,
-    /// What its tasks needed of it.
+    /// Share of this core that the tasks needed.
     pub worked: f64,
-    /// What the batch was given at the window's end, as its job noted.
+    /// Share given to the batch at the window's end, from its job's figures.
     pub given: f64,
-    /// What the guard allowed then.
+    /// Limit set by the guard at the window's end.
     pub allowed: f64,
-    /// Times of all its tasks, ns.
+    /// Response times of all tasks, in ns.
     #[serde(skip)]
     pub responses: Vec<u32>,
-    /// Of those that were given to a worker that waited.
+    /// Hand-over times of tasks that an idle worker received.
     #[serde(skip)]
     pub hand_overs: Vec<u32>,
 }
 
-/// What a batch did after the load had stepped up.
+/// Behaviour of a batch after a step up in load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Step {
-    /// Of which seed.
+    /// Seed of the block.
     pub seed: u64,
-    /// No window of the step was disturbed.
+    /// True if no window of the step was disturbed.
     pub is_calm: bool,
-    /// What the batch had of its core from 100 ms after the step on.
+    /// Share of the core that the batch used from 100 ms after the step.
     pub share_after: f64,
-    /// Milliseconds after which it had no 10 ms any more with 5% of the core or more.
+    /// Milliseconds until the end of the last interval of 10 ms in which the batch used 5% of the core or
+    /// more.
     pub held_after_ms: f64,
 }
 
-/// What a learner learnt.
+/// Result of a learner.
 #[derive(Clone, Debug, Serialize)]
 pub struct Learner {
-    /// The cell.
+    /// Cell of the plan.
     #[serde(flatten)]
     pub cell: Cell,
-    /// Its seed.
+    /// Seed of the block.
     pub seed: u64,
-    /// Its log, done again.
-    pub replayed: Replayed,
+    /// Result of a replay of its log.
+    pub replayed: ReplayResult,
 }
 
-/// What a block came to.
+/// Result of a block.
 #[derive(Debug)]
-pub struct Measured {
-    /// Windows that are measured.
+pub struct BlockResult {
+    /// Measured windows.
     pub windows: Vec<Window>,
-    /// Steps up in load, where they were looked at.
+    /// Steps up in load, for blocks of steps.
     pub steps: Vec<Step>,
-    /// What was learnt.
+    /// Result of the learner, if there is one.
     pub learner: Option<Learner>,
-    /// Why the batch would have been refused.
+    /// Reason why the batch would have been refused.
     pub refused: Option<String>,
-    /// Tasks sent in all.
+    /// Number of tasks sent.
     pub tasks: u64,
-    /// Threads of the batch that had to be put back.
+    /// Threads of the batch restored to their scheduling class or CPUs.
     pub put_back: u64,
 }
 
-/// Accounts at one moment.
+/// CPU times at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Snapshot {
     at_ns: u64,
-    used: Used,
-    /// Of this process, the worker's and the job's.
+    used: CpuTimes,
+    /// CPU time of this process and of the job.
     own_ns: u64,
     worker_ns: u64,
     batch_ns: u64,
@@ -153,20 +156,21 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn take(machine: &Machine, worker: u32, held: Option<&Held>) -> Self {
-        let figures = held.map(Held::figures).unwrap_or_default();
-        // The machine's and its parts' as soon after each other as can be.
+    fn take(machine: &Machine, worker: u32, held: Option<&RunningBatch>) -> Self {
+        let figures = held.map(RunningBatch::figures).unwrap_or_default();
+        // Reads the machine and its parts in quick succession.
         let used = machine.used();
         let worker_ns = accounts::of_process(worker);
-        let batch_ns = held.map_or(0, Held::ran_ns);
+        let batch_ns = held.map_or(0, RunningBatch::ran_ns);
         let job_ns = held.map_or(0, |held| accounts::of_process(held.id()));
         let own_ns = accounts::of_process(std::process::id()) + job_ns;
-        let done = held.map_or(0, Held::done);
+        let done = held.map_or(0, RunningBatch::done);
         let (given, allowed) = (figures.share, figures.allowed);
         Self { at_ns: now_ns(), used, own_ns, worker_ns, batch_ns, done, given, allowed }
     }
 
-    /// CPU time of others from `self` to `next`, in nanoseconds. Accounts of running threads are some milliseconds old.
+    /// Computes the CPU time of foreign processes from `self` to `next`, in nanoseconds. The accounts of
+    /// running threads lag by some milliseconds.
     fn foreign_ns(&self, next: &Self) -> u64 {
         let ours = |of: fn(&Self) -> u64| of(next).saturating_sub(of(self));
         let ours = ours(|it| it.own_ns) + ours(|it| it.worker_ns) + ours(|it| it.batch_ns);
@@ -175,11 +179,11 @@ impl Snapshot {
     }
 }
 
-/// What two threads tell each other.
+/// Flags shared by the dispatching and the attending thread.
 #[derive(Default)]
 struct Flags {
     is_admitted: AtomicBool,
-    /// When the course begins; 0 until that is known.
+    /// Start time of the course; 0 while it is unknown.
     begin_ns: AtomicU64,
     stop: AtomicBool,
 }
@@ -187,8 +191,8 @@ struct Flags {
 /// Runs a block.
 ///
 /// # Errors
-/// When worker or batch can't be run, or a task is in no account.
-pub fn run(setting: &Setting, block: &Block) -> Result<Measured, Failure> {
+/// If the worker or the batch cannot run, or a task is missing from the accounts.
+pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
     let folder = tempfile::tempdir()?;
     let agent = folder.path().join("agent");
     let rig = Rig::new(&agent, setting.cpus[0])?;
@@ -201,7 +205,8 @@ pub fn run(setting: &Setting, block: &Block) -> Result<Measured, Failure> {
     };
     let (attended, dispatched) = std::thread::scope(|scope| {
         let dispatching = scope.spawn(|| dispatch_on(setting.cpus[0], rig, &course, &flags));
-        // On a thread of its own, since it pins itself once the others, who inherit where they may run, are there.
+        // A separate thread, since it pins itself after it has started the child processes. These inherit the
+        // unpinned CPUs.
         let attending = scope.spawn(|| {
             let attended = attend(setting, block, &agent, folder.path(), &flags);
             flags.stop.store(true, Release);
@@ -209,17 +214,17 @@ pub fn run(setting: &Setting, block: &Block) -> Result<Measured, Failure> {
         });
         (attending.join(), dispatching.join())
     });
-    // The rig lives until the worker has ended.
-    let (rig, dispatched) = dispatched.map_err(|_| "the dispatcher has panicked")?;
-    let attended = attended.map_err(|_| "the thread beside the dispatcher has panicked")??;
-    let Attended { worker, snapshots, samples, told, log } = attended;
+    // The rig outlives the worker.
+    let (rig, dispatched) = dispatched.map_err(|_| "the dispatcher panicked")?;
+    let attended = attended.map_err(|_| "the thread beside the dispatcher panicked")??;
+    let Observation { worker, snapshots, samples, job, log } = attended;
     worker.ends()?;
     drop(rig);
     if !dispatched.balances() {
-        let Dispatched { tasks, answered, refused, left, wrong, .. } = dispatched;
+        let DispatchCounts { tasks, answered, refused, left, wrong, .. } = dispatched;
         let sent = tasks.len();
         return Err(format!(
-            "{sent} tasks: {answered} answered, {refused} refused, {left} left, {wrong} wrong"
+            "{sent} tasks: {answered} answered, {refused} refused, {left} unanswered, {wrong} wrong"
         )
         .into());
     }
@@ -230,23 +235,28 @@ pub fn run(setting: &Setting, block: &Block) -> Result<Measured, Failure> {
     };
     let learner = log.map(|log| learner(block, &log)).transpose()?;
     let measured = windows.into_iter().zip(phase_of_each(&block.phases));
-    Ok(Measured {
+    Ok(BlockResult {
         windows: measured.filter(|(_, phase)| phase.is_measured).map(|(it, _)| it).collect(),
         steps,
         learner,
-        refused: told.as_ref().and_then(|told| told.refused.clone()),
+        refused: job.as_ref().and_then(|job| job.refused.clone()),
         tasks: dispatched.tasks.len() as u64,
-        put_back: told.map_or(0, |told| told.figures.put_back),
+        put_back: job.map_or(0, |job| job.figures.put_back),
     })
 }
 
-/// The phase of each window.
+/// Returns the phase of each window.
 fn phase_of_each(phases: &[Phase]) -> impl Iterator<Item = &Phase> {
     phases.iter().flat_map(|phase| std::iter::repeat_n(phase, phase.windows))
 }
 
-fn dispatch_on(cpu: usize, mut rig: Rig, course: &Course<'_>, flags: &Flags) -> (Rig, Dispatched) {
-    // That the CPU is there was seen at the start.
+fn dispatch_on(
+    cpu: usize,
+    mut rig: Rig,
+    course: &Course<'_>,
+    flags: &Flags,
+) -> (Rig, DispatchCounts) {
+    // Cannot fail: the CPU was checked at the start.
     let _ = wedjat::cpus::pin(cpu);
     if dispatch::admit(&mut rig, || flags.stop.load(Relaxed)) {
         flags.is_admitted.store(true, Release);
@@ -254,30 +264,30 @@ fn dispatch_on(cpu: usize, mut rig: Rig, course: &Course<'_>, flags: &Flags) -> 
     let begin = dispatch::wait_for(&mut rig, &flags.begin_ns, &flags.stop);
     let dispatched = match begin {
         Some(begin) => dispatch::run(&mut rig, course, begin),
-        None => Dispatched::default(),
+        None => DispatchCounts::default(),
     };
     rig.stop();
     (rig, dispatched)
 }
 
-/// What the calling thread saw.
-struct Attended {
+/// Observations of the attending thread.
+struct Observation {
     worker: Process,
     snapshots: Vec<Snapshot>,
-    /// When, and what the batch had had.
+    /// Times and the batch's CPU time until then.
     samples: Vec<(u64, u64)>,
-    told: Option<Told>,
+    job: Option<JobReport>,
     log: Option<PathBuf>,
 }
 
-/// The calling thread's part: starts the worker and the batch, reads the accounts at each window's end, and ends the batch.
+/// Starts the worker and the batch, reads the accounts at each window's end, and ends the batch.
 fn attend(
     setting: &Setting,
     block: &Block,
     agent: &Path,
     folder: &Path,
     flags: &Flags,
-) -> Result<Attended, Failure> {
+) -> Result<Observation, Failure> {
     let Cell { worker: kind, arm, batch } = block.cell;
     let worker = WorkerSetup {
         agent,
@@ -306,8 +316,8 @@ fn attend(
         batch,
     };
     let held = arm.policy().map(|policy| job(policy).start()).transpose()?;
-    // The worker's core is the worker's and the batch's.
-    let _ = wedjat::cpus::pin(setting.cpus[0]); // it is there
+    // Leaves the worker's core to the worker and the batch.
+    let _ = wedjat::cpus::pin(setting.cpus[0]); // the CPU exists
     let machine = Machine::new();
     let begin = now_ns() + LEAD_NS;
     flags.begin_ns.store(begin, Release);
@@ -321,11 +331,11 @@ fn attend(
         });
         snapshots.push(Snapshot::take(&machine, worker.id(), held.as_ref()));
     }
-    let told = held.map(Held::end).transpose()?;
-    Ok(Attended { worker, snapshots, samples, told, log })
+    let job = held.map(RunningBatch::end).transpose()?;
+    Ok(Observation { worker, snapshots, samples, job, log })
 }
 
-/// The worker's process once it is let in, on its core and of its class.
+/// Waits until the worker is admitted, on its core and in its scheduling class.
 fn settled(
     mut worker: Process,
     cpu: usize,
@@ -341,7 +351,7 @@ fn settled(
     };
     while !is_there(worker.id()) {
         if worker.has_ended() || began.elapsed() > PATIENCE {
-            return Err(worker.ends().err().unwrap_or("the worker does not come".into()));
+            return Err(worker.ends().err().unwrap_or("the worker did not attach".into()));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -364,7 +374,7 @@ fn sleep_until(at_ns: u64, is_close: bool, mut look: impl FnMut()) {
 fn windows(
     setting: &Setting,
     block: &Block,
-    dispatched: &Dispatched,
+    dispatched: &DispatchCounts,
     snapshots: &[Snapshot],
 ) -> Vec<Window> {
     let mut tasks = dispatched.tasks.iter().peekable();
@@ -420,7 +430,8 @@ impl Window {
     }
 }
 
-/// The time in us that this part of them does not exceed; none where there are none, or where it has no end.
+/// Returns the percentile `part` of `times` in us. `None` without times, or if unanswered tasks reach into
+/// it.
 pub fn percentile_us(times: &mut [u32], part: f64) -> Option<f64> {
     times.sort_unstable();
     let rank = (times.len() as f64 * part).ceil().max(1.0) as usize;
@@ -428,7 +439,7 @@ pub fn percentile_us(times: &mut [u32], part: f64) -> Option<f64> {
     (at != NEVER).then(|| f64::from(at) / 1e3)
 }
 
-/// What the batch had after each step up.
+/// Evaluates the batch after each step up.
 fn steps(
     block: &Block,
     phases_ns: &[u64],
@@ -454,7 +465,8 @@ fn steps(
     found
 }
 
-/// What the batch had of the core from 100 ms after `from` to `to`, and after how many milliseconds it had little for good.
+/// Returns the batch's share of the core from 100 ms after `from` until `to`, and the milliseconds after
+/// which its share stayed small.
 fn step(from: u64, to: u64, samples: &[(u64, u64)]) -> Option<(f64, f64)> {
     let after: Vec<_> = samples.iter().filter(|it| it.0 >= from && it.0 < to).collect();
     let late = after.iter().position(|it| it.0 >= from + STEP_NS)?;
@@ -473,7 +485,8 @@ fn learner(block: &Block, log: &Path) -> Result<Learner, Failure> {
     Ok(Learner { cell: block.cell, seed: block.seed, replayed })
 }
 
-/// What a batch does alone, a second: of its windows that count, of all of them where none does.
+/// Returns the mean rate of a batch that runs alone, in units per second: over its undisturbed windows, or
+/// over all if none is undisturbed.
 #[must_use]
 pub fn rate(windows: &[Window]) -> Option<f64> {
     let has_calm = windows.iter().any(|window| window.is_calm);
@@ -487,7 +500,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_all_tasks_and_have_no_end_where_one_was_lost() {
+    fn lost_tasks_make_percentiles_infinite() {
         let mut times: Vec<u32> = (1..=1000).map(|us| us * 1000).rev().collect();
         assert_eq!(percentile_us(&mut times, 0.999), Some(999.0));
         assert_eq!(percentile_us(&mut times, 0.5), Some(500.0));
@@ -499,20 +512,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nobodys_and_what_is_stolen_is_foreign() {
+    fn stolen_and_unowned_time_is_foreign() {
         let before = Snapshot::default();
-        let used = Used { ran_ns: 900, stolen_ns: 40 };
+        let used = CpuTimes { ran_ns: 900, stolen_ns: 40 };
         let after = Snapshot { used, own_ns: 500, worker_ns: 200, batch_ns: 150, ..before };
         assert_eq!(before.foreign_ns(&after), 50 + 40);
-        // Accounts that are read one after the other may say that more was ours than there was.
-        let early = Snapshot { used: Used { ran_ns: 800, stolen_ns: 0 }, ..after };
+        // Accounts are read one by one, so that our share may exceed the total.
+        let early = Snapshot { used: CpuTimes { ran_ns: 800, stolen_ns: 0 }, ..after };
         assert_eq!(before.foreign_ns(&early), 0);
     }
 
     #[test]
-    fn a_step_is_held_when_the_batch_has_little_from_then_on() {
+    fn step_is_held_when_the_batch_shrinks() {
         const MS: u64 = 1_000_000;
-        // All of the core for 60 ms, then nothing but 1 ms in 100.
+        // All of the core for 60 ms, then 1 ms in 100.
         let at =
             |ms: u64| (ms * MS, if ms <= 60 { ms * MS } else { 60 * MS + (ms - 60) * MS / 100 });
         let samples: Vec<_> = (0..50).map(|sample| at(sample * 10)).collect();

@@ -1,4 +1,5 @@
-//! The processes of a block: the worker, and the one that has a batch and holds it as `wedjat cosched run` does.
+//! Child processes of a block: the worker, and the job that runs a batch in the same way as `wedjat cosched
+//! run`.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,46 +19,46 @@ use wedjat_cosched::mechanism::Class;
 use wedjat_cosched::{Mode, Setup};
 
 use super::Failure;
-use super::dispatch::Timed;
+use super::dispatch::TimedTasks;
 use crate::app::Spin;
 use crate::batch::Batch;
 use crate::worker::serve;
 
-/// Whatever a busy machine needs.
+/// Longest wait for a child process, generous enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// The longest that a worker spins before it sleeps; longer than it waits at all where it polls.
+/// Longest spin of a worker before it sleeps. A polling worker has [`ALWAYS`], longer than any wait.
 const SPIN: Duration = Duration::from_micros(50);
 const ALWAYS: Duration = Duration::from_secs(1);
-/// Names the folder of notes to a job.
+/// Environment variable with the folder of the job's notes.
 const NOTES: &str = "WEDJAT_COSCHED_DIR";
 
-/// What the worker's process is told.
+/// Arguments of the worker process.
 #[derive(Args, Clone, Debug)]
 pub struct WorkerArguments {
-    /// The agent's region
+    /// Region of the agent
     #[arg(long)]
     attach: PathBuf,
-    /// Its CPU
+    /// CPU of the worker
     #[arg(long)]
     cpu: usize,
-    /// It never sleeps
+    /// Polls without ever sleeping
     #[arg(long)]
     polls: bool,
-    /// It is SCHED_FIFO
+    /// Runs under SCHED_FIFO
     #[arg(long)]
     real_time: bool,
-    /// Rounds of busy work in a nanosecond, and what none of them takes
+    /// Rounds of busy work per nanosecond, and its fixed overhead in nanoseconds
     #[arg(long, value_delimiter = ',')]
     pace: Vec<f64>,
 }
 
-/// Serves until there will be no more tasks.
+/// Serves tasks until the agent stops.
 ///
 /// # Errors
-/// When it can't attach, or loses its agent.
+/// If the worker cannot attach, or loses its agent.
 pub fn work(arguments: &WorkerArguments) -> Result<bool, Failure> {
     let [rounds_per_ns, overhead_ns] = arguments.pace[..] else {
-        return Err("--pace: two numbers".into());
+        return Err("--pace: two numbers are needed".into());
     };
     let options = Options {
         cpu: Some(arguments.cpu),
@@ -68,61 +69,61 @@ pub fn work(arguments: &WorkerArguments) -> Result<bool, Failure> {
         ..Options::default()
     };
     let mut worker = Worker::attach(&arguments.attach.to_string_lossy(), &options)?;
-    let mut app = Timed(Spin::at(rounds_per_ns, overhead_ns));
+    let mut app = TimedTasks(Spin::at(rounds_per_ns, overhead_ns));
     Ok(serve(&mut worker, &mut app, &AtomicBool::new(false)).is_well())
 }
 
-/// What the job's process is told.
+/// Arguments of the job process.
 #[derive(Args, Clone, Debug)]
 pub struct JobArguments {
-    /// The agent's region
+    /// Region of the agent
     #[arg(long)]
     agent: PathBuf,
-    /// Who says how much the batch gets
+    /// Policy that sets the batch's share
     #[arg(long)]
     policy: Policy,
-    /// How the chooser learns
+    /// Learning mode of the chooser
     #[arg(long)]
     mode: Option<Mode>,
-    /// How the batch ranks
+    /// Scheduling class of the batch
     #[arg(long)]
     class: Class,
-    /// What tasks may take
+    /// Latency objective of the tasks
     #[arg(long)]
     objective: Objective,
-    /// Between two choices, in milliseconds
+    /// Interval of decisions in milliseconds
     #[arg(long)]
     round_ms: u64,
-    /// What the batch is to have done within the wall time, by its counter
+    /// Work that the batch should complete within the wall time, in units of its counter
     #[arg(long)]
     work: Option<f64>,
-    /// Its time, in seconds
+    /// Wall time of the batch in seconds
     #[arg(long, default_value_t = 600)]
     wall: u64,
-    /// Where decisions are written down
+    /// File for the log of decisions
     #[arg(long)]
     log: Option<PathBuf>,
-    /// Of the chooser
+    /// Seed of the chooser
     #[arg(long)]
     seed: u64,
-    /// The batch
+    /// The batch job
     #[arg(long)]
     batch: Batch,
 }
 
-/// What the job's process tells at its end.
+/// Report of the job process at its end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Told {
-    /// Why it would not have run but for being forced to.
+pub struct JobReport {
+    /// Reason why the job would have been refused without force.
     pub refused: Option<String>,
-    /// What it did.
+    /// Final figures.
     pub figures: Figures,
 }
 
-/// Runs a batch until it is told to end. What would be refused as harmful is told, and run all the same.
+/// Runs a batch until SIGTERM. Reports a job that would be refused as harmful, and runs it by force.
 ///
 /// # Errors
-/// When it can't be run even so.
+/// If the batch cannot run even by force.
 pub fn hold(arguments: &JobArguments) -> Result<bool, Failure> {
     let signals = Signals::default();
     let ends = Arc::clone(&signals.ends);
@@ -149,15 +150,15 @@ pub fn hold(arguments: &JobArguments) -> Result<bool, Failure> {
         grace: Duration::ZERO,
         ..Job::new(setting)
     };
-    let refused = job.told().err().map(|error| error.to_string());
+    let refused = job.dry_run().err().map(|error| error.to_string());
     job.force = refused.is_some();
     let ended = wedjat::cosched::run(&job, &signals)?;
-    let told = Told { refused, figures: ended.figures };
-    serde_json::to_writer(std::io::stdout().lock(), &told)?;
+    let report = JobReport { refused, figures: ended.figures };
+    serde_json::to_writer(std::io::stdout().lock(), &report)?;
     Ok(true)
 }
 
-/// A process, killed when dropped.
+/// Child process, killed on drop.
 #[derive(Debug)]
 pub struct Process {
     child: Option<Child>,
@@ -171,36 +172,37 @@ impl Process {
         Ok(Self { child: Some(child), what })
     }
 
-    /// Its number.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
     }
 
-    /// It has ended.
+    /// Returns true if the process has exited.
     pub fn has_ended(&mut self) -> bool {
         self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Tells it to end.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         if let Some(pid) = i32::try_from(self.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM); // it may have ended
+            let _ = kill_process(pid, Signal::TERM); // the process may have exited
         }
     }
 
-    /// Waits for its end, which should be in order; what it said.
+    /// Waits for a successful exit and returns the standard output.
     ///
     /// # Errors
-    /// When it ended otherwise.
+    /// If the process fails.
     pub fn ends(mut self) -> Result<String, Failure> {
         let Some(child) = self.child.take() else { return Ok(String::new()) };
         let output = child.wait_with_output()?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                Err(format!("{} ended with {}: {}", self.what, output.status, said.trim()).into())
+                let printed = String::from_utf8_lossy(&output.stderr);
+                Err(format!("{} ended with {}: {}", self.what, output.status, printed.trim())
+                    .into())
             }
         }
     }
@@ -215,25 +217,25 @@ impl Drop for Process {
     }
 }
 
-/// How a worker is to be.
+/// Properties of a worker process.
 pub struct WorkerSetup<'a> {
-    /// Its agent's region.
+    /// Region of its agent.
     pub agent: &'a Path,
-    /// Its CPU.
+    /// CPU of the worker.
     pub cpu: usize,
-    /// It never sleeps.
+    /// True if it polls without ever sleeping.
     pub polls: bool,
-    /// It is SCHED_FIFO.
+    /// True if it runs under SCHED_FIFO.
     pub is_real_time: bool,
-    /// Of its busy work.
+    /// Calibration of its busy work.
     pub spin: &'a Spin,
 }
 
 impl WorkerSetup<'_> {
-    /// The worker's process, which is not there yet.
+    /// Starts the worker process, which attaches later.
     ///
     /// # Errors
-    /// When it can't be started.
+    /// If the process cannot start.
     pub fn start(&self) -> Result<Process, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         let (rounds_per_ns, overhead_ns) = self.spin.pace();
@@ -246,52 +248,52 @@ impl WorkerSetup<'_> {
     }
 }
 
-/// How a batch is to be held.
+/// Properties of a batch and its job.
 pub struct JobSetup<'a> {
-    /// The agent's region.
+    /// Region of the agent.
     pub agent: &'a Path,
-    /// The folder of its notes.
+    /// Folder of the job's notes.
     pub notes: &'a Path,
-    /// Who says how much it gets.
+    /// Policy that sets the batch's share.
     pub policy: Policy,
-    /// How that learns.
+    /// Learning mode of the policy.
     pub mode: Option<Mode>,
-    /// How it ranks.
+    /// Scheduling class of the batch.
     pub class: Class,
-    /// What tasks may take.
+    /// Latency objective of the tasks.
     pub objective: Objective,
-    /// Between two choices.
+    /// Interval of decisions.
     pub round: Duration,
-    /// What it is to do within its wall time.
+    /// Work that the batch should complete within its wall time.
     pub work: Option<f64>,
-    /// Where decisions go.
+    /// File for the log of decisions.
     pub log: Option<&'a Path>,
-    /// Of the chooser.
+    /// Seed of the chooser.
     pub seed: u64,
-    /// What it does.
+    /// Kind of batch job.
     pub batch: Batch,
 }
 
-/// A batch that runs.
+/// A running batch.
 #[derive(Debug)]
-pub struct Held {
+pub struct RunningBatch {
     process: Process,
     folder: Folder,
     note: Note,
 }
 
 impl JobSetup<'_> {
-    /// The wall time of all batches, in seconds: blocks end them sooner.
+    /// Wall time of all batches in seconds. Blocks end them earlier.
     pub const WALL: u64 = 600;
 
-    /// Starts it, and waits until the batch does something.
+    /// Starts the job and waits until its batch has a process.
     ///
     /// # Errors
-    /// When it ends instead.
-    pub fn start(&self) -> Result<Held, Failure> {
+    /// If the job ends before that.
+    pub fn start(&self) -> Result<RunningBatch, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("bench-cosched-job").arg("--agent").arg(self.agent).env(NOTES, self.notes);
-        // What it would log about a machine's cgroups is the same for each block.
+        // Suppresses the messages about the machine's cgroups, which are the same for each block.
         command.env("RUST_LOG", "error");
         let mut option = |name: &str, value: &dyn std::fmt::Display| {
             command.arg(format!("--{name}")).arg(value.to_string());
@@ -323,10 +325,10 @@ impl JobSetup<'_> {
             };
             match own {
                 Some(note) if note.made.paths().next().is_some_and(is_there) => {
-                    return Ok(Held { process, folder, note });
+                    return Ok(RunningBatch { process, folder, note });
                 }
                 _ if process.has_ended() || began.elapsed() > PATIENCE => {
-                    return Err(process.ends().err().unwrap_or("the batch has ended".into()));
+                    return Err(process.ends().err().unwrap_or("the batch ended".into()));
                 }
                 _ => std::thread::sleep(Duration::from_millis(2)),
             }
@@ -334,20 +336,20 @@ impl JobSetup<'_> {
     }
 }
 
-impl Held {
-    /// The process that holds it.
+impl RunningBatch {
+    /// Returns the id of the job process.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Nanoseconds that it has run.
+    /// Returns the consumed CPU time in nanoseconds.
     #[must_use]
     pub fn ran_ns(&self) -> u64 {
         super::accounts::of_group(&self.note.made).unwrap_or(0)
     }
 
-    /// What it has done, by its counter.
+    /// Returns the batch's counter of completed units.
     #[must_use]
     pub fn done(&self) -> u64 {
         let mut bytes = [0; 8];
@@ -356,20 +358,20 @@ impl Held {
         read.map_or(0, |()| u64::from_le_bytes(bytes))
     }
 
-    /// What its job noted last.
+    /// Returns the latest figures in the job's note.
     #[must_use]
     pub fn figures(&self) -> Figures {
         let own = self.folder.jobs().into_iter().find(|note| note.id() == self.id());
         own.map_or_else(Figures::default, |note| note.figures)
     }
 
-    /// Ends it.
+    /// Ends the batch and returns the job's report.
     ///
     /// # Errors
-    /// When it had ended before, or did not end in order.
-    pub fn end(self) -> Result<Told, Failure> {
+    /// If the job had ended before, or did not exit successfully.
+    pub fn end(self) -> Result<JobReport, Failure> {
         self.process.terminate();
-        let said = self.process.ends()?;
-        Ok(serde_json::from_str(&said)?)
+        let printed = self.process.ends()?;
+        Ok(serde_json::from_str(&printed)?)
     }
 }

@@ -1,8 +1,9 @@
-//! The dispatcher's core: tasks that come due whatever becomes of those before them, an agent's own dispatcher with its rings, and
-//! what is told to those who watch it, in one loop.
+//! Loop of the dispatcher's core: open-loop load, an agent's own dispatcher with its rings, and the status
+//! words for the monitors.
 //!
-//! The worker is given one task at a time, so that each task that is handed over finds it idle. A task's bytes are how long it
-//! takes; the answer's are when the worker took it. Both ends read the same clock of the system.
+//! The worker receives one task at a time, so that each hand-over finds it idle. The payload of a task is its
+//! service time. The payload of the reply is the time at which the worker took the task. Both processes read
+//! the same system clock.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -14,7 +15,7 @@ use rand_distr::{Distribution, Exp1};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::time::{ClockId, clock_gettime};
 use wedjat::policy::{Core, Dispatcher, Overflow};
-use wedjat::ring::{Outcome, Place, TaskIds, Watch, WorkerRegion};
+use wedjat::ring::{AgentStatusWords, Outcome, Place, TaskIds, WorkerRegion};
 use wedjat::role::agent::{Completion, Work, WorkerSet};
 use wedjat::state::View;
 
@@ -22,28 +23,29 @@ use super::Failure;
 use super::plan::{Load, Phase};
 use crate::app::{App, Spin};
 
-/// Tasks that may wait: those of a second of overload.
+/// Maximum number of queued tasks, enough for one second of overload.
 const QUEUE: usize = 1 << 14;
-/// Between two looks at who came or went, and two words to those who watch.
+/// Interval between ticks of the workers and updates of the status words.
 const TICK_NS: u64 = 1_000_000;
-/// How long the last tasks may take.
+/// Time for the last tasks to finish.
 const DRAIN_NS: u64 = 300_000_000;
-/// The worker's place.
+/// Place of the worker.
 const PLACE: Place = Place { id: 1, pool: 1 };
-/// A time that nobody has measured, or that has no end.
+/// Time that was not measured, or has no end.
 pub const NEVER: u32 = u32::MAX;
 
-/// Nanoseconds on a clock that all processes of a machine share, and that nobody sets.
+/// Returns the time of the monotonic clock in nanoseconds. All processes of a machine share it, and it is
+/// never set.
 #[must_use]
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// Serves tasks that say how long they take, and answers when they were taken.
-pub struct Timed(pub Spin);
+/// App that serves tasks for the time in their payload and replies with the time at which it took them.
+pub struct TimedTasks(pub Spin);
 
-impl App for Timed {
+impl App for TimedTasks {
     fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
         let taken = now_ns();
         self.0.busy(word(work) as f64);
@@ -56,10 +58,10 @@ fn word(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// A task.
+/// Task with its service time.
 struct Timing {
     seq: u32,
-    /// How long it takes.
+    /// Service time in nanoseconds.
     bytes: [u8; 8],
 }
 
@@ -83,59 +85,59 @@ impl Work for Timing {
     }
 }
 
-/// What became of a task.
+/// Record of a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// When it came due.
+    /// Due time.
     pub due_ns: u64,
-    /// When the dispatcher took it up; later than due when it had no CPU.
+    /// Time at which the dispatcher received it. Later than the due time if the dispatcher had no CPU.
     pub offered_ns: u64,
-    /// How long it takes.
+    /// Service time.
     pub service_ns: u32,
-    /// From its being put into the ring of a worker that waited for it to its being taken; [`NEVER`] for those that waited for
-    /// the task before, or were not answered.
+    /// Time from the ring of an idle worker to its taking of the task; [`NEVER`] if the task queued behind
+    /// another or was not answered.
     pub hand_over_ns: u32,
-    /// From its coming due to its answer; [`NEVER`] when there was none.
+    /// Time from due to reply; [`NEVER`] without a reply.
     pub response_ns: u32,
 }
 
-/// What the loop has done.
+/// Results of the loop.
 #[derive(Clone, Debug, Default)]
-pub struct Dispatched {
-    /// All tasks, in the order in which they came due.
+pub struct DispatchCounts {
+    /// All tasks in the order of their due times.
     pub tasks: Vec<Task>,
-    /// Those answered.
+    /// Number of answered tasks.
     pub answered: u64,
-    /// Those for which there was no room.
+    /// Number of tasks refused because the queue was full.
     pub refused: u64,
-    /// Those that were not answered when the drain ended.
+    /// Number of tasks without a reply at the end of the drain.
     pub left: u64,
-    /// Answers that were none.
+    /// Number of invalid replies.
     pub wrong: u64,
-    /// When each phase began, and when the last one ended.
+    /// Start of each phase, and end of the last one.
     pub phases_ns: Vec<u64>,
 }
 
-impl Dispatched {
-    /// Each task is in one of the accounts, and none was answered wrongly.
+impl DispatchCounts {
+    /// Returns true if each task is in one account and no reply was invalid.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.tasks.len() as u64 == self.answered + self.refused + self.left && self.wrong == 0
     }
 }
 
-/// A dispatcher of one worker, which may attach at a path.
+/// Dispatcher of one worker, with a region to which the worker attaches.
 pub struct Rig {
     region: WorkerRegion,
     workers: WorkerSet<Timing>,
-    watch: Watch,
+    watch: AgentStatusWords,
 }
 
 impl Rig {
-    /// At this path, from the CPU `core`.
+    /// Creates the region at `path`, for a dispatcher on CPU `core`.
     ///
     /// # Errors
-    /// When there can be no region there.
+    /// If the region cannot be created.
     pub fn new(path: &Path, core: usize) -> Result<Self, Failure> {
         let region = WorkerRegion::create(path, &[PLACE], 4, 64)?;
         let view = View::heap(1, 1).remove(0);
@@ -148,33 +150,33 @@ impl Rig {
         Ok(Self { region, workers, watch })
     }
 
-    /// The worker's claim has been granted.
+    /// Returns true if the worker's claim was granted.
     #[must_use]
     pub fn has_worker(&self) -> bool {
         self.region.granted(0) != 0
     }
 
-    /// Lets workers in.
+    /// Admits workers that attach.
     pub fn tick(&mut self) {
         let now = now_ns();
         self.workers.tick(now, now, &mut |_| {});
     }
 
-    /// The worker is told that no more tasks will come.
+    /// Ends the supply of tasks for the worker.
     pub fn stop(&self) {
         self.workers.stop();
     }
 }
 
-/// What comes when.
+/// Course of the loads in a block.
 pub struct Course<'a> {
-    /// The phases.
+    /// Phases of the course.
     pub phases: &'a [Phase],
-    /// Of one window.
+    /// Length of a window.
     pub window: Duration,
-    /// The mean of the tasks' exponential times, in nanoseconds.
+    /// Mean of the exponentially distributed service times, in nanoseconds.
     pub service_ns: f64,
-    /// Of times and arrivals.
+    /// Seed of service times and arrivals.
     pub seed: u64,
 }
 
@@ -189,7 +191,7 @@ impl Course<'_> {
         std::iter::once(began).chain(ends).collect()
     }
 
-    /// Tasks that are to be expected.
+    /// Returns the expected number of tasks, rounded up generously.
     fn tasks(&self) -> usize {
         let seconds = |phase: &Phase| phase.windows as f64 * self.window.as_secs_f64();
         let most = |load| match load {
@@ -202,13 +204,14 @@ impl Course<'_> {
     }
 }
 
-/// Sends what comes due from `began` on until the phases are over. What is measured is in memory from the start.
-pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> Dispatched {
+/// Sends the due tasks from time `began` until the end of the phases. The memory for the records is reserved
+/// in advance.
+pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(course.seed);
     let mut unit = move || -> f64 { Exp1.sample(&mut random) };
     let phases_ns = course.ends_ns(began);
     let mut done =
-        Dispatched { tasks: Vec::with_capacity(course.tasks()), ..Dispatched::default() };
+        DispatchCounts { tasks: Vec::with_capacity(course.tasks()), ..DispatchCounts::default() };
     let mut accounts = Accounts::default();
     let (mut phase, mut due, mut next_tick) = (0, began, began);
     let end = phases_ns[phases_ns.len() - 1];
@@ -220,7 +223,7 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> Dispatched {
             }
             let part = course.phases[phase].load.at(due - phases_ns[phase]);
             if part <= 0.0 {
-                // Nothing comes for as long as it is so.
+                // Skips a phase without load.
                 due = phases_ns[phase + 1];
                 continue;
             }
@@ -245,7 +248,7 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> Dispatched {
     }
     let refused = done.refused + accounts.refused;
     let left = done.tasks.len() as u64 - accounts.answered - refused - accounts.wrong;
-    Dispatched {
+    DispatchCounts {
         answered: accounts.answered,
         refused,
         left,
@@ -255,7 +258,7 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> Dispatched {
     }
 }
 
-fn offer(rig: &mut Rig, done: &mut Dispatched, due_ns: u64, service_ns: u32) {
+fn offer(rig: &mut Rig, done: &mut DispatchCounts, due_ns: u64, service_ns: u32) {
     let seq = done.tasks.len() as u32;
     let offered_ns = now_ns();
     let bytes = u64::from(service_ns).to_le_bytes();
@@ -263,13 +266,13 @@ fn offer(rig: &mut Rig, done: &mut Dispatched, due_ns: u64, service_ns: u32) {
     done.tasks.push(task);
     match rig.workers.submit(Timing { seq, bytes }, offered_ns) {
         Err(_) => done.refused += 1,
-        // It was given at once: how long that takes is known when the answer comes.
+        // The worker received the task at once. The reply brings the time of the hand-over.
         Ok(Some(_)) => done.tasks[seq as usize].hand_over_ns = 0,
         Ok(None) => {}
     }
 }
 
-/// Tasks that ended.
+/// Counts of completed tasks.
 #[derive(Default)]
 struct Accounts {
     answered: u64,
@@ -278,7 +281,12 @@ struct Accounts {
 }
 
 impl Accounts {
-    fn take(&mut self, tasks: &mut [Task], watch: &Watch, ended: &Completion<'_, Timing>) {
+    fn take(
+        &mut self,
+        tasks: &mut [Task],
+        watch: &AgentStatusWords,
+        ended: &Completion<'_, Timing>,
+    ) {
         let task = &mut tasks[ended.task.seq as usize];
         let was_given_at_once = task.hand_over_ns != NEVER;
         task.hand_over_ns = NEVER;
@@ -293,7 +301,7 @@ impl Accounts {
                     task.hand_over_ns = nanoseconds(task.offered_ns, word(&taken));
                 }
                 task.response_ns = nanoseconds(task.due_ns, now);
-                // As an agent, from its arrival here.
+                // Like an agent, measures from the task's arrival at the dispatcher.
                 watch.note(now.saturating_sub(task.offered_ns));
                 self.answered += 1;
             }
@@ -303,7 +311,7 @@ impl Accounts {
     }
 }
 
-/// Lets a worker in that is to attach to the rig, until it is there or `is_over`.
+/// Admits the worker. Returns false if `is_over` becomes true first.
 pub fn admit(rig: &mut Rig, is_over: impl Fn() -> bool) -> bool {
     while !rig.has_worker() {
         if is_over() {
@@ -315,7 +323,7 @@ pub fn admit(rig: &mut Rig, is_over: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Waits until it is known when to begin, and until that time; none where it is to stop instead.
+/// Waits until 1 ms before the start, which may still be unknown. Returns `None` if `stop` is set first.
 pub fn wait_for(rig: &mut Rig, begin_ns: &AtomicU64, stop: &AtomicBool) -> Option<u64> {
     loop {
         rig.tick();

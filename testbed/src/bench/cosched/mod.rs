@@ -1,12 +1,15 @@
-//! What a batch on a worker's core costs the tasks and what it gets, on a real core, with the mechanism, the guard and the
-//! learners of `wedjat cosched run`.
+//! Benchmark of a batch on a worker's core: cost for the tasks and progress of the batch, on a real core,
+//! with the mechanism, guard and learners of `wedjat cosched run`.
 //!
-//! Two CPUs: dispatcher and load generator are one loop on the first ([`dispatch`]), a worker process has the second ([`children`]),
-//! and so has the batch, which a process of its own holds by cgroups as `wedjat cosched run` does. A run is a list of blocks
-//! ([`plan`]), each of which is one worker, one batch and one way to hold it under a course of loads ([`block`]), in
-//! another order for each seed. Each block is cut into windows. A window in which others than these processes had more
-//! than 5% of a CPU, or the host took as much, does not count, and is counted ([`accounts`]); the rule sees no response time.
-//! What comes out is in [`mod@report`].
+//! The benchmark uses two CPUs. Dispatcher and load generator are one loop on the first CPU ([`dispatch`]). A
+//! worker process has the second CPU ([`children`]). The batch shares it; a separate job process limits the
+//! batch by cgroups, like `wedjat cosched run`.
+//!
+//! A run is a list of blocks ([`plan`]), in a different order for each seed. A block is one worker, one batch
+//! and one arm under a course of loads ([`block`]). Each block is divided into windows. A window does not
+//! count if foreign processes used more than 5% of a CPU, or the host stole that much ([`accounts`]).
+//! Discarded windows are reported. The rule does not depend on response times. The results are in
+//! [`mod@report`].
 
 pub mod accounts;
 pub mod block;
@@ -26,80 +29,82 @@ use wedjat::cosched::Objective;
 use crate::app::Spin;
 use crate::batch::Batch;
 use accounts::Machine;
-use block::{Measured, Setting, Window, percentile_us};
+use block::{BlockResult, Setting, Window, percentile_us};
 use plan::{Arm, Block, Cell, Choice, Load, Phase, Purpose, WorkerKind};
 use report::Report;
 
-/// Why there are no figures.
+/// Reason why there are no figures.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// What `--help` ends with.
+/// End of the `--help` text.
 pub const EXAMPLE: &str = "Examples:
   wedjat-testbed bench-cosched
   wedjat-testbed bench-cosched --quick --arms none,idle,guard --workers parked-fifo --batches hash,memory
   wedjat cosched replay bench-report/asax-iw-parked-fifo-hash-1.jsonl --mode paper";
 
-/// The objective is so many times what tasks take without batch under the least load.
+/// Ratio of the default objective to the latency without batch under 20% load.
 const TIMES_UNLOADED: f64 = 5.0;
-/// Others have to be quiet for so long before a block begins, where that is waited for.
+/// Time for which the CPUs must be quiet before a block begins, with `--patience`.
 const QUIET: Duration = Duration::from_millis(500);
-/// Windows of the run that this is taken from.
+/// Number of windows in the measurement of that latency.
 const UNLOADED_WINDOWS: usize = 16;
-/// The part of what a batch does alone that it is to do, by which mode balanced tells its happiness.
+/// Fraction of its rate alone that a batch wants. Mode `balanced` derives the batch's happiness from it.
 const WANTED: f64 = 0.4;
 
 /// Arguments of `bench-cosched`.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// The dispatcher's CPU and the worker's
+    /// CPUs of the dispatcher and of the worker
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     pub cpus: Vec<usize>,
-    /// Seeds, each of which goes through all blocks in another order
+    /// Seeds, each with all blocks in a different order
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
-    /// Milliseconds of a window
+    /// Length of a window in milliseconds
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(20..=10_000))]
     pub window_ms: u64,
     /// Windows of each load in a block
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub windows: u64,
-    /// How often arms that come to themselves slowly (aimd, asax) go through all loads in a block
+    /// Repetitions of all loads in a block, for arms that adapt slowly (aimd, asax)
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub laps: u64,
-    /// Windows of each half of a pair with and without batch, and of the steps in load, for the bars; 0 leaves them out
+    /// Windows of each half of a pair with and without batch, and of the steps in load, for the bars; 0
+    /// leaves them out
     #[arg(long, default_value_t = 12)]
     pub bar_windows: usize,
-    /// How the batch is held
+    /// Arms: ways to limit the batch
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Arm::ALL)]
     pub arms: Vec<Arm>,
-    /// What the worker is like; beside the first of them all arms are measured
+    /// Kinds of worker; all arms are measured beside the first one
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = WorkerKind::ALL)]
     pub workers: Vec<WorkerKind>,
-    /// What the batch does; with the first of them all arms and workers are measured
+    /// Batch jobs; all arms and workers are measured with the first one
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Batch::ALL)]
     pub batches: Vec<Batch>,
-    /// Loads in parts of what the worker can do, or bursts (50 ms of 80%, 150 ms of 10%)
+    /// Loads as fractions of the worker's capacity, or bursts (50 ms of 80%, 150 ms of 10%)
     #[arg(long, value_delimiter = ',', default_value = "20%,40%,60%,80%,bursts")]
     pub loads: Vec<Load>,
-    /// All combinations of arms, workers and batches: more than an hour
+    /// Measures all combinations of arms, workers and batches, for more than an hour
     #[arg(long)]
     pub full: bool,
-    /// One seed, one window a load and one lap: whether it works, not what it measures
+    /// Runs one seed, one window per load and one lap: a test of function, not a measurement
     #[arg(long)]
     pub quick: bool,
-    /// Mean of the tasks' exponential times in us
+    /// Mean of the tasks' exponentially distributed service times in us
     #[arg(long, default_value_t = 50.0)]
     pub service_us: f64,
-    /// Windows in which others have had more than this part of one CPU's time do not count
+    /// Maximum CPU time of foreign processes in a window that counts, as a fraction of one CPU
     #[arg(long, default_value_t = 0.05)]
     pub foreign_max: f64,
-    /// Before each block, wait so many seconds at most until others leave the CPUs alone; the bound is the same
+    /// Seconds to wait before each block for the CPUs to become quiet; does not change the rule for windows
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub patience: u64,
-    /// What the 99.9th percentile of a window may be in us [default: 5 times what it is without batch under 20% load]
+    /// Objective for the 99.9th percentile of a window in us [default: 5 times the value without batch under
+    /// 20% load]
     #[arg(long)]
     pub objective_us: Option<f64>,
-    /// Folder to write tables, plots and learners' logs to
+    /// Folder for tables, plots and learners' logs
     #[arg(long, default_value = "bench-report")]
     pub out: PathBuf,
 }
@@ -122,7 +127,9 @@ impl Arguments {
     fn check(&self) -> Result<[usize; 2], Failure> {
         let usable = wedjat::cpus::usable();
         let [here, there] = self.cpus[..] else {
-            return Err("--cpus: two CPUs, the dispatcher's and the worker's, as in 0,1".into());
+            return Err(
+                "--cpus: give two CPUs, the dispatcher's and the worker's, as in 0,1".into()
+            );
         };
         if here == there || !usable.contains(&here) || !usable.contains(&there) {
             let text =
@@ -130,13 +137,13 @@ impl Arguments {
             return Err(text.into());
         }
         if !(self.service_us.is_finite() && self.service_us >= 1.0) {
-            return Err(format!("--service-us {}: it must be 1 at least", self.service_us).into());
+            return Err(format!("--service-us {}: must be at least 1", self.service_us).into());
         }
         if self.foreign_max.is_nan() || self.foreign_max < 0.0 {
-            return Err(format!("--foreign-max {}: it must be 0 at least", self.foreign_max).into());
+            return Err(format!("--foreign-max {}: must be at least 0", self.foreign_max).into());
         }
         if self.objective_us.is_some_and(|us| !(us.is_finite() && us >= 1.0 && us.fract() == 0.0)) {
-            return Err("--objective-us: it must be a whole number above 0".into());
+            return Err("--objective-us: must be a whole number above 0".into());
         }
         let is_named_once = |names: Vec<&str>| {
             let mut once = names.clone();
@@ -151,28 +158,28 @@ impl Arguments {
         ];
         for (option, names) in lists {
             if names.is_empty() || !is_named_once(names) {
-                return Err(format!("{option}: one at least, and each once").into());
+                return Err(format!("{option}: give at least one value, and each only once").into());
             }
         }
         Ok([here, there])
     }
 }
 
-/// All that was measured.
+/// Results of all blocks.
 #[derive(Default)]
-struct Gathered {
+struct Measurements {
     windows: Vec<Window>,
     steps: Vec<block::Step>,
     learners: Vec<block::Learner>,
     refused: BTreeMap<Cell, String>,
-    /// What each batch did alone, a second, by seed.
+    /// Units per second that each batch completed alone, by seed.
     alone: BTreeMap<Batch, Vec<f64>>,
     tasks: u64,
     put_back: u64,
 }
 
-impl Gathered {
-    fn take(&mut self, block: &Block, measured: Measured) {
+impl Measurements {
+    fn take(&mut self, block: &Block, measured: BlockResult) {
         if block.purpose == Purpose::Alone {
             self.alone.entry(block.cell.batch).or_default().extend(block::rate(&measured.windows));
         }
@@ -192,10 +199,10 @@ impl Gathered {
     }
 }
 
-/// Measures; `tell` hears of each block that is over.
+/// Runs all blocks and calls `tell` after each of them.
 ///
 /// # Errors
-/// When CPUs or cgroups can't be had, or a block fails.
+/// If the CPUs or cgroups are not available, or a block fails.
 pub fn measure(
     arguments: &Arguments,
     tell: &mut impl FnMut(usize, usize, &Block),
@@ -217,10 +224,10 @@ pub fn measure(
     };
     setting.objective.us = match arguments.objective_us {
         Some(us) => us,
-        // Whole microseconds, as objectives are written.
+        // Objectives are whole numbers of microseconds.
         None => (TIMES_UNLOADED * unloaded_us(&setting, arguments)?).round(),
     };
-    let (choice, mut gathered) = (arguments.choice(), Gathered::default());
+    let (choice, mut gathered) = (arguments.choice(), Measurements::default());
     let seeds = if arguments.quick { 1 } else { arguments.seeds };
     let blocks: Vec<_> = (1..=seeds).flat_map(|seed| choice.blocks(seed)).collect();
     for (at, block) in blocks.iter().enumerate() {
@@ -238,22 +245,22 @@ pub fn measure(
     Ok(report::of(&setting, &choice, seeds, gathered, began.elapsed()))
 }
 
-/// The pace of the worker's CPU.
+/// Calibrates busy work on the worker's CPU.
 fn calibrated(cpu: usize) -> Result<Spin, Failure> {
     let calibrate = move || {
-        let _ = wedjat::cpus::pin(cpu); // that it is there was seen
+        let _ = wedjat::cpus::pin(cpu); // the CPU was checked
         Spin::calibrate(dispatch::now_ns)
     };
     let calibration =
-        std::thread::spawn(calibrate).join().map_err(|_| "the calibration has panicked")?;
+        std::thread::spawn(calibrate).join().map_err(|_| "the calibration panicked")?;
     if !calibration.is_good() {
-        log::warn!("busy work is off by more than 3% ({calibration}): is the CPU shared?");
+        log::warn!("busy work is off by more than 3% ({calibration}); keep other work off the CPU");
     }
     Ok(calibration.spin)
 }
 
-/// Waits until others leave the CPUs alone, for as long as there is patience: it decides when a block begins, and what counts of it is
-/// decided by its own windows.
+/// Waits for quiet CPUs, at most for the time of `--patience`. This only delays a block. The windows of the
+/// block still decide which of them count.
 fn wait_for_quiet(arguments: &Arguments) {
     let (machine, began) = (Machine::new(), Instant::now());
     let look = || (Instant::now(), machine.used());
@@ -261,7 +268,7 @@ fn wait_for_quiet(arguments: &Arguments) {
     while began.elapsed() < Duration::from_secs(arguments.patience) {
         std::thread::sleep(QUIET);
         let now = look();
-        // This process sleeps meanwhile, so that all of it is others'.
+        // This process sleeps meanwhile, so that all used time is foreign.
         let used =
             (now.1.ran_ns + now.1.stolen_ns).saturating_sub(last.1.ran_ns + last.1.stolen_ns);
         let share = used as f64 / now.0.duration_since(last.0).as_nanos().max(1) as f64;
@@ -272,7 +279,7 @@ fn wait_for_quiet(arguments: &Arguments) {
     }
 }
 
-/// The percentile of the objective without batch under the least load.
+/// Measures the objective's percentile without batch under the smallest load.
 fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure> {
     let cell = Cell { worker: WorkerKind::ParkedFifo, arm: Arm::None, batch: arguments.batches[0] };
     let windows = if arguments.quick { 2 } else { UNLOADED_WINDOWS };
@@ -283,18 +290,18 @@ fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure>
     let windows = block::run(setting, &block)?.windows;
     let has_calm = windows.iter().any(|window| window.is_calm);
     if !has_calm {
-        log::warn!("the machine was busy while the objective was measured: give --objective-us");
+        log::warn!("the machine was busy while the objective was measured; give --objective-us");
     }
     let counted = windows.iter().filter(|window| window.is_calm || !has_calm);
     let mut times: Vec<u32> = counted.flat_map(|it| it.responses.iter().copied()).collect();
     percentile_us(&mut times, setting.objective.part)
-        .ok_or_else(|| "no task was answered without batch: give --objective-us".into())
+        .ok_or_else(|| "no task was answered without batch; give --objective-us".into())
 }
 
-/// Measures, writes tables and plots, and prints.
+/// Measures, writes tables and plots, and prints the report.
 ///
 /// # Errors
-/// Those of [`measure`], and of the output.
+/// If [`measure`] or the output fails.
 pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
     let mut tell = |at, all, block: &Block| {
         let Cell { worker, arm, batch } = block.cell;

@@ -1,4 +1,4 @@
-//! What is measured: which batch is held how, beside which worker, under which load, and in which order.
+//! Plan of the measurement: combinations of batch, arm, worker and load, and their order.
 
 use clap::ValueEnum;
 use rand::SeedableRng;
@@ -11,32 +11,32 @@ use wedjat_cosched::{Mode, Share};
 
 use crate::batch::Batch;
 
-/// How a batch is held.
+/// Arm of the experiment: a way to limit the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arm {
     /// No batch
     None,
-    /// A quota of half the core, of the normal class
+    /// Quota of half the core, normal class
     Static,
-    /// The least weight (cpu.shares = 2), of the normal class
+    /// Smallest weight (cpu.shares = 2), normal class
     Shares,
-    /// The idle class alone (cpu.idle, SCHED_IDLE), no quota
+    /// Idle class alone (cpu.idle, SCHED_IDLE), no quota
     Idle,
-    /// All that the guard allows, of the idle class
+    /// All that the guard allows, idle class
     Guard,
-    /// A tenth more after each round that did no harm, half as much after one that did; guarded, of the idle class
+    /// A tenth more after each harmless round, half as much after a harmful one; guarded, idle class
     Aimd,
-    /// ASA_X as printed; guarded, of the idle class
+    /// ASA_X as printed; guarded, idle class
     AsaxPaper,
-    /// ASA_X with weighted risk; guarded, of the idle class
+    /// ASA_X with weighted risk; guarded, idle class
     AsaxIw,
-    /// ASA_X with weighted risk and the batch's unhappiness; guarded, of the idle class
+    /// ASA_X with weighted risk and the batch's unhappiness; guarded, idle class
     AsaxBalanced,
 }
 
 impl Arm {
-    /// All of them.
+    /// All arms.
     pub const ALL: [Self; 9] = [
         Self::None,
         Self::Static,
@@ -49,7 +49,7 @@ impl Arm {
         Self::AsaxBalanced,
     ];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl Arm {
         }
     }
 
-    /// Who says how much the batch gets; none without a batch.
+    /// Returns the policy that sets the share; `None` without a batch.
     #[must_use]
     pub fn policy(self) -> Option<Policy> {
         match self {
@@ -79,7 +79,7 @@ impl Arm {
         }
     }
 
-    /// How it learns, if it does.
+    /// Returns the learning mode, if the arm learns.
     #[must_use]
     pub fn mode(self) -> Option<Mode> {
         match self {
@@ -90,7 +90,8 @@ impl Arm {
         }
     }
 
-    /// The batch's. Quota and weight alone are what one would do without the idle class, so they are measured without it.
+    /// Returns the scheduling class of the batch. Quota and weight are the alternatives to the idle class,
+    /// and thus measured in the normal class.
     #[must_use]
     pub fn class(self) -> Class {
         match self {
@@ -99,13 +100,13 @@ impl Arm {
         }
     }
 
-    /// It begins with little and takes rounds to come to what it is.
+    /// Returns true if the arm starts with a small share and adapts over several rounds.
     fn is_slow(self) -> bool {
         self == Self::Aimd || self.mode().is_some()
     }
 }
 
-/// What the worker does while no task comes, and how it ranks.
+/// Behaviour of an idle worker, and its scheduling class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkerKind {
@@ -120,11 +121,11 @@ pub enum WorkerKind {
 }
 
 impl WorkerKind {
-    /// All of them.
+    /// All kinds of worker.
     pub const ALL: [Self; 4] =
         [Self::ParkedFifo, Self::ParkedNormal, Self::PollingFifo, Self::PollingNormal];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -135,47 +136,47 @@ impl WorkerKind {
         }
     }
 
-    /// It never sleeps.
+    /// Returns true if the worker never sleeps.
     #[must_use]
     pub fn polls(self) -> bool {
         matches!(self, Self::PollingFifo | Self::PollingNormal)
     }
 
-    /// It comes before all that are not of real time.
+    /// Returns true if the worker runs under SCHED_FIFO, before all threads without real-time priority.
     #[must_use]
     pub fn is_real_time(self) -> bool {
         matches!(self, Self::ParkedFifo | Self::PollingFifo)
     }
 }
 
-/// What is measured together.
+/// Cell of the plan: one combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Cell {
-    /// What the worker is like.
+    /// Kind of worker.
     pub worker: WorkerKind,
-    /// What the batch does.
+    /// Batch job.
     pub batch: Batch,
-    /// How the batch is held.
+    /// Arm.
     pub arm: Arm,
 }
 
-/// Part of the worker's capacity that tasks ask for.
+/// Load as a fraction of the worker's capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// Always the same part.
+    /// Constant load.
     Steady(f64),
-    /// In turn much for a while and little for a longer one.
+    /// Short periods of high load in turn with longer periods of low load.
     Bursts,
 }
 
 impl Load {
-    /// The steps, and bursts.
+    /// Four constant loads, and bursts.
     pub const STEPS: [Self; 5] =
         [Self::Steady(0.2), Self::Steady(0.4), Self::Steady(0.6), Self::Steady(0.8), Self::Bursts];
-    /// Of bursts: how long much comes and how long little does, in nanoseconds, and how much each is.
+    /// Duration in nanoseconds and load, for the high and the low period of bursts.
     pub const BURSTS: [(u64, f64); 2] = [(50_000_000, 0.8), (150_000_000, 0.1)];
 
-    /// As it stands in tables.
+    /// Returns the name used in tables.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -184,7 +185,7 @@ impl Load {
         }
     }
 
-    /// The part in the mean.
+    /// Returns the mean load.
     #[must_use]
     pub fn mean(self) -> f64 {
         match self {
@@ -196,7 +197,7 @@ impl Load {
         }
     }
 
-    /// The part so long after its begin.
+    /// Returns the load at `since_ns` after the start of its phase.
     #[must_use]
     pub fn at(self, since_ns: u64) -> f64 {
         match self {
@@ -219,79 +220,85 @@ impl std::str::FromStr for Load {
             (_, Ok(part)) if text.ends_with('%') && (0.0..=0.95).contains(&part) => {
                 Ok(Self::Steady(part))
             }
-            _ => Err(format!("{text:?} is no load: a percentage up to 95%, as in 20%, or bursts")),
+            _ => Err(format!(
+                "{text:?} is not a load; give a percentage up to 95%, as in 20%, or bursts"
+            )),
         }
     }
 }
 
-/// A load for so many windows.
+/// A load and its duration in windows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// How much comes.
+    /// Load of the phase.
     pub load: Load,
-    /// For so many windows.
+    /// Number of windows.
     pub windows: usize,
-    /// Whether they count; none does while a block comes to itself.
+    /// True if the windows are measured, that is, after the warm-up.
     pub is_measured: bool,
 }
 
-/// What a cell's block is for.
+/// Purpose of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
-    /// A row of the table.
+    /// Row of the table.
     Row,
-    /// A control before or after a group of blocks.
+    /// Control before or after a group of blocks.
     Control,
-    /// The batch on an idle core.
+    /// Batch on an idle core.
     Alone,
-    /// With and without batch in turn, under the least load.
+    /// With and without batch in turn, under the smallest load.
     Pair,
-    /// Steps from the least load to the most, looked at closely.
+    /// Steps from the smallest to the largest load, sampled at short intervals.
     Step,
 }
 
-/// A cell, once, with one seed.
+/// One run of a cell with one seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block {
-    /// What.
+    /// Cell of the block.
     pub cell: Cell,
-    /// What for.
+    /// Purpose of the block.
     pub purpose: Purpose,
-    /// Of arrivals, service times and the chooser.
+    /// Seed of arrivals, service times and the chooser.
     pub seed: u64,
-    /// Under which loads.
+    /// Phases of load.
     pub phases: Vec<Phase>,
 }
 
-/// What is chosen of all there is.
+/// Selection from the possible combinations.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// Arms.
+    /// Selected arms.
     pub arms: Vec<Arm>,
-    /// Workers.
+    /// Selected kinds of worker.
     pub workers: Vec<WorkerKind>,
-    /// Batches.
+    /// Selected batch jobs.
     pub batches: Vec<Batch>,
-    /// Loads.
+    /// Selected loads.
     pub loads: Vec<Load>,
-    /// All combinations.
+    /// True if all combinations are measured.
     pub is_full: bool,
     /// Windows of each load in a block.
     pub windows: usize,
-    /// How often arms that learn go through all loads in a block.
+    /// Repetitions of all loads in a block, for slow arms.
     pub laps: usize,
     /// Windows of each half of a pair, and of each half of a step; 0 leaves both out.
     pub bar_windows: usize,
 }
 
-/// Windows in which a block comes to itself.
+/// Unmeasured phase at the start of a block.
 const WARM_UP: Phase = Phase { load: Load::Steady(0.2), windows: 1, is_measured: false };
 
 impl Choice {
-    /// A row is measured. Of the whole product that is: all arms beside the worker that the mechanism is made for, with the batch
-    /// that harms least; beside the other workers the arms that differ by mechanism; and with other batches, which differ by
-    /// what they do to caches, memory and processes, the mechanism alone, the guard, and for memory a quota and a learner.
+    /// Returns true if the cell is measured. Without `--full` these are three groups:
+    ///
+    /// 1. All arms beside the first worker, for which the mechanism is made, with the first batch, which
+    ///    harms least.
+    /// 2. Arms with different mechanisms, beside each further worker, with the first batch.
+    /// 3. Further batches, which differ in their effect on caches, memory and processes, beside the first
+    ///    worker: the mechanism alone, the guard, and for memory also a quota and a learner.
     fn has(&self, cell: Cell) -> bool {
         let Cell { worker, arm, batch } = cell;
         let is_chosen = self.arms.contains(&arm)
@@ -311,7 +318,7 @@ impl Choice {
             && (self.is_full || (is_main && (is_plain || of_batches)) || (is_plain && by_mechanism))
     }
 
-    /// The rows that are measured.
+    /// Returns the measured cells.
     #[must_use]
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
@@ -326,7 +333,7 @@ impl Choice {
 
     fn phases(&self, arm: Arm) -> Vec<Phase> {
         let laps = if arm.is_slow() { self.laps } else { 1 };
-        // From the least to the most, so that what waits after one spoils the next the least.
+        // Ascending loads: leftover tasks of one load then disturb the next least.
         let mut loads = self.loads.clone();
         loads.sort_by(|one, other| one.mean().total_cmp(&other.mean()));
         let lap = loads.iter().map(|load| Phase {
@@ -343,8 +350,8 @@ impl Choice {
         Block { cell, purpose: Purpose::Control, seed, phases: self.phases(Arm::None) }
     }
 
-    /// All blocks of a seed: what each batch does alone; then for each worker a control, its rows in an order of the seed's, and
-    /// a control again; then what the bars need.
+    /// Returns all blocks of a seed: first each batch alone; then for each worker a control, its rows in
+    /// random order, and a control again; then the blocks for the bars.
     #[must_use]
     pub fn blocks(&self, seed: u64) -> Vec<Block> {
         let mut order = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -383,7 +390,7 @@ impl Choice {
         let (worker, batch) = (WorkerKind::ParkedFifo, self.batches[0]);
         let measured =
             |part, windows| Phase { load: Load::Steady(part), windows, is_measured: true };
-        // Which of the two is first changes with the seed.
+        // The order of the pair depends on the seed.
         let mut pair = [Arm::None, Arm::Idle].map(|arm| Block {
             cell: Cell { worker, arm, batch },
             purpose: Purpose::Pair,
@@ -423,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn every_arm_worker_and_batch_has_a_row_and_the_full_plan_has_all() {
+    fn full_plan_has_a_row_per_combination() {
         let cells = all().cells();
         assert!(Arm::ALL[1..].iter().all(|arm| cells.iter().any(|cell| cell.arm == *arm)));
         assert!(WorkerKind::ALL.iter().all(|kind| cells.iter().any(|cell| cell.worker == *kind)));
@@ -433,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn each_group_has_a_control_before_and_after_it_and_seeds_have_other_orders() {
+    fn groups_have_controls_and_seeds_reorder() {
         let blocks = all().blocks(1);
         for worker in WorkerKind::ALL {
             let is_of = |block: &&Block| {
@@ -453,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_read_as_they_are_shown_and_bursts_come_and_go() {
+    fn loads_round_trip_and_bursts_alternate() {
         for load in Load::STEPS {
             assert_eq!(load.name().parse(), Ok(load));
         }

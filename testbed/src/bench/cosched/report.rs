@@ -1,4 +1,4 @@
-//! Rows, bars and plots of what was measured.
+//! Report of the measurement: rows, bars and plots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,122 +11,123 @@ use wedjat::state::files::ReportFile;
 
 use super::block::{Learner, STEP_SHARE, Setting, Step, Window, percentile_us};
 use super::plan::{Arm, Cell, Choice, Load, Purpose, WorkerKind};
-use super::{Failure, Gathered};
+use super::{Failure, Measurements};
 use crate::batch::Batch;
 use crate::figures::draw;
 
-/// Tasks of which a 99.9th percentile is believed: 20 lie beyond it.
+/// Minimum number of tasks for a 99.9th percentile: 20 of them lie beyond it.
 const TASKS_MIN: u64 = 20_000;
-/// Windows of which a share of a hundredth is told.
+/// Minimum number of windows for a share of one hundredth.
 const WINDOWS_MIN: u64 = 100;
 
-/// A cell under one load, over all seeds; but for the counts only windows that count.
+/// Results of a cell under one load, over all seeds. All values except the numbers of windows are of windows
+/// that count.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What.
+    /// Cell of the plan.
     #[serde(flatten)]
     pub cell: Cell,
-    /// Under which load.
+    /// Name of the load.
     pub load: String,
-    /// Windows that count.
+    /// Number of windows that count.
     pub windows: u64,
-    /// Windows that do not, since others had the CPUs.
+    /// Number of windows discarded because foreign processes used the CPUs.
     pub discarded: u64,
-    /// The part of windows in which the objective was missed.
+    /// Fraction of windows in which the objective was missed.
     pub violating: Option<f64>,
-    /// Tasks that came due.
+    /// Number of due tasks.
     pub tasks: u64,
-    /// From due to answer, us: 99th percentile; none where more than the rest was not answered.
+    /// 99th percentile of the response time, in us. `None` if more than the remaining 1% were not answered.
     pub response_p99_us: Option<f64>,
-    /// 99.9th.
+    /// 99.9th percentile of the response time.
     pub response_p999_us: Option<f64>,
-    /// From the ring of a worker that waited to its taking the task, us: median.
+    /// Median time from the ring of an idle worker to its taking of the task, in us.
     pub hand_over_p50_us: Option<f64>,
-    /// 99th percentile.
+    /// 99th percentile of this time.
     pub hand_over_p99_us: Option<f64>,
-    /// 99.9th.
+    /// 99.9th percentile of this time.
     pub hand_over_p999_us: Option<f64>,
-    /// What the batch did, as a part of what it does alone.
+    /// Progress of the batch as a fraction of its rate alone.
     pub progress: Option<f64>,
-    /// What it had of its core.
+    /// Share of the worker's core that the batch used.
     pub batch_core: Option<f64>,
-    /// What worker and batch had of it.
+    /// Share of this core that worker and batch used together.
     pub core_use: Option<f64>,
-    /// What the tasks needed of it.
+    /// Share of this core that the tasks needed.
     pub worked: Option<f64>,
-    /// The share that the batch was given at the windows' ends.
+    /// Mean of the shares given to the batch at the windows' ends.
     pub given: Option<f64>,
 }
 
-/// Whether something is as it should be.
+/// Verdict on a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It is.
+    /// The bar is met.
     Held,
-    /// It is not.
+    /// The bar is missed.
     Missed,
-    /// Too little was measured, or too little of it counts.
+    /// Too few measurements, or too few that count.
     TooFew,
 }
 
-/// Something that should be so.
+/// A bar: requirement on a measured value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bar {
-    /// What is measured.
+    /// Name of the value.
     pub name: &'static str,
-    /// What it is.
+    /// Measured value.
     pub value: Option<f64>,
-    /// What it should be.
+    /// Required value.
     pub bar: String,
-    /// Of what it was told.
+    /// Data behind the value.
     pub of: String,
-    /// Whether it is so.
+    /// Verdict.
     pub verdict: Verdict,
 }
 
-/// All that came out.
+/// Complete report.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Release and revision.
     pub version: &'static str,
-    /// The dispatcher's CPU and the worker's.
+    /// CPU of the dispatcher and CPU of the worker.
     pub cpus: [usize; 2],
-    /// Seeds.
+    /// Number of seeds.
     pub seeds: u64,
-    /// Milliseconds of a window, and between two choices.
+    /// Length of a window in milliseconds, which is also the interval of decisions.
     pub window_ms: u128,
-    /// Mean of the tasks' times, us.
+    /// Mean service time of the tasks, in us.
     pub service_us: f64,
-    /// What a window's 99.9th percentile may be, us.
+    /// Objective for a window's 99.9th percentile, in us.
     pub objective_us: f64,
-    /// Others' share of a CPU above which a window does not count.
+    /// Maximum CPU time of foreign processes in a window that counts, as a fraction of one CPU.
     pub foreign_max: f64,
-    /// Seconds that it took.
+    /// Duration of the run in seconds.
     pub seconds: f64,
-    /// Windows that were measured.
+    /// Number of measured windows.
     pub windows: u64,
-    /// Those that count.
+    /// Number of windows that count.
     pub kept: u64,
-    /// Those that do not.
+    /// Number of discarded windows.
     pub discarded: u64,
-    /// Tasks sent, each of them answered, refused or left over.
+    /// Number of tasks sent. Each was answered, refused or left over.
     pub tasks: u64,
-    /// Threads of batches that had to be put back into their class or onto their core.
+    /// Threads of batches restored to their scheduling class or CPUs.
     pub put_back: u64,
-    /// Combinations of arms, workers and batches that were measured, and how many there are.
+    /// Number of measured combinations of arms, workers and batches, and number of all combinations.
     pub cells: [usize; 2],
-    /// What each batch does alone, a second, by its own count.
+    /// Units per second that each batch completes alone, by its own counter.
     pub alone: BTreeMap<&'static str, f64>,
-    /// Why cells would have been refused by `wedjat cosched run`; they were run by force.
-    pub refused: Vec<Refused>,
-    /// The bars.
+    /// Cells that `wedjat cosched run` would have refused, with the reasons. They were run by force.
+    pub refused: Vec<ExcludedWindows>,
+    /// Bars.
     pub bars: Vec<Bar>,
-    /// The rows.
+    /// Rows of the table.
     pub rows: Vec<Row>,
     /// Steps up in load under the guard.
     pub steps: Vec<Step>,
-    /// What learners learnt.
+    /// Results of the learners.
     pub learners: Vec<Learner>,
     #[serde(skip)]
     all: Vec<Window>,
@@ -134,22 +135,22 @@ pub struct Report {
     main: Option<(WorkerKind, Batch)>,
 }
 
-/// What would have been refused.
+/// Refused cell.
 #[derive(Clone, Debug, Serialize)]
-pub struct Refused {
-    /// Which.
+pub struct ExcludedWindows {
+    /// Cell of the plan.
     #[serde(flatten)]
     pub cell: Cell,
-    /// Why.
+    /// Reason of the refusal.
     pub why: String,
 }
 
-/// The report of all this.
+/// Builds the report.
 pub(super) fn of(
     setting: &Setting,
     choice: &Choice,
     seeds: u64,
-    gathered: Gathered,
+    gathered: Measurements,
     took: Duration,
 ) -> Report {
     let alone = gathered.alone();
@@ -172,7 +173,9 @@ pub(super) fn of(
         tasks: gathered.tasks,
         put_back: gathered.put_back,
         cells: [choice.cells().len(), all],
-        refused: refused.map(|(cell, why)| Refused { cell: *cell, why: why.clone() }).collect(),
+        refused: refused
+            .map(|(cell, why)| ExcludedWindows { cell: *cell, why: why.clone() })
+            .collect(),
         bars: match choice.bar_windows {
             0 => Vec::new(),
             _ => bars(&gathered.windows, &gathered.steps, &alone),
@@ -249,7 +252,8 @@ fn bars(windows: &[Window], steps: &[Step], alone: &BTreeMap<Batch, f64>) -> Vec
     bars
 }
 
-/// With and without batch under the least load: what it costs, and what the batch gets.
+/// Evaluates the pairs with and without batch under the smallest load: cost for the tasks and gain of the
+/// batch.
 fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let of = |arm: Arm| -> Vec<&Window> {
         let is_of = |window: &&Window| {
@@ -267,11 +271,11 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let middle = each.get(each.len() / 2).map_or("none".to_owned(), |it| format!("{it:.3}"));
     let show = |us: Option<f64>| us.map_or("none".to_owned(), |us| format!("{us:.1} us"));
     let cost = Bar {
-        name: "hand-over p99.9 with a batch of the idle class over without, 20% load",
+        name: "hand-over p99.9 with a batch of the idle class, relative to no batch, 20% load",
         value: ratio,
         bar: "at most 1.3".to_owned(),
         of: format!(
-            "{} over {}, {fewest} hand-overs each at least; median of {} pairs' own ratios {middle}",
+            "{} over {}, at least {fewest} hand-overs each; median of {} per-pair ratios {middle}",
             show(idle),
             show(none),
             each.len()
@@ -284,24 +288,25 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
         with.iter().map(|window| of(window)).fold(0.0, |sum, one| sum + one)
             / with.len().max(1) as f64
     };
-    let is_told = rate > 0.0 && !with.is_empty();
-    let progress = if is_told { mean(&|it| it.done_rate) / rate } else { 0.0 };
+    let is_measured = rate > 0.0 && !with.is_empty();
+    let progress = if is_measured { mean(&|it| it.done_rate) / rate } else { 0.0 };
     let worked = mean(&|it| it.worked);
-    let share = is_told.then(|| progress / (1.0 - worked).max(1e-3));
+    let share = is_measured.then(|| progress / (1.0 - worked).max(1e-3));
     let gain = Bar {
-        name: "batch over what it does alone in the time that tasks do not need, 20% load",
+        name: "batch progress relative to the batch alone in the time without tasks, 20% load",
         value: share,
         bar: "at least 0.85".to_owned(),
         of: format!(
-            "{progress:.3} of what it does alone, tasks needed {worked:.3}; {} windows",
+            "{progress:.3} of its progress alone, tasks used {worked:.3} of the core; {} windows",
             with.len()
         ),
-        verdict: verdict(is_told && with.len() >= 10, share.is_some_and(|share| share >= 0.85)),
+        verdict: verdict(is_measured && with.len() >= 10, share.is_some_and(|share| share >= 0.85)),
     };
     vec![cost, gain]
 }
 
-/// The ratio of the percentiles of each seed's pair, from the least to the most: what stands still for a moment spoils one of them.
+/// Computes the ratio of percentiles for each seed's pair, in ascending order. A short stall spoils only one
+/// pair.
 fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
     let of = |windows: &[&Window], seed: u64| {
         let own: Vec<_> = windows.iter().filter(|it| it.seed == seed).copied().collect();
@@ -314,7 +319,7 @@ fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
     ratios
 }
 
-/// Steps up in load under the guard.
+/// Evaluates steps up in load under the guard.
 fn held_back(steps: &[Step]) -> Bar {
     let calm: Vec<_> = steps.iter().filter(|step| step.is_calm).collect();
     let worst = calm.iter().map(|step| step.share_after).fold(0.0, f64::max);
@@ -322,11 +327,11 @@ fn held_back(steps: &[Step]) -> Bar {
     after.sort_by(f64::total_cmp);
     let median = after.get(after.len() / 2).copied().unwrap_or(0.0);
     Bar {
-        name: "core that the guard leaves the batch from 100 ms after a step from 20% to 80% on, at worst",
+        name: "largest share of the core for the batch under the guard, from 100 ms after a step from 20% to 80%",
         value: (!calm.is_empty()).then_some(worst),
         bar: format!("below {STEP_SHARE}"),
         of: format!(
-            "{} of {} steps count; it was held after {median:.0} ms in the median",
+            "{} of {} steps count; the guard held the batch after {median:.0} ms (median)",
             calm.len(),
             steps.len()
         ),
@@ -334,8 +339,9 @@ fn held_back(steps: &[Step]) -> Bar {
     }
 }
 
-/// Windows that miss the objective under the guard where none does without batch, beside the worker that batches are meant for: one
-/// that polls leaves nothing, whoever guards it.
+/// Evaluates windows under the guard that miss the objective at loads without misses when there is no batch.
+/// Only counts the kind of worker for which batches are meant: a polling worker leaves no time to a batch,
+/// with or without guard.
 fn guarded(windows: &[Window]) -> Bar {
     let mut without: BTreeMap<&str, bool> = BTreeMap::new();
     let counts = |window: &&Window| {
@@ -359,11 +365,12 @@ fn guarded(windows: &[Window]) -> Bar {
     let places: Vec<_> =
         without.iter().filter(|(_, violates)| !**violates).map(|(load, _)| *load).collect();
     Bar {
-        name: "windows that miss the objective under the guard, under loads where none does without batch, worker parked-fifo",
+        name: "windows that miss the objective under the guard, at loads without misses when there is no batch, worker \
+            parked-fifo",
         value: (!of.is_empty()).then_some(share),
         bar: "at most 0.01".to_owned(),
         of: format!(
-            "{missed} of {} windows ({}); under all loads {}, without batch {}",
+            "{missed} of {} windows ({}); at all loads {}, without batch {}",
             of.len(),
             places.join(", "),
             all(Arm::Guard),
@@ -377,7 +384,7 @@ impl Report {
     /// Writes cosched.json, cosched.csv, cosched-windows.csv and the plots.
     ///
     /// # Errors
-    /// When a file can't be written.
+    /// If a file cannot be written.
     pub fn write(&self, out: &Path) -> Result<(), Failure> {
         let path = out.join("cosched.json");
         let text = serde_json::to_vec_pretty(self)?;
@@ -390,7 +397,7 @@ impl Report {
         Ok(())
     }
 
-    /// Names and texts of the plots that there is something for.
+    /// Returns names and texts of all plots with data.
     fn plots(&self) -> Result<Vec<(String, String)>, String> {
         let mut plots = Vec::new();
         let mut add = |name: &str, title: &str, axes: (&str, &str), lines: Lines| {
@@ -404,25 +411,25 @@ impl Report {
         let load = "load, %";
         add(
             "cosched-progress",
-            "What the batch does",
-            (load, "part of what it does alone"),
+            "Progress of the batch",
+            (load, "share of its progress alone"),
             over_load(|row| row.progress),
         )?;
         add(
             "cosched-hand-over",
-            "Hand-over to a worker that waits",
+            "Hand-over to a waiting worker",
             (load, "99.9th percentile, us"),
             over_load(|row| row.hand_over_p999_us),
         )?;
         add(
             "cosched-response",
-            "From due to answer",
+            "Response time from the due time",
             (load, "99.9th percentile, us"),
             over_load(|row| row.response_p999_us),
         )?;
         add(
             "cosched-violations",
-            "Windows that miss the objective; 0.1 stands for none",
+            "Windows that miss the objective (0.1 means none)",
             (load, "% of windows"),
             over_load(|row| row.violating.map(|part| (100.0 * part).max(0.1))),
         )?;
@@ -441,7 +448,7 @@ impl Report {
         Ok(plots)
     }
 
-    /// Over the steady loads, a line for each arm, beside the first worker and with the first batch.
+    /// Returns a line for each arm over the constant loads, for the first worker and the first batch.
     fn by_arm(&self, of: fn(&Row) -> Option<f64>) -> Lines {
         let line = |arm: Arm| {
             let is_of = |row: &&Row| {
@@ -477,13 +484,13 @@ fn risks(learner: &Learner) -> Lines {
     vec![line("excess risk", |it| it.excess_risk), line("bound", |it| it.bound)]
 }
 
-/// Writes a line for each, with the names of what is in it above.
+/// Writes one line per item, below a header of the field names.
 fn write_csv(path: &Path, lines: &[impl Serialize]) -> Result<(), Failure> {
     let named = |error: csv::Error| format!("{}: {error}", path.display());
     let mut writer = csv::Writer::from_writer(Vec::new());
     for (at, line) in lines.iter().enumerate() {
         let line = serde_json::to_value(line)?;
-        let fields = line.as_object().ok_or("a line without names")?;
+        let fields = line.as_object().ok_or("a chart line without expert names")?;
         if at == 0 {
             writer.write_record(fields.keys()).map_err(named)?;
         }
@@ -512,7 +519,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} windows: {} count, {} are discarded, since others had more than {:.0}% of a CPU; {} tasks; {:.0} s",
+            "{} windows: {} count, {} are discarded because other programs used more than {:.0}% of a CPU; {} tasks; {:.0} s",
             self.windows,
             self.kept,
             self.discarded,
@@ -526,7 +533,7 @@ impl fmt::Display for Report {
             self.cells[0], self.cells[1]
         )?;
         for (batch, rate) in &self.alone {
-            writeln!(f, "{batch} alone: {rate:.0} a second")?;
+            writeln!(f, "{batch} alone: {rate:.0} units/s")?;
         }
         let mut last = None;
         for row in &self.rows {
@@ -540,7 +547,7 @@ impl fmt::Display for Report {
         if !self.refused.is_empty() {
             writeln!(
                 f,
-                "\nforced: refused by wedjat cosched run as harmful, and measured all the same"
+                "\nforced: wedjat cosched run refuses this as harmful; measured nevertheless"
             )?;
         }
         self.learners(f)?;
@@ -583,7 +590,7 @@ impl Report {
         }
         writeln!(
             f,
-            "\nlearners: decisions, rounds, mean loss, excess risk and its bound, experts that weigh most at the end"
+            "\nlearners: decisions, rounds, mean loss, excess risk and its bound, experts with the largest final weights"
         )?;
         for Learner { cell, seed, replayed } in &self.learners {
             let last = replayed.rounds.last().map(|it| &it.round);
@@ -615,7 +622,7 @@ impl Report {
             let verdict = match verdict {
                 Verdict::Held => "held",
                 Verdict::Missed => "MISSED",
-                Verdict::TooFew => "TOO FEW to tell",
+                Verdict::TooFew => "TOO FEW windows for a verdict",
             };
             write!(f, "\n{verdict}: {name}: {value}, {bar}\n  {of}")?;
         }

@@ -1,8 +1,10 @@
-//! A worker process killed with SIGKILL under load: how long until replies go on, and that only its own tasks are lost.
+//! Kill of a worker process with SIGKILL under load: time until replies resume, and a check that only its own
+//! tasks are lost.
 //!
-//! The workers are processes (`wedjat-testbed worker`) on one CPU. Agent and generator are one loop on the other,
-//! with a wire in memory between them, so that tasks can be lost nowhere but at the agent; the calling thread looks
-//! for deaths as that of `wedjat agent` does. The load goes on for as long as it takes.
+//! The workers are processes (`wedjat-testbed worker`) on one CPU. Agent and generator are one loop on a
+//! second CPU. The wire between them is in memory, so that only the agent can lose tasks. The calling thread
+//! checks for dead workers in the same way as that of `wedjat agent`. The load continues until the run is
+//! over.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -28,38 +30,38 @@ use wedjat_pktgen::target::Target;
 use super::{Failure, pin, setup};
 
 const WORKERS: u16 = 3;
-/// Bounds what each of them may have, so what a kill may cost.
+/// Policy that bounds the tasks at each worker and thus the cost of a kill.
 const POLICY: &str = "jbsq(k=2)";
 const SERVICE: &str = "exp(50us)";
 const SERVICE_NS: f64 = 50e3;
-/// Of what the workers' CPU can do.
+/// Load as a fraction of the capacity of the workers' CPU.
 const LOAD: f64 = 0.8;
-/// The clock counts nanoseconds.
+/// Ticks per second of the clock, which counts nanoseconds.
 const HZ: u64 = 1_000_000_000;
-/// Under load before the kill.
+/// Time under load before the kill.
 const BEFORE: Duration = Duration::from_millis(200);
-/// Under load once replies have come again.
+/// Time under load after replies resume.
 const AFTER_NS: u64 = 50_000_000;
-/// Whatever a busy machine needs.
+/// Longest wait for a process, generous enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// No more tasks than may wait at the agent.
+/// Number of frames, smaller than the agent's queue.
 const FRAMES: usize = setup::QUEUE / 2;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
 
-/// What a kill came to.
+/// Result of a kill.
 #[derive(Clone, Copy, Debug)]
-pub struct Killed {
-    /// From the kill to the first reply after the agent had accounted for the worker's tasks, in milliseconds.
+pub struct KillResult {
+    /// Milliseconds from the kill to the first reply after the agent accounted for the worker's tasks.
     pub resumed_ms: f64,
-    /// Tasks that the worker had.
+    /// Number of tasks at the killed worker.
     pub lost: u64,
 }
 
-/// Kills one of the workers that `program` runs on the CPU `there`; the agent has the CPU `here`.
+/// Kills one of the workers that `program` runs on CPU `there`; the agent runs on CPU `here`.
 ///
 /// # Errors
-/// When it can't be set up, or when a task is lost that the killed worker did not have.
-pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<Killed, Failure> {
+/// If the set-up fails, or any worker but the killed one loses a task.
+pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<KillResult, Failure> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("agent");
     let config = setup::config(POLICY, WORKERS)?;
@@ -79,16 +81,16 @@ pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<Kill
         signals.stop.store(true, Release);
         (running.join(), workers)
     });
-    let (ended, workers) = (ended.map_err(|_| "the agent has panicked"), workers?);
-    let (books, resumed_ns) = ended??;
+    let (ended, workers) = (ended.map_err(|_| "the agent panicked"), workers?);
+    let (ledger, resumed_ns) = ended??;
     workers.into_iter().try_for_each(Process::ends)?;
-    Ok(Killed { resumed_ms: resumed_ns as f64 / 1e6, lost: books.check()? })
+    Ok(KillResult { resumed_ms: resumed_ns as f64 / 1e6, lost: ledger.check()? })
 }
 
 fn load(seed: u64) -> Result<Load, Failure> {
     Ok(Load {
         warmup_s: 0.0,
-        // It is stopped before.
+        // The run stops earlier.
         duration_s: PATIENCE.as_secs_f64(),
         drain_s: PATIENCE.as_secs_f64(),
         seed,
@@ -98,14 +100,14 @@ fn load(seed: u64) -> Result<Load, Failure> {
     })
 }
 
-/// What the two threads tell each other.
+/// Signals between the two threads.
 struct Signals {
     began: Instant,
-    /// All workers are there.
+    /// True once all workers are attached.
     go: AtomicBool,
-    /// There is no use in going on.
+    /// True if the run must end early.
     stop: AtomicBool,
-    /// When the worker was killed; 0 until then.
+    /// Time of the kill; 0 before it.
     killed: AtomicU64,
 }
 
@@ -120,7 +122,7 @@ impl Signals {
     }
 }
 
-/// The calling thread's part: starts the workers, kills one, and watches until the run is over. Gives the others.
+/// Starts the workers, kills one, and checks for deaths until the run is over. Returns the remaining workers.
 fn attend(
     worker: impl Fn(u16) -> Result<Process, Failure>,
     signals: &Signals,
@@ -129,7 +131,7 @@ fn attend(
     look: impl Fn(),
 ) -> Result<Vec<Process>, Failure> {
     let mut workers = Vec::new();
-    // One after the other, so that each has the CPU to itself while it calibrates its work.
+    // One by one, so that each has the CPU alone while it calibrates its work.
     for at in 0..WORKERS {
         let process = worker(at)?;
         workers.push(process.once(|| region.granted(usize::from(at)) != 0)?);
@@ -146,7 +148,7 @@ fn attend(
     Ok(workers)
 }
 
-/// A worker process, killed when dropped.
+/// Worker process, killed on drop.
 struct Process(Option<Child>);
 
 impl Process {
@@ -160,36 +162,36 @@ impl Process {
         Ok(Self(Some(child)))
     }
 
-    /// Itself, once this is so.
+    /// Waits until `is_so` returns true.
     fn once(mut self, is_so: impl Fn() -> bool) -> Result<Self, Failure> {
         let began = Instant::now();
         while !is_so() {
             let has_ended = self.0.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
             if has_ended || began.elapsed() > PATIENCE {
                 self.0.iter_mut().try_for_each(Child::kill)?;
-                return Err(self.ends().err().unwrap_or("a worker ended before its time".into()));
+                return Err(self.ends().err().unwrap_or("a worker ended too early".into()));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(self)
     }
 
-    /// Waits for its end, which should be in order.
+    /// Waits for a successful exit.
     fn ends(mut self) -> Result<(), Failure> {
         let Some(child) = self.0.take() else { return Ok(()) };
         let output = child.wait_with_output()?;
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(format!("a worker ended with {}: {}", output.status, said.trim_end()).into())
+        let printed = String::from_utf8_lossy(&output.stderr);
+        Err(format!("a worker ended with {}: {}", output.status, printed.trim_end()).into())
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // SIGKILL. That it may have ended by itself is no matter.
+            // Sends SIGKILL. The process may already have exited.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -201,14 +203,14 @@ struct Run<'a> {
     agent: Agent<RingPort, FramePool>,
     generator: Generator<RingPort, FramePool>,
     signals: &'a Signals,
-    /// Replies that there had been when the death was accounted for.
+    /// Number of replies at the time when the agent accounted for the death.
     replies: Option<u64>,
-    /// When the next came.
+    /// Time of the next reply.
     resumed: Option<u64>,
 }
 
 impl<'a> Run<'a> {
-    /// Also gives what tells the agent whose process has ended.
+    /// Also returns the queue through which the agent learns of deaths.
     fn new(
         config: &AgentConfig,
         region: &WorkerRegion,
@@ -223,11 +225,12 @@ impl<'a> Run<'a> {
         Ok((Self { agent, generator, signals, replies: None, resumed: None }, deaths))
     }
 
-    /// Runs until every task is accounted for; the books, and how long it took from the kill until replies came.
-    fn until_settled(mut self) -> Result<(Books, u64), String> {
+    /// Runs until every task is accounted for. Returns the ledger, and the time from the kill until replies
+    /// resumed.
+    fn until_settled(mut self) -> Result<(TaskLedger, u64), String> {
         while !self.signals.go.load(Acquire) {
             if self.signals.stop.load(Acquire) {
-                return Err("the workers did not come".to_owned());
+                return Err("the workers did not attach".to_owned());
             }
             self.agent.poll(self.signals.now());
         }
@@ -240,11 +243,11 @@ impl<'a> Run<'a> {
         let resumed = self.resumed.ok_or("no reply came after a worker was killed")?;
         let counters = self.agent.counters().clone();
         self.agent.close();
-        let books = Books::of(&self.generator, &counters);
-        Ok((books, resumed - self.signals.killed.load(Acquire)))
+        let ledger = TaskLedger::of(&self.generator, &counters);
+        Ok((ledger, resumed - self.signals.killed.load(Acquire)))
     }
 
-    /// Notes when replies go on, and ends the load after that.
+    /// Detects when replies resume, and later ends the load.
     fn look(&mut self) {
         let now = self.signals.now();
         let replies = self.agent.counters().read(Counter::Replies);
@@ -265,7 +268,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Nothing is under way.
+    /// Returns true if no task is in flight.
     fn is_settled(&self) -> bool {
         let lost = self.agent.counters().dropped(DropReason::WorkerLost);
         self.generator.phase() == Phase::Draining
@@ -274,24 +277,24 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What became of the tasks that were not simply answered.
+/// Ledger of tasks without a correct reply.
 #[derive(Clone, Copy, Debug, Default)]
-struct Books {
-    /// By the generator's count.
+struct TaskLedger {
+    /// Tasks without a reply, counted by the generator.
     unanswered: u64,
-    /// Answered wrongly, or given back.
+    /// Tasks answered wrongly or returned.
     wrong: u64,
-    /// Answers to nothing.
+    /// Replies without a task.
     strays: u64,
-    /// By the agent's count, with the worker that was killed.
+    /// Tasks lost with the killed worker, counted by the agent.
     worker_lost: u64,
-    /// By the agent's count, for any reason.
+    /// Tasks dropped for any reason, counted by the agent.
     dropped: u64,
-    /// The agent's count of packets.
+    /// True if the agent's packet counters balance.
     balanced: bool,
 }
 
-impl Books {
+impl TaskLedger {
     fn of(generator: &Generator<RingPort, FramePool>, counters: &Counters) -> Self {
         let tally = generator.tally();
         Self {
@@ -304,13 +307,13 @@ impl Books {
         }
     }
 
-    /// How many tasks the killed worker had.
+    /// Returns the number of tasks at the killed worker, if only these are lost.
     fn check(&self) -> Result<u64, Failure> {
         let is_its_own = self.unanswered == self.worker_lost && self.dropped == self.worker_lost;
         if is_its_own && self.wrong == 0 && self.strays == 0 && self.balanced {
             return Ok(self.worker_lost);
         }
-        Err(format!("a worker was killed, and it cost more than its own tasks: {self:?}").into())
+        Err(format!("a killed worker cost more than its own tasks: {self:?}").into())
     }
 }
 
@@ -319,17 +322,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_killed_workers_own_tasks_may_be_missing() {
-        let books = Books { worker_lost: 2, unanswered: 2, dropped: 2, ..Books::default() };
-        let right = Books { balanced: true, ..books };
+    fn only_the_killed_workers_tasks_are_missing() {
+        let ledger =
+            TaskLedger { worker_lost: 2, unanswered: 2, dropped: 2, ..TaskLedger::default() };
+        let right = TaskLedger { balanced: true, ..ledger };
         assert_eq!(right.check().unwrap(), 2);
         let wrongs = [
-            books,
-            Books { unanswered: 3, ..right },
-            Books { unanswered: 1, ..right },
-            Books { dropped: 3, unanswered: 3, ..right },
-            Books { wrong: 1, ..right },
-            Books { strays: 1, ..right },
+            ledger,
+            TaskLedger { unanswered: 3, ..right },
+            TaskLedger { unanswered: 1, ..right },
+            TaskLedger { dropped: 3, unanswered: 3, ..right },
+            TaskLedger { wrong: 1, ..right },
+            TaskLedger { strays: 1, ..right },
         ];
         for wrong in wrongs {
             assert!(wrong.check().unwrap_err().to_string().contains("more than its own"));

@@ -1,10 +1,13 @@
-//! An agent with 32 emulated workers at 90% of their capacity, beside the simulator's p99 for the same.
+//! Agent with 32 emulated workers at 90% of their capacity, with the simulator's p99 for the same load as
+//! reference.
 //!
-//! The agent has one core; generator and workers share the other. The wire between is two rings of pointers in this
-//! process's memory, which copy nothing: the second core has a generator and 32 workers to be, and what a driver's copies
-//! took of it would be counted as the agent's hand-over. A machine that stands still
-//! for a millisecond makes a queue of hundreds of tasks, which no agent can help, so the figure is that of the calm slices, as
-//! in every run in real time ([`wedjat_pktgen::slices`]); that of all is beside it.
+//! The agent has one core; generator and workers share a second one. The wire between them is a pair of
+//! pointer rings in this process's memory, without copies. The second core already runs a generator and 32
+//! workers; the time of a driver's copies would count as hand-over time of the agent.
+//!
+//! If the machine stalls for a millisecond, hundreds of tasks queue up, whatever the agent does. The figure
+//! is therefore that of undisturbed slices, as in every run in real time ([`wedjat_pktgen::slices`]). The
+//! figure of all slices is reported as well.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -23,7 +26,7 @@ use wedjat::worker::{Options, Worker};
 use wedjat_pktgen::engine::Generator;
 use wedjat_pktgen::latency::Latency;
 use wedjat_pktgen::load::Load;
-use wedjat_pktgen::slices::{Pauses, Rule, Watched};
+use wedjat_pktgen::slices::{LoopWatch, Pauses, Rule};
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 
@@ -37,73 +40,74 @@ const WORKERS: u16 = 32;
 const LOAD: f64 = 0.9;
 const SERVICE: &str = "exp(50us)";
 const SERVICE_NS: f64 = 50e3;
-/// Of one run.
+/// Duration of one run.
 const MEASURED_S: f64 = 1.0;
-/// The percentile of the figure.
+/// Percentile of the figure.
 const QUANTILE: f64 = 0.99;
-/// Readings of the clock in a round of [`drive::run`].
+/// Clock readings per round of [`drive::run`].
 const LOOKS_A_ROUND: f64 = 3.0;
-/// Looks at the bound, one a millisecond, for which there is room.
+/// Capacity for samples of the bound, one per millisecond.
 const BOUNDS: usize = 1 << 12;
-/// Workers have so long to be let in.
+/// Longest wait of a worker for its admission.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Packets on the wire each way, and frames for them: few enough to stay in a core's cache. Tasks for which there is
-/// none are late, and their response counts from when they were due all the same.
+/// Packets in each direction of the wire. The packets and their [`FRAMES`] frames fit into a core's cache.
+/// Tasks without a free frame are sent late. Their response time still counts from the due time.
 const DEPTH: usize = 1024;
 const FRAMES: usize = 2048;
 const FRAME_BYTES: usize = 256;
-/// The generator's.
+/// MAC address of the generator.
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
 
-/// What the runs so far came to.
+/// Results of the runs so far.
 #[derive(Default)]
-pub struct Loaded {
-    /// Slices.
+pub struct LoadedResults {
+    /// Number of slices.
     pub slices: usize,
-    /// Those that are calm.
+    /// Number of undisturbed slices.
     pub calm: usize,
-    /// Tasks that came due in the others.
+    /// Number of tasks due in disturbed slices.
     pub thrown: u64,
-    /// The longest pause of either loop, us.
+    /// Longest pause of either loop, in us.
     pub longest_pause_us: f64,
-    /// Response times of the tasks that came due in calm slices.
+    /// Response times of tasks due in undisturbed slices.
     pub response: Latency,
-    /// Those of all.
+    /// Response times of all tasks.
     pub all: Latency,
-    /// Each run's 99th percentile over the calm slices, us.
+    /// 99th percentile over the undisturbed slices of each run, in us.
     pub samples: Vec<f64>,
-    /// What each run's loops did.
+    /// Measurements of each run's loops.
     pub loops: Vec<Loops>,
 }
 
-/// What the loops of a run did.
+/// Measurements of a run's loops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loops {
-    /// What `cfcfs` measured from a task's sending to its answer, less its service, us.
+    /// Hand-over time measured by `cfcfs`: time from sending a task to its reply, minus its service time, in
+    /// us.
     pub hand_over_us: f64,
-    /// The bound that it chose by that, for the median of the run's milliseconds.
+    /// Bound chosen by `cfcfs` from it: median of one sample per millisecond.
     pub bound: f64,
-    /// A round of the agent's loop, in the mean, us.
+    /// Mean time per round of the agent's loop, in us.
     pub agent_us: f64,
-    /// A round of the loop that is generator and workers, us.
+    /// Mean time per round of the loop of generator and workers, in us.
     pub driver_us: f64,
 }
 
-/// What a loop's looks at the clock tell.
-struct Looks {
+/// Statistics of a loop's clock readings.
+struct LoopTimes {
     pauses: Pauses,
     count: u64,
     first: u64,
     last: u64,
 }
 
-impl Looks {
+impl LoopTimes {
     fn new(hz: f64) -> Self {
         let pauses = Pauses::new((rule().pause_s * hz) as u64);
         Self { pauses, count: 0, first: 0, last: 0 }
     }
 
-    /// The loop is here at `now`.
+    /// Records a clock reading of the loop.
     #[inline]
     fn look(&mut self, now: u64) -> u64 {
         self.pauses.look(now);
@@ -115,13 +119,13 @@ impl Looks {
         now
     }
 
-    /// Ticks from one look to the next, in the mean.
+    /// Returns the mean number of ticks between readings.
     fn mean(&self) -> f64 {
         self.last.saturating_sub(self.first) as f64 / self.count.saturating_sub(1).max(1) as f64
     }
 }
 
-/// Which slices are calm.
+/// Returns the rule for undisturbed slices.
 pub fn rule() -> Rule {
     Rule::new(SERVICE_NS / 1e9, Some(LOAD)).telling(QUANTILE)
 }
@@ -139,10 +143,10 @@ fn load(seed: u64) -> Result<Load, Failure> {
     })
 }
 
-/// The simulator's 99th percentile, us: the same policy in front of the same workers, and no network between.
+/// Simulates the 99th percentile in us, for the same policy and workers without a network.
 ///
 /// # Errors
-/// When it refuses what is asked of it.
+/// If the simulator refuses the set-up.
 pub fn simulated_us() -> Result<f64, Failure> {
     let (workers, load) = (WORKERS.to_string(), LOAD.to_string());
     let keys = [
@@ -158,7 +162,7 @@ pub fn simulated_us() -> Result<f64, Failure> {
     Ok(rows.first().ok_or("the simulator has no result")?.p99)
 }
 
-/// A port that receives what it sends.
+/// Loopback port: receives the packets that it sends.
 struct Loop(RingPort, RingPort);
 
 impl Port for Loop {
@@ -173,10 +177,10 @@ impl Port for Loop {
     }
 }
 
-/// Median of what the generator measures when nobody is between, us.
+/// Measures the median response time in us of a loopback without an agent.
 ///
 /// # Errors
-/// When the load can't be set up.
+/// If the load cannot be set up.
 pub fn floor_us(eal: &Eal) -> Result<f64, Failure> {
     let frames = FramePool::new(4096, 256);
     let (left, right) = pair(1024, &frames);
@@ -186,11 +190,11 @@ pub fn floor_us(eal: &Eal) -> Result<f64, Failure> {
     Ok(tally.response().summary().p50.0)
 }
 
-impl Loaded {
-    /// One more run: the agent on the CPU `here`, generator and workers on this thread's.
+impl LoadedResults {
+    /// Adds one run: the agent on CPU `here`, generator and workers on the CPU of this thread.
     ///
     /// # Errors
-    /// When it can't be set up, or an answer was wrong.
+    /// If the set-up fails, or a reply is wrong.
     pub fn run(&mut self, eal: &Eal, here: usize, seed: u64) -> Result<(), Failure> {
         let frames = FramePool::new(FRAMES, FRAME_BYTES);
         let (near, far) = pair(DEPTH, &frames);
@@ -206,7 +210,7 @@ impl Loaded {
             (serving.join(), driven)
         });
         let (tally, own) = driven?;
-        let served = served.map_err(|_| "the agent has panicked")??;
+        let served = served.map_err(|_| "the agent panicked")??;
         if tally.measured.wrong > 0 {
             return Err(format!("answers are wrong: {:?}", tally.measured).into());
         }
@@ -221,9 +225,9 @@ impl Loaded {
         Ok(())
     }
 
-    /// Adds a run.
+    /// Adds the results of a run.
     fn take(&mut self, tally: &Tally, pauses: Pauses) {
-        let slices = tally.slices(&rule(), &[Watched { name: "the agent".to_owned(), pauses }]);
+        let slices = tally.slices(&rule(), &[LoopWatch { name: "the agent".to_owned(), pauses }]);
         let (calm, all) = (tally.calm_response(&slices), tally.response());
         self.slices += slices.all();
         self.calm += slices.calm();
@@ -237,9 +241,9 @@ impl Loaded {
     }
 }
 
-/// What the agent leaves.
-struct Served {
-    looks: Looks,
+/// Results of the agent's loop.
+struct AgentSummary {
+    looks: LoopTimes,
     hand_over_us: f64,
     bound: f64,
 }
@@ -249,9 +253,9 @@ fn serve(
     cpu: usize,
     eal: &Eal,
     stop: &AtomicBool,
-) -> Result<Served, String> {
+) -> Result<AgentSummary, String> {
     pin(cpu);
-    let mut looks = Looks::new(eal.ticks_hz() as f64);
+    let mut looks = LoopTimes::new(eal.ticks_hz() as f64);
     let (mut bounds, mut next) = (Vec::with_capacity(BOUNDS), 0);
     while !stop.load(Relaxed) {
         let now = looks.look(eal.now());
@@ -265,7 +269,7 @@ fn serve(
     let central = agent.dispatchers().find_map(Dispatcher::bounded);
     let hand_over_us = central.ok_or("the agent has no central queue")?.round_trip_ns() / 1e3;
     agent.close();
-    Ok(Served { looks, hand_over_us, bound: median(bounds) })
+    Ok(AgentSummary { looks, hand_over_us, bound: median(bounds) })
 }
 
 fn drive(
@@ -274,7 +278,7 @@ fn drive(
     region: &Arc<WorkerRegion>,
     eal: &Eal,
     seed: u64,
-) -> Result<(Tally, Looks), Failure> {
+) -> Result<(Tally, LoopTimes), Failure> {
     let (load, hz) = (load(seed)?, eal.ticks_hz() as f64);
     let options = Options { patience: PATIENCE, ..Options::default() };
     let join = |_| Worker::join("bench-host", region, &options);
@@ -282,7 +286,7 @@ fn drive(
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
     let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
     let mut generator = Generator::new(&load, &target, 0, hz, port, frames)?;
-    let looks = RefCell::new(Looks::new(hz));
+    let looks = RefCell::new(LoopTimes::new(hz));
     let now = || looks.borrow_mut().look(eal.now());
     drive::run(&mut generator, |at| stand_ins.poll(at), now, &AtomicBool::new(false));
     let (_, _, tally) = generator.into_parts();

@@ -1,4 +1,4 @@
-//! The agents of the benchmarks: one port, one pool, a region of workers.
+//! Agents of the benchmarks: one port, one pool, one region of workers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use wedjat::wire::ether::Mac;
 
 use super::Failure;
 
-/// The agent's address.
+/// Address of the agent.
 pub const IP: u32 = 0x0A00_020B;
-/// Its MAC address.
+/// MAC address of the agent.
 const MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
-/// Its clients' address.
+/// Address of the clients.
 pub const CLIENT_IP: u32 = 0x0A00_0201;
-/// Tasks that may wait in its pool.
+/// Maximum number of queued tasks in the pool.
 pub const QUEUE: usize = 16_384;
 
-/// An agent of so many workers.
+/// Builds the configuration of an agent with `workers` workers.
 ///
 /// # Errors
-/// When there is no such policy.
+/// If the policy is unknown.
 pub fn config(policy: &str, workers: u16) -> Result<AgentConfig, Failure> {
     let (ip, last) = (std::net::Ipv4Addr::from_bits(IP), workers - 1);
     let text = format!(
@@ -38,20 +38,20 @@ pub fn config(policy: &str, workers: u16) -> Result<AgentConfig, Failure> {
     Ok(AgentConfig::parse(Path::new("bench-host"), &text)?)
 }
 
-/// An agent, and what tells it whose process has ended.
-pub type Assembled<P, A> = (Agent<P, A>, Arc<ArrayQueue<Death>>);
+/// An agent, and the queue through which it learns of deaths.
+pub type AssembledAgent<P, A> = (Agent<P, A>, Arc<ArrayQueue<Death>>);
 
-/// That agent with the workers of this region.
+/// Creates the agent for the workers of `region`.
 ///
 /// # Errors
-/// Never; its state is in memory.
+/// None: the state is in memory.
 pub fn agent<P, A>(
     config: &AgentConfig,
     port: P,
     pool: A,
     region: &WorkerRegion,
     ticks_hz: u64,
-) -> Result<Assembled<P, A>, Failure>
+) -> Result<AssembledAgent<P, A>, Failure>
 where
     P: Port<Buf: Token>,
     A: Pool<Buf = P::Buf>,

@@ -1,39 +1,40 @@
-//! Private caches that are kept coherent by MESI and never lose a line for want of room: what is left are the misses and
-//! upgrades that cores cause each other.
+//! Private caches under MESI without capacity limits. The remaining misses and upgrades are those that cores
+//! cause each other.
 
 use std::collections::HashMap;
 
-/// Bytes of a cache line.
+/// Bytes per cache line.
 pub const LINE: u64 = 64;
 
-/// What an access to a line took.
+/// Cost of an access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing: the core had the line as it needed it.
+    /// No move: the core had the line in a sufficient state.
     Hit,
-    /// The line from memory: no core had written it.
+    /// Fetch from memory: no core had written the line.
     First,
-    /// The line from another core, which has written it since this core had it, or has to give it up now.
+    /// Fetch from another core, which wrote the line since this core had it, or must invalidate its copy now.
     Transfer,
-    /// Leave to write a line that this core had, and that others had to give up.
+    /// Invalidation of copies in other cores, for a write to a line that this core had.
     Upgrade,
 }
 
-/// A line: which cores have it, a bit each, and whether any has ever written it. One that writes is the only one to have it.
+/// State of a line: a bit mask of the cores that have it, and true if any core ever wrote it. A writing core
+/// is the only holder.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     holders: u64,
     written: bool,
 }
 
-/// The caches of up to 64 cores.
+/// Caches of up to 64 cores.
 #[derive(Clone, Debug, Default)]
 pub struct Caches {
     lines: HashMap<u64, Line>,
 }
 
 impl Caches {
-    /// A core reads or writes the line of this number.
+    /// Reads or writes line number `line` on a core.
     pub fn access(&mut self, core: usize, line: u64, writes: bool) -> Outcome {
         let line = self.lines.entry(line).or_default();
         let own = 1 << core;
@@ -51,7 +52,7 @@ impl Caches {
     }
 }
 
-/// The lines that so many bytes from an address on lie in.
+/// Returns the numbers of the lines that `bytes` bytes from `address` touch.
 pub fn lines(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
     address / LINE..=(address + bytes.max(1) - 1) / LINE
 }
@@ -61,7 +62,7 @@ mod tests {
     use super::Outcome::{First, Hit, Transfer, Upgrade};
     use super::*;
 
-    /// Accesses to one line, as core and whether it writes, with what each should take.
+    /// Checks accesses to one line: each is a core, true for a write, and the expected outcome.
     fn assert_takes(accesses: &[(usize, bool, Outcome)]) {
         let mut caches = Caches::default();
         for (at, &(core, writes, expected)) in accesses.iter().enumerate() {
@@ -70,19 +71,20 @@ mod tests {
     }
 
     #[test]
-    fn what_one_core_has_costs_nothing() {
+    fn private_lines_cost_nothing() {
         assert_takes(&[(3, false, First), (3, true, Hit), (3, false, Hit), (3, true, Hit)]);
         assert_takes(&[(63, true, First), (63, false, Hit)]);
     }
 
     #[test]
-    fn what_nobody_writes_is_fetched_once_by_each() {
+    fn read_only_line_is_fetched_once_per_core() {
         assert_takes(&[(0, false, First), (1, false, First), (0, false, Hit), (1, false, Hit)]);
     }
 
-    /// A reply on core 0 writes a report, the next choice of core 1 reads it: a transfer; and the next reply an upgrade.
+    /// A reply on core 0 writes a report and the next choice of core 1 reads it: a transfer. The next reply
+    /// is an upgrade.
     #[test]
-    fn a_word_that_one_core_writes_and_another_reads_costs_a_transfer_and_an_upgrade() {
+    fn producer_consumer_word_costs_transfer_and_upgrade() {
         let mut turns = vec![(0, true, First), (1, false, Transfer)];
         for _ in 0..5 {
             turns.extend([
@@ -96,12 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_two_cores_write_is_transferred_each_time() {
+    fn word_written_by_two_cores_moves_each_time() {
         assert_takes(&[(0, true, First), (1, true, Transfer), (0, true, Transfer), (0, true, Hit)]);
     }
 
     #[test]
-    fn each_reader_of_what_was_written_gets_it_by_a_transfer() {
+    fn each_reader_of_a_written_line_transfers_it() {
         assert_takes(&[
             (0, true, First),
             (1, false, Transfer),
@@ -115,12 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_what_others_only_read_takes_it_from_them() {
+    fn writer_takes_the_line_from_its_readers() {
         assert_takes(&[(0, false, First), (1, true, Transfer), (0, false, Transfer)]);
     }
 
     #[test]
-    fn lines_are_apart_and_an_access_may_lie_in_two() {
+    fn straddling_access_touches_two_lines() {
         let mut caches = Caches::default();
         assert_eq!(caches.access(0, 1, true), First);
         assert_eq!(caches.access(1, 2, true), First);

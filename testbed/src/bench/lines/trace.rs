@@ -1,9 +1,9 @@
-//! A trace of memory accesses, split by whose turn it is and attributed to what lies there.
+//! Trace of memory accesses, split by core and attributed to the sections of memory.
 //!
-//! Two orders of the same accesses are modelled at once. *In turn* is the order of the trace: bursts of cores one after another,
-//! so that a line moves once a burst however often it is used. *At once* has the bursts of a round at the same time, an
-//! instruction of each core after another, so that a line moves whenever its next user is another core. Cores on a machine are
-//! between the two.
+//! The tracer models the same accesses in two orders. *In turn* is the order of the trace: bursts of the
+//! cores one after another. A line then moves once per burst, however often the core uses it. *At once* runs
+//! the bursts of a round at the same time, interleaved by instruction. A line then moves whenever its next
+//! user is another core. Cores on a machine are between the two.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -13,35 +13,35 @@ use serde::{Deserialize, Serialize};
 use super::coherence::{Caches, LINE, Outcome, lines};
 use super::workload::{NOBODY, WARM};
 
-/// A piece of memory and what lies there.
+/// A named range of memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Section {
-    /// Its name; several pieces may have one.
+    /// Name. Several ranges may share one.
     pub name: String,
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// The address behind its last.
+    /// End address (exclusive).
     pub end: u64,
 }
 
-/// Where everything is in a process that is traced.
+/// Memory map of a traced process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Map {
-    /// Where the words begin that tell whose turn it is.
+    /// Address of the first of the words that mark turns.
     turns: u64,
-    /// Where the program was loaded.
+    /// Load address of the program.
     program: u64,
-    /// The thread's stack, which each core has one of its own of on a machine: accesses to it are left out.
+    /// Stack of the thread. Its accesses are ignored, because on a real machine each core has its own stack.
     stack: (u64, u64),
-    /// By address.
+    /// Sections, sorted by address.
     sections: Vec<Section>,
 }
 
-/// Bytes that a stack may have.
+/// Assumed maximum size of a stack in bytes.
 const STACK: u64 = 8 << 20;
 
 impl Map {
-    /// The map of this process; `turns` is where the words begin that tell whose turn it is.
+    /// Creates the map of this process. `turns` is the address of the words that mark turns.
     #[must_use]
     pub fn new(turns: u64, mut sections: Vec<Section>) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -58,21 +58,21 @@ impl Map {
         Self { turns, program, stack, sections }
     }
 
-    /// The piece that an address lies in, by its place in order.
+    /// Returns the index of the section that contains an address.
     fn section(&self, address: u64) -> Option<usize> {
         let behind = self.sections.partition_point(|section| section.start <= address);
         let found = behind.checked_sub(1)?;
         (address < self.sections[found].end).then_some(found)
     }
 
-    /// The word of a turn that is stored to, if it is one.
+    /// Returns the index of the turn word at an address, if it is one.
     fn turn(&self, address: u64) -> Option<usize> {
         let offset = address.checked_sub(self.turns)? as usize;
         (offset.is_multiple_of(8) && offset / 8 <= WARM).then_some(offset / 8)
     }
 }
 
-/// Start, end and file of each mapping of a process.
+/// Parses start, end and file of each mapping of a process.
 fn mappings(maps: &str) -> impl Iterator<Item = (u64, u64, &str)> {
     maps.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -82,25 +82,26 @@ fn mappings(maps: &str) -> impl Iterator<Item = (u64, u64, &str)> {
     })
 }
 
-/// What a line of a trace says.
+/// Content of a trace line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The instruction at this address is executed, and has the accesses that follow.
+    /// Execution of the instruction at this address. Its accesses follow.
     Instruction(u64),
-    /// It reads or writes so many bytes from an address on; if both, it counts as reading first.
+    /// Access by the instruction. An access that reads and writes counts as a read first.
     Access {
-        /// The first byte.
+        /// First byte.
         address: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// It reads.
+        /// True if it reads.
         reads: bool,
-        /// It writes.
+        /// True if it writes.
         writes: bool,
     },
 }
 
-/// Reads a line as valgrind's lackey writes it: `I  04016c20,3`, ` L 1ffeffe7e,8`, ` S ...` or ` M ...`. None of any other.
+/// Parses a line in the format of valgrind's lackey: `I  04016c20,3`, ` L 1ffeffe7e,8`, ` S ...` or ` M ...`.
+/// Returns `None` for any other line.
 #[must_use]
 pub fn event(line: &[u8]) -> Option<Event> {
     let (kind, rest) = line.split_at_checked(3)?;
@@ -127,12 +128,12 @@ fn number(digits: &[u8], radix: u64) -> Option<u64> {
     })
 }
 
-/// How many lines were moved.
+/// Number of moved lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
-    /// From core to core.
+    /// Moves from core to core.
     pub transfers: u64,
-    /// Not at all, but taken from others that had them, too.
+    /// Upgrades: no move, but invalidation of copies in other cores.
     pub upgrades: u64,
 }
 
@@ -143,16 +144,16 @@ impl Moves {
     }
 }
 
-/// The same in both orders.
+/// Moves in both orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Both {
+pub struct OrderPair {
     /// Bursts one after another.
     pub in_turn: Moves,
     /// Bursts of a round at the same time.
     pub at_once: Moves,
 }
 
-impl Both {
+impl OrderPair {
     fn add(&mut self, other: Self) {
         for order in [Order::InTurn, Order::AtOnce] {
             let (sum, other) = (self.of(order), *{ other }.of(order));
@@ -168,7 +169,7 @@ impl Both {
         }
     }
 
-    /// All of them.
+    /// Returns the sum of all moves and upgrades.
     #[must_use]
     pub fn sum(self) -> u64 {
         let Self { in_turn, at_once } = self;
@@ -182,34 +183,34 @@ enum Order {
     AtOnce,
 }
 
-/// An access of a round, to one line.
+/// Access to one line in a round.
 #[derive(Clone, Copy)]
 struct Access {
     core: usize,
-    /// Instructions of the core before it, in this round.
+    /// Number of instructions that the core executed before it in this round.
     time: u64,
     instruction: u64,
     address: u64,
     writes: bool,
 }
 
-/// What a line cost, and which instructions made it move.
+/// Cost of a line, with the instructions that moved it.
 #[derive(Clone, Debug, Default)]
 pub struct LineCost {
-    /// The section that it lies in.
+    /// Section that contains the line.
     pub section: String,
-    /// Its offset there; its address where it is in none.
+    /// Offset in the section; outside all sections, the address.
     pub offset: u64,
-    /// What it cost.
-    pub moves: Both,
-    /// By the instruction's address in the program's file.
+    /// Moves of the line.
+    pub moves: OrderPair,
+    /// Number of moves by the instruction's address in the program file.
     pub instructions: HashMap<u64, u64>,
 }
 
-/// Follows a trace.
+/// Model of both orders, driven by the events of a trace.
 pub struct Tracer {
     map: Map,
-    /// Whose turn it is: a core's, or [`NOBODY`]'s.
+    /// Current core, or [`NOBODY`].
     turn: usize,
     warm: bool,
     instruction: u64,
@@ -218,14 +219,14 @@ pub struct Tracer {
     round: Vec<Access>,
     in_turn: Caches,
     at_once: Caches,
-    /// By place of the section; the last is of what lies in none.
-    sections: Vec<Both>,
-    /// By number of the line.
+    /// Moves by index of the section; the last entry is for memory outside all sections.
+    sections: Vec<OrderPair>,
+    /// Costs by line number.
     lines: HashMap<u64, LineCost>,
 }
 
 impl Tracer {
-    /// Nothing was traced yet.
+    /// Creates a tracer before the first event.
     #[must_use]
     pub fn new(map: Map) -> Self {
         Self {
@@ -236,13 +237,13 @@ impl Tracer {
             round: Vec::new(),
             in_turn: Caches::default(),
             at_once: Caches::default(),
-            sections: vec![Both::default(); map.sections.len() + 1],
+            sections: vec![OrderPair::default(); map.sections.len() + 1],
             lines: HashMap::new(),
             map,
         }
     }
 
-    /// Takes what a line of the trace says.
+    /// Processes an event of the trace.
     pub fn take(&mut self, event: Event) {
         match event {
             Event::Instruction(address) => {
@@ -258,7 +259,7 @@ impl Tracer {
         }
     }
 
-    /// The core whose turn it is reads bytes, writes them, or reads and then writes them.
+    /// Records a read, a write, or a read and then a write of the current core.
     fn access(&mut self, address: u64, bytes: u64, reads: bool, writes: bool) {
         let (core, instruction) = (self.turn, self.instruction);
         let (start, end) = self.map.stack;
@@ -278,7 +279,7 @@ impl Tracer {
         }
     }
 
-    /// It is another core's turn, or nobody's.
+    /// Changes the current core. Ends the round if the core already had its turn.
     fn turn_to(&mut self, turn: usize) {
         if turn == WARM {
             self.end_round();
@@ -291,10 +292,10 @@ impl Tracer {
         self.turn = turn;
     }
 
-    /// All cores had their turns: models them at once.
+    /// Ends a round: models the turns of all cores at once.
     fn end_round(&mut self) {
         let mut round = std::mem::take(&mut self.round);
-        // Stable: accesses of an instruction stay in their order.
+        // A stable sort keeps the order of an instruction's accesses.
         round.sort_by_key(|access| (access.time, access.core));
         for &access in &round {
             self.apply(Order::AtOnce, access);
@@ -321,7 +322,7 @@ impl Tracer {
         *line.instructions.entry(instruction.wrapping_sub(self.map.program)).or_default() += 1;
     }
 
-    /// The trace is over: what it cost.
+    /// Ends the trace and returns the costs.
     #[must_use]
     pub fn finish(mut self) -> Costs {
         self.end_round();
@@ -351,18 +352,18 @@ impl Tracer {
     }
 }
 
-/// What the bursts that count have cost.
+/// Costs of the measured bursts.
 #[derive(Clone, Debug, Default)]
 pub struct Costs {
-    /// All of them.
-    pub all: Both,
-    /// By section.
-    pub sections: BTreeMap<String, Both>,
-    /// By line, the dearest first.
+    /// Costs in total.
+    pub all: OrderPair,
+    /// Costs by section.
+    pub sections: BTreeMap<String, OrderPair>,
+    /// Costs by line, in descending order.
     pub lines: Vec<LineCost>,
 }
 
-/// The name of what lies in no section: memory that the program took for other things.
+/// Name for memory outside all sections: the program's other allocations.
 pub const ELSEWHERE: &str = "heap";
 
 #[cfg(test)]
@@ -390,7 +391,7 @@ mod tests {
         format!(" S {:08x},8\n", TURNS + 8 * of as u64)
     }
 
-    /// Rounds of two cores, each of which does the same in its turn; the first round is no part of what counts.
+    /// Traces rounds of two cores, which do the same in each of their turns. The first round is a warm-up.
     fn rounds(count: usize, core0: &str, core1: &str) -> Costs {
         let round =
             [&turn(0), core0, &turn(NOBODY), " S 00001000,8\n", &turn(1), core1, &turn(NOBODY)];
@@ -416,39 +417,39 @@ mod tests {
         }
     }
 
-    /// A reply's write of a shared report, and the other core's choice that reads it.
+    /// A reply on core 0 writes a shared report; a choice on core 1 reads it.
     #[test]
-    fn a_report_that_one_core_writes_and_the_other_reads_moves_once_a_round() {
+    fn report_word_moves_once_a_round() {
         let costs = rounds(10, "I  00400010,4\n S 00001008,8\n", "I  00400020,4\n L 00001008,8\n");
         assert_eq!(costs.all, costs.sections["reported"]);
-        assert_eq!(costs.all, Both { in_turn: moves(10, 10), at_once: moves(10, 10) });
+        assert_eq!(costs.all, OrderPair { in_turn: moves(10, 10), at_once: moves(10, 10) });
         assert_eq!((costs.lines.len(), costs.lines[0].offset), (1, 0));
         let instructions = &costs.lines[0].instructions;
         assert_eq!(*instructions, HashMap::from([(0x10, 20), (0x20, 20)]));
     }
 
     #[test]
-    fn what_each_core_has_of_its_own_costs_nothing() {
+    fn private_memory_costs_nothing() {
         let costs = rounds(3, "I  400,4\n M 00002000,8\n", "I  400,4\n M 00002040,8\n");
-        assert_eq!(costs.all, Both::default());
-        // The same stack stands for one of each core.
+        assert_eq!(costs.all, OrderPair::default());
+        // The same stack address stands for a separate stack on each core.
         let costs = rounds(3, "I  400,4\n M 0000f100,8\n", "I  400,4\n M 0000f100,8\n");
-        assert_eq!(costs.all, Both::default());
-        // Two words of one line are one line.
+        assert_eq!(costs.all, OrderPair::default());
+        // Two words of one line count as one line.
         let costs = rounds(3, "I  400,4\n S 00002000,8\n", "I  400,4\n S 00002008,8\n");
         assert_eq!(costs.sections["own"].in_turn, moves(6, 0));
     }
 
     #[test]
-    fn a_line_moves_once_a_burst_in_turn_and_at_each_use_at_once() {
+    fn line_moves_once_a_turn_or_each_use() {
         let three = "I  400,4\n S 00003000,8\n".repeat(3);
         let costs = rounds(5, &three, &three);
         assert_eq!(costs.all, costs.sections[ELSEWHERE]);
-        assert_eq!(costs.all, Both { in_turn: moves(10, 0), at_once: moves(30, 0) });
+        assert_eq!(costs.all, OrderPair { in_turn: moves(10, 0), at_once: moves(30, 0) });
     }
 
     #[test]
-    fn an_access_that_crosses_lines_and_sections_counts_for_both() {
+    fn straddling_access_counts_for_both_sections() {
         let wide = "I  400,4\n S 00001ff0,32\n";
         let costs = rounds(1, wide, wide);
         assert_eq!(costs.sections["reported"].in_turn, moves(2, 0));

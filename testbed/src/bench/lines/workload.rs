@@ -1,7 +1,8 @@
-//! What is traced: the cores of one leaf, one after another in one thread, under bursts of half tasks, half replies.
+//! Traced load: the cores of one leaf, one after another in one thread, with bursts of half tasks and half
+//! replies.
 //!
-//! All that is not the leaf's belongs to one core and never moves: packets, and the queues that stand for a device's. So none
-//! of its lines is ever another core's.
+//! Memory outside the leaf (packets and the queues of the emulated device) belongs to one core each. None of
+//! its lines ever moves to another core.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -32,22 +33,22 @@ use wedjat::wire::{arp, task};
 
 use super::trace::{Map, Section};
 
-/// Ticks are nanoseconds.
+/// Ticks per second: one tick is a nanosecond.
 const HZ: u64 = 1_000_000_000;
-/// Between two bursts of a core: ten million packets a second. A tick of the leaf is 32 of them.
+/// Interval of a core's bursts, for ten million packets per second. A tick of the leaf is 32 of them.
 const BURST_NS: u64 = 3_125;
-/// Between two polls before there is load.
+/// Interval of polls before the load.
 const SETTLING_NS: u64 = 100_000;
-/// Polls after which all neighbours and workers are known.
+/// Maximum number of polls until all neighbours are resolved and all workers registered.
 const SETTLING_POLLS: usize = 4_000;
-/// Bytes of a frame at most.
+/// Maximum number of bytes in a frame.
 const FRAME: usize = 256;
-/// Bytes that a client sends and a worker answers.
+/// Bytes in the body of a task and of a reply.
 const BODY: usize = 20;
-/// Packets that a core sends at most between two polls.
+/// Maximum number of packets that a core sends between two polls.
 const SENT: usize = 256;
 const CLIENTS: u16 = 8;
-/// Workers of a server, at most.
+/// Maximum number of workers per server.
 const SERVED: u16 = 16;
 const POOL: u16 = 7;
 const LEAF: u32 = 0x0A00_0001;
@@ -56,7 +57,7 @@ const FIRST_CLIENT: u32 = 0x0A00_0101;
 const FIRST_SERVER: u32 = 0x0A00_0201;
 const PORT: u16 = 40_000;
 
-/// Which core a reply reaches.
+/// Core that receives a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Replies {
@@ -66,44 +67,45 @@ pub enum Replies {
     Any,
 }
 
-/// A load.
+/// Parameters of a load.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Dispatcher cores.
+    /// Number of dispatcher cores.
     pub cores: usize,
-    /// Workers.
+    /// Number of workers.
     pub workers: u16,
-    /// The policy, with its parameters.
+    /// Policy with its parameters.
     pub policy: String,
-    /// Which core a reply reaches.
+    /// Core that receives a reply.
     pub replies: Replies,
-    /// Tasks in the system for each worker; more where there are not enough for full bursts of all cores.
+    /// Tasks in the system per worker; increased if they are too few for full bursts on all cores.
     pub outstanding: f64,
-    /// Bursts of each core before those that count.
+    /// Warm-up bursts per core.
     pub warm_up: usize,
-    /// Bursts of each core that count.
+    /// Measured bursts per core.
     pub bursts: usize,
-    /// The seed.
+    /// Seed.
     pub seed: u64,
 }
 
-/// What passed in the bursts that count.
+/// Packet counts of the measured bursts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Passed {
-    /// Packets that the cores were given: tasks and replies.
+pub struct CountedBursts {
+    /// Packets given to the cores: tasks and replies.
     pub packets: u64,
-    /// Replies among them.
+    /// Number of replies among them.
     pub replies: u64,
 }
 
-/// Where a trace shows whose turn it is: a store to the word of a core, or to one of the two behind.
+/// Markers in the trace. A store to a core's word starts its turn; the last two words are [`NOBODY`] and
+/// [`WARM`].
 #[repr(align(128))]
 struct Turns([AtomicU64; CORES_MAX + 2]);
 
 static TURNS: Turns = Turns([const { AtomicU64::new(0) }; CORES_MAX + 2]);
-/// The word that stands for no core.
+/// Index of the word for no core.
 pub const NOBODY: usize = CORES_MAX;
-/// The word that stands for the end of the warm-up.
+/// Index of the word for the end of the warm-up.
 pub const WARM: usize = CORES_MAX + 1;
 
 #[inline(never)]
@@ -113,12 +115,12 @@ fn mark(turn: usize) {
     compiler_fence(SeqCst);
 }
 
-/// A packet's memory: two pairs of lines, of which no other packet has any.
+/// Memory of a packet: two pairs of cache lines that no other packet shares.
 #[derive(Clone, Copy)]
 #[repr(align(128))]
 struct Memory([u8; FRAME]);
 
-/// A packet, in memory that stays where it is as long as the process.
+/// A packet, in memory that stays in place for the life of the process.
 pub struct Packet {
     memory: &'static mut Memory,
     len: usize,
@@ -150,7 +152,7 @@ impl Buf for Packet {
     }
 }
 
-/// What a device has of a core: packets that have arrived, that were sent, and that are free.
+/// Queues of an emulated device for one core: arrived, sent and free packets.
 #[repr(align(128))]
 #[derive(Default)]
 struct Queues {
@@ -159,7 +161,7 @@ struct Queues {
     free: ArrayVec<Packet, BURST>,
 }
 
-/// One core's port, and its pool.
+/// Port of one core, and its pool.
 #[derive(Clone, Default)]
 struct Wire(Rc<RefCell<Queues>>);
 
@@ -188,34 +190,34 @@ impl Pool for Wire {
     }
 }
 
-/// A core's leaf, on lines of its own.
+/// Leaf of a core, on cache lines of its own.
 #[repr(align(128))]
-struct Own(Leaf<Wire, Wire>);
+struct CoreLeaf(Leaf<Wire, Wire>);
 
-/// A core.
+/// One core of the leaf with its device.
 struct Core {
-    leaf: Box<Own>,
+    leaf: Box<CoreLeaf>,
     wire: Wire,
     counters: Counters,
-    /// Packets that the next bursts are made of.
+    /// Packets for the next bursts.
     packets: Vec<Packet>,
-    /// Where all its packets are: address and bytes.
+    /// Address and size in bytes of the memory for all its packets.
     frames: (usize, usize),
-    /// Answers to ARP questions that come first.
+    /// Answers to ARP requests. They arrive before other packets.
     answers: Vec<[u8; arp::FRAME_LEN]>,
 }
 
-/// A task that a worker has, from a client.
+/// A client's task at a worker.
 #[derive(Clone, Copy)]
 struct Task {
     worker: u16,
     client: u16,
 }
 
-/// Frames, of which packets are copies.
+/// Templates of frames, copied into packets.
 struct Frames {
     tasks: Vec<Vec<u8>>,
-    /// By server and client.
+    /// Replies by server and client.
     replies: Vec<Vec<u8>>,
 }
 
@@ -236,7 +238,7 @@ fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     frame
 }
 
-/// What goes from a host to the leaf, or through it to a client.
+/// Returns the addresses of a packet from a host to the leaf, or through it to a client.
 fn flow(from: u32, from_port: u16, to: u32, to_port: u16) -> Flow {
     let (src_mac, dst_mac) = (address_mac(from), LEAF_MAC);
     Flow { src_mac, dst_mac, src: from, dst: to, src_port: from_port, dst_port: to_port }
@@ -253,7 +255,7 @@ impl Frames {
         Self { tasks: clients().map(task).collect(), replies: pairs.map(reply).collect() }
     }
 
-    /// A worker's reply to a client, which says that the worker has `queue` more.
+    /// Writes a worker's reply to a client, with `queue` as the number of tasks left at the worker.
     fn reply(&self, packet: &mut Packet, task: Task, queue: u16) {
         let Task { worker, client } = task;
         packet.fill(&self.replies[usize::from(worker / SERVED * CLIENTS + client)]);
@@ -272,7 +274,7 @@ impl Frames {
     }
 }
 
-/// The leaf's cores, and what is around them.
+/// Cores of the leaf with the emulated clients, workers and devices.
 pub struct Workload {
     plan: Plan,
     table: Arc<Table>,
@@ -280,15 +282,15 @@ pub struct Workload {
     frames: Frames,
     rng: Rng,
     now: u64,
-    /// Tasks that workers have; by core where replies reach the core that sent the task.
+    /// Tasks at the workers. One list per core if replies reach the core that sent the task.
     outstanding: Vec<Vec<Task>>,
-    /// Tasks of each worker.
+    /// Number of tasks at each worker.
     queues: Vec<u16>,
-    /// Tasks that were given to the leaf and not answered.
+    /// Number of tasks given to the leaf and not yet answered.
     in_system: usize,
-    /// Workers whose registration was answered.
+    /// Number of acknowledged registrations.
     registered: u16,
-    passed: Passed,
+    passed: CountedBursts,
 }
 
 fn text(plan: &Plan) -> String {
@@ -310,14 +312,14 @@ fn text(plan: &Plan) -> String {
     text
 }
 
-/// Why there is no load.
+/// Reason why there is no load.
 pub type Failure = Box<dyn Error>;
 
 impl Workload {
-    /// A leaf that knows its neighbours and workers, and has its share of tasks.
+    /// Creates a leaf with resolved neighbours, registered workers and the planned number of tasks.
     ///
     /// # Errors
-    /// When the plan makes no configuration, or a worker's registration is not answered.
+    /// If the plan does not give a valid configuration, or a registration is not acknowledged.
     pub fn new(plan: Plan) -> Result<Self, Failure> {
         let config = Config::parse(Path::new("bench-lines"), &text(&plan))?;
         let table = assembly::table(&config, HZ)?;
@@ -332,7 +334,7 @@ impl Workload {
             wire.0.borrow_mut().free.extend(packets.drain(..BURST));
             let (commands, timing) = (Commands::default(), Timing { ticks_hz: HZ });
             let leaf = Leaf::new(stages, vec![wire.clone()], wire.clone(), commands, timing);
-            let (leaf, counters) = (Box::new(Own(leaf)), table.counters(index));
+            let (leaf, counters) = (Box::new(CoreLeaf(leaf)), table.counters(index));
             Core { leaf, wire, counters, packets, frames, answers: Vec::new() }
         });
         let mut workload = Self {
@@ -344,7 +346,7 @@ impl Workload {
             queues: vec![0; usize::from(plan.workers)],
             in_system: 0,
             registered: 0,
-            passed: Passed::default(),
+            passed: CountedBursts::default(),
             table,
             plan,
         };
@@ -353,7 +355,7 @@ impl Workload {
         Ok(workload)
     }
 
-    /// Where everything is. What is no core's turn does not count.
+    /// Returns the map of the memory. Accesses outside the cores' turns do not count.
     #[must_use]
     pub fn map(&self) -> Map {
         let section = |name: &str, start: usize, bytes: usize| Section {
@@ -365,7 +367,7 @@ impl Workload {
         let mut sections: Vec<_> =
             table.map(|(name, bytes)| section(name, bytes.start, bytes.len())).collect();
         for core in &self.cores {
-            sections.push(section("leaf", address(&*core.leaf), size_of::<Own>()));
+            sections.push(section("leaf", address(&*core.leaf), size_of::<CoreLeaf>()));
             let queues = address(Rc::as_ptr(&core.wire.0));
             sections.push(section("wire", queues, size_of::<RefCell<Queues>>()));
             sections.push(section("wire", core.frames.0, core.frames.1));
@@ -373,14 +375,14 @@ impl Workload {
         Map::new(address(&TURNS) as u64, sections)
     }
 
-    /// Bursts by turns; those that count come after the others.
+    /// Runs the bursts of all cores in turn: first the warm-up, then the measured bursts.
     ///
     /// # Errors
-    /// When the leaf loses a packet.
-    pub fn run(&mut self) -> Result<Passed, Failure> {
+    /// If the leaf drops a packet.
+    pub fn run(&mut self) -> Result<CountedBursts, Failure> {
         for round in 0..self.plan.warm_up + self.plan.bursts {
             if round == self.plan.warm_up {
-                self.passed = Passed::default();
+                self.passed = CountedBursts::default();
                 mark(WARM);
             }
             for core in 0..self.cores.len() {
@@ -396,21 +398,21 @@ impl Workload {
         Ok(self.passed)
     }
 
-    /// Servers are asked for, then their workers register.
+    /// Lets the leaf resolve all servers, then registers their workers.
     fn settle(&mut self) -> Result<(), Failure> {
         let workers = self.plan.workers;
-        let mut told = 0;
+        let mut registered = 0;
         for round in 0..SETTLING_POLLS {
-            if self.knows_servers() {
+            if self.has_servers() {
                 let core = round % self.cores.len();
-                let next = (told + BURST as u16 / 2).min(workers);
-                for worker in told..next {
+                let next = (registered + BURST as u16 / 2).min(workers);
+                for worker in registered..next {
                     let header = Header::worker_id(POOL, worker, 0, 1);
                     let server = FIRST_SERVER + u32::from(worker / SERVED);
                     let word = frame(&flow(server, task::UDP_PORT, LEAF, task::UDP_PORT), &header);
                     self.give(core, |_, packet| packet.fill(&word));
                 }
-                told = next;
+                registered = next;
             }
             self.answer_all();
             self.poll_all();
@@ -427,13 +429,13 @@ impl Workload {
         Err(text.into())
     }
 
-    fn knows_servers(&self) -> bool {
+    fn has_servers(&self) -> bool {
         let stages = self.cores[0].leaf.0.stages();
         let mut servers = stages.network().servers();
         servers.all(|server| stages.neighbours().mac(server.slot).is_some())
     }
 
-    /// Tasks, and no replies, until there are as many as there should be.
+    /// Sends tasks without replies until the planned number is in the system.
     fn fill_up(&mut self) {
         while self.in_system < self.plan.target() {
             for core in 0..self.cores.len() {
@@ -444,7 +446,7 @@ impl Workload {
         }
     }
 
-    /// Answers to ARP questions arrive, as many as have room beside the rest.
+    /// Answers the ARP requests of all cores, as far as their queues have room.
     fn answer_all(&mut self) {
         for core in 0..self.cores.len() {
             let room = self.cores[core].wire.0.borrow().arrived.remaining_capacity();
@@ -452,7 +454,7 @@ impl Workload {
         }
     }
 
-    /// Answers to a core's ARP questions arrive, up to so many; how many.
+    /// Answers at most `room` ARP requests of a core. Returns the number of answers.
     fn answer(&mut self, core: usize, room: usize) -> usize {
         let answers = &mut self.cores[core].answers;
         let answers = answers.split_off(answers.len().saturating_sub(room));
@@ -469,7 +471,7 @@ impl Workload {
         }
     }
 
-    /// A packet arrives at a core, as it is written here.
+    /// Lets a packet arrive at a core.
     fn give(&mut self, core: usize, write: impl FnOnce(&Frames, &mut Packet)) {
         let Core { wire, packets, .. } = &mut self.cores[core];
         if let Some(mut packet) = packets.pop() {
@@ -478,8 +480,8 @@ impl Workload {
         }
     }
 
-    /// The next burst of a core arrives: up to so many replies, and as many tasks, or more or fewer when there are too few or too
-    /// many in the system; in any order.
+    /// Lets the next burst arrive at a core: at most `replies` replies and about as many tasks, in random
+    /// order. The number of tasks keeps the system at its target.
     fn arrive(&mut self, core: usize, replies: usize) {
         let asked = self.answer(core, BURST);
         let room = (BURST - asked) / 2;
@@ -505,14 +507,14 @@ impl Workload {
         }
     }
 
-    /// The next task whose reply reaches a core, any of those that workers have.
+    /// Removes a random task whose reply reaches the core.
     fn next_answered(&mut self, core: usize) -> Option<Task> {
         let tasks = &mut self.outstanding[self.plan.list_of(core)];
         let at = self.rng.random_range(0..tasks.len().max(1));
         (!tasks.is_empty()).then(|| tasks.swap_remove(at))
     }
 
-    /// What a core has sent reaches workers, clients and whoever it asks.
+    /// Delivers the packets that a core sent to workers, clients and neighbours.
     fn take_sent(&mut self, core: usize) {
         let list = self.plan.list_of(core);
         let Core { wire, packets, answers, .. } = &mut self.cores[core];
@@ -546,7 +548,7 @@ impl Workload {
         }
     }
 
-    /// Whatever was given to the leaf has left it, or waits there.
+    /// Checks that each task given to the leaf has left it or is queued there.
     fn check(&self) -> Result<(), Failure> {
         let at_workers: usize = self.outstanding.iter().map(Vec::len).sum();
         let mut held = 0;
@@ -559,7 +561,7 @@ impl Workload {
         }
         if self.in_system != at_workers + held {
             let text = format!(
-                "{} tasks in the system, of which workers have {at_workers} and the leaf {held}",
+                "{} tasks in the system, but the workers hold {at_workers} and the leaf {held}",
                 self.in_system
             );
             return Err(text.into());
@@ -569,13 +571,13 @@ impl Workload {
 }
 
 impl Plan {
-    /// How many tasks are in the system.
+    /// Returns the target number of tasks in the system.
     fn target(&self) -> usize {
         let load = (self.outstanding * f64::from(self.workers)).ceil() as usize;
         load.max(self.cores * BURST / 2).next_multiple_of(self.cores)
     }
 
-    /// The list of tasks to which a core's replies belong.
+    /// Returns the index of the task list for a core's replies.
     fn list_of(&self, core: usize) -> usize {
         match self.replies {
             Replies::Same => core,
@@ -588,10 +590,11 @@ fn address<T>(of: *const T) -> usize {
     of.addr()
 }
 
-/// Runs the load of a plan for whoever traces this process: prints where everything is, waits for a line, and prints what passed.
+/// Runs the load for the process that traces this one: prints the map, waits for a line, and prints the
+/// packet counts.
 ///
 /// # Errors
-/// When the load can't be made, or nobody reads.
+/// If the load fails, or the output cannot be written.
 pub fn traced(plan: Plan, to: &mut impl std::io::Write) -> Result<(), Failure> {
     let mut workload = Workload::new(plan)?;
     writeln!(to, "{}", serde_json::to_string(&workload.map())?)?;
@@ -628,7 +631,7 @@ mod tests {
                 let mut workload = Workload::new(plan(policy, cores, replies)).unwrap();
                 let passed = workload.run().unwrap();
                 let packets = (40 * cores * BURST) as u64;
-                assert_eq!(passed, Passed { packets, replies: packets / 2 }, "{policy}");
+                assert_eq!(passed, CountedBursts { packets, replies: packets / 2 }, "{policy}");
                 for core in &workload.cores {
                     assert_eq!(core.counters.read(Counter::Replies), 60 * BURST as u64 / 2);
                 }
@@ -638,7 +641,7 @@ mod tests {
         }
     }
 
-    /// More tasks than workers: some wait in the leaf, and none is lost.
+    /// With more tasks than workers, some tasks queue in the leaf and none is lost.
     #[test]
     fn tasks_wait_where_the_policy_lets_them() {
         let plan = Plan { outstanding: 8.0, ..plan("cfcfs", 2, Replies::Any) };
@@ -648,12 +651,12 @@ mod tests {
         let queued = workload.cores.iter().map(|core| core.counters.read(Gauge::Queued));
         assert!(queued.sum::<u64>() > 0);
         workload.in_system += 1;
-        let told = workload.check().unwrap_err().to_string();
-        assert!(told.contains("257 tasks in the system"), "{told}");
+        let error = workload.check().unwrap_err().to_string();
+        assert!(error.contains("257 tasks in the system"), "{error}");
     }
 
     #[test]
-    fn what_is_not_the_leafs_has_lines_of_its_own() {
+    fn foreign_memory_has_its_own_lines() {
         let workload = Workload::new(plan("horus", 3, Replies::Same)).unwrap();
         let map = serde_json::to_value(workload.map()).unwrap();
         let sections: Vec<Section> = serde_json::from_value(map["sections"].clone()).unwrap();

@@ -1,5 +1,5 @@
-//! Nodes of a run with faults that are processes of their own: spines, leaves and agents on the conductor's clock, each port joined to
-//! this process by a memif device; pauses are SIGSTOP and SIGCONT, kills are SIGKILL.
+//! Separate processes as nodes of a run with faults: spines, leaves and agents on the conductor's clock. A
+//! memif device connects each port to this process. Pauses are SIGSTOP and SIGCONT, kills are SIGKILL.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,21 @@ use wedjat::io::{Buf, Burst, Pool as _, Port as _};
 use wedjat::ring::WorkerRegion;
 use wedjat_testbed::demo::LeafProcess;
 use wedjat_testbed::lockstep::system::plan::{AGENT_IDS, SPINE_IDS};
-use wedjat_testbed::lockstep::system::{self, Inside, Maker, Node, Outcome, Plan, Topology, Who};
+use wedjat_testbed::lockstep::system::{
+    self, FaultTarget, LocalNodeState, Maker, Node, Outcome, Plan, Topology,
+};
 
 use crate::command::devices::{self, Environment};
 use crate::command::leaves::{self, Placement};
 use crate::command::rig::PATIENCE;
 use crate::command::{Failure, signals};
 
-/// A node ends by itself after so long, should nobody be left to end it.
+/// Maximum run time of a node, for the case that no process is left to end it.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Packets that are in nodes at most.
+/// Maximum number of packets in all nodes.
 const OUTSTANDING: u32 = 1 << 15;
 
-/// Runs a plan on processes.
+/// Runs a plan with nodes as processes.
 pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outcome, Failure> {
     let binary = leaves::command(binary)?;
     let stop = signals::stop_on_signals()?;
@@ -54,14 +56,14 @@ pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outco
             let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
             system::run(plan, &mut processes, stop).map_err(|error| error.to_string())
         });
-        playing.join().map_err(|_| "the conductor has panicked".to_owned())?
+        playing.join().map_err(|_| "the conductor panicked".to_owned())?
     });
     Ok(outcome?)
 }
 
-/// What all nodes share.
+/// State shared by all nodes.
 struct Shared {
-    // Ports before their devices: dropped in this order.
+    // Drop order: ports before their devices.
     ports: Vec<QueuePort>,
     devices: Vec<Device>,
     pool: PoolHandle,
@@ -69,14 +71,15 @@ struct Shared {
     folder: PathBuf,
 }
 
-/// Makes nodes.
+/// Starts nodes as processes.
 struct Processes<'a> {
     shared: Rc<RefCell<Shared>>,
     binary: PathBuf,
     clock: PathBuf,
     core: usize,
     stop: &'a AtomicBool,
-    /// CPUs that a process may use: those of this thread before it was pinned, and afterwards.
+    /// CPUs for child processes: those of this thread before it was pinned. [`Self::pinned`] has those
+    /// afterwards.
     free: Option<CpuSet>,
     pinned: Option<CpuSet>,
 }
@@ -100,7 +103,7 @@ impl<'a> Processes<'a> {
         Ok(Self { shared, binary: binary.to_owned(), clock, core, stop, free, pinned: None })
     }
 
-    /// Waits until the process's devices are linked to ours and it waits for its first turn.
+    /// Waits until the process's devices are connected and the process waits for its first turn.
     fn joined(
         &self,
         process: &mut LeafProcess,
@@ -131,7 +134,7 @@ impl<'a> Processes<'a> {
 }
 
 impl Maker for Processes<'_> {
-    fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String> {
+    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String> {
         let base = self.shared.borrow().folder.clone();
         let folder = base.join(who.to_string());
         std::fs::create_dir_all(&folder)
@@ -139,30 +142,33 @@ impl Maker for Processes<'_> {
         let workers = folder.join("workers");
         let Topology { spines, leaves, .. } = plan.topology;
         let state = folder.join("state");
-        // A new node would go on with what the old one's file tells; those in memory have none.
+        // Prevents a takeover: a new node would continue with the state of the old one. Nodes in memory have
+        // no state file.
         let _ = std::fs::remove_file(&state);
         let node = |kind, id| Name { kind, id, core: 0 };
         let two_ports = |first: u16| vec![2 * usize::from(first), 2 * usize::from(first) + 1];
         let (role, name, text, links) = match who {
-            Who::Spine(number) => (
+            FaultTarget::Spine(number) => (
                 "spine",
                 node(NodeKind::Spine, SPINE_IDS + number),
                 plan.spine_text(number, self.core, Some(&state)),
                 two_ports(number - 1),
             ),
-            Who::Leaf(number) => (
+            FaultTarget::Leaf(number) => (
                 "leaf",
                 node(NodeKind::Leaf, number),
                 plan.leaf_text(number, self.core, Some(&state)),
                 two_ports(spines + number - 1),
             ),
-            Who::Agent(number) => (
+            FaultTarget::Agent(number) => (
                 "agent",
                 node(NodeKind::Agent, AGENT_IDS + number),
                 plan.agent_text(number, self.core, &workers.display().to_string()),
                 vec![usize::from(2 * (spines + leaves) + number - 1)],
             ),
-            Who::Clients(_) | Who::Worker(_) => return Err(format!("{who} is no node")),
+            FaultTarget::Clients(_) | FaultTarget::Worker(_) => {
+                return Err(format!("{who} is not a node"));
+            }
         };
         let mut eal = vec!["--no-huge".to_owned(), "--no-pci".to_owned()];
         for (port, link) in links.iter().enumerate() {
@@ -174,7 +180,7 @@ impl Maker for Processes<'_> {
             eal.extend(["--vdev".to_owned(), device]);
         }
         let (command, clock) = (Command::new(&self.binary), Some(self.clock.as_path()));
-        // A process may run where the thread may that starts it.
+        // A process inherits the CPUs of the thread that starts it.
         let run_on =
             |cpus: &Option<CpuSet>| cpus.iter().for_each(|cpus| _ = sched_setaffinity(None, cpus));
         run_on(&self.free);
@@ -193,7 +199,7 @@ impl Maker for Processes<'_> {
     }
 }
 
-/// A node that is a process.
+/// A node that runs as a process.
 struct ProcessNode {
     shared: Rc<RefCell<Shared>>,
     number: usize,
@@ -227,7 +233,7 @@ impl Node for ProcessNode {
         }
     }
 
-    fn inside(&self) -> Option<Inside<'_>> {
+    fn inside(&self) -> Option<LocalNodeState<'_>> {
         None
     }
 
@@ -247,7 +253,7 @@ impl Node for ProcessNode {
             let account = process.stop().map_err(|error| error.to_string())?;
             return match account["balanced"] == true && account["mbufs_leaked"] == 0 {
                 true => Ok(()),
-                false => Err(format!("its books do not balance: {account}")),
+                false => Err(format!("its ledger does not balance: {account}")),
             };
         }
         drop(process); // by SIGKILL

@@ -1,4 +1,5 @@
-//! Runs of several nodes with faults: one that is looked at, or many seeds of which only those that violate something are.
+//! Runs of several nodes with faults: one run with full output, or many seeds with output for violations
+//! only.
 
 use std::io::Write as _;
 use std::sync::Mutex;
@@ -8,12 +9,13 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use wedjat_pktgen::grammar::parse_time_ns;
 use wedjat_testbed::lockstep::LockstepError;
-use wedjat_testbed::lockstep::system::packets::{Class, Taken};
-use wedjat_testbed::lockstep::system::{self, Given, InMemory, Outcome, Plan};
+use wedjat_testbed::lockstep::system::packets::{Class, PacketEnd};
+use wedjat_testbed::lockstep::system::{self, InMemory, Outcome, Plan, PlanOptions};
 
 use super::{Arguments, Failure};
 
-/// Runs what the flags ask for, if that is a run with faults; false when something was violated.
+/// Runs the flags' request if it has faults. Returns false on a violation, and `None` for a run without
+/// `--faults` and `--soak`.
 pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     if arguments.soak.is_none() && arguments.faults.is_none() {
         let flags = [
@@ -31,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
         ];
         return match flags.into_iter().find(|(_, given)| *given) {
             Some((flag, _)) => Err(format!(
-                "{flag} is for runs of several nodes; give --faults as well, 'none' for a run without any"
+                "{flag} needs a run of several nodes; also give --faults ('none' for a run without faults)"
             )
             .into()),
             None => Ok(None),
@@ -44,8 +46,8 @@ pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     }
 }
 
-/// What the flags say of a plan.
-fn given(arguments: &Arguments) -> Result<Given, Failure> {
+/// Converts the flags to options of a plan.
+fn given(arguments: &Arguments) -> Result<PlanOptions, Failure> {
     let alone = [
         ("--workers", arguments.workers.is_some()),
         ("--speeds", arguments.speeds.is_some()),
@@ -58,8 +60,7 @@ fn given(arguments: &Arguments) -> Result<Given, Failure> {
     ];
     if let Some((flag, _)) = alone.into_iter().find(|(_, given)| *given) {
         let text = format!(
-            "{flag} is for runs of one leaf that the simulator has, too; leave it out with --faults \
-             (--workers-each and loss= in --faults are what there is instead)"
+            "{flag} is only for runs of one leaf; omit it with --faults (use --workers-each, and loss= in --faults)"
         );
         return Err(text.into());
     }
@@ -79,12 +80,12 @@ fn given(arguments: &Arguments) -> Result<Given, Failure> {
     let number = |flag: &str, text: &Option<String>| -> Result<Option<f64>, Failure> {
         let number = text.as_ref().map(|text| {
             text.parse::<f64>().map_err(|_| {
-                format!("{flag} {text}: one number is needed with --faults, as in {flag} 100")
+                format!("{flag} {text}: give one number with --faults, as in {flag} 100")
             })
         });
         Ok(number.transpose()?)
     };
-    Ok(Given {
+    Ok(PlanOptions {
         spines: arguments.spines,
         spine: policy("--spine-policy", &arguments.spine_policy)?,
         leaves: arguments.leaves,
@@ -100,15 +101,15 @@ fn given(arguments: &Arguments) -> Result<Given, Failure> {
         hop_ns: time("--hop", &arguments.hop)?,
         node_delay_ns: time("--node-delay", &arguments.node_delay)?,
         faults: arguments.faults.clone(),
-        is_told: arguments.controller,
+        has_controller: arguments.controller,
     })
 }
 
-/// One run, of which all is told.
+/// Runs one plan with full output.
 fn one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
     let outcome = match arguments.nodes.as_deref() {
-        Some("process") if plan.is_told => {
-            return Err("--controller: nodes are in this process then; leave --nodes out".into());
+        Some("process") if plan.has_controller => {
+            return Err("--controller: the nodes run in this process; omit --nodes".into());
         }
         Some("process") => in_processes(arguments, plan)?,
         _ => in_memory(plan, &AtomicBool::default())?,
@@ -116,10 +117,10 @@ fn one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
     match arguments.format.as_str() {
         "json" => writeln!(out, "{}", as_json(plan, &outcome))?,
-        "csv" => return Err("--format csv: runs with faults are told as text or json".into()),
+        "csv" => return Err("--format csv: runs with faults are reported as text or json".into()),
         _ => writeln!(out, "{}", as_text(plan, &outcome))?,
     }
-    tell(plan, &outcome);
+    print_violation(plan, &outcome);
     Ok(outcome.violations.is_empty())
 }
 
@@ -137,9 +138,9 @@ fn in_processes(_: &Arguments, _: &Plan) -> Result<Outcome, Failure> {
 
 #[cfg(feature = "control")]
 fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
-    match plan.is_told {
+    match plan.has_controller {
         true => {
-            let mut maker = system::told::drawn(plan).map_err(LockstepError::Arguments)?;
+            let mut maker = system::controlled::drawn(plan).map_err(LockstepError::Arguments)?;
             system::run(plan, &mut maker, stop)
         }
         false => system::run(plan, &mut InMemory, stop),
@@ -148,7 +149,7 @@ fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
 
 #[cfg(not(feature = "control"))]
 fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
-    match plan.is_told {
+    match plan.has_controller {
         true => Err(LockstepError::Arguments(
             "--controller: built without the feature `control`".to_owned(),
         )),
@@ -156,8 +157,8 @@ fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
     }
 }
 
-/// Says what was violated, and how to see it again.
-fn tell(plan: &Plan, outcome: &Outcome) {
+/// Logs the violations and the command that repeats the run.
+fn print_violation(plan: &Plan, outcome: &Outcome) {
     for violation in &outcome.violations {
         log::error!(
             "seed {}: VIOLATED at {} ns: {}: {}",
@@ -168,11 +169,11 @@ fn tell(plan: &Plan, outcome: &Outcome) {
         );
     }
     if !outcome.violations.is_empty() {
-        log::error!("seed {}: again with: wedjat-testbed lockstep {plan}", plan.seed);
+        log::error!("seed {}: repeat with: wedjat-testbed lockstep {plan}", plan.seed);
     }
 }
 
-/// What many seeds did together.
+/// Totals over many seeds.
 #[derive(Default)]
 struct Sum {
     seeds: u64,
@@ -184,18 +185,18 @@ struct Sum {
     failed: Vec<u64>,
 }
 
-/// Many runs, side by side; those that violate nothing are only counted.
-fn many(arguments: &Arguments, seeds: u64, given: &Given) -> Result<bool, Failure> {
+/// Runs many seeds in parallel. Runs without violations are only counted.
+fn many(arguments: &Arguments, seeds: u64, given: &PlanOptions) -> Result<bool, Failure> {
     let threads = match arguments.threads {
-        Some(0) => return Err("--threads 0: one at least is needed".into()),
+        Some(0) => return Err("--threads 0: at least 1 is needed".into()),
         Some(threads) => threads,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
     if seeds == 0 {
-        return Err("--soak 0: one seed at least is needed".into());
+        return Err("--soak 0: at least 1 seed is needed".into());
     }
     if arguments.nodes.as_deref() == Some("process") {
-        return Err("--nodes process: many seeds are run in memory; give --faults and one --seed for processes".into());
+        return Err("--nodes process: several seeds run only in memory; for processes give --faults and one --seed".into());
     }
     let (began, next, sum) = (Instant::now(), AtomicU64::new(0), Mutex::new(Sum::default()));
     let stop = crate::command::signals::stop_on_signals()?;
@@ -211,10 +212,10 @@ fn many(arguments: &Arguments, seeds: u64, given: &Given) -> Result<bool, Failur
                 return Ok(());
             }
             let outcome = ran.map_err(|error| {
-                format!("seed {}: {error}; again with: wedjat-testbed lockstep {plan}", plan.seed)
+                format!("seed {}: {error}; repeat with: wedjat-testbed lockstep {plan}", plan.seed)
             })?;
-            tell(&plan, &outcome);
-            let mut sum = sum.lock().map_err(|_| "another thread has panicked")?;
+            print_violation(&plan, &outcome);
+            let mut sum = sum.lock().map_err(|_| "another thread panicked")?;
             sum.seeds += 1;
             sum.tasks += outcome.tasks;
             sum.answered += outcome.answered;
@@ -229,12 +230,12 @@ fn many(arguments: &Arguments, seeds: u64, given: &Given) -> Result<bool, Failur
     let ended: Result<Vec<()>, String> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err("a run has panicked".to_owned()))
+            thread.join().unwrap_or_else(|_| Err("a run panicked".to_owned()))
         };
         threads.into_iter().map(join).collect()
     });
     let Sum { seeds, tasks, answered, refused, lost, turns, mut failed } =
-        sum.into_inner().map_err(|_| "a run has panicked")?;
+        sum.into_inner().map_err(|_| "a run panicked")?;
     failed.sort_unstable();
     let mut out = std::io::stdout().lock();
     let timing = if arguments.timing == "yes" {
@@ -251,8 +252,8 @@ fn many(arguments: &Arguments, seeds: u64, given: &Given) -> Result<bool, Failur
         )?,
         _ => writeln!(
             out,
-            "{seeds} seeds{timing}: {tasks} tasks, {answered} answered, {refused} refused, {lost} lost for a reason; {turns} \
-             turns; {} seeds with a violation",
+            "{seeds} seeds{timing}: {tasks} tasks, {answered} answered, {refused} refused, {lost} lost with a known cause; \
+             {turns} turns; {} seeds with a violation",
             failed.len()
         )?,
     }
@@ -271,9 +272,9 @@ fn as_json(plan: &Plan, outcome: &Outcome) -> Value {
             .map(|(name, count)| ((*name).to_owned(), json!(count)))
             .collect()
     };
-    let taken: Value = Taken::NAMES
+    let taken: Value = PacketEnd::NAMES
         .iter()
-        .zip(&outcome.book.taken)
+        .zip(&outcome.ledger.taken)
         .map(|(name, counts)| ((*name).to_owned(), by_class(counts)))
         .collect();
     let violations: Vec<_> = outcome
@@ -292,10 +293,10 @@ fn as_json(plan: &Plan, outcome: &Outcome) -> Value {
         "mean_ns": outcome.mean_ns,
         "node_delay_ns": plan.node_delay_ns,
         "wires": {
-            "sent": by_class(&outcome.book.sent),
-            "duplicated": by_class(&outcome.book.duplicated),
-            "delivered": by_class(&outcome.book.delivered),
-            "held_back": outcome.book.held_back,
+            "sent": by_class(&outcome.ledger.sent),
+            "duplicated": by_class(&outcome.ledger.duplicated),
+            "delivered": by_class(&outcome.ledger.delivered),
+            "held_back": outcome.ledger.held_back,
             "taken": taken,
         },
         "drops": outcome.drops,
@@ -310,7 +311,7 @@ fn as_text(plan: &Plan, outcome: &Outcome) -> String {
     let mut text = format!("lockstep {plan}\n");
     let Outcome { tasks, answered, refused, again, mean_ns, .. } = outcome;
     text += &format!(
-        "{tasks} tasks: {answered} answered in {:.1} us on average, {refused} refused, {} lost; {again} answers came again\n",
+        "{tasks} tasks: {answered} answered in {:.1} us on average, {refused} refused, {} lost; {again} duplicate answers\n",
         mean_ns / 1e3,
         outcome.lost.values().sum::<u64>()
     );
@@ -323,16 +324,20 @@ fn as_text(plan: &Plan, outcome: &Outcome) -> String {
         text += &format!("  {who} dropped: {}\n", drops.join(", "));
     }
     let all = |counts: &[u64; Class::COUNT]| counts.iter().sum::<u64>();
-    let book = &outcome.book;
-    text +=
-        &format!("wires: {} packets sent, {} duplicated", all(&book.sent), all(&book.duplicated));
-    text += &format!(", {} held back, {} delivered", book.held_back, all(&book.delivered));
-    for (name, counts) in Taken::NAMES.iter().zip(&book.taken).filter(|(_, counts)| all(counts) > 0)
+    let ledger = &outcome.ledger;
+    text += &format!(
+        "wires: {} packets sent, {} duplicated",
+        all(&ledger.sent),
+        all(&ledger.duplicated)
+    );
+    text += &format!(", {} held back, {} delivered", ledger.held_back, all(&ledger.delivered));
+    for (name, counts) in
+        PacketEnd::NAMES.iter().zip(&ledger.taken).filter(|(_, counts)| all(counts) > 0)
     {
         text += &format!(", {} {name}", all(counts));
     }
     text + &format!(
-        "\na node's own work on a packet takes {} ns; {} turns until {} ns; digest {}",
+        "\nnode delay {} ns per packet; {} turns until {} ns; digest {}",
         plan.node_delay_ns, outcome.turns, outcome.end_ns, outcome.digest
     )
 }

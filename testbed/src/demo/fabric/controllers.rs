@@ -1,4 +1,5 @@
-//! Controllers as processes, in real time: two over an etcd of three members where it is installed, else one with a file.
+//! Controllers as processes in real time: two over an etcd of three members if it is installed, else one with
+//! a file.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -11,24 +12,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use wedjat::config::ControllerAddress;
 use wedjat::controller::{Command, Operator};
 
-/// The least that etcd gives.
+/// Lease of the leader, the shortest that etcd grants.
 pub const LEASE: Duration = Duration::from_secs(2);
-/// A deposed or killed leader is replaced within so long.
+/// Maximum time until a deposed or killed leader is replaced.
 pub const CHANGE_MAX: Duration = Duration::from_secs(LEASE.as_secs() + 1);
-/// Whatever is waited for comes within so long, or not at all.
+/// Longest wait for any condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(20);
 const MEMBERS: usize = 3;
 
-/// A process that ends with this one.
+/// Child process, killed on drop.
 #[derive(Debug)]
-pub(crate) struct Running(Child);
+pub(crate) struct ChildProcess(Child);
 
-impl Running {
-    /// Starts a process. Its messages go to `log`, or nowhere.
+impl ChildProcess {
+    /// Starts a process. Its messages go to `log`, or are discarded.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub(crate) fn start(mut command: Process, log: Option<File>) -> Result<Self, String> {
         let program = command.get_program().to_string_lossy().into_owned();
         let log = log.map_or_else(Stdio::null, Stdio::from);
@@ -36,28 +37,28 @@ impl Running {
         child.map(Self).map_err(|error| format!("{program}: {error}"))
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If the process has exited.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), String> {
         let pid = Pid::from_child(&self.0);
         kill_process(pid, signal).map_err(|error| format!("process {}: {error}", self.0.id()))
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Controllers as processes, and the etcd that they share if there are several.
+/// Controllers as processes. If there are several, they share an etcd.
 pub struct Controllers {
-    controllers: Vec<Option<Running>>,
-    members: Vec<Option<Running>>,
-    /// The one that stands still, which need not be asked.
+    controllers: Vec<Option<ChildProcess>>,
+    members: Vec<Option<ChildProcess>>,
+    /// Number of the stopped controller, which must not be asked; 0 for none.
     still: Cell<usize>,
     folder: tempfile::TempDir,
 }
@@ -68,7 +69,7 @@ impl std::fmt::Debug for Controllers {
     }
 }
 
-/// etcd can be started here.
+/// Returns true if etcd is installed.
 #[must_use]
 pub fn has_etcd() -> bool {
     let mut version = Process::new("etcd");
@@ -78,10 +79,11 @@ pub fn has_etcd() -> bool {
 
 fn free_port() -> Result<u16, String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    port.map(|address| address.port()).map_err(|error| format!("no port is free: {error}"))
+    port.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
-/// Command of a member of etcd: its number, folder, URLs for clients and for peers, and the peers' URLs of all members.
+/// Builds the command of an etcd member: its number, folder, URLs for clients and for peers, and the peer
+/// URLs of all members.
 pub(crate) fn etcd(
     at: usize,
     folder: &Path,
@@ -99,10 +101,10 @@ pub(crate) fn etcd(
 }
 
 impl Controllers {
-    /// Starts them, by this command of `wedjat`, and waits until one leads.
+    /// Starts the controllers by the command `wedjat` and waits until one leads.
     ///
     /// # Errors
-    /// Why there are none.
+    /// If they cannot start.
     pub fn start(wedjat: &Path, with_etcd: bool) -> Result<Self, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let mut all =
@@ -115,7 +117,7 @@ impl Controllers {
             std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
             let mut command = Process::new(wedjat);
             command.arg("controller").arg("--config").arg(&file);
-            all.controllers.push(Some(Running::start(command, None)?));
+            all.controllers.push(Some(ChildProcess::start(command, None)?));
         }
         let began = Instant::now();
         while all.leader().is_none() {
@@ -128,14 +130,14 @@ impl Controllers {
         format!("store = '{}'\n", self.folder.path().join("fabric").display())
     }
 
-    /// Starts etcd's members; what a controller's file says of them.
+    /// Starts the members of etcd. Returns the lines for a controller's configuration file.
     fn start_etcd(&mut self) -> Result<String, String> {
         let ports = (0..2 * MEMBERS).map(|_| free_port()).collect::<Result<Vec<_>, _>>()?;
         let url = |port: usize| format!("http://127.0.0.1:{}", ports[port]);
         let all: Vec<_> = (0..MEMBERS).map(|at| url(MEMBERS + at)).collect();
         for at in 0..MEMBERS {
             let command = etcd(at, self.folder.path(), (&url(at), &all[at]), &all);
-            self.members.push(Some(Running::start(command, None)?));
+            self.members.push(Some(ChildProcess::start(command, None)?));
         }
         let urls: Vec<_> = (0..MEMBERS).map(|at| format!("'{}'", url(at))).collect();
         Ok(format!("etcd = [{}]\nlease_s = {}\n", urls.join(", "), LEASE.as_secs()))
@@ -145,7 +147,7 @@ impl Controllers {
         self.folder.path().join(format!("controller{id}.ctl"))
     }
 
-    /// There is an etcd, and so a controller that stands by.
+    /// Returns true if there is an etcd and thus a standby controller.
     #[must_use]
     pub fn has_standby(&self) -> bool {
         !self.members.is_empty()
@@ -155,7 +157,7 @@ impl Controllers {
         Operator::open(&ControllerAddress::Socket(self.socket(id)), None).ok()
     }
 
-    /// The controller that leads, and the version that it has.
+    /// Returns the leader and its version.
     fn leader(&self) -> Option<(usize, u64)> {
         let running = (1..).zip(&self.controllers).filter(|(_, one)| one.is_some());
         let running = running.filter(|(id, _)| *id != self.still.get());
@@ -163,10 +165,11 @@ impl Controllers {
         running.map(leads).find_map(|found| found)
     }
 
-    /// Has whoever leads do a command that leads to this version. Whether one that was not answered is kept its version tells.
+    /// Lets the leader execute a command that results in `version`. If the command was not answered, the
+    /// leader's version shows if it was stored.
     ///
     /// # Errors
-    /// When nobody leads, or does it.
+    /// If no controller leads, or the leader does not execute it.
     pub fn keep(&self, command: &Command, version: u64) -> Result<(), String> {
         let (began, mut reason) = (Instant::now(), "no controller leads".to_owned());
         loop {
@@ -181,7 +184,9 @@ impl Controllers {
                     }
                 }
                 Some((id, found)) => {
-                    return Err(format!("controller {id} has version {found} before {version}"));
+                    return Err(format!(
+                        "controller {id} is already at version {found}, expected {version}"
+                    ));
                 }
                 None => {}
             }
@@ -189,11 +194,11 @@ impl Controllers {
         }
     }
 
-    /// Has the controller that leads stand still while `meanwhile` is done, which another has to keep. What it is asked to write as
-    /// soon as it goes on, it must refuse.
+    /// Stops the leader while `meanwhile` runs, during which another controller must take over. Then resumes
+    /// it and checks that it refuses `write`.
     ///
     /// # Errors
-    /// When none leads, or it writes.
+    /// If no controller leads, or the deposed one writes.
     pub fn depose_leader(
         &self,
         meanwhile: impl FnOnce() -> Result<(), String>,
@@ -218,10 +223,10 @@ impl Controllers {
         }
     }
 
-    /// Kills the controller that leads.
+    /// Kills the leader.
     ///
     /// # Errors
-    /// When none does.
+    /// If no controller leads.
     pub fn kill_leader(&mut self) -> Result<(), String> {
         let (id, _) = self.leader().ok_or("no controller leads")?;
         drop(self.controllers[id - 1].take());

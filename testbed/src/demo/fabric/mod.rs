@@ -1,5 +1,6 @@
-//! A whole fabric in emulated time: a controller, spines, leaves, agents with emulated workers and clients, under load, while parts of
-//! it are killed, cut off, added and drained; what was lost by each, and how long it took until all went on.
+//! A whole fabric in emulated time: a controller, spines, leaves, agents with emulated workers, and clients.
+//! Under load, parts of it are killed, cut off, added and drained. The report has the lost tasks and the
+//! recovery time of each event.
 
 pub mod controllers;
 pub mod page;
@@ -15,31 +16,31 @@ use serde::Serialize;
 use wedjat::controller::Command;
 use wedjat::policy::PolicySpec;
 
+use crate::lockstep::system::controlled::{self, ControlledNodes, DesiredState, command};
 use crate::lockstep::system::plan::{POOL, SPINE_IDS, START_NS};
-use crate::lockstep::system::told::{self, Told, Truth, command};
-use crate::lockstep::system::{self, Ended, Faults, Given, Outcome, Plan};
+use crate::lockstep::system::{self, Faults, Outcome, Plan, PlanOptions, TaskEnd};
 use controllers::{CHANGE_MAX, Controllers};
 
-/// A leaf that is silent is out of its spine's choice within so long.
+/// Maximum time until a spine excludes a silent leaf from its choices.
 const OUT_OF_CHOICE_MS: f64 = 50.0;
-/// A service address is taken over within so long.
+/// Maximum time for the takeover of a service address.
 const TAKEN_OVER_MS: f64 = 200.0;
-/// Two heartbeats.
+/// Maximum time until a spine uses a leaf again over a mended link: two heartbeats.
 const AGREED_MS: f64 = 20.0;
-/// A change is with all leaves within so long.
+/// Maximum time until a change takes effect at all leaves.
 const CHANGED_MS: f64 = 100.0;
-/// A task that is lost was sent at most so long before what it was lost to.
+/// Maximum time from the sending of a task to the event that causes its loss.
 const UNDER_WAY_NS: u64 = 20_000_000;
 const MS: u64 = 1_000_000;
-/// The leaf whose rack is added, the one that is drained, and those that are in trouble.
+/// Numbers of the leaves in the events: added rack, drained rack, killed leaf, cut link.
 const ADDED: u16 = 5;
 const DRAINED: u16 = 3;
 const KILLED: u16 = 1;
 const CUT: u16 = 2;
 
-/// Which controllers run beside it.
+/// Controller processes beside the emulated fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Real {
+pub enum RealControllers {
     /// Two, over an etcd of three members.
     Etcd,
     /// One, with a file.
@@ -48,28 +49,28 @@ pub enum Real {
     None,
 }
 
-/// What is played.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The spines' policy.
+    /// Policy of the spines.
     pub spine: PolicySpec,
-    /// The leaves'.
+    /// Policy of the leaves.
     pub leaf: PolicySpec,
-    /// Service times.
+    /// Distribution of service times.
     pub service: String,
-    /// Offered work as a share of what all workers but the added ones can do.
+    /// Load as a fraction of the capacity of all workers, without the added ones.
     pub load: f64,
-    /// All random streams follow from this.
+    /// Seed of all random streams.
     pub seed: u64,
-    /// Controllers as processes.
-    pub real: Real,
-    /// The command of `wedjat`, for these.
+    /// Controller processes.
+    pub real: RealControllers,
+    /// Command of `wedjat` for the controllers.
     pub wedjat: Option<PathBuf>,
 }
 
-/// What happens.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+enum FabricEvent {
     LeafKilled,
     LeafBack,
     SpineKilled,
@@ -82,56 +83,56 @@ enum Happening {
     RackDrained,
 }
 
-/// All of it, with its time in milliseconds.
-const STORY: [(Happening, u64); 10] = [
-    (Happening::LeafKilled, 100),
-    (Happening::LeafBack, 250),
-    (Happening::SpineKilled, 400),
-    (Happening::LinkCut, 700),
-    (Happening::LinkBack, 800),
-    (Happening::LeaderStopped, 900),
-    (Happening::LeaderKilled, 930),
-    (Happening::MemberKilled, 960),
-    (Happening::RackAdded, 1000),
-    (Happening::RackDrained, 1200),
+/// All events with their times in milliseconds.
+const STORY: [(FabricEvent, u64); 10] = [
+    (FabricEvent::LeafKilled, 100),
+    (FabricEvent::LeafBack, 250),
+    (FabricEvent::SpineKilled, 400),
+    (FabricEvent::LinkCut, 700),
+    (FabricEvent::LinkBack, 800),
+    (FabricEvent::LeaderStopped, 900),
+    (FabricEvent::LeaderKilled, 930),
+    (FabricEvent::MemberKilled, 960),
+    (FabricEvent::RackAdded, 1000),
+    (FabricEvent::RackDrained, 1200),
 ];
-/// Tasks are sent for so long.
+/// Time in which tasks are sent.
 const END_MS: u64 = 1400;
-/// The killed spine is there again, and what it may be is restored.
+/// Times of the killed spine's restart and of its restoration by the controller.
 const SPINE_BACK_MS: (u64, u64) = (600, 650);
 
-/// One event, and what came of it.
+/// An event and its result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What happened.
+    /// Name of the event.
     pub event: &'static str,
-    /// When, in emulated milliseconds from the first task on.
+    /// Emulated time since the first task, in milliseconds.
     pub at_ms: u64,
-    /// Tasks that were neither answered nor given back.
+    /// Number of tasks neither answered nor returned.
     pub lost: u64,
-    /// Until all went on, in milliseconds; none if it was not run.
+    /// Recovery time in milliseconds; `None` if the event was not run.
     pub recovered_ms: Option<f64>,
-    /// At most so long.
+    /// Maximum recovery time.
     pub bound_ms: f64,
-    /// It did so, and nothing was lost where nothing may be; none if it was not run.
+    /// True if the recovery met the bound, without forbidden losses; `None` if the event was not run.
     pub holds: Option<bool>,
-    /// What to know of it.
+    /// Note for the reader.
     pub note: String,
 }
 
-/// What came of it.
+/// Report of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Each event.
+    /// Result of each event.
     pub rows: Vec<Row>,
-    /// The whole run.
+    /// Outcome of the whole run.
     pub outcome: Outcome,
-    /// What was run, in a sentence.
+    /// Description of the run in one sentence.
     pub summary: String,
 }
 
 impl Report {
-    /// All bounds hold, nothing was violated, and nothing was lost but by these events.
+    /// Returns true if all bounds are met, there is no violation, and all lost tasks belong to these events.
     #[must_use]
     pub fn holds(&self) -> bool {
         let all: u64 = self.outcome.lost.values().sum();
@@ -141,27 +142,27 @@ impl Report {
     }
 }
 
-fn at_ns(happening: Happening) -> u64 {
+fn at_ns(happening: FabricEvent) -> u64 {
     let found = STORY.iter().find(|(one, _)| *one == happening);
     START_NS + found.map_or(0, |(_, at_ms)| at_ms * MS)
 }
 
-/// What a plan of faults says of the story.
+/// Returns the events that the plan's faults can express.
 fn faults() -> String {
     let ms = |happening| (at_ns(happening) - START_NS) / MS;
     format!(
         "kill=leaf{KILLED}@{}ms..{}ms,kill=spine1@{}ms..{}ms,cut=spine2-leaf{CUT}@{}ms..{}ms",
-        ms(Happening::LeafKilled),
-        ms(Happening::LeafBack),
-        ms(Happening::SpineKilled),
+        ms(FabricEvent::LeafKilled),
+        ms(FabricEvent::LeafBack),
+        ms(FabricEvent::SpineKilled),
         SPINE_BACK_MS.0,
-        ms(Happening::LinkCut),
-        ms(Happening::LinkBack)
+        ms(FabricEvent::LinkCut),
+        ms(FabricEvent::LinkBack)
     )
 }
 
 fn plan(setting: &Setting) -> Result<Plan, String> {
-    let given = Given {
+    let given = PlanOptions {
         spines: Some(2),
         leaves: Some(ADDED),
         agents: Some(2 * ADDED),
@@ -176,34 +177,34 @@ fn plan(setting: &Setting) -> Result<Plan, String> {
         hop_ns: Some(5_000),
         node_delay_ns: Some(200),
         faults: Some("none".to_owned()),
-        ..Given::default()
+        ..PlanOptions::default()
     };
     let mut plan = Plan::draw(setting.seed, &given)?;
     plan.tasks = (plan.rate() * (END_MS * MS) as f64) as u64;
     plan.faults = Faults::parse(&faults(), &plan.topology)?;
-    plan.is_told = true;
+    plan.has_controller = true;
     Ok(plan)
 }
 
-/// What is done at a time, beside the plan's faults.
+/// Action at a given time, besides the plan's faults.
 #[derive(Clone, Debug)]
 enum Act {
     Commands(Vec<Command>),
-    /// And a command meanwhile or afterwards, which somebody must take.
-    Real(Happening, Command),
+    /// A fault of the controllers, with a command during or after it that one of them must accept.
+    Real(FabricEvent, Command),
 }
 
-/// Workers of so many racks.
+/// Returns the number of workers of `racks` racks.
 fn workers(plan: &Plan, racks: u16) -> u16 {
     racks * 2 * plan.topology.workers
 }
 
-/// What is done when, in milliseconds.
+/// Returns the actions with their times in milliseconds.
 fn acts(plan: &Plan) -> Result<Vec<(u64, Act)>, String> {
     let commands =
         |texts: &[String]| texts.iter().map(|text| command(text)).collect::<Result<Vec<_>, _>>();
     let ms = |happening| (at_ns(happening) - START_NS) / MS;
-    let mut added = told::rack(plan, ADDED)?;
+    let mut added = controlled::rack(plan, ADDED)?;
     added.push(command(&format!("resize-pool id={POOL} workers={}", workers(plan, ADDED)))?);
     let drained =
         plan.agents_of(DRAINED).map(|agent| format!("drain-server ip={}", Plan::server(agent)));
@@ -216,28 +217,28 @@ fn acts(plan: &Plan) -> Result<Vec<(u64, Act)>, String> {
             SPINE_BACK_MS.1,
             Act::Commands(vec![command(&format!("restore-spine id={}", SPINE_IDS + 1))?]),
         ),
-        real(Happening::LeaderStopped, 4095)?,
-        real(Happening::LeaderKilled, 4094)?,
-        real(Happening::MemberKilled, 4093)?,
-        (ms(Happening::RackAdded), Act::Commands(added)),
-        (ms(Happening::RackDrained), Act::Commands(commands(&drained.collect::<Vec<_>>())?)),
+        real(FabricEvent::LeaderStopped, 4095)?,
+        real(FabricEvent::LeaderKilled, 4094)?,
+        real(FabricEvent::MemberKilled, 4093)?,
+        (ms(FabricEvent::RackAdded), Act::Commands(added)),
+        (ms(FabricEvent::RackDrained), Act::Commands(commands(&drained.collect::<Vec<_>>())?)),
     ])
 }
 
-/// How long a command took in real time that was given when a controller or a member of etcd failed, in milliseconds.
-type Took = BTreeMap<Happening, f64>;
+/// Real time in milliseconds of each command given during a failure of a controller or an etcd member.
+type CommandTime = BTreeMap<FabricEvent, f64>;
 
 type SharedControllers = Rc<RefCell<Controllers>>;
 
-/// What is done beside the plan's faults, and the controllers that run beside it.
+/// Actions besides the plan's faults, and the controllers beside the fabric.
 struct Script {
     acts: Vec<Act>,
     real: Option<SharedControllers>,
-    took: Took,
+    took: CommandTime,
 }
 
 impl Script {
-    fn act(&mut self, truth: &mut Truth, number: usize, now_ns: u64) -> Result<(), String> {
+    fn act(&mut self, truth: &mut DesiredState, number: usize, now_ns: u64) -> Result<(), String> {
         match &self.acts[number] {
             Act::Commands(commands) => {
                 commands.iter().try_for_each(|command| truth.command(command, now_ns))
@@ -249,10 +250,10 @@ impl Script {
         }
     }
 
-    /// A controller or a member of etcd fails, and `keep` has a command kept all the same.
+    /// Injects a fault into a controller or an etcd member. `keep` must store its command nevertheless.
     fn fail(
         &mut self,
-        happening: Happening,
+        happening: FabricEvent,
         keep: impl FnOnce() -> Result<(), String>,
         command: &Command,
     ) -> Result<(), String> {
@@ -266,45 +267,45 @@ impl Script {
             Ok(())
         };
         match happening {
-            Happening::LeaderStopped => {
+            FabricEvent::LeaderStopped => {
                 return real.borrow().depose_leader(kept, command);
             }
-            Happening::LeaderKilled => real.borrow_mut().kill_leader()?,
+            FabricEvent::LeaderKilled => real.borrow_mut().kill_leader()?,
             _ => real.borrow_mut().kill_member(),
         }
         kept()
     }
 }
 
-/// The controllers that are to run beside it.
+/// Starts the controllers beside the fabric.
 fn controllers(setting: &Setting) -> Result<Option<SharedControllers>, String> {
-    if setting.real == Real::None {
+    if setting.real == RealControllers::None {
         return Ok(None);
     }
-    let wedjat = setting.wedjat.as_ref().ok_or("the command `wedjat` is needed for controllers")?;
-    let controllers = Controllers::start(wedjat, setting.real == Real::Etcd)?;
+    let wedjat = setting.wedjat.as_ref().ok_or("the controllers need the command `wedjat`")?;
+    let controllers = Controllers::start(wedjat, setting.real == RealControllers::Etcd)?;
     Ok(Some(Rc::new(RefCell::new(controllers))))
 }
 
-/// Plays it.
+/// Runs the fabric.
 ///
 /// # Errors
-/// When it can't be played, or a controller does not do what it is asked.
+/// If the run fails, or a controller does not execute a command.
 pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let mut plan = plan(setting)?;
     let (times, acts): (Vec<_>, Vec<_>) = acts(&plan)?.into_iter().unzip();
     plan.acts = times.into_iter().map(|at_ms: u64| at_ms * MS).collect();
     let real = controllers(setting)?;
-    let keep = real.clone().map(|real| -> told::Keep {
+    let keep = real.clone().map(|real| -> controlled::SharedStore {
         Box::new(move |command, version| real.borrow().keep(command, version))
     });
-    let mut truth = Truth::new(keep);
-    for command in told::begin(&plan, ADDED - 1, 1)? {
+    let mut truth = DesiredState::new(keep);
+    for command in controlled::begin(&plan, ADDED - 1, 1)? {
         truth.command(&command, 0)?;
     }
-    let mut script = Script { acts, real, took: Took::new() };
-    let act = |truth: &mut Truth, number, now_ns| script.act(truth, number, now_ns);
-    let mut maker = Told { truth: Rc::new(RefCell::new(truth)), act };
+    let mut script = Script { acts, real, took: CommandTime::new() };
+    let act = |truth: &mut DesiredState, number, now_ns| script.act(truth, number, now_ns);
+    let mut maker = ControlledNodes { truth: Rc::new(RefCell::new(truth)), act };
     let outcome = system::run(&plan, &mut maker, stop).map_err(|error| error.to_string())?;
     let rows = rows(&plan, &outcome, &script.took);
     Ok(Report { rows, summary: summary(setting, &plan), outcome })
@@ -312,9 +313,9 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
 
 fn summary(setting: &Setting, plan: &Plan) -> String {
     let controllers = match setting.real {
-        Real::Etcd => "two controllers over an etcd of three members",
-        Real::File => "a controller with a file",
-        Real::None => "a controller in this process",
+        RealControllers::Etcd => "two controllers over an etcd of three members",
+        RealControllers::File => "a controller with a file",
+        RealControllers::None => "a controller in this process",
     };
     format!(
         "{controllers}, {} spines ({}), {} leaves ({}), {} agents with {} emulated workers each, {} tasks of {} at {:.0}% load, \
@@ -336,19 +337,19 @@ fn ms_after(then_ns: u64, since_ns: u64) -> f64 {
     then_ns.saturating_sub(since_ns) as f64 / MS as f64
 }
 
-fn rows(plan: &Plan, outcome: &Outcome, took: &Took) -> Vec<Row> {
+fn rows(plan: &Plan, outcome: &Outcome, took: &CommandTime) -> Vec<Row> {
     let row = |number: usize| {
         let (happening, at_ms) = STORY[number];
         let from_ns = at_ns(happening);
         let to_ns = STORY.get(number + 1).map_or(u64::MAX, |(next, _)| at_ns(*next));
-        let under_way = |ns: u64| ns.saturating_sub(UNDER_WAY_NS);
-        let span = under_way(from_ns)..under_way(to_ns);
+        let in_flight = |ns: u64| ns.saturating_sub(UNDER_WAY_NS);
+        let span = in_flight(from_ns)..in_flight(to_ns);
         let lost: Vec<_> = outcome
             .ended
             .iter()
             .filter(|task| task.lost.is_some() && span.contains(&task.sent_ns))
             .collect();
-        let found = Found { ended: &outcome.ended, lost: &lost, from_ns, to_ns };
+        let found = EventImpact { ended: &outcome.ended, lost: &lost, from_ns, to_ns };
         let (event, recovered_ms, bound_ms, may_lose) = found.judge(happening, plan, took);
         let holds = recovered_ms.map(|ms| ms <= bound_ms && (may_lose || lost.is_empty()));
         let note = note(happening, recovered_ms.is_some());
@@ -365,31 +366,33 @@ fn rows(plan: &Plan, outcome: &Outcome, took: &Took) -> Vec<Row> {
     (0..STORY.len()).map(row).collect()
 }
 
-/// What to know of an event.
-fn note(happening: Happening, has_run: bool) -> &'static str {
+/// Returns the note of an event.
+fn note(happening: FabricEvent, has_run: bool) -> &'static str {
     match happening {
-        Happening::LeaderStopped | Happening::LeaderKilled | Happening::MemberKilled
+        FabricEvent::LeaderStopped | FabricEvent::LeaderKilled | FabricEvent::MemberKilled
             if !has_run =>
         {
-            "not run: etcd is not installed, or was not asked for"
+            "not run: needs etcd and --controllers etcd"
         }
-        Happening::LeaderStopped => "real time; what it writes as soon as it goes on is refused",
-        Happening::LeaderKilled | Happening::MemberKilled => "real time; emulated time stood still",
-        _ if !has_run => "nothing came of it",
+        FabricEvent::LeaderStopped => "real time; after it resumes, its first write is refused",
+        FabricEvent::LeaderKilled | FabricEvent::MemberKilled => {
+            "real time; emulated time was stopped"
+        }
+        _ if !has_run => "no effect",
         _ => "",
     }
 }
 
-/// What the tasks tell of one event.
-struct Found<'a> {
-    ended: &'a [Ended],
-    lost: &'a [&'a Ended],
+/// Effect of one event on the tasks.
+struct EventImpact<'a> {
+    ended: &'a [TaskEnd],
+    lost: &'a [&'a TaskEnd],
     from_ns: u64,
     to_ns: u64,
 }
 
-impl Found<'_> {
-    /// When spines sent tasks to a leaf, from the event to the next.
+impl EventImpact<'_> {
+    /// Returns the times at which spines sent tasks to a leaf, from this event to the next.
     fn passed(&self, leaf: u16) -> impl Iterator<Item = u64> {
         let span = self.from_ns..self.to_ns;
         let to = self.ended.iter().filter_map(move |task| task.leaf.filter(|(to, _)| *to == leaf));
@@ -404,48 +407,48 @@ impl Found<'_> {
         self.passed(leaf).min().map(|first_ns| ms_after(first_ns, self.from_ns))
     }
 
-    /// Its name, how long it took until all went on, the bound, and whether it may lose tasks.
+    /// Returns the event's name, its recovery time, the bound, and true if it may lose tasks.
     fn judge(
         &self,
-        happening: Happening,
+        happening: FabricEvent,
         plan: &Plan,
-        took: &Took,
+        took: &CommandTime,
     ) -> (&'static str, Option<f64>, f64, bool) {
         let change_ms = CHANGE_MAX.as_secs_f64() * 1e3;
         let took = || took.get(&happening).copied();
         match happening {
-            Happening::LeafKilled => {
+            FabricEvent::LeafKilled => {
                 ("a leaf is killed", Some(self.last_passed(KILLED)), OUT_OF_CHOICE_MS, true)
             }
-            Happening::LeafBack => {
-                ("it is started anew", self.first_passed(KILLED), CHANGED_MS, false)
+            FabricEvent::LeafBack => {
+                ("the leaf is restarted", self.first_passed(KILLED), CHANGED_MS, false)
             }
-            Happening::SpineKilled => {
+            FabricEvent::SpineKilled => {
                 let last = self.lost.iter().map(|task| task.sent_ns).max();
                 let gone = last.map(|last_ns| ms_after(last_ns, self.from_ns));
                 ("the spine is killed", gone, TAKEN_OVER_MS, true)
             }
-            Happening::LinkCut => (
-                "a link of spine and leaf is cut",
+            FabricEvent::LinkCut => (
+                "a link from spine to leaf is cut",
                 Some(self.last_passed(CUT)),
                 OUT_OF_CHOICE_MS,
                 true,
             ),
-            Happening::LinkBack => ("it is mended", self.first_passed(CUT), AGREED_MS, false),
-            Happening::LeaderStopped => {
-                ("the leading controller stands still", took(), change_ms, false)
+            FabricEvent::LinkBack => {
+                ("the link is restored", self.first_passed(CUT), AGREED_MS, false)
             }
-            Happening::LeaderKilled => {
-                ("the one that leads now is killed", took(), change_ms, false)
+            FabricEvent::LeaderStopped => {
+                ("the leading controller is stopped", took(), change_ms, false)
             }
-            Happening::MemberKilled => ("a member of etcd is killed", took(), change_ms, false),
-            Happening::RackAdded => {
+            FabricEvent::LeaderKilled => ("the new leader is killed", took(), change_ms, false),
+            FabricEvent::MemberKilled => ("a member of etcd is killed", took(), change_ms, false),
+            FabricEvent::RackAdded => {
                 ("a rack is added", self.first_passed(ADDED), CHANGED_MS, false)
             }
-            Happening::RackDrained => {
+            FabricEvent::RackDrained => {
                 let workers = plan.workers_of(DRAINED);
                 let is_its =
-                    |task: &&Ended| task.worker.is_some_and(|worker| workers.contains(&worker));
+                    |task: &&TaskEnd| task.worker.is_some_and(|worker| workers.contains(&worker));
                 let sent = self.ended.iter().filter(is_its).filter_map(|task| Some(task.leaf?.1));
                 let last = sent.filter(|sent_ns| *sent_ns >= self.from_ns).max();
                 let last = last.map_or(0.0, |last_ns| ms_after(last_ns, self.from_ns));
@@ -455,7 +458,7 @@ impl Found<'_> {
     }
 }
 
-/// The rows as text.
+/// Formats the rows as text.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let mut text = format!(

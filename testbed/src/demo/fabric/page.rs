@@ -1,4 +1,4 @@
-//! The fabric's report as one self-contained page: what was answered and lost over time, and each event.
+//! Report of the fabric as one self-contained page: answered and lost tasks over time, and each event.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,11 @@ use super::{MS, Report, Row};
 use crate::demo::page::{COLOURS, PlotError, SIZE, cells, escape, titled};
 use crate::lockstep::system::plan::START_NS;
 
-/// Milliseconds of a step of the plot.
+/// Step of the plot in milliseconds.
 const STEP_MS: u64 = 5;
-const COLUMNS: [&str; 7] =
-    ["event", "at ms", "lost", "recovered ms", "bound ms", "holds", "to know"];
+const COLUMNS: [&str; 7] = ["event", "at ms", "lost", "recovered ms", "bound ms", "holds", "note"];
 
-/// Tasks in each step of time, by when they were sent: those that were answered, and those that were lost.
+/// Counts answered and lost tasks in each step, by the time of their sending.
 fn counts(report: &Report) -> (Vec<u32>, Vec<u32>) {
     let step = |sent_ns: u64| (sent_ns.saturating_sub(START_NS) / (STEP_MS * MS)) as usize;
     let last = report.outcome.ended.iter().map(|task| step(task.sent_ns)).max().unwrap_or(0);
@@ -22,14 +21,14 @@ fn counts(report: &Report) -> (Vec<u32>, Vec<u32>) {
         answered[step(task.sent_ns)] += u32::from(task.answered_ns.is_some());
         lost[step(task.sent_ns)] += u32::from(task.lost.is_some());
     }
-    // The last step is not whole.
+    // Omits the last step, which is incomplete.
     (answered.drain(..last).collect(), lost.drain(..last).collect())
 }
 
-/// The timeline as SVG.
+/// Draws the timeline as SVG.
 ///
 /// # Errors
-/// When it can't be drawn.
+/// If it cannot be drawn.
 pub fn plot(report: &Report) -> Result<String, PlotError> {
     let (answered, lost) = counts(report);
     let most = answered.iter().chain(&lost).max().copied().unwrap_or(1).max(1) as f64 * 1.15;
@@ -94,16 +93,16 @@ fn row_cells(number: usize, row: &Row) -> [String; 7] {
     ]
 }
 
-const EXPLANATION: &str = "<p>Spines, leaves and agents are the ones of the dataplane, on packets; their time, the hops between them, \
-their clients and workers are emulated, so the same seed gives the same digits on every machine. What a node is told is \
-decided by the controller's own code. Lost are tasks that were neither answered nor given back: what was at the node that \
-ended, and what was under way to it. Recovered is the time until the last task was sent where it could not be answered, or until the \
-first one was sent to where tasks can be answered again. After each turn of a node its books are compared with the packets that passed.</p>";
+const EXPLANATION: &str = "<p>Spines, leaves and agents run the code of the dataplane on real packets. Time, hops, clients \
+    and workers are emulated, so the same seed gives the same digits on every machine. The controller's own code decides the \
+    desired state of each node. A task is lost if it was neither answered nor refused: it was in the failed node, or in \
+    flight to it. Recovery ends with the last task sent to a failed place, or with the first task sent to a restored place. \
+    After each turn of a node, its ledger is compared with the packets on the wires.</p>";
 
-/// The page.
+/// Builds the page.
 ///
 /// # Errors
-/// When the plot can't be drawn.
+/// If the plot cannot be drawn.
 pub fn page(report: &Report) -> Result<String, PlotError> {
     let mut table = String::new();
     let _ = writeln!(table, "<tr>{}</tr>", cells("th", COLUMNS.iter().copied()));

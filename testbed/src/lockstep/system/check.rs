@@ -1,14 +1,15 @@
-//! What must be so in every run, whatever goes wrong in it: looked at after each turn of a node, and at the end.
+//! Invariants of every run, whatever its faults. They are checked after each turn of a node, and at the end.
 //!
-//! - The packets that a node received and sent are those that it was given and that came from it.
-//! - Its ledger balances, by itself and with what passed its ports, by kind of packet.
-//! - It has no packet buffer more than packets.
+//! - The node's counts of received and sent packets equal the counts on its wires.
+//! - Its ledger balances, alone and against the packets at its ports, by kind of packet.
+//! - It uses exactly one packet buffer per held packet.
 //! - No worker has more tasks than the policy's bound.
-//! - No worker is idle for long while tasks wait that the policy lets wait.
-//! - Nobody makes a task's packet out of nothing.
+//! - No worker is idle for long beside waiting tasks, if the policy lets tasks wait.
+//! - No node makes a task's packet from nothing.
 //! - Each task is answered, refused, or lost for a reason, and nothing stays outstanding.
-//! - An answer is that of its task, so nobody is given two that differ.
-//! - When nothing goes wrong any more, leaves have all workers of their racks, and spines all leaves with as many.
+//! - Each answer belongs to its task, so no client receives two different answers.
+//! - After the last fault, leaves have all workers of their racks, and spines have all leaves with their numbers of
+//!   workers.
 
 use wedjat::clock::Line;
 use wedjat::policy::Dispatcher;
@@ -16,47 +17,49 @@ use wedjat::reason::DropReason;
 use wedjat::state::Presence;
 use wedjat::state::{Counter, Counters, Gauge, Member};
 
-use super::faults::Who;
-use super::node::Inside;
+use super::faults::FaultTarget;
+use super::node::LocalNodeState;
 use super::packets::Class;
 
-/// A worker of which everybody knows that it is idle may be idle for so long while tasks wait.
+/// Maximum time for which a worker may be idle beside waiting tasks, if its scheduler counts it as idle.
 pub const KNOWN_IDLE_NS: u64 = 2_000_000;
-/// So long, where tasks or replies were lost: they must be written off first.
+/// The same limit after lost tasks or replies, because these must be written off first.
 pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
-/// A spine and a leaf may differ about who is there for so long: two heartbeats, and half of one until it is looked at.
+/// Maximum time for which a spine and a leaf may disagree about members: two heartbeats, and half of one
+/// until the check.
 pub const AGREE_NS: u64 = 25_000_000;
-/// A node may be other than its controller says for so long after nothing holds it up: it tries again every 50 ms.
+/// Maximum time for which a node may differ from its controller's desired state after the last delay: it
+/// tries again every 50 ms.
 pub const FOLLOW_NS: u64 = 50_000_000 + AGREE_NS;
-/// The same where packets are lost, and heartbeats with them.
+/// The same limit as [`AGREE_NS`] on wires that lose packets, and so heartbeats.
 pub const AGREE_WITH_LOSSES_NS: u64 = 300_000_000;
-/// All workers are registered again after so long.
+/// Time after which all workers are registered again.
 pub const REGISTERED_NS: u64 = 1_000_000_000;
-/// In an agent, which sees what its workers have.
+/// Maximum idle time in an agent, which sees its workers' tasks.
 pub const IDLE_AT_AGENT_NS: u64 = 1_000_000;
 
-/// Something that must not be.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// When it was seen, in nanoseconds.
+    /// Time of the observation, in nanoseconds.
     pub at_ns: u64,
-    /// At whom.
+    /// Name of the node.
     pub who: String,
-    /// What.
+    /// Description of the violation.
     pub what: String,
 }
 
-/// What passed a node's ports since it was started.
+/// Packets at a node's ports since its start.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Passed {
-    /// Packets given to it.
+pub struct PortCounts {
+    /// Packets given to the node.
     pub given: u64,
-    /// Packets that came from it, by class.
+    /// Packets from the node, by class.
     pub out: [u64; Class::COUNT],
 }
 
-impl Passed {
-    /// Packets that came from it.
+impl PortCounts {
+    /// Returns the number of packets from the node.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.out.iter().sum()
@@ -67,51 +70,55 @@ impl Passed {
     }
 }
 
-/// The packets that a node told of are those that passed; it is quiet.
+/// Compares a quiet node's packet counts with the counts at its ports. Returns the error, if any.
 #[must_use]
-pub fn books(line: &Line, passed: &Passed) -> Option<String> {
-    let Passed { given, .. } = *passed;
+pub fn packet_counts(line: &Line, passed: &PortCounts) -> Option<String> {
+    let PortCounts { given, .. } = *passed;
     let taken = passed.taken();
     let (received, sent) = (line.received, line.sent);
     (received != given || sent != taken).then(|| {
         format!(
-            "its books do not agree: it received {received} of {given} packets given to it, and of {sent} that it sent {taken} \
-             came"
+            "packet counts differ: the node received {received} of {given} packets, and {taken} of its {sent} sent packets \
+             arrived"
         )
     })
 }
 
-/// What its own account says, and whether that agrees with what passed.
+/// Checks a node's own ledger, alone and against the packets at its ports. Returns the error, if any.
 #[must_use]
-pub fn ledger(who: Who, inside: &Inside<'_>, passed: &Passed) -> Option<String> {
-    let Inside { counters, held, buffers, .. } = *inside;
+pub fn ledger(
+    who: FaultTarget,
+    inside: &LocalNodeState<'_>,
+    passed: &PortCounts,
+) -> Option<String> {
+    let LocalNodeState { counters, held, buffers, .. } = *inside;
     let totals = counters.totals();
     let (received, sent_on) = (totals.count(Counter::RxPackets), totals.sent());
     let (consumed, dropped) = (totals.count(Counter::Consumed), totals.dropped());
     if received != sent_on + consumed + held + dropped {
         return Some(format!(
-            "its ledger does not balance: received {received} = sent on {sent_on} + consumed {consumed} + held {held} + dropped \
-             {dropped}"
+            "its ledger does not balance: received {received}, but forwarded {sent_on} + consumed {consumed} + held {held} + \
+             dropped {dropped}"
         ));
     }
     if buffers as u64 != held {
         return Some(format!(
-            "{buffers} packet buffers are in use for {held} packets that it holds: a lost free"
+            "{buffers} packet buffers are in use for {held} held packets: a buffer leaked"
         ));
     }
-    let is_leaf = matches!(who, Who::Leaf(_) | Who::Spine(_));
+    let is_leaf = matches!(who, FaultTarget::Leaf(_) | FaultTarget::Spine(_));
     let own = [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
     let (made, originated) = (passed.of(&own), totals.originated_sent());
-    // A leaf gives a task back in a packet of its own account, or below a spine on its client's way, and passes on what an agent has
-    // given back.
+    // A leaf counts a refusal as originated. Below a spine it forwards the refusal to the client like a
+    // reply. It also forwards refusals by agents.
     let given_back = originated.saturating_sub(made);
     let most = if is_leaf { totals.count(Counter::Refused) } else { 0 };
     let passed_on = passed.of(&[Class::Task, Class::Reply, Class::Refusal]) - given_back.min(most);
     if passed_on != sent_on || made > originated || given_back > most {
         let made = made + given_back.min(most);
         return Some(format!(
-            "its ledger and the wires differ: it counts {sent_on} packets sent on and {originated} made, {passed_on} and {made} \
-             came"
+            "its ledger and the wires differ: it counts {sent_on} forwarded and {originated} own packets, but {passed_on} and \
+             {made} arrived"
         ));
     }
     match is_leaf {
@@ -120,14 +127,14 @@ pub fn ledger(who: Who, inside: &Inside<'_>, passed: &Passed) -> Option<String> 
     }
 }
 
-/// A leaf's counts of tasks, replies and refusals are those that passed, but for those that wait for a neighbour's address or
-/// waited in vain.
-fn leaf_counts(counters: &Counters, held: u64, passed: &Passed) -> Option<String> {
+/// Compares a leaf's counts of tasks, replies and refusals with the packets at its ports. Packets that wait
+/// for a neighbour's address, or that waited in vain, are excepted.
+fn leaf_counts(counters: &Counters, held: u64, passed: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
     let (refused, tasks) = (read(Counter::Refused), passed.of(&[Class::Task]));
     let answers = passed.of(&[Class::Reply, Class::Refusal]);
-    // With several leaves a wrong MAC address brings a leaf replies for clients that it has no way to.
+    // With several leaves, a wrong MAC address sends a leaf replies for clients without a route there.
     let unresolved = [
         DropReason::NeighbourUnresolved,
         DropReason::NeighbourQueueFull,
@@ -140,22 +147,23 @@ fn leaf_counts(counters: &Counters, held: u64, passed: &Passed) -> Option<String
     let counted = scheduled + replies + refused;
     if counted != tasks + answers + between || scheduled < tasks || replies + refused < answers {
         return Some(format!(
-            "it counts {scheduled} tasks scheduled, {replies} replies and {refused} refused; {tasks} tasks and {answers} \
-             answers and refusals came, and {between} wait or waited for a neighbour"
+            "it counts {scheduled} scheduled tasks, {replies} replies and {refused} refused tasks; {tasks} tasks and \
+             {answers} answers and refusals arrived, and {between} wait or waited for a neighbour"
         ));
     }
     None
 }
 
-/// An agent's are those that it answered, lost with their worker or still has.
-fn agent_counts(counters: &Counters, held: u64, passed: &Passed) -> Option<String> {
+/// Compares an agent's count of scheduled tasks with those that it answered, lost with a worker, or still
+/// holds.
+fn agent_counts(counters: &Counters, held: u64, passed: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
     let answers = passed.of(&[Class::Reply]);
     let tx_full = counters.dropped(DropReason::TxFull);
     if replies != answers + tx_full {
         return Some(format!(
-            "it counts {replies} replies, and {answers} came ({tx_full} found its port full)"
+            "it counts {replies} replies, but {answers} arrived ({tx_full} were dropped at a full port)"
         ));
     }
     let lost: u64 = [DropReason::WorkerLost, DropReason::Unanswered, DropReason::BadReply]
@@ -165,50 +173,52 @@ fn agent_counts(counters: &Counters, held: u64, passed: &Passed) -> Option<Strin
     let (over, full) = (replies + lost + held, counters.dropped(DropReason::QueueFull));
     if scheduled < over || scheduled > over + full {
         return Some(format!(
-            "it counts {scheduled} tasks scheduled; {replies} were answered, {lost} lost with their worker, {held} are there"
+            "it counts {scheduled} scheduled tasks; {replies} were answered, {lost} lost with their worker, {held} are held"
         ));
     }
     None
 }
 
-/// A worker that the scheduler believes to have more than the policy's bound.
+/// Returns an error for a member with more outstanding tasks than the policy's bound.
 #[must_use]
 pub fn above_bound(dispatcher: &Dispatcher, bound: u32) -> Option<String> {
     let view = dispatcher.view();
     (0..view.members()).map(|at| Member(at as u16)).find_map(|member| {
         let tasks = view.outstanding(member);
         (tasks > bound).then(|| {
-            format!("member {} was given {tasks} tasks, with a bound of {bound}", member.index())
+            format!("member {} got {tasks} tasks, above the bound of {bound}", member.index())
         })
     })
 }
 
-/// A worker is registered, as the leaf believes, or need not register.
+/// Returns true if the scheduler counts the worker as registered, or needs no registration of it.
 #[must_use]
-pub fn is_there(dispatcher: &Dispatcher, member: Member) -> bool {
+pub fn is_registered(dispatcher: &Dispatcher, member: Member) -> bool {
     matches!(dispatcher.view().presence(member), Presence::Registered | Presence::Configured)
 }
 
-/// Why a member is not what all are when nothing goes wrong: registered, and at a spine with so many workers.
+/// Returns the reason why a member lacks its normal state without faults: registered, and at a spine with the
+/// right number of workers.
 #[must_use]
 pub fn is_missing(dispatcher: &Dispatcher, member: Member, workers: Option<u16>) -> Option<String> {
     let view = dispatcher.view();
-    let (presence, told) = (view.presence(member), view.workers_of(member));
+    let (presence, reported) = (view.presence(member), view.workers_of(member));
     if presence != Presence::Registered || !view.is_active(member) {
-        return Some(format!("is {presence:?}, and not to be chosen"));
+        return Some(format!("is {presence:?} and cannot be chosen"));
     }
-    let wanted = workers.filter(|_| told != workers)?;
-    Some(format!("has {wanted} workers, and told of {told:?}"))
+    let wanted = workers.filter(|_| reported != workers)?;
+    Some(format!("has {wanted} workers, but reported {reported:?}"))
 }
 
-/// What is still outstanding when all is quiet. What a spine believes of its leaves is as old as their last word.
+/// Returns the first task or packet still outstanding on a quiet node. Spines are checked for held packets
+/// only: their view of a leaf is as old as the leaf's last message.
 #[must_use]
-pub fn outstanding(who: Who, inside: &Inside<'_>) -> Option<String> {
-    let Inside { held, waiting, stranded, dispatcher, .. } = *inside;
+pub fn outstanding(who: FaultTarget, inside: &LocalNodeState<'_>) -> Option<String> {
+    let LocalNodeState { held, waiting, stranded, dispatcher, .. } = *inside;
     if held > stranded || waiting as u64 > stranded {
-        return Some(format!("{held} packets are still held, {waiting} of them tasks that wait"));
+        return Some(format!("{held} packets are still held, {waiting} of them queued tasks"));
     }
-    if matches!(who, Who::Spine(_)) {
+    if matches!(who, FaultTarget::Spine(_)) {
         return None;
     }
     let view = dispatcher?.view();
@@ -217,11 +227,11 @@ pub fn outstanding(who: Who, inside: &Inside<'_>) -> Option<String> {
         let ((load, drift), presence) = (view.load_and_drift(member), view.presence(member));
         (tasks > 0).then(|| {
             format!(
-                "{tasks} tasks are still counted as outstanding at member {} ({presence:?}, which reported {}, and {} more were \
-                 sent since; {} reports)",
+                "{tasks} tasks are still counted as outstanding at member {} ({presence:?}; last report {}, sent since {}; {} \
+                 reports)",
                 member.index(),
-                load.whole_tasks(),
-                drift.whole_tasks(),
+                load.rounded_tasks(),
+                drift.rounded_tasks(),
                 view.reports(member)
             )
         })

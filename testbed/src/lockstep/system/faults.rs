@@ -1,4 +1,5 @@
-//! What goes wrong in a run, and when: a plan that can be written down, read back, and drawn from a seed.
+//! Faults of a run and their times: a plan with a text form that can be parsed, printed, and drawn from a
+//! seed.
 
 use std::fmt;
 
@@ -6,25 +7,25 @@ use rand::RngExt as _;
 use wedjat_pktgen::grammar::parse_time_ns;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
-/// Names of faults, as [`Faults::parse`] takes them.
+/// Names of faults, as accepted by [`Faults::parse`].
 const NAMES: &str = "loss, dup, reorder, corrupt, cut, pause, kill, leave";
 
-/// Whoever takes part.
+/// Participant of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
-    /// The clients of a leaf, or where there are spines of a spine, from 1 on.
+pub enum FaultTarget {
+    /// Clients of a leaf, or of a spine in a fabric with spines; from 1.
     Clients(u16),
-    /// A spine, from 1 on.
+    /// Spine, from 1.
     Spine(u16),
-    /// A leaf, from 1 on.
+    /// Leaf, from 1.
     Leaf(u16),
-    /// An agent, from 1 on.
+    /// Agent, from 1.
     Agent(u16),
-    /// A worker, by its id, from 0 on.
+    /// Worker by its id, from 0.
     Worker(u16),
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for FaultTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Clients(number) => write!(f, "clients{number}"),
@@ -36,126 +37,135 @@ impl fmt::Display for Who {
     }
 }
 
-/// How many of each there are.
+/// Number of participants of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Spines, each with clients of its own; none where clients send to leaves.
+    /// Number of spines, each with its own clients; 0 if clients send to leaves.
     pub spines: u16,
-    /// Leaves; without spines each with clients of its own.
+    /// Number of leaves, each with its own clients if there are no spines.
     pub leaves: u16,
-    /// Agents, on one network with the leaves.
+    /// Number of agents, on one network with the leaves.
     pub agents: u16,
-    /// Workers of each agent.
+    /// Number of workers of each agent.
     pub workers: u16,
 }
 
 impl Topology {
-    /// How many clients there are.
+    /// Returns the number of clients.
     #[must_use]
     pub fn clients(&self) -> u16 {
         if self.spines > 0 { self.spines } else { self.leaves }
     }
 
-    /// Clients, spines, leaves and agents together: those that send packets.
+    /// Returns the number of participants that send packets: clients, spines, leaves and agents.
     #[must_use]
     pub fn nodes(&self) -> usize {
         usize::from(self.clients() + self.spines + self.leaves + self.agents)
     }
 
-    /// The place of a sender among all.
+    /// Returns the index of a sender among all.
     #[must_use]
-    pub fn index(&self, who: Who) -> usize {
+    pub fn index(&self, who: FaultTarget) -> usize {
         let leaves = self.clients() + self.spines;
         let agents = leaves + self.leaves;
         usize::from(match who {
-            Who::Clients(number) => number - 1,
-            Who::Spine(number) => self.clients() + number - 1,
-            Who::Leaf(number) => leaves + number - 1,
-            Who::Agent(number) => agents + number - 1,
-            Who::Worker(id) => agents + id / self.workers.max(1),
+            FaultTarget::Clients(number) => number - 1,
+            FaultTarget::Spine(number) => self.clients() + number - 1,
+            FaultTarget::Leaf(number) => leaves + number - 1,
+            FaultTarget::Agent(number) => agents + number - 1,
+            FaultTarget::Worker(id) => agents + id / self.workers.max(1),
         })
     }
 
-    /// Who has that place.
+    /// Returns the sender with index `index`.
     #[must_use]
-    pub fn who(&self, index: usize) -> Who {
+    pub fn target(&self, index: usize) -> FaultTarget {
         let (spines, leaves) = (self.clients(), self.clients() + self.spines);
         let agents = leaves + self.leaves;
         match index as u16 {
-            at if at < spines => Who::Clients(at + 1),
-            at if at < leaves => Who::Spine(at - spines + 1),
-            at if at < agents => Who::Leaf(at - leaves + 1),
-            at => Who::Agent(at - agents + 1),
+            at if at < spines => FaultTarget::Clients(at + 1),
+            at if at < leaves => FaultTarget::Spine(at - spines + 1),
+            at if at < agents => FaultTarget::Leaf(at - leaves + 1),
+            at => FaultTarget::Agent(at - agents + 1),
         }
     }
 
-    fn read(&self, text: &str) -> Result<Who, String> {
+    fn read(&self, text: &str) -> Result<FaultTarget, String> {
         let digits = text.trim_start_matches(|letter: char| letter.is_ascii_lowercase());
         let role = &text[..text.len() - digits.len()];
         let number = digits.parse::<u16>().ok();
         let found = number.and_then(|number| match role {
-            "clients" if (1..=self.clients()).contains(&number) => Some(Who::Clients(number)),
-            "spine" if (1..=self.spines).contains(&number) => Some(Who::Spine(number)),
-            "leaf" if (1..=self.leaves).contains(&number) => Some(Who::Leaf(number)),
-            "agent" if (1..=self.agents).contains(&number) => Some(Who::Agent(number)),
-            "worker" if number < self.agents * self.workers => Some(Who::Worker(number)),
+            "clients" if (1..=self.clients()).contains(&number) => {
+                Some(FaultTarget::Clients(number))
+            }
+            "spine" if (1..=self.spines).contains(&number) => Some(FaultTarget::Spine(number)),
+            "leaf" if (1..=self.leaves).contains(&number) => Some(FaultTarget::Leaf(number)),
+            "agent" if (1..=self.agents).contains(&number) => Some(FaultTarget::Agent(number)),
+            "worker" if number < self.agents * self.workers => Some(FaultTarget::Worker(number)),
             _ => None,
         });
         found.ok_or_else(|| {
-            let senders: Vec<_> = (0..self.nodes()).map(|at| self.who(at).to_string()).collect();
+            let senders: Vec<_> = (0..self.nodes()).map(|at| self.target(at).to_string()).collect();
             let last = (self.agents * self.workers).saturating_sub(1);
             format!(
-                "there is no `{text}`; there are {}, worker0 to worker{last}",
+                "unknown node `{text}`; the nodes are {}, worker0 to worker{last}",
                 senders.join(", ")
             )
         })
     }
 
-    /// The leaf in whose rack an agent is.
+    /// Returns the leaf of an agent's rack.
     #[must_use]
     pub fn leaf_of(&self, agent: u16) -> u16 {
         (agent - 1) % self.leaves + 1
     }
 
-    /// The spine that a leaf is linked to at the start.
+    /// Returns the spine to which a leaf is linked at the start.
     #[must_use]
     pub fn spine_of(&self, leaf: u16) -> u16 {
         (leaf - 1) % self.spines.max(1) + 1
     }
 
-    /// Packets go from one to the other.
+    /// Returns true if packets can go from `one` to `other`.
     #[must_use]
-    pub fn are_joined(&self, one: Who, other: Who) -> bool {
+    pub fn are_joined(&self, one: FaultTarget, other: FaultTarget) -> bool {
         match (one, other) {
-            (Who::Clients(_), Who::Leaf(_) | Who::Spine(_))
-            | (Who::Leaf(_) | Who::Spine(_), Who::Clients(_))
+            (FaultTarget::Clients(_), FaultTarget::Leaf(_) | FaultTarget::Spine(_))
+            | (FaultTarget::Leaf(_) | FaultTarget::Spine(_), FaultTarget::Clients(_))
                 if self.spines > 0 =>
             {
                 true
             }
-            (Who::Clients(a), Who::Leaf(b)) | (Who::Leaf(b), Who::Clients(a)) => a == b,
-            (Who::Spine(_), Who::Leaf(_) | Who::Spine(_)) | (Who::Leaf(_), Who::Spine(_)) => {
-                one != other
-            }
-            (Who::Leaf(_) | Who::Agent(_), Who::Leaf(_) | Who::Agent(_)) => one != other,
+            (FaultTarget::Clients(a), FaultTarget::Leaf(b))
+            | (FaultTarget::Leaf(b), FaultTarget::Clients(a)) => a == b,
+            (FaultTarget::Spine(_), FaultTarget::Leaf(_) | FaultTarget::Spine(_))
+            | (FaultTarget::Leaf(_), FaultTarget::Spine(_)) => one != other,
+            (
+                FaultTarget::Leaf(_) | FaultTarget::Agent(_),
+                FaultTarget::Leaf(_) | FaultTarget::Agent(_),
+            ) => one != other,
             _ => false,
         }
     }
 
-    /// The receiver's port to which packets lead from the sender's port, if any do. Spines and leaves have their first port towards
-    /// clients; clients, spines and leaves' first ports are one network, but that no spine's first port is a leaf's neighbour;
-    /// leaves' second ports and agents are another.
+    /// Returns the receiver's port that is reached from the sender's port, if any. The first port of spines
+    /// and leaves faces clients. Clients and the first ports of spines and leaves form one network, except
+    /// that a spine's first port is no neighbour of a leaf. The leaves' second ports and the agents form
+    /// another network.
     #[must_use]
-    pub fn leads_to(&self, from: Who, port: usize, to: Who) -> Option<usize> {
+    pub fn leads_to(&self, from: FaultTarget, port: usize, to: FaultTarget) -> Option<usize> {
         let is_joined = self.are_joined(from, to);
         let found = match (from, port, to) {
-            (Who::Clients(_), _, _) | (Who::Leaf(_) | Who::Spine(_), 0, Who::Clients(_)) => 0,
-            (Who::Spine(_), _, Who::Spine(_)) => port,
-            (Who::Spine(_), 1, Who::Leaf(_)) => 0,
-            (Who::Leaf(_), 0, Who::Spine(_)) => 1,
-            (Who::Leaf(_), 0, Who::Leaf(_)) if self.spines > 0 => 0,
-            (Who::Leaf(_), 1, Who::Leaf(_)) | (Who::Agent(_), _, Who::Leaf(_)) => 1,
-            (Who::Leaf(_), 1, Who::Agent(_)) | (Who::Agent(_), _, Who::Agent(_)) => 0,
+            (FaultTarget::Clients(_), _, _)
+            | (FaultTarget::Leaf(_) | FaultTarget::Spine(_), 0, FaultTarget::Clients(_)) => 0,
+            (FaultTarget::Spine(_), _, FaultTarget::Spine(_)) => port,
+            (FaultTarget::Spine(_), 1, FaultTarget::Leaf(_)) => 0,
+            (FaultTarget::Leaf(_), 0, FaultTarget::Spine(_)) => 1,
+            (FaultTarget::Leaf(_), 0, FaultTarget::Leaf(_)) if self.spines > 0 => 0,
+            (FaultTarget::Leaf(_), 1, FaultTarget::Leaf(_))
+            | (FaultTarget::Agent(_), _, FaultTarget::Leaf(_)) => 1,
+            (FaultTarget::Leaf(_), 1, FaultTarget::Agent(_))
+            | (FaultTarget::Agent(_), _, FaultTarget::Agent(_)) => 0,
             _ => return None,
         };
         is_joined.then_some(found)
@@ -166,34 +176,32 @@ impl Topology {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
     /// One end.
-    pub from: Who,
-    /// The other.
-    pub to: Who,
-    /// Packets from `from` to `to` only.
+    pub from: FaultTarget,
+    /// The opposite end.
+    pub to: FaultTarget,
+    /// True if the wire is only the direction from `from` to `to`.
     pub one_way: bool,
 }
 
 impl Wire {
-    /// Packets that go that way are on this wire.
+    /// Returns true if packets in this direction are on the wire.
     #[must_use]
-    pub fn carries(&self, from: Who, to: Who) -> bool {
+    pub fn carries(&self, from: FaultTarget, to: FaultTarget) -> bool {
         (self.from, self.to) == (from, to) || !self.one_way && (self.to, self.from) == (from, to)
     }
 
     fn read(text: &str, topology: &Topology) -> Result<Self, String> {
         let one_way = text.contains('>');
         let (from, to) = text.split_once(if one_way { '>' } else { '-' }).ok_or_else(|| {
-            format!(
-                "`{text}` is no wire; write it as leaf1-agent1, or leaf1>agent1 for one direction"
-            )
+            format!("`{text}` is not a wire; write leaf1-agent1, or leaf1>agent1 for one direction")
         })?;
         let (from, to) = (topology.read(from)?, topology.read(to)?);
         match topology.are_joined(from, to) {
             true => Ok(Self { from, to, one_way }),
             false => Err(format!(
-                "no wire joins {from} and {to}; there are those of clients to their leaf, as clients1-leaf1, those among \
-                 leaves and agents, as leaf1-agent1, and where there are spines those of spines and all clients to leaves and \
-                 spines, as spine1-leaf1"
+                "not a wire connects {from} and {to}; wires connect clients and their leaf, as in clients1-leaf1, leaves and \
+                 agents, as in leaf1-agent1, and with spines also spines and all clients to leaves and spines, as in \
+                 spine1-leaf1"
             )),
         }
     }
@@ -205,24 +213,24 @@ impl fmt::Display for Wire {
     }
 }
 
-/// What may befall each packet of a wire.
+/// Fault of a single packet on a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketFault {
-    /// It is lost.
+    /// The packet is lost.
     Loss,
-    /// It comes twice.
+    /// The packet arrives twice.
     Dup,
-    /// It is held back, so that others overtake it.
+    /// The packet is held back, so that later packets overtake it.
     Reorder,
-    /// One bit of it is flipped.
+    /// One bit of the packet is flipped.
     Corrupt,
 }
 
 impl PacketFault {
-    /// All of them, in the order in which they are drawn for a packet.
+    /// All packet faults, in the order of the draws for a packet.
     pub const ALL: [Self; 4] = [Self::Loss, Self::Dup, Self::Reorder, Self::Corrupt];
 
-    /// As in a plan.
+    /// Returns the fault's name in a plan.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -234,55 +242,56 @@ impl PacketFault {
     }
 }
 
-/// How likely that is, on one wire or on all that no other entry names.
+/// Probability of a packet fault on one wire, or on all wires without an entry of their own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// What.
+    /// Fault.
     pub kind: PacketFault,
-    /// Its probability.
+    /// Probability of the fault.
     pub probability: f64,
-    /// Where.
+    /// Wire of the fault; `None` for all wires.
     pub wire: Option<Wire>,
 }
 
-/// What is so for an interval.
+/// Fault that lasts for an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A wire carries nothing.
+pub enum FaultKind {
+    /// A wire carries no packet.
     Cut(Wire),
-    /// A node or a worker does nothing; its process is stopped and then goes on.
-    Pause(Who),
-    /// A node is killed, and started anew at the interval's end.
-    Kill(Who),
-    /// A worker leaves its agent, and another attaches in its place.
-    Leave(Who),
+    /// A node or a worker does nothing. The process of a node is stopped and later continued.
+    Pause(FaultTarget),
+    /// A node is killed, and a new one starts at the end of the interval.
+    Kill(FaultTarget),
+    /// A worker leaves its agent. Another attaches in its place at the end of the interval.
+    Leave(FaultTarget),
 }
 
-/// An interval, in nanoseconds from the first task's earliest time on.
+/// Interval of a fault, in nanoseconds from the first task's earliest time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spell {
-    /// What is so.
-    pub what: What,
-    /// From when.
+pub struct FaultInterval {
+    /// Fault.
+    pub what: FaultKind,
+    /// Start of the interval.
     pub from_ns: u64,
-    /// Until when.
+    /// End of the interval.
     pub to_ns: u64,
 }
 
 /// A plan of faults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// What may befall packets.
+    /// Probabilities of packet faults.
     pub rates: Vec<Rate>,
-    /// Cuts, pauses, kills.
-    pub spells: Vec<Spell>,
+    /// Intervals of cuts, pauses, kills and leaves.
+    pub spells: Vec<FaultInterval>,
 }
 
 impl Faults {
-    /// Reads a plan: `loss=0.001,cut=leaf1-agent2@5ms..8ms,kill=agent1@10ms..60ms`; `none` is one without any.
+    /// Parses a plan such as `loss=0.001,cut=leaf1-agent2@5ms..8ms,kill=agent1@10ms..60ms`; `none` is the
+    /// empty plan.
     ///
     /// # Errors
-    /// Which part of it can't be, and what is allowed.
+    /// The invalid part of the plan, and the allowed values.
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, String> {
         let mut faults = Self::default();
         if text.trim() == "none" {
@@ -306,7 +315,7 @@ impl Faults {
                 number.parse::<f64>().ok().filter(|number| (0.0..=1.0).contains(number));
             let probability = probability.ok_or_else(|| {
                 format!(
-                    "`{number}` is no probability; write a number from 0 to 1, as in {name}=0.001"
+                    "`{number}` is not a probability; write a number from 0 to 1, as in {name}=0.001"
                 )
             })?;
             self.rates.push(Rate { kind, probability, wire });
@@ -314,11 +323,11 @@ impl Faults {
         }
         if !["cut", "pause", "kill", "leave"].contains(&name) {
             return Err(format!(
-                "there is no fault `{name}`; there are {NAMES}; or one word: all, random, none"
+                "unknown fault `{name}`; the faults are {NAMES}; or give one of all, random, none"
             ));
         }
         let usage = format!(
-            "write it as {name}={}@5ms..8ms",
+            "write {name}={}@5ms..8ms",
             if name == "cut" { "leaf1-agent1" } else { "agent1" }
         );
         let (about, interval) =
@@ -326,40 +335,47 @@ impl Faults {
         let (from_ns, to_ns) =
             interval_ns(interval).map_err(|reason| format!("{reason}; {usage}"))?;
         let what = match name {
-            "cut" => What::Cut(Wire::read(about, topology)?),
-            "pause" => What::Pause(topology.read(about)?),
-            "kill" => What::Kill(topology.read(about)?),
-            _ => What::Leave(topology.read(about)?),
+            "cut" => FaultKind::Cut(Wire::read(about, topology)?),
+            "pause" => FaultKind::Pause(topology.read(about)?),
+            "kill" => FaultKind::Kill(topology.read(about)?),
+            _ => FaultKind::Leave(topology.read(about)?),
         };
         match what {
-            What::Pause(Who::Clients(_)) | What::Kill(Who::Clients(_)) => {
+            FaultKind::Pause(FaultTarget::Clients(_))
+            | FaultKind::Kill(FaultTarget::Clients(_)) => {
                 return Err(format!(
-                    "clients are no node that can be in trouble; {name} a spine, a leaf or an agent, or cut their wire"
+                    "clients cannot fail; {name} a spine, a leaf or an agent, or cut their wire"
                 ));
             }
-            What::Kill(Who::Worker(_)) => {
-                return Err("a worker leaves or is paused; write leave=worker0@5ms..8ms".to_owned());
-            }
-            What::Leave(Who::Spine(_) | Who::Leaf(_) | Who::Agent(_) | Who::Clients(_)) => {
+            FaultKind::Kill(FaultTarget::Worker(_)) => {
                 return Err(
-                    "only workers leave; write leave=worker0@5ms..8ms, or kill a node".to_owned()
+                    "a worker can only leave or pause; write leave=worker0@5ms..8ms".to_owned()
                 );
+            }
+            FaultKind::Leave(
+                FaultTarget::Spine(_)
+                | FaultTarget::Leaf(_)
+                | FaultTarget::Agent(_)
+                | FaultTarget::Clients(_),
+            ) => {
+                return Err("only workers can leave; write leave=worker0@5ms..8ms, or kill a node"
+                    .to_owned());
             }
             _ => {}
         }
-        let spell = Spell { what, from_ns, to_ns };
+        let spell = FaultInterval { what, from_ns, to_ns };
         if let Some(other) = self.spells.iter().find(|other| other.clashes(&spell)) {
             return Err(format!(
-                "it overlaps with `{other}`; one can be in one kind of trouble at a time"
+                "it overlaps with `{other}`; only one fault at a time is allowed for a target"
             ));
         }
         self.spells.push(spell);
         Ok(())
     }
 
-    /// How likely something is on the way between two.
+    /// Returns the probability of a packet fault on the way from `from` to `to`.
     #[must_use]
-    pub fn probability(&self, kind: PacketFault, from: Who, to: Who) -> f64 {
+    pub fn probability(&self, kind: PacketFault, from: FaultTarget, to: FaultTarget) -> f64 {
         let of = |rate: &&Rate| rate.kind == kind;
         let named = self
             .rates
@@ -370,13 +386,14 @@ impl Faults {
         named.or_else(general).map_or(0.0, |rate| rate.probability)
     }
 
-    /// Nothing is cut, paused or killed any more from then on.
+    /// Returns the time after which nothing is cut, paused or killed.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         self.spells.iter().map(|spell| spell.to_ns).max().unwrap_or(0)
     }
 
-    /// Draws a plan for a run of about this length: with some faults of each kind, or with some of some kinds.
+    /// Draws a plan for a run of about this length: with some faults of every kind, or of a random selection
+    /// of kinds.
     #[must_use]
     pub fn draw(seed: u64, topology: &Topology, span_ns: u64, every_kind: bool) -> Self {
         let mut stream = StreamSeed::derive(seed, "plan of faults", 0).stream();
@@ -402,53 +419,55 @@ impl Faults {
     }
 }
 
-/// One of that kind.
-fn draw_spell(name: &str, stream: &mut Stream, topology: &Topology, span_ns: u64) -> Spell {
+/// Draws an interval fault of this kind.
+fn draw_spell(name: &str, stream: &mut Stream, topology: &Topology, span_ns: u64) -> FaultInterval {
     let mut node = || {
         let at = stream.random_range(usize::from(topology.clients())..topology.nodes());
-        topology.who(at)
+        topology.target(at)
     };
     let what = match name {
         "cut" => {
-            let agent = Who::Agent(stream.random_range(1..=topology.agents));
+            let agent = FaultTarget::Agent(stream.random_range(1..=topology.agents));
             let leaf = stream.random_range(1..=topology.leaves);
             let one_way = stream.random_bool(0.3);
             let (from, to) = match stream.random_range(0..4_i32) {
                 // Between a spine and one of its leaves, or between the clients and either.
                 at if topology.spines > 0 && stream.random_bool(0.5) => {
-                    let spine = Who::Spine(topology.spine_of(leaf));
-                    let clients = Who::Clients(topology.spine_of(leaf));
+                    let spine = FaultTarget::Spine(topology.spine_of(leaf));
+                    let clients = FaultTarget::Clients(topology.spine_of(leaf));
                     [
                         (clients, spine),
-                        (clients, Who::Leaf(leaf)),
-                        (spine, Who::Leaf(leaf)),
-                        (Who::Leaf(leaf), spine),
+                        (clients, FaultTarget::Leaf(leaf)),
+                        (spine, FaultTarget::Leaf(leaf)),
+                        (FaultTarget::Leaf(leaf), spine),
                     ][at as usize]
                 }
-                0 if topology.spines == 0 => (Who::Clients(leaf), Who::Leaf(leaf)),
-                1 => (agent, Who::Leaf(leaf)),
-                _ => (Who::Leaf(leaf), agent),
+                0 if topology.spines == 0 => (FaultTarget::Clients(leaf), FaultTarget::Leaf(leaf)),
+                1 => (agent, FaultTarget::Leaf(leaf)),
+                _ => (FaultTarget::Leaf(leaf), agent),
             };
-            What::Cut(Wire { from, to, one_way })
+            FaultKind::Cut(Wire { from, to, one_way })
         }
-        "pause" => What::Pause(node()),
-        "kill" => What::Kill(node()),
-        "leave" => {
-            What::Leave(Who::Worker(stream.random_range(0..topology.agents * topology.workers)))
-        }
-        _ => What::Pause(Who::Worker(stream.random_range(0..topology.agents * topology.workers))),
+        "pause" => FaultKind::Pause(node()),
+        "kill" => FaultKind::Kill(node()),
+        "leave" => FaultKind::Leave(FaultTarget::Worker(
+            stream.random_range(0..topology.agents * topology.workers),
+        )),
+        _ => FaultKind::Pause(FaultTarget::Worker(
+            stream.random_range(0..topology.agents * topology.workers),
+        )),
     };
-    // Whole microseconds, so that what is printed is what was drawn.
+    // Whole microseconds, so that the printed plan equals the drawn one.
     let from_us = stream.random_range(0..=span_ns / 1000);
     let longest_us = [200, 2_000, 20_000, 300_000][stream.random_range(0..4)];
     let to_us = from_us + 1 + stream.random_range(0..longest_us);
-    Spell { what, from_ns: from_us * 1000, to_ns: to_us * 1000 }
+    FaultInterval { what, from_ns: from_us * 1000, to_ns: to_us * 1000 }
 }
 
 fn interval_ns(text: &str) -> Result<(u64, u64), String> {
-    let (from, to) = text.split_once("..").ok_or(format!("`{text}` is no interval"))?;
+    let (from, to) = text.split_once("..").ok_or(format!("`{text}` is not an interval"))?;
     let time = |text: &str| {
-        let ns = parse_time_ns(text).map_err(|error| format!("`{text}` is no time: {error}"))?;
+        let ns = parse_time_ns(text).map_err(|error| format!("`{text}` is not a time: {error}"))?;
         match ns {
             0.0..=1e12 => Ok(ns as u64),
             _ => Err(format!("`{text}` is too long; at most 1000s are allowed")),
@@ -461,34 +480,34 @@ fn interval_ns(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-impl Spell {
-    /// Both are about the same, at the same time.
+impl FaultInterval {
+    /// Returns true if both intervals overlap and concern the same participant.
     fn clashes(&self, other: &Self) -> bool {
         let at_once = self.from_ns <= other.to_ns && other.from_ns <= self.to_ns;
         let same = match (self.what, other.what) {
-            (What::Cut(_), _) | (_, What::Cut(_)) => false,
+            (FaultKind::Cut(_), _) | (_, FaultKind::Cut(_)) => false,
             (
-                What::Pause(one) | What::Kill(one) | What::Leave(one),
-                What::Pause(two) | What::Kill(two) | What::Leave(two),
+                FaultKind::Pause(one) | FaultKind::Kill(one) | FaultKind::Leave(one),
+                FaultKind::Pause(two) | FaultKind::Kill(two) | FaultKind::Leave(two),
             ) => one == two,
         };
         at_once && same
     }
 }
 
-impl fmt::Display for Spell {
+impl fmt::Display for FaultInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            What::Cut(wire) => write!(f, "cut={wire}")?,
-            What::Pause(who) => write!(f, "pause={who}")?,
-            What::Kill(who) => write!(f, "kill={who}")?,
-            What::Leave(who) => write!(f, "leave={who}")?,
+            FaultKind::Cut(wire) => write!(f, "cut={wire}")?,
+            FaultKind::Pause(who) => write!(f, "pause={who}")?,
+            FaultKind::Kill(who) => write!(f, "kill={who}")?,
+            FaultKind::Leave(who) => write!(f, "leave={who}")?,
         }
         write!(f, "@{}..{}", Time(self.from_ns), Time(self.to_ns))
     }
 }
 
-/// A time in the greatest unit of which it is a whole number.
+/// A time, printed as a whole number of the largest possible unit.
 struct Time(u64);
 
 impl fmt::Display for Time {
@@ -507,8 +526,12 @@ impl fmt::Display for Faults {
             Some(wire) => format!("{}={}@{wire}", rate.kind.name(), rate.probability),
             None => format!("{}={}", rate.kind.name(), rate.probability),
         };
-        let parts: Vec<_> =
-            self.rates.iter().map(rate).chain(self.spells.iter().map(Spell::to_string)).collect();
+        let parts: Vec<_> = self
+            .rates
+            .iter()
+            .map(rate)
+            .chain(self.spells.iter().map(FaultInterval::to_string))
+            .collect();
         match parts.is_empty() {
             true => f.write_str("none"),
             false => f.write_str(&parts.join(",")),
@@ -524,7 +547,7 @@ mod tests {
     const FABRIC: Topology = Topology { spines: 2, leaves: 4, agents: 8, workers: 4 };
 
     #[test]
-    fn a_plan_is_read_as_it_is_written() {
+    fn plan_text_is_parsed() {
         for text in [
             "none",
             "loss=0.001",
@@ -536,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_plans_can_be_written_and_follow_from_the_seed() {
+    fn drawn_plans_round_trip_and_follow_the_seed() {
         for seed in 0..200 {
             let drawn = Faults::draw(seed, &TOPOLOGY, 20_000_000, seed % 2 == 0);
             assert_eq!(Faults::parse(&drawn.to_string(), &TOPOLOGY).as_ref(), Ok(&drawn));
@@ -554,12 +577,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_is_named_with_the_reason_and_the_fix() {
+    fn invalid_plan_names_reason_and_fix() {
         for (text, part, reason, fix) in [
-            ("los=0.1", "`los=0.1`", "no fault `los`", "loss, dup, reorder"),
-            ("loss=1.5", "`loss=1.5`", "no probability", "from 0 to 1"),
-            ("dup=-0.1", "`dup=-0.1`", "no probability", "from 0 to 1"),
-            ("corrupt=much", "`corrupt=much`", "no probability", "corrupt=0.001"),
+            ("los=0.1", "`los=0.1`", "unknown fault `los`", "loss, dup, reorder"),
+            ("loss=1.5", "`loss=1.5`", "not a probability", "from 0 to 1"),
+            ("dup=-0.1", "`dup=-0.1`", "not a probability", "from 0 to 1"),
+            ("corrupt=much", "`corrupt=much`", "not a probability", "corrupt=0.001"),
             (
                 "loss=0.1,cut=leaf1-agent1@8ms..5ms",
                 "`cut=leaf1",
@@ -572,19 +595,19 @@ mod tests {
                 "ends before it starts",
                 "agent1@5ms..8ms",
             ),
-            ("pause=agent1@5..8ms", "`pause", "is no time", "agent1@5ms..8ms"),
+            ("pause=agent1@5..8ms", "`pause", "is not a time", "agent1@5ms..8ms"),
             ("pause=agent1", "`pause=agent1`", "interval is missing", "pause=agent1@5ms..8ms"),
-            ("kill=agent3@1ms..2ms", "`kill", "no `agent3`", "agent1, agent2"),
-            ("kill=worker1@1ms..2ms", "`kill", "leaves or is paused", "leave=worker0"),
-            ("leave=leaf1@1ms..2ms", "`leave", "only workers leave", "leave=worker0"),
-            ("kill=clients1@1ms..2ms", "`kill", "clients are no node", "cut their wire"),
-            ("cut=clients1-agent1@1ms..2ms", "`cut", "no wire joins", "clients1-leaf1"),
-            ("cut=leaf1@1ms..2ms", "`cut", "no wire", "leaf1-agent1"),
+            ("kill=agent3@1ms..2ms", "`kill", "unknown node `agent3`", "agent1, agent2"),
+            ("kill=worker1@1ms..2ms", "`kill", "only leave or pause", "leave=worker0"),
+            ("leave=leaf1@1ms..2ms", "`leave", "only workers can leave", "leave=worker0"),
+            ("kill=clients1@1ms..2ms", "`kill", "clients cannot fail", "cut their wire"),
+            ("cut=clients1-agent1@1ms..2ms", "`cut", "not a wire connects", "clients1-leaf1"),
+            ("cut=leaf1@1ms..2ms", "`cut", "not a wire", "leaf1-agent1"),
             (
                 "pause=leaf1@1ms..5ms,kill=leaf1@2ms..3ms",
                 "`kill",
                 "overlaps with `pause",
-                "one kind",
+                "one fault at a time",
             ),
             ("pause=leaf1@1ms..2000s", "`pause", "too long", "1000s"),
         ] {
@@ -596,29 +619,32 @@ mod tests {
     }
 
     #[test]
-    fn places_name_everybody_once_and_spines_are_joined_with_all_leaves() {
+    fn fault_targets_cover_every_node_once() {
         for topology in [TOPOLOGY, FABRIC] {
             for at in 0..topology.nodes() {
-                assert_eq!(topology.index(topology.who(at)), at);
+                assert_eq!(topology.index(topology.target(at)), at);
             }
         }
         let leads = |from, port, to| FABRIC.leads_to(from, port, to);
-        assert_eq!(leads(Who::Clients(1), 0, Who::Spine(2)), Some(0));
-        assert_eq!(leads(Who::Spine(1), 1, Who::Leaf(3)), Some(0));
-        assert_eq!(leads(Who::Spine(1), 0, Who::Leaf(3)), None);
-        assert_eq!(leads(Who::Leaf(3), 0, Who::Spine(1)), Some(1));
-        assert_eq!(leads(Who::Leaf(3), 0, Who::Clients(2)), Some(0));
-        assert_eq!(leads(Who::Leaf(3), 1, Who::Agent(1)), Some(0));
-        assert_eq!(leads(Who::Leaf(3), 1, Who::Clients(1)), None);
-        assert_eq!(TOPOLOGY.leads_to(Who::Agent(1), 0, Who::Leaf(1)), Some(1));
+        assert_eq!(leads(FaultTarget::Clients(1), 0, FaultTarget::Spine(2)), Some(0));
+        assert_eq!(leads(FaultTarget::Spine(1), 1, FaultTarget::Leaf(3)), Some(0));
+        assert_eq!(leads(FaultTarget::Spine(1), 0, FaultTarget::Leaf(3)), None);
+        assert_eq!(leads(FaultTarget::Leaf(3), 0, FaultTarget::Spine(1)), Some(1));
+        assert_eq!(leads(FaultTarget::Leaf(3), 0, FaultTarget::Clients(2)), Some(0));
+        assert_eq!(leads(FaultTarget::Leaf(3), 1, FaultTarget::Agent(1)), Some(0));
+        assert_eq!(leads(FaultTarget::Leaf(3), 1, FaultTarget::Clients(1)), None);
+        assert_eq!(TOPOLOGY.leads_to(FaultTarget::Agent(1), 0, FaultTarget::Leaf(1)), Some(1));
     }
 
     #[test]
-    fn a_wire_that_is_named_has_its_own_probability() {
+    fn named_wire_has_its_own_probability() {
         let faults = Faults::parse("loss=0.1,loss=0.5@leaf1>agent1", &TOPOLOGY).unwrap();
         let loss = |from, to| faults.probability(PacketFault::Loss, from, to);
-        assert_eq!(loss(Who::Leaf(1), Who::Agent(1)), 0.5);
-        assert_eq!(loss(Who::Agent(1), Who::Leaf(1)), 0.1);
-        assert_eq!(faults.probability(PacketFault::Dup, Who::Leaf(1), Who::Agent(1)), 0.0);
+        assert_eq!(loss(FaultTarget::Leaf(1), FaultTarget::Agent(1)), 0.5);
+        assert_eq!(loss(FaultTarget::Agent(1), FaultTarget::Leaf(1)), 0.1);
+        assert_eq!(
+            faults.probability(PacketFault::Dup, FaultTarget::Leaf(1), FaultTarget::Agent(1)),
+            0.0
+        );
     }
 }

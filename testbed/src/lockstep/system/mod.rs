@@ -1,21 +1,21 @@
-//! Several nodes in emulated time: spines, leaves, agents with emulated workers, clients and the wires between them, with faults that
-//! follow from a seed, and a check of what must be so whatever goes wrong.
+//! Several nodes in emulated time: spines, leaves, agents with emulated workers, clients, and the wires
+//! between them. Faults follow from a seed. A checker verifies the invariants of every run.
 //!
-//! A run follows from its [`Plan`] alone, to the last packet: the same plan on nodes in memory or in processes of their own
-//! does the same to the same tasks at the same times. What is looked at stands in [`check`].
+//! A run is a function of its [`Plan`], to the last packet. The same plan on nodes in memory and on nodes in
+//! processes of their own does the same to the same tasks at the same times. [`check`] lists the invariants.
 
 pub mod check;
+#[cfg(feature = "control")]
+pub mod controlled;
 pub mod faults;
 pub mod node;
 pub mod packets;
 pub mod plan;
 mod run;
-#[cfg(feature = "control")]
-pub mod told;
 mod workers;
 
 pub use check::Violation;
-pub use faults::{Faults, Topology, Who};
-pub use node::{InMemory, Inside, Maker, Node};
-pub use plan::{Given, Plan};
-pub use run::{Ended, Outcome, run};
+pub use faults::{FaultTarget, Faults, Topology};
+pub use node::{InMemory, LocalNodeState, Maker, Node};
+pub use plan::{Plan, PlanOptions};
+pub use run::{Outcome, TaskEnd, run};

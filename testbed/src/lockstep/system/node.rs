@@ -1,5 +1,5 @@
-//! Spines, leaves and agents as the conductor of several nodes has them: turns, packets in and out, and, where they are in this
-//! process, a look inside.
+//! Spines, leaves and agents as the conductor of several nodes drives them: turns, packets in and out, and,
+//! for nodes in this process, their state.
 
 use std::sync::Arc;
 
@@ -12,163 +12,163 @@ use wedjat::ring::WorkerRegion;
 use wedjat::state::{Counters, Gauge};
 
 use super::check::Violation;
-use super::faults::Who;
+use super::faults::FaultTarget;
 use super::plan::Plan;
-use crate::lockstep::local::{Controlled, LocalAgent, Spread};
-use crate::lockstep::{Local, Scheduler};
+use crate::lockstep::local::{ControlledNode, LocalAgent, SpreadingEnd};
+use crate::lockstep::{LocalLeaf, Scheduler};
 
-/// Packets that a node and its ports have at most.
+/// Maximum number of packets of a node and its ports.
 const FRAMES: usize = 8192;
 
-/// A node, as the conductor drives it.
+/// A node driven by the conductor.
 pub trait Node {
-    /// Has it poll at this time until it is quiet; what it has done so far.
+    /// Lets the node poll at time `now_ns` until it is quiet. Returns its progress so far.
     ///
     /// # Errors
-    /// Why it has not become quiet.
+    /// If the node does not become quiet.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError>;
 
-    /// Puts a packet into one of its ports; false when that takes none.
+    /// Puts a packet into one of the node's ports. Returns false if the port is full.
     fn give(&mut self, port: usize, frame: &[u8]) -> bool;
 
-    /// Takes the packets that have come out of a port.
+    /// Takes the packets that the node sent from a port.
     fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8]));
 
-    /// What is inside; none of a node that is another process.
-    fn inside(&self) -> Option<Inside<'_>>;
+    /// Returns the state of a node in this process; `None` for a node in another process.
+    fn inside(&self) -> Option<LocalNodeState<'_>>;
 
-    /// What its workers attach to, of an agent.
+    /// Returns the region that an agent's workers attach to; `None` for other nodes.
     fn region(&self) -> Option<Arc<WorkerRegion>>;
 
-    /// It does nothing for a while, or goes on: its process is stopped or continued.
+    /// Pauses or resumes the node: stops or continues its process.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     fn pause(&mut self, paused: bool) -> Result<(), String>;
 
-    /// What of it is other than a controller says, and since when nothing has held it up; none where no controller does, or all is as
-    /// it says.
+    /// Returns the node's difference from its controller's desired state, and the time of the last delay that
+    /// excuses it. Returns `None` without a controller or difference.
     fn differs(&self) -> Option<(String, u64)> {
         None
     }
 
-    /// It ends: at once when it is killed, in order otherwise.
+    /// Ends the node: at once if `killed`, in order otherwise.
     ///
     /// # Errors
-    /// What its account says against it.
+    /// The error in the node's final account.
     fn end(self: Box<Self>, killed: bool) -> Result<(), String>;
 }
 
-/// What a node in this process has and knows.
-pub struct Inside<'a> {
-    /// What it did.
+/// State of a node in this process.
+pub struct LocalNodeState<'a> {
+    /// Counters of the node.
     pub counters: &'a Counters,
-    /// Packets that wait in it, or are with its workers.
+    /// Packets that wait in the node or are with its workers.
     pub held: u64,
-    /// Tasks, among them, that wait for any worker.
+    /// Tasks among them that wait for any worker.
     pub waiting: usize,
-    /// Tasks, among these, of a pool whose workers are all drained: nobody is to do them.
+    /// Waiting tasks of a pool whose workers are all drained, so that no worker may take them.
     pub stranded: u64,
-    /// Packet buffers in use, in its ports too.
+    /// Packet buffers in use, including those in the node's ports.
     pub buffers: usize,
-    /// What it decides with, for its first pool.
+    /// Dispatcher of the node's first pool.
     pub dispatcher: Option<&'a Dispatcher>,
 }
 
-/// What makes nodes, and makes them anew after they were killed.
+/// Factory of nodes, also of the replacements of killed nodes.
 pub trait Maker {
-    /// A new node.
+    /// Creates a node.
     ///
     /// # Errors
-    /// Why there is none.
-    fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String>;
+    /// If the node cannot be created.
+    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String>;
 
-    /// It is the time of one of the plan's acts, of this number.
+    /// Executes the plan's act number `_number` at its time.
     ///
     /// # Errors
-    /// Why it can't be done.
+    /// If the act fails.
     fn act(&mut self, _number: usize, _now_ns: u64) -> Result<(), String> {
         Ok(())
     }
 
-    /// Violations that the maker has recorded, asked for at the end.
+    /// Returns the violations that the maker has recorded. Called at the end.
     fn violations(&self) -> Vec<Violation> {
         Vec::new()
     }
 }
 
-/// Makes nodes in this process.
+/// Maker of nodes in this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InMemory;
 
 impl Maker for InMemory {
-    fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String> {
+    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String> {
         match who {
-            Who::Agent(number) => Ok(Box::new(agent(plan, number)?)),
-            Who::Spine(number) => Ok(Box::new(local(&plan.spine_config(number)?)?)),
-            Who::Leaf(number) => Ok(Box::new(local(&plan.leaf_config(number)?)?)),
-            Who::Clients(_) | Who::Worker(_) => Err(format!("{who} is no node")),
+            FaultTarget::Agent(number) => Ok(Box::new(agent(plan, number)?)),
+            FaultTarget::Spine(number) => Ok(Box::new(local(&plan.spine_config(number)?)?)),
+            FaultTarget::Leaf(number) => Ok(Box::new(local(&plan.leaf_config(number)?)?)),
+            FaultTarget::Clients(_) | FaultTarget::Worker(_) => Err(format!("{who} is not a node")),
         }
     }
 }
 
-/// A node in this process, and the far ends of its ports.
+/// A node in this process, with the far ends of its ports.
 pub struct Memory<S> {
     /// The node.
     pub scheduler: S,
-    /// The far ends of its ports.
+    /// Far ends of the node's ports.
     pub ends: Vec<RingPort>,
-    /// Where its packets come from.
+    /// Source of the node's packet buffers.
     pub pool: FramePool,
 }
 
-/// A leaf or spine in this process.
+/// Creates a leaf or spine in this process.
 ///
 /// # Errors
-/// What is wrong with its configuration.
-pub fn local(config: &Config) -> Result<Memory<Local>, String> {
+/// If the configuration is invalid.
+pub fn local(config: &Config) -> Result<Memory<LocalLeaf>, String> {
     Ok(controlled(config)?.0)
 }
 
-/// The same, and what changes it between turns.
+/// Like [`local`], but also returns the handle that changes the node between turns.
 ///
 /// # Errors
-/// What is wrong with its configuration.
-pub fn controlled(config: &Config) -> Result<(Memory<Local>, Controlled), String> {
-    let (scheduler, ends, control) = Local::with_control(config, FRAMES)?;
+/// If the configuration is invalid.
+pub fn controlled(config: &Config) -> Result<(Memory<LocalLeaf>, ControlledNode), String> {
+    let (scheduler, ends, control) = LocalLeaf::with_control(config, FRAMES)?;
     let sides = [ends.clients, ends.workers].into_iter();
-    let ends_of_ports = sides.flat_map(Spread::into_queues).collect();
+    let ends_of_ports = sides.flat_map(SpreadingEnd::into_queues).collect();
     Ok((Memory { scheduler, ends: ends_of_ports, pool: ends.pool }, control))
 }
 
-/// An agent in this process.
+/// Creates an agent in this process.
 ///
 /// # Errors
-/// What is wrong with its configuration.
+/// If the configuration is invalid.
 pub fn agent(plan: &Plan, number: u16) -> Result<Memory<LocalAgent>, String> {
     let config = plan.agent_config(number)?;
     let (scheduler, end, pool) = LocalAgent::new(&config, FRAMES)?;
     Ok(Memory { scheduler, ends: vec![end], pool })
 }
 
-/// What a kind of node shows of itself.
-pub trait Shows {
-    /// What is inside; `buffers` are in use.
-    fn inside(&self, buffers: usize) -> Inside<'_>;
+/// Access to the state of one kind of node.
+pub trait NodeStatus {
+    /// Returns the node's state; `buffers` is the number of packet buffers in use.
+    fn inside(&self, buffers: usize) -> LocalNodeState<'_>;
 
-    /// What workers attach to.
+    /// Returns the region that the node's workers attach to.
     fn region(&self) -> Option<Arc<WorkerRegion>>;
 
-    /// It ends in order.
+    /// Ends the node in order.
     fn close(self);
 }
 
-impl Shows for Local {
-    fn inside(&self, buffers: usize) -> Inside<'_> {
+impl NodeStatus for LocalLeaf {
+    fn inside(&self, buffers: usize) -> LocalNodeState<'_> {
         let stages = self.leaf().stages();
         let (counters, waiting) = (stages.counters(), stages.waiting());
         let dispatcher = stages.dispatcher(0);
-        Inside {
+        LocalNodeState {
             counters,
             held: counters.read(Gauge::Held),
             waiting,
@@ -187,12 +187,19 @@ impl Shows for Local {
     }
 }
 
-impl Shows for LocalAgent {
-    fn inside(&self, buffers: usize) -> Inside<'_> {
+impl NodeStatus for LocalAgent {
+    fn inside(&self, buffers: usize) -> LocalNodeState<'_> {
         let agent = self.agent();
         let dispatcher = agent.dispatchers().next();
         let (counters, held) = (agent.counters(), agent.held() as u64);
-        Inside { counters, held, waiting: agent.waiting(), stranded: 0, buffers, dispatcher }
+        LocalNodeState {
+            counters,
+            held,
+            waiting: agent.waiting(),
+            stranded: 0,
+            buffers,
+            dispatcher,
+        }
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {
@@ -204,7 +211,7 @@ impl Shows for LocalAgent {
     }
 }
 
-impl<S: Scheduler + Shows> Node for Memory<S> {
+impl<S: Scheduler + NodeStatus> Node for Memory<S> {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         self.scheduler.turn(now_ns)
     }
@@ -219,7 +226,7 @@ impl<S: Scheduler + Shows> Node for Memory<S> {
         }
     }
 
-    fn inside(&self) -> Option<Inside<'_>> {
+    fn inside(&self) -> Option<LocalNodeState<'_>> {
         Some(self.scheduler.inside(self.pool.in_use()))
     }
 
@@ -228,7 +235,7 @@ impl<S: Scheduler + Shows> Node for Memory<S> {
     }
 
     fn pause(&mut self, _: bool) -> Result<(), String> {
-        Ok(()) // it gets no turns
+        Ok(()) // a paused node gets no turns
     }
 
     fn end(self: Box<Self>, killed: bool) -> Result<(), String> {
@@ -247,7 +254,7 @@ impl<S: Scheduler + Shows> Node for Memory<S> {
         drop(ends);
         match pool.in_use() {
             0 => Ok(()),
-            buffers => Err(format!("{buffers} packet buffers have not come back to their pool")),
+            buffers => Err(format!("{buffers} packet buffers did not return to their pool")),
         }
     }
 }

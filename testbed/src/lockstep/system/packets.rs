@@ -1,4 +1,4 @@
-//! Packets between nodes: what they are, what befalls them on their way, and the books about it.
+//! Packets between nodes: their classes, the faults on their way, and the ledgers of the wires.
 
 use std::fmt;
 
@@ -8,38 +8,38 @@ use wedjat::wire::task::{Code, Extension, Header, NO_MEMBER};
 use wedjat::wire::{arp, udp};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
-use super::faults::{Faults, PacketFault, Who};
+use super::faults::{FaultTarget, Faults, PacketFault};
 use crate::sim::rack::loss_below;
 
-/// A packet that is held back is late by one to so many hops, drawn evenly.
+/// Upper limit of the number of hops by which a held-back packet is late. The number is drawn evenly, from 1.
 const HELD_BACK_HOPS: u64 = 8;
 
-/// What a packet is.
+/// Class of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Class {
-    /// A task, on its way to a worker.
+    /// A task on its way to a worker.
     Task,
-    /// Its reply.
+    /// A reply to a task.
     Reply,
-    /// A task given back undone.
+    /// A refused task on its way back.
     Refusal,
-    /// A worker is there.
+    /// A worker's registration.
     Registration,
-    /// Its acknowledgement.
+    /// An acknowledgement of a registration.
     Acknowledgement,
-    /// What a leaf tells a spine, or a spine its leaves.
+    /// A message from a leaf to a spine, or from a spine to its leaves.
     Signal,
-    /// A question for an address, or the answer.
+    /// An ARP request or answer.
     Arp,
-    /// Nothing that anybody takes.
+    /// Any other packet.
     Other,
 }
 
 impl Class {
-    /// How many there are.
+    /// Number of classes.
     pub const COUNT: usize = 8;
-    /// Their names, in order.
+    /// Names of the classes, in order.
     pub const NAMES: [&str; Self::COUNT] = [
         "tasks",
         "replies",
@@ -51,28 +51,28 @@ impl Class {
         "other",
     ];
 
-    /// A task or what becomes of it.
+    /// Returns true for tasks, replies and refusals.
     #[must_use]
     pub const fn is_of_task(self) -> bool {
         matches!(self, Self::Task | Self::Reply | Self::Refusal)
     }
 }
 
-/// What a packet says of itself.
+/// Contents of a packet as far as the checks need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// What it is.
+    /// Class of the packet.
     pub class: Class,
-    /// The task's number; meaningless where there is none.
+    /// Number of the task; meaningless in packets without a task.
     pub task: u32,
-    /// The worker that it names: the destination of a task, the source of anything else.
+    /// Worker named by the packet: the destination of a task, the source of any other packet.
     pub worker: u16,
 }
 
 impl Label {
     const OTHER: Self = Self { class: Class::Other, task: u32::MAX, worker: NO_MEMBER };
 
-    /// Reads a frame as the one at `mac` does, or anybody when that is none.
+    /// Reads a frame as the host at `mac` does. With `None`, accepts any destination.
     #[must_use]
     pub fn read(frame: &[u8], mac: Option<Mac>) -> Self {
         if frame.len() < ether::LEN || mac.is_some_and(|mac| !ether::is_to(frame, mac)) {
@@ -107,32 +107,32 @@ impl Label {
     }
 }
 
-/// Why a packet went no further on its way.
+/// Reason why a packet ended on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
-pub enum Taken {
+pub enum PacketEnd {
     /// Lost.
     Lost,
     /// The wire was cut.
     Cut,
-    /// A bit was flipped: what comes is no packet of that kind any more.
+    /// A bit was flipped, so that the arriving packet is no longer of its class.
     Corrupted,
-    /// Nobody on the network has its address.
+    /// No host on the network has the packet's address.
     NoReceiver,
     /// The receiver was not running.
     NotRunning,
-    /// The receiver's port had no room, as that of a node that is paused for long.
+    /// The receiver's port was full, for example that of a node paused for long.
     PortFull,
-    /// It was in a node that was killed, or on its way in.
+    /// The packet was in a killed node, or on its way in.
     Killed,
-    /// The clients could not use it.
+    /// The clients could not use the packet.
     Client,
 }
 
-impl Taken {
-    /// How many there are.
+impl PacketEnd {
+    /// Number of reasons.
     pub const COUNT: usize = 8;
-    /// Their names, in order.
+    /// Names of the reasons, in order.
     pub const NAMES: [&str; Self::COUNT] = [
         "lost",
         "wire cut",
@@ -145,35 +145,35 @@ impl Taken {
     ];
 }
 
-/// What a wire did, by class of packet: sent + duplicated = delivered + taken + under way.
+/// Ledger of a wire, by class of packet: sent + duplicated = delivered + taken + in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Book {
-    /// What came out of the sender.
+pub struct WireLedger {
+    /// Packets from the sender.
     pub sent: [u64; Class::COUNT],
-    /// Copies made.
+    /// Copies made by the wire.
     pub duplicated: [u64; Class::COUNT],
-    /// What the receiver was given.
+    /// Packets given to the receiver.
     pub delivered: [u64; Class::COUNT],
-    /// What was not, by reason.
-    pub taken: [[u64; Class::COUNT]; Taken::COUNT],
-    /// What is under way.
-    pub under_way: [u64; Class::COUNT],
+    /// Packets that ended on the way, by reason.
+    pub taken: [[u64; Class::COUNT]; PacketEnd::COUNT],
+    /// Packets in flight.
+    pub in_flight: [u64; Class::COUNT],
     /// Packets held back.
     pub held_back: u64,
 }
 
-impl Book {
-    /// The class of packets of which some are missing, or too many.
+impl WireLedger {
+    /// Returns the first class of packets whose ledger does not balance.
     #[must_use]
     pub fn imbalance(&self) -> Option<&'static str> {
         let at = (0..Class::COUNT).find(|&at| {
             let taken: u64 = self.taken.iter().map(|taken| taken[at]).sum();
-            self.sent[at] + self.duplicated[at] != self.delivered[at] + taken + self.under_way[at]
+            self.sent[at] + self.duplicated[at] != self.delivered[at] + taken + self.in_flight[at]
         })?;
         Some(Class::NAMES[at])
     }
 
-    /// Adds another's.
+    /// Adds another wire's ledger.
     pub fn add(&mut self, other: &Self) {
         let add = |into: &mut [u64; Class::COUNT], from: &[u64; Class::COUNT]| {
             into.iter_mut().zip(from).for_each(|(into, from)| *into += from);
@@ -181,7 +181,7 @@ impl Book {
         add(&mut self.sent, &other.sent);
         add(&mut self.duplicated, &other.duplicated);
         add(&mut self.delivered, &other.delivered);
-        add(&mut self.under_way, &other.under_way);
+        add(&mut self.in_flight, &other.in_flight);
         self.taken.iter_mut().zip(&other.taken).for_each(|(into, from)| add(into, from));
         self.held_back += other.held_back;
     }
@@ -189,13 +189,13 @@ impl Book {
 
 /// One direction of a wire.
 pub struct Wire {
-    /// Its sender.
-    pub from: Who,
-    /// Its receiver.
-    pub to: Who,
-    /// What it did.
-    pub book: Book,
-    /// So many cuts hold now.
+    /// Sender.
+    pub from: FaultTarget,
+    /// Receiver.
+    pub to: FaultTarget,
+    /// Ledger of the wire.
+    pub ledger: WireLedger,
+    /// Number of cuts in force now.
     pub cuts: u32,
     below: [u64; PacketFault::ALL.len()],
     stream: Stream,
@@ -207,29 +207,36 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// What was drawn for a packet.
+/// Faults drawn for a packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fate {
-    /// It is lost.
+    /// True if the packet is lost.
     pub lost: bool,
-    /// It comes twice; the second so many hops later.
+    /// Number of hops by which a second copy is later, if there is a copy.
     pub copy: Option<u64>,
-    /// It is late by so many hops.
+    /// Number of hops by which the packet is late.
     pub late: u64,
-    /// The bit that is flipped, of all that it has.
+    /// Number of the flipped bit, modulo the frame's bits, if any.
     pub flip: Option<u64>,
 }
 
 impl Wire {
-    /// One whose faults are drawn from a stream of its own, the one of this number.
+    /// Creates a wire with its own stream of faults, derived from `number`.
     #[must_use]
-    pub fn new(from: Who, to: Who, faults: &Faults, seed: u64, number: usize) -> Self {
+    pub fn new(
+        from: FaultTarget,
+        to: FaultTarget,
+        faults: &Faults,
+        seed: u64,
+        number: usize,
+    ) -> Self {
         let below = PacketFault::ALL.map(|kind| loss_below(faults.probability(kind, from, to)));
         let stream = StreamSeed::derive(seed, "faults of a wire", number as u32).stream();
-        Self { from, to, book: Book::default(), cuts: 0, below, stream }
+        Self { from, to, ledger: WireLedger::default(), cuts: 0, below, stream }
     }
 
-    /// What happens to the next packet. As much is drawn for each, whatever is likely.
+    /// Draws the faults of the next packet. Each packet uses the same number of draws, whatever the
+    /// probabilities.
     pub fn draw(&mut self) -> Fate {
         if self.below == [0; PacketFault::ALL.len()] {
             return Fate::default();

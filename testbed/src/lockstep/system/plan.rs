@@ -1,5 +1,5 @@
-//! What a run of several nodes follows from: how many there are, their policies, the load, and what goes wrong. It can be
-//! written as flags, and it makes the nodes' configurations.
+//! Plan of a run of several nodes: their numbers, policies, load and faults. A plan prints as command-line
+//! flags, and generates the nodes' configurations.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -14,66 +14,66 @@ use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::target::Target;
 
-use super::faults::{Faults, Topology, Who};
+use super::faults::{FaultTarget, Faults, Topology};
 
-/// All nodes' only pool.
+/// Only pool of all nodes.
 pub const POOL: u16 = 1;
-/// The address that clients send tasks to where there are spines.
+/// Address to which clients send tasks in a fabric with spines.
 pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 200);
-/// What is added to the numbers of spines for their ids.
+/// Offset of spine ids: id of a spine minus its number.
 pub const SPINE_IDS: u16 = 200;
-/// The same of agents: all nodes have ids of their own.
+/// Offset of agent ids, so that all nodes have distinct ids.
 pub const AGENT_IDS: u16 = 100;
-/// Before so long nobody sends a task and nothing goes wrong: everybody finds everybody.
+/// Time before the first task and the first fault, in which the nodes find each other.
 pub const START_NS: u64 = 50_000_000;
-/// Milliseconds after which a leaf takes out a registered worker that is silent.
+/// Milliseconds of silence after which a leaf removes a registered worker.
 const WORKER_TIMEOUT_MS: u64 = 100;
-/// Milliseconds after which an agent shuts out a worker that has tasks and is silent.
+/// Milliseconds of silence after which an agent removes a worker with tasks.
 const SHUT_OUT_MS: u64 = 50;
-/// Bytes that a task may have.
+/// Maximum number of bytes of a task's payload.
 const PAYLOAD: usize = 128;
 
-/// See the module's text.
+/// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many of each there are.
+    /// Numbers of nodes and workers.
     pub topology: Topology,
     /// The spines' policy, over racks.
     pub spine: PolicySpec,
     /// The leaves' policy.
     pub leaf: PolicySpec,
-    /// The agents'.
+    /// The agents' policy.
     pub agent: PolicySpec,
-    /// Tasks that may wait in each, where the policy lets them.
+    /// Maximum number of waiting tasks in each node, for policies with a queue.
     pub queue: usize,
-    /// Those beyond are given back to their clients, not dropped.
+    /// Overflow of the queue: true to refuse tasks to their clients, false to drop them.
     pub refuse: bool,
-    /// Service times.
+    /// Distribution of service times.
     pub service: Service,
-    /// Their text.
+    /// Text form of the distribution.
     pub service_text: String,
-    /// Offered work as a share of the workers' capacity.
+    /// Offered work as a fraction of the workers' capacity.
     pub load: f64,
-    /// Tasks of all clients together.
+    /// Number of tasks of all clients together.
     pub tasks: u64,
-    /// What a packet takes from one node to the next.
+    /// Time of a packet from one node to the next.
     pub hop_ns: u64,
-    /// What a node's own work on a packet takes.
+    /// Processing time of a node per packet.
     pub node_delay_ns: u64,
-    /// What goes wrong.
+    /// Faults of the run.
     pub faults: Faults,
-    /// When the maker of nodes is to act, in nanoseconds from the first task's earliest time on.
+    /// Times of the maker's acts, in nanoseconds from the first task's earliest time.
     pub acts: Vec<u64>,
-    /// Spines and leaves begin with no pools, and a controller tells them what they are.
-    pub is_told: bool,
-    /// All random streams follow from this.
+    /// True if spines and leaves start without pools and receive their desired state from a controller.
+    pub has_controller: bool,
+    /// Seed of all random streams.
     pub seed: u64,
 }
 
-/// What is given of a plan; the rest is drawn.
+/// Given parts of a plan; the rest is drawn.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "as in `Plan`")]
-pub struct Given {
+pub struct PlanOptions {
     pub spines: Option<u16>,
     pub leaves: Option<u16>,
     pub agents: Option<u16>,
@@ -88,20 +88,20 @@ pub struct Given {
     pub tasks: Option<u64>,
     pub hop_ns: Option<u64>,
     pub node_delay_ns: Option<u64>,
-    /// As in a plan's text, or `all`, `random`, `none`.
+    /// A plan's text, or `all`, `random`, `none`.
     pub faults: Option<String>,
-    /// Spines and leaves follow a controller.
-    pub is_told: bool,
+    /// True if spines and leaves follow a controller.
+    pub has_controller: bool,
 }
 
 impl Plan {
-    /// The plan of this seed: what is not given is drawn from it.
+    /// Creates the plan of this seed. Parts that are not given are drawn from it.
     ///
     /// # Errors
-    /// Which of the given can't be.
-    pub fn draw(seed: u64, given: &Given) -> Result<Self, String> {
+    /// If a given part is invalid; the error names it.
+    pub fn draw(seed: u64, given: &PlanOptions) -> Result<Self, String> {
         let mut stream = StreamSeed::derive(seed, "plan", 0).stream();
-        // All is drawn, whether given or not, so that what is given changes nothing else.
+        // Draws all parts, given or not, so that a given part changes no other part.
         let leaf = draw_policy(&mut stream, &["cfcfs", "jbsq(k=1)", "jbsq(k=2)", "jbsq(k=4)"]);
         let agent = draw_policy(&mut stream, &["cfcfs", "jbsq(k=1)", "jbsq(k=2)", "jbsq(k=4)"]);
         let (leaf, agent) =
@@ -165,7 +165,7 @@ impl Plan {
             node_delay_ns: given.node_delay_ns.unwrap_or(node_delay_ns),
             faults: Faults::default(),
             acts: Vec::new(),
-            is_told: given.is_told,
+            has_controller: given.has_controller,
             seed,
         };
         if !(plan.load > 0.0 && plan.load <= 100.0) {
@@ -178,14 +178,13 @@ impl Plan {
                 1 << 24
             ));
         }
-        if plan.is_told && spines == 0 {
+        if plan.has_controller && spines == 0 {
             return Err(
-                "--controller: it tells spines and leaves below them what they are; give --spines"
-                    .to_owned(),
+                "--controller: it needs spines and leaves that follow it; give --spines".to_owned()
             );
         }
         let span_ns = (plan.tasks as f64 / plan.rate()).min(1e12) as u64;
-        if plan.is_told {
+        if plan.has_controller {
             let mut stream = StreamSeed::derive(seed, "acts", 0).stream();
             plan.acts =
                 (0..stream.random_range(0..8)).map(|_| stream.random_range(0..=span_ns)).collect();
@@ -199,31 +198,31 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Tasks in a nanosecond, of all clients together.
+    /// Returns the task rate of all clients together, in tasks per nanosecond.
     #[must_use]
     pub fn rate(&self) -> f64 {
         let workers = f64::from(self.topology.agents * self.topology.workers);
         self.load * workers / self.service.mean_ns()
     }
 
-    /// When each of the clients sends its tasks, in nanoseconds.
+    /// Returns the schedule by which each client sends its tasks, in nanoseconds.
     ///
     /// # Errors
-    /// When the load can't be.
+    /// If the load is impossible.
     pub fn schedule(&self) -> Result<Schedule, String> {
         let rate = self.rate() * 1e9 / f64::from(self.topology.clients());
         Schedule::new(&Arrivals::Poisson, rate, 1e9).map_err(|error| error.to_string())
     }
 
-    /// The MAC address of somebody's port.
+    /// Returns the MAC address of a participant's port.
     #[must_use]
-    pub fn mac(&self, who: Who, port: usize) -> Mac {
+    pub fn mac(&self, who: FaultTarget, port: usize) -> Mac {
         let (role, number) = match who {
-            Who::Clients(number) => (1, number),
-            Who::Leaf(number) => (2, number),
-            Who::Agent(number) => (3, number),
-            Who::Worker(id) => (4, id),
-            Who::Spine(number) => (5, number),
+            FaultTarget::Clients(number) => (1, number),
+            FaultTarget::Leaf(number) => (2, number),
+            FaultTarget::Agent(number) => (3, number),
+            FaultTarget::Worker(id) => (4, id),
+            FaultTarget::Spine(number) => (5, number),
         };
         Mac([2, 0, role, 0, number as u8, port as u8])
     }
@@ -232,39 +231,39 @@ impl Plan {
         Ipv4Addr::new(10, 1, 0, number as u8)
     }
 
-    /// The address of an agent.
+    /// Returns the address of an agent.
     #[must_use]
     pub fn server(number: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 1, 0, 100 + number as u8)
     }
 
-    /// A spine's address towards leaves.
+    /// Returns a spine's address towards leaves.
     #[must_use]
     pub fn above(number: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 0, 3, number as u8)
     }
 
-    /// A leaf's address towards spines.
+    /// Returns a leaf's address towards spines.
     #[must_use]
     pub fn below(number: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 0, 3, 100 + number as u8)
     }
 
-    /// The agents that a leaf knows: all, or where there are spines those of its rack.
+    /// Iterates over the agents of a leaf: all of them, or in a fabric with spines those of its rack.
     pub fn agents_of(&self, leaf: u16) -> impl Iterator<Item = u16> {
         let topology = self.topology;
         (1..=topology.agents)
             .filter(move |agent| topology.spines == 0 || topology.leaf_of(*agent) == leaf)
     }
 
-    /// The workers that a leaf knows, by its members' places.
+    /// Returns the ids of a leaf's workers, by their places.
     #[must_use]
     pub fn workers_of(&self, leaf: u16) -> Vec<u16> {
         let each = self.topology.workers;
         self.agents_of(leaf).flat_map(|agent| (agent - 1) * each..agent * each).collect()
     }
 
-    /// The leaves that a spine has, by its members' places.
+    /// Returns the leaves of a spine, by their places.
     #[must_use]
     pub fn leaves_of(&self, spine: u16) -> Vec<u16> {
         let topology = self.topology;
@@ -275,36 +274,36 @@ impl Plan {
         StreamSeed::derive(self.seed, purpose, u32::from(number)).seed >> 1
     }
 
-    /// What clients need to know.
+    /// Returns the target of the clients.
     #[must_use]
     pub fn target(&self, number: u16) -> Target {
-        let mac = self.mac(Who::Clients(number), 0);
+        let mac = self.mac(FaultTarget::Clients(number), 0);
         let (own, to, next_hop) = match self.topology.spines {
             0 => {
                 let ip = |host| Ipv4Addr::new(10, 0, number as u8, host);
-                (ip(100), ip(1), Who::Leaf(number))
+                (ip(100), ip(1), FaultTarget::Leaf(number))
             }
-            _ => (Ipv4Addr::new(10, 0, 1, 100 + number as u8), SERVICE, Who::Spine(number)),
+            _ => (Ipv4Addr::new(10, 0, 1, 100 + number as u8), SERVICE, FaultTarget::Spine(number)),
         };
-        // Which spine has the service address the one says that is told so.
-        let next_hop_mac = (!self.is_told).then(|| self.mac(next_hop, 0));
+        // Under a controller, the clients find the spine of the service address by ARP.
+        let next_hop_mac = (!self.has_controller).then(|| self.mac(next_hop, 0));
         Target { pool: POOL, next_hop_mac, ..Target::new(mac, own.to_bits(), to.to_bits()) }
     }
 
-    fn port_lines(&self, who: Who, port: usize, side: &str, ip: &str) -> String {
+    fn port_lines(&self, who: FaultTarget, port: usize, side: &str, ip: &str) -> String {
         format!(
             "[[port]]\ndevice = \"net_memif{port}\"\nside = \"{side}\"\nip = \"{ip}\"\nmac = \"{}\"\n",
             self.mac(who, port)
         )
     }
 
-    /// A spine's configuration, on this CPU and, where there is one, with this state file.
+    /// Returns a spine's configuration on CPU `core`, with a state file if given.
     #[must_use]
     pub fn spine_text(&self, number: u16, core: usize, state: Option<&Path>) -> String {
         let (id, seed) = (SPINE_IDS + number, self.seed_of("spine", number));
         let mut text = format!("[spine]\nid = {id}\ncores = [{core}]\nseed = {seed}\n");
         text += &state_line(state);
-        let who = Who::Spine(number);
+        let who = FaultTarget::Spine(number);
         text += &self.port_lines(who, 0, "clients", &format!("10.0.1.{number}/24"));
         text += &self.port_lines(who, 1, "workers", &format!("{}/24", Self::above(number)));
         let policy = &self.spine;
@@ -318,7 +317,7 @@ impl Plan {
         text
     }
 
-    /// What a leaf tells its spine.
+    /// Returns the kind of messages that a leaf sends to its spine.
     fn signals(&self) -> &'static str {
         match self.spine.entry().over_racks.map(|over| over.reports) {
             Some(LeafReports::Signals) => "horus",
@@ -335,7 +334,7 @@ impl Plan {
         )
     }
 
-    /// A leaf's configuration, on this CPU and, where there is one, with this state file.
+    /// Returns a leaf's configuration on CPU `core`, with a state file if given.
     #[must_use]
     pub fn leaf_text(&self, number: u16, core: usize, state: Option<&Path>) -> String {
         let mut text = format!(
@@ -343,7 +342,7 @@ impl Plan {
             self.seed_of("leaf", number)
         );
         text += &state_line(state);
-        let (who, spine) = (Who::Leaf(number), self.topology.spine_of(number));
+        let (who, spine) = (FaultTarget::Leaf(number), self.topology.spine_of(number));
         let above = match self.topology.spines {
             0 => format!("10.0.{number}.1/24"),
             _ => {
@@ -373,7 +372,7 @@ impl Plan {
         text
     }
 
-    /// An agent's, whose workers attach to this name.
+    /// Returns an agent's configuration. Its workers attach to `name`.
     #[must_use]
     pub fn agent_text(&self, number: u16, core: usize, name: &str) -> String {
         let first = (number - 1) * self.topology.workers;
@@ -387,34 +386,34 @@ impl Plan {
         text += &format!(
             "[[port]]\ndevice = \"net_memif0\"\nip = \"{}/24\"\nmac = \"{}\"\n",
             Self::server(number),
-            self.mac(Who::Agent(number), 0)
+            self.mac(FaultTarget::Agent(number), 0)
         );
         text += &format!("[[pool]]\n{}", self.pool_lines(&self.agent));
         text + &format!("workers = \"{first}-{}\"\n", first + self.topology.workers - 1)
     }
 
-    /// A spine's configuration, read.
+    /// Returns a spine's parsed configuration.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the configuration is invalid.
     pub fn spine_config(&self, number: u16) -> Result<Config, String> {
         Config::parse(Path::new("spine.toml"), &self.spine_text(number, 0, None))
             .map_err(|error| error.to_string())
     }
 
-    /// A leaf's configuration, read.
+    /// Returns a leaf's parsed configuration.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the configuration is invalid.
     pub fn leaf_config(&self, number: u16) -> Result<Config, String> {
         Config::parse(Path::new("leaf.toml"), &self.leaf_text(number, 0, None))
             .map_err(|error| error.to_string())
     }
 
-    /// An agent's.
+    /// Returns an agent's parsed configuration.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the configuration is invalid.
     pub fn agent_config(&self, number: u16) -> Result<AgentConfig, String> {
         let text = self.agent_text(number, 0, "in-memory");
         AgentConfig::parse(Path::new("agent.toml"), &text).map_err(|error| error.to_string())
@@ -425,8 +424,8 @@ fn state_line(state: Option<&Path>) -> String {
     state.map_or_else(String::new, |state| format!("state = \"{}\"\n", state.display()))
 }
 
-/// The spines' policy: the one that is given, or one drawn from a stream of its own.
-fn draw_spine(seed: u64, given: &Given) -> Result<PolicySpec, String> {
+/// Returns the spines' policy: the given one, or one drawn from a stream of its own.
+fn draw_spine(seed: u64, given: &PlanOptions) -> Result<PolicySpec, String> {
     let is_over_racks =
         |entry: &&Entry| entry.over_racks.is_some_and(|over| over.policy == entry.name);
     let all: Vec<_> = CATALOGUE.iter().filter(is_over_racks).map(|entry| entry.name).collect();
@@ -439,13 +438,13 @@ fn draw_spine(seed: u64, given: &Given) -> Result<PolicySpec, String> {
     match all.contains(&spine.entry().name) {
         true => Ok(spine),
         false => Err(format!(
-            "--spine-policy {spine}: it is not over racks; there are {}",
+            "--spine-policy {spine}: not a policy for racks; the policies are {}",
             all.join(", ")
         )),
     }
 }
 
-/// Half of the draws are among `often`, the others among all that runs on leaves.
+/// Draws a policy: half of the draws from `often`, the rest from all policies that run on leaves.
 fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> PolicySpec {
     let all: Vec<_> = CATALOGUE
         .iter()
@@ -458,13 +457,13 @@ fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> Poli
     name.parse().expect("names of the catalogue are policies")
 }
 
-/// As flags of `wedjat-testbed lockstep`.
+/// Prints the plan as flags of `wedjat-testbed lockstep`.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Topology { spines, leaves, agents, workers } = self.topology;
         if spines > 0 {
             write!(f, "--spines {spines} --spine-policy '{}' ", self.spine)?;
-            f.write_str(if self.is_told { "--controller " } else { "" })?;
+            f.write_str(if self.has_controller { "--controller " } else { "" })?;
         }
         write!(
             f,

@@ -1,4 +1,4 @@
-//! One run of several nodes: what happens when, and what came of it.
+//! One run of several nodes: its events and its outcome.
 
 mod inspect;
 
@@ -12,37 +12,38 @@ use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::{task, udp};
 use wedjat_pktgen::arrival::Schedule;
-use wedjat_pktgen::host::{Heard, Host};
+use wedjat_pktgen::host::{FrameKind, Host};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::template::{Task, Template};
 
-use super::check::{self, Passed, Violation};
-use super::faults::{What, Who};
+use super::check::{self, PortCounts, Violation};
+use super::faults::{FaultKind, FaultTarget};
 use super::node::{Maker, Node};
-use super::packets::{Book, Class, Label, Taken, Wire, flip};
+use super::packets::{Class, Label, PacketEnd, Wire, WireLedger, flip};
 use super::plan::{Plan, START_NS};
-use super::workers::{Next, Worker};
+use super::workers::{Worker, WorkerAction};
 use crate::lockstep::LockstepError;
 use crate::sim::digest::Digest;
 use crate::sim::events::{Events, event};
 use crate::sim::rack::Streams;
 
-/// The application that all tasks are of.
+/// Application number of all tasks.
 const APP: u32 = 1;
-/// Packets that wait in a node's port at most, as while it is paused.
+/// Maximum number of packets that wait in a node's port, for example during a pause.
 const PORT_DEPTH: u64 = 256;
-/// Turns at one time at most, before time is found to stand still.
+/// Bound on turns without progress of the time, in thousands. The run fails beyond it.
 const TURNS_MAX: u32 = 1000;
-/// After a worker's place was lost to it, or its agent is back, it attaches so much later.
+/// Time after which a worker attaches, once it lost its place or its agent is back.
 const ATTACH_NS: u64 = 1_000_000;
-/// Without any task under way for so long, a run is over: everything lost has been written off.
+/// Time without any task in flight after which a run is over: all lost tasks are written off by then.
 const QUIET_NS: u64 = 15_000_000_000;
-/// The same for nodes that can't be looked into.
+/// The same time for nodes in other processes, whose state is not visible.
 const QUIET_OUTSIDE_NS: u64 = 3_000_000_000;
-/// Between two looks whether nothing is outstanding any more.
+/// Interval between checks for outstanding tasks.
 const LOOK_NS: u64 = 10_000_000;
 
-/// What happens at equal times happens in this order; within a kind in that of the numbers.
+/// Kinds of events. Simultaneous events happen in this order, and within a kind in the order of their
+/// numbers.
 mod kind {
     pub const SPELL: u64 = 0;
     pub const ARRIVE: u64 = 1;
@@ -53,11 +54,11 @@ mod kind {
     pub const ACT: u64 = 6;
 }
 
-/// Bits of an event's number that say which packet, or which worker; above them stands its order.
+/// Number of low bits of an event's number that name the packet or worker. The bits above hold its order.
 const ABOUT_BITS: u32 = 24;
 const ABOUT: u64 = (1 << ABOUT_BITS) - 1;
 
-/// Where what a task brings begins in its frame.
+/// Offset of a task's payload in its frame.
 const BODY: usize = udp::PAYLOAD + task::LEN + task::EXTENSION_LEN;
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -66,85 +67,85 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// What became of a task.
+/// Outcome of a task.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ended {
-    /// When its client sent it, in nanoseconds.
+pub struct TaskEnd {
+    /// Time at which the client sent the task, in nanoseconds.
     pub sent_ns: u64,
-    /// When it was first answered.
+    /// Time of the first answer.
     pub answered_ns: Option<u64>,
-    /// Where the last packet of a task went that was neither answered nor given back.
+    /// Reason for the loss of the last packet of a task without answer or refusal.
     pub lost: Option<String>,
-    /// The leaf that a spine chose last, and when.
+    /// Leaf that a spine chose last, and the time of the choice.
     pub leaf: Option<(u16, u64)>,
-    /// The worker that a leaf chose last.
+    /// Worker that a leaf chose last.
     pub worker: Option<u16>,
 }
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Tasks that were sent.
+    /// Tasks sent.
     pub tasks: u64,
-    /// Those that were answered.
+    /// Tasks answered.
     pub answered: u64,
-    /// Those that were given back.
+    /// Tasks refused.
     pub refused: u64,
-    /// Neither, by where the last packet of each went.
+    /// Tasks without answer or refusal, by the reason for the loss of their last packet.
     pub lost: BTreeMap<String, u64>,
-    /// Answers to tasks that had been answered.
+    /// Answers to tasks that were already answered.
     pub again: u64,
-    /// Mean time until the first answer, in nanoseconds.
+    /// Mean time to the first answer, in nanoseconds.
     pub mean_ns: f64,
-    /// What all wires did.
-    pub book: Book,
-    /// What nodes dropped, by node and reason.
+    /// Sum of all wires' ledgers.
+    pub ledger: WireLedger,
+    /// Packets dropped by nodes, by node and reason.
     pub drops: BTreeMap<String, BTreeMap<&'static str, u64>>,
-    /// A number that stands for everything that was done to tasks, in order.
+    /// Digest of everything that happened to tasks, in order.
     pub digest: String,
-    /// How long it took, in emulated nanoseconds.
+    /// Duration of the run in emulated nanoseconds.
     pub end_ns: u64,
-    /// Turns that nodes were given.
+    /// Number of turns given to nodes.
     pub turns: u64,
-    /// What became of each task, in the order in which they were sent; nothing when something was violated.
-    pub ended: Vec<Ended>,
-    /// What must not be.
+    /// Outcome of each task, in sending order; empty after a violation.
+    pub ended: Vec<TaskEnd>,
+    /// Violated invariants.
     pub violations: Vec<Violation>,
 }
 
-/// A packet under way.
+/// A packet in flight.
 #[derive(Clone, Debug)]
-struct Flying {
+struct InFlightPacket {
     wire: usize,
     to: usize,
     /// The receiver's port.
     port: usize,
     order: u64,
-    /// As it was sent.
+    /// Label of the packet as sent.
     label: Label,
     frame: Vec<u8>,
 }
 
-/// A task of a client's.
+/// State of a client's task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fate {
     sent_ns: u64,
-    /// What its answer is to be.
+    /// Hash of the expected answer.
     answer: u64,
-    /// When a spine last sent it to which leaf, and which worker a leaf chose.
+    /// Time at which a spine last forwarded the task, the chosen leaf, and the worker chosen by a leaf.
     passed_ns: u64,
     leaf: Option<u16>,
     worker: Option<u16>,
     answered_ns: Option<u64>,
     answers: u32,
     refusals: u32,
-    /// Packets of it, on wires and in nodes.
+    /// Packets of the task, on wires and in nodes.
     copies: i32,
-    /// What became of the last one that went no further.
-    taken: Option<Taken>,
+    /// Reason for the loss of its last packet that was lost.
+    taken: Option<PacketEnd>,
 }
 
-/// The clients of a leaf or spine.
+/// Clients of a leaf or spine.
 struct Client {
     host: Host,
     template: Template,
@@ -152,49 +153,49 @@ struct Client {
     stream: Stream,
 }
 
-/// A spine, a leaf or an agent, or the place of one that does not run.
+/// A spine, a leaf or an agent, or the place of one that is not running.
 #[derive(Default)]
 struct Site {
     node: Option<Box<dyn Node>>,
     line: Line,
-    passed: Passed,
+    passed: PortCounts,
     paused: bool,
-    /// Its own work goes on until then.
+    /// End of the node's current processing.
     busy_ns: u64,
-    /// Of a leaf: tasks sent to workers whose replies have not come, with their workers.
+    /// Tasks that a leaf sent to workers without a reply yet, with their workers.
     sent: Vec<(u32, u16)>,
-    /// Of a leaf: since when each worker has been idle without need.
+    /// Start of each worker's needless idle time, at a leaf.
     idle_ns: Vec<Option<u64>>,
 }
 
-/// Everything that a run is made of while it is under way.
+/// State of a run.
 struct System<'a> {
     plan: &'a Plan,
     maker: &'a mut dyn Maker,
     now: u64,
     events: Events,
-    packets: Slab<Flying>,
+    packets: Slab<InFlightPacket>,
     order: u64,
     wires: Vec<Wire>,
     sites: Vec<Site>,
     clients: Vec<Client>,
     workers: Vec<Worker>,
-    /// Since when each worker has been idle while tasks waited at its agent.
+    /// Start of each worker's idle time beside tasks that wait at its agent.
     idle_ns: Vec<Option<u64>>,
     tasks: Vec<Fate>,
     /// Packets of each task in each node.
     inside: Vec<i16>,
     services: Stream,
-    /// Tasks that are still to be sent.
+    /// Number of tasks still to send.
     left: u64,
     /// Packets of tasks on wires.
     flying: u64,
-    /// Cuts, pauses and kills that are still to come or to end.
+    /// Number of starts and ends of faults, and of acts, still to come.
     spells: usize,
-    /// When something last happened to a task.
+    /// Time of the last event of a task.
     moved_ns: u64,
     look_ns: u64,
-    /// Since when nodes differ about who is there, though nothing goes wrong any more.
+    /// Start of the nodes' disagreement about members, after the last fault.
     differ_ns: Option<u64>,
     digest: Digest,
     response_ns: f64,
@@ -202,10 +203,10 @@ struct System<'a> {
     frames: Vec<(usize, Vec<u8>)>,
 }
 
-/// Runs a plan on the nodes that `maker` makes. It ends early when `stop` is set.
+/// Runs a plan on the nodes of `maker`. The run ends early if `stop` is set.
 ///
 /// # Errors
-/// When a node can't be made, or does not become quiet. What is merely wrong stands in the outcome.
+/// If a node cannot be created, or does not become quiet. Violations are part of the outcome instead.
 pub fn run(
     plan: &Plan,
     maker: &mut dyn Maker,
@@ -224,7 +225,7 @@ impl<'a> System<'a> {
         let topology = plan.topology;
         let (count, workers) = (topology.nodes(), usize::from(topology.agents * topology.workers));
         let wires = (0..count * count).map(|at| {
-            let (from, to) = (topology.who(at / count), topology.who(at % count));
+            let (from, to) = (topology.target(at / count), topology.target(at % count));
             Wire::new(from, to, &plan.faults, plan.seed, at)
         });
         let client = |number: u16| {
@@ -242,7 +243,11 @@ impl<'a> System<'a> {
             (1..=topology.clients()).map(client).collect::<Result<Vec<_>, LockstepError>>()?;
         let site = |_| Site { idle_ns: vec![None; workers], ..Site::default() };
         let worker = |id: u16| {
-            Worker::new(id, topology.index(Who::Worker(id)), usize::from(id % topology.workers))
+            Worker::new(
+                id,
+                topology.index(FaultTarget::Worker(id)),
+                usize::from(id % topology.workers),
+            )
         };
         Ok(Self {
             plan,
@@ -276,7 +281,7 @@ impl<'a> System<'a> {
         self.clients.len()..self.sites.len()
     }
 
-    /// All nodes are there, and all workers; what is to happen is in the calendar.
+    /// Creates all nodes and workers, and schedules the plan's events.
     fn start(&mut self) -> Result<(), LockstepError> {
         for at in self.nodes() {
             self.make(at)?;
@@ -308,7 +313,7 @@ impl<'a> System<'a> {
     }
 
     fn make(&mut self, at: usize) -> Result<(), LockstepError> {
-        let who = self.plan.topology.who(at);
+        let who = self.plan.topology.target(at);
         let node = self.maker.make(self.plan, who).map_err(LockstepError::Arguments)?;
         let idle_ns = vec![None; self.workers.len()];
         self.sites[at] = Site { node: Some(node), idle_ns, busy_ns: self.now, ..Site::default() };
@@ -354,7 +359,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// The maker of nodes acts; all look what is new.
+    /// Lets the maker act, and wakes all nodes.
     fn act(&mut self, number: usize) -> Result<(), LockstepError> {
         self.spells -= 1;
         self.moved_ns = self.now;
@@ -370,7 +375,7 @@ impl<'a> System<'a> {
         (site.node.is_some() && !site.paused).then(|| site.line.timer_ns.max(site.busy_ns))
     }
 
-    /// Nothing more will happen to any task.
+    /// Returns true if no task has further events.
     fn is_over(&mut self) -> bool {
         let busy = self.left > 0 || self.flying > 0 || self.spells > 0;
         if busy || self.now < self.look_ns || self.workers.iter().any(Worker::is_serving) {
@@ -385,18 +390,18 @@ impl<'a> System<'a> {
             return self.now > self.moved_ns + QUIET_OUTSIDE_NS;
         }
         let unsettled = |at: usize| {
-            let who = self.plan.topology.who(at);
+            let who = self.plan.topology.target(at);
             let inside = self.sites[at].node.as_ref()?.inside()?;
             check::outstanding(who, &inside)
         };
         self.now > self.moved_ns + QUIET_NS || self.nodes().all(|at| unsettled(at).is_none())
     }
 
-    fn violate(&mut self, who: Who, what: String) {
+    fn violate(&mut self, who: FaultTarget, what: String) {
         self.outcome.violations.push(Violation { at_ns: self.now, who: who.to_string(), what });
     }
 
-    /// Gives a node a turn, takes what comes out of it, and looks at its books.
+    /// Gives a node a turn, handles the packets that it sends, and checks its ledger.
     fn turn(&mut self, at: usize) -> Result<(), LockstepError> {
         let site = &mut self.sites[at];
         let Some(node) = &mut site.node else { return Ok(()) };
@@ -407,7 +412,8 @@ impl<'a> System<'a> {
             site.busy_ns = self.now + self.plan.node_delay_ns;
         }
         let mut frames = std::mem::take(&mut self.frames);
-        let ports = if matches!(self.plan.topology.who(at), Who::Agent(_)) { 1 } else { 2 };
+        let ports =
+            if matches!(self.plan.topology.target(at), FaultTarget::Agent(_)) { 1 } else { 2 };
         loop {
             let before = frames.len();
             for port in 0..ports {
@@ -419,7 +425,7 @@ impl<'a> System<'a> {
             }
         }
         for (port, frame) in frames.drain(..) {
-            self.come(at, port, frame);
+            self.on_frame(at, port, frame);
         }
         self.frames = frames;
         self.serve(at)?;
@@ -427,7 +433,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// As soon as a node's own work lets it.
+    /// Gives a node a turn as soon as its processing time is over.
     fn wake(&mut self, at: usize) -> Result<(), LockstepError> {
         let site = &self.sites[at];
         if site.node.is_none() || site.paused {
@@ -440,18 +446,18 @@ impl<'a> System<'a> {
         self.turn(at)
     }
 
-    /// A packet has come out of a node's port.
-    fn come(&mut self, at: usize, port: usize, frame: Vec<u8>) {
+    /// Handles a packet that a node sent from one of its ports.
+    fn on_frame(&mut self, at: usize, port: usize, frame: Vec<u8>) {
         let label = Label::read(&frame, None);
         self.sites[at].passed.out[label.class as usize] += 1;
-        let who = self.plan.topology.who(at);
+        let who = self.plan.topology.target(at);
         if label.class.is_of_task() {
             let count = self.sites.len();
             match self.inside.get_mut(label.task as usize * count + at) {
                 Some(inside) if *inside > 0 => *inside -= 1,
                 _ => self.violate(
                     who,
-                    format!("it sent a packet of task {} that it does not have", label.task),
+                    format!("it sent a packet of task {}, which it does not hold", label.task),
                 ),
             }
             if let Some(task) = self.tasks.get_mut(label.task as usize) {
@@ -464,15 +470,15 @@ impl<'a> System<'a> {
         self.route(at, port, label, frame);
     }
 
-    /// A spine has chosen a leaf for a task, or a leaf a worker.
+    /// Records a spine's choice of a leaf, or a leaf's choice of a worker.
     fn note_choice(&mut self, at: usize, label: Label) {
         let (now, task) = (self.now, self.tasks.get_mut(label.task as usize));
-        match self.plan.topology.who(at) {
-            Who::Spine(_) => {
+        match self.plan.topology.target(at) {
+            FaultTarget::Spine(_) => {
                 let task = task.into_iter();
                 task.for_each(|task| (task.passed_ns, task.leaf) = (now, Some(label.worker)));
             }
-            Who::Leaf(_) => {
+            FaultTarget::Leaf(_) => {
                 self.sites[at].sent.push((label.task, label.worker));
                 task.into_iter().for_each(|task| task.worker = Some(label.worker));
             }
@@ -480,14 +486,15 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Sends a packet on: over the only wire of that port, or the one that leads to its MAC address, or to all.
+    /// Forwards a packet over the port's only wire, over the wire to its MAC address, or over all wires.
     fn route(&mut self, from: usize, port: usize, label: Label, frame: Vec<u8>) {
-        let (topology, who) = (self.plan.topology, self.plan.topology.who(from));
+        let (topology, who) = (self.plan.topology, self.plan.topology.target(from));
         let has_one_wire = topology.spines == 0
-            && (matches!(who, Who::Clients(_)) || matches!(who, Who::Leaf(_)) && port == 0);
+            && (matches!(who, FaultTarget::Clients(_))
+                || matches!(who, FaultTarget::Leaf(_)) && port == 0);
         let (dst, mut found) = (ether::dst(&frame), false);
         for to in 0..self.sites.len() {
-            let receiver = topology.who(to);
+            let receiver = topology.target(to);
             let Some(port) = topology.leads_to(who, port, receiver) else { continue };
             if has_one_wire || dst == Mac::BROADCAST || dst == self.plan.mac(receiver, port) {
                 found = true;
@@ -495,12 +502,13 @@ impl<'a> System<'a> {
             }
         }
         if !found {
-            // It is flooded, and nobody takes it: on the books of the sender's wire to itself, which leads nowhere.
-            let book = &mut self.wires[from * self.sites.len() + from].book;
-            book.sent[label.class as usize] += 1;
-            book.taken[Taken::NoReceiver as usize][label.class as usize] += 1;
+            // The network floods the packet, but no host accepts it. The ledger of the sender's wire to
+            // itself, which leads nowhere, counts it.
+            let ledger = &mut self.wires[from * self.sites.len() + from].ledger;
+            ledger.sent[label.class as usize] += 1;
+            ledger.taken[PacketEnd::NoReceiver as usize][label.class as usize] += 1;
             self.copy_made(label);
-            self.gone(label, Taken::NoReceiver);
+            self.drop_packet(label, PacketEnd::NoReceiver);
         }
     }
 
@@ -512,8 +520,8 @@ impl<'a> System<'a> {
         }
     }
 
-    /// A packet goes no further.
-    fn gone(&mut self, label: Label, why: Taken) {
+    /// Records the end of a packet.
+    fn drop_packet(&mut self, label: Label, why: PacketEnd) {
         if let Some(task) =
             self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
         {
@@ -521,37 +529,38 @@ impl<'a> System<'a> {
         }
     }
 
-    /// A packet enters a wire.
+    /// Puts a packet on a wire.
     fn hop(&mut self, from: usize, (to, port): (usize, usize), label: Label, mut frame: Vec<u8>) {
         let number = from * self.sites.len() + to;
         let (class, wire) = (label.class as usize, &mut self.wires[number]);
-        wire.book.sent[class] += 1;
+        wire.ledger.sent[class] += 1;
         let fate = if self.now >= START_NS { wire.draw() } else { super::packets::Fate::default() };
         let taken = match fate.lost {
-            _ if wire.cuts > 0 => Some(Taken::Cut),
-            // ARP has no checksum: with leaves that find spines by it, as on a network, the frame's own has to do.
+            _ if wire.cuts > 0 => Some(PacketEnd::Cut),
+            // ARP has no checksum. Leaves find spines by ARP, so the frame's own checksum has to drop the
+            // packet, as on a network.
             _ if fate.flip.is_some()
                 && label.class == Class::Arp
                 && self.plan.topology.spines > 0 =>
             {
-                Some(Taken::Corrupted)
+                Some(PacketEnd::Corrupted)
             }
-            true => Some(Taken::Lost),
+            true => Some(PacketEnd::Lost),
             false => None,
         };
         if let Some(why) = taken {
-            wire.book.taken[why as usize][class] += 1;
+            wire.ledger.taken[why as usize][class] += 1;
             self.copy_made(label);
-            return self.gone(label, why);
+            return self.drop_packet(label, why);
         }
-        wire.book.duplicated[class] += u64::from(fate.copy.is_some());
-        wire.book.held_back += u64::from(fate.late > 0);
-        wire.book.under_way[class] += 1 + u64::from(fate.copy.is_some());
+        wire.ledger.duplicated[class] += u64::from(fate.copy.is_some());
+        wire.ledger.held_back += u64::from(fate.late > 0);
+        wire.ledger.in_flight[class] += 1 + u64::from(fate.copy.is_some());
         let own = if from < self.clients.len() { 0 } else { self.plan.node_delay_ns };
         let soon = self.now + own + self.plan.hop_ns;
         if let Some(hops) = fate.copy {
             self.fly(
-                Flying { wire: number, to, port, order: 0, label, frame: frame.clone() },
+                InFlightPacket { wire: number, to, port, order: 0, label, frame: frame.clone() },
                 soon + hops * self.plan.hop_ns,
             );
         }
@@ -559,23 +568,23 @@ impl<'a> System<'a> {
             flip(&mut frame, bit);
         }
         self.fly(
-            Flying { wire: number, to, port, order: 0, label, frame },
+            InFlightPacket { wire: number, to, port, order: 0, label, frame },
             soon + fate.late * self.plan.hop_ns,
         );
     }
 
-    fn fly(&mut self, packet: Flying, time: u64) {
+    fn fly(&mut self, packet: InFlightPacket, time: u64) {
         self.order += 1;
         if packet.label.class.is_of_task() {
             self.flying += 1;
             self.copy_made(packet.label);
         }
-        let place = self.packets.add(Flying { order: self.order, ..packet });
+        let place = self.packets.add(InFlightPacket { order: self.order, ..packet });
         self.events
             .push(time, event::pack(kind::DELIVER, self.order << ABOUT_BITS | u64::from(place)));
     }
 
-    /// A packet is at the end of its wire.
+    /// Delivers a packet at the end of its wire.
     fn deliver(&mut self, place: u32) -> Result<(), LockstepError> {
         let to = self.packets[place].to;
         let site = &self.sites[to];
@@ -584,35 +593,36 @@ impl<'a> System<'a> {
             self.events.push(site.busy_ns, event::pack(kind::DELIVER, about));
             return Ok(());
         }
-        let Some(Flying { wire, port, label, frame, .. }) = self.packets.remove(place) else {
+        let Some(InFlightPacket { wire, port, label, frame, .. }) = self.packets.remove(place)
+        else {
             return Ok(());
         };
-        self.wires[wire].book.under_way[label.class as usize] -= 1;
+        self.wires[wire].ledger.in_flight[label.class as usize] -= 1;
         if label.class.is_of_task() {
             (self.flying, self.moved_ns) = (self.flying - 1, self.now);
             let (task, class) = (u64::from(label.task), label.class as u64);
             self.digest.add([self.now, wire as u64, task, class << 16 | u64::from(label.worker)]);
         }
         if to < self.clients.len() {
-            self.wires[wire].book.delivered[label.class as usize] += 1;
-            self.hear(to, label, frame);
+            self.wires[wire].ledger.delivered[label.class as usize] += 1;
+            self.receive(to, label, frame);
             return Ok(());
         }
-        let mac = self.plan.mac(self.plan.topology.who(to), port);
+        let mac = self.plan.mac(self.plan.topology.target(to), port);
         let site = &mut self.sites[to];
         let why = match &mut site.node {
-            None => Some(Taken::NotRunning),
+            None => Some(PacketEnd::NotRunning),
             Some(_) if site.passed.given >= site.line.received + PORT_DEPTH => {
-                Some(Taken::PortFull)
+                Some(PacketEnd::PortFull)
             }
-            Some(node) => (!node.give(port, &frame)).then_some(Taken::PortFull),
+            Some(node) => (!node.give(port, &frame)).then_some(PacketEnd::PortFull),
         };
         if let Some(why) = why {
-            self.wires[wire].book.taken[why as usize][label.class as usize] += 1;
-            self.gone(label, why);
+            self.wires[wire].ledger.taken[why as usize][label.class as usize] += 1;
+            self.drop_packet(label, why);
             return Ok(());
         }
-        self.wires[wire].book.delivered[label.class as usize] += 1;
+        self.wires[wire].ledger.delivered[label.class as usize] += 1;
         site.passed.given += 1;
         let read = Label::read(&frame, Some(mac));
         if read == label && label.class.is_of_task() {
@@ -623,16 +633,16 @@ impl<'a> System<'a> {
                 answered.into_iter().for_each(|at| _ = sent.swap_remove(at));
             }
         } else if label.class.is_of_task() {
-            self.gone(label, Taken::Corrupted);
+            self.drop_packet(label, PacketEnd::Corrupted);
         }
         if self.sites[to].paused { Ok(()) } else { self.turn(to) }
     }
 
-    /// Clients take a packet.
-    fn hear(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
+    /// Delivers a packet to the clients.
+    fn receive(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
         let number = label.task as usize;
-        match self.clients[client].host.hear(&mut frame.as_mut_slice(), false) {
-            Heard::Answer(answer)
+        match self.clients[client].host.receive(&mut frame.as_mut_slice(), false) {
+            FrameKind::Answer(answer)
                 if answer.id == Some((APP, label.task)) && number < self.tasks.len() =>
             {
                 let is_its = hash(&frame[answer.body.into()..answer.end.into()]);
@@ -650,33 +660,32 @@ impl<'a> System<'a> {
                     task.answered_ns = Some(self.now);
                 }
                 if !is_its {
-                    let who = self.plan.topology.who(client);
-                    self.violate(
-                        who,
-                        format!("task {number} was answered with what is not its answer"),
-                    );
+                    let who = self.plan.topology.target(client);
+                    self.violate(who, format!("task {number} got a wrong answer"));
                 }
             }
-            Heard::NeighbourAnswer => {
+            FrameKind::NeighbourAnswer => {
                 let label = Label::read(&frame, None);
                 self.route(client, 0, label, frame);
             }
-            // Without a controller each spine has clients of its own, as by routes, though all have the same address.
-            Heard::NextHop(_) if self.plan.topology.spines > 0 && !self.plan.is_told => {}
-            Heard::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
-            Heard::Answer(_) => self.gone(label, Taken::Corrupted),
-            Heard::Nothing(_) => {
+            // Without a controller each spine has its own clients, as if by routes, although all spines have
+            // the same address.
+            FrameKind::NextHop(_) if self.plan.topology.spines > 0 && !self.plan.has_controller => {
+            }
+            FrameKind::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
+            FrameKind::Answer(_) => self.drop_packet(label, PacketEnd::Corrupted),
+            FrameKind::Nothing(_) => {
                 let why = if Label::read(&frame, None) == label {
-                    Taken::Client
+                    PacketEnd::Client
                 } else {
-                    Taken::Corrupted
+                    PacketEnd::Corrupted
                 };
-                self.gone(label, why);
+                self.drop_packet(label, why);
             }
         }
     }
 
-    /// A client sends its next task.
+    /// Sends a client's next task.
     fn arrive(&mut self, client: usize) {
         if self.left == 0 {
             return;
@@ -699,7 +708,7 @@ impl<'a> System<'a> {
     fn attach(&mut self, at: usize) -> Result<(), LockstepError> {
         let worker = &mut self.workers[at];
         let Some(node) = self.sites[worker.agent].node.as_ref().filter(|_| !worker.away) else {
-            return Ok(()); // it comes with its agent, or when it is back
+            return Ok(()); // attaches with its agent, or on its return
         };
         let region =
             node.region().ok_or(LockstepError::Arguments("a leaf has no workers".to_owned()))?;
@@ -709,7 +718,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// The workers of an agent look for tasks.
+    /// Lets the workers of an agent look for tasks.
     fn serve(&mut self, agent: usize) -> Result<(), LockstepError> {
         for at in 0..self.workers.len() {
             let worker = &mut self.workers[at];
@@ -717,17 +726,17 @@ impl<'a> System<'a> {
                 continue;
             }
             match worker.look(self.now) {
-                Ok(Next::Nothing) => {}
-                Ok(Next::Task(service_ns)) => {
+                Ok(WorkerAction::Nothing) => {}
+                Ok(WorkerAction::Task(service_ns)) => {
                     let about = u64::from(worker.epoch) << ABOUT_BITS | at as u64;
                     self.events.push(self.now + service_ns, event::pack(kind::DONE, about));
                 }
-                Ok(Next::Attach) => {
+                Ok(WorkerAction::Attach) => {
                     worker.leave();
                     self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, at as u64));
                 }
                 Err(what) => {
-                    let who = Who::Worker(worker.id);
+                    let who = FaultTarget::Worker(worker.id);
                     self.violate(who, what);
                 }
             }
@@ -735,7 +744,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// A worker is done with its task.
+    /// Ends a worker's task.
     fn done(&mut self, at: usize, epoch: u64) -> Result<(), LockstepError> {
         let worker = &mut self.workers[at];
         if u64::from(worker.epoch) != epoch || !worker.is_serving() {
@@ -748,24 +757,24 @@ impl<'a> System<'a> {
         worker.answer();
         self.moved_ns = self.now;
         let agent = worker.agent;
-        // It goes on with what it has, whether its agent looks or not.
+        // The worker continues with its waiting tasks, whether its agent polls or not.
         self.serve(agent)?;
         self.wake(agent)
     }
 
-    /// Something begins or ends to be wrong.
+    /// Starts or ends a fault.
     fn spell(&mut self, about: usize) -> Result<(), LockstepError> {
         let (spell, begins) = (self.plan.faults.spells[about / 2], about.is_multiple_of(2));
         self.spells -= 1;
         self.moved_ns = self.now;
         match spell.what {
-            What::Cut(cut) => {
+            FaultKind::Cut(cut) => {
                 for wire in self.wires.iter_mut().filter(|wire| cut.carries(wire.from, wire.to)) {
                     wire.cuts = if begins { wire.cuts + 1 } else { wire.cuts - 1 };
                 }
                 Ok(())
             }
-            What::Pause(Who::Worker(id)) => {
+            FaultKind::Pause(FaultTarget::Worker(id)) => {
                 let worker = &mut self.workers[usize::from(id)];
                 worker.paused = begins;
                 match worker.due && !begins {
@@ -775,8 +784,8 @@ impl<'a> System<'a> {
                     false => self.serve(self.workers[usize::from(id)].agent),
                 }
             }
-            What::Leave(who) => self.leave(who, begins),
-            What::Pause(who) => {
+            FaultKind::Leave(who) => self.leave(who, begins),
+            FaultKind::Pause(who) => {
                 let at = self.plan.topology.index(who);
                 let site = &mut self.sites[at];
                 site.paused = begins;
@@ -785,11 +794,11 @@ impl<'a> System<'a> {
                 }
                 if begins { Ok(()) } else { self.turn(at) }
             }
-            What::Kill(who) if begins => {
+            FaultKind::Kill(who) if begins => {
                 self.kill(who);
                 Ok(())
             }
-            What::Kill(who) => {
+            FaultKind::Kill(who) => {
                 let at = self.plan.topology.index(who);
                 self.make(at)?;
                 for worker in
@@ -803,8 +812,8 @@ impl<'a> System<'a> {
         }
     }
 
-    fn leave(&mut self, who: Who, begins: bool) -> Result<(), LockstepError> {
-        let Who::Worker(id) = who else { return Ok(()) };
+    fn leave(&mut self, who: FaultTarget, begins: bool) -> Result<(), LockstepError> {
+        let FaultTarget::Worker(id) = who else { return Ok(()) };
         let at = usize::from(id);
         self.workers[at].away = begins;
         if begins {
@@ -814,8 +823,8 @@ impl<'a> System<'a> {
         self.attach(at)
     }
 
-    /// A node ends as a process does that is killed, and what it had with it.
-    fn kill(&mut self, who: Who) {
+    /// Kills a node, which loses its packets like a killed process.
+    fn kill(&mut self, who: FaultTarget) {
         let (at, count) = (self.plan.topology.index(who), self.sites.len());
         for worker in self.workers.iter_mut().filter(|worker| worker.agent == at) {
             worker.leave();
@@ -829,7 +838,8 @@ impl<'a> System<'a> {
         for (number, task) in self.tasks.iter_mut().enumerate() {
             let inside = std::mem::take(&mut self.inside[number * count + at]);
             if inside > 0 {
-                (task.copies, task.taken) = (task.copies - i32::from(inside), Some(Taken::Killed));
+                (task.copies, task.taken) =
+                    (task.copies - i32::from(inside), Some(PacketEnd::Killed));
             }
         }
         self.sites[at].sent.clear();

@@ -1,52 +1,53 @@
-//! The emulated workers of agents: they attach to the memory that their agent offers, take tasks when they have none, and
-//! answer when the emulated time has come. They never spin.
+//! Emulated workers of agents: they attach to their agent's memory, take tasks when idle, and answer at the
+//! emulated time. They never spin.
 
 use std::sync::Arc;
 
 use wedjat::ring::{WorkerEnd, WorkerRegion};
 use wedjat_pktgen::payload::Work;
 
-/// A worker that was not let in for so long attaches anew: it may have been let in and shut out while it was paused.
+/// Time without admission after which a worker attaches again: it may have been admitted and removed during a
+/// pause.
 const PATIENCE_NS: u64 = 100_000_000;
 
-/// One worker.
+/// A worker.
 #[derive(Debug)]
 pub struct Worker {
-    /// Its id.
+    /// Id of the worker.
     pub id: u16,
-    /// Its agent's place among the nodes.
+    /// Index of its agent among the nodes.
     pub agent: usize,
     /// Its place in the agent's region.
     channel: usize,
     worker_end: Option<WorkerEnd>,
     started: bool,
-    /// When it attached.
+    /// Time at which it attached.
     attached_ns: u64,
-    /// What its current task takes.
+    /// Service time of its current task.
     serving_ns: Option<u64>,
-    /// Which of the workers that were in this place it is: what was to happen to others does not happen to it.
+    /// Number of the worker among those of this place. Events of earlier workers do not apply to it.
     pub epoch: u32,
-    /// It does nothing.
+    /// True if the worker is paused.
     pub paused: bool,
-    /// Its task was due while it was paused.
+    /// True if its task ended during the pause.
     pub due: bool,
-    /// It has left, and nobody has come yet.
+    /// True if the worker has left and no other has attached yet.
     pub away: bool,
 }
 
-/// What a worker does next.
+/// Next action of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Nothing.
+pub enum WorkerAction {
+    /// No action.
     Nothing,
-    /// It has taken a task that takes so long.
+    /// The worker has taken a task with this service time.
     Task(u64),
-    /// Its agent has shut it out, or has gone: it attaches anew.
+    /// The agent has removed the worker or has ended, so the worker attaches again.
     Attach,
 }
 
 impl Worker {
-    /// The worker of that id at this place of an agent; it is not there yet.
+    /// Creates worker `id` at a place of an agent, not yet attached.
     #[must_use]
     pub fn new(id: u16, agent: usize, channel: usize) -> Self {
         Self {
@@ -64,10 +65,10 @@ impl Worker {
         }
     }
 
-    /// Attaches, if its place is free; false when it is to try again.
+    /// Attaches, if the place is free. Returns false if the caller must try again.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn attach(&mut self, region: &Arc<WorkerRegion>, now_ns: u64) -> Result<bool, String> {
         if self.worker_end.is_none() {
             self.attached_ns = now_ns;
@@ -77,13 +78,13 @@ impl Worker {
         Ok(self.worker_end.is_some())
     }
 
-    /// Goes; what it had is its agent's again.
+    /// Leaves. The agent takes back the worker's tasks.
     pub fn leave(&mut self) {
         (self.worker_end, self.serving_ns, self.started, self.due) = (None, None, false, false);
         self.epoch += 1;
     }
 
-    /// Tasks that it was given and has not answered.
+    /// Returns the number of tasks that the worker received and has not answered.
     pub fn tasks(&mut self) -> usize {
         let serving = usize::from(self.serving_ns.is_some());
         match &mut self.worker_end {
@@ -92,52 +93,52 @@ impl Worker {
         }
     }
 
-    /// It has a task in work.
+    /// Returns true if the worker serves a task.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.serving_ns.is_some()
     }
 
-    /// It is let in, has nothing to do, and would do something.
+    /// Returns true if the worker is admitted, not paused, and without tasks.
     pub fn is_idle(&mut self) -> bool {
         self.started && !self.paused && self.tasks() == 0
     }
 
-    /// It is let in and not paused.
+    /// Returns true if the worker is admitted and not paused.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.started && !self.paused && self.worker_end.is_some()
     }
 
-    /// Looks for its next task.
+    /// Looks for the next task.
     ///
     /// # Errors
-    /// When what its agent gave it can't be.
-    pub fn look(&mut self, now_ns: u64) -> Result<Next, String> {
+    /// If the agent gave the worker an invalid task.
+    pub fn look(&mut self, now_ns: u64) -> Result<WorkerAction, String> {
         let waits = now_ns < self.attached_ns + PATIENCE_NS && !self.started;
         let Some(worker_end) =
             self.worker_end.as_mut().filter(|_| !self.paused && self.serving_ns.is_none())
         else {
-            return Ok(Next::Nothing);
+            return Ok(WorkerAction::Nothing);
         };
         if !worker_end.receiver().is_granted() {
-            return Ok(if waits { Next::Nothing } else { Next::Attach });
+            return Ok(if waits { WorkerAction::Nothing } else { WorkerAction::Attach });
         }
         if !self.started {
             worker_end.start();
             self.started = true;
         }
         if !worker_end.take().map_err(|_| "a task's place is beyond the region".to_owned())? {
-            return Ok(Next::Nothing);
+            return Ok(WorkerAction::Nothing);
         }
-        let work =
-            Work::parse(worker_end.payload()).ok_or("a task's payload is not what was sent")?;
+        let work = Work::parse(worker_end.payload())
+            .ok_or("a task's payload differs from the sent one")?;
         let service_ns = u64::from(work.service_ns);
         self.serving_ns = Some(service_ns);
-        Ok(Next::Task(service_ns))
+        Ok(WorkerAction::Task(service_ns))
     }
 
-    /// Answers its current task, with what the task has.
+    /// Answers the current task with the task's own payload.
     pub fn answer(&mut self) {
         if let (Some(worker_end), Some(service_ns)) = (&mut self.worker_end, self.serving_ns.take())
         {

@@ -1,17 +1,17 @@
-//! What is looked at after each turn of a node, and when everything is quiet.
+//! Checks after each turn of a node, and of a quiet system.
 
 use wedjat::reason::DropReason;
 use wedjat::state::Member;
 
 use super::super::check::{self, Violation};
-use super::super::faults::Who;
-use super::super::packets::Taken;
+use super::super::faults::FaultTarget;
+use super::super::packets::PacketEnd;
 use super::super::workers::Worker;
-use super::{Ended, Outcome, System};
+use super::{Outcome, System, TaskEnd};
 
 impl System<'_> {
     pub(super) fn note_drops(&mut self, at: usize) {
-        let who = self.plan.topology.who(at).to_string();
+        let who = self.plan.topology.target(at).to_string();
         let Some(inside) = self.sites[at].node.as_ref().and_then(|node| node.inside()) else {
             return;
         };
@@ -29,17 +29,17 @@ impl System<'_> {
         }
     }
 
-    /// Looks at what must be so after each turn.
+    /// Checks the invariants after a turn.
     pub(super) fn inspect(&mut self, at: usize) {
-        let (who, site) = (self.plan.topology.who(at), &self.sites[at]);
+        let (who, site) = (self.plan.topology.target(at), &self.sites[at]);
         let Some(node) = &site.node else { return };
-        let mut wrong = check::books(&site.line, &site.passed);
+        let mut wrong = check::packet_counts(&site.line, &site.passed);
         let inside = node.inside();
         if let Some(inside) = &inside {
             wrong = wrong.or_else(|| check::ledger(who, inside, &site.passed));
             let bound = match who {
-                Who::Spine(_) => None,
-                Who::Leaf(_) => self.plan.leaf.bound(),
+                FaultTarget::Spine(_) => None,
+                FaultTarget::Leaf(_) => self.plan.leaf.bound(),
                 _ => self.plan.agent.bound(),
             };
             wrong = wrong.or_else(|| check::above_bound(inside.dispatcher?, bound?));
@@ -48,17 +48,17 @@ impl System<'_> {
             self.violate(who, what);
         }
         match who {
-            Who::Spine(_) => {}
-            Who::Leaf(number) => self.inspect_idle_at_leaf(at, number),
+            FaultTarget::Spine(_) => {}
+            FaultTarget::Leaf(number) => self.inspect_idle_at_leaf(at, number),
             _ => self.inspect_workers(at),
         }
     }
 
-    /// A leaf lets no worker be idle for long while tasks wait in it.
+    /// Checks that no worker of a leaf is idle for long beside tasks that wait at the leaf.
     fn inspect_idle_at_leaf(&mut self, at: usize, number: u16) {
-        let (who, now, topology) = (Who::Leaf(number), self.now, self.plan.topology);
-        if self.plan.is_told {
-            return; // who its members are is not the plan's to say
+        let (who, now, topology) = (FaultTarget::Leaf(number), self.now, self.plan.topology);
+        if self.plan.has_controller {
+            return; // the plan does not determine the members
         }
         let mut since = std::mem::take(&mut self.sites[at].idle_ns);
         let Some(inside) = self.sites[at].node.as_ref().and_then(|node| node.inside()) else {
@@ -73,12 +73,16 @@ impl System<'_> {
             let Worker { agent, id, .. } = self.workers[worker];
             let agent = &self.sites[agent];
             let up = agent.node.is_some() && !agent.paused && self.workers[worker].is_up();
-            if waiting == 0 || !up || !alone || !check::is_there(dispatcher, Member(place as u16)) {
+            if waiting == 0
+                || !up
+                || !alone
+                || !check::is_registered(dispatcher, Member(place as u16))
+            {
                 *since = None;
                 continue;
             }
             let mut sent = self.sites[at].sent.iter().filter(|(_, to)| *to == id).peekable();
-            // What waits for a neighbour's address is on its way to a worker, too.
+            // A packet that waits for a neighbour's address is also on its way to a worker.
             let known = sent.peek().is_none() && inside.held == inside.waiting as u64;
             if sent.any(|(task, _)| self.tasks[*task as usize].copies > 0) {
                 *since = None;
@@ -98,9 +102,9 @@ impl System<'_> {
         }
     }
 
-    /// No worker of an agent has too many tasks, or none for long while tasks wait.
+    /// Checks that no worker of an agent has too many tasks, or is idle for long beside waiting tasks.
     fn inspect_workers(&mut self, at: usize) {
-        let (who, now) = (self.plan.topology.who(at), self.now);
+        let (who, now) = (self.plan.topology.target(at), self.now);
         let waiting = self.sites[at]
             .node
             .as_ref()
@@ -122,7 +126,7 @@ impl System<'_> {
             if tasks > bound {
                 self.violate(
                     who,
-                    format!("worker {id} has {tasks} tasks, with a bound of {bound}"),
+                    format!("worker {id} has {tasks} tasks, above the bound of {bound}"),
                 );
             } else if idle_ns > check::IDLE_AT_AGENT_NS {
                 self.violate(
@@ -135,10 +139,10 @@ impl System<'_> {
         }
     }
 
-    /// Nodes differ about who is there. That they do so for too long is a violation.
+    /// Returns true if nodes disagree about members. Records a violation if this lasts too long.
     pub(super) fn differ(&mut self) -> bool {
-        if self.plan.is_told {
-            return self.differ_from_told();
+        if self.plan.has_controller {
+            return self.differ_from_desired();
         }
         let Some((who, what, longest_ns)) = self.difference() else {
             self.differ_ns = None;
@@ -147,29 +151,30 @@ impl System<'_> {
         let since_ns = *self.differ_ns.get_or_insert(self.now);
         let for_ns = self.now - since_ns;
         if for_ns > longest_ns {
-            let what = format!("nothing has gone wrong for {} ms, and {what}", for_ns / 1_000_000);
+            let what = format!("no fault for {} ms, but {what}", for_ns / 1_000_000);
             self.violate(who, what);
         }
         true
     }
 
-    /// The same of nodes and the controller that they follow.
-    fn differ_from_told(&mut self) -> bool {
+    /// The same check for nodes that follow a controller.
+    fn differ_from_desired(&mut self) -> bool {
         let differs = |at: usize| Some((at, self.sites[at].node.as_ref()?.differs()?));
         let Some((at, (what, since_ns))) = self.nodes().find_map(differs) else { return false };
         let for_ns = self.now - self.now.min(since_ns.max(self.moved_ns));
         if for_ns > check::FOLLOW_NS {
-            let what = format!("nothing has held it up for {} ms, and {what}", for_ns / 1_000_000);
-            self.violate(self.plan.topology.who(at), what);
+            let what = format!("no fault delayed it for {} ms, but {what}", for_ns / 1_000_000);
+            self.violate(self.plan.topology.target(at), what);
         }
         true
     }
 
-    /// Who misses whom, and for how long that may be: leaves workers of their racks, or spines leaves.
-    fn difference(&self) -> Option<(Who, String, u64)> {
+    /// Returns the first missing member, its node, and the allowed duration: a worker missing at the leaf of
+    /// its rack, or a leaf missing at its spine.
+    fn difference(&self) -> Option<(FaultTarget, String, u64)> {
         let topology = self.plan.topology;
         let inside = |who| self.sites[topology.index(who)].node.as_ref()?.inside();
-        let missing = |who, (place, what, workers): (usize, Who, Option<u16>)| {
+        let missing = |who, (place, what, workers): (usize, FaultTarget, Option<u16>)| {
             let why = check::is_missing(inside(who)?.dispatcher?, Member(place as u16), workers)?;
             Some((who, format!("{what} {why}")))
         };
@@ -177,15 +182,17 @@ impl System<'_> {
         let racks = (1..=topology.leaves).filter(|_| topology.spines > 0);
         let worker = |leaf: u16| {
             let workers = self.plan.workers_of(leaf).into_iter().enumerate();
-            let one =
-                |(place, worker)| missing(Who::Leaf(leaf), (place, Who::Worker(worker), None));
+            let one = |(place, worker)| {
+                missing(FaultTarget::Leaf(leaf), (place, FaultTarget::Worker(worker), None))
+            };
             workers.map(one).find_map(|found| found)
         };
         let leaf = |spine: u16| {
             let leaves = self.plan.leaves_of(spine).into_iter().enumerate();
             let workers = |leaf| Some(self.plan.workers_of(leaf).len() as u16);
-            let one =
-                |(place, leaf)| missing(Who::Spine(spine), (place, Who::Leaf(leaf), workers(leaf)));
+            let one = |(place, leaf)| {
+                missing(FaultTarget::Spine(spine), (place, FaultTarget::Leaf(leaf), workers(leaf)))
+            };
             leaves.map(one).find_map(|found| found)
         };
         let agree_ns = match self.plan.faults.rates.is_empty() {
@@ -202,7 +209,7 @@ impl System<'_> {
         let found = self.outcome.violations.len();
         for at in self.nodes() {
             self.note_drops(at);
-            let who = self.plan.topology.who(at);
+            let who = self.plan.topology.target(at);
             let outstanding = self.sites[at]
                 .node
                 .as_ref()
@@ -211,10 +218,7 @@ impl System<'_> {
             if let Some(what) = outstanding.filter(|_| found == 0) {
                 self.violate(
                     who,
-                    format!(
-                        "all has been quiet for {} ms: {what}",
-                        (self.now - self.moved_ns) / 1_000_000
-                    ),
+                    format!("quiet for {} ms: {what}", (self.now - self.moved_ns) / 1_000_000),
                 );
             }
         }
@@ -225,7 +229,7 @@ impl System<'_> {
             worker.leave();
         }
         for at in self.nodes() {
-            let who = self.plan.topology.who(at);
+            let who = self.plan.topology.target(at);
             if let Some(node) = self.sites[at].node.take()
                 && let Err(what) = node.end(false)
                 && found == 0
@@ -235,9 +239,9 @@ impl System<'_> {
         }
         let mut outcome = self.outcome;
         for wire in &self.wires {
-            outcome.book.add(&wire.book);
-            if let Some(class) = wire.book.imbalance() {
-                let what = format!("the books of {wire:?} do not balance: {class}");
+            outcome.ledger.add(&wire.ledger);
+            if let Some(class) = wire.ledger.imbalance() {
+                let what = format!("the ledger of {wire:?} does not balance: {class}");
                 outcome.violations.push(Violation {
                     at_ns: self.now,
                     who: "conductor".to_owned(),
@@ -251,17 +255,17 @@ impl System<'_> {
         outcome
     }
 
-    /// What became of tasks that went into a node and did not come out.
+    /// Describes the loss of tasks that went into a node and did not come out.
     fn kept_or_dropped(&self, at: usize) -> String {
-        let who = self.plan.topology.who(at);
+        let who = self.plan.topology.target(at);
         let inside = self.sites[at].node.as_ref().and_then(|node| node.inside());
         match inside.is_some_and(|inside| inside.stranded > 0) {
-            true => format!("dropped by {who}, or waiting there for workers that are drained"),
+            true => format!("dropped by {who}, or waiting there for drained workers"),
             false => format!("dropped by {who}"),
         }
     }
 
-    /// Each task was answered, given back, or is lost for a reason.
+    /// Checks that each task was answered, refused, or lost for a reason.
     fn account_for_tasks(&mut self) {
         let count = self.sites.len();
         let mut vanished = vec![0_u64; count];
@@ -279,11 +283,9 @@ impl System<'_> {
             let lost = match (at, task.taken) {
                 _ if !is_lost => None,
                 (Some(at), _) => Some(self.kept_or_dropped(at)),
-                (None, Some(why)) => Some(Taken::NAMES[why as usize].to_owned()),
+                (None, Some(why)) => Some(PacketEnd::NAMES[why as usize].to_owned()),
                 (None, None) => {
-                    let what = format!(
-                        "task {number} was neither answered nor refused, and nobody has lost it"
-                    );
+                    let what = format!("task {number} was neither answered nor refused nor lost");
                     let who = "conductor".to_owned();
                     self.outcome.violations.push(Violation { at_ns: self.now, who, what });
                     None
@@ -292,7 +294,7 @@ impl System<'_> {
             if let Some(reason) = &lost {
                 *self.outcome.lost.entry(reason.clone()).or_default() += 1;
             }
-            ended.push(Ended {
+            ended.push(TaskEnd {
                 sent_ns: task.sent_ns,
                 answered_ns: task.answered_ns,
                 lost,
@@ -307,8 +309,8 @@ impl System<'_> {
             };
             let (dropped, vanished) = (inside.counters.dropped_total(), vanished[at]);
             if vanished > dropped + inside.stranded {
-                let who = self.plan.topology.who(at);
-                self.violate(who, format!("{vanished} packets of tasks did not leave it, and it counts {dropped} as dropped"));
+                let who = self.plan.topology.target(at);
+                self.violate(who, format!("{vanished} task packets did not leave it, but it counts {dropped} as dropped"));
             }
         }
     }

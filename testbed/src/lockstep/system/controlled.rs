@@ -1,5 +1,6 @@
-//! Spines and leaves in this process that follow a controller. What it decides, what each node is told and how a node makes itself
-//! so is the real one's; how long words between them take is the conductor's to say.
+//! Spines and leaves in this process that follow a controller. The controller's decisions, each node's
+//! desired state and its reconciliation are those of the real code. The conductor sets the delay of messages
+//! between them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rand::RngExt as _;
-use wedjat::admin::{Followed, Follows, Handle, RequestError, Requests};
+use wedjat::admin::{FollowResult, FollowerKind, Handle, RequestError, Requests};
 use wedjat::clock::{Line, TurnError};
 use wedjat::config::{Config, FollowConfig};
 use wedjat::control::{LeafCores, Pool};
@@ -17,58 +18,60 @@ use wedjat::controller::{Command, Fabric, NodeId, View, wanted};
 use wedjat::ring::WorkerRegion;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
-use super::Who;
+use super::FaultTarget;
 use super::check::Violation;
-use super::node::{self, InMemory, Inside, Maker, Memory, Node};
+use super::node::{self, InMemory, LocalNodeState, Maker, Memory, Node};
 use super::plan::{POOL, Plan, SERVICE, SPINE_IDS};
 use crate::histories;
 use crate::histories::record::{self, History, Operation, Request, Update};
-use crate::lockstep::Local;
+use crate::lockstep::LocalLeaf;
 
-/// What a word takes from a node to the controller, or back.
-const WORD_NS: u64 = 1_000_000;
-/// A node that could not take all of a version tries again after so long, as `wedjat` does.
+/// Time of a message from a node to the controller, or back.
+const MESSAGE_NS: u64 = 1_000_000;
+/// Time after which a node tries again to apply the rest of a version, as in `wedjat`.
 const AGAIN_NS: u64 = 50_000_000;
-/// A leaf looks so often whether its spines are silent, as `wedjat` does.
+/// Interval at which a leaf checks for silent spines, as in `wedjat`.
 const LOOK_NS: u64 = 50_000_000;
 
 /// Term of the only controller.
 const TERM: u64 = 1;
-/// It sees to what leaves so often.
+/// Interval at which a node serves requests and completes the removal of members.
 const TEND_NS: u64 = 1_000_000;
 
-/// Who else is to keep what is decided: real controllers, which must come to the same version.
-pub type Keep = Box<dyn FnMut(&Command, u64) -> Result<(), String>>;
+/// Further store of each decision, for example real controllers. It must reach the same version.
+pub type SharedStore = Box<dyn FnMut(&Command, u64) -> Result<(), String>>;
 
-/// What a fabric is to be, as its controller knows it.
-pub struct Truth {
+/// Desired state of a fabric at its controller.
+pub struct DesiredState {
     fabric: Arc<Fabric>,
-    /// From when on nodes can have heard of it.
-    told_ns: u64,
-    keep: Option<Keep>,
+    /// Time from which nodes can receive the latest version.
+    published_ns: u64,
+    keep: Option<SharedStore>,
     /// Nodes that follow.
     follow: BTreeSet<NodeId>,
-    /// Spines of which a leaf hears nothing.
+    /// Silent spines by leaf.
     silent: BTreeMap<u16, Vec<u16>>,
-    /// Commands, reads after them, and versions that nodes applied.
+    /// Commands, reads after them, and versions applied by nodes.
     history: History,
     /// Number of processes that have followed.
     processes: u64,
 }
 
-impl fmt::Debug for Truth {
+impl fmt::Debug for DesiredState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Truth").field("version", &self.fabric.version).finish_non_exhaustive()
+        f.debug_struct("DesiredState")
+            .field("version", &self.fabric.version)
+            .finish_non_exhaustive()
     }
 }
 
-impl Truth {
-    /// Of an empty fabric. What is decided others keep, too, if there are any.
+impl DesiredState {
+    /// Creates the state of an empty fabric. If `keep` is given, it also stores each decision.
     #[must_use]
-    pub fn new(keep: Option<Keep>) -> Self {
+    pub fn new(keep: Option<SharedStore>) -> Self {
         Self {
             fabric: Arc::default(),
-            told_ns: 0,
+            published_ns: 0,
             keep,
             follow: BTreeSet::new(),
             silent: BTreeMap::new(),
@@ -77,27 +80,27 @@ impl Truth {
         }
     }
 
-    /// History of the run so far.
+    /// Returns the history of the run so far.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// What there is to be.
+    /// Returns the desired state.
     #[must_use]
     pub fn fabric(&self) -> &Arc<Fabric> {
         &self.fabric
     }
 
-    /// Does a command at this time.
+    /// Executes a command at time `now_ns`.
     ///
     /// # Errors
-    /// Why it can't be, or is not kept.
+    /// If the command is refused or cannot be stored.
     pub fn command(&mut self, command: &Command, now_ns: u64) -> Result<(), String> {
         self.change(command, now_ns, now_ns)
     }
 
-    /// Carries out a command, which the controller receives at `now_ns`, for nodes to hear of from `kept_ns` on.
+    /// Executes a command that the controller receives at `now_ns` and publishes to nodes from `kept_ns` on.
     fn change(&mut self, command: &Command, now_ns: u64, kept_ns: u64) -> Result<(), String> {
         let decided = self.fabric.decide(command);
         let (events, next) = decided.map_err(|error| format!("{command}: {error}"))?;
@@ -105,16 +108,17 @@ impl Truth {
             if let Some(keep) = &mut self.keep {
                 keep(command, next.version)?;
             }
-            (self.fabric, self.told_ns) = (Arc::new(next), kept_ns + WORD_NS);
+            (self.fabric, self.published_ns) = (Arc::new(next), kept_ns + MESSAGE_NS);
         }
         self.record(command, now_ns)
     }
 
-    /// Records a command, and what an operator reads after it.
+    /// Records a command, and an operator's read after it.
     fn record(&mut self, command: &Command, now_ns: u64) -> Result<(), String> {
         let text = command.to_string();
         let of = record::of_command(command);
-        let (key, change) = of.ok_or_else(|| format!("{text}: a history has no place for it"))?;
+        let (key, change) =
+            of.ok_or_else(|| format!("{text}: the history cannot record this command"))?;
         let version = self.fabric.version;
         let state = self.history.intern(record::of_fabric(&self.fabric));
         let operation = |request, answer| Operation {
@@ -133,17 +137,17 @@ impl Truth {
         Ok(())
     }
 
-    /// A leaf tells of which spines it hears nothing.
-    fn hear(&mut self, leaf: u16, silent: Vec<u16>, now_ns: u64) -> Result<(), String> {
+    /// Stores a leaf's list of silent spines, and judges these if the list is new.
+    fn receive_silence(&mut self, leaf: u16, silent: Vec<u16>, now_ns: u64) -> Result<(), String> {
         let is_new = self.silent.insert(leaf, silent.clone()) != Some(silent.clone());
         let mut silent = silent.into_iter().filter(|_| is_new);
         silent.try_for_each(|spine| self.judge(spine, now_ns))
     }
 
-    /// Takes a spine to be down as `wedjat controller` does.
+    /// Declares a spine down under the same conditions as `wedjat controller`.
     fn judge(&mut self, spine: u16, now_ns: u64) -> Result<(), String> {
         match self.is_down(spine) {
-            true => self.change(&Command::FailSpine { id: spine }, now_ns, now_ns + WORD_NS),
+            true => self.change(&Command::FailSpine { id: spine }, now_ns, now_ns + MESSAGE_NS),
             false => Ok(()),
         }
     }
@@ -155,28 +159,30 @@ impl Truth {
     }
 }
 
-/// What nodes and their maker share.
-pub type SharedTruth = Rc<RefCell<Truth>>;
+/// Desired state shared by the nodes and their maker.
+pub type SharedTruth = Rc<RefCell<DesiredState>>;
 
-/// Makes nodes in this process whose spines and leaves follow a controller.
-pub struct Told<F> {
+/// Maker of nodes in this process. Its spines and leaves follow a controller.
+pub struct ControlledNodes<F> {
     /// The controller.
     pub truth: SharedTruth,
-    /// What is done at the plan's acts, by number and time.
+    /// Function that executes the plan's acts, by number and time.
     pub act: F,
 }
 
-impl<F> fmt::Debug for Told<F> {
+impl<F> fmt::Debug for ControlledNodes<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Told").field("truth", &self.truth).finish_non_exhaustive()
+        f.debug_struct("ControlledNodes").field("truth", &self.truth).finish_non_exhaustive()
     }
 }
 
-impl<F: FnMut(&mut Truth, usize, u64) -> Result<(), String>> Maker for Told<F> {
-    fn make(&mut self, plan: &Plan, who: Who) -> Result<Box<dyn Node>, String> {
+impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> Maker for ControlledNodes<F> {
+    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String> {
         let (id, mut config) = match who {
-            Who::Spine(number) => (NodeId::Spine(SPINE_IDS + number), plan.spine_config(number)?),
-            Who::Leaf(number) => (NodeId::Leaf(number), plan.leaf_config(number)?),
+            FaultTarget::Spine(number) => {
+                (NodeId::Spine(SPINE_IDS + number), plan.spine_config(number)?)
+            }
+            FaultTarget::Leaf(number) => (NodeId::Leaf(number), plan.leaf_config(number)?),
             _ => return InMemory.make(plan, who),
         };
         let Config { pools, servers, spines, controller, .. } = &mut config;
@@ -185,7 +191,7 @@ impl<F: FnMut(&mut Truth, usize, u64) -> Result<(), String>> Maker for Told<F> {
         servers.clear();
         spines.clear();
         let (inner, (control, table)) = node::controlled(&config)?;
-        let reader = Arc::new(|| Err("it has no file".to_owned()));
+        let reader = Arc::new(|| Err("it has no configuration file".to_owned()));
         let requests = Requests::new(control, table, reader);
         let truth = Rc::clone(&self.truth);
         let process = {
@@ -224,18 +230,18 @@ impl<F: FnMut(&mut Truth, usize, u64) -> Result<(), String>> Maker for Told<F> {
     }
 }
 
-/// A command, of its text.
+/// Parses a command.
 ///
 /// # Errors
-/// When it is none.
+/// If the text is no command.
 pub fn command(text: &str) -> Result<Command, String> {
     text.parse().map_err(|error| format!("{text}: {error}"))
 }
 
-/// The commands that make a leaf and its rack part of the fabric.
+/// Returns the commands that add a leaf and its rack to the fabric.
 ///
 /// # Errors
-/// When one is none.
+/// If one of them is invalid.
 pub fn rack(plan: &Plan, leaf: u16) -> Result<Vec<Command>, String> {
     let mut commands = vec![command(&format!("add-leaf id={leaf} ip={}", Plan::below(leaf)))?];
     for agent in plan.agents_of(leaf) {
@@ -247,11 +253,11 @@ pub fn rack(plan: &Plan, leaf: u16) -> Result<Vec<Command>, String> {
     Ok(commands)
 }
 
-/// The commands that make the fabric of a plan, with the first so many leaves and all their workers in one pool, which is linked to so
-/// many spines.
+/// Returns the commands that create the fabric of a plan. The first `leaves` leaves and all their workers
+/// form one pool, linked to `spines` spines.
 ///
 /// # Errors
-/// When one is none.
+/// If one of them is invalid.
 pub fn begin(plan: &Plan, leaves: u16, spines: u16) -> Result<Vec<Command>, String> {
     let mut commands = Vec::new();
     for spine in 1..=plan.topology.spines {
@@ -272,7 +278,7 @@ pub fn begin(plan: &Plan, leaves: u16, spines: u16) -> Result<Vec<Command>, Stri
     Ok(commands)
 }
 
-/// What an operator does next: something that a fabric lets one do.
+/// Draws an operator's next command among those that the fabric allows.
 fn order(fabric: &Fabric, stream: &mut Stream) -> Option<Command> {
     let mut all = Vec::new();
     let up = |failed: &mut dyn Iterator<Item = bool>| failed.filter(|failed| !failed).count();
@@ -306,58 +312,61 @@ fn order(fabric: &Fabric, stream: &mut Stream) -> Option<Command> {
     all.into_iter().nth(at)
 }
 
-/// Makes the nodes of a plan whose controller has orders drawn from its seed.
+/// Returns a maker of the plan's nodes, whose controller executes commands drawn from the plan's seed.
 ///
 /// # Errors
-/// When its fabric can't be.
+/// If the plan's fabric is invalid.
 pub fn drawn(plan: &Plan) -> Result<impl Maker + use<>, String> {
     let mut stream = StreamSeed::derive(plan.seed, "orders", 0).stream();
     let spines = stream.random_range(1..=plan.topology.spines);
-    let mut truth = Truth::new(None);
+    let mut truth = DesiredState::new(None);
     for command in begin(plan, plan.topology.leaves, spines)? {
         truth.command(&command, 0)?;
     }
-    let act = move |truth: &mut Truth, _, now_ns| {
+    let act = move |truth: &mut DesiredState, _, now_ns| {
         let order = order(truth.fabric(), &mut stream);
         order.map_or(Ok(()), |order| truth.command(&order, now_ns))
     };
-    Ok(Told { truth: Rc::new(RefCell::new(truth)), act })
+    Ok(ControlledNodes { truth: Rc::new(RefCell::new(truth)), act })
 }
 
-/// What came of which version.
-type Answer = Arc<Mutex<Option<(u64, Result<Followed, RequestError>)>>>;
+/// Result of a follow request, with its version.
+type Answer = Arc<Mutex<Option<(u64, Result<FollowResult, RequestError>)>>>;
 
-/// A spine or leaf that follows.
+/// A spine or leaf that follows the controller.
 struct Follower {
-    inner: Memory<Local>,
+    inner: Memory<LocalLeaf>,
     requests: Requests<LeafCores>,
     handle: Handle,
     id: NodeId,
     process: u64,
     truth: SharedTruth,
-    /// The version that it has all of.
+    /// Version that the node has applied completely.
     taken: Option<u64>,
-    /// Before that it does not try.
+    /// Earliest time of the next try.
     due_ns: u64,
     now_ns: u64,
     look_ns: u64,
     tend_ns: u64,
-    /// When something was leaving last, or not taken yet.
+    /// Last time at which a removal or another change was pending.
     held_up_ns: u64,
     refused: Option<String>,
     answer: Answer,
 }
 
 impl Follower {
-    /// Asks for what the controller says, when it is time; true if it did.
+    /// Requests the reconciliation with the controller's version, if it is due. Returns true if it did.
     fn ask(&mut self, now_ns: u64) -> bool {
         let truth = self.truth.borrow();
         let version = truth.fabric.version;
-        if self.taken == Some(version) || now_ns < truth.told_ns.max(self.due_ns) {
+        if self.taken == Some(version) || now_ns < truth.published_ns.max(self.due_ns) {
             return false;
         }
-        let follows =
-            if matches!(self.id, NodeId::Spine(_)) { Follows::Spine } else { Follows::Leaf };
+        let follows = if matches!(self.id, NodeId::Spine(_)) {
+            FollowerKind::Spine
+        } else {
+            FollowerKind::Leaf
+        };
         match wanted(self.id, &truth.fabric.view(self.id)) {
             Ok(wanted) => {
                 let answer = Arc::clone(&self.answer);
@@ -376,11 +385,11 @@ impl Follower {
         }
     }
 
-    /// Takes the answer, which may come some turns after the question.
+    /// Handles the answer, which may arrive some turns after the request.
     fn settle(&mut self, now_ns: u64) {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         match answer {
-            Some((version, Ok(Followed { is_complete: true, .. }))) => {
+            Some((version, Ok(FollowResult { is_complete: true, .. }))) => {
                 (self.taken, self.refused, self.due_ns) = (Some(version), None, now_ns);
                 self.record(version, now_ns);
             }
@@ -406,18 +415,18 @@ impl Follower {
         });
     }
 
-    /// A leaf looks at its spines.
+    /// Sends a leaf's silent spines to the controller.
     fn look(&mut self, now_ns: u64) {
         let NodeId::Leaf(leaf) = self.id else { return };
         self.look_ns = now_ns + LOOK_NS;
         let silent = self.requests.control().silent_spines();
-        if let Err(reason) = self.truth.borrow_mut().hear(leaf, silent, now_ns) {
+        if let Err(reason) = self.truth.borrow_mut().receive_silence(leaf, silent, now_ns) {
             self.refused = Some(reason);
         }
     }
 }
 
-/// Members by pool and id, of what a node is told, and whether they get no new tasks.
+/// Returns the members in a node's desired state: pool, id, and true if the member is drained.
 fn members_of(view: &View) -> BTreeSet<(u16, u16, bool)> {
     let workers = view.workers.iter().map(|(&id, of)| (of.pool, id, of.is_drained));
     workers.chain(view.racks.keys().map(|&(pool, leaf)| (pool, leaf, false))).collect()
@@ -455,11 +464,11 @@ impl Node for Follower {
         self.inner.take(port, each);
     }
 
-    fn inside(&self) -> Option<Inside<'_>> {
+    fn inside(&self) -> Option<LocalNodeState<'_>> {
         let inside = self.inner.inside()?;
         let is_idle = inside.dispatcher.is_some_and(|of| of.view().active().is_empty());
         let stranded = if is_idle { inside.waiting as u64 } else { 0 };
-        Some(Inside { stranded, ..inside })
+        Some(LocalNodeState { stranded, ..inside })
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {
@@ -471,7 +480,7 @@ impl Node for Follower {
     }
 
     fn differs(&self) -> Option<(String, u64)> {
-        let since_ns = self.held_up_ns.max(self.truth.borrow().told_ns);
+        let since_ns = self.held_up_ns.max(self.truth.borrow().published_ns);
         self.difference().map(|what| (what, since_ns))
     }
 
@@ -491,23 +500,24 @@ impl Node for Follower {
 }
 
 impl Follower {
-    /// What of it is other than the controller says.
+    /// Returns the node's difference from the controller's desired state.
     fn difference(&self) -> Option<String> {
         let truth = self.truth.borrow();
         let version = truth.fabric.version;
         if self.taken != Some(version) {
             return Some(format!(
-                "it has version {:?}, and the controller {version}{}",
+                "it has version {:?}, but the controller {version}{}",
                 self.taken,
                 self.refused.as_ref().map_or_else(String::new, |reason| format!(": {reason}"))
             ));
         }
-        let told = members_of(&truth.fabric.view(self.id));
+        let wanted = members_of(&truth.fabric.view(self.id));
         let has = self.members();
-        (has != told).then(|| format!("its members are {has:?}, and the controller's {told:?}"))
+        (has != wanted)
+            .then(|| format!("its members are {has:?}, but the controller's are {wanted:?}"))
     }
 
-    /// Members that the node schedules for, as [`members_of`] has them.
+    /// Returns the members that the node schedules for, in the form of [`members_of`].
     fn members(&self) -> BTreeSet<(u16, u16, bool)> {
         let pools = self.requests.control().membership().pools.iter().flatten();
         let members = |pool: &Pool| {
@@ -526,8 +536,8 @@ mod tests {
 
     #[test]
     fn controller_that_loses_a_change_is_found() {
-        let mut truth = Truth::new(None);
-        let add = |truth: &mut Truth, id: u16, now_ns| {
+        let mut truth = DesiredState::new(None);
+        let add = |truth: &mut DesiredState, id: u16, now_ns| {
             let text = format!("add-spine id={id} ip=10.0.0.{id}");
             truth.command(&command(&text).unwrap(), now_ns).unwrap();
         };
