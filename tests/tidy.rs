@@ -1,6 +1,9 @@
 //! The sources keep their rules, and the documents name only what exists.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "tidy/prose.rs"]
+mod prose;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,6 +73,63 @@ fn every_source_file_says_what_it_is_for() {
         .map(|(path, _)| path.display().to_string())
         .collect();
     assert_none(&silent, "files that do not open with a `//!` sentence");
+}
+
+/// Greatest permitted measures of a folder's comments, per thousand: comments that begin with a clause, subordinating words a sentence,
+/// sentences with three or more of them, and sentences with words of no field.
+const PROSE_MAX: [usize; 4] = [10, 480, 15, 5];
+/// Folder with too few comments to be measured by itself.
+const COMMENTS_MIN: usize = 150;
+/// Words of a test's name.
+const TEST_WORDS_MAX: usize = 8;
+
+#[test]
+fn comments_are_plain() {
+    let (mut folders, mut all) = (BTreeMap::<_, prose::Prose>::new(), prose::Prose::default());
+    for ending in [".rs", ".c", ".h", ".proto"] {
+        for (path, text) in files(ending) {
+            let measured = prose::Prose::of(&text);
+            let folder = path.parent().unwrap().to_owned();
+            *folders.entry(folder).or_default() += measured;
+            all += measured;
+        }
+    }
+    folders.retain(|_, measured| measured.blocks >= COMMENTS_MIN);
+    folders.insert(PathBuf::from("all files"), all);
+    let is_hard = |measured: &prose::Prose| {
+        measured.per_thousand().iter().zip(PROSE_MAX).any(|(&found, max)| found > max)
+    };
+    let hard = folders.iter().filter(|(_, measured)| is_hard(measured));
+    let hard: Vec<_> = hard
+        .map(|(folder, measured)| format!("{}: {:?}", folder.display(), measured.per_thousand()))
+        .collect();
+    assert_none(&hard, &format!("folders whose comments are above {PROSE_MAX:?}"));
+}
+
+#[test]
+fn test_names_are_short() {
+    let (mut names, mut long) = (0, Vec::new());
+    for (path, text) in files(".rs") {
+        for name in prose::test_names(&text) {
+            names += 1;
+            if name.split('_').count() > TEST_WORDS_MAX {
+                long.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(names > 1000, "{names} tests are found");
+    assert_none(&long, &format!("test names of more than {TEST_WORDS_MAX} words"));
+}
+
+#[test]
+fn types_are_named_by_nouns() {
+    let mut found = Vec::new();
+    for (path, text) in files(".rs").iter().filter(|(path, _)| !path.ends_with("generated.rs")) {
+        let names = prose::type_names(text);
+        let bad = names.iter().filter(|name| prose::FORBIDDEN_TYPES.contains(&name.as_str()));
+        found.extend(bad.map(|name| format!("{}: {name}", path.display())));
+    }
+    assert_none(&found, "types named by a participle, a pronoun or a question word");
 }
 
 #[test]

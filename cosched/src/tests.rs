@@ -228,7 +228,7 @@ fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
 /// other one right.
 fn turns_after(settings: Settings) -> Option<usize> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
-    // Both shares are observed whichever is followed, so an expert's deficit grows while the other one is
+    // Both shares are observed whichever is followed, so an expert's deficit grows while the second one is
     // right.
     let [mut little, mut much] = [[0.0; SHARES]; 2];
     (little[0], little[5], much[0], much[5]) = (0.9, 0.1, 0.1, 0.9);

@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_of_a_valid_copy_do_no_harm() {
+    fn takeover_bounds_wrong_values_of_a_valid_copy() {
         const WORTH: [u64; 8] =
             [0, 1, 7, 0xFFFF, 1 << 31, u64::MAX, 1 << 63 | 0x7FFF << 32 | 9, 3 << 62];
         let states = SHAPES.map(Shape::state);

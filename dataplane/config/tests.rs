@@ -824,7 +824,7 @@ fn wrong_types_are_told_as_wrong_values() {
 }
 
 #[test]
-fn key_of_a_list_over_several_lines_is_named() {
+fn key_of_a_multi_line_list_is_named() {
     let text = GOOD.replace("cores = [1]", "cores = [\n  1,\n  # two\n  \"x\",\n]");
     let fault = &parse(&text).unwrap_err().faults[0];
     assert_eq!((&fault.key[..], &fault.found[..]), ("leaf.cores", "\"x\""));
@@ -896,7 +896,7 @@ fn within_five_minutes(check: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn faults_cost_linear_time_and_the_first_hundred_are_printed() {
+fn faults_take_linear_time_and_hundred_are_printed() {
     const ENTRIES: usize = 50_000;
     within_five_minutes(|| {
         let check = |head: &str, entry: &dyn Fn(usize) -> String| {

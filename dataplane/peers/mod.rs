@@ -125,7 +125,7 @@ pub struct Peers {
     mind: DecisionRule,
     own: OwnLoad,
     others: Box<[RemoteNode]>,
-    /// The other present nodes.
+    /// Present peers.
     live: Vec<u16>,
     /// Number of its last heartbeat.
     number: u64,
@@ -133,7 +133,7 @@ pub struct Peers {
     /// True if parameters must be sent for a consensus.
     tells: bool,
     done: BeatStatistics,
-    /// Sum of the other nodes' events since the last beat.
+    /// Sum of the peers' events since the last beat.
     heard: BeatStatistics,
     totals: Totals,
     refusals: Refusals,
@@ -211,7 +211,7 @@ impl Peers {
         (((self.rng.next_u64() >> 32) * count as u64) >> 32) as usize
     }
 
-    /// Returns the present node at an index: the other nodes first, then this one.
+    /// Returns the present node at an index: its peers first, then this one.
     #[inline]
     fn at(&self, place: usize) -> usize {
         self.live.get(place).map_or(self.settings.own, |node| usize::from(*node))
@@ -555,7 +555,7 @@ impl Peers {
         self.live.extend(live.map(|(node, _)| node as u16));
     }
 
-    /// Returns the other present nodes.
+    /// Returns the present peers.
     #[must_use]
     pub fn live(&self) -> &[u16] {
         &self.live

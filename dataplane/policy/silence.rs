@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_end_at_their_bound_until_the_member_is_idle() {
+    fn denials_end_at_their_bound_until_idle() {
         let mut watched = SilenceWatch::default();
         let mut deny = |from_ms: u64, reports: u32| {
             check(&mut watched, counts(from_ms * MS, reports, 4), 0);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn silences_tell_the_patience_where_no_service_is_known() {
+    fn silences_set_the_patience_without_service_times() {
         let (mut silences, measured) = (SilenceTracker::default(), MemberStatistics::default());
         assert_eq!(silences.patience_ns(&measured, 1), SILENCE_MOST_NS);
         silences.end(10_000, 1, 1);

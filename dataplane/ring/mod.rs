@@ -6,7 +6,7 @@
 //! attached: a credit per task, without individual acknowledgements. Both ends are in memory shared by
 //! threads or processes.
 //!
-//! Neither end trusts the other. Indices are masked on the reader's own count, and lengths and offsets are
+//! The ends do not trust each other. Indices are masked on the reader's own count, and lengths and offsets are
 //! checked on private copies. A count that runs backwards or ahead is a [`Fault`], and excludes the worker
 //! until it attaches again.
 //!

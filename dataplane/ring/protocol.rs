@@ -1,4 +1,4 @@
-//! Protocol of one channel: slots in one direction, one line of credits in the other.
+//! Protocol of one channel: slots in one direction, one line of credits in the reverse direction.
 //!
 //! Generic over its words, so that loom checks the code that the processes run.
 
@@ -230,7 +230,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     }
 
     /// Gives as many tasks as possible and returns their number. The first becomes visible last, so a worker
-    /// that sees it finds the others in the same lines.
+    /// that sees it finds the remaining ones in the same lines.
     #[inline]
     pub fn send_burst(&mut self, notices: &[Notice]) -> usize {
         let count = notices.len().min(self.room());

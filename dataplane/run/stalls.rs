@@ -82,7 +82,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn core_that_never_polled_is_stalled_from_its_start() {
+    fn unpolled_core_is_stalled_from_its_start() {
         let (counters, start) = ([Counters::heap()], Instant::now());
         let mut watch = StallWatch::new(&[3], 1_000, start);
         let stalled = || counters[0].read(Gauge::StallTicks);

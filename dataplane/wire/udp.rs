@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_packet_has_a_reason_of_its_own() {
+    fn cut_packet_has_its_own_reason() {
         let v4 = frame(&[7; 640]);
         let cut = |frame: &[u8]| frame[..OFFLOADED].to_vec();
         assert_eq!(parse(&cut(&v4), false), Err(DropReason::SegmentationOffload));

@@ -12,12 +12,12 @@ use crate::tally::Tally;
 use crate::target::Target;
 
 /// A port that leads back to itself, and turns every returning task into its answer.
-pub struct Looped<'a, P: Port> {
+pub struct LoopedPort<'a, P: Port> {
     port: &'a mut P,
     mac: Mac,
 }
 
-impl<'a, P: Port> Looped<'a, P> {
+impl<'a, P: Port> LoopedPort<'a, P> {
     /// Creates the loop; `port` receives what it sends.
     #[must_use]
     pub fn new(port: &'a mut P) -> Self {
@@ -25,7 +25,7 @@ impl<'a, P: Port> Looped<'a, P> {
     }
 }
 
-impl<P: Port> Port for Looped<'_, P> {
+impl<P: Port> Port for LoopedPort<'_, P> {
     type Buf = P::Buf;
 
     #[inline]
@@ -68,7 +68,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
     };
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let target = Target { next_hop_mac: Some(mac), ..Target::new(mac, 1, 2) };
-    let mut generator = Generator::new(&load, &target, 0, hz, Looped::new(port), pool)?;
+    let mut generator = Generator::new(&load, &target, 0, hz, LoopedPort::new(port), pool)?;
     generator.run(now, &AtomicBool::new(false));
     let (_, _, tally) = generator.into_parts();
     Ok(tally)

@@ -12,7 +12,7 @@ use crate::settings::{HappinessFormula, Mode, Settings};
 pub enum Arm {
     /// No sharing: the paper's Slurm, with backfill.
     Slurm,
-    /// Two jobs may share cores. Each gets half of them, even if the other half is unused.
+    /// Two jobs may share cores. Each gets half of them, even if one half is unused.
     Static,
     /// Two jobs may share cores. The second gets what the first leaves idle. Not in the paper.
     Idle,

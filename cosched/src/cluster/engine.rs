@@ -164,7 +164,7 @@ impl Engine {
             let Some(step) = self.next_event() else { break };
             self.advance(step);
             self.end_stages()?;
-            self.choose_anew()?;
+            self.choose_again()?;
         }
         let learners = self.learners.into_iter().zip(Workflow::ALL);
         let learners =
@@ -328,7 +328,7 @@ impl Engine {
                 _ => (all * (1.0 - allocation.share.part()), all * allocation.share.part()),
             };
             let Some(guest) = &mut allocation.guest else {
-                // The static scheme reserves the other half even if it is unused.
+                // The static scheme reserves the second half even if it is unused.
                 let got = if self.arm == Arm::Static { wanted.min(for_host) } else { wanted };
                 allocation.host.set_speed(host_job, got, &self.contention, 0.0, 0.0);
                 continue;
@@ -402,7 +402,7 @@ impl Engine {
                 at += 1;
                 continue;
             }
-            // A guest that outlives its host keeps the cores that it requested. The others become free.
+            // A guest that outlives its host keeps the cores that it requested. The remaining cores become free.
             let left = allocation.guest.take();
             let kept = left.as_ref().map_or(0, |guest| self.jobs[guest.job].cores);
             self.free += allocation.cores - kept;
@@ -447,7 +447,7 @@ impl Engine {
     }
 
     /// Makes new decisions where they are due. A guest that gets no share waits at the front of the queue.
-    fn choose_anew(&mut self) -> Result<(), ClusterError> {
+    fn choose_again(&mut self) -> Result<(), ClusterError> {
         if self.learners.is_empty() {
             return Ok(());
         }

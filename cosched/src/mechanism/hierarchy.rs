@@ -117,7 +117,7 @@ impl Hierarchies {
             }
         }
         // A controller mounted in version 1 is not available in version 2. Functions without a controller are
-        // taken from the hierarchy of the others.
+        // taken from the hierarchy of the remaining functions.
         if let Some(folder) = all_in_one {
             let there = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
             let has_cpu = |places: &[(Controller, Place)]| {

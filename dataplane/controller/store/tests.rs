@@ -104,7 +104,7 @@ fn damaged_file_is_reported_or_harmless() {
 }
 
 #[test]
-fn flipped_bit_of_the_header_is_reported_or_harmless() {
+fn flipped_header_bit_is_reported_or_harmless() {
     let folder = tempfile::tempdir().unwrap();
     let ([_, killed], kept) = stores(folder.path());
     let path = folder.path().join("damaged");

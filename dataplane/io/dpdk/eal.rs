@@ -20,20 +20,20 @@ use crate::io::vdev::is_pci_address;
 /// Mebibytes that EAL maps at start without hugepages. The kernel allocates each page at its first use.
 const MEMORY_MB: u32 = 512;
 
-/// Running environment. Clones share it; pools and devices hold one. Dropping the last one cleans up.
+/// Running EAL. Clones share it; pools and devices hold one. Dropping the last one cleans up.
 #[derive(Clone)]
 pub struct Eal {
-    running: Arc<Running>,
+    running: Arc<EalProcess>,
     ticks_hz: u64,
 }
 
-struct Running {
+struct EalProcess {
     arguments: Vec<String>,
     /// Relays of memif devices.
     relays: Relays,
 }
 
-impl Drop for Running {
+impl Drop for EalProcess {
     fn drop(&mut self) {
         // SAFETY: EAL runs, and returns a static string.
         let folder = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) }
@@ -163,7 +163,7 @@ impl Eal {
         dpdk_log::note(&said);
         // SAFETY: EAL is running, so the TSC has been calibrated.
         let ticks_hz = unsafe { sys::rte_get_tsc_hz() };
-        let running = Running { arguments: arguments.to_vec(), relays };
+        let running = EalProcess { arguments: arguments.to_vec(), relays };
         Ok(Self { running: Arc::new(running), ticks_hz })
     }
 

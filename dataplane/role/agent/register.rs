@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_registration_is_repeated_soon_and_then_less_often() {
+    fn unanswered_registration_is_repeated_with_back_off() {
         let mut registrar = registrar(1);
         let asked = |now: &u64| registrar.due(now * HZ / 1000, |_| Some(0)).is_some();
         let times: Vec<_> = (0..500_u64).filter(asked).collect();

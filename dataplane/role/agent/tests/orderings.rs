@@ -21,15 +21,15 @@ impl Number for AtomicU32 {
     }
 }
 
-type Counted = Arc<NamedLoad<AtomicU32>>;
+type CountedLoad = Arc<NamedLoad<AtomicU32>>;
 
-fn load() -> Counted {
+fn load() -> CountedLoad {
     Arc::new(NamedLoad::new(1))
 }
 
 /// Hands a task over. As with a ring's notice, the worker sees earlier writes. Returns the number of tasks it
 /// left.
-fn hand_over(load: &Counted) -> JoinHandle<u32> {
+fn hand_over(load: &CountedLoad) -> JoinHandle<u32> {
     let load = load.clone();
     thread::spawn(move || load.answer(0))
 }

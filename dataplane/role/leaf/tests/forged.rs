@@ -234,7 +234,7 @@ fn lost_tasks_are_written_off_under_every_policy() {
 }
 
 #[test]
-fn each_of_many_doubted_workers_counts_what_it_was_sent() {
+fn many_doubted_workers_count_their_sent_tasks() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
     let text = text_of(&networks, "round-robin", true, 1, (64, Overflow::Drop));
     let text = text.replace("'10-13'", "'10-521'").replace("'14-17'", "'522-1033'");

@@ -147,7 +147,7 @@ fn spine_gets_idle_and_load_signals() {
         for seq in 4..12 {
             assert_eq!(rig.signals_after(CLIENTS, &sent_on(seq, false)), []);
         }
-        // Twelve tasks arrived. One worker reports one task; the others keep their estimates.
+        // Twelve tasks arrived. One worker reports one task; the remaining ones keep their estimates.
         let reply_of = |worker, queue| reply(worker, queue);
         assert_eq!(rig.signals_after(WORKERS, &reply_of(10, 2)), []);
         let mut told = Vec::new();

@@ -445,7 +445,7 @@ fn unregistered_worker_gets_no_task() {
 }
 
 #[test]
-fn worker_added_by_a_change_waits_for_its_registration() {
+fn added_worker_waits_for_its_registration() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
     let text = text_of(&networks, "random", true, 1, (64, Overflow::Drop));
     let (mut rigs, mut control) = controlled(&text, None, true, 256);
@@ -468,7 +468,7 @@ fn worker_added_by_a_change_waits_for_its_registration() {
 }
 
 #[test]
-fn registered_worker_of_a_host_that_returned_is_silent_until_its_next_word() {
+fn worker_of_a_returned_host_stays_silent() {
     let mut rig = registering("random");
     rig.leaf.stages_mut().set_worker_timeout(0);
     let neighbours = rig.leaf.stages().neighbours().clone();
@@ -488,7 +488,7 @@ fn registered_worker_of_a_host_that_returned_is_silent_until_its_next_word() {
 }
 
 #[test]
-fn tasks_wait_in_their_device_for_the_first_registration() {
+fn tasks_wait_for_the_first_registration() {
     let mut rig = registering("horus");
     rig.leaf = rig.leaf.with_patience();
     for seq in 0..20 {

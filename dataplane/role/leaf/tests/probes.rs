@@ -83,7 +83,7 @@ fn tasks_sent_after_the_probe_count() {
         }
         assert_eq!(went.iter().map(|task| task.seq).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(went[0].dst, 12);
-        // Its queue at the probe plus one equals the others', of which one got no task.
+        // Its queue at the probe plus one equals the queues of the remaining workers, of which one got no task.
         let to_12 = went.iter().filter(|task| task.dst == 12).count();
         assert!(to_12 <= 2, "{went:?}");
         // Probed after those were sent, it includes them in its answer.

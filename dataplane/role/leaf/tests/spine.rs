@@ -442,7 +442,7 @@ fn racks_and_service_addresses_change_while_running() {
         rig.wait(MS);
         let leaves = rig.ask(60);
         assert!(leaves.iter().any(|(leaf, _)| *leaf == 41) && leaves.len() == 60);
-        // The other pool gets its own address, and the first loses its address.
+        // The second pool gets its own address, and the first loses its address.
         rig.change(&mut control, &["set-service pool=8 ip=10.0.1.201", "set-service pool=7"]);
         rig.wait(MS);
         assert_eq!(announced(&mut rig), [SERVICE + 1]);
