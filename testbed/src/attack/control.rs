@@ -71,7 +71,7 @@ fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
         );
         hang_up(&leaf)?;
         account.tried("reloads", 1);
-        site.until("a refused reload", || Ok(leaf.output_tail().contains("reload refused")))?;
+        site.until("a refused reload", || Ok(leaf.output().contains("reload refused")))?;
         check_control(account, name, &site)?;
         check_driven(account, &format!("{name}: all tasks are answered"), site.drive(0.2));
         check_alive(account, &format!("{name}: the leaf lives"), &mut leaf);
@@ -99,7 +99,7 @@ fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
         checked.0 == Some(1) && checked.1.contains("more faults are not printed"),
         format!("{:?}, {} lines", checked.0, checked.1.lines().count()),
     );
-    site.until("a refused reload", || Ok(leaf.output_tail().contains("reload refused")))?;
+    site.until("a refused reload", || Ok(leaf.output().contains("reload refused")))?;
     check_alive(account, "the leaf lives", &mut leaf);
     check_term(account, "after the reload", leaf)
 }

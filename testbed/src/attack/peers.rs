@@ -207,7 +207,7 @@ impl Handshake {
 }
 
 /// Fills both rings with invalid contents: indices far ahead, descriptors that point anywhere.
-fn scribble(file: &File) -> std::io::Result<()> {
+fn overwrite(file: &File) -> std::io::Result<()> {
     for base in [0, u64::from(SECOND_RING)] {
         for slot in 0..1_u64 << LOG2_SLOTS {
             let mut descriptor = [0xFF; 16];
@@ -276,7 +276,7 @@ const WRONG: [WrongHandshake; 19] = [
         Ok(())
     }),
     ("rings overwritten after the connection", |hand| {
-        hand.then = scribble;
+        hand.then = overwrite;
         Ok(())
     }),
     ("a ring beyond the region", |hand| {

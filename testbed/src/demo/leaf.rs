@@ -289,11 +289,16 @@ impl LeafProcess {
         None
     }
 
+    /// Returns the leaf's output up to now.
+    #[must_use]
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
+    }
+
     /// Returns the end of the leaf's output, indented.
     #[must_use]
     pub fn output_tail(&self) -> String {
-        let bytes = fs::read(&self.output).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
+        let text = self.output();
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = &lines[lines.len().saturating_sub(SHOWN)..];
         match last.is_empty() {
