@@ -21,7 +21,7 @@ use wedjat::wire::udp;
 use super::Scheduler;
 use crate::sim::rack::Cores;
 
-/// Number of consecutive polls without progress that ends a turn, as in [`wedjat::clock::Emulated`].
+/// Number of consecutive polls without progress that ends a turn, as in [`wedjat::clock::EmulatedClock`].
 const QUIET_POLLS: u32 = 2;
 /// Maximum number of packets on each wire.
 const DEPTH: usize = 512;

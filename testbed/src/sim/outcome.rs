@@ -122,7 +122,7 @@ pub struct Row {
     /// Sum over the runs of all seeds, some of which ran in parallel.
     pub wall_s: Option<f64>,
     pub tasks_per_s: Option<f64>,
-    /// See [`Passed`].
+    /// See [`ForwardedTasks`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migrations_per_task: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
