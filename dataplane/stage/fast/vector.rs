@@ -3,7 +3,7 @@
 //! One and a half vectors hold everything to compare. The whole one also holds all bytes of the IPv4 checksum
 //! and the first bytes of the UDP checksum. The sums are checked once per burst, all together.
 //!
-//! Words are summed in memory order, in one's complement (see [`Sum`](crate::wire::checksum::Sum)). The
+//! Words are summed in memory order, in one's complement (see [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The
 //! instruction that multiplies and adds words takes signed words. With their top bits inverted, each is 2^15
 //! too small; this is corrected afterwards.
 #![allow(

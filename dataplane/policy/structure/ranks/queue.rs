@@ -4,7 +4,7 @@ use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
 use crate::policy::sample::below;
 
-/// Members ranked by queue; see the documentation of [`super`].
+/// Members ranked by queue. The module documentation describes the structure.
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {
     cells: Vec<Cell>,
