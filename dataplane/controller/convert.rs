@@ -9,7 +9,7 @@ use super::command::CommandError;
 use super::fabric::PoolSettings;
 use super::generated as proto;
 use super::place::Placement;
-use super::view::{Delta, NodeId, PoolView, RackView, ServerView, View, WorkerView};
+use super::view::{Delta, NodeId, PoolView, Position, RackView, ServerView, View, WorkerView};
 use crate::admin::refusal;
 use crate::control::{overflow_name, overflow_named};
 use crate::limits::WORKER_ID_MAX;
@@ -195,9 +195,10 @@ pub fn node(hello: &proto::Hello) -> Result<NodeId, MessageError> {
     }
 }
 
-/// Returns a node's first message.
+/// Returns a node's first message. `known` is the newest position that the node received.
 #[must_use]
-pub fn hello(node: NodeId, instance: u64, (version, term): (u64, u64)) -> proto::Hello {
+pub fn hello(node: NodeId, instance: u64, known: Position) -> proto::Hello {
+    let Position { version, term } = known;
     let (kind, id, address) = match node {
         NodeId::Spine(id) => (proto::Kind::Spine, id.into(), String::new()),
         NodeId::Leaf(id) => (proto::Kind::Leaf, id.into(), String::new()),

@@ -11,7 +11,7 @@ use super::event::Event;
 use super::fabric::Fabric;
 use super::lease::Lease;
 use super::store::{Store, StoreError};
-use super::view::NodeId;
+use super::view::{NodeId, Position};
 
 /// Number of versions after which the store is compacted into one whole fabric.
 const COMPACT: u64 = 1024;
@@ -174,8 +174,8 @@ pub(super) struct Desk<S> {
     pub store: S,
     pub asked: mpsc::Receiver<CommandRequest>,
     pub standing: watch::Sender<Standing>,
-    /// Newest term and version with which it has led.
-    pub known: (u64, u64),
+    /// Newest position with which it has led.
+    pub known: Position,
 }
 
 impl<S: Store> Desk<S> {
@@ -241,8 +241,8 @@ impl<S: Store> Desk<S> {
             };
             let term = store.lead(tell).await?;
             let fabric = store.load().await?;
-            let found = (term, fabric.version);
-            if found.0 < known.0 || found.1 < known.1 {
+            let found = Position { version: fabric.version, term };
+            if found.term < known.term || found.version < known.version {
                 return Err(StoreError::WentBack { found, known });
             }
             Ok((term, Arc::new(fabric)))
@@ -271,7 +271,7 @@ impl<S: Store> Desk<S> {
     /// during a call to the store.
     async fn lead(&mut self, term: u64, mut fabric: Arc<Fabric>) -> StoreError {
         log::info!("leads with term {term} from version {}", fabric.version);
-        self.known = (term, fabric.version);
+        self.known = Position { version: fabric.version, term };
         let lease = self.store.lease();
         let mut over = lease.clone();
         self.publish(term, &fabric, &lease);
@@ -295,7 +295,7 @@ impl<S: Store> Desk<S> {
                 Ok(done) => {
                     if done.fabric.version != fabric.version {
                         fabric = Arc::clone(&done.fabric);
-                        self.known = (term, fabric.version);
+                        self.known = Position { version: fabric.version, term };
                         self.publish(term, &fabric, &lease);
                     }
                     let _ = ask.answer.send(Ok(done));

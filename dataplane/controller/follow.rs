@@ -19,7 +19,7 @@ use super::client::connect;
 use super::convert;
 use super::generated as proto;
 use super::generated::follow_request::Message;
-use super::view::{NodeId, PoolView, View};
+use super::view::{NodeId, PoolView, Position, View};
 use crate::admin::{
     FollowResult, FollowerKind, Handle, KnownState, NodeSnapshot, RequestError, stay_on,
 };
@@ -80,7 +80,7 @@ impl FollowerThread {
             instance,
             view: View::default(),
             told: KnownState::default(),
-            heard: (0, 0),
+            heard: Position::default(),
         };
         let cpus = cpus.to_vec();
         let run = move || {
@@ -117,8 +117,8 @@ struct Follower {
     view: View,
     /// All pools and workers that it ever received.
     told: KnownState,
-    /// Newest version received, with its term.
-    heard: (u64, u64),
+    /// Newest position received.
+    heard: Position,
 }
 
 /// Connection to the controller: messages to it and from it.
@@ -219,13 +219,13 @@ impl Follower {
     /// Takes a message into the view. Refuses one that is older than the view, from a deposed controller or
     /// an old copy of a store.
     fn take(&mut self, message: proto::FollowReply) -> Result<(), String> {
-        let (term, version, snapshot) = (message.term, message.version, message.snapshot);
-        // The store keeps a version before any node receives it. So each later term begins with it.
-        if (version, term) < self.heard {
-            let (known, of) = self.heard;
+        let received = Position { version: message.version, term: message.term };
+        let snapshot = message.snapshot;
+        if received < self.heard {
             return Err(format!(
-                "it tells version {version} of term {term} after version {known} of term {of}: it does not lead any more, or its \
-                 store is an old copy; in that case start it with `--restore`"
+                "it tells {received} after {}: it does not lead any more, or its store is an old copy; in that case start \
+                 it with `--restore`",
+                self.heard
             ));
         }
         let delta = convert::delta(message).map_err(|error| error.to_string())?;
@@ -235,13 +235,13 @@ impl Follower {
         self.view.take(delta);
         self.told.pools.extend(self.view.pools.keys());
         self.told.workers.extend(self.view.workers.keys());
-        self.heard = (version, term);
+        self.heard = received;
         Ok(())
     }
 
     /// Applies the desired state, as completely as possible now.
     async fn apply(&self, progress: &mut Progress, refused: &mut String) -> Option<Message> {
-        let version = self.heard.0;
+        let version = self.heard.version;
         let followed = match wanted(self.node, &self.view) {
             Ok(wanted) => {
                 let (answer, answered) = oneshot::channel();

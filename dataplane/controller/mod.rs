@@ -33,7 +33,7 @@ pub use lease::{Clock, Lease};
 pub use place::{Placement, Rack, link, take};
 pub use server::{Controller, ControllerError};
 pub use store::{StoreError, keep};
-pub use view::{Delta, NodeId, PoolView, RackView, ServerView, View, WorkerView};
+pub use view::{Delta, NodeId, PoolView, Position, RackView, ServerView, View, WorkerView};
 
 #[cfg(test)]
 mod tests;

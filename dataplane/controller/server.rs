@@ -14,6 +14,7 @@ use super::desk::{Desk, PersistentReader, Standing};
 use super::generated::fabric_server::FabricServer;
 use super::service::Service;
 use super::store::{EtcdAccess, EtcdStore, FileStore, Store, StoreError};
+use super::view::Position;
 use crate::admin::listen::{
     self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
 };
@@ -181,7 +182,7 @@ impl Parts {
         let service = Service::new(self.id, self.restores, asks, seen.clone());
         let (listeners, ended) = (self.listeners, stopped.clone());
         let run = move || {
-            let desk = Desk { store, asked, standing, known: (0, 0) };
+            let desk = Desk { store, asked, standing, known: Position::default() };
             let served = async {
                 serve(listeners, service, stopped).await;
                 Ok(())

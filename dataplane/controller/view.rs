@@ -29,6 +29,23 @@ impl fmt::Display for NodeId {
     }
 }
 
+/// Position of a fabric in its history. The store keeps a version before any node receives it, so a later
+/// term never begins with an earlier version. The version therefore decides, and the term decides between
+/// equal versions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Version of the fabric.
+    pub version: u64,
+    /// Term of the leader that sent or loaded the version.
+    pub term: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {} of term {}", self.version, self.term)
+    }
+}
+
 /// Pool in a node's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolView {

@@ -5,6 +5,7 @@
 
 mod processes;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Output;
 
@@ -50,10 +51,25 @@ fn run(store: &str, faults: &str, seconds: &str) -> Option<Value> {
     let shown = serde_json::to_string_pretty(&value).unwrap();
     assert_eq!(value["violations"], Value::Array(Vec::new()), "{shown}\n{printed}");
     assert!(output.status.success(), "{shown}\n{printed}");
+    assert_reconnected(&report.join("history.jsonl"));
     // The file holds the checked history.
     let again = check(&report.join("history.jsonl"));
     assert!(again.status.success(), "{again:?}");
     Some(value)
+}
+
+/// Asserts that a process of a follower received the first messages of two connections. Without that, no
+/// follower could go back.
+fn assert_reconnected(file: &Path) {
+    let history = std::fs::read_to_string(file).unwrap();
+    let lines = history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let updates = lines.filter_map(|line| line.get("update").cloned());
+    let firsts = updates.filter(|update| update["asked_ns"].is_u64());
+    let mut connections = BTreeMap::<u64, u32>::new();
+    for first in firsts {
+        *connections.entry(first["process"].as_u64().unwrap()).or_default() += 1;
+    }
+    assert!(connections.values().any(|count| *count > 1), "{connections:?}");
 }
 
 fn check(file: &Path) -> Output {

@@ -112,7 +112,7 @@ impl Site {
         let store = FakeStore::new(clock);
         let (asks, asked) = mpsc::channel(64);
         let (standing, reader) = PersistentReader::new();
-        let desk = Desk { store: store.clone(), asked, standing, known: (0, 0) };
+        let desk = Desk { store: store.clone(), asked, standing, known: Position::default() };
         Self { store, asks, reader, desk: Some(desk), stop: watch::channel(false).0 }
     }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use super::event::Event;
 use super::fabric::Fabric;
 use super::lease::Lease;
+use super::view::Position;
 use crate::state::files::{NameError, advice};
 pub use etcd::{EtcdAccess, EtcdStore};
 pub use file::FileStore;
@@ -54,15 +55,14 @@ pub enum StoreError {
     },
     /// The store has an older state than before.
     #[error(
-        "the store has version {} of term {}, and this controller has led with version {} of term {}: the store was restored from \
-         an old copy, or is another; restore a newer copy, or start the controllers with `--restore` to go on from what it has and have \
-         the nodes take it", .found.1, .found.0, .known.1, .known.0
+        "the store has {found}, and this controller has led with {known}: the store was restored from an old copy, or is \
+         another; restore a newer copy, or start the controllers with `--restore` to go on from what it has and have the nodes take it"
     )]
     WentBack {
-        /// Term and version in the store.
-        found: (u64, u64),
-        /// Newest term and version with which this controller has led.
-        known: (u64, u64),
+        /// Position in the store.
+        found: Position,
+        /// Newest position with which this controller has led.
+        known: Position,
     },
     /// Another controller leads.
     #[error("this controller does not lead any more; ask the one that does")]

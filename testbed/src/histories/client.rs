@@ -2,6 +2,7 @@
 //! both.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use wedjat::controller::generated::follow_request::Message;
 use wedjat::controller::generated::{
     Acknowledge, CommandRequest, FollowReply, FollowRequest, TopologyRequest,
 };
-use wedjat::controller::{NodeId, View, delta, hello};
+use wedjat::controller::{NodeId, Position, View, delta, hello};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::record::{self, Answer, History, Key, Kind, Operation, Request, Update};
@@ -281,7 +282,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Makes a change and reads it after all faults, and waits until all followers have it.
+    /// Makes a change and reads it after all faults. Waits until all followers have it, and until one has
+    /// received messages over two connections.
     ///
     /// # Errors
     /// If one of these steps takes too long.
@@ -300,13 +302,26 @@ impl Bench {
         }
         while began.elapsed() < time {
             let behind = self.behind(followers, version);
-            if behind.is_empty() {
+            if behind.is_empty() && (followers == 0 || self.has_reconnected()) {
                 return Ok(took);
             }
             sleep(RETRY).await;
         }
         let behind = self.behind(followers, version).join(", ");
-        Err(format!("{behind} did not receive version {version} within {time:?} after the faults"))
+        Err(if behind.is_empty() {
+            format!("no follower received a second snapshot within {time:?} after the faults")
+        } else {
+            format!("{behind} did not receive version {version} within {time:?} after the faults")
+        })
+    }
+
+    /// Returns true if a follower received the first message of a second connection. Otherwise the history
+    /// does not show if followers go back.
+    fn has_reconnected(&self) -> bool {
+        let history = self.history.borrow();
+        let mut firsts = BTreeSet::new();
+        let mut updates = history.updates.iter().filter(|update| update.asked_ns.is_some());
+        updates.any(|update| !firsts.insert(update.process))
     }
 
     /// Returns the followers that have not received a version.
@@ -423,10 +438,12 @@ impl Bench {
         let mut asked = Some(asked_ns);
         while let Some(message) = from.message().await.map_err(|status| status.to_string())? {
             let version = message.version;
-            let mut update = follower.take(message)?;
+            let (mut update, taken) = follower.take(message)?;
             (update.asked_ns, update.at_ns) = (asked.take(), self.now_ns());
             update.controller = controller as u32 + 1;
+            // A refused message is recorded too: the check judges the controller that sent it.
             self.history.borrow_mut().updates.push(update);
+            taken?;
             let acknowledge = Message::Acknowledge(Acknowledge { version });
             send(acknowledge).await.map_err(|error| error.to_string())?;
         }
@@ -446,34 +463,34 @@ struct Follower {
     node: NodeId,
     process: u64,
     view: View,
-    /// Newest term and version.
-    known: (u64, u64),
+    /// Newest position received.
+    known: Position,
 }
 
 impl Follower {
     fn new(leaf: u16, process: u64) -> Self {
-        Self { node: NodeId::Leaf(leaf), process, view: View::default(), known: (0, 0) }
+        Self {
+            node: NodeId::Leaf(leaf),
+            process,
+            view: View::default(),
+            known: Position::default(),
+        }
     }
 
-    /// Applies a message as a node does. Refuses messages of deposed leaders.
-    fn take(&mut self, message: FollowReply) -> Result<Update, String> {
-        let (term, version, is_snapshot) = (message.term, message.version, message.snapshot);
-        if (term, version) < self.known {
-            return Err("it does not lead any more".to_owned());
-        }
-        if is_snapshot {
-            self.view = View::default();
-        }
-        self.view.take(delta(message).map_err(|error| error.to_string())?);
-        self.known = (term, version);
+    /// Applies a message as a node does. Returns its record, and an error if the node refuses the message
+    /// because it is older than the node's view.
+    fn take(&mut self, message: FollowReply) -> Result<(Update, Result<(), String>), String> {
+        let (version, term) = (message.version, message.term);
+        let received = Position { version, term };
+        let mut view = if message.snapshot { View::default() } else { self.view.clone() };
+        view.take(delta(message).map_err(|error| error.to_string())?);
         let mut hasher = DefaultHasher::new();
-        format!("{:?}", self.view).hash(&mut hasher);
-        let pools = self
-            .view
+        format!("{view:?}").hash(&mut hasher);
+        let pools = view
             .pools
             .iter()
             .map(|(&id, pool)| (Key(Kind::Pool, id.into()), record::of_pool(&pool.settings)));
-        Ok(Update {
+        let update = Update {
             node: self.node.to_string(),
             process: self.process,
             controller: 0,
@@ -483,7 +500,12 @@ impl Follower {
             version,
             view: hasher.finish(),
             part: pools.collect(),
-        })
+        };
+        if received < self.known {
+            return Ok((update, Err(format!("it sends {received} after {}", self.known))));
+        }
+        (self.view, self.known) = (view, received);
+        Ok((update, Ok(())))
     }
 }
 
@@ -504,6 +526,25 @@ mod tests {
         assert!(unknown(&Status::unavailable("whether the command is kept is not known")));
         assert!(unknown(&Status::unknown("h2 protocol error")));
         assert!(unknown(&Status::deadline_exceeded("late")));
+    }
+
+    #[test]
+    fn follower_records_and_refuses_older_messages() {
+        let mut follower = Follower::new(1, 1);
+        let message =
+            |version, term| FollowReply { version, term, snapshot: true, ..Default::default() };
+        let mut take = |version, term| {
+            let (update, taken) = follower.take(message(version, term)).unwrap();
+            assert_eq!((update.version, update.term), (version, term));
+            (taken.is_ok(), follower.known)
+        };
+        let newest = Position { version: 7, term: 2 };
+        assert_eq!(take(7, 2), (true, newest));
+        assert_eq!(take(6, 3), (false, newest));
+        assert_eq!(take(7, 1), (false, newest));
+        // A controller compares the position of the hello in the same order.
+        let first = hello(follower.node, 1, follower.known);
+        assert_eq!((first.version, first.term), (7, 2));
     }
 
     #[test]

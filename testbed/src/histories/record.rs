@@ -271,7 +271,7 @@ pub struct Operation {
     pub answer: Answer,
 }
 
-/// Message that a follower received and applied.
+/// Message that a follower received. The follower refuses a message that is older than its view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Update {
     /// Name of the node.
@@ -280,7 +280,7 @@ pub struct Update {
     pub process: u64,
     /// Controller that sent the message.
     pub controller: u32,
-    /// Time of the request, if this is the first message to the process. Such a message counts as a read.
+    /// Time of the request, if this is the first message of a connection. Such a message counts as a read.
     pub asked_ns: Option<u64>,
     /// Time at which the follower received the message, in nanoseconds.
     pub at_ns: u64,
