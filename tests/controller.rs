@@ -526,6 +526,24 @@ fn invalid_nodes_are_refused() {
 }
 
 #[test]
+fn store_copy_without_a_leaf_refuses_commands() {
+    let home = Home::new();
+    let controller = home.start();
+    home.ask(&RACKS);
+    let copy = std::fs::read(home.path("fabric")).unwrap();
+    let version = home.ask(&["add-leaf id=3 ip=10.0.1.3"]);
+    drop(controller);
+    std::fs::write(home.path("fabric"), copy).unwrap();
+    let _controller = home.start();
+    // The copy knows nothing of leaf 3, which has the version that added it.
+    let leaf = proto::Hello { term: 1, version, ..hello(proto::Kind::Leaf, 3, 5) };
+    let status = Raw::open(&home).send(Some(Message::Hello(leaf))).map(|_| ()).unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    assert!(status.message().contains("restored from an old copy"), "{status}");
+    home.refused(&["add-leaf", "9", "10.0.1.9"], "leaf 3 has version 6");
+}
+
+#[test]
 fn nodes_get_only_their_own_changes() {
     let home = Home::new();
     let _controller = home.start();

@@ -175,14 +175,7 @@ impl Service {
     async fn check(&self, node: NodeId, hello: &proto::Hello) -> Result<(), Status> {
         let (term, mut fabric) = self.leads()?;
         let is_newer = hello.version > fabric.version || hello.term > term;
-        if self.restores && is_newer && hello.version <= VERSION_MAX {
-            let raised = self.demand(Demand::Raise(hello.version), None).await;
-            fabric = raised.map_err(|error| status(&error))?.fabric;
-        }
-        if !fabric.has(node) {
-            let fix = "add it with `wedjat ctl`, or correct its id";
-            return Err(Status::not_found(format!("{node}: the fabric has none; {fix}")));
-        }
+        // Checked before the node's membership: an old copy of the store may lack the node.
         if is_newer && !self.restores {
             let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
             *newest = (*newest).max(Some((hello.version, node)));
@@ -191,6 +184,14 @@ impl Service {
                  old copy, or is another; restore a newer copy, or start the controller with `--restore` to have the nodes take what it has",
                 hello.version, hello.term, fabric.version
             )));
+        }
+        if is_newer && hello.version <= VERSION_MAX {
+            let raised = self.demand(Demand::Raise(hello.version), None).await;
+            fabric = raised.map_err(|error| status(&error))?.fabric;
+        }
+        if !fabric.has(node) {
+            let fix = "add it with `wedjat ctl`, or correct its id";
+            return Err(Status::not_found(format!("{node}: the fabric has none; {fix}")));
         }
         Ok(())
     }
