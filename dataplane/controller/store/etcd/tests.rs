@@ -114,15 +114,15 @@ fn dropped_append_gives_the_lead_up() {
     });
 }
 
-#[test]
-fn late_compaction_does_not_undo_a_later_one() {
+/// Compacts twice. Delivers the first compaction's write that contains `text` after the second one.
+fn deliver_late_compaction(text: &str) {
     let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
     run(async {
         store.lead(|_| ()).await.unwrap();
         let mut fabric = store.load().await.unwrap();
         append(&mut store, &mut fabric).await.unwrap();
-        // The proxy holds the last write of the compaction. The second member executes it meanwhile.
-        proxy.catch("/test/base", Action::Hold);
+        // The proxy holds the write. The second member executes it meanwhile.
+        proxy.catch(text, Action::Hold);
         store.compact(&fabric).await.unwrap();
         assert!(proxy.has_caught());
         assert_eq!((store.base(), store.load().await.unwrap()), (1, fabric.clone()));
@@ -132,7 +132,19 @@ fn late_compaction_does_not_undo_a_later_one() {
         proxy.deliver();
         assert_eq!(store.load().await.unwrap(), fabric);
         assert_eq!(store.base(), 2);
+        assert_eq!(store.get(&parts_key(1, 0)).await.unwrap(), None, "the first parts are gone");
     });
+}
+
+#[test]
+fn late_compaction_does_not_undo_a_later_one() {
+    // Only the last write of a compaction names this key.
+    deliver_late_compaction("/test/version");
+}
+
+#[test]
+fn late_part_of_a_compaction_is_refused() {
+    deliver_late_compaction("/test/parts/");
 }
 
 #[test]
