@@ -357,20 +357,43 @@ fn late_write_of_an_abandoned_attempt_is_refused() {
     assert!(after > before);
 }
 
-/// A leaf that follows a controller.
-struct Leaf {
+/// A client of a controller, without keep-alive: it waits for an answer however long the controller stalls.
+struct Client {
     runtime: tokio::runtime::Runtime,
     client: FabricClient<tonic::transport::Channel>,
+}
+
+impl Client {
+    /// Connects to a URL of TCP or of a Unix socket.
+    fn connect(url: String) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let endpoint = tonic::transport::Endpoint::from_shared(url).unwrap();
+        let client = FabricClient::new(runtime.block_on(endpoint.connect()).unwrap());
+        Self { runtime, client }
+    }
+
+    fn topology(&mut self) -> Result<TopologyReply, tonic::Status> {
+        let reply = self.runtime.block_on(self.client.topology(proto::TopologyRequest {}));
+        reply.map(tonic::Response::into_inner)
+    }
+
+    fn command(&mut self, text: &str, if_version: Option<u64>) -> Result<u64, tonic::Status> {
+        let request = proto::CommandRequest { command: text.to_owned(), if_version };
+        let reply = self.runtime.block_on(self.client.command(request));
+        reply.map(|reply| reply.into_inner().version)
+    }
+}
+
+/// A leaf that follows a controller.
+struct Leaf {
+    client: Client,
     replies: Option<tonic::Streaming<proto::FollowReply>>,
 }
 
 impl Leaf {
     fn connect(to: &Controller) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let url = format!("http://{}", to.listen.unwrap());
-        let endpoint = tonic::transport::Endpoint::from_shared(url).unwrap();
-        let client = FabricClient::new(runtime.block_on(endpoint.connect()).unwrap());
-        Self { runtime, client, replies: None }
+        let client = Client::connect(format!("http://{}", to.listen.unwrap()));
+        Self { client, replies: None }
     }
 
     /// Returns the first version that leaf 1 gets.
@@ -387,13 +410,14 @@ impl Leaf {
         to.try_send(proto::FollowRequest { message }).unwrap();
         // The stream of requests stays open.
         std::mem::forget(to);
-        let replies = self.client.follow(ReceiverStream::new(requests));
-        self.replies = Some(self.runtime.block_on(replies)?.into_inner());
+        let Client { runtime, client } = &mut self.client;
+        let replies = client.follow(ReceiverStream::new(requests));
+        self.replies = Some(runtime.block_on(replies)?.into_inner());
         self.next()
     }
 
     fn next(&mut self) -> Result<u64, tonic::Status> {
-        let reply = self.runtime.block_on(self.replies.as_mut().unwrap().message())?;
+        let reply = self.client.runtime.block_on(self.replies.as_mut().unwrap().message())?;
         reply.map(|reply| reply.version).ok_or_else(|| tonic::Status::cancelled("it ended"))
     }
 }
@@ -450,32 +474,31 @@ fn stopped_leader_answers_nothing_that_waited() {
     let second = etcd.controller(2);
     // Each request returns true if the answer is of the old version. A later version is possible: the first
     // controller may lead again if the second loses its lease.
-    let asks: [fn(&mut Operator, u64) -> bool; 3] = [
-        |operator, version| operator.topology().is_ok_and(|reply| reply.version == version),
-        |operator, version| {
-            let done = operator.command(&"restore-leaf id=1".parse().unwrap(), None);
-            done.is_ok_and(|done| done.version == version)
+    let asks: [fn(&mut Client, u64) -> bool; 3] = [
+        |client, version| client.topology().is_ok_and(|reply| reply.version == version),
+        |client, version| {
+            client.command("restore-leaf id=1", None).is_ok_and(|done| done == version)
         },
-        |operator, version| {
-            let ask = "add-leaf id=9 ip=10.0.1.9".parse().unwrap();
-            let refused = operator.command(&ask, Some(version + 9)).unwrap_err().to_string();
+        |client, version| {
+            let refused = client.command("add-leaf id=9 ip=10.0.1.9", Some(version + 9));
+            let refused = refused.unwrap_err().to_string();
             refused.contains(&format!("the fabric's version is {version},"))
         },
     ];
     // The connections are open before the process is stopped.
-    let address = ControllerAddress::Socket(etcd.socket(1));
-    let operators = asks.map(|ask| {
-        let mut operator = Operator::open(&address, None).unwrap();
-        operator.topology().unwrap();
-        (ask, operator)
+    let clients = asks.map(|ask| {
+        let mut client = Client::connect(format!("unix:{}", etcd.socket(1).display()));
+        client.topology().unwrap();
+        (ask, client)
     });
     first.signal("-STOP");
     // One thread receives the signal and stops all threads once it runs.
     wait_until("all threads are stopped", || first.is_stopped());
-    let asked = operators
-        .map(|(ask, mut operator)| std::thread::spawn(move || ask(&mut operator, version)));
+    let asked =
+        clients.map(|(ask, mut client)| std::thread::spawn(move || ask(&mut client, version)));
     wait_until("another leads", || term(&second).is_some());
     assert_eq!(etcd.ask(2, "add-leaf id=2 ip=10.0.1.2"), Ok(version + 1));
+    assert!(asked.iter().all(|asked| !asked.is_finished()), "all requests still wait");
     first.signal("-CONT");
     let answered = asked.map(|asked| asked.join().unwrap());
     assert_eq!(answered, [false; 3], "topology, a change of nothing, a change of another version");
