@@ -176,6 +176,8 @@ pub(super) struct Desk<S> {
     pub standing: watch::Sender<Standing>,
     /// Newest position with which it has led.
     pub known: Position,
+    /// Version of the last attempt at a compaction.
+    pub tried: u64,
 }
 
 impl<S: Store> Desk<S> {
@@ -310,7 +312,9 @@ impl<S: Store> Desk<S> {
                 }
             }
             // Counted from the store's base, because one lead may be shorter than `COMPACT` versions.
-            if fabric.version.saturating_sub(self.store.base()) >= COMPACT {
+            // A failed attempt counts as well. Otherwise each request on a full disk would end the lead.
+            if fabric.version.saturating_sub(self.store.base().max(self.tried)) >= COMPACT {
+                self.tried = fabric.version;
                 let compacted = tokio::select! {
                     compacted = self.store.compact(&fabric) => compacted,
                     () = over.end() => Err(StoreError::Deposed),

@@ -182,7 +182,7 @@ impl Parts {
         let service = Service::new(self.id, self.restores, asks, seen.clone());
         let (listeners, ended) = (self.listeners, stopped.clone());
         let run = move || {
-            let desk = Desk { store, asked, standing, known: Position::default() };
+            let desk = Desk { store, asked, standing, known: Position::default(), tried: 0 };
             let served = async {
                 serve(listeners, service, stopped).await;
                 Ok(())

@@ -15,6 +15,9 @@ struct Content {
     fabric: Fabric,
     base: u64,
     compactions: u64,
+    /// True if the store has no room for a whole fabric.
+    is_full: bool,
+    failed_compactions: u64,
     appends: u64,
     terms: u64,
     hangs: bool,
@@ -90,6 +93,10 @@ impl Store for FakeStore {
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
         self.answer().await;
         let mut content = self.content();
+        if content.is_full {
+            content.failed_compactions += 1;
+            return Err(StoreError::Unavailable("it is full".to_owned()));
+        }
         content.base = fabric.version;
         content.compactions += 1;
         Ok(())
@@ -112,7 +119,8 @@ impl Site {
         let store = FakeStore::new(clock);
         let (asks, asked) = mpsc::channel(64);
         let (standing, reader) = PersistentReader::new();
-        let desk = Desk { store: store.clone(), asked, standing, known: Position::default() };
+        let desk =
+            Desk { store: store.clone(), asked, standing, known: Position::default(), tried: 0 };
         Self { store, asks, reader, desk: Some(desk), stop: watch::channel(false).0 }
     }
 
@@ -228,5 +236,28 @@ fn short_leads_compact_the_log() {
         }
         let content = site.store.content();
         assert_eq!((content.compactions, content.base), (1, COMPACT));
+    });
+}
+
+#[test]
+fn failed_compaction_waits_for_more_versions() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
+    run(async {
+        site.store.content().fabric.version = COMPACT;
+        site.store.content().is_full = true;
+        site.lead().await;
+        // The compaction after the first request fails, and ends the lead.
+        assert!(site.ask("add-leaf id=1 ip=10.0.1.1", Some(0)).await.unwrap().is_err());
+        site.until(|standing| matches!(standing, Standing::Leads { term: 2, .. })).await;
+        // The desk has handled each request completely when it answers the next one.
+        for version in COMPACT..2 * COMPACT {
+            let verb =
+                if version % 2 == 0 { "add-leaf id=1 ip=10.0.1.1" } else { "remove-leaf id=1" };
+            assert_eq!(site.store.content().failed_compactions, 1, "version {version}");
+            site.ask(verb, None).await.unwrap().unwrap();
+        }
+        site.until(|standing| matches!(standing, Standing::Leads { term: 3, .. })).await;
+        assert_eq!(site.store.content().failed_compactions, 2);
     });
 }
