@@ -164,10 +164,12 @@ impl Service {
         if_version: Option<u64>,
     ) -> Result<CommandResult, AskError> {
         let (answer, answered) = oneshot::channel();
-        let gone = || AskError::StandsBy("it ends".into());
         let sent = self.asks.send(CommandRequest { request, if_version, answer }).await;
-        sent.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        sent.map_err(|_| AskError::StandsBy("it ends".into()))?;
+        // The desk may have ended while the store kept the command.
+        let unknown =
+            "the controller ends; whether the command is kept is not known: look at the topology";
+        answered.await.map_err(|_| AskError::Store(unknown.to_owned()))?
     }
 
     /// Checks that a node may follow. A node with a newer version than the store may follow only after an

@@ -7,7 +7,10 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::PATIENCE;
+use crate::controller::generated as proto;
+use crate::controller::generated::fabric_server::Fabric as Calls;
 use crate::controller::lease::{Clock, Renewal};
+use crate::controller::service::Service;
 
 /// Content and behaviour of a store.
 #[derive(Debug, Default)]
@@ -259,5 +262,30 @@ fn failed_compaction_waits_for_more_versions() {
         }
         site.until(|standing| matches!(standing, Standing::Leads { term: 3, .. })).await;
         assert_eq!(site.store.content().failed_compactions, 2);
+    });
+}
+
+#[test]
+fn stop_during_an_append_leaves_its_outcome_unknown() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
+    run(async {
+        site.lead().await;
+        site.store.content().hangs = true;
+        let service = Service::new(1, false, site.asks.clone(), site.reader.clone());
+        let add = |id: u16| {
+            let command = format!("add-leaf id={id} ip=10.0.1.{id}");
+            tonic::Request::new(proto::CommandRequest { command, if_version: None })
+        };
+        let (asked, ()) = tokio::join!(service.command(add(1)), async {
+            site.store.hung.notified().await;
+            site.stop.send(true).unwrap();
+        });
+        let status = asked.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable);
+        assert!(status.message().contains("whether the command is kept is not known"), "{status}");
+        // A command after the end never reaches the store.
+        let status = service.command(add(2)).await.unwrap_err();
+        assert_eq!(status.message(), "this controller stands by: it ends");
     });
 }

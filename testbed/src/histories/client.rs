@@ -95,11 +95,7 @@ fn refusal(status: &Status) -> Answer {
             None => Answer::Fail { reason },
         },
         Code::InvalidArgument | Code::FailedPrecondition => Answer::Fail { reason },
-        // A controller that is ending may have started the command.
-        Code::Unavailable
-            if reason.starts_with("this controller stands by: ")
-                && !reason.ends_with("it ends") =>
-        {
+        Code::Unavailable if reason.starts_with("this controller stands by: ") => {
             Answer::Fail { reason }
         }
         _ => Answer::Unknown { reason: format!("{code:?}: {reason}") },
@@ -522,8 +518,8 @@ mod tests {
         assert_eq!(refusal(&other), Answer::OtherVersion { found: 17 });
         let stands_by = Status::unavailable("this controller stands by: controller 2 leads");
         assert!(matches!(refusal(&stands_by), Answer::Fail { .. }));
-        assert!(unknown(&Status::unavailable("this controller stands by: it ends")));
-        assert!(unknown(&Status::unavailable("whether the command is kept is not known")));
+        let ends = "the controller ends; whether the command is kept is not known";
+        assert!(unknown(&Status::unavailable(ends)));
         assert!(unknown(&Status::unknown("h2 protocol error")));
         assert!(unknown(&Status::deadline_exceeded("late")));
     }
