@@ -16,7 +16,7 @@ use crate::config::ControllerAddress;
 const CALL_MAX: Duration = Duration::from_secs(20);
 /// Keep-alive of a connection: interval of pings, and timeout of their answers. A caller leaves a stalled
 /// controller for another one.
-pub(super) const ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
+const ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
 /// Maximum size of a reply in bytes. It must hold a whole fabric.
 const REPLY_MAX: usize = 256 << 20;
 

@@ -11,7 +11,6 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::admin::channel_to;
-use crate::controller::client::ALIVE;
 use crate::controller::store::StoreError;
 
 /// Timeout of one call, over all members.
@@ -248,7 +247,8 @@ impl Members {
                 let channel = match channel {
                     Some(channel) => channel,
                     None => {
-                        let channel = channel_to(&url, tls.as_ref(), Some(ALIVE)).await;
+                        // Without pings: etcd permits one in 5 s at most, and `answer_max` bounds the call.
+                        let channel = channel_to(&url, tls.as_ref(), None).await;
                         channel.map_err(Failure::Connect)?
                     }
                 };

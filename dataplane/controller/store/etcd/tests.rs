@@ -174,6 +174,21 @@ fn lost_lease_is_revoked() {
 }
 
 #[test]
+fn slow_member_gets_the_whole_timeout() {
+    let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
+    run(async {
+        let members = vec![proxy.url()];
+        store.members = Members::new(EtcdAccess { members, ..store.access.clone() });
+        store.lead(|_| ()).await.unwrap();
+        proxy.cut(true);
+        // Pings would end the connection earlier, with another reason.
+        let error = store.get("version").await.unwrap_err().to_string();
+        assert!(error.contains("no answer for 5s"), "{error}");
+        proxy.cut(false);
+    });
+}
+
+#[test]
 fn refused_write_costs_no_lead() {
     let Some(etcd) = Etcd::start(1, &["--quota-backend-bytes", "65536"]) else { return };
     run(async {
