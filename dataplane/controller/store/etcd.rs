@@ -247,7 +247,7 @@ impl EtcdStore {
             match self.members.call("end a lease", call).await {
                 // etcd refuses to end an unknown lease.
                 Ok(()) | Err(CallError::Refused(_)) => _ = self.abandoned.pop(),
-                Err(CallError::Unknown(error)) => return Err(error),
+                Err(CallError::Unreached(error) | CallError::Unknown(error)) => return Err(error),
             }
         }
         Ok(())

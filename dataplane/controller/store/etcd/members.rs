@@ -49,6 +49,8 @@ pub(super) struct Members {
 pub(super) enum CallError {
     /// etcd refused the call and did nothing.
     Refused(StoreError),
+    /// No member was reached. Nothing was sent.
+    Unreached(StoreError),
     /// No answer arrived. The call may take effect at any later time, since the kernel repeats undelivered
     /// data.
     Unknown(StoreError),
@@ -57,7 +59,9 @@ pub(super) enum CallError {
 impl From<CallError> for StoreError {
     fn from(error: CallError) -> Self {
         match error {
-            CallError::Refused(error) | CallError::Unknown(error) => error,
+            CallError::Refused(error) | CallError::Unreached(error) | CallError::Unknown(error) => {
+                error
+            }
         }
     }
 }
@@ -154,7 +158,7 @@ impl Members {
                 break result;
             }
             if Instant::now() >= until {
-                break Err(CallError::Unknown(self.reason(what, &attempts.failures)));
+                break Err(self.unanswered(what, &attempts));
             }
         };
         // An attempt without outcome may block its connection, so the next call makes a new one.
@@ -204,7 +208,7 @@ impl Members {
             }
             attempts.failures.insert(at, failure);
             if count == 1 {
-                return Some(Err(CallError::Unknown(self.reason(what, &attempts.failures))));
+                return Some(Err(self.unanswered(what, attempts)));
             }
             if !attempts.started.is_multiple_of(count) {
                 return None;
@@ -271,6 +275,16 @@ impl Members {
         match self.channels.len() {
             1 => CALL_MAX,
             _ => (self.access.lease / 12).clamp(LOOK, STAGGER_MAX),
+        }
+    }
+
+    /// Returns the error of a call that no member answered.
+    fn unanswered<T>(&self, what: &str, attempts: &Attempts<T>) -> CallError {
+        let error = self.reason(what, &attempts.failures);
+        if attempts.open.iter().all(|open| *open == 0) {
+            CallError::Unreached(error)
+        } else {
+            CallError::Unknown(error)
         }
     }
 

@@ -189,6 +189,40 @@ fn slow_member_gets_the_whole_timeout() {
 }
 
 #[test]
+fn unsent_write_costs_no_lead() {
+    let Some(etcd) = Etcd::start(1, &[]) else { return };
+    run(async {
+        let mut store = store(etcd.urls(), LONG, since_boot);
+        let term = store.lead(|_| ()).await.unwrap();
+        let mut fabric = store.load().await.unwrap();
+        // The socket has the port and does not listen.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let url = format!("http://{}", socket.local_addr().unwrap());
+        let dead = |count: usize| {
+            let members = vec![url.clone(); count];
+            Members::new(EtcdAccess { members, ..store.access.clone() })
+        };
+        let (one, mut two) = (dead(1), dead(2));
+        // An attempt that still connects at the end of the timeout leaves the outcome unknown.
+        while !matches!(two.call("write", |_| async { Ok(()) }).await, Err(CallError::Unreached(_)))
+        {
+        }
+        store.members = one;
+        let error = append(&mut store, &mut fabric).await.unwrap_err().to_string();
+        assert!(error.contains("no member of etcd can be reached"), "{error}");
+        // An unsent end of a lease is repeated.
+        store.abandoned.push(1);
+        store.revoke_abandoned().await.unwrap_err();
+        assert_eq!(store.abandoned, [1]);
+        store.members = Members::new(store.access.clone());
+        assert_eq!(store.lead(|_| ()).await.unwrap(), term);
+        append(&mut store, &mut fabric).await.unwrap();
+        assert_eq!(store.load().await.unwrap(), fabric);
+    });
+}
+
+#[test]
 fn refused_write_costs_no_lead() {
     let Some(etcd) = Etcd::start(1, &["--quota-backend-bytes", "65536"]) else { return };
     run(async {
