@@ -191,6 +191,7 @@ fn damaged_store_ends_the_controller_with_a_sentence() {
         bytes
     };
     for (what, bytes) in [
+        ("nothing", Vec::new()),
         ("letters", b"my letters".to_vec()),
         ("cut in half", whole[..whole.len() / 2].to_vec()),
         ("a bit of the magic number", flipped(2, 0)),

@@ -117,9 +117,8 @@ impl FileStore {
         let name = NameLock::take(path).map_err(|error| (path.to_owned(), error))?;
         let (path, backoff) = (path.to_owned(), Duration::ZERO);
         let mut store = Self { path, database: None, term: None, base: 0, backoff, _name: name };
-        match store.find()? {
-            Some(found) if found.size() > 0 => {}
-            empty => store.create(empty.is_some())?,
+        if store.find()?.is_none() {
+            store.create()?;
         }
         store.reopen()?;
         Ok(store)
@@ -140,8 +139,8 @@ impl FileStore {
     }
 
     /// Makes an empty store under another name and renames it. A crash leaves either nothing or the whole
-    /// store.
-    fn create(&self, replace: bool) -> Result<(), StoreError> {
+    /// store, so an empty file is a damaged store, such as a copy onto a full disk.
+    fn create(&self) -> Result<(), StoreError> {
         let system = |error| self.system(error);
         let scratch = Scratch::<File>::file(&self.path, None).map_err(system)?;
         let file = open_again(scratch.item()).map_err(system)?;
@@ -153,7 +152,7 @@ impl FileStore {
             write.open_table(PARTS)?;
             Ok(write.commit()?)
         })?;
-        scratch.keep_at(&self.path, replace).map_err(system)
+        scratch.keep_at(&self.path, false).map_err(system)
     }
 
     /// Opens the file and verifies it.
