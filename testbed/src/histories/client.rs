@@ -66,8 +66,6 @@ pub struct Bench {
     served_ns: Cell<u64>,
     /// Longest interval without an answer of a leader: its length and its end.
     longest_gap: Cell<(Duration, Duration)>,
-    /// Newest version that a client has received.
-    newest: Cell<u64>,
     counter: Cell<u64>,
     is_over: Cell<bool>,
 }
@@ -119,7 +117,6 @@ impl Bench {
             leader,
             served_ns: Cell::default(),
             longest_gap: Cell::default(),
-            newest: Cell::default(),
             counter: Cell::new(1),
             is_over: Cell::new(false),
         }
@@ -153,11 +150,10 @@ impl Bench {
         self.counter.replace(self.counter.get() + 1)
     }
 
-    fn note_leader(&self, controller: usize, version: u64) {
+    fn note_leader(&self, controller: usize) {
         self.leader.store(controller, Ordering::Relaxed);
         self.longest_gap.set(self.longest_gap());
         self.served_ns.set(self.now_ns());
-        self.newest.set(version.max(self.newest.get()));
     }
 
     /// Executes an operation and records it. Returns its answer.
@@ -176,11 +172,8 @@ impl Bench {
         if let (Request::Read, Answer::Unknown { reason }) = (&request, &answer) {
             answer = Answer::Fail { reason: reason.clone() };
         }
-        match answer {
-            Answer::State { version, .. } | Answer::Done { version } => {
-                self.note_leader(controller, version);
-            }
-            _ => {}
+        if matches!(answer, Answer::State { .. } | Answer::Done { .. }) {
+            self.note_leader(controller);
         }
         let operation = Operation {
             client: number,
@@ -234,16 +227,18 @@ impl Bench {
     }
 
     /// Sends a command to one controller after another until one executes it, or refuses it because the key
-    /// exists. Fails after `time`.
-    async fn insist(&self, text: &str, time: Duration) -> Result<usize, String> {
+    /// exists. Returns the controller, and the version if the command was executed. Fails after `time`.
+    async fn insist(&self, text: &str, time: Duration) -> Result<(usize, Option<u64>), String> {
         let request = command(text, None)?;
         let (began, mut connections) = (Instant::now(), vec![None; self.sockets.len()]);
         let mut answers = vec![String::new(); self.sockets.len()];
         loop {
             for (controller, last) in answers.iter_mut().enumerate() {
                 let answer = self.operate(0, &mut connections, controller, request.clone()).await;
-                if matches!(answer, Answer::Done { .. } | Answer::Present) {
-                    return Ok(controller);
+                match answer {
+                    Answer::Done { version } => return Ok((controller, Some(version))),
+                    Answer::Present => return Ok((controller, None)),
+                    _ => {}
                 }
                 *last = answer.to_string();
             }
@@ -286,9 +281,9 @@ impl Bench {
     pub async fn settle(&self, followers: u16, time: Duration) -> Result<Duration, String> {
         let began = Instant::now();
         let text = format!("set-queue pool={COMMON} queue={}", self.number() % QUEUE_MAX + 1);
-        let leader = self.insist(&text, time).await?;
+        let (leader, version) = self.insist(&text, time).await?;
         let took = began.elapsed();
-        let version = self.newest.get();
+        let version = version.ok_or_else(|| format!("{text}: refused, it exists"))?;
         let mut connections = vec![None; self.sockets.len()];
         for number in 0..3 {
             let read = self.operate(number, &mut connections, leader, Request::Read).await;
