@@ -112,6 +112,21 @@ impl Rig {
 }
 
 #[test]
+fn tasks_from_a_service_address_are_refused() {
+    for family in BOTH {
+        let mut rig = spine(family, "horus-spine");
+        rig.poll();
+        drop(rig.receive(WORKERS)); // heartbeats
+        let mut payload = [0; 11];
+        Header::new_task(8, 1).emit(&mut payload);
+        let own = frame(&Flow { src: SERVICE, ..client_flow() }, &payload);
+        assert!(rig.through(CLIENTS, &own, WORKERS).is_empty());
+        assert_eq!(rig.drops(), [("source_unreachable", 1)]);
+        rig.assert_accounted();
+    }
+}
+
+#[test]
 fn tasks_to_a_service_address_go_to_leaves() {
     for family in BOTH {
         for policy in ["horus-spine", "horus-spine-weighted"] {
