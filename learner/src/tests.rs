@@ -102,7 +102,7 @@ fn invalid_numbers_are_refused() {
         (&[1.0, f32::NAN, 1.0][..], 0.0, "loads 1 is NaN; allowed: finite numbers"),
         (&[1.0, 1.0, f32::INFINITY], 0.0, "loads 2 is inf"),
         (&[-1.0, 1.0, 1.0], 0.0, "load 0 is -1; allowed: 0 and more"),
-        (&[1.0, 1.0], 0.0, "2 loads, where 3 are wanted"),
+        (&[1.0, 1.0], 0.0, "2 loads, expected 3"),
         (&[1.0, 1.0, 1.0], f32::NAN, "reward 0 is NaN"),
     ] {
         let error = beat(&mut learner, loads, reward).unwrap_err().to_string();
@@ -110,7 +110,7 @@ fn invalid_numbers_are_refused() {
     }
     let few = Counts { migrations: &[1, 1], steals: &[1, 1, 1] };
     let error = learner.beat(&[1.0; 3], 0.0, few).unwrap_err().to_string();
-    assert!(error.contains("2 migrations, where 3 are wanted"), "{error}");
+    assert!(error.contains("2 migrations, expected 3"), "{error}");
     let mut received = critic_of(&learner);
     received[7] = f32::NAN;
     assert!(

@@ -164,7 +164,7 @@ impl LoadArgs {
             verify: self.verify,
             ..load
         }
-        .telling(self.percentile, self.workers)
+        .with_percentile(self.percentile, self.workers)
     }
 }
 

@@ -283,7 +283,7 @@ mod tests {
         Host::new(US, addresses, None)
     }
 
-    fn hear(host: &mut Host, frame: &[u8], verified: bool) -> FrameKind {
+    fn kind_of(host: &mut Host, frame: &[u8], verified: bool) -> FrameKind {
         let pool = FramePool::new(1, 256);
         host.receive(&mut pool.frame(frame).unwrap(), verified)
     }
@@ -327,7 +327,7 @@ mod tests {
                 (Code::NewTask, 0, true),
             ] {
                 let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused, body, end };
-                let kind = hear(&mut host(to), &reply(code, src, to), false);
+                let kind = kind_of(&mut host(to), &reply(code, src, to), false);
                 assert_eq!(kind, FrameKind::Answer(answer), "{code:?} from {src}");
             }
         }
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(host(V4).plain_answer(&frame, false), None, "not a plain answer");
         let (body, end) = (85, 88);
         let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused: false, body, end };
-        assert_eq!(hear(&mut host(V4), &frame, false), FrameKind::Answer(answer));
+        assert_eq!(kind_of(&mut host(V4), &frame, false), FrameKind::Answer(answer));
     }
 
     #[test]
@@ -353,19 +353,19 @@ mod tests {
             Addresses::V6(ends) => Addresses::V6(Endpoints { own: 7, ..ends }),
         };
         for (us, them) in [(V4, V6), (V6, V4)] {
-            let hear = |frame: &[u8]| hear(&mut host(us), frame, false);
+            let kind_of = |frame: &[u8]| kind_of(&mut host(us), frame, false);
             let to_another = reply(Code::TaskDone, 4, other(us));
-            assert_eq!(hear(&to_another), FrameKind::Nothing(DropReason::OtherAddress));
+            assert_eq!(kind_of(&to_another), FrameKind::Nothing(DropReason::OtherAddress));
             let no_answer = reply(Code::KeepAlive, 4, us);
-            assert_eq!(hear(&no_answer), FrameKind::Nothing(DropReason::TaskRole));
+            assert_eq!(kind_of(&no_answer), FrameKind::Nothing(DropReason::TaskRole));
             let mut damaged = reply(Code::TaskDone, 4, us);
             let at = damaged.len() - 19;
             damaged[at] ^= 1;
-            assert_eq!(hear(&damaged), FrameKind::Nothing(DropReason::UdpChecksum));
+            assert_eq!(kind_of(&damaged), FrameKind::Nothing(DropReason::UdpChecksum));
             let of_the_other_family = reply(Code::TaskDone, 4, them);
-            assert_eq!(hear(&of_the_other_family), FrameKind::Nothing(DropReason::EtherType));
-            assert_eq!(hear(&[0; 60]), FrameKind::Nothing(DropReason::EtherType));
-            assert_eq!(hear(&[0; 3]), FrameKind::Nothing(DropReason::Runt));
+            assert_eq!(kind_of(&of_the_other_family), FrameKind::Nothing(DropReason::EtherType));
+            assert_eq!(kind_of(&[0; 60]), FrameKind::Nothing(DropReason::EtherType));
+            assert_eq!(kind_of(&[0; 3]), FrameKind::Nothing(DropReason::Runt));
         }
     }
 
@@ -375,7 +375,7 @@ mod tests {
             let mut frame = reply(Code::TaskDone, 4, V6);
             frame[at..at + bytes.len()].copy_from_slice(bytes);
             assert_eq!(host(V6).plain_answer(&frame, true), None);
-            hear(&mut host(V6), &frame, true)
+            kind_of(&mut host(V6), &frame, true)
         };
         for (at, bytes, reason) in [
             (UDP_V6 + 6, &[0, 0][..], DropReason::UdpNoChecksum),
@@ -393,7 +393,10 @@ mod tests {
         let mut asked = vec![0; ndp::FRAME_LEN];
         neighbour::ask(&V6, LEAF, &mut asked);
         asked[21] = 64; // forwarded by a router
-        assert_eq!(hear(&mut host(V6), &asked, false), FrameKind::Nothing(DropReason::NdMalformed));
+        assert_eq!(
+            kind_of(&mut host(V6), &asked, false),
+            FrameKind::Nothing(DropReason::NdMalformed)
+        );
     }
 
     #[test]
@@ -452,7 +455,7 @@ mod tests {
             });
             let plain = host(us).plain_answer(&frame, verified);
             if let Some(answer) = plain {
-                prop_assert_eq!(hear(&mut host(us), &frame, verified), FrameKind::Answer(answer));
+                prop_assert_eq!(kind_of(&mut host(us), &frame, verified), FrameKind::Answer(answer));
             }
             let done = matches!(code, Code::TaskDone | Code::TaskDoneIdle) && src != NO_MEMBER;
             prop_assert!(changed || plain.is_some() == done);
@@ -466,7 +469,7 @@ mod tests {
             for us in [V4, V6] {
                 for verified in [false, true] {
                     let _ = host(us).plain_answer(&bytes, verified);
-                    let _ = hear(&mut host(us), &bytes, verified);
+                    let _ = kind_of(&mut host(us), &bytes, verified);
                 }
             }
         }

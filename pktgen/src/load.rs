@@ -83,10 +83,10 @@ impl Load {
 
     /// Sets the rule for undisturbed slices for this percentile and number of workers.
     #[must_use]
-    pub fn telling(self, quantile: f64, workers: Option<u32>) -> Self {
+    pub fn with_percentile(self, quantile: f64, workers: Option<u32>) -> Self {
         let service_s = self.service.mean_ns() / 1e9;
         let share = workers.map(|workers| self.rate_pps * service_s / f64::from(workers.max(1)));
-        Self { rule: Rule::new(service_s, share).telling(quantile), ..self }
+        Self { rule: Rule::new(service_s, share).with_percentile(quantile), ..self }
     }
 
     /// Returns the tasks of one core, on a clock of `hz` ticks per second.

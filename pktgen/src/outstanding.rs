@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn books_balance(answers in proptest::collection::vec(0..200_u32, 0..300), tasks in 1..150_u64) {
+        fn ledger_balances(answers in proptest::collection::vec(0..200_u32, 0..300), tasks in 1..150_u64) {
             let mut outstanding = Outstanding::new(6);
             let mut lost = sent(&mut outstanding, tasks);
             let mut answered = HashSet::new();

@@ -10,7 +10,9 @@ use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
 use crate::load::Load;
 use crate::manifest::Manifest;
 use crate::rate::Rate;
-use crate::slices::{CalmClass, CalmReport, GROUPS, Slices, SlicesReport, UndisturbedTasks};
+use crate::slices::{
+    GROUPS, Slices, SlicesReport, UndisturbedClass, UndisturbedReport, UndisturbedTasks,
+};
 use crate::stationary::{self, Verdict};
 use crate::tally::{Ledger, Strays, Tally};
 
@@ -58,7 +60,7 @@ pub struct ClassReport {
     /// Latency from the send time.
     pub service_us: LatencySummary,
     /// Results in undisturbed slices only.
-    pub calm: CalmClass,
+    pub calm: UndisturbedClass,
 }
 
 /// Results of a run.
@@ -103,7 +105,7 @@ pub struct Report {
     /// Slices of the measured time, and the number of excluded ones.
     pub slices: SlicesReport,
     /// Figures of the undisturbed slices only. They decide the verdict.
-    pub calm: CalmReport,
+    pub calm: UndisturbedReport,
     /// Latency without scheduler and work, if measured.
     pub floor_us: Option<LatencySummary>,
     /// Results by class; a service without a mix is one class.
@@ -137,7 +139,7 @@ impl Report {
         let ledger = tally.measured;
         let medians: Vec<_> = tally.windows.iter().map(|window| window.quantile_ns(0.5)).collect();
         let stationary = stationary::verdict(&medians);
-        let counted = tally.calm(slices);
+        let counted = tally.undisturbed(slices);
         let calm = counted.report();
         let reasons = reasons(tally, slices, &calm);
         Self {
@@ -272,7 +274,7 @@ pub fn csv(reports: &[Report]) -> Result<String, csv::Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn reasons(tally: &Tally, slices: &Slices, calm: &CalmReport) -> Vec<String> {
+fn reasons(tally: &Tally, slices: &Slices, calm: &UndisturbedReport) -> Vec<String> {
     let (ledger, calm) = (&tally.measured, &calm.ledger);
     let mut reasons = Vec::new();
     if ledger.scheduled == 0 {
@@ -312,7 +314,7 @@ fn reasons(tally: &Tally, slices: &Slices, calm: &CalmReport) -> Vec<String> {
 fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
     let (rule, all) = (slices.rule(), tally.measured.scheduled);
     let (percentile, needed) = (rule.percentile(), rule.tasks_min());
-    let (calm_slices, calm_tasks) = (slices.calm(), calm.scheduled);
+    let (calm_slices, calm_tasks) = (slices.undisturbed(), calm.scheduled);
     if calm_slices >= GROUPS && calm_tasks >= needed {
         return None;
     }
@@ -341,7 +343,7 @@ fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
     Some(format!("{found}: {fix}; or ask for a lower --percentile"))
 }
 
-fn warnings(tally: &Tally, stationary: Verdict, calm: &CalmReport) -> Vec<String> {
+fn warnings(tally: &Tally, stationary: Verdict, calm: &UndisturbedReport) -> Vec<String> {
     let mut warnings = Vec::new();
     let adherence = calm.adherence;
     if (ADHERENCE_MIN..ADHERENCE_WARNING).contains(&adherence) {
@@ -401,13 +403,14 @@ fn classes(load: &Load, tally: &Tally, counted: &UndisturbedTasks) -> Vec<ClassR
         }
     };
     if tally.classes.is_empty() {
-        let calm = CalmClass { ledger: counted.ledger, response_us: counted.report().response_us };
+        let calm =
+            UndisturbedClass { ledger: counted.ledger, response_us: counted.report().response_us };
         return vec![report(1, tally.measured, &tally.response(), &tally.service, calm)];
     }
-    let calm = counted
-        .classes
-        .iter()
-        .map(|(ledger, latency)| CalmClass { ledger: *ledger, response_us: latency.summary() });
+    let calm = counted.classes.iter().map(|(ledger, latency)| UndisturbedClass {
+        ledger: *ledger,
+        response_us: latency.summary(),
+    });
     let all = (1..).zip(&tally.classes).zip(calm);
     all.map(|((class, of), calm)| report(class, of.ledger, &of.response, &of.service, calm))
         .collect()

@@ -224,7 +224,7 @@ impl Rule {
 
     /// Sets another percentile.
     #[must_use]
-    pub fn telling(self, quantile: f64) -> Self {
+    pub fn with_percentile(self, quantile: f64) -> Self {
         Self { quantile, ..self }
     }
 
@@ -333,7 +333,7 @@ impl Slices {
 
     /// Returns true if a task due at this tick counts.
     #[must_use]
-    pub fn is_calm(&self, at: u64) -> bool {
+    pub fn is_undisturbed(&self, at: u64) -> bool {
         let slice = at.checked_sub(self.start).map(|ticks| (ticks / self.slice) as usize);
         slice.is_some_and(|slice| self.calm.get(slice) == Some(&true))
     }
@@ -346,7 +346,7 @@ impl Slices {
 
     /// Returns the number of undisturbed slices.
     #[must_use]
-    pub fn calm(&self) -> usize {
+    pub fn undisturbed(&self) -> usize {
         self.calm.iter().filter(|calm| **calm).count()
     }
 
@@ -375,7 +375,7 @@ impl Slices {
         logs: impl Iterator<Item = &'a Log>,
         classes: usize,
     ) -> UndisturbedTasks {
-        let calm_slices = self.calm();
+        let calm_slices = self.undisturbed();
         let groups = calm_slices.min(GROUPS);
         // Undisturbed slices in order, in groups of nearly equal size.
         let mut nth = 0;
@@ -415,7 +415,7 @@ impl Slices {
     #[must_use]
     pub fn report(&self, thrown: u64) -> SlicesReport {
         let us = |ticks: u64| Micros(ticks as f64 * self.tick_ns / 1e3);
-        let (all, calm) = (self.all(), self.calm());
+        let (all, calm) = (self.all(), self.undisturbed());
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         SlicesReport {
             all,
@@ -483,9 +483,9 @@ impl UndisturbedTasks {
         ci95_half_width(&values)
     }
 
-    pub(crate) fn report(&self) -> CalmReport {
+    pub(crate) fn report(&self) -> UndisturbedReport {
         let of = |figure: fn(&Latency) -> f64| Micros(self.ci95_ns(figure) / 1e3);
-        CalmReport {
+        UndisturbedReport {
             ledger: self.ledger,
             adherence: self.ledger.adherence(),
             response_us: self.response().summary(),
@@ -537,7 +537,7 @@ impl std::fmt::Display for SlicesReport {
 
 /// Figures of undisturbed slices only.
 #[derive(Clone, Debug, Serialize)]
-pub struct CalmReport {
+pub struct UndisturbedReport {
     /// Ledger of their tasks.
     #[serde(flatten)]
     pub ledger: Ledger,
@@ -551,7 +551,7 @@ pub struct CalmReport {
 
 /// A class in undisturbed slices only.
 #[derive(Clone, Debug, Serialize)]
-pub struct CalmClass {
+pub struct UndisturbedClass {
     /// Ledger of its tasks.
     #[serde(flatten)]
     pub ledger: Ledger,

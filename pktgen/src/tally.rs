@@ -333,12 +333,12 @@ impl Tally {
 
     /// Returns the response times of tasks due in undisturbed slices.
     #[must_use]
-    pub fn calm_response(&self, slices: &Slices) -> Latency {
-        self.calm(slices).response()
+    pub fn undisturbed_response(&self, slices: &Slices) -> Latency {
+        self.undisturbed(slices).response()
     }
 
     /// Returns the counts of tasks due in undisturbed slices.
-    pub(crate) fn calm(&self, slices: &Slices) -> UndisturbedTasks {
+    pub(crate) fn undisturbed(&self, slices: &Slices) -> UndisturbedTasks {
         slices.count(self.logs(), self.classes.len())
     }
 

@@ -164,7 +164,7 @@ fn mistakes_are_named_before_anything_starts() {
         (["--leaf", "/nowhere/wedjat"], "/nowhere/wedjat"),
         (["--policies", "best"], "unknown policy `best`"),
         (["--workers", "5000"], "5000 workers"),
-        (["--loads", "90"], "`90` is no load"),
+        (["--loads", "90"], "`90` is not a load"),
     ] {
         let output = demo(&arguments);
         let printed = text(&output.stderr);

@@ -77,8 +77,8 @@ fn invalid_trace_is_refused() {
         (String::new(), "EOF"),
         (good[..5000].to_owned(), "EOF"),
         (with("n", 65.into()), "n: 65; allowed: 1 to 64"),
-        (with("n", 4.into()), "critic's parameters, where 23 are wanted"),
-        (with("x0", [0.5; 4].as_slice().into()), "4 loads, where 5 are wanted"),
+        (with("n", 4.into()), "critic's parameters, expected 23"),
+        (with("x0", [0.5; 4].as_slice().into()), "4 loads, expected 5"),
         (with("x0", [0.5, 0.5, 0.5, 0.5, -0.5].as_slice().into()), "load 4 is -0.5"),
         (with("consensus_others", "two".into()), "allowed: multiples as in `w_i=0.01*i`"),
     ] {

@@ -446,7 +446,7 @@ fn bad_input_is_refused_with_what_is_allowed() {
         (&[("model", "nodes"), ("warmup", "0.5")], "--measure"),
         (&[("model", "nodes"), ("seconds", "1"), ("measure", "2")], "0.001 to 1"),
         (&[("model", "nodes"), ("racks", "8")], "not in the model nodes"),
-        (&[("beat", "1us")], "it is for nodes"),
+        (&[("beat", "1us")], "only in nodes"),
     ] {
         let error = sim::run(args(keys), &mut Vec::new()).unwrap_err();
         assert!(error.contains(part), "{keys:?}: {error}");

@@ -107,7 +107,7 @@ fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> R
         seed,
         ..Load::new(rate, format!("exp({}us)", SERVICE_S * 1e6).parse().unwrap())
     }
-    .telling(0.99, Some(WORKERS.into()));
+    .with_percentile(0.99, Some(WORKERS.into()));
     let target = Target::new(CLIENT_MAC, 0x0A00_0163, 0x0A00_0101);
     let mut generator = Generator::new(&load, &target, 0, HZ as f64, client, frames).unwrap();
     let mut watched = Pauses::new((load.rule.pause_s * HZ as f64) as u64);

@@ -172,10 +172,10 @@ fn missing_controllers_are_named_and_foreign_groups_kept() {
     let tree = Tree::v1();
     tree.write("sys/fs/cgroup/pids/wedjat-one/kept", "by another");
     let error = tree.group().unwrap_err().to_string();
-    assert!(error.contains("pids/wedjat-one") && error.contains("another's"), "{error}");
+    assert!(error.contains("pids/wedjat-one") && error.contains("another program"), "{error}");
     assert_eq!(tree.read("pids/wedjat-one/kept"), "by another");
     let made_before = tree.0.path().join("sys/fs/cgroup/cpu/wedjat-one");
-    assert!(!made_before.exists(), "what was made until then is taken away");
+    assert!(!made_before.exists(), "the groups made so far are removed");
     let nothing = Tree::with("tmpfs /tmp tmpfs rw 0 0\n");
     assert_eq!(nothing.hierarchies().missing().count(), Controller::ALL.len());
 }

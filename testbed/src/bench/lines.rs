@@ -243,9 +243,9 @@ fn run(valgrind: &mut Command) -> Result<(Costs, CountedBursts), Failure> {
     };
     let map = OnceLock::new();
     let (passed, (tracer, printed)) = std::thread::scope(|scope| {
-        let talk = scope.spawn(|| talk(stdin, stdout, &map));
+        let read_counts = scope.spawn(|| read_counts(stdin, stdout, &map));
         let followed = follow(trace, &map);
-        (talk.join(), followed)
+        (read_counts.join(), followed)
     });
     let status = child.wait()?;
     let passed = passed.ok().flatten().filter(|_| status.success());
@@ -267,7 +267,11 @@ impl<R: Read> Read for PipeReader<R> {
 }
 
 /// Receives the map from the load, lets it continue, and receives the packet counts.
-fn talk(mut stdin: ChildStdin, stdout: ChildStdout, map: &OnceLock<Map>) -> Option<CountedBursts> {
+fn read_counts(
+    mut stdin: ChildStdin,
+    stdout: ChildStdout,
+    map: &OnceLock<Map>,
+) -> Option<CountedBursts> {
     let mut lines = BufReader::new(stdout).lines();
     let first = lines.next()?.ok()?;
     map.set(serde_json::from_str(&first).ok()?).ok()?;

@@ -272,7 +272,7 @@ mod show {
                 seed: self.arguments.seed,
                 ..Load::new(rate_pps, service)
             }
-            .telling(QUANTILE, Some(self.arguments.workers.into()))
+            .with_percentile(QUANTILE, Some(self.arguments.workers.into()))
         }
 
         fn start(&self, policy: &PolicySpec, load: &Load) -> Result<LeafProcess, Failure> {

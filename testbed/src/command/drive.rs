@@ -120,7 +120,7 @@ impl Arguments {
             verify: self.verify,
             ..Load::new(rate_pps, self.service.clone())
         }
-        .telling(self.percentile, Some(workers)))
+        .with_percentile(self.percentile, Some(workers)))
     }
 }
 

@@ -34,7 +34,7 @@ const LSQ: &[(&str, Keys)] = &[
     ("lsq-update(.2)", &[("policy", "lsq-update(.2)")]),
     ("lsq-smart(.2)", &[("policy", "lsq-smart(.2)")]),
 ];
-const EVERYBODY: &[(&str, Keys)] = &[
+const ALL_POLICIES: &[(&str, Keys)] = &[
     ("random", &[("policy", "random")]),
     ("horus", &[("policy", "horus")]),
     ("racksched", &[("policy", "racksched")]),
@@ -193,7 +193,7 @@ pub(super) const FIGURES: &[Figure] = &[
         ("delay", "0us,1us,5us,20us,100us"),
         P99,
         &[("model", "ct"), ("load", "0.9")],
-        EVERYBODY,
+        ALL_POLICIES,
     ),
     figure(
         "all-delay-1-10",
@@ -201,7 +201,7 @@ pub(super) const FIGURES: &[Figure] = &[
         ("delay", "0us,1us,5us,20us,100us"),
         P99,
         &[("model", "ct"), ("speeds", "50x1,50x10"), ("load", "0.9")],
-        EVERYBODY,
+        ALL_POLICIES,
     ),
     figure(
         "all-load-1-2",
@@ -209,7 +209,7 @@ pub(super) const FIGURES: &[Figure] = &[
         ("load", "0.5,0.7,0.8,0.9,0.95,0.99"),
         P99,
         &[("model", "ct"), ("speeds", "50x1,50x2"), ("delay", "5us")],
-        EVERYBODY,
+        ALL_POLICIES,
     ),
     figure(
         "all-dispatchers-1-1",
@@ -217,6 +217,6 @@ pub(super) const FIGURES: &[Figure] = &[
         ("dispatchers", "1,2,4,8,16,32"),
         P99,
         &[("model", "ct"), ("delay", "5us"), ("load", "0.9")],
-        EVERYBODY,
+        ALL_POLICIES,
     ),
 ];

@@ -19,8 +19,8 @@ use crate::sim::stats::STRETCHES;
 
 const LOADS: (&str, &str) = ("load", "0.3,0.5,0.7,0.8,0.9,0.95");
 const MODEL: (&str, &str) = ("model", "nodes");
-const ALIKE: (&str, &str) = ("nodes", "10x10");
-const UNLIKE: (&str, &str) = ("nodes", "4x14,10x3");
+const EQUAL: (&str, &str) = ("nodes", "10x10");
+const UNEQUAL: (&str, &str) = ("nodes", "4x14,10x3");
 const EXP: (&str, &str) = ("service", "exp(75us)");
 const BIMODAL: (&str, &str) = ("service", "mix(0.8*fixed(50us),0.2*fixed(500us))");
 const HYPER_1: (&str, &str) = ("service", "mix(0.5*exp(50us),0.5*exp(500us))");
@@ -68,14 +68,14 @@ pub(super) const FIGURES: &[Figure] = &[
             ("central", &[("policy", "central")]),
         ],
     },
-    tails("malcolm-5a", "Malcolm Fig. 5a: equal nodes, exp(75us)", &[MODEL, ALIKE, EXP]),
-    tails("malcolm-5b", "Malcolm Fig. 5b: equal nodes, bimodal", &[MODEL, ALIKE, BIMODAL]),
-    tails("malcolm-5c", "Malcolm Fig. 5c: equal nodes, HyperExp-1", &[MODEL, ALIKE, HYPER_1]),
-    tails("malcolm-5d", "Malcolm Fig. 5d: equal nodes, HyperExp-2", &[MODEL, ALIKE, HYPER_2]),
-    tails("malcolm-6a", "Malcolm Fig. 6a: unequal nodes, exp(75us)", &[MODEL, UNLIKE, EXP]),
-    tails("malcolm-6b", "Malcolm Fig. 6b: unequal nodes, bimodal", &[MODEL, UNLIKE, BIMODAL]),
-    tails("malcolm-6c", "Malcolm Fig. 6c: unequal nodes, HyperExp-1", &[MODEL, UNLIKE, HYPER_1]),
-    tails("malcolm-6d", "Malcolm Fig. 6d: unequal nodes, HyperExp-2", &[MODEL, UNLIKE, HYPER_2]),
+    tails("malcolm-5a", "Malcolm Fig. 5a: equal nodes, exp(75us)", &[MODEL, EQUAL, EXP]),
+    tails("malcolm-5b", "Malcolm Fig. 5b: equal nodes, bimodal", &[MODEL, EQUAL, BIMODAL]),
+    tails("malcolm-5c", "Malcolm Fig. 5c: equal nodes, HyperExp-1", &[MODEL, EQUAL, HYPER_1]),
+    tails("malcolm-5d", "Malcolm Fig. 5d: equal nodes, HyperExp-2", &[MODEL, EQUAL, HYPER_2]),
+    tails("malcolm-6a", "Malcolm Fig. 6a: unequal nodes, exp(75us)", &[MODEL, UNEQUAL, EXP]),
+    tails("malcolm-6b", "Malcolm Fig. 6b: unequal nodes, bimodal", &[MODEL, UNEQUAL, BIMODAL]),
+    tails("malcolm-6c", "Malcolm Fig. 6c: unequal nodes, HyperExp-1", &[MODEL, UNEQUAL, HYPER_1]),
+    tails("malcolm-6d", "Malcolm Fig. 6d: unequal nodes, HyperExp-2", &[MODEL, UNEQUAL, HYPER_2]),
     Figure {
         name: "malcolm-9a",
         title: "Malcolm Fig. 9a: nodes of six workers, exp(75us)",
@@ -133,7 +133,7 @@ pub(super) const FIGURES: &[Figure] = &[
         title: "Malcolm Fig. 10: time between heartbeats in us, equal nodes, exp(75us), load 0.8",
         x: ("beat", "50us,100us,200us,500us,1000us,2000us"),
         y: P99,
-        setup: &[MODEL, ALIKE, EXP, ("load", "0.8")],
+        setup: &[MODEL, EQUAL, EXP, ("load", "0.8")],
         series: ALL,
     },
 ];
@@ -141,8 +141,8 @@ pub(super) const FIGURES: &[Figure] = &[
 /// Makes the two figures of mean response times: equal nodes at load 0.9, unlike nodes at load 0.4.
 pub(super) fn means(out: &Path, full: bool) -> Result<(), String> {
     for (name, nodes, load, title) in [
-        ("malcolm-7a", ALIKE, ("load", "0.9"), "equal nodes, load 0.9"),
-        ("malcolm-7b", UNLIKE, ("load", "0.4"), "unequal nodes, load 0.4"),
+        ("malcolm-7a", EQUAL, ("load", "0.9"), "equal nodes, load 0.9"),
+        ("malcolm-7b", UNEQUAL, ("load", "0.4"), "unequal nodes, load 0.4"),
     ] {
         let mut table = "series,service,mean,p50,p99,lost,unstable\n".to_owned();
         let (mut commands, mut lines) = (again(name, full), Vec::new());

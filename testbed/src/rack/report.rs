@@ -96,9 +96,9 @@ impl Lateness {
 
     /// Returns the lateness of the replies due in undisturbed slices. Returns `None` if the log did not hold
     /// all replies.
-    fn calm(&self, slices: &Slices) -> Option<Latency> {
+    fn undisturbed(&self, slices: &Slices) -> Option<Latency> {
         let mut calm = Latency::default();
-        let all = self.log.iter().filter(|(at, _)| slices.is_calm(*at));
+        let all = self.log.iter().filter(|(at, _)| slices.is_undisturbed(*at));
         all.for_each(|(_, ns)| calm.record(u64::from(*ns)));
         (!self.is_full).then_some(calm)
     }
@@ -172,7 +172,7 @@ impl Report {
             tasks => counts.service_ns as f64 / tasks as f64 / 1e3,
         };
         let lateness_us = lateness.all.summary();
-        let calm = slices.and_then(|slices| lateness.calm(slices));
+        let calm = slices.and_then(|slices| lateness.undisturbed(slices));
         let mut report = Self {
             workers,
             tasks: counts.tasks,

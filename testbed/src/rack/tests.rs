@@ -452,10 +452,10 @@ fn messages(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
 
 #[test]
 fn workers_register_widely_and_report_by_policy() {
-    BOTH.into_iter().for_each(workers_register_and_tell);
+    BOTH.into_iter().for_each(workers_register_and_report);
 }
 
-fn workers_register_and_tell(family: Family) {
+fn workers_register_and_report(family: Family) {
     let mut bench = if family == Family::V6 { bench_v6() } else { bench() };
     let leaf_ip = |(ip, _): (Ipv4Addr, Mac)| match family {
         Family::V4 => ip.into(),

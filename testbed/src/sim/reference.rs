@@ -51,7 +51,7 @@ const NODES: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "mix(0.5*exp(50us),0.5*exp(500us))")];
 const NODES_EXP: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "exp(75us)")];
-const NODES_ALIKE: &[(&str, &str)] =
+const EQUAL_NODES: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "10x10"), ("service", "exp(75us)"), ("beat", "1ms")];
 /// All nodes know all queues without delay.
 const NODES_TWO_FAST: &[(&str, &str)] = &[
@@ -194,7 +194,7 @@ pub const EXPECTED: &[ReferenceResult] = &[
     learned(NODES, "0.95", (389.0, 2109.0)),
     learned(NODES_EXP, "0.8", (96.0, 373.0)),
     learned(NODES_EXP, "0.9", (99.0, 377.0)),
-    learned(NODES_ALIKE, "0.8", (80.0, 350.0)),
+    learned(EQUAL_NODES, "0.8", (80.0, 350.0)),
     // A node of three workers saturates at 3 * 14 / 86, and slow nodes with the better of two at 30 * 14 * 13
     // / (10 * 9 * 86).
     stable(NODES_EXP, "random", "0.468"),

@@ -199,13 +199,13 @@ impl Measurements {
     }
 }
 
-/// Runs all blocks and calls `tell` after each of them.
+/// Runs all blocks and calls `show` after each of them.
 ///
 /// # Errors
 /// If the CPUs or cgroups are not available, or a block fails.
 pub fn measure(
     arguments: &Arguments,
-    tell: &mut impl FnMut(usize, usize, &Block),
+    show: &mut impl FnMut(usize, usize, &Block),
 ) -> Result<Report, Failure> {
     let cpus = arguments.check()?;
     std::fs::create_dir_all(&arguments.out)
@@ -240,7 +240,7 @@ pub fn measure(
         })?;
         gathered.take(block, measured);
         setting.alone = gathered.alone();
-        tell(at + 1, blocks.len(), block);
+        show(at + 1, blocks.len(), block);
     }
     Ok(report::of(&setting, &choice, seeds, gathered, began.elapsed()))
 }
@@ -303,12 +303,12 @@ fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure>
 /// # Errors
 /// If [`measure`] or the output fails.
 pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
-    let mut tell = |at, all, block: &Block| {
+    let mut show = |at, all, block: &Block| {
         let Cell { worker, arm, batch } = block.cell;
         let names = (worker.name(), arm.name(), batch.name());
         log::info!("{at} of {all}: seed {} {} {} {}", block.seed, names.0, names.1, names.2);
     };
-    let report = measure(arguments, &mut tell)?;
+    let report = measure(arguments, &mut show)?;
     report.write(&arguments.out)?;
     match json {
         true => serde_json::to_writer_pretty(&mut *out, &report)?,

@@ -127,7 +127,7 @@ impl LoopTimes {
 
 /// Returns the rule for undisturbed slices.
 pub fn rule() -> Rule {
-    Rule::new(SERVICE_NS / 1e9, Some(LOAD)).telling(QUANTILE)
+    Rule::new(SERVICE_NS / 1e9, Some(LOAD)).with_percentile(QUANTILE)
 }
 
 fn load(seed: u64) -> Result<Load, Failure> {
@@ -228,9 +228,9 @@ impl LoadedResults {
     /// Adds the results of a run.
     fn take(&mut self, tally: &Tally, pauses: Pauses) {
         let slices = tally.slices(&rule(), &[LoopWatch { name: "the agent".to_owned(), pauses }]);
-        let (calm, all) = (tally.calm_response(&slices), tally.response());
+        let (calm, all) = (tally.undisturbed_response(&slices), tally.response());
         self.slices += slices.all();
-        self.calm += slices.calm();
+        self.calm += slices.undisturbed();
         self.thrown += all.tasks().saturating_sub(calm.tasks());
         self.longest_pause_us = self.longest_pause_us.max(slices.longest_pause_ns() / 1e3);
         self.all.merge(&all);

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::coherence::{Caches, LINE, Outcome, lines};
-use super::workload::{NOBODY, WARM};
+use super::workload::{NO_CORE, WARM};
 
 /// A named range of memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -210,7 +210,7 @@ pub struct LineCost {
 /// Model of both orders, driven by the events of a trace.
 pub struct Tracer {
     map: Map,
-    /// Current core, or [`NOBODY`].
+    /// Current core, or [`NO_CORE`].
     turn: usize,
     warm: bool,
     instruction: u64,
@@ -230,10 +230,10 @@ impl Tracer {
     #[must_use]
     pub fn new(map: Map) -> Self {
         Self {
-            turn: NOBODY,
+            turn: NO_CORE,
             warm: false,
             instruction: 0,
-            times: vec![0; NOBODY],
+            times: vec![0; NO_CORE],
             round: Vec::new(),
             in_turn: Caches::default(),
             at_once: Caches::default(),
@@ -263,7 +263,7 @@ impl Tracer {
     fn access(&mut self, address: u64, bytes: u64, reads: bool, writes: bool) {
         let (core, instruction) = (self.turn, self.instruction);
         let (start, end) = self.map.stack;
-        if core == NOBODY || (start..end).contains(&address) {
+        if core == NO_CORE || (start..end).contains(&address) {
             return;
         }
         let time = self.times[core];
@@ -286,7 +286,7 @@ impl Tracer {
             self.warm = true;
             return;
         }
-        if turn < NOBODY && self.times[turn] > 0 {
+        if turn < NO_CORE && self.times[turn] > 0 {
             self.end_round();
         }
         self.turn = turn;
@@ -394,7 +394,7 @@ mod tests {
     /// Traces rounds of two cores, which do the same in each of their turns. The first round is a warm-up.
     fn rounds(count: usize, core0: &str, core1: &str) -> Costs {
         let round =
-            [&turn(0), core0, &turn(NOBODY), " S 00001000,8\n", &turn(1), core1, &turn(NOBODY)];
+            [&turn(0), core0, &turn(NO_CORE), " S 00001000,8\n", &turn(1), core1, &turn(NO_CORE)];
         let round = round.concat();
         traced(&[round.clone(), turn(WARM), round.repeat(count)].concat())
     }

@@ -97,14 +97,14 @@ pub struct CountedBursts {
     pub replies: u64,
 }
 
-/// Markers in the trace. A store to a core's word starts its turn; the last two words are [`NOBODY`] and
+/// Markers in the trace. A store to a core's word starts its turn; the last two words are [`NO_CORE`] and
 /// [`WARM`].
 #[repr(align(128))]
 struct Turns([AtomicU64; CORES_MAX + 2]);
 
 static TURNS: Turns = Turns([const { AtomicU64::new(0) }; CORES_MAX + 2]);
 /// Index of the word for no core.
-pub const NOBODY: usize = CORES_MAX;
+pub const NO_CORE: usize = CORES_MAX;
 /// Index of the word for the end of the warm-up.
 pub const WARM: usize = CORES_MAX + 1;
 
@@ -389,7 +389,7 @@ impl Workload {
                 self.arrive(core, BURST / 2);
                 mark(core);
                 self.cores[core].leaf.0.poll(self.now);
-                mark(NOBODY);
+                mark(NO_CORE);
                 self.take_sent(core);
             }
             self.now += BURST_NS;

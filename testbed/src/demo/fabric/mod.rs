@@ -30,7 +30,7 @@ const AGREED_MS: f64 = 20.0;
 /// Maximum time until a change takes effect at all leaves.
 const CHANGED_MS: f64 = 100.0;
 /// Maximum time from the sending of a task to the event that causes its loss.
-const UNDER_WAY_NS: u64 = 20_000_000;
+const IN_FLIGHT_NS: u64 = 20_000_000;
 const MS: u64 = 1_000_000;
 /// Numbers of the leaves in the events: added rack, drained rack, killed leaf, cut link.
 const ADDED: u16 = 5;
@@ -342,7 +342,7 @@ fn rows(plan: &Plan, outcome: &Outcome, took: &CommandTime) -> Vec<Row> {
         let (happening, at_ms) = STORY[number];
         let from_ns = at_ns(happening);
         let to_ns = STORY.get(number + 1).map_or(u64::MAX, |(next, _)| at_ns(*next));
-        let in_flight = |ns: u64| ns.saturating_sub(UNDER_WAY_NS);
+        let in_flight = |ns: u64| ns.saturating_sub(IN_FLIGHT_NS);
         let span = in_flight(from_ns)..in_flight(to_ns);
         let lost: Vec<_> = outcome
             .ended
