@@ -662,7 +662,7 @@ fn a_running_leaf_explains_its_packets() {
     assert!(times.is_sorted());
     let (out, error) = texts(&explain(&["--reason", "unknown_pool", "--count", "3"]));
     assert_eq!(out.lines().count(), 3, "{error}");
-    let line = "net_pcap0: task 3 of pool 99 from 10.0.1.2:40000 is dropped, unknown_pool: No pool of that id; look at: `[[pool]]`, `[[server]]`";
+    let line = "net_pcap0: task 3 of pool 99 from 10.0.1.2:40000 is dropped, unknown_pool: Unknown pool id; look at: `[[pool]]`, `[[server]]`";
     assert!(out.lines().all(|one| one.ends_with(line)), "{out}");
     let (out, error) = texts(&explain(&["--host", "10.9.9.9", "--for", "200ms"]));
     assert!(out.is_empty() && error.contains("0 packets explained"), "{out}{error}");
