@@ -4,7 +4,8 @@
 
 pub mod proxy;
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use crate::patience::wait_until;
@@ -98,19 +99,39 @@ impl Etcd {
 
     /// Returns true if etcd has a leader and accepts writes.
     pub fn is_healthy(&self) -> bool {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let url = format!("{}/health", self.urls()[0]);
-        let address = url.trim_start_matches("http://").trim_end_matches("/health").to_owned();
-        runtime.block_on(async {
-            use tokio::io::{AsyncReadExt, AsyncWriteExt};
-            let Ok(mut stream) = tokio::net::TcpStream::connect(&address).await else {
-                return false;
-            };
-            let asked = format!("GET /health HTTP/1.0\r\nHost: {address}\r\n\r\n");
-            let mut said = String::new();
-            let asked = stream.write_all(asked.as_bytes()).await.is_ok();
-            asked && stream.read_to_string(&mut said).await.is_ok() && said.contains("\"true\"")
+        self.is_healthy_at(0)
+    }
+
+    /// Returns true if the member `at` knows a leader and accepts writes.
+    pub fn is_healthy_at(&self, at: usize) -> bool {
+        self.http(at, "GET /health HTTP/1.0", "").is_some_and(|said| said.contains("\"true\""))
+    }
+
+    /// Returns the member that leads etcd.
+    pub fn leader(&self) -> Option<usize> {
+        let status = |at| self.http(at, "POST /v3/maintenance/status HTTP/1.0", "{}");
+        let field = |said: &str, name: &str| {
+            let value = said.split_once(&format!("\"{name}\":\""))?.1;
+            Some(value.split_once('"')?.0.to_owned())
+        };
+        (0..self.ports.len()).find(|&at| {
+            let Some(said) = status(at) else { return false };
+            let leader = field(&said, "leader");
+            leader.is_some() && leader == field(&said, "member_id")
         })
+    }
+
+    /// Sends a request of HTTP to a member. Returns the answer.
+    fn http(&self, at: usize, request: &str, body: &str) -> Option<String> {
+        let address = format!("127.0.0.1:{}", self.ports[at].0);
+        let mut stream = TcpStream::connect(&address).ok()?;
+        let length = body.len();
+        let request =
+            format!("{request}\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).ok()?;
+        Some(said)
     }
 
     pub fn kill(&mut self, at: usize) {
