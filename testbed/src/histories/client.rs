@@ -468,8 +468,8 @@ impl Follower {
         }
     }
 
-    /// Applies a message as a node does. Returns its record, and an error if the node refuses the message
-    /// because it is older than the node's view.
+    /// Applies a message as a node does. Returns its record. The inner error is the reason why a node refuses
+    /// an older message.
     fn take(&mut self, message: FollowReply) -> Result<(Update, Result<(), String>), String> {
         let (version, term) = (message.version, message.term);
         let received = Position { version, term };
