@@ -269,7 +269,7 @@ fn kill_etcd_leader(
 }
 
 #[test]
-fn dead_etcd_leader_costs_no_lead() {
+fn dead_etcd_member_keeps_the_lead() {
     let Some(mut etcd) = Controllers::start(3, &[]) else { return };
     etcd.lease = Duration::from_secs(5);
     let controller = etcd.controller(1);
