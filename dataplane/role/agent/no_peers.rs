@@ -9,7 +9,7 @@ use crate::wire::task::Header;
 
 use super::Agent;
 use super::next_hop::NextHop;
-use super::packet::{Packet, Passed};
+use super::packet::{ForwardedTask, Packet};
 use super::worker_set::Completion;
 
 /// Peers of an agent; has no values in this build.
@@ -41,7 +41,7 @@ impl PeerGroup {
         match *self {}
     }
 
-    pub(super) fn passed(&self, _: usize, _: Mac, _: &[u8]) -> Result<Passed, DropReason> {
+    pub(super) fn passed(&self, _: usize, _: Mac, _: &[u8]) -> Result<ForwardedTask, DropReason> {
         match *self {}
     }
 
@@ -56,7 +56,7 @@ where
     A: Pool<Buf = P::Buf>,
 {
     /// Refuses a peer's message.
-    pub(super) fn hear(
+    pub(super) fn receive(
         &mut self,
         _: usize,
         _: (u32, Mac),
