@@ -51,7 +51,7 @@ fn plain_enum(source: &str) -> Option<String> {
     let (_, table) = source.split_once("\nreasons! {\n")?;
     let (table, _) = table.split_once("\n}\n")?;
     let mut text = String::from(
-        "/// Why a packet went no further. A reason's number is the index of its counter.\n\
+        "/// Reason why a packet was dropped. Its number is the index of its counter.\n\
          #[repr(u8)]\npub enum DropReason {\n",
     );
     for line in table.lines() {
@@ -69,7 +69,7 @@ fn in_c_words(header: &str) -> String {
         (" # Return value\n", " Returns:\n"),
         (" # Errors\n", " Errors:\n"),
         (" # Called from\n", " Called from:\n"),
-        (" # Safety\n", " Not checked, but relied on:\n"),
+        (" # Safety\n", " Requirements that the call does not check:\n"),
     ];
     let header = header.replace('`', "");
     heads.iter().fold(header, |header, (from, to)| header.replace(from, to))

@@ -73,7 +73,8 @@ fn page(
         page += &format!(".SH CALLED FROM\n{}\n", text(body));
     }
     if let Some(body) = sections.get("Safety") {
-        page += &format!(".SH CAVEATS\nNot checked, but relied on:\n{}\n", text(body));
+        page +=
+            &format!(".SH CAVEATS\nRequirements that the call does not check:\n{}\n", text(body));
     }
     page + ".SH SEE ALSO\n.BR wedjat (1),\n.BR wedjat_error_message (3),\n.BR wedjat_errno (3),\n.BR wedjat.toml (5),\nand the header wedjat.h\n"
 }

@@ -57,8 +57,7 @@ impl fmt::Display for Poller {
 }
 
 /// Advice for two nodes that poll the same CPU.
-pub const SHARED_CPU_FIX: &str = "give one of the nodes another CPU (`leaf.cores`, `agent.core`), or have both sleep while nothing comes: \
-                                  poll = \"adaptive\"";
+pub const SHARED_CPU_FIX: &str = "give one of the nodes another CPU (`leaf.cores`, `agent.core`), or let both sleep while idle: poll = \"adaptive\"";
 
 /// Returns the polling threads of other processes on these CPUs. `proc` is the folder of the process file
 /// system.

@@ -442,7 +442,7 @@ fn vfio(machine: &Machine) -> Finding {
     }
     let fix = "boot with intel_iommu=on iommu=pt (AMD: iommu=pt), or, on a machine you trust: \
                echo 1 > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
-    Finding::fail("vfio", "there is no IOMMU, and vfio does not do without", fix)
+    Finding::fail("vfio", "this machine has no IOMMU, which vfio requires", fix)
 }
 
 fn cores(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
@@ -455,7 +455,7 @@ fn cores(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
         let name = format!("core {core}");
         let choose = format!("choose dispatcher cores among {listed} in the config");
         findings.push(if !machine.exists(&folder) {
-            Finding::fail(&name, "there is no such CPU", choose)
+            Finding::fail(&name, "no such CPU", choose)
         } else if offline {
             Finding::fail(&name, "is offline", format!("echo 1 > /{folder}/online"))
         } else if !allowed.contains(&core) {
@@ -469,7 +469,7 @@ fn cores(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
         });
     }
     if !wanted.is_empty() && allowed.iter().all(|core| wanted.contains(core)) {
-        let found = "the dispatchers take every CPU: whatever else runs interrupts them";
+        let found = "the dispatchers take every CPU: other processes will interrupt them";
         findings.push(Finding::warn(
             "housekeeping",
             found,
@@ -545,11 +545,7 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
             "give EAL --vdev {},... after --, or write the arguments into the config's device",
             device.name
         );
-        return Finding::warn(
-            &name,
-            "a virtual device; nothing here says how EAL is to make it",
-            fix,
-        );
+        return Finding::warn(&name, "a virtual device without arguments for EAL", fix);
     }
     if let Some(unknown) = vdev::unknown_argument(&device.text) {
         let status = if unknown.is_silent { Status::Fail } else { Status::Warn };
@@ -614,7 +610,7 @@ fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
             let there = machine.names("sys/class/net").join(", ");
             Finding::fail(
                 name,
-                format!("there is no interface {interface}"),
+                format!("no interface {interface}"),
                 format!("choose among {there}"),
             )
         }
@@ -641,7 +637,7 @@ fn meeting_point(device: &Device, name: &str) -> Finding {
         Ok(ServerAddress { socket, is_server: false, is_served: false }) => Finding::warn(
             name,
             format!(
-                "a memif client, and nobody serves {socket} yet: a start waits for it, 10 s or as --patience says"
+                "a memif client, and no process serves {socket} yet: a start waits for it, 10 s or --patience"
             ),
             "start the side with role=server first, as the same user, with the same socket= and id=",
         ),
@@ -654,11 +650,9 @@ fn meeting_point(device: &Device, name: &str) -> Finding {
 
 fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
     match device.argument("rx_pcap") {
-        Some(file) if !machine.exists(file) => Finding::fail(
-            name,
-            format!("there is no file {file}"),
-            "give rx_pcap= a capture that exists",
-        ),
+        Some(file) if !machine.exists(file) => {
+            Finding::fail(name, format!("no file {file}"), "give rx_pcap= a capture that exists")
+        }
         Some(file) => Finding::ok(name, format!("replays {file}")),
         None => Finding::ok(name, "EAL makes it with net_pcap"),
     }
@@ -685,7 +679,7 @@ fn nodes(machine: &Machine, device: &Device, wanted: &[usize]) -> Option<Finding
     Some(if far.is_empty() {
         Finding::ok(&name, format!("node {node}, as its dispatchers"))
     } else {
-        let found = format!("it hangs on node {node}, but core {} does not", list(&far));
+        let found = format!("it is on node {node}, but core {} is not", list(&far));
         Finding::warn(&name, found, format!("choose dispatcher cores among {}", list(&near)))
     })
 }
@@ -723,7 +717,7 @@ fn workers(path: &Path) -> Finding {
 fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
     const NAME: &str = "cores of batch jobs";
     if cpus::except(dispatchers).is_empty() {
-        let found = "there is no CPU beside the dispatcher's, which is never idle";
+        let found = "the only CPU is the dispatcher's, which is never idle";
         return Finding::fail(NAME, found, "take [cosched] out, or give this process another CPU");
     }
     let Ok(watching) = AgentMonitor::open(&job.agent, job.objective) else {
@@ -751,7 +745,7 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
     let folders = hierarchies.folders();
     if folders.is_empty() {
         let fix = "mount -t cgroup2 none /sys/fs/cgroup";
-        return Finding::fail(NAME, "none is mounted, so no batch job can be held", fix);
+        return Finding::fail(NAME, "none is mounted, so no batch job can be limited", fix);
     }
     if let Some(place) = folders.into_iter().find(is_kept) {
         let found = format!("{} is not this user's to write", place.folder.join(below).display());
@@ -773,7 +767,7 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
     // Version 2 reports CPU time without cpuacct. Otherwise only the figures lack it.
     let missing: Vec<_> = hierarchies.missing().map(Controller::name).collect();
     match missing[..] {
-        [] => Finding::ok(NAME, "all controllers that hold batch jobs"),
+        [] => Finding::ok(NAME, "all controllers that limit batch jobs"),
         _ => Finding::warn(
             NAME,
             format!("no controller {}", missing.join(", ")),
@@ -787,7 +781,7 @@ fn listening(key: &str, address: SocketAddr) -> Finding {
     match TcpListener::bind(address) {
         Ok(_) => Finding::ok(key, format!("{address} is free")),
         Err(error) => {
-            let fix = "an address of this machine with a port that nobody listens at (ss -tlnp)";
+            let fix = "choose an address of this machine with a free port (ss -tlnp)";
             Finding::fail(key, format!("cannot listen at {address}: {error}"), fix)
         }
     }
@@ -1033,7 +1027,7 @@ mod tests {
             ("net_af_packet0,iface=veth9", Status::Fail, "no interface veth9"),
             ("net_af_packet0,qpairs=2", Status::Fail, "iface= is missing"),
             ("net_vhost0,iface=/run/v", Status::Ok, "net_vhost"),
-            ("net_memif0", Status::Warn, "nothing here says"),
+            ("net_memif0", Status::Warn, "without arguments"),
             ("net_pcap0,rx_pcap=/no/file.pcap", Status::Fail, "/no/file.pcap"),
         ] {
             let finding = fake.presence(device);
@@ -1160,7 +1154,7 @@ mod tests {
         fs::write(&path, "a file").unwrap();
         let other = of("server");
         assert_eq!(other.status, Status::Fail);
-        assert!(other.found.contains("something else lies there"), "{other:?}");
+        assert!(other.found.contains("another file exists there"), "{other:?}");
         let misspelt = fake.presence("net_memif0,rolle=server");
         assert_eq!(misspelt.status, Status::Fail);
         assert!(misspelt.found.contains("did you mean `role`"), "{misspelt:?}");

@@ -46,11 +46,11 @@ reasons! {
     /// Packet shorter than its required headers.
     Runt => "runt", "the sender";
     /// Packet to a MAC address that is neither the port's nor broadcast.
-    OtherMac => "other_mac", "a switch that floods; `port.mac`";
+    OtherMac => "other_mac", "switches that flood; `port.mac`";
     /// Neither IPv4, IPv6 nor ARP, or another IP version than the port's address.
-    EtherType => "ether_type", "hosts there that speak the other of IPv4 and IPv6; `port.ip`";
+    EtherType => "ether_type", "hosts on that link with the other IP version; `port.ip`";
     /// VLAN tag on a port without `vlan`, or second tag behind the port's own.
-    VlanTag => "vlan_tag", "`port.vlan`; two tags (QinQ) are not taken";
+    VlanTag => "vlan_tag", "`port.vlan`; two tags (QinQ) are not supported";
     /// IPv4 header with a wrong version, header length or total length.
     Ipv4Header => "ipv4_header", "the sender, the link";
     /// Wrong IPv4 header checksum.
@@ -129,17 +129,17 @@ reasons! {
     /// ARP packet about other hosts.
     ArpOther => "arp_other", "usually harmless";
     /// Packet whose next hop did not answer ARP or neighbour discovery in time.
-    NeighbourUnresolved => "neighbour_unresolved", "is that host up, is its address right";
+    NeighbourUnresolved => "neighbour_unresolved", "that the host is up and its address right";
     /// Packet that arrived while too many packets waited for next hops.
-    NeighbourQueueFull => "neighbour_queue_full", "is that host up, is its address right; `server.mac` spares the wait at start";
+    NeighbourQueueFull => "neighbour_queue_full", "that the host is up and its address right; `server.mac` spares the wait at start";
     /// ARP or neighbour discovery in the name of a live host, from another MAC address.
-    ArpConflict => "arp_conflict", "a host that was replaced is asked for and found; two hosts with one address; an intruder";
+    ArpConflict => "arp_conflict", "two hosts with one address; an intruder; a replaced host is probed and found";
     /// No port leads to the packet's destination.
     NoRoute => "no_route", "`port.gateway`";
     /// Packet that found the transmit queue full, twice.
-    TxFull => "tx_full", "the receiver does not keep up; `queue_slots`";
+    TxFull => "tx_full", "an overloaded receiver; `queue_slots`";
     /// Task that found its pool's central queue full.
-    QueueFull => "queue_full", "more workers or a larger `queue`; `overflow = \"refuse\"` tells the clients";
+    QueueFull => "queue_full", "more workers or a larger `queue`; `overflow = \"refuse\"` informs the clients";
     /// Packet still held at the end of the leaf or agent.
     Shutdown => "shutdown", "nothing";
     /// Task with more bytes than the agent's rings accept.
@@ -172,7 +172,7 @@ reasons! {
     /// Critic parameters of another size.
     PeerLength => "peer_length", "that all nodes run the same release";
     /// IPv6 header with a wrong version, or a length of 0 or beyond the packet.
-    Ipv6Header => "ipv6_header", "the sender, the link; jumbograms are not taken";
+    Ipv6Header => "ipv6_header", "the sender, the link; jumbograms are not supported";
     /// IPv6 packet with an extension header, for example a fragment.
     Ipv6Extension => "ipv6_extension", "payloads beyond the MTU; senders' options";
     /// UDP over IPv6 without a checksum.

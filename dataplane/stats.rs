@@ -111,7 +111,7 @@ impl fmt::Display for AgentStats {
         let AttachStats { joined, left, died, silent, at_fault } = self.attach;
         writeln!(
             f,
-            "workers: {joined} came, {left} left, {died} died, {silent} were shut out for silence, \
+            "workers: {joined} came, {left} left, {died} died, {silent} removed for silence, \
              {at_fault} at fault; {} registered with the leaf",
             self.registered
         )
@@ -297,8 +297,9 @@ pub fn starvation(
     let hz = ticks_hz.max(1) as f64;
     (stalled >= 0.1 * interval * hz * cores.max(1) as f64 && times > 0).then(|| {
         format!(
-            "the dispatcher cores did not poll {} for a millisecond or longer, {:.0} ms in all of the last {interval:.1} s: \
-             something else runs on their CPUs, or the machine has stood still",
+            "the dispatcher cores did not poll {} for a millisecond or longer, {:.0} ms in all \
+             of the last {interval:.1} s: another process runs on their CPUs, or the machine \
+             was suspended",
             quantity(times, "time"),
             1e3 * stalled / hz
         )

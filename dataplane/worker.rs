@@ -85,7 +85,7 @@ pub enum AttachError {
     #[error(transparent)]
     Region(#[from] RegionError),
     /// The region's agent no longer runs.
-    #[error("agent `{0}` does not run any more; start it")]
+    #[error("agent `{0}` has stopped; start it")]
     NoAgent(String),
     /// The agent has no such worker.
     #[error("agent `{name}` has no worker {wanted}; it has {known:?}")]
@@ -99,12 +99,12 @@ pub enum AttachError {
     },
     /// All places are taken.
     #[error(
-        "agent `{0}` has a process at every worker asked for; end one, or configure more `workers`"
+        "agent `{0}` has a process at every requested worker; end one, or configure more `workers`"
     )]
     Taken(String),
     /// The agent did not grant the place.
     #[error(
-        "agent `{name}` did not let worker {id} in within {patience:?}; is it stopped or overloaded?"
+        "agent `{name}` did not accept worker {id} within {patience:?}; check that it is not suspended or overloaded"
     )]
     NotGranted {
         /// Agent.
@@ -124,7 +124,7 @@ pub enum AttachError {
     },
     /// The thread cannot enter the real-time class.
     #[error(
-        "the worker can't be of real time: {0}; start it as root, give it CAP_SYS_NICE, or raise its limit (ulimit -r 1)"
+        "cannot give the worker real-time priority: {0}; start it as root, give it CAP_SYS_NICE, or raise its limit (ulimit -r 1)"
     )]
     RealTime(std::io::Error),
     /// The system refused.
@@ -141,17 +141,17 @@ pub enum AttachError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Detached {
     /// The agent ends in order, or has removed this worker, and all tasks are done.
-    #[error("the agent has stopped, or let go of this worker")]
+    #[error("the agent has stopped, or has released this worker")]
     Stopped,
     /// The agent has excluded this worker: it was silent for too long, or answered a task that it did not
     /// get.
-    #[error("the agent has shut this worker out; attach again")]
+    #[error("the agent has removed this worker; attach again")]
     ShutOut,
     /// The agent's process has ended unexpectedly.
     #[error("the agent has died; attach again once it runs")]
     AgentDied,
     /// A task's position is outside the region.
-    #[error("the agent gave a task that can't be; is its region damaged?")]
+    #[error("the agent sent an invalid task; its region may be damaged")]
     BadNotice,
 }
 

@@ -384,7 +384,7 @@ fn unresponsive_worker_is_removed_and_its_place_reused() {
     rig.change("add-workers pool=7 workers=20-25");
     rig.polls(20);
     let error = rig.refused("add-workers pool=7 workers=26");
-    assert!(error.contains("have not ended, end them"), "{error}");
+    assert!(error.contains("still hold others: end them"), "{error}");
     rig.workers.stuck.clear();
     rig.polls(20);
     assert!(!rig.workers.there.contains_key(&10));
@@ -510,18 +510,18 @@ fn invalid_change_is_refused() {
             "add-workers server=10.0.2.12 pool=7 workers=20",
             "own host, 10.0.2.11; leave `server` out",
         ),
-        ("add-workers pool=7 workers=13", "worker 13: it is there already"),
-        ("add-workers pool=8 workers=20", "pool 8: there is none"),
+        ("add-workers pool=7 workers=13", "worker 13: exists already"),
+        ("add-workers pool=8 workers=20", "pool 8: does not exist"),
         ("add-workers pool=7 workers=20-26", "room for 10; restart with a larger `workers_max`"),
-        ("remove-workers workers=9", "worker 9: there is none"),
+        ("remove-workers workers=9", "worker 9: does not exist"),
         ("set-policy pool=7 policy=horus-spine", "runs on a spine"),
         ("set-policy pool=7 policy=jbsq(k=5)", "k of at most 4, the `slots` of each worker's ring"),
         ("add-pool id=8 policy=jbsq(k=5)", "k of at most 4"),
         ("add-pool id=8 policy=horus shared-workers=true", "leave it out here"),
-        ("add-pool id=7 policy=horus", "pool 7: it is there already"),
-        ("set-queue pool=8 queue=4", "pool 8: there is none"),
+        ("add-pool id=7 policy=horus", "pool 7: exists already"),
+        ("set-queue pool=8 queue=4", "pool 8: does not exist"),
         ("add-pool id=8 policy=horus key-file=/nowhere", "key-file=/nowhere: which can't be read"),
-        ("agent set-queue pool=7 queue=4", "no agent on this node's core; leave `agent` out"),
+        ("agent set-queue pool=7 queue=4", "this node's core has no agent; leave `agent` out"),
     ] {
         let error = rig.refused(change);
         assert!(error.contains(says), "{change}: {error}");
@@ -532,7 +532,7 @@ fn invalid_change_is_refused() {
     assert!(error.contains("room for 3; restart with a larger `pools_max`"), "{error}");
     rig.change("remove-workers workers=10");
     let error = rig.refused("add-workers pool=7 workers=10");
-    assert!(error.contains("leaving: wait until it has gone"), "{error}");
+    assert!(error.contains("leaving: wait until it has left"), "{error}");
     rig.settle();
     assert_eq!(rig.workers_of(7, 200), range(11..=13));
     rig.assert_accounted();

@@ -252,7 +252,7 @@ mod processes {
 
         let attach = &account["attach"];
         assert_eq!((attach["died"].as_u64(), attach["at_fault"].as_u64()), (Some(1), Some(0)));
-        for told in ["worker 20 of pool 1 is there", " of pool 1 has gone"] {
+        for told in ["worker 20 of pool 1 has joined", " of pool 1 has left"] {
             assert!(said.contains(told), "{said}");
         }
         assert_eq!(attach["silent"], 0);
@@ -335,9 +335,9 @@ mod processes {
         assert_eq!(count(&account, "/scheduled"), done, "{account}");
         for told in [
             "change 2: add-workers pool=1 workers=30-31",
-            "the core decides by it",
+            "the core uses it",
             "change refused: add-server ip=10.0.2.12: server 10.0.2.12: an agent's workers are on its own host",
-            "worker 20 of pool 1 was let go of",
+            "worker 20 of pool 1 was released",
             "worker 50 of pool 1 is there",
         ] {
             assert!(said.contains(told), "{told}: {said}");
@@ -405,7 +405,7 @@ mod processes {
         agent.signal("-KILL");
         let _ = agent.output();
         let dead = Worker::attach(name.to_str().unwrap(), &patient()).unwrap_err();
-        assert!(dead.to_string().contains("does not run any more"), "{dead}");
+        assert!(dead.to_string().contains("has stopped"), "{dead}");
         // The files of the killed agent are no obstacle.
         let agent = ChildProcess::start(&mut home.command("agent"));
         wait_until("a worker of the new agent is let in", || {

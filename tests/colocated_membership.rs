@@ -514,9 +514,9 @@ fn combined_changes_reach_the_agent_per_worker() {
 fn invalid_change_is_refused() {
     let mut rig = Rig::with_workers();
     for (change, says) in [
-        ("add-workers pool=7 workers=22", "worker 22: it is there already"),
-        ("add-workers pool=7 workers=10", "worker 10: it is there already"),
-        ("add-workers pool=8 workers=30", "pool 8: there is none"),
+        ("add-workers pool=7 workers=22", "worker 22: exists already"),
+        ("add-workers pool=7 workers=10", "worker 10: exists already"),
+        ("add-workers pool=8 workers=30", "pool 8: does not exist"),
         ("add-workers pool=7 workers=30-35", "room for 8; restart with a larger `workers_max`"),
         ("remove-server ip=169.254.77.2", "it stands for this host's own workers"),
         ("move-server ip=169.254.77.2 to=10.0.2.77", "it stands for this host's own workers"),
@@ -524,11 +524,11 @@ fn invalid_change_is_refused() {
         ("agent remove-workers workers=20", "leave `agent` out"),
         ("agent set-speed workers=20 speed=2", "leave `agent` out"),
         ("agent add-pool id=9 policy=jsq", "agent: pool 9: add it to the leaf first"),
-        ("agent add-pool id=7 policy=jsq key-file=/k", "inside a process nothing need be proved"),
+        ("agent add-pool id=7 policy=jsq key-file=/k", "messages inside a process need no proof"),
         ("agent remove-pool id=7", "agent: pool 7: it has workers; remove them first"),
         ("agent set-policy pool=7 policy=jbsq(k=5)", "k of at most 4"),
         ("agent agent set-queue pool=7 queue=4", "leave `agent` out"),
-        ("drain workers=60", "worker 60: there is none"),
+        ("drain workers=60", "worker 60: does not exist"),
         ("agent drain workers=20", "leave `agent` out"),
     ] {
         let (before, error) = (rig.agents().epoch, rig.refused(change));

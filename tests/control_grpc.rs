@@ -230,7 +230,7 @@ fn several_changes_apply_together_or_not() {
     assert_eq!(speeds, [(20, 1.0), (21, 1.0), (22, 3.0)]);
     let changes = all(&["drain workers=10", "remove-pool id=9", "drain workers=99"]);
     let error = connection.change(&changes, None).unwrap_err().to_string();
-    assert!(error.contains("worker 99: there is none"), "{error}");
+    assert!(error.contains("worker 99: does not exist"), "{error}");
     let same = connection.show().unwrap();
     assert_eq!((same.version, same.pools), (now.version, now.pools));
 }
@@ -262,7 +262,7 @@ fn bad_input_to_every_call_is_refused() {
     let invalid = Code::InvalidArgument;
     let long = "9".repeat(100_000);
     for (change, code, says) in [
-        (drain(&[99]), Code::NotFound, "worker 99: there is none"),
+        (drain(&[99]), Code::NotFound, "worker 99: does not exist"),
         (drain(&[]), invalid, "0 workers; allowed: one id or more"),
         (drain(&[70_000]), invalid, "worker 70000; allowed: "),
         (drain(&[10, 10]), invalid, "worker 10 twice"),
@@ -271,7 +271,7 @@ fn bad_input_to_every_call_is_refused() {
         (Of::RemoveWorkers(workers((100..30_000).collect())), Code::NotFound, "worker 100"),
         (server("10.0.2", ""), invalid, "ip=10.0.2; allowed: a host's IPv4 address"),
         (server(&long, ""), invalid, "ip=9999"),
-        (server("10.0.2.11", ""), Code::AlreadyExists, "server 10.0.2.11: it is there already"),
+        (server("10.0.2.11", ""), Code::AlreadyExists, "server 10.0.2.11: exists already"),
         (server("10.0.2.1", ""), Code::FailedPrecondition, "the node's own address"),
         (server("192.168.0.7", ""), Code::FailedPrecondition, "no port on the workers' side"),
         (server("10.0.2.13", "ff:ff:ff:ff:ff:ff"), invalid, "mac=ff:ff:ff:ff:ff:ff"),
@@ -333,7 +333,7 @@ fn bad_input_to_every_call_is_refused() {
     let request =
         proto::ChangeRequest { changes: vec![proto::Change::default()], if_version: None };
     let status = raw.runtime.block_on(raw.client.change(request)).unwrap_err();
-    assert!(status.message().contains("a change of no kind"), "{status}");
+    assert!(status.message().contains("a change without a kind"), "{status}");
     // More bytes than a request may have.
     let status = raw.change(vec![drain(&vec![30_000; 200_000])], None).unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
@@ -361,8 +361,8 @@ fn pool_key_comes_from_a_private_file() {
     for (file, code, says) in [
         (&path[..], Code::FailedPrecondition, "mode 0644"),
         ("/no/such/key", Code::FailedPrecondition, "which can't be read"),
-        ("a\nb", Code::InvalidArgument, "a path of 4096 bytes at most"),
-        (&"x".repeat(5000)[..], Code::InvalidArgument, "a path of 4096 bytes at most"),
+        ("a\nb", Code::InvalidArgument, "a path of at most 4096 bytes"),
+        (&"x".repeat(5000)[..], Code::InvalidArgument, "a path of at most 4096 bytes"),
     ] {
         let status = raw.change(vec![pool(9, file)], None).unwrap_err();
         assert_eq!(status.code(), code, "{status}");
@@ -574,7 +574,7 @@ fn reload_applies_atomically() {
     for (old, new, says) in [
         ("id = 7", "id = 'x'", "leaf.toml"),
         ("'10.0.2.11'", "'10.0.9.11'", "server.ip"),
-        ("cores = [1]", "cores = [1, 2]", "`leaf.cores` can't change while it runs"),
+        ("cores = [1]", "cores = [1, 2]", "`leaf.cores` can't change at run time"),
         ("seed = 7", "seed = 8", "`leaf.seed` can't change"),
         ("10.0.1.1/24", "10.0.1.5/24", "`port` can't change"),
         ("pools_max = 6", "pools_max = 7", "`leaf.pools_max` can't change"),
@@ -601,7 +601,7 @@ fn control_socket_is_private_and_follows_no_link() {
     // A second node on the same state file.
     let second = Server::start(&ControlConfig::default(), Some(&node.state()), handle(), &[]);
     let error = second.unwrap_err().to_string();
-    assert!(error.contains("another node has it") && error.contains("process"), "{error}");
+    assert!(error.contains("another node uses it") && error.contains("process"), "{error}");
     let socket = node.socket();
     let folder = tempfile::tempdir().unwrap();
     drop(node);
@@ -617,7 +617,7 @@ fn control_socket_is_private_and_follows_no_link() {
         }
         let error = Server::start(&ControlConfig::default(), Some(&state), handle(), &[]);
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("lies there; remove it"), "{lie}: {error}");
+        assert!(error.contains("exists there; remove it"), "{lie}: {error}");
         assert!(!target.exists(), "{lie}");
         let _ = fs::remove_file(&socket).or_else(|_| fs::remove_dir(&socket));
     }
@@ -678,7 +678,7 @@ fn ended_node_answers_that_it_ended() {
     wait_until("its threads have ended", || node.threads.iter().all(JoinHandle::is_finished));
     let status = raw.show().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(status.message().contains("the node is ending"), "{status}");
+    assert!(status.message().contains("the node is stopping"), "{status}");
 }
 
 fn tls(name: &str) -> Vec<u8> {

@@ -170,7 +170,7 @@ fn restart_keeps_an_operators_fabric() {
         &["--controller", "http://10.1.1.1:7", "topology"],
         "http://127.0.0.1:PORT on this host",
     );
-    home.refused(&["--controller", "/a", "drain", "5"], "a controller does not do that");
+    home.refused(&["--controller", "/a", "drain", "5"], "a controller has no such command");
     let failed = home.log_of(&["fail-leaf", "1"]);
     assert_eq!(failed["notes"][0], "pool 1 has 32 of 40 workers; add servers", "{failed}");
     let before = home.log_of(&["topology"]);
@@ -188,7 +188,7 @@ fn restart_keeps_an_operators_fabric() {
     let mut second = Command::new(WEDJAT);
     let second = second.args(["controller", "--config"]).arg(home.path("controller.toml")).output();
     let said = text(&second.unwrap().stderr);
-    assert!(said.contains("another node has it, process"), "{said}");
+    assert!(said.contains("another node uses it, process"), "{said}");
     let own = format!(
         "[controller]\nid = 2\nstore = '{}'\nsocket = '{}'\n",
         home.path("fabric").display(),

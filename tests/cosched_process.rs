@@ -439,7 +439,7 @@ mod batches {
             let output = running.output();
             assert_eq!(output.status.code(), Some(1));
             let error = String::from_utf8(output.stderr).unwrap();
-            assert!(error.contains("does not run any more"), "{error}");
+            assert!(error.contains("has stopped"), "{error}");
             self.assert_removed(&note, &members);
         }
     }

@@ -734,7 +734,7 @@ fn wrong_reports_are_refused_unknown_ones_counted() {
     };
     let pools = "[[pool]]\nid = 1\npolicy = 'jsq(2)'\nreports = 'messages'\n[[server]]\nip = '10.0.2.11'\nworkers = '1'\npool = 1\n";
     let text = refused(&format!("[leaf]\nid = 1\ncores = [0]\n{pools}"));
-    assert!(text.contains("asks workers in messages"), "{text}");
+    assert!(text.contains("probes workers"), "{text}");
 }
 
 #[test]

@@ -237,12 +237,7 @@ fn two_cores_run_and_stop_in_order() {
         let id = leaf.0.as_ref().unwrap().id();
         refused(
             &second,
-            &[
-                "state file",
-                "in use by another running leaf",
-                &format!("pid {id}"),
-                "stop that one",
-            ],
+            &["state file", "in use by another running leaf", &format!("pid {id}"), "stop that"],
         );
 
         let account = account(&leaf.stop(signal));
@@ -291,7 +286,7 @@ fn members_and_policy_change_under_traffic() {
     let said = text(&output.stderr);
     for words in [
         "change 2: add-server ip=10.0.2.13",
-        "all cores decide by it",
+        "all cores use it",
         "change refused: drop-everything",
         "allowed: add-server",
     ] {
@@ -400,9 +395,9 @@ fn running_leaf_is_changed_and_watched() {
     }
     assert!(text_of(&["show"]).contains("pool 9  policy round-robin"), "{}", text_of(&["show"]));
     for (arguments, says) in [
-        (&["drain", "99"][..], "worker 99: there is none"),
+        (&["drain", "99"][..], "worker 99: does not exist"),
         (&["drain", "3-1"], "runs backwards"),
-        (&["pool", "delete", "8"], "pool 8: there is none"),
+        (&["pool", "delete", "8"], "pool 8: does not exist"),
         (&["pool", "policy", "7", "best"], "best"),
         (&["undrain", "10", "--if-version", "3"], "the node's version is 8, not 3"),
         (&["log", "loud"], "allowed: off, error"),
@@ -428,7 +423,7 @@ fn running_leaf_is_changed_and_watched() {
         home.state().is_some_and(|state| state["pools"][0]["policy"] == "racksched")
     });
     fs::write(home.path("leaf.toml"), config.replace("seed = 7", "seed = 8")).unwrap();
-    refused(&ctl(&home, &["reload"]), &["`leaf.seed` can't change while it runs: restart it"]);
+    refused(&ctl(&home, &["reload"]), &["`leaf.seed` can't change at run time: restart the node"]);
     hang_up();
     let text_of_metrics = get(metrics, "/metrics");
     assert!(text_of_metrics.contains("wedjat_rx_packets_total{core=\"0\"}"), "{text_of_metrics}");
@@ -467,7 +462,7 @@ fn running_leaf_is_changed_and_watched() {
     assert!(connection.show().unwrap().acknowledged >= version);
     let output = leaf.stop("-TERM");
     for words in [
-        "told to read the configuration again",
+        "reads the configuration again",
         "reload refused: `leaf.seed`",
         "change 2: drain workers=10",
     ] {
@@ -478,7 +473,7 @@ fn running_leaf_is_changed_and_watched() {
         );
     }
     account(&output);
-    refused(&ctl(&home, &["show"]), &["no node answers there", "WEDJAT_STATE"]);
+    refused(&ctl(&home, &["show"]), &["no node answers", "WEDJAT_STATE"]);
 }
 
 #[test]
@@ -520,7 +515,7 @@ fn running_agent_is_changed_and_watched() {
     ]);
     assert_eq!((&reloaded["version"], &reloaded["changes"]), (&4.into(), &changes));
     fs::write(home.path("agent.toml"), wanted.replace("seed = 7", "seed = 8")).unwrap();
-    refused(&ctl(&home, &["reload"]), &["`agent.seed` can't change while it runs"]);
+    refused(&ctl(&home, &["reload"]), &["`agent.seed` can't change at run time"]);
     assert!(get(metrics, "/metrics").contains("wedjat_pool_workers{pool=\"9\"} 2"));
     assert_scraped(&home, metrics, "wedjat_node_info");
     let account = account(&agent.stop("-TERM"));
@@ -566,7 +561,7 @@ fn colocated_leaf_and_agent_are_changed() {
     );
     refused(
         &ctl(&home, &["pool", "create", "7", "--agent", "--policy", "jsq", "--key-file", "/k"]),
-        &["inside a process nothing need be proved"],
+        &["messages inside a process need no proof"],
     );
     config("'20-22'\nqueue = 64\n");
     let reloaded = answered(&home, &["reload"]);
@@ -690,7 +685,7 @@ fn foreign_state_files_are_refused() {
 
     refused(
         &wedjat(&["state", "/nowhere/state"]),
-        &["/nowhere/state", "there is none", "start the leaf"],
+        &["/nowhere/state", "does not exist", "start the leaf"],
     );
 }
 

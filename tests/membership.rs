@@ -361,14 +361,14 @@ fn policy_speeds_and_bounds_change() {
 fn invalid_change_is_refused() {
     let mut rig = Rig::new();
     for (change, says) in [
-        ("remove-server ip=10.0.2.99", "server 10.0.2.99: there is none"),
-        ("add-server ip=10.0.2.11", "server 10.0.2.11: it is there already"),
+        ("remove-server ip=10.0.2.99", "server 10.0.2.99: does not exist"),
+        ("add-server ip=10.0.2.11", "server 10.0.2.11: exists already"),
         ("add-server ip=10.0.2.1", "the node's own address"),
-        ("add-server ip=224.0.0.1", "no host's address"),
+        ("add-server ip=224.0.0.1", "not a host's address"),
         ("add-server ip=192.168.7.7", "no port on the workers' side reaches server 192.168.7.7"),
-        ("move-server ip=10.0.2.11 to=10.0.2.12", "server 10.0.2.12: it is there already"),
-        ("add-workers server=10.0.2.11 pool=7 workers=17", "worker 17: it is there already"),
-        ("add-workers server=10.0.2.11 pool=8 workers=18", "pool 8: there is none"),
+        ("move-server ip=10.0.2.11 to=10.0.2.12", "server 10.0.2.12: exists already"),
+        ("add-workers server=10.0.2.11 pool=7 workers=17", "worker 17: exists already"),
+        ("add-workers server=10.0.2.11 pool=8 workers=18", "pool 8: does not exist"),
         (
             "add-workers pool=7 workers=18",
             "no `server` in `add-workers`; allowed: add-workers server=…",
@@ -377,11 +377,11 @@ fn invalid_change_is_refused() {
             "add-workers server=10.0.2.11 pool=7 workers=100-160",
             "room for 64; restart with a larger `workers_max`",
         ),
-        ("remove-workers workers=9", "worker 9: there is none"),
+        ("remove-workers workers=9", "worker 9: does not exist"),
         ("set-policy pool=7 policy=horus-spine", "runs on a spine"),
         ("set-policy pool=7 policy=jbsq(k=0)", "k"),
         ("set-queue pool=7 queue=60000", "restart with a larger `queue`"),
-        ("add-pool id=7 policy=horus", "pool 7: it is there already"),
+        ("add-pool id=7 policy=horus", "pool 7: exists already"),
     ] {
         let error = rig.refused(change);
         assert!(error.contains(says), "{change}: {error}");
@@ -394,7 +394,7 @@ fn invalid_change_is_refused() {
     assert!(error.contains("room for 6; restart with a larger `pools_max`"), "{error}");
     rig.change("remove-workers workers=10");
     let error = rig.refused("add-workers server=10.0.2.11 pool=7 workers=10");
-    assert!(error.contains("leaving: wait until it has gone"), "{error}");
+    assert!(error.contains("leaving: wait until it has left"), "{error}");
     rig.settle();
     rig.assert_accounted();
 }
@@ -405,7 +405,7 @@ fn message_reporting_pool_keeps_policy_and_no_spine() {
     for (change, says) in [
         ("set-policy pool=7 policy=horus", "restart leaves and agents with the other one"),
         ("set-policy pool=7 policy=jbt", "restart leaves and agents with the other one"),
-        ("link-pool pool=7 spine=3 ip=10.0.1.9", "a leaf tells a spine what replies tell"),
+        ("link-pool pool=7 spine=3 ip=10.0.1.9", "signals repeat what replies report"),
     ] {
         let error = rig.refused(change);
         assert!(error.contains(says), "{change}: {error}");

@@ -353,11 +353,11 @@ fn invalid_tap_is_refused_and_overwrites_nothing() {
         (file(&long), Code::InvalidArgument, "an absolute path"),
         (file("/a\0b"), Code::FailedPrecondition, ""),
         (file("/no/such/folder/a"), Code::FailedPrecondition, "make its folder first"),
-        (file("/"), Code::AlreadyExists, "a folder of user 0 lies there"),
+        (file("/"), Code::AlreadyExists, "a folder of user 0 exists there"),
         (of("there"), Code::AlreadyExists, "a regular file"),
         (of("link"), Code::AlreadyExists, "a symbolic link"),
         (StartTapRequest { port: "2".to_owned(), ..of("a") }, Code::NotFound, "0 (clients), 1 ("),
-        (StartTapRequest { port: long.clone(), ..of("a") }, Code::NotFound, "there is none"),
+        (StartTapRequest { port: long.clone(), ..of("a") }, Code::NotFound, "no such port"),
         (StartTapRequest { snaplen: Some(0), ..of("a") }, Code::InvalidArgument, "1 to 16000"),
         (StartTapRequest { snaplen: Some(16_001), ..of("a") }, Code::InvalidArgument, "1 to 16000"),
         (StartTapRequest { packets: Some(0), ..of("a") }, Code::InvalidArgument, "1 or more"),
@@ -372,7 +372,7 @@ fn invalid_tap_is_refused_and_overwrites_nothing() {
     other.start_tap(of("first")).unwrap();
     let (code, said) = refused(of("second"));
     assert_eq!(code, Code::FailedPrecondition, "{said}");
-    assert!(said.contains("a tap is on, into ") && !node.path("second").exists(), "{said}");
+    assert!(said.contains("a tap into ") && !node.path("second").exists(), "{said}");
     other.stop_tap().unwrap();
     let error = other.stop_tap().unwrap_err().to_string();
     assert_eq!(error, "no tap is on");
@@ -384,7 +384,7 @@ fn records_are_whole_after_an_end_or_stall() {
     let mut connection = node.connect();
     node.pause.store(true, Release);
     let late = connection.start_tap(into(&node.path("late"))).unwrap_err();
-    assert!(late.to_string().contains("has not begun with it for 5 s"), "{late}");
+    assert!(late.to_string().contains("has not started it for 5 s"), "{late}");
     node.pause.store(false, Release);
     node.pass(20);
     assert!(connection.stop_tap().unwrap().written >= 40, "it has begun since");
@@ -410,7 +410,7 @@ fn the_command_begins_and_ends_a_tap() {
     assert!(done && said.ends_with("/here.pcap: records clients\n"), "{said}");
     node.pass(10);
     let (done, said) = ctl(&["start", "--file", "other.pcap"]);
-    assert!(!done && said.contains("a tap is on"), "{said}");
+    assert!(!done && said.contains("a tap into"), "{said}");
     let (done, said) = ctl(&["stop", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&said).unwrap();
     let frames = read_frames(&node.path("here.pcap")).unwrap();

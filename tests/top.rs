@@ -61,7 +61,7 @@ fn running_leaf_is_shown() {
     drawn_on_a_terminal(&state);
     let missing = once().arg("--node").arg(home.path("none")).output().unwrap();
     assert_eq!(missing.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("there is none"), "{missing:?}");
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("does not exist"), "{missing:?}");
 }
 
 /// Runs it under `script` on a terminal of its own. A key ends it.

@@ -91,36 +91,36 @@ pub(crate) fn of_misuse(misuse: Misuse) -> i32 {
 fn message(code: i32) -> &'static CStr {
     match code {
         0.. => c"no error",
-        WEDJAT_ERROR_NULL => c"a pointer is null that must not be",
-        WEDJAT_ERROR_HANDLE => c"no scheduler, or worker, lies there, or it has been freed",
-        WEDJAT_ERROR_CONTEXT => c"the context is not one that this scheduler has given out",
+        WEDJAT_ERROR_NULL => c"a required pointer is null",
+        WEDJAT_ERROR_HANDLE => c"not a scheduler or worker, or already freed",
+        WEDJAT_ERROR_CONTEXT => c"the context does not belong to this scheduler",
         WEDJAT_ERROR_BUSY => c"the context is in use by another call: one thread at a time",
-        WEDJAT_ERROR_BURST => c"more than WEDJAT_BURST packets: give them in several calls",
+        WEDJAT_ERROR_BURST => c"more than WEDJAT_BURST packets: split them over several calls",
         WEDJAT_ERROR_PORT => c"no such port: the configuration has fewer",
         WEDJAT_ERROR_WORKER => c"no such worker: the configuration has no server with that id",
-        WEDJAT_ERROR_ALIGNMENT => c"an array is not aligned as its type asks for",
-        WEDJAT_ERROR_CONFIG => c"the configuration is refused: see the detail",
+        WEDJAT_ERROR_ALIGNMENT => c"an array is not aligned for its type",
+        WEDJAT_ERROR_CONFIG => c"the configuration is invalid: see the detail",
         WEDJAT_ERROR_OPTIONS => {
-            c"options.size is not that of this library's header, or an option can't be: see the detail"
+            c"options.size differs from this library's header, or an option is invalid: see the detail"
         }
         WEDJAT_ERROR_CORE => {
-            c"no such core in leaf.cores, or its context has been given out already"
+            c"no such core in leaf.cores, or its context is already taken"
         }
         WEDJAT_ERROR_ROOM => c"the buffer is too small",
         WEDJAT_ERROR_DEFECT => {
-            c"a defect of the library: please report it; the context takes no more calls"
+            c"a defect of the library: please report it; the context accepts no more calls"
         }
-        WEDJAT_ERROR_ATTACH => c"no agent has let the worker in: see the detail",
-        WEDJAT_ERROR_STOPPED => c"the agent has ended in order: no more tasks",
-        WEDJAT_ERROR_SHUT_OUT => c"the agent has given this worker up: attach again, or end",
-        WEDJAT_ERROR_AGENT_DIED => c"the agent's process has died: attach again, or end",
-        WEDJAT_ERROR_NO_TASK => c"the worker has no task in hand",
+        WEDJAT_ERROR_ATTACH => c"no agent accepted the worker: see the detail",
+        WEDJAT_ERROR_STOPPED => c"the agent has stopped normally: no more tasks",
+        WEDJAT_ERROR_SHUT_OUT => c"the agent has removed this worker: attach again, or exit",
+        WEDJAT_ERROR_AGENT_DIED => c"the agent's process has died: attach again, or exit",
+        WEDJAT_ERROR_NO_TASK => c"the worker has no current task",
         WEDJAT_ERROR_TOO_LONG => c"the answer is longer than the task's reply_max",
-        WEDJAT_ERROR_REGION => c"what the agent gave makes no sense: is it of the same release?",
-        WEDJAT_ERROR_CHANGE => c"the change can't be, and nothing has changed: see the detail",
-        WEDJAT_ERROR_NODE => c"no memory can be had on that NUMA node: see the detail",
+        WEDJAT_ERROR_REGION => c"the agent sent invalid data: check that it is of the same release",
+        WEDJAT_ERROR_CHANGE => c"the change is invalid, and nothing has changed: see the detail",
+        WEDJAT_ERROR_NODE => c"no memory is available on that NUMA node: see the detail",
         WEDJAT_ERROR_FAMILY => {
-            c"the port has an IPv6 address, for which the call has no room: use the one for IPv6"
+            c"the port has an IPv6 address, which does not fit: use the call for IPv6"
         }
         _ => c"not a code of this library",
     }

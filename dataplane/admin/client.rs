@@ -42,7 +42,7 @@ pub enum Access {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No node runs there.
-    #[error("{}: no node answers there ({reason}); name the state file of one that runs, as --node or in WEDJAT_STATE", .path.display())]
+    #[error("{}: no node answers ({reason}); name the state file of a running node with --node or WEDJAT_STATE", .path.display())]
     Nobody {
         /// State file.
         path: PathBuf,
@@ -180,7 +180,7 @@ impl Connection {
 }
 
 fn tap(reply: Option<proto::Tap>) -> Result<proto::Tap, ClientError> {
-    let none = || tonic::Status::internal("the node does not say what it records");
+    let none = || tonic::Status::internal("the node's answer lacks the tap");
     reply.ok_or_else(|| none().into())
 }
 
@@ -204,7 +204,7 @@ pub(crate) type KeepAlive = (Duration, Duration);
 /// Reason why the connection failed.
 pub(crate) async fn channel_at(path: &Path, alive: Option<KeepAlive>) -> Result<Channel, String> {
     let found = ExistingFile::behind(path).map_err(|error| error.to_string())?;
-    let found = found.ok_or_else(|| format!("there is no {}", path.display()))?;
+    let found = found.ok_or_else(|| format!("{} does not exist", path.display()))?;
     if !found.is_socket() || !found.is_own_or_roots() {
         return Err(format!("{} is {}", path.display(), found.describe()));
     }

@@ -38,7 +38,7 @@ pub fn changes(all: Vec<proto::Change>) -> Result<Vec<Change>, ChangeError> {
 
 fn change(change: proto::Change) -> Result<Change, ChangeError> {
     use proto::change::Change as Of;
-    let none = || text("a change of no kind", "one of those in control.proto, of this version");
+    let none = || text("a change without a kind", "a kind that this version's control.proto lists");
     let of_agent = change.of_agent;
     let change = match change.change.ok_or_else(none)? {
         Of::AddServer(one) => {
@@ -103,7 +103,7 @@ fn host(from: &str, field: &str) -> Result<IpAddr, ChangeError> {
 }
 
 fn mac(from: &str) -> Result<Option<Mac>, ChangeError> {
-    let allowed = "a unicast MAC address such as 02:00:00:00:02:0b, or nothing";
+    let allowed = "a unicast MAC address such as 02:00:00:00:02:0b, or an empty string";
     let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
     let mac = || from.parse::<Mac>().ok().filter(one).map(Some);
     if from.is_empty() {
@@ -124,13 +124,15 @@ fn spine(id: u32) -> Result<u16, ChangeError> {
 /// Converts workers that are named without a pool.
 fn workers_of_all(of: &proto::Workers) -> Result<Vec<u16>, ChangeError> {
     match of.pool {
-        Some(pool) => Err(text(format!("pool {pool}"), "no pool: they are drained in all")),
+        Some(pool) => {
+            Err(text(format!("pool {pool}"), "no pool: drained workers are drained in all pools"))
+        }
         None => workers(&of.workers),
     }
 }
 
 fn workers(ids: &[u32]) -> Result<Vec<u16>, ChangeError> {
-    let allowed = || format!("one id or more from 0 to {WORKER_ID_MAX}, each once");
+    let allowed = || format!("one or more ids from 0 to {WORKER_ID_MAX}, each once");
     if ids.is_empty() || ids.len() > usize::from(WORKER_ID_MAX) + 1 {
         return Err(text(format!("{} workers", ids.len()), allowed()));
     }
@@ -149,8 +151,8 @@ fn workers(ids: &[u32]) -> Result<Vec<u16>, ChangeError> {
 
 fn policy(from: &str) -> Result<PolicySpec, ChangeError> {
     if from.len() > 256 {
-        let allowed = "a policy as `wedjat policies` lists them";
-        return Err(text(format!("a policy of {} letters", from.len()), allowed));
+        let allowed = "a policy that `wedjat policies` lists";
+        return Err(text(format!("a policy of {} characters", from.len()), allowed));
     }
     Ok(from.parse()?)
 }
@@ -168,7 +170,7 @@ fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
     if path.len() > 4096 || path.contains(char::is_control) {
         return Err(text(
             format!("key-file={}", shown(path)),
-            "a path of 4096 bytes at most, or nothing",
+            "a path of at most 4096 bytes, or an empty string",
         ));
     }
     Ok((!path.is_empty()).then(|| path.into()))
@@ -359,7 +361,7 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
     if named.is_none() && !reason.is_empty() {
         let near = nearest(&reason, DropReason::ALL.iter().map(|one| one.name()));
         let near = near.map_or_else(String::new, |near| format!(", as in {near}"));
-        let allowed = format!("one that docs/failures.md lists{near}");
+        let allowed = format!("a drop reason that docs/failures.md lists{near}");
         return Err(argument(format!("reason {}", shown(&reason)), allowed));
     }
     let filter = Filter {

@@ -130,7 +130,7 @@ impl ExplainContext<'_> {
             Moment::Waited => text.push_str("had waited, and "),
             Moment::Ended => {
                 if let Some(worker) = record.worker {
-                    let _ = write!(text, "is done by worker {worker}, and ");
+                    let _ = write!(text, "was served by worker {worker}, and ");
                 }
             }
             Moment::Arrived | Moment::Leaving => {}
@@ -160,9 +160,11 @@ impl ExplainContext<'_> {
             Fate::Sent { .. } => format!("goes on to its client by {}", told.out),
             Fate::Held { worker, .. } if is_task => {
                 let to = to(worker);
-                format!("is for {to}, and waits until the MAC address of its next hop is known")
+                format!("is held for {to} until the MAC address of its next hop is known")
             }
-            Fate::Held { .. } => "waits until the MAC address of its next hop is known".to_owned(),
+            Fate::Held { .. } => {
+                "is held until the MAC address of its next hop is known".to_owned()
+            }
             Fate::Queued => "waits in its pool's queue".to_owned(),
             Fate::Given { .. } => record.worker.map_or_else(
                 || "is given to a worker".to_owned(),
@@ -170,10 +172,10 @@ impl ExplainContext<'_> {
             ),
             Fate::Passed { node } => format!("is passed on to node {node}"),
             Fate::Answered if is_task => {
-                "is given back to its client undone, since its pool's queue is full".to_owned()
+                "is refused to its client, since its pool's queue is full".to_owned()
             }
             Fate::Answered => "is answered".to_owned(),
-            Fate::Consumed => "is taken note of".to_owned(),
+            Fate::Consumed => "is consumed".to_owned(),
             Fate::Dropped(reason) => {
                 let help = reason.help();
                 let help = help.strip_suffix('.').unwrap_or(help);
@@ -190,7 +192,7 @@ impl ExplainContext<'_> {
             Fate::Sent { .. } | Fate::Held { .. } | Fate::Given { .. } => {}
             Fate::Dropped(DropReason::NoMember) | Fate::Queued if beliefs.active == 0 => {
                 return Some(format!(
-                    "of its {all} {members} {} are silent, {} out of reach, {} drained or not registered",
+                    "of its {all} {members} {} are silent, {} unreachable, {} drained or not registered",
                     beliefs.silent, beliefs.unreachable, beliefs.out
                 ));
             }
@@ -198,16 +200,16 @@ impl ExplainContext<'_> {
                 let (waiting, queue) = (beliefs.waiting, beliefs.queue);
                 let bound = match beliefs.bound {
                     _ if beliefs.basis == "asked" => {
-                        format!(
-                            "; it goes when the {members} that are asked about it have answered"
-                        )
+                        format!("; it is sent when the probed {members} have answered")
                     }
                     Some(bound) => {
-                        format!("; each of {} {members} may have {bound}", beliefs.active)
+                        format!("; the bound of each of {} {members} is {bound}", beliefs.active)
                     }
                     None => String::new(),
                 };
-                return Some(format!("{waiting} tasks wait before it, and {queue} may{bound}"));
+                return Some(format!(
+                    "{waiting} tasks wait before it; the queue holds {queue}{bound}"
+                ));
             }
             _ => return None,
         }
@@ -219,14 +221,14 @@ impl ExplainContext<'_> {
         let drawn = beliefs.candidates.iter().filter(|one| one.drawn).count();
         let basis = match beliefs.basis.as_str() {
             _ if record.idle && idle == 0 => {
-                format!("it is believed idle, of {active} {members}, as another core told")
+                format!("idle by another core's report, of {active} {members}")
             }
-            "idle" => format!("it is one of {idle} that are believed idle, of {active} {members}"),
+            "idle" => format!("one of {idle} idle {members}, of {active}"),
             "drawn" if drawn > 1 => format!("the best of {drawn} drawn from {active} {members}"),
             "drawn" => format!("drawn from {active} {members}"),
             "turn" => format!("its turn among {active} {members}"),
-            "asked" => format!("of {active} {members}, by what those that were asked answered"),
-            _ => format!("the least of {active} {members}"),
+            "asked" => format!("of {active} {members}, by the answers of the probed ones"),
+            _ => format!("the least loaded of {active} {members}"),
         };
         let mut text = format!("{policy}, {basis}");
         for one in &beliefs.candidates {
@@ -304,15 +306,15 @@ fn packet(seen: &PacketSummary, len: u32) -> String {
     match seen {
         PacketSummary::Runt => format!("a frame of {len} bytes"),
         PacketSummary::Arp(arp) => match arp.operation {
-            Operation::Request => format!("ARP of {from}, who asks for {to},"),
-            Operation::Reply => format!("ARP of {from}, who says to be at {},", arp.sender_mac),
+            Operation::Request => format!("ARP request of {from} for {to},"),
+            Operation::Reply => format!("ARP reply of {from} with MAC address {},", arp.sender_mac),
         },
         PacketSummary::Neighbour(message) => match (message.operation, message.mac) {
             (ndp::Operation::Solicitation, _) => {
-                format!("neighbour solicitation of {from}, who asks for {to},")
+                format!("neighbour solicitation of {from} for {to},")
             }
             (ndp::Operation::Advertisement, Some(mac)) => {
-                format!("neighbour advertisement of {from}, which says that {to} is at {mac},")
+                format!("neighbour advertisement of {from} for {to} with MAC address {mac},")
             }
             (ndp::Operation::Advertisement, None) => {
                 format!("neighbour advertisement of {from} for {to} without a MAC address")
@@ -356,18 +358,22 @@ fn of_task(header: &Header, from: &str, to: &str) -> String {
             let left = if code == Code::TaskDoneIdle { 0 } else { qlen };
             format!("reply of worker {src} of pool {pool} to {to}, which has {left} tasks left,")
         }
-        Code::TaskRefused => format!("task {seq} of pool {pool} given back to {to}"),
+        Code::TaskRefused => format!("refusal of task {seq} of pool {pool} to {to}"),
         Code::WorkerId => format!("registration of worker {src} of pool {pool} from {from}"),
         Code::KeepAlive => format!("keep-alive of {src} from {from}"),
         Code::WorkerIdAck => format!("acknowledgement of worker {dst} of pool {pool} from {from}"),
-        Code::QueueReport => format!("word of worker {src} of pool {pool} on its {qlen} tasks"),
-        Code::QueueProbe => format!("question of {from} how many tasks worker {dst} has"),
-        Code::ProbeAnswer => format!("answer of worker {src} of pool {pool} on its {qlen} tasks"),
+        Code::QueueReport => {
+            format!("load report of worker {src} of pool {pool} with {qlen} tasks")
+        }
+        Code::QueueProbe => format!("probe of worker {dst} from {from}"),
+        Code::ProbeAnswer => {
+            format!("probe answer of worker {src} of pool {pool} with {qlen} tasks")
+        }
         Code::IdleAdd | Code::LoadUpdate | Code::IdleRemove => {
             format!("signal of leaf {src} about pool {pool} from {from}")
         }
         Code::Heartbeat | Code::StealRequest | Code::Parameters => {
-            format!("word of node {src} to its peer {dst} from {from}")
+            format!("message of node {src} to its peer {dst} from {from}")
         }
     }
 }

@@ -15,7 +15,7 @@ pub fn read_lines(path: &Path, handle: Handle) {
     let reader = move || read(&path, &handle);
     let thread = std::thread::Builder::new().name("wedjat-changes".to_owned()).spawn(reader);
     if let Err(error) = thread {
-        log::error!("changes: the system starts no thread to read them: {error}");
+        log::error!("changes: cannot start a thread to read them: {error}");
     }
 }
 

@@ -163,16 +163,14 @@ pub fn accept<L: Listener>(
         let mut outage = Outage::default();
         loop {
             match std::future::poll_fn(|context| listener.poll_next(context)).await {
-                Ok(None) => log::warn!("control: another user's process was turned away"),
+                Ok(None) => log::warn!("control: refused a connection of another user's process"),
                 Ok(Some((stream, source))) => {
                     if let Some(count) = outage.works(Instant::now()) {
-                        log::info!(
-                            "control: connections are accepted again, after {count} failures"
-                        );
+                        log::info!("control: accepts connections again after {count} failures");
                     }
                     let place = places.admit(source);
                     if place.is_none() && !is_full {
-                        log::warn!("control: connections are refused: all places are in use");
+                        log::warn!("control: refuses connections: the maximum number is open");
                     }
                     is_full = place.is_none();
                     let Some(place) = place else { continue };

@@ -87,15 +87,21 @@ const PORT: &str = "port, device, driver";
 type Row = (&'static str, CounterKind, &'static str, &'static str, &'static str);
 
 const NODE_ROWS: [Row; 4] = [
-    ("wedjat_node_info", Gauge, "", "role, node, revision", "1; its labels tell what the node is."),
-    ("wedjat_start_time_seconds", Gauge, "seconds", "", "When the node started, since 1970."),
-    ("wedjat_membership_version", Gauge, "", "", "The newest version of the node's membership."),
+    (
+        "wedjat_node_info",
+        Gauge,
+        "",
+        "role, node, revision",
+        "Always 1. Labels name the node's role, id and revision.",
+    ),
+    ("wedjat_start_time_seconds", Gauge, "seconds", "", "Start time of the node, since 1970."),
+    ("wedjat_membership_version", Gauge, "", "", "Newest version of the node's membership."),
     (
         "wedjat_membership_acknowledged_version",
         Gauge,
         "",
         "",
-        "All cores decide by this version of the membership, or by a later one.",
+        "Newest version of the membership that all cores use.",
     ),
 ];
 const DROPPED: Row = (
@@ -103,38 +109,33 @@ const DROPPED: Row = (
     Counter,
     "packets",
     "core, reason",
-    "Received and dropped, by the reason; docs/failures.md has what each means.",
+    "Packets received and dropped, by reason; see docs/failures.md.",
 );
-const PAUSES: Row = (
-    "wedjat_core_pauses",
-    Counter,
-    "",
-    CORE,
-    "Times that the core stood still for more than 20 us.",
-);
+const PAUSES: Row =
+    ("wedjat_core_pauses", Counter, "", CORE, "Pauses of the core of more than 20 us.");
 const POOL_ROWS: [Row; 5] = [
-    ("wedjat_pool_info", Gauge, "", "pool, policy", "1; its labels tell the pool's policy."),
+    ("wedjat_pool_info", Gauge, "", "pool, policy", "Always 1. Labels name the pool's policy."),
     ("wedjat_pool_workers", Gauge, "workers", POOL, "Workers of the pool."),
     (
         "wedjat_pool_active_workers",
         Gauge,
         "workers",
         POOL,
-        "Those that are neither drained nor leaving.",
+        "Workers of the pool that are neither drained nor leaving.",
     ),
     (
         "wedjat_pool_queued_tasks",
         Gauge,
         "tasks",
         POOL,
-        "Tasks that wait for a worker, on all cores.",
+        "Tasks that wait for a worker, of all cores.",
     ),
     (
         "wedjat_pool_scheduled_tasks",
         Counter,
         "tasks",
         POOL,
-        "Sent to its workers, also to those that have left.",
+        "Tasks sent to the pool's workers, including workers that have left.",
     ),
 ];
 const WORKER_ROWS: [Row; 6] = [
@@ -143,55 +144,61 @@ const WORKER_ROWS: [Row; 6] = [
         Gauge,
         "",
         "pool, worker, server, presence",
-        "1; presence tells whether it registered, and is silent.",
+        "Always 1. Label presence is the worker's state: unregistered, live, silent, ...",
     ),
     ("wedjat_worker_active", Gauge, "", WORKER, "1 unless it is drained or leaving."),
-    ("wedjat_worker_load_tasks", Gauge, "tasks", WORKER, "Tasks in its last report."),
-    ("wedjat_worker_outstanding_tasks", Gauge, "tasks", WORKER, "Tasks sent and not answered."),
+    ("wedjat_worker_load_tasks", Gauge, "tasks", WORKER, "Tasks in the worker's last load report."),
+    (
+        "wedjat_worker_outstanding_tasks",
+        Gauge,
+        "tasks",
+        WORKER,
+        "Tasks sent to the worker and not yet answered.",
+    ),
     (
         "wedjat_worker_sent_tasks",
         Counter,
         "tasks",
         WORKER,
-        "Answered and outstanding together, without those written off as lost.",
+        "Tasks answered and outstanding, without tasks written off as lost.",
     ),
     (
         "wedjat_worker_answered_tasks",
         Counter,
         "tasks",
         WORKER,
-        "Its reports: replies, and what it said without one, such as keep-alives.",
+        "Reports of the worker: replies, and messages such as keep-alives.",
     ),
 ];
 const PEER_ROWS: [Row; 5] = [
-    ("wedjat_peer_live", Gauge, "", PEER, "1 when the node of a rack without a leaf is there."),
+    ("wedjat_peer_live", Gauge, "", PEER, "1 if the peer is live (rack without a leaf)."),
     (
         "wedjat_peer_told_load_seconds",
         Gauge,
         "seconds",
         PEER,
-        "Work that waits there for each slot of its workers, as it told last.",
+        "Waiting work per worker slot, by the peer's last message.",
     ),
     (
         "wedjat_peer_migration_probability",
         Gauge,
         "",
         PEER,
-        "That a fresh task goes there, where that is learned or drawn.",
+        "Probability that a new task migrates to the peer, under policies that learn or draw it.",
     ),
     (
         "wedjat_peer_stealing_probability",
         Gauge,
         "",
         PEER,
-        "That it is asked for a task, where that is learned or drawn.",
+        "Probability that the peer is asked for a task, under policies that learn or draw it.",
     ),
     (
         "wedjat_peer_value_loss",
         Gauge,
         "",
         "",
-        "Moving mean of the squared error of the critic, where one learns.",
+        "Moving mean of the critic's squared error, under policies with a critic.",
     ),
 ];
 const PORT_ROWS: [Row; 9] = [
@@ -200,11 +207,23 @@ const PORT_ROWS: [Row; 9] = [
         Counter,
         "packets",
         PORT,
-        "Lost because a receive queue was full, the kernel's before it among them.",
+        "Packets lost because a receive queue was full, including the kernel's.",
     ),
-    ("wedjat_port_rx_no_mbuf_packets", Counter, "packets", PORT, "Lost for want of a buffer."),
-    ("wedjat_port_rx_errors_packets", Counter, "packets", PORT, "Arrived damaged."),
-    ("wedjat_port_tx_errors_packets", Counter, "packets", PORT, "The device failed to send them."),
+    (
+        "wedjat_port_rx_no_mbuf_packets",
+        Counter,
+        "packets",
+        PORT,
+        "Packets lost because no buffer was free.",
+    ),
+    ("wedjat_port_rx_errors_packets", Counter, "packets", PORT, "Packets received damaged."),
+    (
+        "wedjat_port_tx_errors_packets",
+        Counter,
+        "packets",
+        PORT,
+        "Packets that the device failed to send.",
+    ),
     ("wedjat_port_peers_refused", Counter, "", PORT, "Peers that a memif socket refused."),
     ("wedjat_port_peers_left", Counter, "", PORT, "Connections with memif peers that ended."),
     (
@@ -212,21 +231,21 @@ const PORT_ROWS: [Row; 9] = [
         Counter,
         "packets",
         PORT,
-        "Came with a checksum that the kernel had left to a device, and that was finished.",
+        "Packets received with a checksum that the kernel left to a device; the port completed it.",
     ),
     (
         "wedjat_port_rx_other_vlan_packets",
         Counter,
         "packets",
         PORT,
-        "Were not of the port's VLAN: untagged ones, and those of others.",
+        "Packets of other VLANs, or untagged.",
     ),
     (
         "wedjat_port_interfaces_removed",
         Counter,
         "",
         PORT,
-        "Interfaces that the kernel removed under the device: 1 if its own is gone.",
+        "Interfaces of the device that the kernel removed: 1 if its own is removed.",
     ),
 ];
 
@@ -235,7 +254,7 @@ const XSTATS: Row = (
     Counter,
     "",
     "port, device, driver, name",
-    "What the port's driver counts besides, by DPDK's names (xstats).",
+    "Further counters of the port's driver, by DPDK's names (xstats).",
 );
 
 /// Labels of the batch jobs beside an agent's workers, which have samples only while they run.
@@ -246,19 +265,19 @@ const BATCH_ROWS: [Row; 6] = [
         Gauge,
         "ratio",
         BATCH,
-        "The part of the workers' cores that the batch job may have.",
+        "Share of the workers' cores that the batch job may use.",
     ),
-    ("wedjat_batch_allowed_ratio", Gauge, "ratio", BATCH, "What the guard allows it."),
-    ("wedjat_batch_elapsed_seconds", Gauge, "seconds", BATCH, "How long it has run."),
-    ("wedjat_batch_cpu_seconds", Counter, "seconds", BATCH, "CPU time that it has had."),
-    ("wedjat_batch_looks", Counter, "", BATCH, "Looks at the workers' tasks, which some had done."),
+    ("wedjat_batch_allowed_ratio", Gauge, "ratio", BATCH, "Share that the guard allows the job."),
+    ("wedjat_batch_elapsed_seconds", Gauge, "seconds", BATCH, "Time for which the job has run."),
+    ("wedjat_batch_cpu_seconds", Counter, "seconds", BATCH, "CPU time of the job."),
     (
-        "wedjat_batch_missed_looks",
+        "wedjat_batch_looks",
         Counter,
-        "looks",
+        "",
         BATCH,
-        "Those at which the objective was missed.",
+        "Samples of the workers' tasks with at least one completed task.",
     ),
+    ("wedjat_batch_missed_looks", Counter, "looks", BATCH, "Samples that missed the objective."),
 ];
 
 fn family(row: &Row) -> Family {

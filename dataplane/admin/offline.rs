@@ -67,7 +67,7 @@ pub enum OfflineError {
     Region(#[from] RegionError),
     /// The agent's decisions depend on its peers.
     #[error(
-        "this agent has [peers], and where its tasks are done depends on what these tell: ask it while it runs (--node)"
+        "this agent has [peers], and its decisions depend on their messages; explain the running agent with --node"
     )]
     Peers,
 }
@@ -167,7 +167,7 @@ impl Offline {
         });
         let replies = replies.count();
         offline.note(format!(
-            "all of its {workers} workers are taken to be there, and to end a task when the capture has its reply: it has {replies} of them"
+            "assumes that all {workers} workers are attached, and that a task ends at its reply; the capture has {replies} replies"
         ));
         Ok(offline)
     }
@@ -197,12 +197,12 @@ impl Offline {
         offline.look_for_macs();
         offline.look_for_hosts();
         if offline.source.has_controller() {
-            offline.note("pools and workers that its controller tells of are not known here");
+            offline.note("pools and workers of the controller are unknown");
         }
         let cut = offline.packets.iter().filter(|one| one.len as usize > one.bytes.len()).count();
         if cut > 0 {
             offline.note(format!(
-                "{cut} packets are cut off: their UDP checksums are taken for right"
+                "{cut} packets are truncated: assumes that their UDP checksums are right"
             ));
         }
         Ok(offline)
@@ -234,10 +234,10 @@ impl Offline {
             let mac = found.unwrap_or(Mac([2, 0, 0, 0, 0, at as u8 + 1]));
             match (found, is_said) {
                 (Some(mac), false) => self.note(format!(
-                    "port {at} ({device}) is taken to have {mac}, to which packets of the capture are sent"
+                    "port {at} ({device}) is assumed to have {mac}, a destination of packets in the capture"
                 )),
                 (None, _) => self.note(format!(
-                    "port {at} ({device}) is taken to have {mac}: neither `port.mac` nor a packet for {ip} says otherwise"
+                    "port {at} ({device}) is assumed to have {mac}: `port.mac` is not set, and the capture has no packet for {ip}"
                 )),
                 _ => {}
             }

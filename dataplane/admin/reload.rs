@@ -162,7 +162,7 @@ impl ImmutableKeys {
     }
 
     fn note(&mut self, what: String) {
-        self.lines.push(format!("{what} can't change while it runs: restart it for that"));
+        self.lines.push(format!("{what} can't change at run time: restart the node"));
     }
 
     fn same<T: PartialEq>(&mut self, key: &str, was: &T, is: &T) {
@@ -230,7 +230,7 @@ impl ImmutableKeys {
         for server in wanted.servers.iter().flatten() {
             let was = at(now, server.ip);
             if was.iter().any(|was| was.is_leaving) {
-                self.lines.push(format!("server {} is leaving: wait until it has gone", server.ip));
+                self.lines.push(format!("server {} is leaving: wait until it has left", server.ip));
             } else if was.is_empty() {
                 if !found.add_server(server) {
                     self.note(format!("entries of server {} that differ", server.ip));
@@ -275,7 +275,7 @@ impl ImmutableKeys {
                     found.fabric((now, None), (wanted, pool));
                 }
                 Some((_, was)) if was.is_leaving => {
-                    self.lines.push(format!("pool {} is leaving: wait until it has gone", pool.id));
+                    self.lines.push(format!("pool {} is leaving: wait until it has left", pool.id));
                 }
                 Some((_, was)) => {
                     self.pool(found, was, pool);
@@ -314,12 +314,11 @@ impl ImmutableKeys {
             match here.get(key) {
                 None => found.add_worker(place),
                 Some(was) if was.worker.is_leaving => {
-                    self.lines.push(format!("worker {id} is leaving: wait until it has gone"));
+                    self.lines.push(format!("worker {id} is leaving: wait until it has left"));
                 }
                 Some(was) if (was.pool, was.server) != (place.pool, place.server) => {
                     self.lines.push(format!(
-                        "worker {id} is in pool {} at {} and can't go to pool {} at {} in one reload: leave it out \
-                         of one, and add it in the next",
+                        "worker {id} is in pool {} at {} and can't move to pool {} at {} in one reload: remove it, and add it in the next",
                         was.pool, was.server, place.pool, place.server
                     ));
                 }
@@ -565,7 +564,7 @@ mod tests {
         assert!(changes.iter().any(|change| change.to_string() == "agent remove-pool id=1"));
         let fixed = agent(&format!("slots = 2\n{first}"));
         let error = leaf(&started, &fixed, &now.0, Some(&now.1)).unwrap_err();
-        assert!(error.contains("`agent.slots` can't change while it runs"), "{error}");
+        assert!(error.contains("`agent.slots` can't change at run time"), "{error}");
     }
 
     #[test]
@@ -578,12 +577,12 @@ mod tests {
             .replace("policy = 'sed'", "policy = 'sed'\nshared_workers = true");
         let error = changes(&wanted).unwrap_err();
         for says in [
-            "`leaf.id` can't change while it runs: restart it for that",
+            "`leaf.id` can't change at run time: restart the node",
             "`leaf.cores`",
             "`leaf.workers_max`",
             "`pool.reports` of pool 1",
             "`pool.shared_workers` of pool 2",
-            "worker 3 is in pool 1 at 10.0.2.11 and can't go to pool 2",
+            "worker 3 is in pool 1 at 10.0.2.11 and can't move to pool 2",
         ] {
             assert!(error.contains(says), "{says}: {error}");
         }
@@ -606,7 +605,7 @@ mod tests {
         assert_eq!(changes(jobs), Ok(Vec::new()));
         for other in ["", &jobs.replace("idle", "guard"), &jobs.replace("true", "false")] {
             let error = changes(other).unwrap_err();
-            assert_eq!(error, "`cosched` can't change while it runs: restart it for that");
+            assert_eq!(error, "`cosched` can't change at run time: restart the node");
         }
     }
 }

@@ -34,7 +34,7 @@ pub enum RequestError {
     Change(#[from] ChangeError),
     /// The node has another version. Nothing has changed.
     #[error(
-        "the node's version is {found}, not {wanted}: look at what has changed since, and ask again"
+        "the node's version is {found}, not {wanted}: check the changes since then, and try again"
     )]
     Version {
         /// Version of the node.
@@ -46,7 +46,7 @@ pub enum RequestError {
     #[error("{0}")]
     Reload(String),
     /// A core has not taken the change in time. The change is made, and the core takes it at its next poll.
-    #[error("change {0} is made, and a core has not taken it for 5 s: it does not poll")]
+    #[error("change {0} is made, but a core has not applied it for 5 s: the core does not poll")]
     Late(u64),
 }
 
@@ -142,7 +142,7 @@ impl Reload {
 fn unread() -> RequestError {
     let most = READ_MAX.as_secs();
     RequestError::Reload(format!(
-        "the configuration or a file that it names was not read within {most} s; look at the file system that they are on"
+        "the configuration or a file that it names was not read within {most} s; check their file system"
     ))
 }
 
@@ -235,7 +235,7 @@ impl ReadJob {
         let thread = std::thread::Builder::new().name("wedjat-reload".to_owned()).spawn(read);
         match thread {
             Ok(_) => Ok(Self { began: Instant::now(), result, reload: Some(reload) }),
-            Err(error) => Err((format!("the system starts no thread to read it: {error}"), reload)),
+            Err(error) => Err((format!("cannot start a thread to read it: {error}"), reload)),
         }
     }
 }
@@ -502,7 +502,7 @@ impl<C: Cores> Requests<C> {
                 Ok(read) => match (reading.reload, read) {
                     (Some(reload), Ok(delta)) => self.next.push_back(Request::Apply(delta, reload)),
                     (Some(reload), Err(error)) => reload.refuse(RequestError::Reload(error)),
-                    (None, _) => log::info!("the configuration could be read again"),
+                    (None, _) => log::info!("reads the configuration again"),
                 },
                 Err(TryRecvError::Disconnected) => {
                     let text = "the thread that reads the configuration failed".to_owned();

@@ -196,10 +196,10 @@ async fn answer(
         response
     };
     if request.uri().path() != "/metrics" {
-        return Ok(plain(StatusCode::NOT_FOUND, "there is /metrics\n"));
+        return Ok(plain(StatusCode::NOT_FOUND, "the only page is /metrics\n"));
     }
     if request.method() != Method::GET {
-        return Ok(plain(StatusCode::METHOD_NOT_ALLOWED, "/metrics is read with GET\n"));
+        return Ok(plain(StatusCode::METHOD_NOT_ALLOWED, "/metrics allows GET only\n"));
     }
     let Ok(seen) = look(handle).await else {
         return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "the node is ending\n"));

@@ -77,7 +77,7 @@ async fn stream_explanations(
 }
 
 fn ended<E>(_: E) -> Status {
-    Status::unavailable("the node is ending; it takes no changes any more")
+    Status::unavailable("the node is stopping and accepts no changes")
 }
 
 /// Returns the node's state as its watching thread sees it.
@@ -126,13 +126,13 @@ impl Control for Service {
         let level = request.into_inner().level;
         if !level.is_empty() {
             let found = LevelFilter::from_str(&level).map_err(|_| {
-                let found = format!("a level that there is not ({} letters)", level.len());
+                let found = format!("an unknown level ({} characters)", level.len());
                 Status::invalid_argument(format!(
                     "{found}; allowed: off, error, warn, info, debug, trace"
                 ))
             })?;
             log::set_max_level(found);
-            log::info!("messages of level {found} and above are logged from now on");
+            log::info!("logs messages of level {found} and above from now on");
         }
         let level = log::max_level().as_str().to_lowercase();
         Ok(Response::new(proto::LogReply { level }))

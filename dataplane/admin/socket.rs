@@ -18,7 +18,7 @@ pub fn socket_path(state: &Path) -> PathBuf {
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another process uses it.
-    #[error("control socket {}: another node has it{}; stop that one, or give this one another state file", .path.display(), .pid.map_or_else(String::new, |pid| format!(", process {pid}")))]
+    #[error("control socket {}: another node uses it{}; stop that node, or give this one another state file", .path.display(), .pid.map_or_else(String::new, |pid| format!(", process {pid}")))]
     InUse {
         /// Path of the socket.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum SocketError {
         pid: Option<u64>,
     },
     /// Another kind of file has its path.
-    #[error("control socket {}: {found} lies there; remove it, or name another state file", .path.display())]
+    #[error("control socket {}: {found} exists there; remove it, or name another state file", .path.display())]
     Foreign {
         /// Path of the file.
         path: PathBuf,

@@ -74,7 +74,7 @@ pub enum TapError {
         allowed: String,
     },
     /// The port does not exist.
-    #[error("port {port}: there is none; there are {there}")]
+    #[error("port {port}: no such port; the node has {there}")]
     Port {
         /// Port in the request.
         port: String,
@@ -82,7 +82,7 @@ pub enum TapError {
         there: String,
     },
     /// Another tap is on. A node has one at a time.
-    #[error("a tap is on, into {}: end it first", .file.display())]
+    #[error("a tap into {} is running: stop it first", .file.display())]
     Running {
         /// File of that tap.
         file: PathBuf,
@@ -91,7 +91,7 @@ pub enum TapError {
     #[error("no tap is on")]
     None,
     /// The path exists.
-    #[error("{}: {found} lies there; remove it, or name another file", .path.display())]
+    #[error("{}: {found} exists there; remove it, or name another file", .path.display())]
     Exists {
         /// Path.
         path: PathBuf,
@@ -107,7 +107,7 @@ pub enum TapError {
         reason: String,
     },
     /// The file is incomplete.
-    #[error("{reason} It has {}", crate::quantity(*written, "packet"))]
+    #[error("{reason} The file has {}", crate::quantity(*written, "packet"))]
     Incomplete {
         /// Reason.
         reason: String,
@@ -115,19 +115,19 @@ pub enum TapError {
         written: u64,
     },
     /// The node has no port to record.
-    #[error("this node has no port that could be recorded")]
+    #[error("this node has no port to record")]
     Nowhere,
     /// A core has not taken the order in time.
-    #[error("the tap is on, and a core has not begun with it for 5 s: it does not poll")]
+    #[error("the tap is on, but a core has not started it for 5 s: the core does not poll")]
     Late,
     /// Packets are explained to another client. A node serves one at a time.
-    #[error("packets are explained to somebody already: that is to end first")]
+    #[error("another `wedjat explain` is running: stop it first")]
     Explaining,
     /// A core has not taken the order in time.
-    #[error("a core has not begun to explain packets for 5 s: it does not poll")]
+    #[error("a core has not started to explain packets for 5 s: the core does not poll")]
     LateToExplain,
     /// A core's queue is full of earlier orders.
-    #[error("a core has not ended the taps before: it does not poll; try again")]
+    #[error("a core has not stopped the previous tap: the core does not poll; try again")]
     Busy,
 }
 
@@ -243,7 +243,7 @@ impl Taps {
         });
         let thread = thread.map_err(|error| TapError::File {
             path: spec.file.clone(),
-            reason: format!("the system starts no thread to write it: {error}"),
+            reason: format!("cannot start a thread to write it: {error}"),
         })?;
         for (commands, buffers) in points.cores.iter().zip(&buffers) {
             let recorder = Some(TapRecorder::new(&ports, snaplen, Arc::clone(buffers)));
@@ -467,7 +467,7 @@ fn create(path: &Path) -> Result<Capture, TapError> {
         let short: String = path.chars().filter(|one| !one.is_control()).take(200).collect();
         return Err(argument(
             format!("file {short:?}"),
-            format!("an absolute path of {PATH_MAX} bytes at most"),
+            format!("an absolute path of at most {PATH_MAX} bytes"),
         ));
     }
     let refused = |error: io::Error| match ExistingFile::at(path) {
@@ -640,7 +640,7 @@ impl Writer {
 /// Formats a recording's number of packets. An empty one gets an explanation.
 pub fn packets(written: u64) -> String {
     match written {
-        0 => "no packets: none came while it recorded".to_owned(),
+        0 => "no packets: none passed while it recorded".to_owned(),
         _ => crate::quantity(written, "packet"),
     }
 }
@@ -667,7 +667,7 @@ mod tests {
         assert_eq!((indices(Some("w")).unwrap(), indices(Some("2")).unwrap()), (vec![2], vec![2]));
         assert_eq!(indices(Some("1")).unwrap(), [1], "a name goes first");
         let error = indices(Some("3")).unwrap_err().to_string();
-        assert_eq!(error, "port 3: there is none; there are 0 (c), 1 (1), 2 (w)");
+        assert_eq!(error, "port 3: no such port; the node has 0 (c), 1 (1), 2 (w)");
         assert!(indices(Some("")).is_err());
     }
 }

@@ -33,7 +33,7 @@ pub struct Line {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TurnError {
     /// The node's process or core has ended.
-    #[error("{node} (pid {pid}) has gone in the middle of its turn at {now_ns} ns")]
+    #[error("{node} (pid {pid}) ended during its turn at {now_ns} ns")]
     Gone {
         /// The node.
         node: Node,
@@ -227,8 +227,8 @@ impl Participant {
                 let line = self.line();
                 let polls = line.polls - first.polls;
                 let advice = match polls {
-                    0 => "it does not poll at all: is its process stopped?",
-                    _ => "does something send to it, or does it send to itself, without end?",
+                    0 => "it does not poll: check that its process is not stopped",
+                    _ => "check that it does not receive or send packets in an endless loop",
                 };
                 let (received, sent) = (line.received - first.received, line.sent - first.sent);
                 return Err(TurnError::Restless {

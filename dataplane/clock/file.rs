@@ -120,16 +120,14 @@ pub enum ClockError {
     },
     /// The file does not exist.
     #[error(
-        "clock {path}: there is no such file; start its conductor first (wedjat-testbed lockstep), or leave out --clock for real time"
+        "clock {path}: no such file; start its conductor first (wedjat-testbed lockstep), or leave out --clock for real time"
     )]
     Missing {
         /// The file.
         path: PathBuf,
     },
     /// The file is not a clock.
-    #[error(
-        "clock {path}: this is not a clock of wedjat's; name the file that wedjat-testbed lockstep made"
-    )]
+    #[error("clock {path}: not a wedjat clock; name the file that wedjat-testbed lockstep made")]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -145,7 +143,7 @@ pub enum ClockError {
         found: u64,
     },
     /// The header contradicts itself or the file.
-    #[error("clock {path}: damaged ({reason}); start its conductor anew")]
+    #[error("clock {path}: damaged ({reason}); restart its conductor")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -154,7 +152,7 @@ pub enum ClockError {
     },
     /// Another conductor runs.
     #[error(
-        "clock {path}: in use by a running conductor (pid {pid}); stop that one or name another file"
+        "clock {path}: in use by a running conductor (pid {pid}); stop it, or name another file"
     )]
     InUse {
         /// The file.
@@ -164,7 +162,7 @@ pub enum ClockError {
     },
     /// The conductor has ended.
     #[error(
-        "clock {path}: its conductor (pid {pid}) has gone without ending the run, so that time stands still; start both anew"
+        "clock {path}: its conductor (pid {pid}) ended without ending the run, so time has stopped; restart both"
     )]
     NoConductor {
         /// The file.
@@ -174,7 +172,7 @@ pub enum ClockError {
     },
     /// No line is free.
     #[error(
-        "clock {path}: all of its {nodes} lines have a node; the conductor must be told of more nodes"
+        "clock {path}: all of its {nodes} lines are taken; start the conductor with more nodes"
     )]
     Full {
         /// The file.

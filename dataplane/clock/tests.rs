@@ -85,10 +85,7 @@ fn dead_conductor_ends_its_node() {
         let (_, ended) = leaf.join().unwrap();
         let error = ended.unwrap_err().to_string();
         let pid = std::process::id().to_string();
-        assert!(
-            error.contains("has gone without ending the run") && error.contains(&pid),
-            "{error}"
-        );
+        assert!(error.contains("ended without ending the run") && error.contains(&pid), "{error}");
     });
 }
 
@@ -142,7 +139,7 @@ fn restless_node_is_named_with_its_activity() {
         assert!(text.contains("leaf 3 core 0") && text.contains("does not become quiet"), "{text}");
         leaf.join().unwrap();
         let error = conductor.turn(number).unwrap_err().to_string();
-        assert!(error.contains("leaf 3 core 0") && error.contains("has gone"), "{error}");
+        assert!(error.contains("leaf 3 core 0") && error.contains("ended"), "{error}");
     });
 }
 
@@ -154,10 +151,10 @@ fn invalid_clock_is_refused_with_the_fix() {
     assert!(said(folder.path()).contains("clock "), "{}", said(folder.path()));
 
     fs::write(&path, vec![7; 4096]).unwrap();
-    assert!(said(&path).contains("not a clock"), "{}", said(&path));
-    assert!(Conductor::create(&path, 1).unwrap_err().to_string().contains("not a clock"));
+    assert!(said(&path).contains("not a wedjat clock"), "{}", said(&path));
+    assert!(Conductor::create(&path, 1).unwrap_err().to_string().contains("not a wedjat clock"));
     fs::write(&path, b"short").unwrap();
-    assert!(said(&path).contains("not a clock"), "{}", said(&path));
+    assert!(said(&path).contains("not a wedjat clock"), "{}", said(&path));
     fs::remove_file(&path).unwrap();
 
     let conductor = Conductor::create(&path, 1).unwrap();
@@ -171,7 +168,7 @@ fn invalid_clock_is_refused_with_the_fix() {
     let bytes = fs::read(&path).unwrap();
     drop(conductor);
     fs::write(&path, &bytes).unwrap();
-    assert!(said(&path).contains("has gone"), "{}", said(&path));
+    assert!(said(&path).contains("ended"), "{}", said(&path));
     let change = |at: usize, byte: u8| {
         let mut bytes = bytes.clone();
         bytes[at] = byte;

@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let config = AgentConfig::load(&arguments.launch.config)?;
     // A killed agent may have left batch jobs.
     if let Some(Err(error)) = Folder::existing().map(|folder| folder.clean(System::REAL)) {
-        log::warn!("what killed batch jobs left stays: {error}");
+        log::warn!("cannot clean up after killed batch jobs: {error}");
     }
     let _jobs = match config.jobs.len() {
         0 => None,

@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let stop = signals::stop_on_signals()?;
     let mut controller = if arguments.restore {
         log::warn!(
-            "nodes take what the store has, older or not; start without --restore once all of them follow"
+            "nodes accept an older state from the store; restart without --restore once all of them follow"
         );
         Controller::restore(&config)?
     } else {
@@ -53,10 +53,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
     log::info!("controller {} runs", config.id);
     if let Some(socket) = &config.socket {
-        log::info!("it is reached at unix:{}", socket.display());
+        log::info!("listens at unix:{}", socket.display());
     }
     if let Some(listen) = controller.listen {
-        log::info!("it is reached at {listen}");
+        log::info!("listens at {listen}");
     }
     let began = Instant::now();
     while !stop.load(Acquire) && arguments.duration.is_none_or(|most| began.elapsed() < most) {

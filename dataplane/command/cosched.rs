@@ -17,7 +17,7 @@ use super::{Outcome, print};
 /// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat cosched replay decisions.jsonl --mode iw --format json
-Exit status: 0, or 1 when the file is no log, or says of its own mode what is not so.";
+Exit status: 0, or 1 when the file is not a log, or contradicts its own mode.";
 
 /// Arguments of `wedjat cosched`.
 #[derive(Debug, Args)]

@@ -541,7 +541,7 @@ fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Ou
     let (tap, text) = match command {
         TapCommand::Start { file, port, snaplen, packets } => {
             let file = on_node(arguments, file)?;
-            let file = file.to_str().ok_or("--file: a path that is no UTF-8")?.to_owned();
+            let file = file.to_str().ok_or("--file: the path is not UTF-8")?.to_owned();
             let (port, snaplen, packets) = (port.clone().unwrap_or_default(), *snaplen, *packets);
             let tap = node.start_tap(StartTapRequest { file, port, snaplen, packets })?;
             let text = format!("{}: records {}", tap.file, tap.ports.join(", "));
@@ -585,7 +585,7 @@ fn drained(
         if began.elapsed() > timeout {
             let tasks: u64 = remains.unanswered().map(|one| one.reported + one.unreported).sum();
             let text = match tasks {
-                0 => format!("they may get tasks still after {seconds:.1} s"),
+                0 => format!("they may still receive tasks after {seconds:.1} s"),
                 _ => format!("{} unanswered after {seconds:.1} s", quantity(tasks, "task")),
             };
             let text = format!("{text}{remains}");

@@ -20,9 +20,9 @@ pub const EXAMPLE: &str = "Examples:
   wedjat explain --node /dev/shm/wedjat-leaf1 --host 10.0.1.2 --for 5s
   wedjat explain --pool 1 --worker 12 --format json
   wedjat explain --file client.pcap leaf.toml
-A line for each packet: what it is, what becomes of it and why, by what the node believed of its workers at that moment. With --file the
-packets of a capture go through a node that the configuration makes of it, without devices: nobody answers its tasks unless the capture
-does, and all hosts are taken to answer ARP. Exit status: 0 when packets could be explained, also if none came, 1 otherwise.";
+Prints a line for each packet: its kind, its outcome, and the reason, with the node's estimates of its workers at that moment. With --file the
+packets of a capture pass a node of this configuration without devices: its tasks have no replies unless the capture has them,
+and all hosts are assumed to answer ARP. Exit status: 0 when packets could be explained, also if none came, 1 otherwise.";
 
 /// Arguments of `wedjat explain`.
 #[derive(Debug, Args)]
@@ -150,10 +150,7 @@ impl ExplainOutput {
     /// Prints one explanation. Returns false if the reader has gone or printing fails.
     fn print(&mut self, one: &Explanation) -> bool {
         if one.lost > self.lost {
-            eprintln!(
-                "lost: {} that were to be explained here",
-                quantity(one.lost - self.lost, "packet")
-            );
+            eprintln!("lost: {} to explain", quantity(one.lost - self.lost, "packet"));
             self.lost = one.lost;
         }
         let line = match self.format {

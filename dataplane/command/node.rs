@@ -48,9 +48,7 @@ pub fn state_file(named: Option<PathBuf>) -> Result<PathBuf, String> {
 fn only_one(mut running: Vec<PathBuf>) -> Result<PathBuf, String> {
     let how = format!("name its state file with --node or in {VARIABLE}");
     match running.len() {
-        0 => {
-            Err(format!("no node is running whose state file is in {FOLDER}: start one, or {how}"))
-        }
+        0 => Err(format!("no running node has its state file in {FOLDER}: start one, or {how}")),
         1 => Ok(running.remove(0)),
         count => {
             let nodes: String = running.iter().map(|path| described(path)).collect();
@@ -104,7 +102,7 @@ mod tests {
         let found = || only_one(running_in(folder.path()));
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("foreign"), "the only copy of something").unwrap();
-        assert!(found().unwrap_err().contains("no node is running"));
+        assert!(found().unwrap_err().contains("no running node"));
         drop(node(&at("ended"), Role::Leaf));
         assert!(found().unwrap_err().contains("WEDJAT_STATE"));
         let leaf = node(&at("leaf"), Role::Leaf);

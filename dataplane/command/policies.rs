@@ -48,18 +48,18 @@ fn where_it_runs(entry: &Entry) -> String {
         runs.push_str(", spine; its members there are leaves");
     }
     if entry.runs == Runs::LeafHolding {
-        runs.push_str("; tasks wait there, `queue` of the pool bounds them");
+        runs.push_str("; tasks wait there, at most `queue` of the pool");
     }
     if entry.by_rate {
         runs.push_str("; rates there are the configuration's `speed` and `speeds`");
     }
     if entry.is_pulled() {
-        runs.push_str("; there every reply tells the queue, without a message");
+        runs.push_str("; there every reply carries the queue length, without a message");
         if !entry.on_leaf.is_empty() {
             runs.push_str(&format!(", so that {}", entry.on_leaf));
         }
         if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.uses_member_reports()) {
-            runs.push_str("; with `reports = \"messages\"` members tell as in the simulator");
+            runs.push_str("; with `reports = \"messages\"` members report as in the simulator");
         }
     }
     if entry.name.parse().is_ok_and(|policy: PolicySpec| policy.probes()) {

@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn text(snapshot: &Snapshot) -> String {
     let mut out = String::new();
     let ended = match snapshot.running {
-        true if has_exited(snapshot.pid) => ", which is gone without an orderly end",
+        true if has_exited(snapshot.pid) => ", which ended without an orderly stop",
         true => "",
         false => ", ended",
     };

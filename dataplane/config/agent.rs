@@ -247,7 +247,7 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
     let peers = peers::peers(faults, raw, &ports);
     if let Some(follow) = raw.controller.as_ref() {
         let found = "[controller] beside a [[port]] with an IPv6 address";
-        let allowed = "one of them: controllers tell agents with IPv4 addresses alone so far";
+        let allowed = "one of them: controllers support agents with IPv4 addresses only";
         let is_v6 = ports.iter().any(|port| port.ip.is_ipv6());
         { is_v6 }.then(|| faults.note(&follow.addresses, "controller", found, allowed));
     }
@@ -486,12 +486,12 @@ fn unused(
 ) {
     if !policy.entry().holds() {
         let reason = format!("under {policy} no task waits in a queue for all workers");
-        let better = "none, or a policy that lets tasks wait, as `wedjat policies` tells";
+        let better = "none, or a policy that queues tasks (see `wedjat policies`)";
         faults.unused(raw.queue.as_ref(), &key("queue"), &reason, better);
     }
     if !policy.entry().by_rate && key("speeds") == "pool.speeds" {
         let reason = format!("{policy} does not decide by speeds");
-        let better = "none, or a policy that decides by rates, as `wedjat policies` tells";
+        let better = "none, or a policy that decides by rates (see `wedjat policies`)";
         faults.unused(raw.speeds.as_ref(), "pool.speeds", &reason, better);
     }
 }
@@ -501,7 +501,7 @@ fn key_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<Key> 
     let at = raw.key_file.as_ref()?;
     if key != "pool.key_file" {
         let allowed =
-            "none: inside a process nothing need be proved; [[pool]] has the other servers' key";
+            "none: messages inside a process need no proof; [[pool]] has the other servers' key";
         faults.note(at, key, quoted(at), allowed);
         return None;
     }
@@ -512,14 +512,13 @@ fn key_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<Key> 
 fn leaf_policy(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<PolicySpec> {
     let at = raw.leaf_policy.as_ref()?;
     if key != "pool.leaf_policy" {
-        let allowed = "none: the leaf on this core hears of each task that is done";
+        let allowed = "none: the leaf on this core sees each completed task";
         faults.note(at, key, quoted(at), allowed);
         return None;
     }
     let policy = faults.policy(at, key)?;
     if !policy.takes_messages() {
-        let found =
-            format!("{}, whose members neither tell on their own nor are asked", quoted(at));
+        let found = format!("{}, whose members neither send reports nor are probed", quoted(at));
         let allowed = "none, or the policy of leaves whose pool has `reports = \"messages\"`";
         faults.note(at, key, found, allowed);
     }
@@ -679,8 +678,8 @@ overflow = "refuse"
                 ["`agent.leaf`", "not the network's first"],
             ),
             (good.replace("slots = 32", "payload = 1426"), ["`agent.payload`", "1 to 1425"]),
-            (format!("{good}{follows}"), ["`controller`", "IPv4 addresses alone"]),
-            (format!("{good}{peers}"), ["`peers`", "do not speak IPv6 yet"]),
+            (format!("{good}{follows}"), ["`controller`", "IPv4 addresses only"]),
+            (format!("{good}{peers}"), ["`peers`", "do not support IPv6 yet"]),
         ] {
             let error = parse(&text).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");

@@ -315,19 +315,19 @@ fn reports(
     let is_local = context.local.contains(raw.id.get_ref());
     let allowed = match () {
         () if config.role == Role::Spine => {
-            "none in a spine's file: leaves tell a spine in signals"
+            "none in a spine's file: leaves send signals to a spine"
         }
         () if raw.spine.is_some() => {
-            "\"replies\" beside a `spine`: a leaf tells it what replies tell"
+            "\"replies\" beside a `spine`: a leaf's signals repeat what replies report"
         }
         () if is_local => "\"replies\" in a pool with workers of the leaf's own core",
         () if !policy.takes_messages() => {
-            "\"replies\"; \"messages\" with policies whose members tell on their own (lsq-update, lsq-smart, hlsq-update, \
-             hlsq-smart, jiq, jiq-weighted, jbt, pi) or are asked about each task (lsq-sample, hlsq-sample, jsq(d=2), ppot, \
-             ppot-ll)"
+            "\"replies\"; \"messages\" with policies whose members send reports (lsq-update, \
+             lsq-smart, hlsq-update, hlsq-smart, jiq, jiq-weighted, jbt, pi) or are probed for \
+             each task (lsq-sample, hlsq-sample, jsq(d=2), ppot, ppot-ll)"
         }
         () if policy.probes() && config.leaf.cores.get_ref().len() > 1 => {
-            "\"replies\", or one core: an answer to a probe must reach the core that asked"
+            "\"replies\", or one core: the answer to a probe must reach the core that sent it"
         }
         () => return Reports::Messages,
     };
@@ -366,7 +366,7 @@ fn warnings(
         });
         let Some(server) = unsure else { continue };
         let found = format!(
-            "\"both\", and {} {} without a `mac`: a client there can pretend to be {}",
+            "\"both\", and {} {} without a `mac`: a client there can impersonate {}",
             if raw.role == Role::Spine { "leaf" } else { "server" },
             server.ip,
             if raw.role == Role::Spine { "it" } else { "its workers" },
@@ -380,7 +380,7 @@ fn warnings(
     let too_short = |ms: &&Spanned<i64>| (1..TIMEOUT_KEPT_MS as i64).contains(ms.get_ref());
     if let Some(at) = raw.leaf.worker_timeout_ms.as_ref().filter(too_short) {
         let better = format!(
-            "0, or at least {TIMEOUT_KEPT_MS}: workers that register are not sure to be heard of more often"
+            "0, or at least {TIMEOUT_KEPT_MS}: workers that register may send no message for that long"
         );
         faults.warn(at, "leaf.worker_timeout_ms", at.get_ref(), &better);
     }
@@ -396,7 +396,7 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
             continue;
         };
         let reason = format!("under {policy} no task waits for a worker");
-        let better = "none, or a policy that lets tasks wait, as `wedjat policies` tells";
+        let better = "none, or a policy that queues tasks (see `wedjat policies`)";
         faults.unused(entry.queue.as_ref(), "pool.queue", &reason, better);
         faults.unused(entry.overflow.as_ref(), "pool.overflow", &reason, better);
     }
@@ -407,7 +407,7 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
             continue;
         };
         let reason = format!("{policy} does not decide by speeds");
-        let better = "none, or a policy that decides by rates, as `wedjat policies` tells";
+        let better = "none, or a policy that decides by rates (see `wedjat policies`)";
         faults.unused(entry.speed.as_ref(), "server.speed", &reason, better);
     }
 }
@@ -525,7 +525,7 @@ fn servers_together(
         for &worker in &server.workers {
             if let Some(owner) = owners.insert(worker, server.ip) {
                 let found = format!("worker {worker}, which server {owner} has");
-                let allowed = "each worker id once in all servers";
+                let allowed = "each worker id once over all servers";
                 faults.note(&entry.workers, "server.workers", found, allowed);
                 break;
             }
@@ -587,8 +587,8 @@ fn families(
         {
             let family = family(first);
             let found =
-                format!("pool {id} with {family} for its [[{kind}]] and no client that could ask");
-            let allowed = "a [[port]] for clients with an address of that family: clients and servers of a pool speak the same";
+                format!("pool {id} with {family} for its [[{kind}]] and no clients of that family");
+            let allowed = "a [[port]] for clients with an address of that family: clients and servers of a pool use the same family";
             refuse(pool.id.span(), "pool.id", found, allowed);
         }
     }

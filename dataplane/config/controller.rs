@@ -175,7 +175,7 @@ fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConf
     let entry = &raw.controller;
     let control = control::control(faults, raw.control.as_ref());
     if let Some(at) = raw.control.as_ref().and_then(|control| control.metrics.as_ref()) {
-        let allowed = "no `metrics`: a controller has none; those of nodes are at the nodes";
+        let allowed = "no `metrics`: a controller has none; each node serves its own";
         faults.note(at, "control.metrics", quoted(at), allowed);
     }
     let store = store(faults, entry);

@@ -70,7 +70,7 @@ fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
             at,
             "cosched.job.log",
             quoted(at),
-            "a log of policy asax or aimd, which decide",
+            "a log of policy asax or aimd, the policies with decisions",
         );
     }
     let log = raw.log.as_ref().map(|at| at.get_ref().into());

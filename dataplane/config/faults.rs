@@ -71,7 +71,7 @@ pub fn lines(path: &Path, warnings: &[Fault]) -> Vec<String> {
 /// Returns a line with the number of unprinted faults or warnings, if there are any.
 fn more(path: &Path, count: usize, name: &str) -> Option<String> {
     let rest = count.checked_sub(SHOWN_MAX).filter(|rest| *rest > 0)?;
-    Some(format!("{}: {rest} more {name} are not printed", path.display()))
+    Some(format!("{}: {rest} more {name} not printed", path.display()))
 }
 
 impl fmt::Display for ConfigError {
@@ -251,7 +251,7 @@ impl Faults {
     /// Parses a policy whose members are workers.
     pub fn policy(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
-        let allowed = "a policy as `wedjat policies` lists them";
+        let allowed = "a policy that `wedjat policies` lists";
         let policy = policy.map_err(|error| self.note(at, key, error, allowed)).ok()?;
         let runs = policy.entry().runs;
         if runs == Runs::Spine {
@@ -329,7 +329,7 @@ pub fn state_group(
 ) -> Option<u32> {
     let name = name?;
     if !has_state {
-        faults.unused(Some(name), key, "there is no state file", "a `state` beside it");
+        faults.unused(Some(name), key, "there is no state file", "`state` beside it");
     }
     let group = files::group(name.get_ref());
     if group.is_none() {

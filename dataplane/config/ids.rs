@@ -47,7 +47,7 @@ pub fn parse(text: &str, allowed: RangeInclusive<u16>) -> Result<Vec<u16>, Strin
         };
         let (first, last) = (number(first)?, number(last)?);
         if first > last {
-            return Err(format!("`{part}`, which runs backwards"));
+            return Err(format!("`{part}`, a range that runs backwards"));
         }
         for id in first..=last {
             if !seen.insert(id) {

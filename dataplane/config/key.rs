@@ -41,7 +41,7 @@ fn made(bytes: [u8; KEY_LEN]) -> Result<Key, String> {
 
 #[cfg(not(feature = "auth"))]
 fn made(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
-    Err("which this build has no use for: it is without the feature `auth`".to_owned())
+    Err("which this build cannot use: it lacks the feature `auth`".to_owned())
 }
 
 /// Reads at most `most` bytes of a file that only this user or root can read or write.
@@ -61,7 +61,7 @@ fn key(bytes: &[u8]) -> Result<[u8; KEY_LEN], String> {
     let (mut key, mut digits) = ([0; KEY_LEN], 0);
     for byte in bytes.iter().filter(|byte| !byte.is_ascii_whitespace()) {
         let Some(digit) = char::from(*byte).to_digit(16) else {
-            return Err("which holds something else than hexadecimal digits".to_owned());
+            return Err("which holds other characters than hexadecimal digits".to_owned());
         };
         if let Some(byte) = key.get_mut(digits / 2) {
             *byte = *byte << 4 | digit as u8;
@@ -117,8 +117,8 @@ mod tests {
             ("long", format!("{DIGITS}0"), 0o600, "33 hexadecimal digits"),
             ("empty", String::new(), 0o600, "0 hexadecimal digits"),
             ("huge", DIGITS.repeat(400), 0o600, "more than 4096 bytes"),
-            ("prefixed", format!("0x{}", &DIGITS[2..]), 0o600, "something else"),
-            ("commented", format!("{DIGITS} # key"), 0o600, "something else"),
+            ("prefixed", format!("0x{}", &DIGITS[2..]), 0o600, "other characters"),
+            ("commented", format!("{DIGITS} # key"), 0o600, "other characters"),
         ];
         for (name, text, mode, expected) in cases {
             write(&at(name), &text, mode);
@@ -129,14 +129,14 @@ mod tests {
         write(&at("good"), DIGITS, 0o600);
         symlink(at("good"), at("link")).unwrap();
         assert!(read_key(&at("link")).unwrap_err().contains("symbolic link"));
-        assert!(read_key(folder.path()).unwrap_err().contains("no regular file"));
-        assert!(read_key(Path::new("/dev/zero")).unwrap_err().contains("no regular file"));
+        assert!(read_key(folder.path()).unwrap_err().contains("not a regular file"));
+        assert!(read_key(Path::new("/dev/zero")).unwrap_err().contains("not a regular file"));
         assert!(read_key(&at("missing")).unwrap_err().contains("can't be read"));
         let fifo = at("fifo");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
         assert!(
-            read_key(&fifo).unwrap_err().contains("no regular file"),
+            read_key(&fifo).unwrap_err().contains("not a regular file"),
             "and nobody waits for a writer"
         );
     }

@@ -23,7 +23,8 @@ pub fn local(
     let entry = raw.agent.as_ref()?;
     if raw.leaf.cores.get_ref().len() > 1 {
         let found = format!("{} cores, with an [agent]", raw.leaf.cores.get_ref().len());
-        let allowed = "one: a worker's ring has one producer; or run `wedjat agent` by itself";
+        let allowed =
+            "one: a worker's ring has one producer; or run `wedjat agent` as a process of its own";
         faults.note(&raw.leaf.cores, "leaf.cores", found, allowed);
     }
     if raw.port.len() == PORTS_MAX {

@@ -23,7 +23,7 @@ pub(super) fn peers(
     _: &[PortConfig],
 ) -> Option<PeersConfig> {
     let entry = raw.peers.as_ref()?;
-    let found = "[peers], and this build has no feature `peers`";
-    faults.note(&entry.nodes, "peers", found, "a build with it, as `wedjat` has by default");
+    let found = "[peers], and this build lacks the feature `peers`";
+    faults.note(&entry.nodes, "peers", found, "a build with it (the default)");
     None
 }

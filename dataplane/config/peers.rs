@@ -106,13 +106,16 @@ fn alone(
     let mut refuse = |found: &str, allowed: &str| faults.note(&entry.nodes, key, found, allowed);
     if let Some(port) = ports.iter().find(|port| port.ip.is_ipv6()) {
         let found = format!("[peers] beside a [[port]] with {}", port.ip);
-        refuse(&found, "IPv4 addresses: nodes without a leaf do not speak IPv6 yet");
+        refuse(&found, "IPv4 addresses: nodes without a leaf do not support IPv6 yet");
     }
     if raw.agent.leaf.is_some() || !raw.leaf.is_empty() {
         refuse("[peers] beside a leaf", "one of them: clients send to nodes with peers themselves");
     }
     if raw.controller.is_some() {
-        refuse("[peers] beside [controller]", "one of them: a controller tells agents of leaves");
+        refuse(
+            "[peers] beside [controller]",
+            "one of them: a controller configures agents behind leaves",
+        );
     }
     if raw.port.len() > 1 {
         let found = format!("[peers] beside {} [[port]]", raw.port.len());
@@ -130,13 +133,12 @@ fn alone(
         let policy = pool.policy.get_ref().parse::<PolicySpec>().ok();
         if policy.is_some_and(|policy| !policy.entry().holds()) {
             let found = format!("{} beside [peers]", quoted(&pool.policy));
-            let allowed =
-                "a policy under which tasks wait at the agent, such as cfcfs or jbsq(k=2)";
+            let allowed = "a policy that queues tasks at the agent, such as cfcfs or jbsq(k=2)";
             faults.note(&pool.policy, "pool.policy", found, allowed);
         }
         if let Some(at) = &pool.key_file {
             let found = format!("{} beside [peers]", quoted(at));
-            faults.note(at, "pool.key_file", found, "none: no leaf is there to check proofs");
+            faults.note(at, "pool.key_file", found, "none: no leaf checks proofs");
         }
     }
 }

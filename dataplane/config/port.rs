@@ -98,7 +98,7 @@ impl Keys<'_> {
         let (ip, prefix) = found.unwrap_or_else(|| {
             let allowed = match self.may_be_v6 {
                 true => "a host's address with its prefix such as 10.0.1.1/24 or fd00:1::1/64",
-                false => "a host's address with its prefix such as 10.0.1.1/24; here IPv6 is not spoken yet",
+                false => "a host's address with its prefix such as 10.0.1.1/24; IPv6 is not supported here yet",
             };
             faults.note(self.ip, "port.ip", quoted(self.ip), allowed);
             (UNSPECIFIED, 0)

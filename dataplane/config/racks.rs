@@ -118,7 +118,7 @@ pub fn link(
     spines: &HashMap<u16, u16>,
 ) -> Option<SpineLink> {
     if let (None, Some(signals)) = (&pool.spine, &pool.signals) {
-        let found = "rules without a spine that is told";
+        let found = "rules without a `spine` to signal";
         faults.note(signals, "pool.signals", found, "none, or a `spine` beside them");
     }
     let at = pool.spine.as_ref()?;
@@ -178,7 +178,7 @@ pub fn family(
 
 /// Refuses pool settings of a leaf in a spine's file.
 pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
-    let allowed = "none in a spine's file: its leaves see to that";
+    let allowed = "none in a spine's file: its leaves check them";
     for pool in &raw.pool {
         if let Some(key) = &pool.key_file {
             faults.note(key, "pool.key_file", quoted(key), allowed);
@@ -208,8 +208,7 @@ pub fn services_together(
             faults.note(at, "pool.service", quoted(at), allowed);
         }
         if raw.role == Role::Spine && ports.iter().any(|port| port.ip == ip) {
-            let allowed =
-                "an address beside the ports'; without `service` tasks come to the ports' own";
+            let allowed = "an address other than the ports'; without `service`, tasks arrive at the ports' addresses";
             faults.note(at, "pool.service", quoted(at), allowed);
         }
     }

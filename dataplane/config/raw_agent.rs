@@ -29,7 +29,7 @@ pub struct File {
 /// Rack without a leaf.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(not(feature = "peers"), allow(dead_code, reason = "refused, whatever it says"))]
+#[cfg_attr(not(feature = "peers"), allow(dead_code, reason = "always refused"))]
 pub struct Peers {
     pub nodes: Spanned<Vec<Spanned<String>>>,
     pub policy: Option<Spanned<String>>,

@@ -649,7 +649,7 @@ fn a_spines_file_has_leaves_for_workers() {
     for (old, new, part) in [
         ("fd00:3::12", "10.0.3.12", "`leaf.ip`"),
         ("fd00:1::100", "10.0.1.100", "an address of the family of fd00:3::11"),
-        ("fd00:1::1/64", "10.0.1.1/24", "no client that could ask"),
+        ("fd00:1::1/64", "10.0.1.1/24", "no clients of that family"),
         ("fd00:3::11", "fe80::11", "`leaf.ip`"),
     ] {
         let error = Config::parse(Path::new("spine.toml"), &text.replace(old, new)).unwrap_err();
@@ -674,7 +674,11 @@ fn every_spine_fault_names_its_place() {
             &["spine.toml:15", "pool.policy", "horus-spine, horus-spine-weighted"],
         ),
         ("\"10.0.1.100\"", "\"10.0.3.11\"", &["spine.toml:16", "pool.service", "[[leaf]]"]),
-        ("\"10.0.1.100\"", "\"10.0.1.1\"", &["spine.toml:16", "pool.service", "beside the ports'"]),
+        (
+            "\"10.0.1.100\"",
+            "\"10.0.1.1\"",
+            &["spine.toml:16", "pool.service", "other than the ports'"],
+        ),
         ("\"10.0.1.100\"", "\"10.0.1.100\"\nspine = 90", &["spine.toml:17", "pool.spine"]),
         ("\"10.0.1.100\"", "\"10.0.1.100\"\nqueue = 9", &["spine.toml:17", "pool.queue"]),
         ("workers = 32", "workers = 0", &["spine.toml:21", "leaf.workers", "1 to 32766"]),
@@ -908,7 +912,7 @@ fn faults_take_linear_time_and_hundred_are_printed() {
             assert!(error.faults.len() > ENTRIES / 2, "{} faults", error.faults.len());
             let printed = error.to_string();
             assert_eq!(printed.lines().count(), 101);
-            let rest = format!("x.toml: {} more faults are not printed", error.faults.len() - 100);
+            let rest = format!("x.toml: {} more faults not printed", error.faults.len() - 100);
             assert_eq!(printed.lines().last(), Some(&rest[..]));
         };
         let server = |at: usize, rest: &str| {

@@ -89,7 +89,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
     /// Entries for new workers, by id.
     type PreparedChange = BTreeMap<u16, Entry<B>>;
 
-    const DECIDE: &'static str = "the core decides by it";
+    const DECIDE: &'static str = "the core uses it";
 
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match *change {
@@ -116,7 +116,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 )
             }
             Change::AddPool { shared_workers: true, .. } => {
-                let reason = "it tells a leaf what to believe of workers; leave it out here";
+                let reason = "only leaves read reports; leave it out here";
                 refused("shared-workers=true", reason)
             }
             Change::AddPool { ref policy, ref key_file, .. } => {
@@ -177,7 +177,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 return Err(ChangeError::Busy); // the objects returned may suffice
             }
             let reason = format!(
-                "{most} places have nobody; at others the processes of workers that were let go of have not ended, end them"
+                "only {most} places are free; processes of released workers still hold others: end them"
             );
             return refused("add-workers", reason);
         }
@@ -273,7 +273,7 @@ impl<B: Buf + Token> AgentCores<B> {
         if payload <= most {
             return Ok(());
         }
-        let reason = format!("replies of {payload} bytes have no room for proof; restart with");
+        let reason = format!("replies of {payload} bytes leave no room for a proof; restart with");
         refused("key-file", format!("{reason} a `payload` of at most {most}"))
     }
 

@@ -157,13 +157,13 @@ pub enum ChangeError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The object does not exist.
-    #[error("{what}: there is none now; `wedjat state` lists what there is")]
+    #[error("{what}: does not exist; `wedjat state` lists what exists")]
     Unknown {
         /// Object.
         what: String,
     },
     /// The object exists already, or still.
-    #[error("{what}: it is there already{}", if *.is_leaving { ", and leaving: wait until it has gone" } else { "" })]
+    #[error("{what}: exists already{}", if *.is_leaving { ", and is leaving: wait until it has left" } else { "" })]
     Taken {
         /// Object.
         what: String,
@@ -171,9 +171,7 @@ pub enum ChangeError {
         is_leaving: bool,
     },
     /// The room reserved at the start is used up.
-    #[error(
-        "{what}: there is room for {most}; restart with a larger `{setting}`, or remove some first"
-    )]
+    #[error("{what}: the limit is {most}; restart with a larger `{setting}`, or remove some first")]
     Full {
         /// Kind of object.
         what: &'static str,
@@ -191,7 +189,7 @@ pub enum ChangeError {
         reason: String,
     },
     /// A core has not finished the previous changes.
-    #[error("a core has not yet taken the changes before this one; try again")]
+    #[error("a core has not yet applied the previous changes; try again")]
     Busy,
 }
 
@@ -589,7 +587,7 @@ mod tests {
             ("remove-server ip=10.0.0", "ip=10.0.0; allowed: a host's IPv4 address"),
             ("remove-server ip=10.0.0.1 ip=10.0.0.1", "`ip=10.0.0.1` in `remove-server`"),
             ("remove-server ip=10.0.0.1 now", "`now` in"),
-            ("remove-workers workers=3-1", "workers=`3-1`, which runs backwards"),
+            ("remove-workers workers=3-1", "workers=`3-1`, a range that runs backwards"),
             ("set-speed workers=1 speed=0", "speed=0; allowed: 0.001 to 1000"),
             ("set-queue pool=1 queue=0", "queue=0; allowed: 1 to 65536"),
             ("set-queue pool=1 queue=9 overflow=wait", "overflow=wait; allowed: drop or refuse"),

@@ -199,7 +199,7 @@ fn check_of_agent<B: Buf + Token>(
             refused(format!("agent: pool {id}"), "add it to the leaf first, without `agent`")
         }
         Change::AddPool { key_file: Some(_), .. } => {
-            refused("key-file", "inside a process nothing need be proved; leave it out here")
+            refused("key-file", "messages inside a process need no proof; leave it out here")
         }
         Change::RemovePool { id } if has_workers(agent.membership(), id) => {
             refused(format!("agent: pool {id}"), "it has workers; remove them first")
@@ -236,7 +236,7 @@ fn ahead<B: Buf + Token>(
                 }
             }
             None if agent.membership().pool(pool).is_none() && !is_new(pool) => {
-                let add = format!("there is none; `agent add-pool id={pool} policy=…` adds it");
+                let add = format!("does not exist; `agent add-pool id={pool} policy=…` adds it");
                 return refused(format!("agent: pool {pool}"), add);
             }
             None => changes.push(Change::AddWorkers { server: None, pool, workers, speed }),

@@ -74,7 +74,7 @@ impl LeafCores {
 impl Cores for LeafCores {
     type PreparedChange = Arc<Network>;
 
-    const DECIDE: &'static str = "all cores decide by it";
+    const DECIDE: &'static str = "all cores use it";
 
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match *change {
@@ -204,7 +204,7 @@ impl LeafCores {
             () if self.network.is_own_address(ip) => {
                 refused(format!("{what} {ip}"), "it is the node's own address")
             }
-            () if !is_unicast(ip) => refused(format!("{what} {ip}"), "it is no host's address"),
+            () if !is_unicast(ip) => refused(format!("{what} {ip}"), "it is not a host's address"),
             () => Ok(()),
         }
     }

@@ -72,7 +72,7 @@ pub trait Cores {
     /// # Errors
     /// Reason why they are impossible, for instance because there is no agent.
     fn check_agent(&self, of_agent: &[Change], _next: &Membership) -> Result<(), ChangeError> {
-        let reason = "there is no agent on this node's core; leave `agent` out";
+        let reason = "this node's core has no agent; leave `agent` out";
         if of_agent.is_empty() { Ok(()) } else { refused("agent", reason) }
     }
 
@@ -331,7 +331,7 @@ impl<C: Cores> Control<C> {
                 }
                 if servers.iter().any(|&at| next.servers[at].is_some_and(|one| one.was.is_some())) {
                     let seconds = LEAVING_NS / 1_000_000_000;
-                    let reason = "it has moved a short time ago, and answers may still come from where it was";
+                    let reason = "it moved recently, and replies may still come from its old place";
                     let reason = format!("{reason}; try again after {seconds} s");
                     return refused(format!("server {ip}"), reason);
                 }
@@ -391,8 +391,7 @@ impl<C: Cores> Control<C> {
                 check_policy(policy, self.cores.is_spine())?;
                 let changed = pool_of(next, pool)?;
                 if changed.reports == Reports::Messages && changed.policy != *policy {
-                    let reason =
-                        "its workers tell their queues as the policy that they know has it";
+                    let reason = "its workers report their queues as their own policy requires";
                     let reason = format!("{reason}; restart leaves and agents with the other one");
                     return refused(format!("policy of pool {pool}"), reason);
                 }
@@ -427,7 +426,7 @@ impl<C: Cores> Control<C> {
         let is_told = pool_of(next, pool)?.reports == Reports::Messages;
         if let Some((spine, _)) = to {
             if is_told {
-                let reason = "a leaf tells a spine what replies tell, and this pool's tell nothing";
+                let reason = "a leaf's signals repeat what replies report, and this pool's replies report nothing";
                 return refused(format!("a spine for pool {pool}"), reason);
             }
             let mut others = next.spines.iter().flatten().filter(|one| one.id != spine.id);
@@ -618,7 +617,7 @@ fn drain(
     for &id in workers {
         for worker in workers_of(membership, None, id)? {
             if worker.is_leaving {
-                let reason = "it is leaving, and gets no tasks any more".to_owned();
+                let reason = "it is leaving, and receives no more tasks".to_owned();
                 return Err(ChangeError::Refused { what: format!("worker {id}"), reason });
             }
             worker.is_drained = is_drained;

@@ -241,7 +241,7 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     let folder = Folder::open()?;
     let hierarchies = Hierarchies::of_this_machine();
     for note in folder.clean(wedjat_cosched::mechanism::System::REAL)? {
-        log::warn!("job {} ({}) was killed; what it left is taken away", note.id(), note.command);
+        log::warn!("job {} ({}) was killed; its leftovers are removed", note.id(), note.command);
     }
     let JobPlan { watching, hierarchies, made, limits, actuator } = job.plan(hierarchies)?;
     for lacking in hierarchies.missing() {
@@ -332,7 +332,7 @@ impl<'a> Batch<'a> {
         mut actuator: Box<dyn Actuator>,
     ) -> Result<Self, CoschedError> {
         if job.class == Class::Idle && !group.yield_to_all()? && group.set_least_weight().is_err() {
-            log::warn!("this kernel has no idle cgroups: threads of the batch give way one by one");
+            log::warn!("this kernel has no idle cgroups: threads of the batch yield one by one");
         }
         let mut settings = job.setup.guard.clone();
         settings.objective_us = job.objective.us;
@@ -409,7 +409,7 @@ impl<'a> Batch<'a> {
                 return Ok((None, false));
             }
             if self.job.wall.is_some_and(|wall| now.duration_since(self.began) >= wall) {
-                log::warn!("job {} has had its time and is ended", self.note.id());
+                log::warn!("job {} has used up its time and is ended", self.note.id());
                 return Ok((None, true));
             }
             self.pass_on(signals);

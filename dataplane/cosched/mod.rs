@@ -35,9 +35,7 @@ pub enum CoschedError {
     #[error("{error}{hint}", error = .0, hint = threads(.0))]
     Region(#[from] RegionError),
     /// The agent has ended.
-    #[error(
-        "agent {0} does not run any more, so that nobody tells what its cores leave idle; the batch is ended"
-    )]
+    #[error("agent {0} has stopped, so the idle time of its cores is unknown; the batch is ended")]
     AgentGone(String),
     /// No worker is pinned or visible.
     #[error(
@@ -46,8 +44,8 @@ pub enum CoschedError {
     NoWorkers(String),
     /// A worker is not pinned to one CPU.
     #[error(
-        "worker {worker} (process {process}) may run on CPUs {cpus}, so which core it leaves idle is not known: pin it \
-         (`cpu` of its options, or taskset), or name the cores with --cpus"
+        "worker {worker} (process {process}) may run on CPUs {cpus}, so its idle core is \
+         unknown: pin it (`cpu` of its options, or taskset), or name the cores with --cpus"
     )]
     NotPinned {
         /// Worker.
@@ -72,9 +70,10 @@ pub enum CoschedError {
     },
     /// The batch would harm a worker.
     #[error(
-        "a batch of the normal class (limited by: {limit}) beside worker {worker}, which is of the normal class, too, delays its tasks by \
-         milliseconds: leave out --class normal, have the worker ask for real time (`real_time` of its options, or chrt -f), or \
-         say --force"
+        "a batch of the normal class (limited by: {limit}) beside worker {worker}, which is of \
+         the normal class, too, delays its tasks by milliseconds: leave out --class normal, \
+         have the worker ask for real time (`real_time` of its options, or chrt -f), or give \
+         --force"
     )]
     Harmful {
         /// Limit of the batch.
@@ -84,8 +83,7 @@ pub enum CoschedError {
     },
     /// The guard would have no observations.
     #[error(
-        "agent {agent} has no worker that can be watched, so that policy {policy} has nothing to go by: attach a worker, \
-         or say --policy idle, or --force"
+        "agent {agent} has no worker that can be watched, so policy {policy} has no input: attach a worker, or give --policy idle or --force"
     )]
     Unwatched {
         /// Agent.
@@ -95,16 +93,14 @@ pub enum CoschedError {
     },
     /// The machine has no cgroups.
     #[error(
-        "this machine has no cgroups that a batch could be held by: mount cgroup2, or the controllers cpu and pids"
+        "this machine has no cgroups to limit a batch: mount cgroup2, or the controllers cpu and pids"
     )]
     NoGroups,
     /// A cgroup cannot be created or changed.
     #[error(transparent)]
     Group(#[from] GroupError),
     /// Processes are left.
-    #[error(
-        "processes {0:?} of the batch do not end, though they were killed; they stay in its cgroup"
-    )]
+    #[error("processes {0:?} of the batch were killed but do not end; they stay in its cgroup")]
     Unkillable(Vec<u32>),
     /// The command does not start.
     #[error("{command}: {error}")]
@@ -123,7 +119,7 @@ pub enum CoschedError {
         error: io::Error,
     },
     /// The folder of notes belongs to another user.
-    #[error("{} is not a folder of this user's alone; take it away, or name another one in WEDJAT_COSCHED_DIR", .0.display())]
+    #[error("{} is not a private folder of this user; remove it, or name another one in WEDJAT_COSCHED_DIR", .0.display())]
     Foreign(PathBuf),
     /// The log cannot be written.
     #[error(transparent)]

@@ -67,12 +67,14 @@ impl FromStr for Policy {
                 let share =
                     percent.map_err(|_| ()).and_then(|it| Share::try_from(it).map_err(|_| ()));
                 Self::Static(share.map_err(|()| {
-                    format!("{text:?} has no share: static(0%), static(10%) .. static(90%)")
+                    format!(
+                        "{text:?}: no such share; allowed: static(0%), static(10%) .. static(90%)"
+                    )
                 })?)
             }
             _ => {
                 return Err(format!(
-                    "there is no policy {text:?}; policies are asax, static(50%), aimd, guard, idle and shares"
+                    "{text:?}: no such policy; allowed: asax, static(50%), aimd, guard, idle and shares"
                 ));
             }
         })
@@ -106,8 +108,9 @@ impl FromStr for Objective {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("{text:?} is no objective: a percentile and a time, as in p99.9=500us");
+        let wrong = || {
+            format!("{text:?}: not an objective; give a percentile and a time, as in p99.9=500us")
+        };
         let (percentile, time) = text.split_once('=').ok_or_else(wrong)?;
         let number = percentile.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
         let part = number.ok_or_else(wrong)? / 100.0;

@@ -32,7 +32,9 @@ impl FromStr for Measure {
             ("cpu", _) => Ok(Self::Cpu),
             ("counter", _) => Ok(Self::Counter),
             (_, Some(line)) if !line.is_empty() => Ok(Self::Lines(line.to_owned())),
-            _ => Err(format!("{text:?} tells no progress: cpu, lines=TEXT or counter")),
+            _ => Err(format!(
+                "{text:?}: not a measure of progress; allowed: cpu, lines=TEXT or counter"
+            )),
         }
     }
 }

@@ -95,13 +95,13 @@ pub enum EmbedError {
     Agent,
     /// The configuration is a spine's, or has spines.
     #[error(
-        "spine: found a spine's file, or one with [[spine]], and the library has no packets to make signals of; allowed: a \
-         leaf's without one"
+        "spine: found a spine's file, or one with [[spine]], and the library cannot send \
+         signals; allowed: a leaf's without one"
     )]
     Fabric,
     /// A policy needs probes to workers.
     #[error(
-        "pool {0}: its policy asks workers in messages, and the library has no packets to ask with; allowed: `reports` left out"
+        "pool {0}: its policy probes workers, and the library cannot send probes; allowed: `reports` left out"
     )]
     Asks(u16),
     /// The clock has no ticks.

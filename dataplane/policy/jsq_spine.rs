@@ -22,7 +22,7 @@ pub const ENTRY: Entry = Entry {
     over_racks: Some(OverRacks { policy: "jsq-spine", reports: LeafReports::Signals }),
     ..Entry::new(
         "jsq-spine",
-        "the rack with the fewest tasks a worker, by what racks told and were sent since",
+        "the rack with the fewest tasks a worker, by the racks' reports plus the tasks sent since",
         "folklore",
         |_| AnyPolicy::from(JsqSpine::default()),
     )

@@ -18,7 +18,7 @@ pub const JIQ: Entry = Entry {
     sharing: Sharing::NOTHING.with_idle(),
     ..Entry::new(
         "jiq",
-        "a member that told of its idleness, else a random one",
+        "a member that reported itself idle, else a random one",
         "JIQ, Performance Evaluation 2011",
         |_| build(1.0, Fallback::Random),
     )
@@ -44,7 +44,7 @@ pub const JBT: Entry = Entry {
     sharing: Sharing::NOTHING.with_idle(),
     ..Entry::new(
         "jbt",
-        "a member that told its queue fell below r, else a random one",
+        "a member that reported a queue below r, else a random one",
         "Malcolm, POMACS 2022, as its baseline",
         |v| build(v[0], Fallback::Random),
     )

@@ -299,7 +299,7 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
         match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(peer) => {
                 if let Some(count) = outage.works(Instant::now()) {
-                    log::info!("workers can attach again, after {count} failures");
+                    log::info!("workers can attach again after {count} failures");
                 }
                 let offer = locked(offer).to_bytes();
                 match hand_over(&peer, memory, &offer) {

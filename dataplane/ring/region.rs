@@ -55,21 +55,21 @@ pub enum RegionError {
     },
     /// There is no such agent.
     #[error(
-        "worker region {path}: there is none; start the agent first, or attach to the `name` of its configuration"
+        "worker region {path}: does not exist; start the agent first, or attach to the `name` of its configuration"
     )]
     Missing {
         /// Socket of the agent.
         path: PathBuf,
     },
     /// Its agent has ended without removing it.
-    #[error("worker region {path}: its agent does not run any more; start it")]
+    #[error("worker region {path}: its agent has stopped; start it")]
     Dead {
         /// Socket of the agent.
         path: PathBuf,
     },
     /// The agent does not answer.
     #[error(
-        "worker region {path}: its agent does not answer; is it stopped, or out of descriptors (`ulimit -n`)?"
+        "worker region {path}: its agent does not answer; check that it is not suspended or out of descriptors (`ulimit -n`)"
     )]
     Silent {
         /// Socket of the agent.
@@ -112,7 +112,9 @@ pub enum RegionError {
         reason: String,
     },
     /// The shape is impossible.
-    #[error("worker region: {0:?} can't be; use fewer workers, slots (a power of two) or bytes")]
+    #[error(
+        "worker region: {0:?} is impossible; use fewer workers, slots (a power of two) or bytes"
+    )]
     RegionShape(RegionShape),
 }
 

@@ -109,7 +109,7 @@ pub(super) fn start(
     };
     let opened = open_devices(config, &eal, &mbufs, senders, (options.patience, stop));
     if let Err(DeviceError::Stopped { name }) = &opened {
-        log::info!("told to stop while {name} waited for its peer");
+        log::info!("stopped while {name} waited for its peer");
         return Ok(not_started(config, &eal, hz, seed));
     }
     let (devices, ports, queues) = opened?;
@@ -259,7 +259,7 @@ fn join_workers(threads: Vec<JoinHandle<()>>) {
     for thread in threads {
         let name = thread.thread().name().unwrap_or("a worker").to_owned();
         if !thread.is_finished() {
-            log::warn!("{name} is still in the middle of a task and is left behind");
+            log::warn!("{name} is still busy with a task and is abandoned");
         } else if thread.join().is_err() {
             log::error!("{name} ended by a panic; its tasks are counted as worker_lost");
         }

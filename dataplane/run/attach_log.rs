@@ -23,19 +23,19 @@ impl AttachLog {
             let Some(Place { id, pool }) = there else { continue };
             match (*before, region.has_worker(channel)) {
                 // The channel has another place by now, or none.
-                (1.., _) if now != there => log::info!("worker {id} of pool {pool} was let go of"),
+                (1.., _) if now != there => log::info!("worker {id} of pool {pool} was released"),
                 (0, _) => {}
                 // A worker that leaves or dies releases its lock.
                 (_, true) if granted == 0 => {
                     log::warn!(
-                        "worker {id} of pool {pool} was shut out: it was silent for too long, or its credits could not be"
+                        "worker {id} of pool {pool} was removed: it was silent for too long, or its credits were impossible"
                     );
                 }
-                _ => log::info!("worker {id} of pool {pool} has gone"),
+                _ => log::info!("worker {id} of pool {pool} has left"),
             }
             *was = now;
             if let (1.., Some(Place { id, pool })) = (granted, now) {
-                log::info!("worker {id} of pool {pool} is there");
+                log::info!("worker {id} of pool {pool} has joined");
             }
             *before = granted;
         }

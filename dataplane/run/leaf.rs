@@ -66,7 +66,7 @@ pub fn run(
     let hz = ticks_hz(clock.as_ref(), &eal);
     let left = takeover::read(config).unwrap_or_else(|error| {
         // A real obstacle shows as an error at the creation of the file.
-        log::info!("nothing is taken over: {error}");
+        log::info!("takes over nothing: {error}");
         None
     });
     let table = assembly::table(config, hz)?;
@@ -81,7 +81,7 @@ pub fn run(
     agent.iter().for_each(|agent| telemetry::show(&eal, Role::Agent, agent.table()));
     let opened = open_devices(config, &eal, &mbufs, options.patience, stop);
     if let Err(DeviceError::Stopped { name }) = &opened {
-        log::info!("told to stop while {name} waited for its peer");
+        log::info!("stopped while {name} waited for its peer");
         return Ok(not_started(config, &eal, hz, seed));
     }
     let (devices, mut queues) = opened?;

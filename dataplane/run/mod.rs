@@ -134,7 +134,7 @@ pub enum LaunchError {
         jobs: usize,
     },
     /// A worker thread cannot be started.
-    #[error("worker {id}: the system starts no thread for it: {error}")]
+    #[error("worker {id}: cannot start a thread for it: {error}")]
     Worker {
         /// Id of the worker.
         id: u16,
@@ -202,8 +202,7 @@ fn tap_points(
 fn link_changed(port: usize, device: &Device, is_up: bool) {
     if device.is_removed() {
         return log::error!(
-            "port {port}, {}: its interface was removed; the port stays down, and the other ports go on; make the interface again and \
-             restart the node",
+            "port {port}, {}: its interface was removed, so the port stays down; create the interface again and restart the node",
             device.name()
         );
     }
@@ -290,7 +289,7 @@ impl ControlInterface {
     /// Reloads the configuration if a signal requested it.
     fn look(&self) {
         if self.reload.swap(false, AcqRel) {
-            log::info!("told to read the configuration again");
+            log::info!("reads the configuration again");
             self.handle.reload(false, |_| {}); // the log gets the result
         }
     }

@@ -35,7 +35,9 @@ impl Supervisor {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let socket = variable(SOCKET).and_then(|name| {
             let failed = |error: &io::Error| {
-                log::warn!("{SOCKET}={name}: {error}; nobody is told how this node is")
+                log::warn!(
+                    "{SOCKET}={name}: {error}; the supervisor receives no status of this node"
+                )
             };
             socket(&name).inspect_err(failed).ok()
         });

@@ -29,8 +29,8 @@ const COMMANDS: [(&str, &str); 7] = [
         "workers",
         "Returns the ids of a pool's workers, 512 at most. Parameters: int pool[, int how many to leave out]",
     ),
-    ("worker", "Returns what is known of a worker. Parameters: int pool, int worker"),
-    ("drops", "Returns packets dropped, by reasons that occurred"),
+    ("worker", "Returns the state of a worker. Parameters: int pool, int worker"),
+    ("drops", "Returns dropped packets by reason"),
 ];
 
 /// Shows a node in telemetry for the lifetime of its state.
@@ -39,7 +39,7 @@ pub(super) fn show(eal: &Eal, role: Role, table: &Arc<Table>) {
     let own = |(name, help)| (format!("{ROOT}/{}/{name}", role.name()), help);
     let mut commands: Vec<_> = COMMANDS.into_iter().map(own).collect();
     if nodes().len() == 1 {
-        commands.push((format!("{ROOT}/nodes"), "Returns which nodes run in this process"));
+        commands.push((format!("{ROOT}/nodes"), "Returns the nodes of this process"));
     }
     register(eal, &commands, answer);
 }

@@ -173,8 +173,8 @@ fn announce(config: &AgentConfig, senders: usize) {
             log::info!("all {workers} workers send their replies themselves")
         }
         senders => log::warn!(
-            "{senders} of {workers} workers send their replies themselves: the devices have no more transmit queues \
-             to spare; those of the others leave by the dispatcher"
+            "{senders} of {workers} workers send their replies themselves: the devices have no \
+             more transmit queues to spare; other replies leave by the dispatcher"
         ),
     }
 }

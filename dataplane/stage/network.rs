@@ -299,13 +299,12 @@ pub enum NetworkError {
     UnreachableSpine(IpAddr),
     /// A pool has servers of both IP versions.
     #[error(
-        "pool {0} has servers with IPv4 and servers with IPv6 addresses; give it those of one kind, since its clients speak one of them"
+        "pool {0} has servers with IPv4 and servers with IPv6 addresses; use one kind for a pool"
     )]
     MixedFamilies(u16),
     /// The service address or spine of a pool has another IP version than its servers.
     #[error(
-        "pool {0} has {1} for a {2}, and servers of the other of IPv4 and IPv6; give it one of theirs, since clients, spines and servers of a \
-         pool speak the same"
+        "pool {0} has {1} for a {2}, and servers of the other of IPv4 and IPv6; use one kind for clients, spines and servers of a pool"
     )]
     OtherFamily(u16, IpAddr, &'static str),
     /// The neighbour table has no room for all servers.

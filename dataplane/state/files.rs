@@ -158,7 +158,7 @@ impl ExistingFile {
         match self.kind() {
             FileType::RegularFile => {}
             FileType::Symlink => return Err("is a symbolic link".to_owned()),
-            _ => return Err("is no regular file".to_owned()),
+            _ => return Err("is not a regular file".to_owned()),
         }
         let user = rustix::process::geteuid().as_raw();
         is_private(self.owner(), user, self.stat.st_mode & 0o7777)
@@ -473,7 +473,7 @@ impl<'a> ReportFile<'a> {
     fn former(self) -> io::Result<Option<ExistingFile>> {
         match ExistingFile::at(self.path)? {
             Some(found) if !found.is_file() => {
-                let text = format!("{} lies there", found.describe());
+                let text = format!("{} exists there", found.describe());
                 Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
             }
             former => Ok(former),
@@ -600,7 +600,7 @@ impl NameLock {
         let mut text = String::new();
         let read = (&file).take(64).read_to_string(&mut text);
         if read.is_err() || !(text.is_empty() || text.starts_with(LOCK)) {
-            return Err(foreign(format!("{} that is no lock", found.describe())));
+            return Err(foreign(format!("{} that is not a lock", found.describe())));
         }
         Ok((file, text))
     }

@@ -260,7 +260,7 @@ impl Shared {
         let path = self.path.display();
         match written {
             Err(error) if copies.outage.fails(Instant::now()) => {
-                log::warn!("state file {path}: {error}; it shows what was, and is tried again");
+                log::warn!("state file {path}: {error}; it is out of date until a retry succeeds");
             }
             Err(_) => {}
             Ok(()) => {

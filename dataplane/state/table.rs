@@ -57,7 +57,7 @@ pub enum StateError {
     },
     /// No file at the path.
     #[error(
-        "state file {path}: there is none; start the leaf or agent first, or name the `state` of its configuration"
+        "state file {path}: does not exist; start the leaf or agent first, or name the `state` of its configuration"
     )]
     Missing {
         /// Path of the file.
@@ -981,7 +981,7 @@ mod tests {
     fn missing_file_or_folder_names_the_fix() {
         let folder = tempfile::tempdir().unwrap();
         let missing = Snapshot::open(&folder.path().join("none")).unwrap_err().to_string();
-        assert!(missing.contains("there is none; start"), "{missing}");
+        assert!(missing.contains("does not exist; start"), "{missing}");
         let path = folder.path().join("none").join("state");
         let error = Table::create(&path, &spec()).unwrap_err().to_string();
         assert!(error.contains("No such file") && error.contains("make its folder"), "{error}");

@@ -150,7 +150,7 @@ fn nodes_take_turns_and_end_with_their_conductor() {
         conductor.turn(number).unwrap();
         drop(conductor);
         let (well, printed) = ended(child);
-        assert!(!well && printed.contains("has gone without ending the run"), "{role}: {printed}");
+        assert!(!well && printed.contains("ended without ending the run"), "{role}: {printed}");
         assert!(printed.contains(&clock.display().to_string()), "{role}: {printed}");
 
         // The error names a dead node.
@@ -160,7 +160,7 @@ fn nodes_take_turns_and_end_with_their_conductor() {
         child.kill().unwrap();
         child.wait().unwrap();
         let error = conductor.turn(number).unwrap_err().to_string();
-        assert!(error.contains(&node_name.to_string()) && error.contains("has gone"), "{error}");
+        assert!(error.contains(&node_name.to_string()) && error.contains("ended"), "{error}");
     }
 }
 
@@ -171,7 +171,7 @@ fn invalid_clock_is_refused_before_the_start() {
     let foreign = folder.path().join("foreign");
     fs::write(&foreign, vec![b'x'; 4096]).unwrap();
     for role in ["leaf", "agent"] {
-        for (clock, part) in [(&missing, "no such file"), (&foreign, "not a clock of wedjat's")] {
+        for (clock, part) in [(&missing, "no such file"), (&foreign, "not a wedjat clock")] {
             let (well, printed) = ended(node(role, folder.path(), clock));
             assert!(!well && printed.contains(part), "{role}: {printed}");
             assert!(printed.contains(&clock.display().to_string()), "{role}: {printed}");

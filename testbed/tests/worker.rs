@@ -212,7 +212,7 @@ fn mistakes_name_input_reason_and_fix() {
         (&["--app", "spin"], "--attach <NAME>", "required"),
         (
             &["--app", "echo", "--attach", "wedjat-no-such-agent"],
-            "there is none",
+            "does not exist",
             "start the agent",
         ),
         (&["--app", "spin", "--db", "/run/x", "--attach", "host1"], "--db", "no database"),
@@ -239,7 +239,7 @@ fn second_worker_in_a_place_is_refused() {
     let output = output(&mut worker(&["--app", "echo", "--attach", agent.name()]));
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("has a process at every worker"), "{errors}");
+    assert!(errors.contains("has a process at every requested worker"), "{errors}");
     agent.work(1, Workload::Echo, 1);
     drop(first);
 }

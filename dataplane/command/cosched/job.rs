@@ -191,7 +191,7 @@ pub struct Status {
 pub fn status(arguments: &Status) -> Outcome {
     let folder = Folder::open()?;
     for note in folder.clean(System::REAL)? {
-        log::warn!("job {} ({}) was killed; what it left is taken away", note.id(), note.command);
+        log::warn!("job {} ({}) was killed; its leftovers are removed", note.id(), note.command);
     }
     let jobs = folder.jobs();
     match arguments.json {
@@ -224,7 +224,7 @@ fn text(note: &Note) -> String {
         );
         let _ = writeln!(
             text,
-            "  workers: load {:.2}, percentile {tail}, objective missed at {} of {} looks; {} decisions, {} threads put back",
+            "  workers: load {:.2}, percentile {tail}, objective missed at {} of {} looks; {} decisions, {} threads moved back",
             figures.load, figures.violations, figures.windows, figures.decisions, figures.put_back,
         );
     }
@@ -247,5 +247,5 @@ pub fn cancel(id: u32) -> Outcome {
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw).ok_or("no process has this number")?;
     kill_process(pid, Signal::TERM)
         .map_err(|error| format!("job {id}: {}", io::Error::from(error)))?;
-    print(&format!("job {id} ({}) is told to end\n", note.command))
+    print(&format!("job {id} ({}) was asked to end\n", note.command))
 }

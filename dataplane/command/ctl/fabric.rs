@@ -99,7 +99,8 @@ pub fn asked(command: &Command, is_named: bool) -> Option<Result<FabricRequest, 
         }
         Command::Show => return Some(Ok(FabricRequest::Topology)),
         _ => {
-            let error = "a controller does not do that; leave --controller out to ask a node";
+            let error =
+                "a controller has no such command; leave --controller out to send it to a node";
             return Some(Err(error.into()));
         }
     };
@@ -130,7 +131,7 @@ fn created(command: &PoolCommand) -> String {
 /// Returns the controller's address: a URL, its socket, or its store. The socket is beside the store.
 fn address(arguments: &Arguments) -> Result<ControllerAddress, Error> {
     let given = arguments.controller.clone().or_else(|| std::env::var("WEDJAT_CONTROLLER").ok());
-    let none = "no controller is named: give --controller, or WEDJAT_CONTROLLER in the environment";
+    let none = "no controller: give --controller, or set WEDJAT_CONTROLLER";
     let given = given.filter(|given| !given.is_empty()).ok_or(none)?;
     if let Some(address) = ControllerAddress::parse(&given) {
         return Ok(address);

@@ -18,9 +18,9 @@ use super::node::Node;
 /// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat top /dev/shm/wedjat-leaf1 --interval 500ms
-Keys: q, Esc and Ctrl-C end it, p holds the picture.
+Keys: q, Esc and Ctrl-C exit, p pauses.
 Columns: tx/s are packets received and sent on, busy is the share of time in polls that brought packets, away are workers that are
-silent or out of reach. The workers shown are the worst: first those away, then those with the most tasks outstanding.";
+silent or unreachable. The screen shows the worst workers: first those away, then those with the most outstanding tasks.";
 
 /// Minimum interval: nodes copy their state no more often.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -66,7 +66,7 @@ fn watch(arguments: &Arguments, path: &Path, first: Reading) -> Outcome {
     use std::io::IsTerminal;
 
     if !std::io::stdout().is_terminal() {
-        return Err("standard output is no terminal; print with --once".into());
+        return Err("standard output is not a terminal; print with --once".into());
     }
     screen::run(path, first, arguments.interval, arguments.workers)?;
     Ok(std::process::ExitCode::SUCCESS)

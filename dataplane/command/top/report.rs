@@ -137,7 +137,7 @@ impl Change<'_> {
         let age = self.now.written.and_then(|written| moment.duration_since(written).ok());
         let trouble = match (running, age.filter(|&age| age > STALE)) {
             (false, _) => "ended".to_owned(),
-            (true, _) if has_exited(*pid) => "gone without an orderly end".to_owned(),
+            (true, _) if has_exited(*pid) => "ended without an orderly stop".to_owned(),
             (true, Some(age)) => format!("state not written for {:.0} s", age.as_secs_f64()),
             (true, None) => String::new(),
         };
@@ -494,7 +494,7 @@ pub mod tests {
         );
         assert!(head(&now, 5 * SECOND).cells.join(" ").ends_with("state not written for 5 s"));
         now.0[0].snapshot.pid = 1 << 40;
-        assert!(head(&now, SECOND).cells.join(" ").ends_with("gone without an orderly end"));
+        assert!(head(&now, SECOND).cells.join(" ").ends_with("ended without an orderly stop"));
         now.0[0].snapshot.running = false;
         assert!(head(&now, SECOND).is_bad && head(&now, SECOND).cells.join(" ").ends_with("ended"));
     }

@@ -41,7 +41,7 @@ pub fn run(path: &Path, first: Reading, interval: Duration, workers: usize) -> i
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let mut terminal = ratatui::try_init()?;
-    let (mut before, mut text, mut holds) = (first, Err("looking ...".to_owned()), false);
+    let (mut before, mut text, mut holds) = (first, Err("reading ...".to_owned()), false);
     let result = loop {
         if let Err(error) = terminal.draw(|frame| draw(frame, &text, holds)) {
             break Err(error);
@@ -112,7 +112,7 @@ fn draw_node(frame: &mut Frame<'_>, area: Rect, node: &NodeReport, holds: bool) 
     let height = |section: &Section| Constraint::Length(section.rows.len() as u16 + 2);
     let heights = std::iter::once(Constraint::Length(1)).chain(node.sections.iter().map(height));
     let areas = Layout::vertical(heights.chain([Constraint::Fill(1)])).split(area);
-    let held = if holds { "  (held; p goes on)" } else { "" };
+    let held = if holds { "  (paused; p continues)" } else { "" };
     let head = Line::raw(node.head.cells.join("  ") + held).style(style(&node.head));
     frame.render_widget(head.style(style(&node.head).add_modifier(Modifier::BOLD)), areas[0]);
     for (section, &area) in node.sections.iter().zip(&areas[1..]) {

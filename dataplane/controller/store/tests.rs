@@ -133,7 +133,7 @@ fn file_that_others_could_write_is_refused() {
     let link = folder.path().join("link");
     symlink(&path, &link).unwrap();
     assert!(refusal(&link).contains("the file is a symbolic link; name one of this user"));
-    assert!(refusal(folder.path()).contains("is no regular file"));
+    assert!(refusal(folder.path()).contains("is not a regular file"));
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
         assert!(refusal(&path).contains("belongs to user 65534, and this is user 0"));

@@ -57,8 +57,7 @@ impl Drop for EalProcess {
 pub enum EalError {
     /// The shared library is missing or of another release.
     #[error(
-        "DPDK's shared library can't be loaded: {reason}; install the libdpdk that this program was built against ({}), name its \
-         folder in LD_LIBRARY_PATH, or build anew",
+        "DPDK's shared library can't be loaded: {reason}; install the libdpdk that this program was built against ({}), set LD_LIBRARY_PATH, or rebuild",
         crate::VERSION
     )]
     Library {
@@ -395,7 +394,7 @@ pub(super) fn indented_end(said: &str) -> String {
 fn hint(errno: c_int, said: &str) -> &'static str {
     let said = said.to_lowercase();
     if errno == libc::EALREADY {
-        "EAL starts once in a process; use the one that runs"
+        "EAL starts once in a process; use the running one"
     } else if said.contains("command line") {
         "correct the EAL arguments (those after --)"
     } else if said.contains("hugepage") || said.contains("memory") || errno == libc::ENOMEM {

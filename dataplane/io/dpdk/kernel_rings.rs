@@ -34,8 +34,7 @@ impl KernelRings {
             open.filter(|&socket| index != 0 && is_bound(socket, index)).collect();
         if let Err(error) = offloads::cut(&sockets) {
             log::info!(
-                "{interface}: the kernel takes no filter for packets that hold several datagrams: {error}; give the leaf CAP_BPF, or \
-                 see that its clients do not use UDP_SEGMENT"
+                "{interface}: the kernel refuses the filter for packets with several datagrams: {error}; give the leaf CAP_BPF, or turn UDP_SEGMENT off"
             );
         }
         Self { sockets, dropped: AtomicU64::new(0), interface: index }

@@ -101,8 +101,8 @@ pub enum SocketError {
     Folder(std::io::Error),
     /// A user in `users=` is unknown.
     #[error(
-        "memif device {device:?}: users= names {user:?}, who is not in /etc/passwd: name users there, or give their numbers, \
-         as in users=alice+1001"
+        "memif device {device:?}: users= names {user:?}, which is not in /etc/passwd: name \
+         users of that file, or give their numbers, as in users=alice+1001"
     )]
     User {
         /// Name of the device.
@@ -111,7 +111,7 @@ pub enum SocketError {
         user: String,
     },
     /// An unknown argument. The driver would silently ignore it together with all other arguments.
-    #[error("memif device {device:?}: {found}; there are {known}")]
+    #[error("memif device {device:?}: {found}; known arguments: {known}")]
     Argument {
         /// Name of the device.
         device: String,
@@ -284,7 +284,7 @@ impl Socket {
         if !self.is_not_a_socket() {
             return SocketError::Served(socket);
         }
-        let reason = "something else lies there, which is left alone".to_owned();
+        let reason = "another file exists there and is left alone".to_owned();
         SocketError::Refused { socket, reason }
     }
 
@@ -618,14 +618,14 @@ impl Relay {
     /// Checks that the process behind the socket may be a peer.
     fn admit(&self, peer: &OwnedFd) -> Result<(), String> {
         let Some(user) = credentials(peer).map(|peer| peer.uid) else {
-            return Err("the system does not say whose it is".to_owned());
+            return Err("the system does not name its user".to_owned());
         };
         let may = user.is_root()
             || user == rustix::process::geteuid()
             || self.users.contains(&user.as_raw());
         match may {
             true => Ok(()),
-            false => Err("its user is neither ours nor root nor in users=".to_owned()),
+            false => Err("its user is neither this user nor root nor in users=".to_owned()),
         }
     }
 
@@ -716,7 +716,7 @@ impl Relay {
         wakes: bool,
         said: &[Message],
     ) -> Result<Message, String> {
-        let silent = || "the driver does not take it".to_owned();
+        let silent = || "the driver does not accept it".to_owned();
         let expect = |expected: MessageKind| {
             let answer = Message::await_from(driver, self.handshake_max()).ok_or_else(silent)?;
             match answer.kind() {
@@ -907,10 +907,7 @@ impl Carrier {
             }
         };
         if let Some(count) = self.outage.works(Instant::now()) {
-            log::info!(
-                "memif socket {}: peers are accepted again, after {count} failures",
-                relay.outer
-            );
+            log::info!("memif socket {}: accepts peers again after {count} failures", relay.outer);
         }
         if let Err(why) = relay.admit(&peer) {
             return relay.refuse(&peer, &why);

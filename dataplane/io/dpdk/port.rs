@@ -190,8 +190,8 @@ pub enum DeviceError {
     },
     /// The memif server did not appear.
     #[error(
-        "device {name:?}: no memif server came within {waited:?} on {socket}: {reason}: start the side with role=server \
-         first, as the same user, with the same socket= and id="
+        "device {name:?}: no memif server connected within {waited:?} on {socket}: {reason}: \
+         start the side with role=server first, as the same user, with the same socket= and id="
     )]
     NoPeer {
         /// Name of the device.
@@ -204,7 +204,7 @@ pub enum DeviceError {
         reason: String,
     },
     /// A stop request ended the wait for the memif server.
-    #[error("device {name:?}: told to stop before its memif server came")]
+    #[error("device {name:?}: stopped before its memif server connected")]
     Stopped {
         /// Name of the device.
         name: String,
@@ -994,7 +994,7 @@ impl DeviceError {
 /// Returns advice for a missing device.
 fn way_to(name: &str) -> String {
     match name.contains(',') {
-        true => "the driver did not make it of these arguments, and says why above".to_owned(),
+        true => "the driver refused these arguments; see its messages above".to_owned(),
         false => format!(
             "create a virtual one with --vdev {name},... after --, or bind the NIC to a DPDK driver (dpdk-devbind.py) \
              and allow it with -a ADDRESS"

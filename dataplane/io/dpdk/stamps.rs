@@ -63,7 +63,7 @@ fn receives_live(device: &str, info: &sys::rte_eth_dev_info) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoStamps {
     /// They were not requested when the device was opened.
-    #[error("they were not asked for when the device was opened")]
+    #[error("the device was opened without them")]
     NotAsked,
     /// The driver has none.
     #[error("its driver {driver} has no receive timestamps (RTE_ETH_RX_OFFLOAD_TIMESTAMP)")]
@@ -85,7 +85,7 @@ pub enum NoStamps {
     },
     /// Their clock cannot be compared with other times.
     #[error(
-        "its driver {driver} does not tell the clock that it stamps by (rte_eth_read_clock: {reason})"
+        "its driver {driver} does not give the clock of its timestamps (rte_eth_read_clock: {reason})"
     )]
     Clock {
         /// Driver.

@@ -87,7 +87,7 @@ fn live_region_is_refused_dead_one_replaced() {
     drop(Scratch::socket(&path).unwrap().put_at(&path, false).unwrap());
     fs::write(folder.path().join("region.lock"), "wedjat 999999999\n").unwrap();
     let error = WorkerRegion::open(&path).unwrap_err();
-    assert!(error.to_string().contains("does not run any more; start it"), "{error}");
+    assert!(error.to_string().contains("has stopped; start it"), "{error}");
     let region = WorkerRegion::create(&path, &places(1), 8, 64).unwrap();
     assert_eq!(WorkerRegion::open(&path).unwrap().shape(), region.shape());
     wait_until("its lock is free", || !old.has_agent()); // the new region is different memory

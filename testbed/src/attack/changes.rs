@@ -82,8 +82,8 @@ fn changed(
         let output = command.output()?;
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         // The workers may already exist, may still be leaving, or may be gone.
-        let is_refusal = printed.contains("it is there already")
-            || printed.contains("there is none now")
+        let is_refusal = printed.contains("exists already")
+            || printed.contains("does not exist")
             || printed.contains("it is leaving");
         match output.status.success() {
             true => made += 1,

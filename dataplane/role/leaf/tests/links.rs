@@ -308,7 +308,7 @@ fn pool_changes_its_spine_while_running() {
         let (mut rig, mut control) = alone(family, "horus");
         drop(rig.one(CLIENTS, &sent_on(1, true), WORKERS));
         rig.wait(50 * MS);
-        assert_eq!(rig.signals_at(SPINE), [], "there is none");
+        assert_eq!(rig.signals_at(SPINE), [], "does not exist");
         rig.change(
             &mut control,
             &["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"],
@@ -412,7 +412,7 @@ fn links_that_can_not_be_are_refused() {
             Family::V6 => "set-service pool=7 ip=192.0.2.200",
         };
         for (text, says) in [
-            ("link-pool pool=8 spine=90 ip=10.0.1.3", "pool 8: there is none"),
+            ("link-pool pool=8 spine=90 ip=10.0.1.3", "pool 8: does not exist"),
             ("link-pool pool=7 spine=90 ip=10.0.1.1", "it is the node's own address"),
             ("link-pool pool=7 spine=90 ip=10.0.9.9", "no port on the clients' side reaches spine"),
             ("set-service pool=7 ip=10.0.2.11", "a server has that address"),

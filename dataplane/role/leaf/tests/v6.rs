@@ -464,7 +464,7 @@ fn servers_come_and_move_while_it_runs() {
     let error = refused(&mut control, &["add-server ip=fd00:2::1"]);
     assert!(error.contains("own address"), "{error}");
     let error = refused(&mut control, &["add-server ip=fe80::7"]);
-    assert!(error.contains("no host's address"), "{error}");
+    assert!(error.contains("not a host's address"), "{error}");
     rig.assert_accounted();
 }
 
