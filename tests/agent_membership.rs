@@ -512,7 +512,7 @@ fn invalid_change_is_refused() {
         ),
         ("add-workers pool=7 workers=13", "worker 13: exists already"),
         ("add-workers pool=8 workers=20", "pool 8: does not exist"),
-        ("add-workers pool=7 workers=20-26", "room for 10; restart with a larger `workers_max`"),
+        ("add-workers pool=7 workers=20-26", "limit is 10; restart with a larger `workers_max`"),
         ("remove-workers workers=9", "worker 9: does not exist"),
         ("set-policy pool=7 policy=horus-spine", "runs on a spine"),
         ("set-policy pool=7 policy=jbsq(k=5)", "k of at most 4, the `slots` of each worker's ring"),
@@ -529,7 +529,7 @@ fn invalid_change_is_refused() {
     rig.change("add-pool id=100 policy=random");
     rig.change("add-pool id=101 policy=random");
     let error = rig.refused("add-pool id=102 policy=random");
-    assert!(error.contains("room for 3; restart with a larger `pools_max`"), "{error}");
+    assert!(error.contains("limit is 3; restart with a larger `pools_max`"), "{error}");
     rig.change("remove-workers workers=10");
     let error = rig.refused("add-workers pool=7 workers=10");
     assert!(error.contains("leaving: wait until it has left"), "{error}");

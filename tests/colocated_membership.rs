@@ -517,7 +517,7 @@ fn invalid_change_is_refused() {
         ("add-workers pool=7 workers=22", "worker 22: exists already"),
         ("add-workers pool=7 workers=10", "worker 10: exists already"),
         ("add-workers pool=8 workers=30", "pool 8: does not exist"),
-        ("add-workers pool=7 workers=30-35", "room for 8; restart with a larger `workers_max`"),
+        ("add-workers pool=7 workers=30-35", "limit is 8; restart with a larger `workers_max`"),
         ("remove-server ip=169.254.77.2", "it stands for this host's own workers"),
         ("move-server ip=169.254.77.2 to=10.0.2.77", "it stands for this host's own workers"),
         ("agent add-workers pool=7 workers=30", "leave `agent` out"),

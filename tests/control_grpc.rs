@@ -294,7 +294,7 @@ fn bad_input_to_every_call_is_refused() {
         (
             add("10.0.2.11", 7, &(100..200).collect::<Vec<_>>(), None),
             Code::ResourceExhausted,
-            "room for 64; restart with a larger `workers_max`",
+            "limit is 64; restart with a larger `workers_max`",
         ),
         (pool(7, "horus", None, ""), Code::AlreadyExists, "pool 7"),
         (pool(9, "best", None, ""), invalid, "best"),

@@ -589,7 +589,7 @@ fn complete_and_truncated_captures_are_explained() {
     }
     capture.finish().unwrap();
     let output = home.explain("cut.pcap", &["--format", "json"]);
-    assert!(texts(&output).1.contains("4 packets are cut off"), "{output:?}");
+    assert!(texts(&output).1.contains("4 packets are truncated"), "{output:?}");
     assert!(json(&output).iter().all(|one| one["fate"] == "sent"));
 }
 

@@ -375,7 +375,7 @@ fn invalid_change_is_refused() {
         ),
         (
             "add-workers server=10.0.2.11 pool=7 workers=100-160",
-            "room for 64; restart with a larger `workers_max`",
+            "limit is 64; restart with a larger `workers_max`",
         ),
         ("remove-workers workers=9", "worker 9: does not exist"),
         ("set-policy pool=7 policy=horus-spine", "runs on a spine"),
@@ -391,7 +391,7 @@ fn invalid_change_is_refused() {
     }
     rig.settle();
     let error = rig.refused("add-pool id=107 policy=random");
-    assert!(error.contains("room for 6; restart with a larger `pools_max`"), "{error}");
+    assert!(error.contains("limit is 6; restart with a larger `pools_max`"), "{error}");
     rig.change("remove-workers workers=10");
     let error = rig.refused("add-workers server=10.0.2.11 pool=7 workers=10");
     assert!(error.contains("leaving: wait until it has left"), "{error}");

@@ -1,10 +1,18 @@
 //! Messages of `wedjat` for wrong input, and its help pages, compared with `tests/golden/messages.txt`.
 //! `WRITE_GOLDEN=1` writes that file.
-#![cfg(all(feature = "dpdk", feature = "control", feature = "top", target_os = "linux"))]
+#![cfg(all(
+    feature = "auth",
+    feature = "control",
+    feature = "dpdk",
+    feature = "peers",
+    feature = "top",
+    target_os = "linux"
+))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -98,7 +106,7 @@ fn configurations() -> Vec<(&'static str, String)> {
         ("unknown policy", with("horus", "hours")),
         ("unknown parameter", with("horus", "jbsq(m=2)")),
         ("parameter out of range", with("horus", "jbsq(k=0)")),
-        ("policy that is no word", with("horus", "jbsq(k=2")),
+        ("policy without a closing bracket", with("horus", "jbsq(k=2")),
         ("simulated policy", with("horus", "horus-spine")),
         ("reports of another policy", with("'horus'", "'horus'\nreports = 'messages'")),
         ("queue without central queue", with("'horus'", "'horus'\nqueue = 10")),
@@ -136,6 +144,7 @@ fn configurations() -> Vec<(&'static str, String)> {
 
 /// Runs `wedjat` and returns its output with its exit status.
 fn run(arguments: &[&str], folder: &Path) -> String {
+    let user = fs::metadata(folder).unwrap().uid();
     let folder = folder.to_str().unwrap();
     let arguments: Vec<_> = arguments.iter().map(|one| one.replace("FOLDER", folder)).collect();
     let mut command = Command::new(WEDJAT);
@@ -151,7 +160,7 @@ fn run(arguments: &[&str], folder: &Path) -> String {
         text.push('\n');
     }
     let _ = writeln!(text, "exit status {}\n", output.status.code().unwrap());
-    text.replace(folder, "FOLDER")
+    text.replace(folder, "FOLDER").replace(&format!("of user {user}"), "of user UID")
 }
 
 #[test]

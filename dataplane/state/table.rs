@@ -527,7 +527,7 @@ pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
     let is_empty = file.metadata().map_err(io)?.len() == 0;
     let is_ours = file.read_exact_at(&mut magic, 0).is_ok() && magic == MAGIC.to_le_bytes();
     if !is_empty && !is_ours {
-        return foreign("a file of something else".to_owned());
+        return foreign("a file of another kind".to_owned());
     }
     if found.is_kept_from_us(path).map_err(io)? {
         let whose = format!("{}, which only that user may replace there", found.describe());
@@ -728,7 +728,7 @@ fn open(path: &Path) -> Result<Snapshot, StateError> {
     let region = newest.map_err(|why| match why {
         CopyError::Io(error) => io(error),
         CopyError::Foreign => {
-            StateError::Foreign { path: path.to_owned(), found: "a file of something else".into() }
+            StateError::Foreign { path: path.to_owned(), found: "a file of another kind".into() }
         }
         CopyError::Version(found) => StateError::Version { path: path.to_owned(), found },
         CopyError::Damaged(reason) => damaged(reason),

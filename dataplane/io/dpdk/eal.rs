@@ -57,7 +57,8 @@ impl Drop for EalProcess {
 pub enum EalError {
     /// The shared library is missing or of another release.
     #[error(
-        "DPDK's shared library can't be loaded: {reason}; install the libdpdk that this program was built against ({}), set LD_LIBRARY_PATH, or rebuild",
+        "DPDK's shared library can't be loaded: {reason}; install libdpdk {}, which it was built against, \
+         set LD_LIBRARY_PATH, or rebuild",
         crate::VERSION
     )]
     Library {

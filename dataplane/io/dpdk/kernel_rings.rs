@@ -34,7 +34,8 @@ impl KernelRings {
             open.filter(|&socket| index != 0 && is_bound(socket, index)).collect();
         if let Err(error) = offloads::cut(&sockets) {
             log::info!(
-                "{interface}: the kernel refuses the filter for packets with several datagrams: {error}; give the leaf CAP_BPF, or turn UDP_SEGMENT off"
+                "{interface}: the kernel refuses the filter for segmented packets: {error}; \
+                 give the leaf CAP_BPF, or turn UDP_SEGMENT off"
             );
         }
         Self { sockets, dropped: AtomicU64::new(0), interface: index }
