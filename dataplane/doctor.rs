@@ -1082,7 +1082,7 @@ mod tests {
         let precious = folder.path().join("precious");
         fs::write(&precious, "the only copy of something").unwrap();
         for (path, found) in
-            [(precious.as_path(), "something else"), (Path::new("/dev/null"), "device")]
+            [(precious.as_path(), "a file of another kind"), (Path::new("/dev/null"), "device")]
         {
             let finding = state(path, None);
             assert_eq!(finding.status, Status::Fail);

@@ -338,7 +338,7 @@ mod processes {
             "the core uses it",
             "change refused: add-server ip=10.0.2.12: server 10.0.2.12: an agent's workers are on its own host",
             "worker 20 of pool 1 was released",
-            "worker 50 of pool 1 is there",
+            "worker 50 of pool 1 has joined",
         ] {
             assert!(said.contains(told), "{told}: {said}");
         }
@@ -462,7 +462,7 @@ mod processes {
         let output = node.output();
         let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
         workers.into_iter().for_each(ChildProcess::ended);
-        for told in ["change 3: agent set-policy", "worker 30 of pool 1 is there", "let go of"] {
+        for told in ["change 3: agent set-policy", "worker 30 of pool 1 has joined", "was released"] {
             assert!(said.contains(told), "{told}: {said}");
         }
         let agent = &account["agent"];

@@ -263,7 +263,7 @@ fn bad_input_to_every_call_is_refused() {
     let long = "9".repeat(100_000);
     for (change, code, says) in [
         (drain(&[99]), Code::NotFound, "worker 99: does not exist"),
-        (drain(&[]), invalid, "0 workers; allowed: one id or more"),
+        (drain(&[]), invalid, "0 workers; allowed: one or more ids"),
         (drain(&[70_000]), invalid, "worker 70000; allowed: "),
         (drain(&[10, 10]), invalid, "worker 10 twice"),
         (drain(&vec![1; 50_000]), invalid, "50000 workers"),
@@ -524,7 +524,7 @@ fn stalled_core_is_reported_and_blocks_nothing() {
     let status = raw.change(vec![drain(&[11])], None).unwrap_err();
     assert!(other.join().unwrap() >= 2, "others are answered meanwhile");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-    assert!(status.message().contains("change 3 is made, and a core has not taken it"), "{status}");
+    assert!(status.message().contains("change 3 is made, and a core has not applied it"), "{status}");
     let seen = raw.show().unwrap();
     assert_eq!((seen.version, seen.acknowledged), (3, 2));
     node.pause.store(false, Release);
@@ -587,7 +587,7 @@ fn reload_applies_atomically() {
     }
     node.configure(|text| text.replace("'10-13'", "'10-14'").replace("'14-17'", "'15-17'"));
     let error = connection.reload(false).unwrap_err().to_string();
-    assert!(error.contains("worker 14 is in pool 7 at 10.0.2.12 and can't go to"), "{error}");
+    assert!(error.contains("worker 14 is in pool 7 at 10.0.2.12 and can't move to"), "{error}");
     let after = connection.show().unwrap();
     assert_eq!((after.version, after.pools), (before.version, before.pools));
 }

@@ -347,7 +347,7 @@ mod batches {
 
         pub fn what_nobody_can_watch_is_refused(&self) {
             let cpu = self.cpu.to_string();
-            for (options, says) in [(&[][..], "no worker"), (&["--cpus", &cpu][..], "go by")] {
+            for (options, says) in [(&[][..], "no worker"), (&["--cpus", &cpu][..], "no input")] {
                 let output = self.run(options, "echo ran").output().unwrap();
                 let error = String::from_utf8(output.stderr).unwrap();
                 assert!(error.contains(says) && output.stdout.is_empty(), "{says}: {error}");

@@ -383,7 +383,7 @@ fn agent_capture_is_explained_without_workers() {
     let output = home.explain("in.pcap", &["--format", "json"]);
     let (_, error) = texts(&output);
     assert!(error.contains("note: assumes that all 2 workers are attached"), "{error}");
-    assert!(error.contains("it has 2 of them"), "{error}");
+    assert!(error.contains("the capture has 2 replies"), "{error}");
     let told = json(&output);
     let what = |one: &Value| {
         let text = |key: &str| one[key].as_str().unwrap().to_owned();

@@ -96,7 +96,7 @@ fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     let checked = finish(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
     account.check(
         "`wedjat check` prints 100 faults and counts the rest",
-        checked.0 == Some(1) && checked.1.contains("more faults are not printed"),
+        checked.0 == Some(1) && checked.1.contains("more faults not printed"),
         format!("{:?}, {} lines", checked.0, checked.1.lines().count()),
     );
     site.until("a refused reload", || Ok(leaf.output().contains("reload refused")))?;
