@@ -325,7 +325,7 @@ static void changes(void)
     CHECK(wedjat_set_active(scheduler, context, 10, 1) == WEDJAT_ERROR_WORKER); /* it has gone */
 
     CHECK(wedjat_apply(scheduler, "remove-workers workers=10", &epoch, detail, sizeof detail) == WEDJAT_ERROR_CHANGE);
-    CHECK(strstr(detail, "worker 10: there is none") != NULL);
+    CHECK(strstr(detail, "worker 10: does not exist") != NULL);
     CHECK(wedjat_apply(scheduler, "grow", NULL, detail, 9) == WEDJAT_ERROR_CHANGE && strlen(detail) < 9);
     CHECK(wedjat_apply(scheduler, NULL, &epoch, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_apply(NULL, MADE[0], &epoch, NULL, 0) == WEDJAT_ERROR_NULL);
