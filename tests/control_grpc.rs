@@ -298,7 +298,7 @@ fn bad_input_to_every_call_is_refused() {
         ),
         (pool(7, "horus", None, ""), Code::AlreadyExists, "pool 7"),
         (pool(9, "best", None, ""), invalid, "best"),
-        (pool(9, &long, None, ""), invalid, "a policy of 100000 letters"),
+        (pool(9, &long, None, ""), invalid, "a policy of 100000 characters"),
         (pool(9, "horus-spine", None, ""), Code::FailedPrecondition, "runs on a spine"),
         (pool(9, "jbsq", Some(0), ""), invalid, "queue=0; allowed: 1 to 65536"),
         (pool(9, "jbsq", Some(u64::MAX), ""), invalid, "allowed: 1 to 65536"),
@@ -524,7 +524,7 @@ fn stalled_core_is_reported_and_blocks_nothing() {
     let status = raw.change(vec![drain(&[11])], None).unwrap_err();
     assert!(other.join().unwrap() >= 2, "others are answered meanwhile");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-    assert!(status.message().contains("change 3 is made, and a core has not applied it"), "{status}");
+    assert!(status.message().contains("change 3 is made, but a core has not applied it"), "{status}");
     let seen = raw.show().unwrap();
     assert_eq!((seen.version, seen.acknowledged), (3, 2));
     node.pause.store(false, Release);
