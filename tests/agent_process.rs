@@ -462,7 +462,8 @@ mod processes {
         let output = node.output();
         let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
         workers.into_iter().for_each(ChildProcess::ended);
-        for told in ["change 3: agent set-policy", "worker 30 of pool 1 has joined", "was released"] {
+        for told in ["change 3: agent set-policy", "worker 30 of pool 1 has joined", "was released"]
+        {
             assert!(said.contains(told), "{told}: {said}");
         }
         let agent = &account["agent"];

@@ -524,7 +524,10 @@ fn stalled_core_is_reported_and_blocks_nothing() {
     let status = raw.change(vec![drain(&[11])], None).unwrap_err();
     assert!(other.join().unwrap() >= 2, "others are answered meanwhile");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-    assert!(status.message().contains("change 3 is made, but a core has not applied it"), "{status}");
+    assert!(
+        status.message().contains("change 3 is made, but a core has not applied it"),
+        "{status}"
+    );
     let seen = raw.show().unwrap();
     assert_eq!((seen.version, seen.acknowledged), (3, 2));
     node.pause.store(false, Release);

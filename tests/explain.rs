@@ -409,7 +409,10 @@ fn agent_capture_is_explained_without_workers() {
     // Without replies no task ends.
     let home = Home::new(AGENT, &all[..3]);
     let (out, error) = texts(&home.explain("in.pcap", &[]));
-    assert!(error.contains("the capture has 0 replies") && !out.contains("is done"), "{out}{error}");
+    assert!(
+        error.contains("the capture has 0 replies") && !out.contains("is done"),
+        "{out}{error}"
+    );
 }
 
 /// A folder with a configuration and a capture.
