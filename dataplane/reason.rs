@@ -1,4 +1,4 @@
-//! Drop reasons. Each reason has a counter. The table in docs/failures.md is generated from the one here.
+//! Drop reasons. Each reason has a counter. The table in docs/reference/drop-reasons.md is generated from the one here.
 
 /// Generates the enum, its list and its texts from one table: description of the packet, key, and things to
 /// check.
@@ -77,7 +77,7 @@ reasons! {
     /// Reserved or unassigned code.
     TaskCode => "task_code", "the sender's version of the header";
     /// Code that this role does not accept.
-    TaskRole => "task_role", "see docs/limits.md";
+    TaskRole => "task_role", "see docs/reference/limits.md";
     /// Task from a source that no reply reaches: not a client's address, or an address to which servers reply
     /// without the leaf.
     SourceUnreachable => "source_unreachable", "`port.ip`, `port.gateway`; an intruder";
@@ -115,7 +115,7 @@ reasons! {
     /// Reply, registration or acknowledgement with a wrong tag.
     AuthTag => "auth_tag", "that both sides have the same key; an intruder";
     /// Reply, registration or acknowledgement with a repeated or outdated sequence.
-    AuthReplay => "auth_replay", "the clocks of leaf and server (docs/protocol.md); an intruder";
+    AuthReplay => "auth_replay", "the clocks of leaf and server (docs/reference/protocol.md); an intruder";
     /// Task for a pool in which no worker may receive it now.
     NoMember => "no_member", "whether all its workers were taken out, or have not registered yet";
     /// Continuation of a task that is not, or no longer, in the connection table.
@@ -149,7 +149,7 @@ reasons! {
     /// Task whose worker's answer belonged to another task, or was too long.
     BadReply => "bad_reply", "the worker's program";
     /// Task of a worker that died, left, was silent for too long or was shut out.
-    WorkerLost => "worker_lost", "docs/agent.md";
+    WorkerLost => "worker_lost", "docs/reference/agent.md";
     /// Acknowledgement without a pending registration: a duplicate, too late, or forged.
     NotAsked => "not_asked", "usually harmless; an intruder if there are many";
     /// At an agent with peers: message or task of a peer in another version of the messages.
@@ -194,7 +194,7 @@ reasons! {
     Ipv4Options => "ipv4_options", "the client, `port.ip_options`; an intruder";
     /// Several datagrams in one packet. The sender's kernel left the segmentation to its device (UDP_SEGMENT,
     /// GSO), which passed the packet on.
-    SegmentationOffload => "segmentation_offload", "the sender's interface: `ethtool -K IFACE tx-udp-segmentation off gso off`; docs/limits.md";
+    SegmentationOffload => "segmentation_offload", "the sender's device: `ethtool -K IF tx-udp-segmentation off gso off`; docs/reference/limits.md";
 }
 
 impl DropReason {

@@ -49,7 +49,7 @@ pub struct PortStats {
 /// Account of a leaf at its end.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeafStats {
-    /// One key for each counter and gauge (docs/counters.md), and `drops`.
+    /// One key for each counter and gauge (docs/reference/counters.md), and `drops`.
     #[serde(flatten)]
     pub totals: Totals,
     /// Packets received and sent on.

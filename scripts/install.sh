@@ -53,7 +53,7 @@ install_all() {
         sed -e "s|@PREFIX@|$prefix|" "share/systemd/$unit" >"$root/lib/systemd/system/$unit"
     done
     install -m 644 examples/*.toml examples/*.c examples/*.rs "$root/$documents/examples"
-    install -m 644 docs/*.md "$root/$documents/docs"
+    (cd docs && find . -type f -exec install -D -m 644 {} "$root/$documents/docs/{}" \;)
     install -m 644 LICENSE "$root/$documents/copyright"
     sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" capi/wedjat.pc.in \
         >"$root/$libdir/pkgconfig/wedjat.pc"
@@ -73,7 +73,7 @@ uninstall_all() {
     rm -f "$root/$plugins/wedjat.lua"
     for unit in $units; do rm -f "$root/lib/systemd/system/$unit"; done
     for example in examples/*; do rm -f "$root/$documents/$example"; done
-    for page in docs/*.md; do rm -f "$root/$documents/$page"; done
+    rm -rf "$root/$documents/docs"
     rm -f "$root/$documents/copyright"
 }
 

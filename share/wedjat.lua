@@ -1,4 +1,4 @@
--- Wireshark's and tshark's view of wedjat's task header (docs/protocol.md): fields wedjat.*, what a reply reports, sequence and
+-- Wireshark's and tshark's view of wedjat's task header (docs/reference/protocol.md): fields wedjat.*, what a reply reports, sequence and
 -- tag, and which reply answers which task after how long. UDP ports are a preference of the protocol, 1234 unless set otherwise.
 --
 -- Loaded from Wireshark's folder of plugins, or with: tshark -X lua_script:wedjat.lua

@@ -1,4 +1,4 @@
-//! Runs the shell commands of docs/first-tasks.md in network namespaces, with kernel sockets as client and
+//! Runs the shell commands of docs/tutorials/first-tasks.md in network namespaces, with kernel sockets as client and
 //! worker.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -63,12 +63,12 @@ fn page_commands_work() {
         // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(
             std::io::stderr(),
-            "SKIPPED: docs/first-tasks.md needs root's rights: {obstacle}"
+            "SKIPPED: docs/tutorials/first-tasks.md needs root's rights: {obstacle}"
         );
         return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/first-tasks.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/tutorials/first-tasks.md")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(root.join("examples"), folder.path().join("examples")).unwrap();
     let bin = Path::new(env!("CARGO_BIN_EXE_wedjat")).parent().unwrap();

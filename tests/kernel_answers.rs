@@ -2,7 +2,7 @@
 //!
 //! Each case goes to a kernel socket in a network namespace, as if it came through a leaf, and to the stages
 //! of a leaf in memory. The leaf must refuse every case that the kernel drops. Tasks forwarded by the leaf go
-//! to the same socket, as rewritten by the leaf, and must be answered. docs/security.md lists the cases in a
+//! to the same socket, as rewritten by the leaf, and must be answered. docs/explanation/security.md lists the cases in a
 //! table.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -112,7 +112,7 @@ fn src_v6(frame: &mut [u8], address: &str) {
     set(frame, IP + 8, &address.octets());
 }
 
-/// All cases. docs/security.md names each of their drop reasons.
+/// All cases. docs/explanation/security.md names each of their drop reasons.
 const CASES: &[Case] = &[
     good("a plain task", false, NOTHING),
     good("TTL 2", false, |frame| frame[IP + 8] = 2),

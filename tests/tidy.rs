@@ -512,7 +512,7 @@ fn documented_counters_and_drop_reasons_match_the_code() {
     let rows = metrics.map(|Metric { name, kind, unit, help }| {
         format!("| `{name}` | {} | {unit} | {help} |\n", kind.name())
     });
-    assert_table("docs/counters.md", "| name | kind | unit | what it tells |", rows);
+    assert_table("docs/reference/counters.md", "| name | kind | unit | what it tells |", rows);
     let rows = families().into_iter().map(|family| {
         let (kind, unit) = (family.kind.name(), family.unit);
         format!(
@@ -522,11 +522,15 @@ fn documented_counters_and_drop_reasons_match_the_code() {
             family.help
         )
     });
-    assert_table("docs/control.md", "| metric | kind | unit | labels | what it tells |", rows);
+    assert_table(
+        "docs/reference/grpc.md",
+        "| metric | kind | unit | labels | what it tells |",
+        rows,
+    );
     let rows = DropReason::ALL.iter().map(|reason| {
         format!("| `{}` | {} | {} |\n", reason.name(), reason.help(), reason.look_at())
     });
-    assert_table("docs/failures.md", "| reason | the packet | look at |", rows);
+    assert_table("docs/reference/drop-reasons.md", "| reason | the packet | look at |", rows);
     assert_table_of_json_keys();
 }
 
@@ -570,14 +574,14 @@ const REPORTED: [(&str, &str, &str); 12] = [
     ("state, `peers.nodes[]`", "dataplane/state/nodes.rs", "PeerSnapshot"),
 ];
 
-/// The table of docs/counters.md beside that of the counters.
+/// The table of docs/reference/counters.md beside that of the counters.
 fn assert_table_of_json_keys() {
     let rows = REPORTED.iter().flat_map(|(place, path, name)| {
         let fields = fields(path, name);
         assert!(!fields.is_empty(), "{name}");
         fields.into_iter().map(move |(key, text)| format!("| `{key}` | {place} | {text} |\n"))
     });
-    assert_table("docs/counters.md", "| key | where | what it tells |", rows);
+    assert_table("docs/reference/counters.md", "| key | where | what it tells |", rows);
 }
 
 /// All keys of objects anywhere in a value.
@@ -625,19 +629,19 @@ fn every_account_and_state_key_is_documented() {
     keys_of(&serde_json::to_value(&ledger).unwrap(), &mut keys);
     keys_of(&serde_json::to_value(&snapshot).unwrap(), &mut keys);
     assert!(keys.len() > 130 && keys.contains("neighbours") && keys.contains("mac"), "{keys:?}");
-    let page = fs::read_to_string(root().join("docs/counters.md")).unwrap()
-        + &fs::read_to_string(root().join("docs/failures.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/reference/counters.md")).unwrap()
+        + &fs::read_to_string(root().join("docs/reference/drop-reasons.md")).unwrap();
     let explained: BTreeSet<_> = quoted(&page).into_iter().collect();
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
     assert_none(
         &silent,
-        "keys that docs/counters.md does not explain, nor docs/failures.md of drop reasons",
+        "keys that docs/reference/counters.md does not explain, nor docs/reference/drop-reasons.md of drop reasons",
     );
 }
 
 #[test]
 fn every_key_of_the_configuration_is_explained() {
-    let text = fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
     let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
     let source = fs::read_to_string(root().join("dataplane/config/raw.rs")).unwrap();
     let keys: Vec<_> = source
@@ -652,24 +656,24 @@ fn every_key_of_the_configuration_is_explained() {
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
-    assert_none(&silent, "keys that docs/configuration.md does not explain");
+    assert_none(&silent, "keys that docs/reference/configuration.md does not explain");
 }
 
 #[test]
 fn every_key_of_the_controls_configuration_is_explained() {
-    let text = fs::read_to_string(root().join("docs/control.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/reference/grpc.md")).unwrap();
     let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
     let source = fs::read_to_string(root().join("dataplane/config/raw_control.rs")).unwrap();
     let keys = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
     let keys: Vec<_> = keys.map(|(key, _)| key.to_owned()).collect();
     assert!(keys.len() >= 5, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
-    assert_none(&silent, "keys that docs/control.md does not explain");
+    assert_none(&silent, "keys that docs/reference/grpc.md does not explain");
 }
 
 #[test]
 fn every_controller_key_and_command_is_documented() {
-    let text = fs::read_to_string(root().join("docs/controller.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/reference/controller.md")).unwrap();
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let source = read("dataplane/config/raw_controller.rs");
     let keys = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
@@ -680,12 +684,12 @@ fn every_controller_key_and_command_is_documented() {
     words.extend(verbs.map(|(verb, _)| verb.to_owned()));
     assert!(words.len() > 25, "keys and commands are found: {words:?}");
     let silent: Vec<_> = words.into_iter().filter(|word| !text.contains(word.as_str())).collect();
-    assert_none(&silent, "what docs/controller.md does not explain");
+    assert_none(&silent, "what docs/reference/controller.md does not explain");
 }
 
 #[test]
 fn every_key_of_an_agents_configuration_is_explained() {
-    let text = fs::read_to_string(root().join("docs/agent.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/reference/agent.md")).unwrap();
     let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
     let source = fs::read_to_string(root().join("dataplane/config/raw_agent.rs")).unwrap();
     let keys: Vec<_> = source
@@ -699,12 +703,12 @@ fn every_key_of_an_agents_configuration_is_explained() {
         .collect();
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
-    assert_none(&silent, "keys that docs/agent.md does not explain");
+    assert_none(&silent, "keys that docs/reference/agent.md does not explain");
 }
 
 #[test]
 fn every_expert_file_key_is_documented() {
-    let text = fs::read_to_string(root().join("docs/cosched.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/howto/run-batch-jobs.md")).unwrap();
     let mut keys = Vec::new();
     for (file, type_name) in [("settings", "Settings"), ("guard", "GuardSettings")] {
         let source = fs::read_to_string(root().join(format!("cosched/src/{file}.rs"))).unwrap();
@@ -716,7 +720,7 @@ fn every_expert_file_key_is_documented() {
     }
     assert!(keys.len() > 15, "the keys are found: {keys:?}");
     keys.retain(|key| !text.contains(&format!("\n{key} = ")));
-    assert_none(&keys, "keys that docs/cosched.md does not explain");
+    assert_none(&keys, "keys that docs/howto/run-batch-jobs.md does not explain");
 }
 
 #[test]

@@ -361,7 +361,7 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
     if named.is_none() && !reason.is_empty() {
         let near = nearest(&reason, DropReason::ALL.iter().map(|one| one.name()));
         let near = near.map_or_else(String::new, |near| format!(", as in {near}"));
-        let allowed = format!("a drop reason that docs/failures.md lists{near}");
+        let allowed = format!("a drop reason that docs/reference/drop-reasons.md lists{near}");
         return Err(argument(format!("reason {}", shown(&reason)), allowed));
     }
     let filter = Filter {

@@ -118,7 +118,7 @@ pub struct Server {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Core {
-    /// Counters and gauges by name; docs/counters.md lists them.
+    /// Counters and gauges by name; docs/reference/counters.md lists them.
     #[prost(btree_map = "string, uint64", tag = "1")]
     pub counters: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -379,7 +379,7 @@ pub struct ReloadReply {
     /// Version that equals the file. All cores decide by it. With dry_run, the node's current version.
     #[prost(uint64, tag = "1")]
     pub version: u64,
-    /// Changes, in the syntax of docs/changes.md.
+    /// Changes, in the syntax of docs/howto/change-a-running-node.md.
     #[prost(string, repeated, tag = "2")]
     pub changes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -468,7 +468,7 @@ pub struct ExplainRequest {
     /// True for only dropped packets.
     #[prost(bool, tag = "5")]
     pub drops: bool,
-    /// Drop reason, by its name in docs/failures.md. Empty: any.
+    /// Drop reason, by its name in docs/reference/drop-reasons.md. Empty: any.
     #[prost(string, tag = "6")]
     pub reason: ::prost::alloc::string::String,
     /// Number of packets after which the call ends. 0: the client ends it.

@@ -109,7 +109,7 @@ const DROPPED: Row = (
     Counter,
     "packets",
     "core, reason",
-    "Packets received and dropped, by reason; see docs/failures.md.",
+    "Packets received and dropped, by reason; see docs/reference/drop-reasons.md.",
 );
 const PAUSES: Row =
     ("wedjat_core_pauses", Counter, "", CORE, "Pauses of the core of more than 20 us.");

@@ -23,7 +23,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub launch: Launch,
     /// Apply the changes in this file while the agent runs, one per line, as they arrive; `-` is standard
-    /// input (docs/changes.md)
+    /// input (docs/howto/change-a-running-node.md)
     #[arg(long, value_name = "FILE")]
     changes: Option<PathBuf>,
 }

@@ -59,7 +59,7 @@ pub struct Arguments {
     /// Show only dropped packets
     #[arg(long)]
     drops: bool,
-    /// Show only packets dropped for this reason, by its name in docs/failures.md
+    /// Show only packets dropped for this reason, by its name in docs/reference/drop-reasons.md
     #[arg(long, value_name = "REASON")]
     reason: Option<String>,
     /// Show only packets whose task header names this pool

@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Apply the changes in this file while the leaf runs, one per line, as they arrive; `-` is standard
-    /// input (docs/changes.md)
+    /// input (docs/howto/change-a-running-node.md)
     #[arg(long, value_name = "FILE")]
     changes: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Manual pages of the commands and of the configuration file, which is docs/configuration.md as troff.
+//! Manual pages of the commands and of the configuration file, which is docs/reference/configuration.md as troff.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use clap::CommandFactory;
 
 use super::Arguments;
 
-const CONFIGURATION: &str = include_str!("../../docs/configuration.md");
+const CONFIGURATION: &str = include_str!("../../docs/reference/configuration.md");
 
 /// Writes the commands' pages into a folder.
 pub fn write(folder: &Path) -> std::io::Result<()> {
@@ -68,9 +68,13 @@ fn inline(line: &str) -> String {
         let start = text.rfind('[').unwrap_or(text.len());
         let name: String = text.drain(start..).skip(1).collect();
         let file = target.split('#').next().unwrap_or_default();
+        let page = match file.strip_prefix("../") {
+            Some(path) => format!("docs/{path}"),
+            None => format!("docs/reference/{file}"),
+        };
         text += &match file.ends_with(".md") {
-            true if name == file || file.is_empty() => format!("docs/{name}"),
-            true => format!("{name} (docs/{file})"),
+            true if name == file => page,
+            true => format!("{name} ({page})"),
             false => name,
         };
         text += rest;
@@ -90,9 +94,9 @@ mod tests {
 
     #[test]
     fn marks_become_requests_and_nothing_else_does() {
-        let text = "# A\n\nSee [limits.md](limits.md) and\n.this `x-y` [there](changes.md#a).\n\n## `[leaf]`\n\n\
+        let text = "# A\n\nSee [limits.md](limits.md) and\n.this `x-y` [there](../howto/monitor.md#a).\n\n## `[leaf]`\n\n\
                     | key | default |\n|---|---|\n| `id` | 0 |\n\n- one\n\n```toml\n.a = '\\n'\n```\n";
-        let expected = ".PP\nSee docs/limits.md and\n\\&.this x\\-y there (docs/changes.md).\n.PP\n.SH [LEAF]\n.PP\n\
+        let expected = ".PP\nSee docs/reference/limits.md and\n\\&.this x\\-y there (docs/howto/monitor.md).\n.PP\n.SH [LEAF]\n.PP\n\
                         .TP\n.B id\n0\n.PP\n.IP \\(bu 2\none\n.PP\n.PP\n.nf\n.RS\n\\&.a = '\\en'\n.RE\n.fi\n";
         assert_eq!(page(text), expected);
     }

@@ -51,7 +51,7 @@ pub(super) fn peers(
     alone(faults, raw, entry, ports);
     let policy = entry.policy.as_ref().map_or("malcolm", |at| at.get_ref()).parse();
     let policy = policy.map_err(|error| {
-        let allowed = "a policy of nodes without a leaf (docs/agent.md)";
+        let allowed = "a policy of nodes without a leaf (docs/reference/agent.md)";
         entry.policy.iter().for_each(|at| faults.note(at, "peers.policy", &error, allowed));
     });
     let default = BEAT_NS / 1000;
@@ -216,7 +216,11 @@ workers = "0-3"
             ("2.13", "3.13", ["peers.nodes", "10.0.3.13", "network of the [[port]]"]),
             ("2.13", "2.255", ["peers.nodes", "10.0.2.255", "a host's address"]),
             ("10.0.2.13", "x", ["peers.nodes", "`x`", "address"]),
-            ("malcolm(", "malcom(", ["peers.policy", "did you mean `malcolm`", "docs/agent.md"]),
+            (
+                "malcolm(",
+                "malcom(",
+                ["peers.policy", "did you mean `malcolm`", "docs/reference/agent.md"],
+            ),
             ("steal=off", "steal=maybe", ["peers.policy", "steal=maybe", "steal=on|off"]),
             ("beat_us = 200", "beat_us = 9", ["peers.beat_us", "found 9", "10 to 1000000"]),
             ("beat_us = 200", "beats = 9", ["agent.toml:9", "beats", "beat_us"]),

@@ -400,10 +400,10 @@ fn keys_that_change_nothing_are_warned_of() {
     warned("state = \"/dev/shm/wedjat-leaf1\"", group, &["`leaf.state_group`: found a key"]);
 }
 
-/// Each range in the tables of docs/configuration.md is enforced, and its message names it.
+/// Each range in the tables of docs/reference/configuration.md is enforced, and its message names it.
 #[test]
 fn documented_ranges_are_enforced_and_reported() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/configuration.md");
     let text = std::fs::read_to_string(path).unwrap();
     let leafs = text.split("## A spine's file").next().unwrap();
     let (mut table, mut held) = ("", 0);

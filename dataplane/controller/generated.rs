@@ -204,7 +204,7 @@ pub struct PoolsRack {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CommandRequest {
-    /// Command in the syntax of docs/controller.md: "add-leaf id=3 ip=10.0.3.1".
+    /// Command in the syntax of docs/reference/controller.md: "add-leaf id=3 ip=10.0.3.1".
     #[prost(string, tag = "1")]
     pub command: ::prost::alloc::string::String,
     /// Version that the fabric must have, or the command is refused. Absent: any version.

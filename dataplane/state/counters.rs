@@ -1,7 +1,7 @@
 //! Counters and gauges of a core: its actions, its contents, its drops by reason, and its pauses.
 //!
 //! A table in this file lists the numbers; [`crate::reason`] lists the drop reasons. The state file, the
-//! accounts, the C library and docs/counters.md are generated from both.
+//! accounts, the C library and docs/reference/counters.md are generated from both.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;

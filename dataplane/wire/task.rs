@@ -1,6 +1,6 @@
 //! Task header: 11 bytes at the start of the UDP payload, as in the Horus switch release. An optional
 //! extension of 16 bytes follows. If bit 6 is set, 16 bytes of [`super::auth`] follow both. All fields are
-//! big-endian; docs/protocol.md has examples.
+//! big-endian; docs/reference/protocol.md has examples.
 //!
 //! | off | type | field | meaning |
 //! |---|---|---|---|

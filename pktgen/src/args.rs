@@ -127,7 +127,7 @@ pub struct LoadArgs {
     /// Percentile to report: the run is INVALID if the undisturbed slices have too few tasks for it
     #[arg(long, default_value = "99", value_parser = slices::quantile)]
     pub percentile: f64,
-    /// Check the contents of answers: the workers must run the workload of --service (see docs/workloads.md)
+    /// Check the contents of answers: the workers must run the workload of --service (see docs/howto/benchmark.md)
     #[arg(long)]
     pub verify: bool,
 }
@@ -293,7 +293,7 @@ pub struct RunArgs {
     #[arg(long, required_unless_present = "replay")]
     pub rate: Option<Rate>,
     /// Replay the tasks of this trace at their times: lines of time_us,class,service_us,size or a capture
-    /// (see docs/workloads.md)
+    /// (see docs/howto/benchmark.md)
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["rate", "service", "arrivals", "duration", "size"])]
     pub replay: Option<PathBuf>,

@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 
-/// Bit of the header that selects the newer of two commits. No digest covers it: docs/limits.md.
+/// Bit of the header that selects the newer of two commits. No digest covers it: docs/reference/limits.md.
 const NEWER_SLOT: usize = 8 * 9;
 
 fn run<T>(future: impl Future<Output = T>) -> T {

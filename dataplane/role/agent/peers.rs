@@ -1,5 +1,5 @@
 //! Agent of a rack without a leaf: messages between peers, and tasks forwarded between them
-//! (docs/protocol.md). [`Peers`] makes the decisions, as in the simulator.
+//! (docs/reference/protocol.md). [`Peers`] makes the decisions, as in the simulator.
 
 use crate::io::{Pool, Port, Token};
 use crate::node::explain::Fate;

@@ -1,5 +1,5 @@
 //! Registration of workers with a leaf: WORKER_ID until it is acknowledged, then KEEP_ALIVE
-//! (docs/protocol.md). There is one registrar per leaf.
+//! (docs/reference/protocol.md). There is one registrar per leaf.
 //!
 //! For any acknowledgements, from any sender, an agent sends at a bounded rate. Messages of one worker are at
 //! least [`INTERVAL_LEAST_MS`] apart, and all together at most [`WORDS_A_SECOND`] per second.

@@ -4,7 +4,7 @@
 //! real addresses. The program runs itself under valgrind, whose tool lackey prints every memory access.
 //! There, `workload` runs all cores of a leaf in one thread, a burst each in turn, and marks the current core
 //! by stores to known words. `trace` splits the accesses by core. `coherence` models unlimited private caches
-//! under MESI. docs/results.md has the results.
+//! under MESI. docs/explanation/performance.md has the results.
 
 mod coherence;
 mod trace;

@@ -31,7 +31,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// Apply the changes in this file while running, one per line, as they arrive; `-` is standard input
-    /// (docs/changes.md)
+    /// (docs/howto/change-a-running-node.md)
     #[arg(long, value_name = "FILE")]
     changes: Option<PathBuf>,
     /// Stop after this time [default: on SIGINT or SIGTERM]

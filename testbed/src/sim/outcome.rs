@@ -94,7 +94,7 @@ impl Outcome {
 
 /// A row of the report. All fields except `wall_s` and `tasks_per_s` follow from the seed.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // fields are explained in docs/results.md
+#[allow(missing_docs)] // fields are explained in docs/explanation/performance.md
 pub struct Row {
     pub model: &'static str,
     pub policy: String,
