@@ -1178,7 +1178,7 @@ mod tests {
 
     #[cfg(feature = "dpdk")]
     #[test]
-    fn misspelt_driver_is_told_the_nearest() {
+    fn misspelt_driver_gets_the_nearest_name() {
         let misspelt = |device: &str| {
             let devices = [Device::new(device, &[])];
             let installed = ["net_af_packet", "net_memif", "net_ixgbe"].into();

@@ -66,10 +66,10 @@ mod batches {
         let home = Home::new(core, workers);
         {
             let agent = home.agent();
-            home.what_nobody_can_watch_is_refused();
+            home.unwatchable_batch_is_refused();
             let _worker = home.worker();
             home.a_batch_runs_where_the_worker_does_and_leaves_nothing();
-            home.progress_is_told_and_decisions_can_be_done_again();
+            home.progress_is_reported_and_decisions_repeat();
             home.what_would_do_harm_is_refused();
             home.a_batch_that_will_not_end_is_ended();
             home.jobs_wait_for_each_other();
@@ -254,7 +254,7 @@ mod batches {
             assert!(Process::of(left).is_none_or(|process| !process.is_alive()));
         }
 
-        pub fn progress_is_told_and_decisions_can_be_done_again(&self) {
+        pub fn progress_is_reported_and_decisions_repeat(&self) {
             let log = self.path("decisions");
             let options = [
                 "--policy",
@@ -345,7 +345,7 @@ mod batches {
             );
         }
 
-        pub fn what_nobody_can_watch_is_refused(&self) {
+        pub fn unwatchable_batch_is_refused(&self) {
             let cpu = self.cpu.to_string();
             for (options, says) in [(&[][..], "no worker"), (&["--cpus", &cpu][..], "no input")] {
                 let output = self.run(options, "echo ran").output().unwrap();

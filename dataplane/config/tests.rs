@@ -796,7 +796,7 @@ const READERS_WORDS: [&str; 14] = [
 ];
 
 #[test]
-fn wrong_types_are_told_as_wrong_values() {
+fn wrong_types_are_reported_as_wrong_values() {
     parse(EVERY_KEY).unwrap();
     let lines: Vec<_> = EVERY_KEY.lines().collect();
     let wrong = ["true", "\"x\"", "5", "-1", "1.5", "[true]", "{ a = 1 }", "1979-05-27", "[[1]]"];

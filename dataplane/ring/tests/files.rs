@@ -161,7 +161,7 @@ fn foreign_file_is_left_alone() {
 
 /// Actions of other processes of the same user on a region's memory while agent and workers run.
 #[test]
-fn nobody_can_take_the_memory_away() {
+fn peers_cannot_remove_the_memory() {
     let (_folder, path, region) = created();
     let memory = ask(&path, crate::PATIENCE).unwrap().memory;
     let len = memory.metadata().unwrap().len();

@@ -114,7 +114,7 @@ fn policies() -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn unanswerable_and_incomplete_tasks_block_nobody() {
+fn unanswerable_and_incomplete_tasks_block_no_client() {
     let unreachable = [LEAF_CLIENTS, SERVERS[1], LEAF_WORKERS | 0x77, 0x0808_0808, 0, u32::MAX];
     for policy in policies() {
         let alone = Workers::new(policy).serve(40, |_| None);

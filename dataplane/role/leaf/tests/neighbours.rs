@@ -325,7 +325,7 @@ fn invalid_mac_addresses_are_never_learnt() {
 }
 
 #[test]
-fn invented_hosts_exclude_nobody() {
+fn invented_hosts_exclude_no_host() {
     let mut rig = rig_with("horus", true, false, 256);
     let invented = |at: u32| 0x0A00_0103 + at % 200;
     for at in 0..20_000_u32 {

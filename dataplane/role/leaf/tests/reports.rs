@@ -110,7 +110,7 @@ fn registration_sets_presence_but_no_load() {
 }
 
 #[test]
-fn nobody_is_idle_before_it_says_so() {
+fn workers_are_busy_before_their_first_report() {
     for family in BOTH {
         for policy in ["jiq", "jbt(r=2)", "pi", "jiq-weighted"] {
             let mut rig = report_frame(family, policy);

@@ -310,7 +310,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
 }
 
 #[test]
-fn unheard_and_empty_leaves_get_no_tasks() {
+fn silent_and_empty_leaves_get_no_tasks() {
     for family in BOTH {
         let mut rig = spine(family, "random");
         rig.wait(MS / 10);
