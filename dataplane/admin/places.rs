@@ -86,8 +86,8 @@ impl Registry {
         }
     }
 
-    /// Ends an idle connection of the source with the most connections. Prefers one without a request, then
-    /// the one unused for longest. Returns false if all of them have open requests.
+    /// Ends the idle connection that `may_go` permits and whose source has the most connections. Among equals it
+    /// takes one that never had a request, then the one unused for longest. Returns false if there is none.
     fn evict(&mut self, may_go: impl Fn(&Connection) -> bool) -> bool {
         let idle = self.connections.iter().filter(|(_, one)| one.calls == 0 && may_go(one));
         let rank =

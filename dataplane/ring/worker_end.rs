@@ -81,7 +81,7 @@ impl WorkerEnd {
     /// Takes the next task. Returns false if none is available. An earlier task must have been completed.
     ///
     /// # Errors
-    /// If its position is impossible.
+    /// If its position or length is impossible.
     #[inline]
     pub fn take(&mut self) -> Result<bool, BadNotice> {
         debug_assert!(self.current.is_none());
@@ -133,7 +133,7 @@ impl WorkerEnd {
     }
 
     /// Completes the current task with an answer. `write` gets the task's bytes and the buffer for the
-    /// answer, and returns its length. `worked` is called afterwards for the time worked.
+    /// answer, and returns its length. `worked_ns` is called afterwards for the time worked, in nanoseconds.
     ///
     /// # Panics
     /// If the answer is too long. The task is not completed then.

@@ -78,7 +78,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Opens folders that another process created. Skips folders that are elsewhere or have another prefix.
+    /// Opens the folders that another process recorded. Skips those that no longer exist.
     #[must_use]
     pub fn left(made: &CgroupFolders, system: System) -> Self {
         let folders = made.folders().filter(|(_, path)| path.is_dir());

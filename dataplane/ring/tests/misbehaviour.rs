@@ -90,7 +90,7 @@ fn overflowing_worker_spoils_only_its_replies() {
 }
 
 #[test]
-fn impossible_notice_is_ignored() {
+fn impossible_notice_is_refused() {
     let notices = [
         Notice { offset: 1, len: 0, class: 0 },
         Notice { offset: u32::MAX - 127, len: 0, class: 0 },

@@ -1,4 +1,5 @@
-//! Number of tasks here by the worker that their sender named, when threads complete tasks.
+//! Number of unfinished tasks for each worker id, counted without locks while threads complete tasks. The id is
+//! the one that the leaf wrote into the task.
 //!
 //! A leaf counts by the worker that it chose, whichever core serves the task, so the queue length in a reply
 //! must be that worker's. Only the dispatcher writes the number of accepted tasks, threads add their answers,
