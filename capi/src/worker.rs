@@ -219,10 +219,7 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
 /// without an answer.
 ///
 /// # Return value
-/// 1, and the task in `*task`; 0 if there is none; or a code.
-///
-/// # Errors
-/// WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED, WEDJAT_ERROR_REGION
+/// 1, and the task in `*task`; 0 if there is none, also after the end of tasks; or a code.
 ///
 /// # Called from
 /// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
