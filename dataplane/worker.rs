@@ -197,7 +197,7 @@ impl Worker {
     /// Becomes a worker of an agent in the same process.
     ///
     /// # Errors
-    /// As for [`Worker::attach`].
+    /// Same as for [`Worker::attach`].
     pub fn join(
         name: &str,
         region: &Arc<WorkerRegion>,

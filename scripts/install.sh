@@ -73,7 +73,7 @@ uninstall_all() {
     rm -f "$root/$plugins/wedjat.lua"
     for unit in $units; do rm -f "$root/lib/systemd/system/$unit"; done
     for example in examples/*; do rm -f "$root/$documents/$example"; done
-    rm -rf "$root/$documents/docs"
+    (cd docs && find . -type f -exec rm -f "$root/$documents/docs/{}" \;)
     rm -f "$root/$documents/copyright"
 }
 

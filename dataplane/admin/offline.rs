@@ -146,7 +146,7 @@ impl Offline {
     /// Creates an agent. All its workers are attached, and complete a task when the capture has its reply.
     ///
     /// # Errors
-    /// As for [`Offline::new`], and if the agent has peers, on which its tasks' outcomes depend.
+    /// Same as for [`Offline::new`]. Also if the agent has peers, because its tasks' outcomes depend on them.
     pub fn of_agent(
         config: &AgentConfig,
         capture: &Path,

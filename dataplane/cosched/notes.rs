@@ -132,7 +132,7 @@ impl Folder {
     /// Opens the folder at this path.
     ///
     /// # Errors
-    /// As for [`Folder::open`].
+    /// Same as for [`Folder::open`].
     pub fn at(path: PathBuf) -> Result<Self, CoschedError> {
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {

@@ -101,7 +101,7 @@ impl<T: Token> Producer<T> {
     /// Same as [`Channel::collect`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as for [`Channel::collect`].
     #[inline]
     pub fn collect(&mut self) -> Result<Range<u64>, Fault> {
         self.channel.collect()

@@ -223,7 +223,7 @@ impl WorkerRegion {
     /// Same, with the channels of `shape`. Channels beyond the workers' are free.
     ///
     /// # Errors
-    /// As for [`WorkerRegion::create`].
+    /// Same as for [`WorkerRegion::create`].
     pub fn create_for(
         path: &Path,
         workers: &[Place],
@@ -262,7 +262,7 @@ impl WorkerRegion {
     /// Same, with a limit on the agent's response time.
     ///
     /// # Errors
-    /// As for [`WorkerRegion::open`].
+    /// Same as for [`WorkerRegion::open`].
     pub fn open_within(path: &Path, patience: Duration) -> Result<Self, RegionError> {
         let ReceivedOffer { offer, memory, pid } =
             attach::ask(path, patience).map_err(|why| refused(path, why))?;
@@ -487,7 +487,7 @@ fn taken(path: &Path, error: NameError) -> RegionError {
 /// Checks that an agent could create its region at `path` now, as far as possible without creating anything.
 ///
 /// # Errors
-/// Those of [`WorkerRegion::create`].
+/// Same as for [`WorkerRegion::create`].
 pub fn check_free(path: &Path) -> Result<(), RegionError> {
     let left = socket_at(path)?;
     NameLock::look(path).map_err(|error| taken(path, error))?;

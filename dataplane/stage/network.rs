@@ -267,7 +267,7 @@ pub struct NetworkPool {
 }
 
 /// Part of a network that stays the same while the node runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FixedNetwork {
     /// UDP port of the node for tasks.
     pub udp_port: u16,
@@ -986,14 +986,7 @@ mod tests {
     ) -> Result<Network, NetworkError> {
         let ip = Ipv4Addr::from_bits(ip).into();
         let host = Host { ip, mac: None, registers: false, was: None };
-        let base = FixedNetwork {
-            udp_port: 1234,
-            node: 0,
-            ports,
-            inside: None,
-            is_spine: false,
-            is_told: false,
-        };
+        let base = FixedNetwork { udp_port: 1234, ports, ..FixedNetwork::default() };
         Network::with_places(base, &[Some(host)], &[], pools, &neighbours())
     }
 

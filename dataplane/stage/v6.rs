@@ -448,14 +448,7 @@ mod tests {
         let hosts: Vec<_> = servers.iter().map(host).collect();
         let members = (0..servers.len() as u16).map(|at| Some((at, at))).collect();
         let pool = NetworkPool { id: Some(7), members, ..NetworkPool::default() };
-        let base = FixedNetwork {
-            udp_port: 1234,
-            node: 0,
-            ports,
-            inside: None,
-            is_spine: false,
-            is_told: false,
-        };
+        let base = FixedNetwork { udp_port: 1234, ports, ..FixedNetwork::default() };
         Network::with_places(base, &hosts, &[], &[pool], &Neighbours::heap(3, 8))
     }
 

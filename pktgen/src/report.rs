@@ -35,11 +35,11 @@ pub const ADHERENCE_MIN: f64 = 0.95;
 /// Half widths of 95% confidence intervals, from the windows of the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Confidence {
-    /// Of the median.
+    /// Half width for the median.
     pub p50: Micros,
-    /// Of the 99th percentile.
+    /// Half width for the 99th percentile.
     pub p99: Micros,
-    /// Of the mean.
+    /// Half width for the mean.
     pub mean: Micros,
 }
 

@@ -99,7 +99,7 @@ impl<T: Work> WorkerLink<T> {
     /// Processes new credits.
     ///
     /// # Errors
-    /// As for [`Channel::collect`].
+    /// Same as for [`Channel::collect`].
     #[inline]
     pub fn collect(&mut self) -> Result<Range<u64>, Fault> {
         match self {

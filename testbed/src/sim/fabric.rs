@@ -149,7 +149,7 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
 /// Runs the model, and passes each pool's outcome with its racks to a function.
 ///
 /// # Errors
-/// As for [`run`].
+/// Same as for [`run`].
 pub fn for_each_pool(
     config: &Config,
     mut each: impl FnMut(&[Place], Outcome),

@@ -290,7 +290,7 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
 /// Runs the model with a watcher on the leaves' dispatchers.
 ///
 /// # Errors
-/// As for [`run`].
+/// Same as for [`run`].
 pub fn run_watched(config: &Config, watch: impl Watcher) -> Result<Outcome, String> {
     let mut sim = Sim::new(config, watch)?;
     sim.run();

@@ -102,7 +102,7 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
 /// server (LSQ, Fig. 4b).
 ///
 /// # Errors
-/// As for [`run`].
+/// Same as for [`run`].
 pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
     let servers = config.speeds.len();
     let per_slot = config.load * servers as f64 / config.dispatchers as f64;
