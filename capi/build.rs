@@ -32,6 +32,7 @@ fn main() {
     }
 }
 
+/// Writes the header and the manual pages into `folder`. `reasons` is the path of a scratch file.
 fn header(folder: &Path, reasons: &Path) -> Result<(), String> {
     let text = fs::read_to_string(REASONS).map_err(|error| format!("{REASONS}: {error}"))?;
     write(reasons, plain_enum(&text).ok_or(format!("{REASONS}: has no table `reasons!`"))?)?;

@@ -29,18 +29,21 @@ fn codes(header: &str) -> BTreeMap<&str, String> {
 /// Returns the declaration after a comment, if it is a function's.
 fn prototype(rest: &str) -> Option<&str> {
     let end = rest.find(';')? + 1;
-    let declared = rest[..end].trim();
-    let is_function = declared.contains("wedjat_") && declared.ends_with(");");
-    let is_other =
-        declared.contains('{') || declared.starts_with('#') || declared.starts_with("typedef");
-    (is_function && !is_other).then_some(declared)
+    let declaration = rest[..end].trim();
+    let is_function = declaration.contains("wedjat_") && declaration.ends_with(");");
+    let is_other = declaration.contains('{')
+        || declaration.starts_with('#')
+        || declaration.starts_with("typedef");
+    (is_function && !is_other).then_some(declaration)
 }
 
+/// Returns the name of a declared function.
 fn name(prototype: &str) -> &str {
     let before = prototype.split('(').next().unwrap_or_default();
     before.rsplit([' ', '*']).next().unwrap_or_default()
 }
 
+/// Returns the page of a function in troff. `comment` is its comment in the header.
 fn page(
     name: &str,
     prototype: &str,
@@ -49,24 +52,24 @@ fn page(
     codes: &BTreeMap<&str, String>,
 ) -> String {
     let mut parts = comment.split("# ");
-    let described = parts.next().unwrap_or_default();
+    let description = parts.next().unwrap_or_default();
     let sections: BTreeMap<&str, &str> = parts
         .map(|section| section.split_once('\n').unwrap_or((section, "")))
         .map(|(head, body)| (head.trim(), body))
         .collect();
-    let (described, returned) = match sections.get("Return value") {
-        Some(returned) => (described.to_owned(), (*returned).to_owned()),
-        None => apart(described),
+    let (description, return_value) = match sections.get("Return value") {
+        Some(return_value) => (description.to_owned(), (*return_value).to_owned()),
+        None => split_returns(description),
     };
-    let brief = described.split(". ").next().and_then(|text| text.split("\n\n").next());
+    let brief = description.split(". ").next().and_then(|text| text.split("\n\n").next());
     let brief = text(brief.unwrap_or_default());
     let mut page = format!(
         ".TH {name} 3 \"\" \"wedjat {version}\"\n.SH NAME\n{name} \\- {}\n.SH SYNOPSIS\n.nf\n#include <wedjat.h>\n.PP\n{}\n.fi\n\
          .SH DESCRIPTION\n{}\n.SH RETURN VALUE\n{}\n.SH ERRORS\n{}\n",
         brief.trim_end_matches(['.', '\n']).replace('\n', " "),
         prototype.replace('\\', "\\e"),
-        text(&described),
-        text(&returned),
+        text(&description),
+        text(&return_value),
         errors(prototype, comment, sections.get("Errors").copied().unwrap_or_default(), codes),
     );
     if let Some(body) = sections.get("Called from") {
@@ -81,11 +84,11 @@ fn page(
 
 /// Splits a description into the rest and the sentences that begin with "Returns". Without such a sentence,
 /// the first one describes the value, too.
-fn apart(described: &str) -> (String, String) {
+fn split_returns(description: &str) -> (String, String) {
     let (mut rest, mut returned) = (Vec::new(), Vec::new());
-    for paragraph in described.trim().split("\n\n") {
+    for paragraph in description.trim().split("\n\n") {
         let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-        let mut left = Vec::new();
+        let mut kept_sentences = Vec::new();
         for sentence in paragraph.split(". ") {
             let sentence = format!("{}.", sentence.trim_end_matches('.'));
             match sentence.strip_prefix("Returns ") {
@@ -94,10 +97,10 @@ fn apart(described: &str) -> (String, String) {
                     let first = letters.next().into_iter().flat_map(char::to_uppercase);
                     returned.push(first.chain(letters).collect());
                 }
-                None => left.push(sentence),
+                None => kept_sentences.push(sentence),
             }
         }
-        rest.push(left.join(" "));
+        rest.push(kept_sentences.join(" "));
     }
     let rest: Vec<_> = rest.into_iter().filter(|paragraph| !paragraph.is_empty()).collect();
     if returned.is_empty() {
@@ -109,9 +112,9 @@ fn apart(described: &str) -> (String, String) {
 
 /// Lists the codes that a function may return: those of its arguments' checks, those named in its comment,
 /// and those in its own section.
-fn errors(prototype: &str, comment: &str, own: &str, codes: &BTreeMap<&str, String>) -> String {
-    let own: BTreeMap<&str, &str> =
-        own.lines().filter_map(|line| line.trim().split_once(": ")).collect();
+fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, String>) -> String {
+    let section: BTreeMap<&str, &str> =
+        section.lines().filter_map(|line| line.trim().split_once(": ")).collect();
     let has = |what: &str| {
         prototype.match_indices(what).any(|(at, _)| !prototype[at + what.len()..].starts_with('*'))
     };
@@ -144,10 +147,10 @@ fn errors(prototype: &str, comment: &str, own: &str, codes: &BTreeMap<&str, Stri
         _ => false,
     };
     let listed = codes.iter().filter(|(code, _)| may_be(code) || is_mentioned(code));
-    let entry = |(code, about): (&&str, &String)| {
-        let errno = about.find(" As errno").map_or("", |at| &about[at..]);
-        let about = own.get(*code).map_or(about.clone(), |own| text(own) + errno);
-        format!(".TP\n.B {code}\n{about}")
+    let entry = |(code, meaning): (&&str, &String)| {
+        let errno = meaning.find(" As errno").map_or("", |at| &meaning[at..]);
+        let meaning = section.get(*code).map_or(meaning.clone(), |section| text(section) + errno);
+        format!(".TP\n.B {code}\n{meaning}")
     };
     listed.map(entry).collect::<Vec<_>>().join("\n")
 }

@@ -40,17 +40,18 @@ fn seed(configured: Option<u64>) -> u64 {
 /// # Errors
 /// If the file cannot be created.
 pub fn table(config: &Config, ticks_hz: u64) -> Result<Arc<Table>, StateError> {
-    make(config.leaf.state.as_deref(), &spec(config, ticks_hz))
+    create_table(config.leaf.state.as_deref(), &spec(config, ticks_hz))
 }
 
-fn make(path: Option<&Path>, spec: &Spec) -> Result<Arc<Table>, StateError> {
+/// Creates a state in a file, or in memory without a path.
+fn create_table(path: Option<&Path>, spec: &Spec) -> Result<Arc<Table>, StateError> {
     path.map_or_else(|| Ok(Table::heap(spec)), |path| Table::create(path, spec)).map(Arc::new)
 }
 
 /// Returns the properties of the configured node for its state.
 fn spec(config: &Config, ticks_hz: u64) -> Spec {
     let Entries { servers, pools, .. } = Membership::of(config).entries();
-    let ports = if config.ports.is_empty() { TOLD_PORTS.len() } else { config.ports.len() };
+    let ports = if config.ports.is_empty() { CALL_PORTS.len() } else { config.ports.len() };
     Spec {
         group: config.leaf.state_group,
         role: config.role,
@@ -67,9 +68,9 @@ fn spec(config: &Config, ticks_hz: u64) -> Spec {
     }
 }
 
-/// Ports of a program that passes tasks and reports by calls. One port leads to all servers with IPv4
-/// addresses, one to those with IPv6 addresses.
-const TOLD_PORTS: [PortAddress; 2] = {
+/// Ports of a program that embeds the node and passes tasks and reports by calls. One port leads to all servers
+/// with IPv4 addresses, one to those with IPv6 addresses.
+const CALL_PORTS: [PortAddress; 2] = {
     let v4 = PortAddress {
         mac: Mac([0; 6]),
         ip: 0,
@@ -83,8 +84,8 @@ const TOLD_PORTS: [PortAddress; 2] = {
 };
 
 /// Builds the network around the node at its first membership. `macs` are the addresses of its devices, for
-/// ports without a configured one. The wire to the agent is the last port. Without ports, a program passes
-/// tasks and reports by calls.
+/// ports without a configured one. The link to the agent on the leaf's core is the last port. Without ports, an
+/// embedding program passes tasks and reports by calls.
 ///
 /// # Errors
 /// If no port leads to a server.
@@ -95,7 +96,7 @@ pub fn network(
     table: &Table,
 ) -> Result<Arc<Network>, NetworkError> {
     let ports = config.ports.iter().zip(macs).map(|(port, mac)| port.address(mac));
-    let wire = config.agent.as_ref().map(|_| PortAddress {
+    let agent_link = config.agent.as_ref().map(|_| PortAddress {
         mac: colocated::LEAF_MAC,
         ip: colocated::LEAF_IP,
         prefix: colocated::PREFIX,
@@ -105,11 +106,11 @@ pub fn network(
         v6: None,
     });
     let is_told = config.ports.is_empty();
-    let told = TOLD_PORTS.into_iter().filter(|_| is_told);
+    let call_ports = CALL_PORTS.into_iter().filter(|_| is_told);
     let base = FixedNetwork {
         udp_port: config.leaf.udp_port,
         node: config.leaf.id,
-        ports: ports.chain(wire).chain(told).collect(),
+        ports: ports.chain(agent_link).chain(call_ports).collect(),
         inside: config.agent.as_ref().map(|_| config.ports.len()),
         is_spine: config.role == Role::Spine,
         is_told,
@@ -154,13 +155,13 @@ pub fn stages(
 }
 
 /// Maximum number of unknown workers that wait to be reported.
-const NEWCOMERS: usize = 1024;
+const UNKNOWN_MAX: usize = 1024;
 
 /// Returns a queue of workers that register with these cores from now on and are not configured.
 pub fn watch_unknown_workers(stages: &mut [Stages]) -> Arc<ArrayQueue<UnknownWorker>> {
-    let newcomers = Arc::new(ArrayQueue::new(NEWCOMERS));
-    stages.iter_mut().for_each(|core| core.set_unknown_workers(Arc::clone(&newcomers)));
-    newcomers
+    let unknown = Arc::new(ArrayQueue::new(UNKNOWN_MAX));
+    stages.iter_mut().for_each(|core| core.set_unknown_workers(Arc::clone(&unknown)));
+    unknown
 }
 
 /// Builds the stages of the core at `index`.

@@ -72,6 +72,7 @@ impl Request {
         }
     }
 
+    /// Returns the needs that all nodes have.
     fn common(
         ports: &[PortConfig],
         warnings: Vec<String>,
@@ -170,7 +171,8 @@ pub fn run(request: &Request) -> Vec<Finding> {
     let ControlConfig { listen, metrics, .. } = &request.control;
     findings.extend(listen.map(|address| listening("control.listen", address)));
     findings.extend(metrics.map(|address| listening("control.metrics", address)));
-    findings.extend(request.warnings.iter().map(|it| Finding::warn("configuration", it, "")));
+    findings
+        .extend(request.warnings.iter().map(|warning| Finding::warn("configuration", warning, "")));
     findings
 }
 
@@ -253,12 +255,12 @@ struct Device {
 impl Device {
     fn new(device: &str, eal: &[String]) -> Self {
         let name = vdev::name(device);
-        let told = eal.iter().find_map(|word| {
+        let from_eal = eal.iter().find_map(|word| {
             let text = word.strip_prefix("--vdev=").unwrap_or(word);
             // EAL also creates a device without arguments.
             (vdev::name(text) == name).then(|| format!("{},{}", name, &text[name.len()..]))
         });
-        let text = if device.contains(',') { None } else { told };
+        let text = if device.contains(',') { None } else { from_eal };
         Self {
             name: full_address(name),
             driver: vdev::driver(name),
@@ -295,6 +297,7 @@ fn full_address(name: &str) -> String {
 const VIRTUAL_DRIVERS: [&str; 6] =
     ["net_memif", "net_af_packet", "net_af_xdp", "net_pcap", "net_null", "net_ring"];
 
+/// Checks the shared library and its drivers.
 #[cfg(feature = "dpdk")]
 fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     use crate::io::dpdk::{driver_folder, linked_statically, version};
@@ -320,6 +323,7 @@ fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     findings
 }
 
+/// Reports that this build has no DPDK.
 #[cfg(not(feature = "dpdk"))]
 fn library(_: &Machine, devices: &[Device]) -> Vec<Finding> {
     let found = "this build has no DPDK: it runs on in-memory ports only";
@@ -328,6 +332,7 @@ fn library(_: &Machine, devices: &[Device]) -> Vec<Finding> {
     vec![Finding::new(status, "libdpdk", found, fix)]
 }
 
+/// Checks that the drivers of the devices are installed.
 #[cfg(feature = "dpdk")]
 fn drivers(installed: &BTreeSet<&str>, devices: &[Device], folder: &str) -> Vec<Finding> {
     let has = |driver: &&str| installed.contains(driver);
@@ -339,12 +344,12 @@ fn drivers(installed: &BTreeSet<&str>, devices: &[Device], folder: &str) -> Vec<
             "correct the device's name, or install the driver (Debian, Ubuntu: apt-get install 'librte-{package}*')"
         );
         let known = VIRTUAL_DRIVERS.into_iter().chain(installed.iter().copied());
-        let meant = crate::nearest::did_you_mean(driver, known);
-        Finding::fail("driver", format!("no {driver} in {folder}{meant}"), fix)
+        let suggestion = crate::nearest::did_you_mean(driver, known);
+        Finding::fail("driver", format!("no {driver} in {folder}{suggestion}"), fix)
     });
     let mut findings: Vec<Finding> = missing.collect();
-    let (there, absent): (Vec<&str>, Vec<&str>) = VIRTUAL_DRIVERS.into_iter().partition(has);
-    let mut found = if there.is_empty() { "none".to_owned() } else { there.join(" ") };
+    let (present, absent): (Vec<&str>, Vec<&str>) = VIRTUAL_DRIVERS.into_iter().partition(has);
+    let mut found = if present.is_empty() { "none".to_owned() } else { present.join(" ") };
     if !absent.is_empty() {
         let _ = write!(found, " (not installed: {})", absent.join(" "));
     }
@@ -352,6 +357,7 @@ fn drivers(installed: &BTreeSet<&str>, devices: &[Device], folder: &str) -> Vec<
     findings
 }
 
+/// Checks for free hugepages.
 fn hugepages(machine: &Machine, devices: &[Device]) -> Finding {
     const NAME: &str = "hugepages";
     let folder = "sys/kernel/mm/hugepages";
@@ -384,15 +390,17 @@ fn hugepages(machine: &Machine, devices: &[Device]) -> Finding {
     }
 }
 
+/// Checks the capabilities that the drivers need.
 fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
+    // Numbers of capabilities (capabilities(7)).
     const NET_ADMIN: u32 = 12;
     const NET_RAW: u32 = 13;
     const SYS_ADMIN: u32 = 21;
     const BPF: u32 = 39;
-    let who = if machine.is_root() { "root" } else { "an ordinary user" };
-    let mut findings = vec![Finding::ok("user", who)];
-    let mut need = |driver: &str, held: bool, capabilities: &str| {
-        if devices.iter().any(|device| device.has_driver(driver)) && !held {
+    let user = if machine.is_root() { "root" } else { "an ordinary user" };
+    let mut findings = vec![Finding::ok("user", user)];
+    let mut need = |driver: &str, has_them: bool, capabilities: &str| {
+        if devices.iter().any(|device| device.has_driver(driver)) && !has_them {
             let fix = format!(
                 "start as root, or: sudo setcap {capabilities}+ep \"$(command -v wedjat)\""
             );
@@ -414,7 +422,7 @@ fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     findings
 }
 
-/// VFIO locks all memory of a process that a device may access.
+/// Checks the limit of locked memory. VFIO locks all memory of a process that a device may access.
 fn memory_lock(machine: &Machine) -> Finding {
     const CAP_IPC_LOCK: u32 = 14;
     let limits = machine.text("proc/self/limits");
@@ -428,6 +436,7 @@ fn memory_lock(machine: &Machine) -> Finding {
     Finding::warn("locked memory", format!("limited to {limit} bytes; VFIO may need more"), fix)
 }
 
+/// Checks VFIO, through which a process drives a NIC.
 fn vfio(machine: &Machine) -> Finding {
     let unsafe_mode = machine.text("sys/module/vfio/parameters/enable_unsafe_noiommu_mode") == "Y";
     if !machine.exists("dev/vfio/vfio") {
@@ -445,11 +454,12 @@ fn vfio(machine: &Machine) -> Finding {
     Finding::fail("vfio", "this machine has no IOMMU, which vfio requires", fix)
 }
 
-fn cores(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
+/// Checks the CPUs of the dispatchers.
+fn cores(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
     let allowed = cpu_list(&machine.own_status("Cpus_allowed_list"));
     let listed = list(&allowed);
     let mut findings = vec![Finding::ok("cpus", format!("{listed} may be used"))];
-    for &core in wanted {
+    for &core in dispatchers {
         let folder = format!("sys/devices/system/cpu/cpu{core}");
         let offline = machine.text(&format!("{folder}/online")) == "0";
         let name = format!("core {core}");
@@ -465,10 +475,10 @@ fn cores(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
                 format!("{choose}, or widen it (taskset, cpuset)"),
             )
         } else {
-            disturbance(machine, &name, core, wanted)
+            disturbance(machine, &name, core, dispatchers)
         });
     }
-    if !wanted.is_empty() && allowed.iter().all(|core| wanted.contains(core)) {
+    if !dispatchers.is_empty() && allowed.iter().all(|core| dispatchers.contains(core)) {
         let found = "the dispatchers take every CPU: other processes will interrupt them";
         findings.push(Finding::warn(
             "housekeeping",
@@ -480,13 +490,15 @@ fn cores(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
 }
 
 /// Finds other load on the CPU of a dispatcher.
-fn disturbance(machine: &Machine, name: &str, core: usize, wanted: &[usize]) -> Finding {
+fn disturbance(machine: &Machine, name: &str, core: usize, dispatchers: &[usize]) -> Finding {
     let siblings =
         machine.text(&format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"));
-    let twin = cpu_list(&siblings).into_iter().find(|twin| *twin != core && wanted.contains(twin));
+    let sibling = cpu_list(&siblings)
+        .into_iter()
+        .find(|sibling| *sibling != core && dispatchers.contains(sibling));
     let isolated = cpu_list(&machine.text("sys/devices/system/cpu/isolated")).contains(&core);
-    if let Some(twin) = twin {
-        let found = format!("shares a physical core with dispatcher core {twin}");
+    if let Some(sibling) = sibling {
+        let found = format!("shares a physical core with dispatcher core {sibling}");
         Finding::warn(name, found, "choose one of each pair in thread_siblings_list")
     } else if !isolated {
         let fix =
@@ -497,18 +509,20 @@ fn disturbance(machine: &Machine, name: &str, core: usize, wanted: &[usize]) -> 
     }
 }
 
-fn governor(machine: &Machine, wanted: &[usize]) -> Finding {
-    let cores: &[usize] = if wanted.is_empty() { &[0] } else { wanted };
-    let of = |core: &usize| {
+/// Checks that the CPUs run at a constant frequency.
+fn governor(machine: &Machine, dispatchers: &[usize]) -> Finding {
+    let cores: &[usize] = if dispatchers.is_empty() { &[0] } else { dispatchers };
+    let governor_of = |core: &usize| {
         machine.text(&format!("sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor"))
     };
-    let found: BTreeSet<String> = cores.iter().map(of).filter(|text| !text.is_empty()).collect();
+    let found: BTreeSet<String> =
+        cores.iter().map(governor_of).filter(|text| !text.is_empty()).collect();
     let names: Vec<&str> = found.iter().map(String::as_str).collect();
     match names.as_slice() {
         [] => Finding::ok("cpu frequency", "not visible (a virtual machine, or fixed)"),
         ["performance"] => Finding::ok("cpu frequency", "governor performance"),
-        others => {
-            let found = format!("governor {}: the clock follows the load", others.join(", "));
+        governors => {
+            let found = format!("governor {}: the clock follows the load", governors.join(", "));
             Finding::warn("cpu frequency", found, "cpupower frequency-set -g performance")
         }
     }
@@ -555,16 +569,18 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
     match device.driver.as_deref() {
         Some("net_af_packet" | "net_af_xdp") => interface(machine, device, &name),
         #[cfg(feature = "dpdk")]
-        Some("net_memif") => meeting_point(device, &name),
+        Some("net_memif") => memif_socket(device, &name),
         Some("net_pcap") => capture(machine, device, &name),
         Some(driver) => Finding::ok(&name, format!("EAL makes it with {driver}")),
         None => Finding::ok(&name, "found"),
     }
 }
 
+/// Checks that a NIC exists and has a usable driver.
 fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
     /// Kernel drivers that work beside DPDK's drivers (mlx4, mlx5 and MANA guides: bifurcated).
     const BIFURCATED: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
+    /// Kernel drivers that pass the NIC to a process.
     const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
     let folder = format!("sys/bus/pci/devices/{}", device.name);
     if fs::symlink_metadata(machine.path(&folder)).is_err() {
@@ -587,6 +603,7 @@ fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
+/// Checks that the kernel interface of a device exists and is up.
 fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
     const IFF_UP: u32 = 1;
     let Some(interface) = device.argument("iface") else {
@@ -607,11 +624,11 @@ fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
     let flags = machine.text(&format!("{folder}/flags"));
     match u32::from_str_radix(flags.trim_start_matches("0x"), 16) {
         Err(_) => {
-            let there = machine.names("sys/class/net").join(", ");
+            let interfaces = machine.names("sys/class/net").join(", ");
             Finding::fail(
                 name,
                 format!("no interface {interface}"),
-                format!("choose among {there}"),
+                format!("choose among {interfaces}"),
             )
         }
         Ok(flags) if flags & IFF_UP == 0 => Finding::warn(
@@ -625,9 +642,9 @@ fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
 
 /// Checks that the socket of a memif server is free, or that a client finds its server.
 #[cfg(feature = "dpdk")]
-fn meeting_point(device: &Device, name: &str) -> Finding {
-    use crate::io::dpdk::{ServerAddress, SocketError, meeting_point};
-    match meeting_point(&device.text) {
+fn memif_socket(device: &Device, name: &str) -> Finding {
+    use crate::io::dpdk::{ServerAddress, SocketError, server_address};
+    match server_address(&device.text) {
         Err(error) => Finding::fail(name, error.to_string(), ""),
         Ok(ServerAddress { socket, is_server: true, is_served: true }) => Finding::fail(
             name,
@@ -642,12 +659,13 @@ fn meeting_point(device: &Device, name: &str) -> Finding {
             "start the side with role=server first, as the same user, with the same socket= and id=",
         ),
         Ok(ServerAddress { socket, is_server, .. }) => {
-            let what = if is_server { "serves" } else { "connects to" };
-            Finding::ok(name, format!("EAL makes it with net_memif; it {what} {socket}"))
+            let action = if is_server { "serves" } else { "connects to" };
+            Finding::ok(name, format!("EAL makes it with net_memif; it {action} {socket}"))
         }
     }
 }
 
+/// Checks that the capture of a device exists.
 fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
     match device.argument("rx_pcap") {
         Some(file) if !machine.exists(file) => {
@@ -659,8 +677,8 @@ fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
 }
 
 /// Warns of cores on which another node already polls.
-fn shared_cpus(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
-    let pollers = cpus::pollers(&machine.path("proc"), wanted);
+fn shared_cpus(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
+    let pollers = cpus::pollers(&machine.path("proc"), dispatchers);
     let finding = |poller: &cpus::Poller| {
         Finding::warn("shared CPU", poller.to_string(), cpus::SHARED_CPU_FIX)
     };
@@ -669,18 +687,19 @@ fn shared_cpus(machine: &Machine, wanted: &[usize]) -> Vec<Finding> {
 
 /// Warns of dispatcher cores that are not on the NUMA node of the NIC. A NIC is best polled by a core of its
 /// own node.
-fn nodes(machine: &Machine, device: &Device, wanted: &[usize]) -> Option<Finding> {
+fn nodes(machine: &Machine, device: &Device, dispatchers: &[usize]) -> Option<Finding> {
     let node = machine
         .number(&format!("sys/bus/pci/devices/{}/numa_node", device.name))
         .filter(|&node| node >= 0)?;
-    let near = cpu_list(&machine.text(&format!("sys/devices/system/node/node{node}/cpulist")));
-    let far: BTreeSet<usize> = wanted.iter().copied().filter(|core| !near.contains(core)).collect();
+    let local = cpu_list(&machine.text(&format!("sys/devices/system/node/node{node}/cpulist")));
+    let remote: BTreeSet<usize> =
+        dispatchers.iter().copied().filter(|core| !local.contains(core)).collect();
     let name = format!("numa of {}", device.name);
-    Some(if far.is_empty() {
+    Some(if remote.is_empty() {
         Finding::ok(&name, format!("node {node}, as its dispatchers"))
     } else {
-        let found = format!("it is on node {node}, but core {} is not", list(&far));
-        Finding::warn(&name, found, format!("choose dispatcher cores among {}", list(&near)))
+        let found = format!("it is on node {node}, but core {} is not", list(&remote));
+        Finding::warn(&name, found, format!("choose dispatcher cores among {}", list(&local)))
     })
 }
 
@@ -720,10 +739,10 @@ fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
         let found = "the only CPU is the dispatcher's, which is never idle";
         return Finding::fail(NAME, found, "take [cosched] out, or give this process another CPU");
     }
-    let Ok(watching) = AgentMonitor::open(&job.agent, job.objective) else {
+    let Ok(monitor) = AgentMonitor::open(&job.agent, job.objective) else {
         return Finding::ok(NAME, "those that the agent's workers will be pinned to");
     };
-    match watching.cpus(job.cpus.as_ref()) {
+    match monitor.cpus(job.cpus.as_ref()) {
         Ok(cpus) => {
             let list: Vec<_> = cpus.iter().map(usize::to_string).collect();
             Finding::ok(NAME, format!("{}, where the agent's workers are", list.join(", ")))
@@ -737,18 +756,19 @@ fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
 /// Checks that the cgroups can hold batch jobs like this one.
 fn cgroups(machine: &Machine, job: &Job) -> Finding {
     const NAME: &str = "cgroups";
-    let hierarchies = Hierarchies::below(machine.root, System::REAL);
-    let below = job.cgroup.strip_prefix("/").unwrap_or(&job.cgroup);
-    let is_kept = |place: &&Place| {
-        rustix::fs::access(place.folder.join(below), rustix::fs::Access::WRITE_OK).is_err()
+    let hierarchies = Hierarchies::relative(machine.root, System::REAL);
+    let relative = job.cgroup.strip_prefix("/").unwrap_or(&job.cgroup);
+    let is_unwritable = |place: &&Place| {
+        rustix::fs::access(place.folder.join(relative), rustix::fs::Access::WRITE_OK).is_err()
     };
     let folders = hierarchies.folders();
     if folders.is_empty() {
         let fix = "mount -t cgroup2 none /sys/fs/cgroup";
         return Finding::fail(NAME, "none is mounted, so no batch job can be limited", fix);
     }
-    if let Some(place) = folders.into_iter().find(is_kept) {
-        let found = format!("{} is not this user's to write", place.folder.join(below).display());
+    if let Some(place) = folders.into_iter().find(is_unwritable) {
+        let found =
+            format!("{} is not this user's to write", place.folder.join(relative).display());
         let fix =
             "start as root, or name a cgroup that is delegated to this user in cosched.cgroup";
         return Finding::fail(NAME, found, fix);
@@ -796,6 +816,7 @@ fn cpu_list(text: &str) -> BTreeSet<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
+/// Formats a set of CPUs.
 fn list(cpus: &BTreeSet<usize>) -> String {
     cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
@@ -1184,7 +1205,7 @@ mod tests {
             let installed = ["net_af_packet", "net_memif", "net_ixgbe"].into();
             drivers(&installed, &devices, "/drivers").remove(0)
         };
-        for (device, meant) in [
+        for (device, suggestion) in [
             ("net_afpacket0,iface=eth0", " (did you mean `net_af_packet`?)"),
             ("net_memfi0", " (did you mean `net_memif`?)"),
             ("net_af_xpd0", " (did you mean `net_af_xdp`?)"), // although the driver is not installed
@@ -1192,7 +1213,7 @@ mod tests {
         ] {
             let finding = misspelt(device);
             assert_eq!(finding.status, Status::Fail);
-            assert!(finding.found.ends_with(&format!(" in /drivers{meant}")), "{finding:?}");
+            assert!(finding.found.ends_with(&format!(" in /drivers{suggestion}")), "{finding:?}");
         }
     }
 

@@ -6,10 +6,10 @@
 #[must_use]
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
-    let most = (word.chars().count() / 3).max(1);
+    let max = (word.chars().count() / 3).max(1);
     let steps = |other: &'a str| (distance(&word, &other.to_lowercase()), other);
     let best = known.into_iter().map(steps).min_by_key(|(steps, _)| *steps);
-    best.filter(|(steps, _)| *steps <= most && !word.is_empty()).map(|(_, word)| word)
+    best.filter(|(steps, _)| *steps <= max && !word.is_empty()).map(|(_, word)| word)
 }
 
 /// Returns the number of letters to add, leave out, change or swap with the next one to turn `one` into
@@ -20,18 +20,18 @@ fn distance(one: &str, other: &str) -> usize {
     // the current one.
     let (mut before_last, mut last) = (Vec::new(), (0..=other.len()).collect::<Vec<_>>());
     for (row, letter) in one.iter().enumerate() {
-        let mut this = vec![row + 1];
-        for (column, wanted) in other.iter().enumerate() {
-            let changed = last[column] + usize::from(letter != wanted);
-            let mut least = changed.min(last[column + 1] + 1).min(this[column] + 1);
+        let mut current = vec![row + 1];
+        for (column, target) in other.iter().enumerate() {
+            let changed = last[column] + usize::from(letter != target);
+            let mut shortest = changed.min(last[column + 1] + 1).min(current[column] + 1);
             let is_swapped =
-                row > 0 && column > 0 && one[row - 1] == *wanted && *letter == other[column - 1];
+                row > 0 && column > 0 && one[row - 1] == *target && *letter == other[column - 1];
             if is_swapped {
-                least = least.min(before_last[column - 1] + 1);
+                shortest = shortest.min(before_last[column - 1] + 1);
             }
-            this.push(least);
+            current.push(shortest);
         }
-        before_last = std::mem::replace(&mut last, this);
+        before_last = std::mem::replace(&mut last, current);
     }
     last[other.len()]
 }
@@ -39,7 +39,8 @@ fn distance(one: &str, other: &str) -> usize {
 /// Returns a suggestion for the end of an error message about an unknown word; empty without one.
 #[must_use]
 pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(word, known).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
+    nearest(word, known)
+        .map_or_else(String::new, |suggestion| format!(" (did you mean `{suggestion}`?)"))
 }
 
 #[cfg(test)]
@@ -49,7 +50,7 @@ mod tests {
     #[test]
     fn only_similar_names_are_suggested() {
         let keys = ["cores", "state", "state_group", "mbufs", "udp_port", "worker_timeout_ms"];
-        for (word, meant) in [
+        for (word, expected) in [
             ("core", Some("cores")),
             ("Cores", Some("cores")),
             ("udpport", Some("udp_port")),
@@ -59,7 +60,7 @@ mod tests {
             ("policy", None),
             ("", None),
         ] {
-            assert_eq!(nearest(word, keys), meant, "{word}");
+            assert_eq!(nearest(word, keys), expected, "{word}");
         }
         assert_eq!(did_you_mean("mbuf", keys), " (did you mean `mbufs`?)");
         assert_eq!(did_you_mean("policy", keys), "");

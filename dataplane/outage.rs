@@ -9,7 +9,9 @@ const CALM: Duration = Duration::from_secs(10);
 /// at its end.
 #[derive(Debug, Default)]
 pub struct Outage {
+    /// Failures of the current outage.
     failures: u64,
+    /// Time of the last failure.
     last: Option<Instant>,
 }
 

@@ -9,6 +9,7 @@ use crate::quantity;
 use crate::role::agent::AttachStats;
 use crate::state::{Counter, Gauge, Totals};
 
+/// Returns a fraction; 0 of nothing.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -218,9 +219,9 @@ impl fmt::Display for LeafStats {
                 quantity(times, "time")
             )?;
         }
-        let never = self.totals.count(Gauge::StallTicks) as f64;
-        if never > 0.0 {
-            let seconds = never / self.manifest.ticks_hz.max(1) as f64;
+        let stalled_ticks = self.totals.count(Gauge::StallTicks) as f64;
+        if stalled_ticks > 0.0 {
+            let seconds = stalled_ticks / self.manifest.ticks_hz.max(1) as f64;
             writeln!(f, "cores: at least one never polled, {seconds:.1} s in all")?;
         }
         for port in self.ports.iter().filter(|port| port.rx_missed + port.rx_no_mbuf > 0) {
@@ -264,21 +265,21 @@ pub fn line(
 ) -> String {
     let rate =
         |after: u64, before: u64| after.saturating_sub(before) as f64 / interval.max(1e-9) / 1e3;
-    let since = |counter| now.count(counter) - before.count(counter);
-    let of = |counter: Counter| rate(now.count(counter), before.count(counter));
+    let change = |counter| now.count(counter) - before.count(counter);
+    let rate_of = |counter: Counter| rate(now.count(counter), before.count(counter));
     let all = interval * cores.max(1) as f64 * ticks_hz.max(1) as f64;
     let share = |ticks: u64| (100.0 * ticks as f64 / all.max(1.0)).min(100.0);
     format!(
         "{seconds:7.1} s  rx {:9.1} k/s  tx {:9.1} k/s  tasks {:9.1} k/s  replies {:9.1} k/s  held {}  dropped {}  \
          {:.0} cycles a packet  busy {:.1}%  stalled {:.1}%",
-        of(Counter::RxPackets),
+        rate_of(Counter::RxPackets),
         rate(now.sent(), before.sent()),
-        of(Counter::Scheduled),
-        of(Counter::Replies),
+        rate_of(Counter::Scheduled),
+        rate_of(Counter::Replies),
         now.count(Gauge::Held),
         now.dropped(),
-        ratio(since(Counter::BusyTicks), since(Counter::RxPackets)),
-        share(since(Counter::BusyTicks)),
+        ratio(change(Counter::BusyTicks), change(Counter::RxPackets)),
+        share(change(Counter::BusyTicks)),
         share(now.stalled_since(before)),
     )
 }
@@ -292,8 +293,8 @@ pub fn starvation(
     interval: f64,
     CoreTime { cores, ticks_hz }: CoreTime,
 ) -> Option<String> {
-    let since = |counter| now.count(counter) - before.count(counter);
-    let (times, stalled) = (since(Counter::Stalls), now.stalled_since(before) as f64);
+    let change = |counter| now.count(counter) - before.count(counter);
+    let (times, stalled) = (change(Counter::Stalls), now.stalled_since(before) as f64);
     let hz = ticks_hz.max(1) as f64;
     (stalled >= 0.1 * interval * hz * cores.max(1) as f64 && times > 0).then(|| {
         format!(
@@ -347,19 +348,22 @@ mod tests {
         cores[1].add(Counter::Stalls, 2);
         cores[1].add(Counter::StalledTicks, 100_000);
         let now = Totals::read(&cores);
-        let said = line(1.0, &before, &now, 1.0, time);
-        assert!(said.ends_with("busy 15.0%  stalled 5.0%"), "{said}");
+        let text = line(1.0, &before, &now, 1.0, time);
+        assert!(text.ends_with("busy 15.0%  stalled 5.0%"), "{text}");
         assert_eq!(starvation(&before, &now, 1.0, time), None, "less than a tenth");
         cores[1].add(Counter::StalledTicks, 150_000);
-        let told = starvation(&before, &Totals::read(&cores), 1.0, time).unwrap();
-        assert!(told.contains("did not poll 2 times") && told.contains("250 ms in all"), "{told}");
+        let warning = starvation(&before, &Totals::read(&cores), 1.0, time).unwrap();
+        assert!(
+            warning.contains("did not poll 2 times") && warning.contains("250 ms in all"),
+            "{warning}"
+        );
         cores[0].set(Gauge::StallTicks, 1_500_000);
         let lasting = Totals::read(&cores);
-        let said = line(1.0, &now, &lasting, 1.0, time);
-        assert!(said.ends_with("stalled 82.5%"), "one that is over and one that lasts: {said}");
+        let text = line(1.0, &now, &lasting, 1.0, time);
+        assert!(text.ends_with("stalled 82.5%"), "one that is over and one that lasts: {text}");
         cores[0].set(Gauge::StallTicks, 2_500_000);
-        let said = line(1.0, &lasting, &Totals::read(&cores), 1.0, time);
-        assert!(said.ends_with("stalled 50.0%"), "of this second only: {said}");
+        let text = line(1.0, &lasting, &Totals::read(&cores), 1.0, time);
+        assert!(text.ends_with("stalled 50.0%"), "of this second only: {text}");
         cores[0].set(Gauge::StallTicks, 0);
         let idle = line(1.0, &now, &now, 1.0, time);
         assert!(idle.ends_with("busy 0.0%  stalled 0.0%"), "{idle}");

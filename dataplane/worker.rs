@@ -26,8 +26,8 @@
 //! [`Worker::recv`] waits, first spinning, then asleep. The agent makes a system call for a task only if the
 //! worker sleeps.
 //!
-//! A worker belongs to one thread at a time and may move to another. A process that attaches and then forks
-//! keeps its place as long as either process has it.
+//! A worker belongs to one thread at a time and may move to another. After a fork, the place stays taken until
+//! both processes have given it up.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ pub use crate::ring::TaskIds;
 /// Longest time in which a sleeping worker may miss that its agent died.
 const NAP: Duration = Duration::from_millis(50);
 /// Interval of checks for the agent's grant.
-const GRANT_LOOK: Duration = Duration::from_micros(100);
+const GRANT_CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Options for attaching.
 #[derive(Clone, Debug)]
@@ -174,6 +174,7 @@ pub struct Worker {
     spin: Spin,
     /// Time at which the current task was taken.
     began: Instant,
+    /// True after an invalid task from the agent.
     bad_notice: bool,
 }
 
@@ -185,13 +186,13 @@ impl Worker {
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
         let patience = options.patience.max(attach::PATIENCE);
         let open = || WorkerRegion::open_within(&path_of(name), patience).map(Arc::new);
-        let joined = Self::join(name, &open()?, options);
-        if matches!(joined, Err(AttachError::NotGranted { .. })) {
-            // Its place may have disappeared since the agent's offer.
+        let result = Self::join(name, &open()?, options);
+        if matches!(result, Err(AttachError::NotGranted { .. })) {
+            // The agent may have removed the place meanwhile. `NoSuchWorker` is then the better error.
             let region = open()?;
-            wanted(name, &region, options)?;
+            requested_channels(name, &region, options)?;
         }
-        joined
+        result
     }
 
     /// Becomes a worker of an agent in the same process.
@@ -213,7 +214,7 @@ impl Worker {
             if began.elapsed() >= patience {
                 return Err(AttachError::NotGranted { name: name.to_owned(), id, patience });
             }
-            std::thread::sleep(GRANT_LOOK);
+            std::thread::sleep(GRANT_CHECK_INTERVAL);
         }
         end.start();
         if let Some(cpu) = options.cpu {
@@ -251,7 +252,7 @@ impl Worker {
     /// Does not detect the end of the agent: call [`Worker::check`] now and then.
     #[inline]
     pub fn poll(&mut self) -> Option<Task<'_>> {
-        self.forgotten();
+        self.drop_forgotten();
         if self.bad_notice {
             return None;
         }
@@ -268,8 +269,9 @@ impl Worker {
         }
     }
 
+    /// Completes a task that was taken and not answered, without an answer.
     #[inline]
-    fn forgotten(&mut self) {
+    fn drop_forgotten(&mut self) {
         if self.end.has_task() {
             self.end.give_up(nanoseconds(self.began.elapsed()));
         }
@@ -280,7 +282,7 @@ impl Worker {
     /// # Errors
     /// If no more tasks will come.
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<Task<'_>>, Detached> {
-        self.forgotten();
+        self.drop_forgotten();
         Ok(if self.wait(timeout)? { self.poll() } else { None })
     }
 
@@ -325,9 +327,10 @@ impl Worker {
         waited
     }
 
+    /// Waits until `began` plus `timeout`, first spinning, then asleep.
     fn wait_since(&self, began: Instant, timeout: Duration) -> Result<bool, Detached> {
         let receiver = self.end.receiver();
-        while began.elapsed() < self.spin.now.min(timeout) {
+        while began.elapsed() < self.spin.current.min(timeout) {
             if receiver.is_ready() {
                 return Ok(true);
             }
@@ -338,11 +341,11 @@ impl Worker {
             if receiver.is_ready() {
                 return Ok(true);
             }
-            let left = timeout.saturating_sub(began.elapsed());
-            if left.is_zero() {
+            let remaining = timeout.saturating_sub(began.elapsed());
+            if remaining.is_zero() {
                 return Ok(false);
             }
-            self.end.sleep(left.min(NAP));
+            self.end.sleep(remaining.min(NAP));
         }
     }
 }
@@ -350,7 +353,8 @@ impl Worker {
 /// Spin time of a worker before it sleeps.
 #[derive(Clone, Copy, Debug)]
 struct Spin {
-    now: Duration,
+    /// Spin time now; at most `longest`.
+    current: Duration,
     longest: Duration,
     is_adaptive: bool,
 }
@@ -360,27 +364,32 @@ const SPIN_RANGE: u32 = 16;
 
 impl Spin {
     fn new(longest: Duration, is_adaptive: bool) -> Self {
-        Self { now: longest, longest, is_adaptive }
+        Self { current: longest, longest, is_adaptive }
     }
 
-    /// Adapts to a wait: spinning would have met a task within the longest spin time, and been useless
-    /// otherwise.
+    /// Adapts to the length of a wait. A task within the longest spin time rewards spinning, so the spin time
+    /// doubles. Otherwise spinning was useless, and the time halves.
     fn learn(&mut self, waited: Duration) {
         if self.is_adaptive {
-            self.now = match waited <= self.longest {
-                true => (self.now * 2).min(self.longest),
-                false => (self.now / 2).max(self.longest / SPIN_RANGE),
+            self.current = match waited <= self.longest {
+                true => (self.current * 2).min(self.longest),
+                false => (self.current / 2).max(self.longest / SPIN_RANGE),
             };
         }
     }
 }
 
+/// Returns a time in nanoseconds.
 fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
 /// Returns the channels of the requested workers.
-fn wanted(name: &str, region: &WorkerRegion, options: &Options) -> Result<Vec<usize>, AttachError> {
+fn requested_channels(
+    name: &str,
+    region: &WorkerRegion,
+    options: &Options,
+) -> Result<Vec<usize>, AttachError> {
     let channels = 0..region.shape().channels;
     let places = channels.filter_map(|channel| Some((channel, region.place(channel)?)));
     let fits = |id: u16, pool: u16| {
@@ -413,7 +422,7 @@ fn claim(
     if !region.has_agent() {
         return Err(AttachError::NoAgent(owned()));
     }
-    for channel in wanted(name, region, options)? {
+    for channel in requested_channels(name, region, options)? {
         let claimed =
             region.claim(channel).map_err(|error| AttachError::Io { name: owned(), error })?;
         if let Some(claimed) = claimed {
@@ -423,10 +432,11 @@ fn claim(
     Err(AttachError::Taken(owned()))
 }
 
+/// Pins the calling thread.
 fn pin(cpu: usize) -> Result<(), AttachError> {
     let usable = cpus::usable();
-    let known = usable.contains(&cpu);
-    if known && cpus::pin(cpu) {
+    let is_usable = usable.contains(&cpu);
+    if is_usable && cpus::pin(cpu) {
         return Ok(());
     }
     Err(AttachError::Cpu { cpu, usable })
@@ -494,9 +504,9 @@ impl Task<'_> {
     /// If they exceed the maximum reply. The task is then completed without an answer.
     #[inline]
     pub fn reply(self, answer: &[u8]) -> Result<(), ReplyTooLong> {
-        let most = self.reply_max();
-        if answer.len() > most {
-            return Err(ReplyTooLong { len: answer.len(), most });
+        let max = self.reply_max();
+        if answer.len() > max {
+            return Err(ReplyTooLong { len: answer.len(), most: max });
         }
         self.reply_with(|_, reply| {
             reply[..answer.len()].copy_from_slice(answer);
@@ -520,8 +530,8 @@ impl Task<'_> {
 impl Drop for Task<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Already answered, unless it is given up.
-        self.worker.forgotten();
+        // Does nothing for an answered task.
+        self.worker.drop_forgotten();
     }
 }
 

@@ -40,10 +40,10 @@ fn flow<A: Copy>([leaf, client, server]: [A; 3], is_reply: bool) -> Flow<A> {
 }
 
 fn frame(header: &Header, is_v6: bool) -> Vec<u8> {
-    let at = if is_v6 { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
+    let header_offset = if is_v6 { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
     let (len, is_reply) = (header.len() + 9, header.code.is_reply());
-    let mut frame = vec![0; at + len];
-    header.emit(&mut frame[at..]);
+    let mut frame = vec![0; header_offset + len];
+    header.emit(&mut frame[header_offset..]);
     match is_v6 {
         true => flow(HOSTS_V6, is_reply).emit_v6(&mut frame, len),
         false => flow(HOSTS, is_reply).emit(&mut frame, len),
@@ -73,6 +73,7 @@ fn receive<B: Buf>(packets: &mut [B], frames: &[Vec<u8>], round: u64) {
     black_box(packets);
 }
 
+/// Measures bursts. Returns the time of the calls without that of the copies, or with `only_copies` of these.
 fn measure<B: Buf>(
     context: &mut Context,
     packets: &mut [B],
@@ -83,9 +84,9 @@ fn measure<B: Buf>(
     let mut verdicts = [Verdict::Consumed; BURST];
     let start = Instant::now();
     (0..rounds).for_each(|round| receive(packets, frames, round));
-    let alone = start.elapsed();
+    let copy_time = start.elapsed();
     if only_copies {
-        return Ok(alone);
+        return Ok(copy_time);
     }
     let start = Instant::now();
     for now in 0..rounds {
@@ -93,11 +94,11 @@ fn measure<B: Buf>(
         context.process(0, now, packets, &mut verdicts)?;
         black_box(&verdicts);
     }
-    let all = start.elapsed();
+    let total = start.elapsed();
     if !verdicts.iter().all(|verdict| matches!(verdict, Verdict::Forward { .. })) {
         return Err(format!("not all forwarded: {verdicts:?}").into());
     }
-    Ok(all.saturating_sub(alone))
+    Ok(total.saturating_sub(copy_time))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -112,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut memory = vec![0; BURST * STRIDE];
     let mut slices: Vec<&mut [u8]> =
         memory.chunks_exact_mut(STRIDE).map(|frame| &mut frame[..frames[0].len()]).collect();
-    let took = match &kind[..] {
+    let elapsed = match &kind[..] {
         "packets" => {
             let packet = |frame: &mut &mut [u8]| Packet {
                 data: frame.as_mut_ptr(),
@@ -124,6 +125,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         kind => measure(&mut context, &mut slices, &frames, rounds, kind == "copies")?,
     };
-    println!("{:.3}", took.as_nanos() as f64 / (rounds.max(1) * BURST as u64) as f64);
+    println!("{:.3}", elapsed.as_nanos() as f64 / (rounds.max(1) * BURST as u64) as f64);
     Ok(())
 }

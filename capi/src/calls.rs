@@ -35,11 +35,12 @@ pub unsafe extern "C" fn wedjat_process(
         let packets = unsafe { burst(packets, count)? };
         check(verdicts)?;
         // SAFETY: the caller vouches for the array, and it is aligned.
-        let others = unsafe { process(&mut core.context, port as usize, now, packets, verdicts) };
-        if others.map_err(of_misuse)? > 0 {
+        let not_forwarded =
+            unsafe { process(&mut core.context, port as usize, now, packets, verdicts) };
+        if not_forwarded.map_err(of_misuse)? > 0 {
             // SAFETY: a verdict has been written for each packet.
             let verdicts = unsafe { std::slice::from_raw_parts(verdicts, packets.len()) };
-            keep(core, packets, verdicts);
+            store_held(core, packets, verdicts);
         }
         Ok(count as i32)
     })
@@ -58,17 +59,17 @@ unsafe fn process(
     packets: &mut [Packet],
     verdicts: *mut Verdict,
 ) -> Result<usize, embed::Misuse> {
-    context.process_each(port, now, packets, move |at, verdict| {
+    context.process_each(port, now, packets, move |index, verdict| {
         // SAFETY: there is a place for each packet; a verdict has the layout of these words.
-        unsafe { verdicts.add(at).cast::<[u32; 3]>().write(Verdict::from(verdict).words()) };
+        unsafe { verdicts.add(index).cast::<[u32; 3]>().write(Verdict::from(verdict).words()) };
     })
 }
 
-/// Stores the packets that the caller now keeps, by place.
+/// Stores the packets with verdict hold by place, for their release.
 #[cold]
-fn keep(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
-    let to_hold = packets.iter().zip(verdicts).filter(|(_, verdict)| verdict.action == WEDJAT_HOLD);
-    for (packet, verdict) in to_hold {
+fn store_held(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
+    let held = packets.iter().zip(verdicts).filter(|(_, verdict)| verdict.action == WEDJAT_HOLD);
+    for (packet, verdict) in held {
         if let Some(place) = core.held.get_mut(verdict.place as usize) {
             *place = Some(*packet);
         }
@@ -142,6 +143,8 @@ pub unsafe extern "C" fn wedjat_decide_v6(
     })
 }
 
+/// Decides on a burst and writes verdicts and rewrites in the caller's types.
+///
 /// # Safety
 /// Same as [`wedjat_decide()`].
 unsafe fn decide<R: From<embed::Rewrite>>(
@@ -162,19 +165,19 @@ unsafe fn decide<R: From<embed::Rewrite>>(
     core.context
         .decide(port as usize, now, packets, &mut decided, &mut values)
         .map_err(of_misuse)?;
-    for (at, (verdict, values)) in decided.iter().zip(&values).take(packets.len()).enumerate() {
+    for (index, (verdict, values)) in decided.iter().zip(&values).take(packets.len()).enumerate() {
         // SAFETY: the arrays are aligned and have a place for each packet.
         unsafe {
-            verdicts.add(at).write((*verdict).into());
-            rewrites.add(at).write((*values).into());
+            verdicts.add(index).write((*verdict).into());
+            rewrites.add(index).write((*values).into());
         }
     }
     // SAFETY: they have just been written.
-    keep(core, packets, unsafe { std::slice::from_raw_parts(verdicts, packets.len()) });
+    store_held(core, packets, unsafe { std::slice::from_raw_parts(verdicts, packets.len()) });
     Ok(count as i32)
 }
 
-/// Returns the caller's packets. None of them is null.
+/// Returns the caller's packets. Fails if there are too many, or if the bytes of one are null.
 #[inline(always)]
 unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet], i32> {
     check(packets)?;
@@ -183,13 +186,14 @@ unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet]
     }
     // SAFETY: not null and aligned; the caller vouches for the length.
     let packets = unsafe { std::slice::from_raw_parts_mut(packets, count as usize) };
-    // Null minus one has its first bit set; no writable address has. The loop does not stop early, so that
-    // the compiler can vectorize it.
+    // Null minus one has its top bit set; user-space addresses do not. The loop does not stop early, so that the
+    // compiler can vectorize it.
     let one_less = |packet: &Packet| (packet.data.addr() as u64).wrapping_sub(1);
-    let seen = packets.iter().fold(0, |seen, packet| seen | one_less(packet));
-    if seen >> 63 == 0 { Ok(packets) } else { Err(WEDJAT_ERROR_NULL) }
+    let combined = packets.iter().fold(0, |combined, packet| combined | one_less(packet));
+    if combined >> 63 == 0 { Ok(packets) } else { Err(WEDJAT_ERROR_NULL) }
 }
 
+/// Checks that a pointer is neither null nor misaligned.
 #[inline(always)]
 pub(crate) fn check<T>(pointer: *const T) -> Result<(), i32> {
     if pointer.is_null() {
@@ -364,9 +368,9 @@ pub unsafe extern "C" fn wedjat_counters(
         check(values)?;
         let totals = body.scheduler.totals();
         let all = totals.values().iter().copied().chain([scheduler.bad_calls()]);
-        for (at, value) in all.take(room).enumerate() {
-            // SAFETY: aligned, and `at` is below `room`.
-            unsafe { values.add(at).write(value) };
+        for (index, value) in all.take(room).enumerate() {
+            // SAFETY: aligned, and `index` is below `room`.
+            unsafe { values.add(index).write(value) };
         }
         Ok((COUNT + 1) as i32)
     })
@@ -393,9 +397,9 @@ pub unsafe extern "C" fn wedjat_workers(
     with_scheduler(scheduler, |_, body| {
         check(workers)?;
         let all = body.scheduler.workers();
-        for (at, state) in all.iter().enumerate().take(room) {
-            // SAFETY: aligned, and `at` is below `room`.
-            unsafe { workers.add(at).write((*state).into()) };
+        for (index, state) in all.iter().enumerate().take(room) {
+            // SAFETY: aligned, and `index` is below `room`.
+            unsafe { workers.add(index).write((*state).into()) };
         }
         Ok(all.len() as i32)
     })

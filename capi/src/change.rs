@@ -39,8 +39,8 @@ pub unsafe extern "C" fn wedjat_apply(
         }
         // SAFETY: the caller vouches for the zero.
         let text = unsafe { CStr::from_ptr(change) }.to_string_lossy();
-        let made = text.parse().and_then(|change: Change| body.scheduler.apply(&change));
-        let (code, number, why) = match made {
+        let result = text.parse().and_then(|change: Change| body.scheduler.apply(&change));
+        let (code, number, reason) = match result {
             Ok(number) => {
                 log::info!("change {number}: {text}");
                 (Ok(0), number, String::new())
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn wedjat_apply(
         };
         // SAFETY: the caller vouches for the memory; `epoch` is aligned.
         unsafe {
-            write_text(&why, detail, detail_size);
+            write_text(&reason, detail, detail_size);
             if !epoch.is_null() && code.is_ok() {
                 epoch.write(number);
             }

@@ -88,6 +88,7 @@ pub(crate) fn of_misuse(misuse: Misuse) -> i32 {
     }
 }
 
+/// Returns the meaning of a code.
 fn message(code: i32) -> &'static CStr {
     match code {
         0.. => c"no error",
@@ -219,6 +220,7 @@ const VERSION: &CStr =
         Err(_) => c"unknown",
     };
 
+/// Returns a text with a terminating zero.
 const fn name(text: &str) -> Name {
     let mut name = [0; 32];
     let (bytes, mut at) = (text.as_bytes(), 0);

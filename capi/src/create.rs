@@ -102,10 +102,12 @@ pub unsafe extern "C" fn wedjat_load(
 /// Code, and text with the fix.
 type Refusal = (i32, String);
 
+/// Returns a code without text.
 fn plain(code: i32) -> Refusal {
     (code, String::new())
 }
 
+/// Returns the refusal of a configuration with this text.
 fn refuse(text: String) -> Refusal {
     (WEDJAT_ERROR_CONFIG, text)
 }
@@ -124,49 +126,53 @@ unsafe fn begin(
     unsafe { hand_out(scheduler, options, (detail, detail_size), make) }
 }
 
-/// Writes the result of `make` to `*to`. On failure writes null, and the reason to `detail`. Returns the
+/// Writes the result of `make` to `*target`. On failure writes null, and the reason to `detail`. Returns the
 /// code.
 ///
 /// # Safety
 /// The pointers are null, or lead to memory of their type or of the given size.
 pub(crate) unsafe fn hand_out<T, O>(
-    to: *mut *mut T,
+    target: *mut *mut T,
     options: *const O,
     (detail, detail_size): (*mut c_char, usize),
     make: impl FnOnce() -> Result<*mut T, Refusal>,
 ) -> i32 {
-    if to.is_null() {
+    if target.is_null() {
         return WEDJAT_ERROR_NULL;
     }
-    if !to.is_aligned() || (!options.is_null() && !options.is_aligned()) {
+    if !target.is_aligned() || (!options.is_null() && !options.is_aligned()) {
         return WEDJAT_ERROR_ALIGNMENT;
     }
     let make = || {
-        hush();
+        log_panics();
         make()
     };
-    let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
+    let result = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| {
         std::mem::forget(panic); // its destructor may panic, too
         Err((WEDJAT_ERROR_DEFECT, String::new()))
     });
-    let (code, made, text) = match made {
-        Ok(made) => (0, made, String::new()),
+    let (code, result, text) = match result {
+        Ok(result) => (0, result, String::new()),
         Err((code, text)) => (code, std::ptr::null_mut(), text),
     };
     // SAFETY: not null, aligned, and the caller vouches for the rest.
     unsafe {
-        to.write(made);
+        target.write(result);
         write_text(&text, detail, detail_size);
     }
     code
 }
 
-/// Turns the message of a panic into a log record: a library must not print to standard error.
-fn hush() {
+/// Makes panics write a log record instead of a message: a library must not print to standard error.
+fn log_panics() {
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|panic| log::error!("a defect, please report it: {panic}")));
 }
 
+/// Creates a scheduler with these options.
+///
+/// # Safety
+/// `options` is null or has the number of bytes in its `size`.
 unsafe fn create(
     config: impl FnOnce() -> Result<Config, Refusal>,
     options: *const Options,
@@ -175,30 +181,26 @@ unsafe fn create(
         return Err(plain(WEDJAT_ERROR_NULL));
     }
     // SAFETY: `size` comes first in every version of the options.
-    let (found, own) = (unsafe { (&raw const (*options).size).read() }, size_of::<Options>());
-    if found != own && found != OPTIONS_OF_0_1 {
+    let (size, own_size) = (unsafe { (&raw const (*options).size).read() }, size_of::<Options>());
+    if size != own_size && size != OPTIONS_OF_0_1 {
         let text = format!(
-            "options.size: found {found}; allowed: {own}, sizeof(struct wedjat_options) in this library's header"
+            "options.size: found {size}; allowed: {own_size}, sizeof(struct wedjat_options) in this library's header"
         );
         return Err((WEDJAT_ERROR_OPTIONS, text));
     }
-    let mut whole = Options {
-        size: found,
-        ticks_hz: 0,
-        macs: null(),
-        macs_count: 0,
-        memory_node: 0,
-        reserved: 0,
+    let mut full_options =
+        Options { size, ticks_hz: 0, macs: null(), macs_count: 0, memory_node: 0, reserved: 0 };
+    // SAFETY: the caller vouches for `size` bytes, and the type has no fewer.
+    unsafe {
+        std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut full_options).cast(), size)
     };
-    // SAFETY: the caller vouches for `found` bytes, and the type has no fewer.
-    unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut whole).cast(), found) };
-    let options = whole;
+    let options = full_options;
     if options.macs.is_null() && options.macs_count > 0 {
         return Err(plain(WEDJAT_ERROR_NULL));
     }
     if options.macs_count > MACS_MAX {
-        let (found, most) = (options.macs_count, MACS_MAX);
-        let text = format!("options.macs_count: found {found}; allowed: at most {most}");
+        let (count, most) = (options.macs_count, MACS_MAX);
+        let text = format!("options.macs_count: found {count}; allowed: at most {most}");
         return Err((WEDJAT_ERROR_OPTIONS, text));
     }
     let macs = if options.macs_count == 0 {
@@ -226,8 +228,8 @@ unsafe fn create(
 }
 
 /// Writes a zero-terminated text for C, cut to fit.
-pub(crate) unsafe fn write_text(text: &str, to: *mut c_char, size: usize) {
-    if to.is_null() || size == 0 {
+pub(crate) unsafe fn write_text(text: &str, target: *mut c_char, size: usize) {
+    if target.is_null() || size == 0 {
         return;
     }
     let mut len = text.len().min(size - 1);
@@ -236,8 +238,8 @@ pub(crate) unsafe fn write_text(text: &str, to: *mut c_char, size: usize) {
     }
     // SAFETY: the caller vouches for `size` bytes; the text is shorter.
     unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, len);
-        to.add(len).write(0);
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), target, len);
+        target.add(len).write(0);
     }
 }
 
@@ -335,9 +337,9 @@ pub unsafe extern "C" fn wedjat_context(
         if !context.is_aligned() {
             return Err(WEDJAT_ERROR_ALIGNMENT);
         }
-        let given = body.give(core as usize)?;
+        let pointer = body.issue(core as usize)?;
         // SAFETY: checked above; the caller vouches for the rest.
-        unsafe { context.write(given) };
+        unsafe { context.write(pointer) };
         Ok(0)
     })
 }

@@ -11,11 +11,12 @@ use wedjat::embed;
 use crate::code::*;
 use crate::types::Packet;
 
+// Magic numbers of a head.
 const LIVE: u64 = u64::from_le_bytes(*b"wedjat-S");
 const FREED: u64 = u64::from_le_bytes(*b"wedjat-F");
 
-/// Not given out yet.
-const KEPT: u8 = 0;
+/// Not issued: no call of wedjat_context() or wedjat_picker() has given it out.
+const NOT_ISSUED: u8 = 0;
 /// Between two calls.
 const IDLE: u8 = 1;
 /// In a call, or about to be freed.
@@ -51,7 +52,7 @@ pub struct Context(CoreContext<Core>);
 #[derive(Debug)]
 pub struct Picker(CoreContext<embed::Picker>);
 
-/// State of a core, with a flag for its exclusive use.
+/// State of a core, with a flag for its exclusive use by one call.
 #[derive(Debug)]
 #[repr(align(128))] // two lines: no flag shares a line that another core's prefetcher fetches
 pub struct CoreContext<C> {
@@ -187,8 +188,8 @@ fn with_core<P: CorePointer + 'static>(
         Ok(scheduler) => scheduler,
         Err(code) => return code,
     };
-    let entered = scheduler.find(pointer).and_then(|found| found.enter().map(|()| found));
-    let part = match entered {
+    let entered_part = scheduler.find(pointer).and_then(|found| found.enter().map(|()| found));
+    let part = match entered_part {
         Ok(part) => part,
         Err(code) => return scheduler.refuse(code),
     };
@@ -216,15 +217,16 @@ impl Context {
 
 impl<C> CoreContext<C> {
     fn new(core: C) -> Self {
-        Self { state: AtomicU8::new(KEPT), core: UnsafeCell::new(core) }
+        Self { state: AtomicU8::new(NOT_ISSUED), core: UnsafeCell::new(core) }
     }
 
     /// Gives it out, once.
-    fn give(&self) -> Result<(), i32> {
-        let given = self.state.compare_exchange(KEPT, IDLE, AcqRel, Acquire);
-        given.map(drop).map_err(|_| WEDJAT_ERROR_CORE)
+    fn issue(&self) -> Result<(), i32> {
+        let issued = self.state.compare_exchange(NOT_ISSUED, IDLE, AcqRel, Acquire);
+        issued.map(drop).map_err(|_| WEDJAT_ERROR_CORE)
     }
 
+    /// Takes the exclusive use for a call, or returns the code of the refusal.
     #[inline(always)]
     fn enter(&self) -> Result<(), i32> {
         match self.state.compare_exchange(IDLE, BUSY, Acquire, Relaxed) {
@@ -234,6 +236,7 @@ impl<C> CoreContext<C> {
     }
 }
 
+/// Returns the code for a state in which no call may begin.
 #[cold]
 fn busy(state: u8) -> i32 {
     match state {
@@ -259,6 +262,7 @@ impl Scheduler {
         }))
     }
 
+    /// Returns the contents.
     #[inline(always)]
     fn body(&self) -> &Body {
         // SAFETY: a live head has its body. Only `free` takes it, when no context is in use.
@@ -281,7 +285,7 @@ impl Scheduler {
         found.map(P::part).ok_or(WEDJAT_ERROR_CONTEXT)
     }
 
-    /// Counts a refused call.
+    /// Counts a refused call. Returns its code.
     #[cold]
     fn refuse(&self, code: i32) -> i32 {
         self.bad_calls.fetch_add(1, Relaxed);
@@ -301,14 +305,16 @@ impl Scheduler {
         if states.clone().any(|state| state.load(Acquire) == BUSY) {
             return Err(WEDJAT_ERROR_BUSY);
         }
-        let mut before = Vec::with_capacity(body.contexts.len() + body.pickers.len());
+        let mut previous_states = Vec::with_capacity(body.contexts.len() + body.pickers.len());
         for state in states.clone() {
             let free = |state| (state != BUSY).then_some(BUSY);
             match state.fetch_update(AcqRel, Acquire, free) {
-                Ok(was) => before.push(was),
+                Ok(previous) => previous_states.push(previous),
                 // A call has begun since. Each state is restored: given out or not, whole or broken.
                 Err(_) => {
-                    states.zip(before).for_each(|(state, was)| state.store(was, Release));
+                    states
+                        .zip(previous_states)
+                        .for_each(|(state, previous)| state.store(previous, Release));
                     return Err(WEDJAT_ERROR_BUSY);
                 }
             }
@@ -325,15 +331,15 @@ impl Scheduler {
 
 impl Body {
     /// Gives out a core's context, once.
-    pub fn give(&self, core: usize) -> Result<*mut Context, i32> {
+    pub fn issue(&self, core: usize) -> Result<*mut Context, i32> {
         let context = self.contexts.get(core).ok_or(WEDJAT_ERROR_CORE)?;
-        context.0.give().map(|()| ptr::from_ref(context).cast_mut())
+        context.0.issue().map(|()| ptr::from_ref(context).cast_mut())
     }
 
     /// Gives out a core's picker, once.
-    pub fn give_picker(&self, core: usize) -> Result<*mut Picker, i32> {
+    pub fn issue_picker(&self, core: usize) -> Result<*mut Picker, i32> {
         let picker = self.pickers.get(core).ok_or(WEDJAT_ERROR_CORE)?;
-        picker.0.give().map(|()| ptr::from_ref(picker).cast_mut())
+        picker.0.issue().map(|()| ptr::from_ref(picker).cast_mut())
     }
 }
 
@@ -348,7 +354,7 @@ mod tests {
             [[server]]\nip = '10.0.0.2'\nworkers = '0'\npool = 1\n";
         let options = embed::Options { ticks_hz: 1, macs: &[] };
         let scheduler = Scheduler::leak(embed::Scheduler::from_toml(text, &options).unwrap());
-        let context = live(scheduler).unwrap().body().give(0).unwrap();
+        let context = live(scheduler).unwrap().body().issue(0).unwrap();
         (scheduler, context)
     }
 
@@ -369,14 +375,14 @@ mod tests {
     #[test]
     fn an_end_that_is_refused_changes_nothing() {
         let (scheduler, broken) = scheduler();
-        let give = |core| live(scheduler).unwrap().body().give(core);
+        let issue = |core| live(scheduler).unwrap().body().issue(core);
         assert_eq!(with_context(scheduler, broken, |_| panic!("a defect")), WEDJAT_ERROR_DEFECT);
-        let busy = give(2).unwrap();
+        let busy = issue(2).unwrap();
         let refused = with_context(scheduler, busy, |_| Ok(end(scheduler)));
         assert_eq!(refused, WEDJAT_ERROR_BUSY);
         assert_eq!(with_context(scheduler, broken, |_| Ok(1)), WEDJAT_ERROR_DEFECT);
-        let kept = give(1).expect("it was not given out before");
-        assert_eq!(with_context(scheduler, kept, |_| Ok(1)), 1);
+        let unissued = issue(1).expect("it was not given out before");
+        assert_eq!(with_context(scheduler, unissued, |_| Ok(1)), 1);
         assert_eq!(with_context(scheduler, busy, |_| Ok(1)), 1);
         assert_eq!(end(scheduler), 0);
     }

@@ -33,6 +33,7 @@ unsafe impl Send for Receiver {}
 
 static RECEIVER: Mutex<Option<Receiver>> = Mutex::new(None);
 
+/// Logger that passes records to the receiver.
 struct ToProgram;
 
 impl Log for ToProgram {

@@ -32,9 +32,9 @@ pub unsafe extern "C" fn wedjat_picker(
 ) -> i32 {
     with_scheduler(scheduler, |_, body| {
         check(picker)?;
-        let given = body.give_picker(core as usize)?;
+        let pointer = body.issue_picker(core as usize)?;
         // SAFETY: checked above; the caller vouches for the rest.
-        unsafe { picker.write(given) };
+        unsafe { picker.write(pointer) };
         Ok(0)
     })
 }
@@ -77,14 +77,14 @@ pub unsafe extern "C" fn wedjat_pick(
         // SAFETY: not null and aligned; the caller vouches for the length.
         let tasks = unsafe { std::slice::from_raw_parts(tasks, count as usize) };
         let mut described = [TaskDescription::default(); BURST];
-        for (to, task) in described.iter_mut().zip(tasks) {
-            *to = TaskDescription { id: task.id, class: task.task_class };
+        for (description, task) in described.iter_mut().zip(tasks) {
+            *description = TaskDescription { id: task.id, class: task.task_class };
         }
         let mut chosen = [embed::Choice::Refused; BURST];
         picker.pick(pool, now, &described[..tasks.len()], &mut chosen).map_err(of_misuse)?;
-        for (at, choice) in chosen.iter().enumerate().take(tasks.len()) {
+        for (index, choice) in chosen.iter().enumerate().take(tasks.len()) {
             // SAFETY: the array is aligned and has a place for each task.
-            unsafe { choices.add(at).write((*choice).into()) };
+            unsafe { choices.add(index).write((*choice).into()) };
         }
         Ok(count as i32)
     })
@@ -119,12 +119,13 @@ pub unsafe extern "C" fn wedjat_report(
         }
         // SAFETY: not null and aligned; the caller vouches for the length.
         let reports = unsafe { std::slice::from_raw_parts(reports, count as usize) };
-        let mut taken = 0;
+        let mut accepted = 0;
         for &Report { worker, queue, service_ns, flags, .. } in reports {
             let answers = flags & WEDJAT_REPORT_ANSWER != 0;
-            taken += picker.report(&[embed::WorkerReport { worker, queue, service_ns, answers }]);
+            accepted +=
+                picker.report(&[embed::WorkerReport { worker, queue, service_ns, answers }]);
         }
-        Ok(taken as i32)
+        Ok(accepted as i32)
     })
 }
 
@@ -206,9 +207,9 @@ pub unsafe extern "C" fn wedjat_release_tasks(
         check(released)?;
         let mut count = 0;
         while count < room
-            && let Some(one) = picker.release(now)
+            && let Some(task) = picker.release(now)
         {
-            let choice = match one.outcome {
+            let choice = match task.outcome {
                 Ok(worker) => embed::Choice::Worker { worker, idle: false },
                 Err(reason) => embed::Choice::Dropped(reason),
             };
@@ -216,7 +217,7 @@ pub unsafe extern "C" fn wedjat_release_tasks(
             unsafe {
                 released
                     .add(count as usize)
-                    .write(ReleasedTask { id: one.id, choice: choice.into() })
+                    .write(ReleasedTask { id: task.id, choice: choice.into() })
             };
             count += 1;
         }

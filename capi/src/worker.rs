@@ -15,6 +15,7 @@ use crate::code::*;
 use crate::create::hand_out;
 use crate::types::{Task, WorkerOptions};
 
+// Magic numbers of a head.
 const LIVE: u64 = u64::from_le_bytes(*b"wedjat-W");
 const DETACHED: u64 = u64::from_le_bytes(*b"wedjat-D");
 
@@ -78,6 +79,7 @@ fn with_worker(
 }
 
 impl Worker {
+    /// Creates a head that stays on the heap.
     fn leak(worker: worker::Worker) -> *mut Self {
         Box::into_raw(Box::new(Self {
             magic: AtomicU64::new(LIVE),
@@ -97,8 +99,9 @@ impl Worker {
     }
 }
 
-fn code_of_detached(gone: Detached) -> i32 {
-    match gone {
+/// Returns the code for the end of tasks.
+fn code_of_detached(reason: Detached) -> i32 {
+    match reason {
         Detached::Stopped => WEDJAT_ERROR_STOPPED,
         Detached::ShutOut => WEDJAT_ERROR_SHUT_OUT,
         Detached::AgentDied => WEDJAT_ERROR_AGENT_DIED,
@@ -137,6 +140,10 @@ pub unsafe extern "C" fn wedjat_worker_attach(
     unsafe { hand_out(worker, options, (detail, detail_size), make) }
 }
 
+/// Attaches a worker with these options.
+///
+/// # Safety
+/// `name` is null or zero-terminated; `options` is null or has the number of bytes in its `size`.
 unsafe fn attach(
     name: *const c_char,
     options: *const WorkerOptions,
@@ -144,7 +151,7 @@ unsafe fn attach(
     if name.is_null() {
         return Err((WEDJAT_ERROR_NULL, String::new()));
     }
-    let mut usual = worker::Options::default();
+    let mut settings = worker::Options::default();
     if !options.is_null() {
         // SAFETY: `size` comes first in every version of the options.
         if unsafe { (&raw const (*options).size).read() } != size_of::<WorkerOptions>() {
@@ -152,17 +159,17 @@ unsafe fn attach(
         }
         // SAFETY: of the size of the type, as the caller states.
         let options = unsafe { &*options };
-        usual.worker = choice("worker", options.worker)?;
-        usual.pool = choice("pool", options.pool)?;
-        usual.cpu = choice("cpu", options.cpu)?;
-        usual.patience = Duration::from_nanos(options.patience_ns);
-        usual.spin = Duration::from_nanos(options.spin_ns);
+        settings.worker = choice("worker", options.worker)?;
+        settings.pool = choice("pool", options.pool)?;
+        settings.cpu = choice("cpu", options.cpu)?;
+        settings.patience = Duration::from_nanos(options.patience_ns);
+        settings.spin = Duration::from_nanos(options.spin_ns);
     }
     // SAFETY: the caller vouches for the zero at its end.
     let name = unsafe { CStr::from_ptr(name) };
     let refuse = |text: String| (WEDJAT_ERROR_ATTACH, text);
     let name = name.to_str().map_err(|error| refuse(format!("the agent's name: {error}")))?;
-    worker::Worker::attach(name, &usual).map_err(|error| refuse(error.to_string()))
+    worker::Worker::attach(name, &settings).map_err(|error| refuse(error.to_string()))
 }
 
 /// Converts an optional number; -1 for none.

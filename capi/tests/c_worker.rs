@@ -43,9 +43,9 @@ impl Agent {
         agent
     }
 
-    fn wait(&mut self, what: &str, mut met: impl FnMut(&mut Self) -> bool) {
+    fn wait(&mut self, what: &str, mut is_met: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
-        while !met(self) {
+        while !is_met(self) {
             let runs = self.worker.try_wait().unwrap().is_none();
             assert!(runs && start.elapsed() < PATIENCE, "waited in vain until {what}");
             std::thread::sleep(Duration::from_millis(1));

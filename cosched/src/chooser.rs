@@ -1,5 +1,8 @@
 //! Algorithm 1 of the paper: a weighted mixture of advice, a random draw, and weights that fall with the
 //! risk.
+//!
+//! The risk of an expert is its probability of the drawn share times the loss. A round adds up risks until one
+//! exceeds 1, and then updates the weights, the paper's alpha.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +18,7 @@ pub struct Chooser {
     experts: Box<[Expert]>,
     /// Logarithms of the weights, not normalised, so that weights near 0 keep their value.
     logs: Box<[f64]>,
+    /// Weights of the experts. They sum to 1.
     alpha: Box<[f64]>,
     /// Risk of each expert in this round.
     risk: Box<[f64]>,
@@ -22,14 +26,17 @@ pub struct Chooser {
     round: u64,
     aimd: Aimd,
     totals: Totals,
-    drift: Drift,
+    rise_test: RiseTest,
 }
 
 /// Sums since the start, for the excess risk and its bound.
 #[derive(Clone, Debug)]
 struct Totals {
+    /// Risk of the mixture.
     mixture: f64,
+    /// Risk of each expert.
     experts: Box<[f64]>,
+    /// Sum of the rounds' squared gammas.
     gammas_squared: f64,
 }
 
@@ -92,7 +99,7 @@ impl Chooser {
             round: 1,
             aimd: Aimd::default(),
             totals: Totals { mixture: 0.0, experts: zeros, gammas_squared: 0.0 },
-            drift: Drift::default(),
+            rise_test: RiseTest::default(),
             experts: experts.into_boxed_slice(),
         })
     }
@@ -118,11 +125,11 @@ impl Chooser {
     /// Draws a share of at most `limit`, by a random number of 53 bits.
     pub fn decide(&self, state: &State, limit: Share, draw: u64) -> Result<Decision, StateError> {
         state.check()?;
-        let form = self.settings.happiness;
+        let formula = self.settings.happiness;
         let advice: Vec<_> = self
             .experts
             .iter()
-            .map(|expert| expert.advice(state, form, limit, &self.aimd))
+            .map(|expert| expert.advice(state, formula, limit, &self.aimd))
             .collect();
         let mut mixture = [0.0; SHARES];
         for (alpha, advice) in self.alpha.iter().zip(&advice) {
@@ -170,7 +177,8 @@ impl Chooser {
         self.aimd.step(outcome.excess() > 0.0);
         let risk = self.risk.to_vec();
         let ended = risk.iter().any(|risk| *risk > 1.0).then(|| self.end_round());
-        let restarted = self.settings.restart > 0.0 && self.drift.rose(loss, self.settings.restart);
+        let restarted =
+            self.settings.restart > 0.0 && self.rise_test.has_risen(loss, self.settings.restart);
         if restarted {
             self.logs.fill(0.0);
             self.risk.fill(0.0);
@@ -179,6 +187,7 @@ impl Chooser {
         Ok(LearningUpdate { loss, risk, ended, restarted })
     }
 
+    /// Updates the weights by the round's risks, and starts the next round.
     fn end_round(&mut self) -> Round {
         let (round, gamma) = (self.round, self.settings.gamma(self.round));
         for (log, risk) in self.logs.iter_mut().zip(&mut self.risk) {
@@ -186,11 +195,11 @@ impl Chooser {
             *risk = 0.0;
         }
         self.normalise();
-        let even = self.settings.fixed_share;
-        if even > 0.0 {
-            let each = even / self.alpha.len() as f64;
+        let fixed_share = self.settings.fixed_share;
+        if fixed_share > 0.0 {
+            let even_part = fixed_share / self.alpha.len() as f64;
             for (alpha, log) in self.alpha.iter_mut().zip(&mut self.logs) {
-                *alpha = (1.0 - even) * *alpha + each;
+                *alpha = (1.0 - fixed_share) * *alpha + even_part;
                 *log = alpha.ln();
             }
         }
@@ -209,10 +218,10 @@ impl Chooser {
     /// Computes the weights from their logarithms. Subtracts the largest first, so that at least one weight
     /// is not 0.
     fn normalise(&mut self) {
-        let most = self.logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let largest = self.logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut sum = 0.0;
         for (alpha, log) in self.alpha.iter_mut().zip(&self.logs) {
-            *alpha = (log - most).exp();
+            *alpha = (log - largest).exp();
             sum += *alpha;
         }
         for alpha in &mut self.alpha {
@@ -223,27 +232,31 @@ impl Chooser {
 
 /// Page-Hinkley test for an increase of the mean.
 #[derive(Clone, Debug, Default)]
-struct Drift {
+struct RiseTest {
+    /// Number of losses.
     count: f64,
+    /// Mean of the losses.
     mean: f64,
+    /// Sum of the losses above the mean, less [`RISE_IGNORED`] for each.
     sum: f64,
+    /// Smallest `sum` so far.
     lowest: f64,
 }
 
 /// Increase of the mean loss that the test ignores.
 const RISE_IGNORED: f64 = 0.05;
 
-impl Drift {
-    /// Adds a loss. Returns true, and resets the test, once the accumulated increase exceeds `by`.
-    fn rose(&mut self, loss: f64, by: f64) -> bool {
+impl RiseTest {
+    /// Adds a loss. Returns true, and resets the test, once the accumulated increase exceeds `threshold`.
+    fn has_risen(&mut self, loss: f64, threshold: f64) -> bool {
         self.count += 1.0;
         self.mean += (loss - self.mean) / self.count;
         self.sum += loss - self.mean - RISE_IGNORED;
         self.lowest = self.lowest.min(self.sum);
-        let rose = self.sum - self.lowest > by;
-        if rose {
+        let has_risen = self.sum - self.lowest > threshold;
+        if has_risen {
             *self = Self::default();
         }
-        rose
+        has_risen
     }
 }

@@ -21,6 +21,7 @@ pub enum Metric {
 }
 
 impl Metric {
+    /// Returns the metric's value.
     fn of(self, state: &State) -> f64 {
         match self {
             Self::Cpu => state.cpu,
@@ -80,13 +81,13 @@ impl Expert {
                 ));
             }
         }
-        for (at, leaf) in leaves.iter().enumerate() {
+        for (index, leaf) in leaves.iter().enumerate() {
             let sum: f64 = leaf.iter().sum();
-            let below = leaf.iter().any(|probability| !(0.0..=1.0).contains(probability));
-            if below || (sum - 1.0).abs() > SUM_WITHIN {
+            let is_out_of_range = leaf.iter().any(|probability| !(0.0..=1.0).contains(probability));
+            if is_out_of_range || (sum - 1.0).abs() > SUM_WITHIN {
                 return Err(format!(
                     "leaf {} adds up to {sum}; give {SHARES} numbers from 0 to 1 with a sum of 1",
-                    at + 1
+                    index + 1
                 ));
             }
         }
@@ -97,21 +98,21 @@ impl Expert {
     pub(crate) fn advice(
         &self,
         state: &State,
-        form: HappinessFormula,
+        formula: HappinessFormula,
         limit: Share,
         aimd: &Aimd,
     ) -> Distribution {
-        let free = match &self.plan {
+        let unlimited = match &self.plan {
             Plan::Tree { metric, bounds, happiness, leaves } => {
                 let row = class(metric.of(state), bounds);
-                let column = class(state.progress.happiness(form), happiness);
+                let column = class(state.progress.happiness(formula), happiness);
                 leaves[row * 3 + column]
             }
             Plan::Always(share) => certain(*share),
             Plan::Aimd => certain(Share::at_most(aimd.part)),
             Plan::Guard => certain(limit),
         };
-        limited(free, limit)
+        limited(unlimited, limit)
     }
 }
 
@@ -123,6 +124,7 @@ fn class(value: f64, [middle, high]: &[f64; 2]) -> usize {
 /// State of the additive-increase, multiplicative-decrease rule, shared by all experts that use it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Aimd {
+    /// Share as a fraction.
     part: f64,
 }
 

@@ -46,7 +46,7 @@ impl Setup {
         let mut experts: Vec<Expert> = Vec::new();
         for raw in raw.expert {
             let name = raw.name.clone();
-            let fault = |why: String| FileError(format!("[[expert]] {name:?}: {why}"));
+            let fault = |reason: String| FileError(format!("[[expert]] {name:?}: {reason}"));
             let expert = raw.expert().map_err(fault)?;
             if experts.iter().any(|other| other.name == expert.name) {
                 return Err(fault("the name is used twice".to_owned()));
@@ -67,6 +67,7 @@ impl Setup {
     }
 }
 
+/// The file as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
@@ -78,6 +79,7 @@ struct RawFile {
     expert: Vec<RawExpert>,
 }
 
+/// An expert as written: the keys of a tree, or those of a rule.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawExpert {
@@ -99,12 +101,13 @@ enum Rule {
 }
 
 impl RawExpert {
+    /// Checks the keys and converts them. The error is the reason.
     fn expert(self) -> Result<Expert, String> {
         let Self { name, metric, bounds, happiness, leaves, rule, share } = self;
-        let of_tree =
+        let has_tree_keys =
             metric.is_some() || bounds.is_some() || happiness.is_some() || leaves.is_some();
         let plan = match (rule, share) {
-            (Some(_), _) if of_tree => {
+            (Some(_), _) if has_tree_keys => {
                 return Err("an expert is a rule or a tree: give either `rule`, or `metric`, `bounds`, `happiness` and `leaves`".to_owned());
             }
             (Some(Rule::Always), Some(share)) => Plan::Always(share),

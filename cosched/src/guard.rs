@@ -94,9 +94,10 @@ pub struct GuardSettingsError {
     pub rule: &'static str,
 }
 
-/// Time for which a fallen load still counts at its old value.
+/// Time constant with which the smoothed load falls, in nanoseconds.
 const LOAD_FALLS_NS: f64 = 100e6;
 
+/// Nanoseconds in a millisecond.
 const MS: f64 = 1e6;
 
 /// Limits a batch's share. The limit is 0 until the first observation.
@@ -105,12 +106,15 @@ pub struct Guard {
     settings: GuardSettings,
     /// Smoothed load: rises at once, falls slowly.
     load: f64,
-    seen_ns: Option<u64>,
+    /// Time of the last observation.
+    observed_ns: Option<u64>,
+    /// Current limit.
     allowed: Share,
     /// Earliest time of the next increase.
-    grows_ns: u64,
+    next_growth_ns: u64,
     /// End of the time without a share.
-    cool_ns: u64,
+    cool_until_ns: u64,
+    /// Length of the last time without a share.
     cool_down_ms: f64,
 }
 
@@ -122,38 +126,39 @@ impl Guard {
         Ok(Self {
             settings,
             load: 0.0,
-            seen_ns: None,
+            observed_ns: None,
             allowed: Share::NONE,
-            grows_ns: 0,
-            cool_ns: 0,
+            next_growth_ns: 0,
+            cool_until_ns: 0,
             cool_down_ms,
         })
     }
 
-    /// Updates the limit from an observation made while the batch had the share `given`. Returns the new
-    /// limit.
+    /// Updates the limit from an observation made while the batch had this share. Returns the new limit.
     ///
     /// Values that are not finite count as the worst.
-    pub fn observe(&mut self, now_ns: u64, seen: &Observation, given: Share) -> Share {
+    pub fn observe(&mut self, now_ns: u64, observation: &Observation, share: Share) -> Share {
         let settings = &self.settings;
-        let since = self.seen_ns.map_or(0.0, |then| now_ns.saturating_sub(then) as f64);
-        self.seen_ns = Some(now_ns);
-        let load = if seen.load.is_nan() { 1.0 } else { seen.load.clamp(0.0, 1.0) };
+        let since = self.observed_ns.map_or(0.0, |then| now_ns.saturating_sub(then) as f64);
+        self.observed_ns = Some(now_ns);
+        let load = if observation.load.is_nan() { 1.0 } else { observation.load.clamp(0.0, 1.0) };
         self.load = load.max(load + (self.load - load) * (-since / LOAD_FALLS_NS).exp());
         let worst = |value: f64| if value.is_nan() { f64::INFINITY } else { value };
-        let tail = seen.tail.map_or(0.0, worst);
-        let is_missed = tail > settings.objective_us || worst(seen.backlog) > settings.backlog;
+        let tail = observation.tail.map_or(0.0, worst);
+        let is_missed =
+            tail > settings.objective_us || worst(observation.backlog) > settings.backlog;
         if is_missed {
-            self.miss(now_ns, given);
+            self.miss(now_ns, share);
         }
         let room = Share::at_most(1.0 - self.load - self.settings.reserve);
-        self.allowed = if now_ns < self.cool_ns {
+        self.allowed = if now_ns < self.cool_until_ns {
             Share::NONE
         } else if room <= self.allowed {
             room
-        } else if tail <= self.settings.near * self.settings.objective_us && now_ns >= self.grows_ns
+        } else if tail <= self.settings.near * self.settings.objective_us
+            && now_ns >= self.next_growth_ns
         {
-            self.grows_ns = now_ns + (self.settings.growth_ms * MS) as u64;
+            self.next_growth_ns = now_ns + (self.settings.growth_ms * MS) as u64;
             Share::at_most(self.allowed.part() + 0.1)
         } else {
             self.allowed
@@ -161,24 +166,26 @@ impl Guard {
         self.allowed
     }
 
-    /// Sets the limit to 0. If the batch had a share only shortly, the time without one doubles.
-    fn miss(&mut self, now_ns: u64, given: Share) {
+    /// Sets the limit to 0 for a time. The time doubles if the last one ended only recently and the batch had a
+    /// share since.
+    fn miss(&mut self, now_ns: u64, share: Share) {
         let last_ns = (self.cool_down_ms * MS) as u64;
-        let is_soon = self.cool_ns > 0 && now_ns < self.cool_ns.saturating_add(2 * last_ns);
-        if now_ns >= self.cool_ns {
-            self.cool_down_ms = match is_soon && given > Share::NONE {
+        let is_soon =
+            self.cool_until_ns > 0 && now_ns < self.cool_until_ns.saturating_add(2 * last_ns);
+        if now_ns >= self.cool_until_ns {
+            self.cool_down_ms = match is_soon && share > Share::NONE {
                 true => (self.cool_down_ms * 2.0).min(self.settings.cool_down_max_ms),
                 false => self.settings.cool_down_ms,
             };
         }
-        self.cool_ns = now_ns + (self.cool_down_ms * MS) as u64;
+        self.cool_until_ns = now_ns + (self.cool_down_ms * MS) as u64;
     }
 
     /// Returns the current limit; 0 if the last observation is too old.
     #[must_use]
     pub fn allowed(&self, now_ns: u64) -> Share {
         let stale_ns = (self.settings.stale_ms * MS) as u64;
-        match self.seen_ns {
+        match self.observed_ns {
             Some(then) if now_ns.saturating_sub(then) <= stale_ns => self.allowed,
             _ => Share::NONE,
         }

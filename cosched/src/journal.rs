@@ -77,6 +77,7 @@ pub struct LoggingChooser<W> {
     log: W,
     /// Number of the next decision.
     number: u64,
+    /// Decisions without outcome, by number.
     pending: BTreeMap<u64, Decision>,
 }
 
@@ -85,7 +86,7 @@ impl<W: Write> LoggingChooser<W> {
     pub fn new(chooser: Chooser, mut log: W) -> io::Result<Self> {
         let (settings, experts) = (chooser.settings().clone(), chooser.experts().to_vec());
         let random = Xoshiro256PlusPlus::seed_from_u64(settings.seed);
-        line(&mut log, &Record::Start { version: VERSION, settings, experts })?;
+        write_line(&mut log, &Record::Start { version: VERSION, settings, experts })?;
         Ok(Self { chooser, random, log, number: 0, pending: BTreeMap::new() })
     }
 
@@ -122,7 +123,7 @@ impl<W: Write> LoggingChooser<W> {
             Record::Decision { number, at_ns, state, limit, draw, share, probability, mixture };
         self.number += 1;
         self.pending.insert(number, decision);
-        line(&mut self.log, &record)?;
+        write_line(&mut self.log, &record)?;
         Ok((number, share))
     }
 
@@ -146,12 +147,12 @@ impl<W: Write> LoggingChooser<W> {
         outcome: &Outcome,
     ) -> Result<Option<LearningUpdate>, LoggedError> {
         let Some(decision) = self.pending.remove(&number) else { return Ok(None) };
-        let learnt = self.chooser.learn(&decision, outcome)?;
-        let LearningUpdate { loss, risk, ended, restarted } = learnt.clone();
+        let update = self.chooser.learn(&decision, outcome)?;
+        let LearningUpdate { loss, risk, ended, restarted } = update.clone();
         let outcome = *outcome;
         let record = Record::Outcome { number, at_ns, outcome, loss, risk, ended, restarted };
-        line(&mut self.log, &record)?;
-        Ok(Some(learnt))
+        write_line(&mut self.log, &record)?;
+        Ok(Some(update))
     }
 
     /// Discards a decision without outcome.
@@ -166,7 +167,8 @@ impl<W: Write> LoggingChooser<W> {
     }
 }
 
-fn line(log: &mut impl Write, record: &Record) -> io::Result<()> {
+/// Writes a record as one line of JSON.
+fn write_line(log: &mut impl Write, record: &Record) -> io::Result<()> {
     let mut text = serde_json::to_vec(record)?;
     text.push(b'\n');
     log.write_all(&text)

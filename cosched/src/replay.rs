@@ -1,7 +1,7 @@
 //! Replay of a log: in its own mode, which must reproduce it, or in another one.
 //!
 //! In another mode the shares and outcomes stay those of the log, and learning differs. The risk is then
-//! weighted by the probability with which the original chooser drew the share, because that determines how
+//! weighted by the probability with which the original chooser drew the share. That probability determines how
 //! often the share was observed.
 
 use std::collections::BTreeMap;
@@ -88,11 +88,11 @@ pub fn replay(mut log: impl BufRead, overrides: &Overrides) -> Result<ReplayResu
             lines.broken(format!("unknown version {version}; version {VERSION} is supported"))
         );
     }
-    let mut replaying = ReplayState::new(settings, experts, overrides)?;
+    let mut state = ReplayState::new(settings, experts, overrides)?;
     while let Some(record) = lines.next(&mut log)? {
-        replaying.take(record).map_err(|why| lines.broken(why))?;
+        state.take(record).map_err(|why| lines.broken(why))?;
     }
-    Ok(replaying.end(lines.torn))
+    Ok(state.end(lines.torn))
 }
 
 /// Lines of a log; the last one may be incomplete.
@@ -103,6 +103,7 @@ struct Lines {
 }
 
 impl Lines {
+    /// Reads the next record. Returns `None` at the end, or at an incomplete last line.
     fn next(&mut self, log: &mut impl BufRead) -> Result<Option<Record>, ReplayError> {
         self.text.clear();
         if log.read_line(&mut self.text)? == 0 {
@@ -124,22 +125,25 @@ impl Lines {
     }
 }
 
+/// Chooser that repeats the log, and the result so far.
 struct ReplayState {
     chooser: Chooser,
     /// Open decisions by number.
     pending: BTreeMap<u64, Decision>,
-    done: ReplayResult,
+    result: ReplayResult,
+    /// Sum of all losses.
     loss: f64,
+    /// Number of decisions with an outcome.
     answered: u64,
 }
 
 impl ReplayState {
     fn new(
-        logged: Settings,
+        logged_settings: Settings,
         experts: Vec<Expert>,
         overrides: &Overrides,
     ) -> Result<Self, ReplayError> {
-        let mut settings = logged.clone();
+        let mut settings = logged_settings.clone();
         settings.mode = overrides.mode.unwrap_or(settings.mode);
         settings.lambda = overrides.lambda.unwrap_or(settings.lambda);
         settings.fixed_share = match (overrides.fixed_share, settings.mode) {
@@ -156,10 +160,10 @@ impl ReplayState {
                 why: format!("expert {:?}: {why}", expert.name),
             })?;
         }
-        let with = overrides.experts.clone().unwrap_or_else(|| experts.clone());
-        let is_same = settings == logged && with == experts;
-        let names = with.iter().map(|expert| expert.name.clone()).collect();
-        let done = ReplayResult {
+        let used_experts = overrides.experts.clone().unwrap_or_else(|| experts.clone());
+        let is_same = settings == logged_settings && used_experts == experts;
+        let names = used_experts.iter().map(|expert| expert.name.clone()).collect();
+        let result = ReplayResult {
             settings: settings.clone(),
             experts: names,
             rounds: Vec::new(),
@@ -173,16 +177,17 @@ impl ReplayState {
             difference: is_same.then_some(0.0),
         };
         Ok(Self {
-            chooser: Chooser::new(settings, with)?,
+            chooser: Chooser::new(settings, used_experts)?,
             pending: BTreeMap::new(),
-            done,
+            result,
             loss: 0.0,
             answered: 0,
         })
     }
 
+    /// Replays one record. The error is the reason why the log is invalid.
     fn take(&mut self, record: Record) -> Result<(), String> {
-        let named = |error: StateError| error.to_string();
+        let error_text = |error: StateError| error.to_string();
         match record {
             Record::Start { .. } => {
                 Err("second line of the kind \"start\"; only the first line may have it".to_owned())
@@ -193,10 +198,10 @@ impl ReplayState {
                         "a drawn share has the impossible probability {probability}"
                     ));
                 }
-                let mut decision = self.chooser.decide(&state, limit, draw).map_err(named)?;
-                self.done.decisions += 1;
-                self.done.other_shares += u64::from(decision.share != share);
-                self.differ(decision.mixture[share.index()] - probability);
+                let mut decision = self.chooser.decide(&state, limit, draw).map_err(error_text)?;
+                self.result.decisions += 1;
+                self.result.other_shares += u64::from(decision.share != share);
+                self.note_difference(decision.mixture[share.index()] - probability);
                 (decision.share, decision.probability) = (share, probability);
                 match self.pending.insert(number, decision) {
                     Some(_) => Err(format!("decision {number} occurs twice")),
@@ -209,11 +214,12 @@ impl ReplayState {
                         "outcome of decision {number}, which is unknown or already has an outcome"
                     ));
                 };
-                self.learn(&decision, &outcome, loss, &risk, ended).map_err(named)
+                self.learn(&decision, &outcome, loss, &risk, ended).map_err(error_text)
             }
         }
     }
 
+    /// Learns from an outcome and compares the result with the logged one.
     fn learn(
         &mut self,
         decision: &Decision,
@@ -222,44 +228,47 @@ impl ReplayState {
         risk: &[f64],
         ended: Option<Round>,
     ) -> Result<(), StateError> {
-        let learnt = self.chooser.learn(decision, outcome)?;
+        let update = self.chooser.learn(decision, outcome)?;
         self.answered += 1;
-        self.loss += learnt.loss;
-        self.done.unfinished.actions.push(decision.share);
-        self.done.unfinished.losses.push(learnt.loss);
-        self.differ(learnt.loss - loss);
-        for (computed, logged) in learnt.risk.iter().zip(risk) {
-            self.differ(computed - logged);
+        self.loss += update.loss;
+        self.result.unfinished.actions.push(decision.share);
+        self.result.unfinished.losses.push(update.loss);
+        self.note_difference(update.loss - loss);
+        for (computed, logged) in update.risk.iter().zip(risk) {
+            self.note_difference(computed - logged);
         }
-        if learnt.risk.len() != risk.len() || learnt.ended.is_some() != ended.is_some() {
-            self.differ(f64::INFINITY);
+        if update.risk.len() != risk.len() || update.ended.is_some() != ended.is_some() {
+            self.note_difference(f64::INFINITY);
         }
-        for (computed, logged) in learnt.ended.iter().zip(&ended) {
+        for (computed, logged) in update.ended.iter().zip(&ended) {
             for (computed, logged) in computed.alpha.iter().zip(&logged.alpha) {
-                self.differ(computed - logged);
+                self.note_difference(computed - logged);
             }
-            self.differ(computed.excess_risk - logged.excess_risk);
+            self.note_difference(computed.excess_risk - logged.excess_risk);
         }
-        if let Some(round) = learnt.ended {
-            self.done.rounds_above_bound += u64::from(round.excess_risk > round.bound);
-            let steps = std::mem::take(&mut self.done.unfinished);
-            self.done.rounds.push(ReplayedRound { round, steps });
+        if let Some(round) = update.ended {
+            self.result.rounds_above_bound += u64::from(round.excess_risk > round.bound);
+            let steps = std::mem::take(&mut self.result.unfinished);
+            self.result.rounds.push(ReplayedRound { round, steps });
         }
         Ok(())
     }
 
-    fn differ(&mut self, by: f64) {
-        if let Some(most) = &mut self.done.difference {
-            *most = most.max(if by.is_nan() { f64::INFINITY } else { by.abs() });
+    /// Records a difference from the log, if the configuration is the same.
+    fn note_difference(&mut self, difference: f64) {
+        if let Some(largest) = &mut self.result.difference {
+            *largest =
+                largest.max(if difference.is_nan() { f64::INFINITY } else { difference.abs() });
         }
     }
 
+    /// Returns the complete result.
     fn end(mut self, torn: bool) -> ReplayResult {
-        self.done.unanswered = self.pending.len() as u64;
-        self.done.torn = torn;
-        self.done.mean_loss =
+        self.result.unanswered = self.pending.len() as u64;
+        self.result.torn = torn;
+        self.result.mean_loss =
             if self.answered == 0 { 0.0 } else { self.loss / self.answered as f64 };
-        self.done
+        self.result
     }
 }
 

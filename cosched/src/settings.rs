@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Mode {
     /// Algorithm 1 as printed: the risk is the expert's probability of the drawn share times the loss.
     Paper,
-    /// Importance-weighted risk: divided by the probability of the share, so that spreading out is no
-    /// advantage.
+    /// Importance-weighted risk: as in `Paper`, divided by the probability with which the share was drawn. An
+    /// expert then gains nothing by spreading its probability over many shares.
     Iw,
     /// Like `Iw`, with an additional loss for a batch job that will miss its deadline.
     #[default]
@@ -42,7 +42,8 @@ impl FromStr for Mode {
     }
 }
 
-/// Formula of a job's happiness, which measures its progress.
+/// Formula of a job's happiness, which measures whether it will end in time. `wall`, `rate` (the job's speed)
+/// and `remaining` are fields of [`Progress`](crate::Progress), and `t` is the elapsed time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HappinessFormula {
@@ -59,13 +60,14 @@ pub enum HappinessFormula {
 pub struct Settings {
     /// Learning rule.
     pub mode: Mode,
-    /// Gamma of the first round: the weight of a round's risk.
+    /// Learning rate: gamma of the first round, the factor of a round's risk in the experts' weights. Not the
+    /// `rate` of a job's progress.
     pub rate: f64,
-    /// True if gamma falls with the square root of the round number.
+    /// True to divide gamma by the square root of the round number.
     pub falling: bool,
     /// Loss for twice the expected time: 1 (section 3.2 of the paper) or 2 (section 4.4).
     pub loss_factor: f64,
-    /// Weight of the batch job's unhappiness in the loss, in mode balanced.
+    /// Weight of the batch job's unhappiness in the loss, in mode balanced: 1 minus its happiness, from 0 to 1.
     pub lambda: f64,
     /// Term added to the probability by which the risk is divided, in modes iw and balanced.
     pub epsilon: f64,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::HappinessFormula;
 
-/// Progress of a job.
+/// Progress of a job, in tasks: any unit of work. For an agent's workers all times are microseconds of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -12,29 +12,30 @@ pub struct Progress {
     pub wall: f64,
     /// Seconds since the start.
     pub elapsed: f64,
-    /// Completed tasks per second.
+    /// Speed of the job: completed tasks per second.
     pub rate: f64,
     /// Remaining tasks.
     pub remaining: f64,
 }
 
-/// Happiness of a job without remaining tasks: a large number that every format can hold.
-const CONTENT: f64 = 1e9;
+/// Largest happiness, as of a job without remaining tasks: a large number that every format can hold.
+const HAPPINESS_MAX: f64 = 1e9;
 
 impl Progress {
     /// Returns the happiness of the job.
     #[must_use]
-    pub fn happiness(&self, form: HappinessFormula) -> f64 {
-        let left = self.wall - self.elapsed;
-        let happiness = match form {
-            HappinessFormula::Printed => left.abs() * self.remaining / self.rate,
-            HappinessFormula::Ratio if self.remaining <= 0.0 => CONTENT,
-            HappinessFormula::Ratio => left * self.rate / self.remaining,
+    pub fn happiness(&self, formula: HappinessFormula) -> f64 {
+        let time_left = self.wall - self.elapsed;
+        let happiness = match formula {
+            HappinessFormula::Printed => time_left.abs() * self.remaining / self.rate,
+            HappinessFormula::Ratio if self.remaining <= 0.0 => HAPPINESS_MAX,
+            HappinessFormula::Ratio => time_left * self.rate / self.remaining,
         };
         // 0/0: the job makes no progress and has no remaining tasks.
-        if happiness.is_nan() { 0.0 } else { happiness.clamp(-CONTENT, CONTENT) }
+        if happiness.is_nan() { 0.0 } else { happiness.clamp(-HAPPINESS_MAX, HAPPINESS_MAX) }
     }
 
+    /// Returns the values with their names.
     fn numbers(&self) -> [(&'static str, f64); 4] {
         let Self { wall, elapsed, rate, remaining } = *self;
         [("wall", wall), ("elapsed", elapsed), ("rate", rate), ("remaining", remaining)]
@@ -79,9 +80,9 @@ impl Outcome {
 
     /// Checks that a loss can be computed.
     pub fn check(&self) -> Result<(), StateError> {
-        let own = [("expected", self.expected), ("observed", self.observed)];
+        let numbers = [("expected", self.expected), ("observed", self.observed)];
         let batch = self.batch.iter().flat_map(Progress::numbers);
-        check_numbers(own.into_iter().chain(batch))?;
+        check_numbers(numbers.into_iter().chain(batch))?;
         match self.expected > 0.0 {
             true => Ok(()),
             false => Err(StateError { name: "expected", value: self.expected, rule: "above 0" }),
@@ -93,11 +94,12 @@ impl State {
     /// Checks that experts can use the state.
     pub fn check(&self) -> Result<(), StateError> {
         let Self { cpu, memory, stage, interval, progress } = *self;
-        let own = [("cpu", cpu), ("memory", memory), ("stage", stage), ("interval", interval)];
-        check_numbers(own.into_iter().chain(progress.numbers()))
+        let numbers = [("cpu", cpu), ("memory", memory), ("stage", stage), ("interval", interval)];
+        check_numbers(numbers.into_iter().chain(progress.numbers()))
     }
 }
 
+/// Checks that each number is finite and not negative.
 fn check_numbers(numbers: impl Iterator<Item = (&'static str, f64)>) -> Result<(), StateError> {
     for (name, value) in numbers {
         if !value.is_finite() || value < 0.0 {

@@ -224,8 +224,8 @@ fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
     assert!(weight_of_half(Mode::Balanced) > 0.9);
 }
 
-/// Returns the decisions until the newly right expert has most of the weight, after many decisions with the
-/// other one right.
+/// Returns the decisions until the newly right expert has most of the weight. Before, the second expert was right
+/// for many decisions.
 fn turns_after(settings: Settings) -> Option<usize> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
     // Both shares are observed whichever is followed, so an expert's deficit grows while the second one is

@@ -15,7 +15,7 @@ use super::socket::socket_path;
 use crate::control::Change;
 use crate::state::files::{self, ExistingFile};
 
-/// Time limit of a connection attempt, and of a call.
+/// Time limits: of a connection attempt, and of a call.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const CALL_MAX: Duration = Duration::from_secs(15);
 /// Time between two attempts to connect to a socket with a full queue of connections.
@@ -41,7 +41,7 @@ pub enum Access {
 /// Reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No node runs there.
+    /// No node answers at the socket of a state file.
     #[error("{}: no node answers ({reason}); name the state file of a running node with --node or WEDJAT_STATE", .path.display())]
     Nobody {
         /// State file.
@@ -99,8 +99,7 @@ impl Connection {
         Ok(self.runtime.block_on(call)?.into_inner())
     }
 
-    /// Makes all of the changes, or none. Returns the version that contains them. All cores then decide by
-    /// it.
+    /// Makes all of the changes, or none. Returns the node's version that contains them, once all cores use it.
     ///
     /// # Errors
     /// If the node refuses, or does not answer.
@@ -133,12 +132,15 @@ impl Connection {
         Ok(self.runtime.block_on(call)?.into_inner().level)
     }
 
-    /// Makes the node record packets to a file on its host. Returns the tap.
+    /// Starts a tap: makes the node record packets to a file on its host. Returns its state.
     ///
     /// # Errors
     /// If the node refuses, or does not answer.
-    pub fn start_tap(&mut self, asked: proto::StartTapRequest) -> Result<proto::Tap, ClientError> {
-        let call = self.client.start_tap(timed(asked));
+    pub fn start_tap(
+        &mut self,
+        request: proto::StartTapRequest,
+    ) -> Result<proto::Tap, ClientError> {
+        let call = self.client.start_tap(timed(request));
         tap(self.runtime.block_on(call)?.into_inner().tap)
     }
 
@@ -151,23 +153,24 @@ impl Connection {
         tap(self.runtime.block_on(call)?.into_inner().tap)
     }
 
-    /// Makes the node explain packets. Calls `each` with every explanation until it returns false. Returns
+    /// Makes the node explain packets. Calls `each` with every explanation until it returns false. Also ends
     /// after the requested number of packets, or after `time`.
     ///
     /// # Errors
     /// If the node refuses, ends, or does not answer.
     pub fn explain(
         &mut self,
-        asked: proto::ExplainRequest,
+        request: proto::ExplainRequest,
         time: Option<Duration>,
         mut each: impl FnMut(proto::Explanation) -> bool,
     ) -> Result<(), ClientError> {
         let (client, began) = (&mut self.client, Instant::now());
         self.runtime.block_on(async {
-            let mut stream = client.explain(tonic::Request::new(asked)).await?.into_inner();
+            let mut stream = client.explain(tonic::Request::new(request)).await?.into_inner();
             loop {
-                let left = time.map_or(Duration::MAX, |time| time.saturating_sub(began.elapsed()));
-                let Ok(next) = tokio::time::timeout(left, stream.message()).await else {
+                let remaining =
+                    time.map_or(Duration::MAX, |time| time.saturating_sub(began.elapsed()));
+                let Ok(next) = tokio::time::timeout(remaining, stream.message()).await else {
                     return Ok(());
                 };
                 let Some(explanation) = next? else { return Ok(()) };
@@ -179,17 +182,20 @@ impl Connection {
     }
 }
 
+/// Returns the tap in a reply.
 fn tap(reply: Option<proto::Tap>) -> Result<proto::Tap, ClientError> {
     let none = || tonic::Status::internal("the node's answer lacks the tap");
     reply.ok_or_else(|| none().into())
 }
 
+/// Adds the time limit of a call.
 fn timed<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.set_timeout(CALL_MAX);
     request
 }
 
+/// Connects to the socket beside a state file.
 async fn over_socket(state: &Path) -> Result<Channel, ClientError> {
     let nobody = |reason: String| ClientError::Nobody { path: state.to_owned(), reason };
     channel_at(&socket_path(state), None).await.map_err(nobody)
@@ -202,31 +208,38 @@ pub(crate) type KeepAlive = (Duration, Duration);
 ///
 /// # Errors
 /// Reason why the connection failed.
-pub(crate) async fn channel_at(path: &Path, alive: Option<KeepAlive>) -> Result<Channel, String> {
-    let found = ExistingFile::behind(path).map_err(|error| error.to_string())?;
-    let found = found.ok_or_else(|| format!("{} does not exist", path.display()))?;
-    if !found.is_socket() || !found.is_own_or_roots() {
-        return Err(format!("{} is {}", path.display(), found.describe()));
+pub(crate) async fn channel_at(
+    path: &Path,
+    keep_alive: Option<KeepAlive>,
+) -> Result<Channel, String> {
+    let socket = ExistingFile::behind(path).map_err(|error| error.to_string())?;
+    let socket = socket.ok_or_else(|| format!("{} does not exist", path.display()))?;
+    if !socket.is_socket() || !socket.is_own_or_roots() {
+        return Err(format!("{} is {}", path.display(), socket.describe()));
     }
-    // Connects by its path in /proc: a socket address has room for 107 bytes only.
-    let at = found.path();
-    let connect = tower_connector(at);
+    // A Unix socket address has room for 107 bytes only, and the path in /proc is short.
+    let path_in_proc = socket.path();
+    let connect = connector(path_in_proc);
     let endpoint = Endpoint::from_static("http://node").connect_timeout(CONNECT_MAX);
-    let endpoint = asking(endpoint, alive);
+    let endpoint = with_keep_alive(endpoint, keep_alive);
     let channel = endpoint.connect_with_connector(connect).await;
-    drop(found);
+    drop(socket); // its descriptor kept the path in /proc valid
     channel.map_err(|error| with_context(&error))
 }
 
-fn asking(endpoint: Endpoint, alive: Option<KeepAlive>) -> Endpoint {
-    match alive {
-        Some((often, long)) => endpoint.http2_keep_alive_interval(often).keep_alive_timeout(long),
+/// Adds keep-alive probes, if any.
+fn with_keep_alive(endpoint: Endpoint, keep_alive: Option<KeepAlive>) -> Endpoint {
+    match keep_alive {
+        Some((interval, timeout)) => {
+            endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(timeout)
+        }
         None => endpoint,
     }
 }
 
-fn tower_connector(
-    at: PathBuf,
+/// Returns tonic's connector for a Unix socket. It ignores the endpoint's address.
+fn connector(
+    path: PathBuf,
 ) -> impl tonic::codegen::Service<
     Uri,
     Response = TokioIo<tokio::net::UnixStream>,
@@ -234,16 +247,17 @@ fn tower_connector(
     Future = impl Future<Output = io::Result<TokioIo<tokio::net::UnixStream>>> + Send,
 > + Send {
     tower::service_fn(move |_: Uri| {
-        let at = at.clone();
-        async move { Ok(TokioIo::new(connect(&at).await?)) }
+        let path = path.clone();
+        async move { Ok(TokioIo::new(connect(&path).await?)) }
     })
 }
 
-/// Connects to a Unix socket. A full queue of connections is an error there (EAGAIN) and not a wait as over TCP, so it tries again.
-async fn connect(at: &Path) -> io::Result<tokio::net::UnixStream> {
+/// Connects to a Unix socket, and tries again while its queue of connections is full: `connect` then fails
+/// with EAGAIN, and does not wait as over TCP.
+async fn connect(path: &Path) -> io::Result<tokio::net::UnixStream> {
     let began = tokio::time::Instant::now();
     loop {
-        match tokio::net::UnixStream::connect(at).await {
+        match tokio::net::UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if began.elapsed() > CONNECT_MAX {
                     return Err(error);
@@ -268,12 +282,12 @@ async fn over_tcp(url: &str, tls: Option<&[PathBuf; 3]>) -> Result<Channel, Clie
 pub(crate) async fn channel_to(
     url: &str,
     tls: Option<&[PathBuf; 3]>,
-    alive: Option<KeepAlive>,
+    keep_alive: Option<KeepAlive>,
 ) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(url.to_owned())
         .map_err(|error| with_context(&error))?
         .connect_timeout(CONNECT_MAX);
-    let mut endpoint = asking(endpoint, alive);
+    let mut endpoint = with_keep_alive(endpoint, keep_alive);
     if let Some(files) = tls {
         let read = |path: &PathBuf| {
             let bytes = files::read(path);

@@ -1,4 +1,5 @@
-//! Conversion between the messages of the control's gRPC and the node's own types.
+//! Conversion between the messages of the control's gRPC and the node's own types. Values of a client are checked
+//! here.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -97,19 +98,20 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
     Ok(if of_agent { Change::OfAgent(Box::new(change)) } else { change })
 }
 
-fn host(from: &str, field: &str) -> Result<IpAddr, ChangeError> {
+/// Parses an address; `field` names it in the error.
+fn host(value: &str, field: &str) -> Result<IpAddr, ChangeError> {
     let allowed = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
-    from.parse().map_err(|_| text(format!("{field}={}", shown(from)), allowed))
+    value.parse().map_err(|_| text(format!("{field}={}", shown(value)), allowed))
 }
 
-fn mac(from: &str) -> Result<Option<Mac>, ChangeError> {
+fn mac(value: &str) -> Result<Option<Mac>, ChangeError> {
     let allowed = "a unicast MAC address such as 02:00:00:00:02:0b, or an empty string";
     let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
-    let mac = || from.parse::<Mac>().ok().filter(one).map(Some);
-    if from.is_empty() {
+    let mac = || value.parse::<Mac>().ok().filter(one).map(Some);
+    if value.is_empty() {
         return Ok(None);
     }
-    mac().ok_or_else(|| text(format!("mac={}", shown(from)), allowed))
+    mac().ok_or_else(|| text(format!("mac={}", shown(value)), allowed))
 }
 
 fn pool(id: u32) -> Result<u16, ChangeError> {
@@ -121,13 +123,13 @@ fn spine(id: u32) -> Result<u16, ChangeError> {
     known.ok_or_else(|| text(format!("spine {id}"), format!("a spine's id, 0 to {WORKER_ID_MAX}")))
 }
 
-/// Converts workers that are named without a pool.
-fn workers_of_all(of: &proto::Workers) -> Result<Vec<u16>, ChangeError> {
-    match of.pool {
+/// Converts the workers of a drain or undrain, which may not name a pool.
+fn workers_of_all(request: &proto::Workers) -> Result<Vec<u16>, ChangeError> {
+    match request.pool {
         Some(pool) => {
             Err(text(format!("pool {pool}"), "no pool: drained workers are drained in all pools"))
         }
-        None => workers(&of.workers),
+        None => workers(&request.workers),
     }
 }
 
@@ -149,12 +151,12 @@ fn workers(ids: &[u32]) -> Result<Vec<u16>, ChangeError> {
     ids.iter().map(&mut worker).collect()
 }
 
-fn policy(from: &str) -> Result<PolicySpec, ChangeError> {
-    if from.len() > 256 {
+fn policy(value: &str) -> Result<PolicySpec, ChangeError> {
+    if value.len() > 256 {
         let allowed = "a policy that `wedjat policies` lists";
-        return Err(text(format!("a policy of {} characters", from.len()), allowed));
+        return Err(text(format!("a policy of {} characters", value.len()), allowed));
     }
-    Ok(from.parse()?)
+    Ok(value.parse()?)
 }
 
 fn queue(bound: u64) -> Result<usize, ChangeError> {
@@ -165,7 +167,7 @@ fn overflow(name: &str) -> Result<crate::policy::Overflow, ChangeError> {
     overflow_named(if name.is_empty() { "drop" } else { name })
 }
 
-/// Converts the path of a pool's key on the node's host.
+/// Converts the path of a pool's key on the node's host; `None` if it is empty.
 fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
     if path.len() > 4096 || path.contains(char::is_control) {
         return Err(text(
@@ -177,18 +179,18 @@ fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
 }
 
 /// Returns a client's value, shortened for an error message.
-fn shown(from: &str) -> String {
-    let start: String = from.chars().take(40).filter(|letter| !letter.is_control()).collect();
-    if start == from { start } else { format!("{start}…") }
+fn shown(value: &str) -> String {
+    let start: String = value.chars().take(40).filter(|letter| !letter.is_control()).collect();
+    if start == value { start } else { format!("{start}…") }
 }
 
 /// Converts a change to the message of a client.
 #[must_use]
-pub fn message(of: &Change) -> proto::Change {
+pub fn message(from: &Change) -> proto::Change {
     use proto::change::Change as To;
     let ids = |workers: &[u16]| workers.iter().copied().map(u32::from).collect::<Vec<_>>();
     let mac = |mac: &Option<Mac>| mac.map_or_else(String::new, |mac| mac.to_string());
-    let change = match of {
+    let change = match from {
         Change::AddServer { ip, mac: at, registers } => To::AddServer(proto::AddServer {
             ip: ip.to_string(),
             mac: mac(at),
@@ -282,9 +284,9 @@ pub fn status(error: &RequestError) -> Status {
 }
 
 /// Converts a node's state to a reply.
-pub fn shown_node(seen: &NodeSnapshot) -> proto::ShowReply {
+pub fn shown_node(node: &NodeSnapshot) -> proto::ShowReply {
     let NodeSnapshot { membership, acknowledged, snapshot, ports, tally: _, workers_here: _, tap } =
-        seen;
+        node;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
@@ -293,7 +295,7 @@ pub fn shown_node(seen: &NodeSnapshot) -> proto::ShowReply {
     });
     let pools = membership.pools.iter().flatten().map(|pool| {
         let state = snapshot.pools.iter().find(|one| one.id == pool.id);
-        shown_pool(seen, pool, state)
+        shown_pool(node, pool, state)
     });
     let counters = |named: &std::collections::BTreeMap<&'static str, u64>| {
         named.iter().map(|(&name, &value)| (name.to_owned(), value)).collect()
@@ -405,13 +407,14 @@ pub fn tap_status(error: &TapError) -> Status {
     Status::new(code, error.to_string())
 }
 
-fn shown_pool(seen: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
+/// Converts a pool to a message. `state` is its part of the node's state, if it has one already.
+fn shown_pool(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
     let worker = |(place, worker): (usize, &Option<crate::control::Worker>)| {
         let worker = (*worker)?;
-        let here = seen.workers_here.get(&worker.id);
+        let here = node.workers_here.get(&worker.id);
         let is_it = |one: &&MemberSnapshot| usize::from(one.member) == place;
         let member = state.and_then(|state| state.members.iter().find(is_it));
-        let server = seen.membership.servers.get(usize::from(worker.server)).copied().flatten();
+        let server = node.membership.servers.get(usize::from(worker.server)).copied().flatten();
         Some(proto::Worker {
             id: worker.id.into(),
             server: server.map_or_else(String::new, |server| server.ip.to_string()),
@@ -420,8 +423,8 @@ fn shown_pool(seen: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) ->
             load: member.map_or(0.0, |member| member.load),
             outstanding: member.map_or(0, |member| member.outstanding),
             lost: member.map_or(0, |member| member.lost.into()),
-            sent: seen.tally.worker(pool.id, worker.id).sent,
-            answered: seen.tally.worker(pool.id, worker.id).answered,
+            sent: node.tally.worker(pool.id, worker.id).sent,
+            answered: node.tally.worker(pool.id, worker.id).answered,
             held: here.map_or(0, |here| here.held),
             drained: worker.is_drained && here.is_none_or(|here| here.is_drained),
             leaving: worker.is_leaving,
@@ -433,7 +436,7 @@ fn shown_pool(seen: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) ->
         queue: pool.queue as u64,
         overflow: overflow_name(pool.overflow).to_owned(),
         waiting: state.map_or(0, |state| state.queued.iter().sum()),
-        scheduled: seen.tally.scheduled(pool.id),
+        scheduled: node.tally.scheduled(pool.id),
         leaving: pool.is_leaving,
         workers: pool.members.iter().enumerate().filter_map(worker).collect(),
     }

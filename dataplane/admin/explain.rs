@@ -32,9 +32,12 @@ pub struct ExplainRecord {
 
 /// Records of all cores, for one reader. Cores stop recording when it is dropped.
 pub struct ExplainSession {
+    /// Queue of each core.
     records: Vec<Arc<Records>>,
+    /// Devices by port.
     ports: Vec<String>,
     stamps: Stamps,
+    /// Called on drop.
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
@@ -45,7 +48,8 @@ impl fmt::Debug for ExplainSession {
 }
 
 impl ExplainSession {
-    /// Creates a session over the cores' records, with the ports' devices and the conversion of times.
+    /// Creates a session over the cores' records, with the ports' devices and the conversion of times. It calls
+    /// `end` on drop.
     pub fn new(
         records: Vec<Arc<Records>>,
         ports: Vec<String>,
@@ -60,13 +64,13 @@ impl ExplainSession {
         let each = self.records.iter().enumerate().flat_map(|(core, records)| {
             std::iter::from_fn(|| records.next()).map(move |record| (core, record))
         });
-        let told = each.map(|(core, record)| {
-            let time = self.stamps.at(record.ticks);
+        let explained = each.map(|(core, record)| {
+            let time = self.stamps.time_of(record.ticks);
             ExplainRecord { core, time, record }
         });
-        let mut told: Vec<_> = told.collect();
-        told.sort_by_key(|one| one.time); // a stable sort keeps the order of each core
-        told
+        let mut explained: Vec<_> = explained.collect();
+        explained.sort_by_key(|one| one.time); // a stable sort keeps the order of each core
+        explained
     }
 
     /// Returns the number of records lost to full queues.
@@ -74,8 +78,8 @@ impl ExplainSession {
         self.records.iter().map(|records| records.lost()).sum()
     }
 
-    /// Returns the device of a port, without its arguments. The wire to the agent on a leaf's core follows
-    /// the devices.
+    /// Returns the device of a port, without its arguments. On a leaf, the index after the last device is the
+    /// link to the agent on its core.
     pub fn port(&self, index: u8) -> &str {
         let device = self.ports.get(usize::from(index));
         device.map_or("the agent on this core", |device| vdev::name(device))

@@ -16,7 +16,7 @@ use crate::wire::task::{Code, Header};
 use crate::wire::udp::Datagram;
 use crate::wire::{ether, ipv4, ipv6, ndp};
 
-/// Input of an explanation, besides the packet's record.
+/// Context of an explanation: names and numbers that the packet's record lacks.
 #[derive(Clone, Copy, Debug)]
 pub struct ExplainContext<'a> {
     /// Role of the node.
@@ -30,8 +30,8 @@ pub struct ExplainContext<'a> {
 impl ExplainContext<'_> {
     /// Returns the explanation of a packet.
     #[must_use]
-    pub fn explanation(&self, told: &ExplainRecord) -> proto::Explanation {
-        let record = &told.record;
+    pub fn explanation(&self, entry: &ExplainRecord) -> proto::Explanation {
+        let record = &entry.record;
         let reason = match record.fate {
             Fate::Dropped(reason) => Some(reason),
             _ => None,
@@ -42,11 +42,11 @@ impl ExplainContext<'_> {
         };
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         let pool = record.seen.header().map(|header| header.pool);
-        let (source, destination) = ends(&record.seen);
+        let (source, destination) = endpoints(&record.seen);
         let server = record.worker.zip(pool).and_then(|(worker, pool)| self.server(pool, worker));
         let mut explanation = proto::Explanation {
-            time_ns: u64::try_from(told.time.as_nanos()).unwrap_or(u64::MAX),
-            core: told.core as u32,
+            time_ns: u64::try_from(entry.time.as_nanos()).unwrap_or(u64::MAX),
+            core: entry.core as u32,
             port: record.port.map_or("", |port| self.explaining.port(port)).to_owned(),
             length: record.len,
             packet: packet(&record.seen, record.len),
@@ -61,7 +61,7 @@ impl ExplainContext<'_> {
             reason: text(reason.map(DropReason::name)),
             help: text(reason.map(DropReason::help)),
             look_at: text(reason.map(DropReason::look_at)),
-            beliefs: record.beliefs.as_ref().map(|told| self.beliefs(record, told)),
+            beliefs: record.beliefs.as_ref().map(|beliefs| self.beliefs(record, beliefs)),
             lost: self.explaining.lost(),
             text: String::new(),
         };
@@ -80,7 +80,7 @@ impl ExplainContext<'_> {
         Some(self.membership.servers.get(usize::from(server)).copied().flatten()?.ip)
     }
 
-    /// Returns the term for a member of a pool.
+    /// Returns the word for a member of a pool.
     fn member(&self) -> &'static str {
         if self.role == Role::Spine { "leaf" } else { "worker" }
     }
@@ -89,8 +89,9 @@ impl ExplainContext<'_> {
         if self.role == Role::Spine { "leaves" } else { "workers" }
     }
 
-    fn beliefs(&self, record: &Record, told: &PoolBeliefs) -> proto::Beliefs {
-        let PoolBeliefs { beliefs, workers } = told;
+    /// Converts the core's estimates of the pool, by which it decided.
+    fn beliefs(&self, record: &Record, pool_beliefs: &PoolBeliefs) -> proto::Beliefs {
+        let PoolBeliefs { beliefs, workers } = pool_beliefs;
         let pool = record.seen.header().and_then(|header| self.pool(header.pool));
         let one = |(believed, &worker): (&Candidate, &u16)| {
             let is_chosen = record.chosen.is_some_and(|one| one.member == believed.member);
@@ -99,6 +100,7 @@ impl ExplainContext<'_> {
         };
         let all = beliefs.candidates.iter().zip(workers);
         let mut candidates: Vec<_> = all.map(one).collect();
+        // A chosen member outside the list is added, as it was after the decision.
         let is_new = |one: &Candidate| beliefs.candidate(one.member).is_none();
         if let (Some(chosen), Some(worker)) = (record.chosen.filter(is_new), record.worker) {
             let one = candidate(&chosen, worker);
@@ -120,12 +122,12 @@ impl ExplainContext<'_> {
     }
 
     /// Returns the sentence about a packet.
-    fn sentence(&self, record: &Record, told: &proto::Explanation) -> String {
+    fn sentence(&self, record: &Record, explanation: &proto::Explanation) -> String {
         let mut text = String::new();
-        if !told.port.is_empty() {
-            let _ = write!(text, "{}: ", told.port);
+        if !explanation.port.is_empty() {
+            let _ = write!(text, "{}: ", explanation.port);
         }
-        let _ = write!(text, "{} ", told.packet);
+        let _ = write!(text, "{} ", explanation.packet);
         match record.moment {
             Moment::Waited => text.push_str("had waited, and "),
             Moment::Ended => {
@@ -135,29 +137,31 @@ impl ExplainContext<'_> {
             }
             Moment::Arrived | Moment::Leaving => {}
         }
-        text.push_str(&self.becomes(record, told));
-        if let Some(why) = told.beliefs.as_ref().and_then(|beliefs| self.why(record, beliefs)) {
+        text.push_str(&self.outcome(record, explanation));
+        if let Some(why) =
+            explanation.beliefs.as_ref().and_then(|beliefs| self.why(record, beliefs))
+        {
             let _ = write!(text, ": {why}");
         }
         text
     }
 
     /// Returns the text of the outcome.
-    fn becomes(&self, record: &Record, told: &proto::Explanation) -> String {
+    fn outcome(&self, record: &Record, explanation: &proto::Explanation) -> String {
         let is_task = record.seen.header().is_some_and(|header| header.code.carries_task());
         let to = |worker: u16| {
-            let server = &told.server;
+            let server = &explanation.server;
             let at = if server.is_empty() { String::new() } else { format!(" ({server})") };
             format!("{} {worker}{at}", self.member())
         };
         match record.fate {
             Fate::Sent { .. } if record.moment == Moment::Ended => {
-                format!("is answered by {}", told.out)
+                format!("is answered by {}", explanation.out)
             }
             Fate::Sent { worker, .. } if is_task => {
-                format!("goes to {} by {}", to(worker), told.out)
+                format!("goes to {} by {}", to(worker), explanation.out)
             }
-            Fate::Sent { .. } => format!("goes on to its client by {}", told.out),
+            Fate::Sent { .. } => format!("goes on to its client by {}", explanation.out),
             Fate::Held { worker, .. } if is_task => {
                 let to = to(worker);
                 format!("is held for {to} until the MAC address of its next hop is known")
@@ -258,6 +262,7 @@ impl std::fmt::Display for Tasks {
     }
 }
 
+/// Converts a candidate; loads become numbers of tasks.
 fn candidate(one: &Candidate, worker: u16) -> proto::Candidate {
     let tasks = |load: Load| f64::from(load.0) / f64::from(Load::ONE.0);
     proto::Candidate {
@@ -286,24 +291,24 @@ fn fate_name(fate: Fate) -> &'static str {
     }
 }
 
-/// Returns source and destination.
-fn ends(seen: &PacketSummary) -> (String, String) {
-    match *seen {
+/// Returns source and destination, with UDP ports if there are any.
+fn endpoints(packet: &PacketSummary) -> (String, String) {
+    match *packet {
         PacketSummary::Task(datagram, _) | PacketSummary::Udp(datagram) => {
             let Datagram { src, dst, src_port, dst_port, .. } = datagram;
             let end = |address, port| SocketAddr::new(address, port).to_string();
             (end(src, src_port), end(dst, dst_port))
         }
-        _ => seen
+        _ => packet
             .addresses()
             .map_or_else(Default::default, |(from, to)| (from.to_string(), to.to_string())),
     }
 }
 
 /// Returns a description of the packet.
-fn packet(seen: &PacketSummary, len: u32) -> String {
-    let (from, to) = ends(seen);
-    match seen {
+fn packet(summary: &PacketSummary, len: u32) -> String {
+    let (from, to) = endpoints(summary);
+    match summary {
         PacketSummary::Runt => format!("a frame of {len} bytes"),
         PacketSummary::Arp(arp) => match arp.operation {
             Operation::Request => format!("ARP request of {from} for {to},"),
@@ -320,7 +325,7 @@ fn packet(seen: &PacketSummary, len: u32) -> String {
                 format!("neighbour advertisement of {from} for {to} without a MAC address")
             }
         },
-        PacketSummary::Task(_, header) => of_task(header, &from, &to),
+        PacketSummary::Task(_, header) => message_text(header, &from, &to),
         PacketSummary::Udp(_) => format!("UDP from {from} to {to} without a task header"),
         PacketSummary::Ip { src, protocol, .. } => {
             let name = match *protocol {
@@ -345,7 +350,8 @@ fn packet(seen: &PacketSummary, len: u32) -> String {
     }
 }
 
-fn of_task(header: &Header, from: &str, to: &str) -> String {
+/// Returns a description of a packet with a task header.
+fn message_text(header: &Header, from: &str, to: &str) -> String {
     let &Header { code, pool, src, dst, qlen, seq, more, .. } = header;
     match code {
         Code::NewTask if more => format!("first packet of task {seq} of pool {pool} from {from}"),

@@ -38,8 +38,8 @@ pub enum FollowerKind {
     Agent(KnownState),
 }
 
-/// Returns the changes from one membership to another that can be made now, and true if these are all. A
-/// member that must leave before it can return, such as a worker that changes its pool, follows later.
+/// Returns the changes from `now` to `wanted` that are possible at once, and true if these are all. A worker that
+/// changes its pool must leave first, and so follows later.
 ///
 /// # Errors
 /// Settings that cannot change at run time, one line each.
@@ -82,19 +82,19 @@ pub fn changes(
             (*place, is_complete) = (None, false);
         }
     }
-    if let FollowerKind::Agent(told) = follows {
-        keep_others(now, &mut next, told);
+    if let FollowerKind::Agent(known) = follows {
+        keep_unknown(now, &mut next, known);
     }
     let mut changes = ImmutableKeys::new(*follows == FollowerKind::Spine).changes(now, &next)?;
-    leave_in_peace(now, &mut changes);
+    drop_implied_removals(now, &mut changes);
     if *follows == FollowerKind::Leaf {
         is_complete &= drains(now, &next, &mut changes);
     }
     Ok((changes, is_complete))
 }
 
-/// Removes workers that leave with their pool or server anyway.
-fn leave_in_peace(now: &Membership, changes: &mut Vec<Change>) {
+/// Drops removals of workers that leave with their pool or server anyway.
+fn drop_implied_removals(now: &Membership, changes: &mut Vec<Change>) {
     let stays = |pool: Option<u16>, id: u16| {
         let found = find(now, pool, id);
         let ip = found.and_then(|(_, worker)| Some(server_of(now, worker)?.ip));
@@ -109,19 +109,21 @@ fn leave_in_peace(now: &Membership, changes: &mut Vec<Change>) {
     });
 }
 
-/// Adds present parts that did not come from the controller.
-fn keep_others(now: &Membership, next: &mut Membership, told: &KnownState) {
+/// Adds the agent's parts that did not come from the controller, so that they stay.
+fn keep_unknown(now: &Membership, next: &mut Membership, known: &KnownState) {
     for pool in now.pools.iter().flatten() {
-        let stays = |worker: &&Worker| !told.workers.contains(&worker.id) && !worker.is_leaving;
-        let others: Vec<_> = pool.members.iter().flatten().filter(stays).copied().collect();
-        let is_known = |worker: &Worker| next.worker(worker.id).is_some();
-        let others: Vec<_> =
-            others.into_iter().filter(|worker| !is_known(worker)).map(Some).collect();
-        let there = next.pools.iter_mut().flatten().find(|there| there.id == pool.id);
-        match there {
-            Some(there) => there.members.extend(others),
-            None if pool.is_leaving || others.is_empty() && told.pools.contains(&pool.id) => {}
-            None => next.pools.push(Some(Pool { members: others, ..pool.clone() })),
+        let stays = |worker: &&Worker| !known.workers.contains(&worker.id) && !worker.is_leaving;
+        let kept_workers: Vec<_> = pool.members.iter().flatten().filter(stays).copied().collect();
+        let is_wanted = |worker: &Worker| next.worker(worker.id).is_some();
+        let kept_workers: Vec<_> =
+            kept_workers.into_iter().filter(|worker| !is_wanted(worker)).map(Some).collect();
+        let wanted_pool =
+            next.pools.iter_mut().flatten().find(|wanted_pool| wanted_pool.id == pool.id);
+        match wanted_pool {
+            Some(wanted_pool) => wanted_pool.members.extend(kept_workers),
+            None if pool.is_leaving
+                || kept_workers.is_empty() && known.pools.contains(&pool.id) => {}
+            None => next.pools.push(Some(Pool { members: kept_workers, ..pool.clone() })),
         }
     }
 }

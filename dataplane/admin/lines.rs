@@ -19,15 +19,16 @@ pub fn read_lines(path: &Path, handle: Handle) {
     }
 }
 
+/// Reads lines and requests their changes. Returns at the end of the file or of the node.
 fn read(path: &PathBuf, handle: &Handle) {
-    let from: Box<dyn BufRead> = match path.as_os_str() == "-" {
+    let input: Box<dyn BufRead> = match path.as_os_str() == "-" {
         true => Box::new(BufReader::new(stdin())),
         false => match File::open(path) {
             Ok(file) => Box::new(BufReader::new(file)),
             Err(error) => return log::error!("changes: {}: {error}", path.display()),
         },
     };
-    for line in from.lines() {
+    for line in input.lines() {
         let line = match line {
             Ok(line) => line,
             Err(error) => return log::error!("changes: {}: {error}", path.display()),

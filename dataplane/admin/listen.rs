@@ -205,14 +205,15 @@ pub struct Client<S> {
     stream: S,
     place: Place,
     /// Time limit until [`PREFACE`] bytes have arrived; `None` after that.
-    begins: Option<Pin<Box<Sleep>>>,
-    came: usize,
+    begin_timeout: Option<Pin<Box<Sleep>>>,
+    /// Number of bytes received.
+    received: usize,
 }
 
 impl<S> Client<S> {
     fn new(stream: S, place: Place) -> Self {
-        let begins = Some(Box::pin(tokio::time::sleep(BEGIN_MAX)));
-        Self { stream, place, begins, came: 0 }
+        let begin_timeout = Some(Box::pin(tokio::time::sleep(BEGIN_MAX)));
+        Self { stream, place, begin_timeout, received: 0 }
     }
 
     /// Returns the seat for the connection's requests.
@@ -244,16 +245,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Client<S> {
         if this.is_over(context) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        if let Some(begins) = &mut this.begins
-            && begins.as_mut().poll(context).is_ready()
+        if let Some(begin_timeout) = &mut this.begin_timeout
+            && begin_timeout.as_mut().poll(context).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
-        this.came = this.came.saturating_add(buffer.filled().len() - before);
-        if this.came >= PREFACE {
-            this.begins = None;
+        this.received = this.received.saturating_add(buffer.filled().len() - before);
+        if this.received >= PREFACE {
+            this.begin_timeout = None;
         }
         polled
     }

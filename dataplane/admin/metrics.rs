@@ -286,7 +286,7 @@ fn family(row: &Row) -> Family {
 }
 
 /// Returns the per-core metrics without drop reasons.
-fn kept() -> impl Iterator<Item = &'static Metric> {
+fn core_metrics() -> impl Iterator<Item = &'static Metric> {
     let is_reason = |name| DropReason::ALL.iter().any(|reason| reason.name() == name);
     METRICS.iter().filter(move |metric| !is_reason(metric.name))
 }
@@ -298,7 +298,7 @@ pub fn families() -> Vec<Family> {
     let ports = PORT_ROWS.iter().chain([&XSTATS]);
     let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(&PEER_ROWS).chain(ports);
     let more = more.chain(&BATCH_ROWS).map(family);
-    let node = NODE_ROWS.iter().map(family).chain(kept().map(Family::of_core));
+    let node = NODE_ROWS.iter().map(family).chain(core_metrics().map(Family::of_core));
     node.chain(rows.iter().map(family)).chain(more).collect()
 }
 
@@ -333,7 +333,7 @@ pub fn render(seen: &NodeSnapshot, format: Format) -> String {
 
 fn cores(text: &mut Text, seen: &NodeSnapshot) {
     let (cores, hz) = (&seen.snapshot.cores, seen.snapshot.ticks_hz.max(1) as f64);
-    for metric in kept() {
+    for metric in core_metrics() {
         let family = Family::of_core(metric);
         text.head(&family);
         for (core, at) in cores.iter().zip(0..) {

@@ -13,7 +13,7 @@ use super::generated as proto;
 use super::offline_workers::{EndedTask, OfflineWorkers};
 use super::stamps::Stamps;
 use super::tap::TapError;
-use crate::assembly::{self, agent as parts_of};
+use crate::assembly::{self, agent as agent_assembly};
 use crate::config::{AgentConfig, Config, PortConfig};
 use crate::control::{Membership, signer};
 use crate::io::Buf as _;
@@ -37,14 +37,15 @@ use crate::wire::{ipv4, ipv6, ndp, udp, vlan};
 const TICKS_HZ: u64 = 1_000_000_000;
 /// Time of the first packet: the node has been running for a while.
 const BEGIN: u64 = 10 * TICKS_HZ;
-/// Polls before it, in which the node asks for its servers and gets answers.
+/// Polls before the first packet, in which the node resolves its servers' MAC addresses.
 const POLLS: u64 = 64;
-/// Maximum number of polls between two packets, while time passes.
+/// Maximum number of polls between two packets of the capture, so that long gaps cost little.
 const STEPS: u64 = 200;
 /// Packets per port and direction.
 const DEPTH: usize = 512;
-/// Buffers, of the maximum packet size.
+/// Number of buffers.
 const FRAMES: usize = 4096;
+/// Bytes of a buffer: the maximum packet size.
 const FRAME_BYTES: usize = 16_384;
 
 /// Reason why a capture cannot be explained.
@@ -119,7 +120,7 @@ impl Source {
 pub struct Offline {
     source: Source,
     packets: Vec<CapturedPacket>,
-    /// MAC addresses of its ports.
+    /// MAC addresses of the node's ports.
     macs: Vec<Mac>,
     /// MAC addresses of hosts in the capture.
     hosts: BTreeMap<IpAddr, Mac>,
@@ -175,13 +176,14 @@ impl Offline {
     fn of(source: Source, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
         let packets = pcap::read_packets(capture)?;
         let ports = source.ports();
-        let is = |device: &str, name: &str| device == name || vdev::name(device) == name;
-        let named = |name: &str| ports.iter().position(|one| is(&one.device, name));
-        let index = |name: &str| name.parse().ok().filter(|&at: &usize| at < ports.len());
+        let is_device = |device: &str, name: &str| device == name || vdev::name(device) == name;
+        let named = |name: &str| ports.iter().position(|one| is_device(&one.device, name));
+        let index = |name: &str| name.parse().ok().filter(|&index: &usize| index < ports.len());
         let port = match port {
             None => None,
             Some(name) => Some(named(name).or_else(|| index(name)).ok_or_else(|| {
-                let one = |(at, port): (usize, &PortConfig)| format!("{at} ({})", port.device);
+                let one =
+                    |(index, port): (usize, &PortConfig)| format!("{index} ({})", port.device);
                 let there: Vec<_> = ports.iter().enumerate().map(one).collect();
                 TapError::Port { port: name.to_owned(), there: there.join(", ") }
             })?),
@@ -194,8 +196,8 @@ impl Offline {
             port,
             notes: Vec::new(),
         };
-        offline.look_for_macs();
-        offline.look_for_hosts();
+        offline.find_macs();
+        offline.find_hosts();
         if offline.source.has_controller() {
             offline.note("pools and workers of the controller are unknown");
         }
@@ -219,25 +221,25 @@ impl Offline {
     }
 
     /// Determines the ports' MAC addresses: configured, or destinations in the capture.
-    fn look_for_macs(&mut self) {
-        for at in 0..self.source.ports().len() {
-            let port = &self.source.ports()[at];
+    fn find_macs(&mut self) {
+        for index in 0..self.source.ports().len() {
+            let port = &self.source.ports()[index];
             let (ip, device) = (port.ip, port.device.clone());
             let found = port.mac.or_else(|| {
-                let own = |one: &CapturedPacket| sent_to(&one.bytes, ip);
+                let sent_to_node = |one: &CapturedPacket| sent_to(&one.bytes, ip);
                 let by_server =
                     |one: &CapturedPacket| sent_by(&one.bytes, &self.source.servers_behind(port));
                 let packets = &self.packets;
-                packets.iter().find_map(own).or_else(|| packets.iter().find_map(by_server))
+                packets.iter().find_map(sent_to_node).or_else(|| packets.iter().find_map(by_server))
             });
-            let is_said = port.mac.is_some();
-            let mac = found.unwrap_or(Mac([2, 0, 0, 0, 0, at as u8 + 1]));
-            match (found, is_said) {
+            let is_configured = port.mac.is_some();
+            let mac = found.unwrap_or(Mac([2, 0, 0, 0, 0, index as u8 + 1]));
+            match (found, is_configured) {
                 (Some(mac), false) => self.note(format!(
-                    "port {at} ({device}) is assumed to have {mac}, a destination of packets in the capture"
+                    "port {index} ({device}) is assumed to have {mac}, a destination of packets in the capture"
                 )),
                 (None, _) => self.note(format!(
-                    "port {at} ({device}) is assumed to have {mac}: `port.mac` is not set, and the capture has no packet for {ip}"
+                    "port {index} ({device}) is assumed to have {mac}: `port.mac` is not set, and the capture has no packet for {ip}"
                 )),
                 _ => {}
             }
@@ -246,12 +248,13 @@ impl Offline {
     }
 
     /// Determines the MAC addresses of hosts on the ports' networks, from their packets.
-    fn look_for_hosts(&mut self) {
+    fn find_hosts(&mut self) {
         for packet in &self.packets {
             let frame = &packet.bytes[..];
             let Some((ip, mac)) = sender(frame) else { continue };
-            let near = |(port, &own): (&PortConfig, &Mac)| port.reaches(ip) && mac != own;
-            if !mac.is_group() && self.source.ports().iter().zip(&self.macs).any(near) {
+            let is_neighbour =
+                |(port, &port_mac): (&PortConfig, &Mac)| port.reaches(ip) && mac != port_mac;
+            if !mac.is_group() && self.source.ports().iter().zip(&self.macs).any(is_neighbour) {
                 self.hosts.entry(ip).or_insert(mac);
             }
         }
@@ -266,12 +269,12 @@ impl Offline {
         if self.macs.contains(&src) {
             return None;
         }
-        let to = || self.macs.iter().position(|&mac| mac == dst);
-        let near = || {
+        let by_destination = || self.macs.iter().position(|&mac| mac == dst);
+        let by_source = || {
             let (ip, _) = sender(frame)?;
             self.source.ports().iter().position(|port| port.reaches(ip))
         };
-        Some(self.port.or_else(to).or_else(near).unwrap_or(0))
+        Some(self.port.or_else(by_destination).or_else(by_source).unwrap_or(0))
     }
 
     /// Explains the requested packets; `each` returns true if more are wanted.
@@ -280,10 +283,10 @@ impl Offline {
     /// If such packets cannot exist, or the configuration gives no node.
     pub fn explain(
         &self,
-        asked: proto::ExplainRequest,
+        request: proto::ExplainRequest,
         mut each: impl FnMut(proto::Explanation) -> bool,
     ) -> Result<(), OfflineError> {
-        let spec = explain_spec(asked)?;
+        let spec = explain_spec(request)?;
         let mut node = self.node()?;
         let records = Arc::<Records>::default();
         let count = spec.packets.unwrap_or(u64::MAX);
@@ -296,24 +299,24 @@ impl Offline {
         let stamps = Stamps::from(BEGIN, first, TICKS_HZ);
         let explaining = ExplainSession::new(vec![records], ports, stamps, Box::new(|| ()));
         let (role, membership) = (self.source.role(), &node.membership);
-        let around =
+        let context =
             ExplainContext { role, membership: &membership.clone(), explaining: &explaining };
-        let mut left = count;
+        let mut remaining = count;
         for packet in &self.packets {
             let since = packet.time.saturating_sub(first);
-            let at = BEGIN + u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2);
+            let time = BEGIN + u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2);
             match self.port_of(&packet.bytes) {
                 Some(port) => {
-                    node.advance_to(at);
+                    node.advance_to(time);
                     node.receive(port, &self.frame(packet, port));
                 }
-                None => node.has_sent(at, &packet.bytes),
+                None => node.handle_sent(time, &packet.bytes),
             }
-            for told in explaining.take() {
-                if left == 0 || !each(around.explanation(&told)) {
+            for record in explaining.take() {
+                if remaining == 0 || !each(context.explanation(&record)) {
                     return Ok(());
                 }
-                left -= 1;
+                remaining -= 1;
             }
         }
         Ok(())
@@ -342,7 +345,7 @@ impl Offline {
             Source::Leaf(config) => self.leaf(config)?,
             Source::Agent(config) => self.agent(config)?,
         };
-        (0..POLLS).for_each(|at| node.poll(BEGIN - (POLLS - at) * TICKS_HZ / 1000));
+        (0..POLLS).for_each(|poll| node.poll(BEGIN - (POLLS - poll) * TICKS_HZ / 1000));
         Ok(node)
     }
 
@@ -351,7 +354,7 @@ impl Offline {
         let table = assembly::table(config, TICKS_HZ)?;
         let mut membership = Membership::of(config);
         for (pool, entry) in config.pools.iter().zip(membership.pools.iter_mut().flatten()) {
-            // Independent of the capture's age.
+            // Accepts all sequence numbers from 0, since the capture may be of any age.
             let proof = |key: &crate::wire::auth::Key| {
                 Arc::new(ReplyAuthenticator::new(key.clone(), config.leaf.limits.workers, 0))
             };
@@ -367,11 +370,11 @@ impl Offline {
     }
 
     fn agent(&self, config: &AgentConfig) -> Result<Node, OfflineError> {
-        let table = parts_of::table(config, TICKS_HZ)?;
-        let membership = parts_of::membership(config);
+        let table = agent_assembly::table(config, TICKS_HZ)?;
+        let membership = agent_assembly::membership(config);
         let (frames, near, far) = ports(config.ports.len());
         let (workers, region) = OfflineWorkers::new(&config.host)?;
-        let parts = parts_of::parts(config, &table, |at| region.channel(at).into(), frames);
+        let parts = agent_assembly::parts(config, &table, |at| region.channel(at).into(), frames);
         let ports = near.into_iter().zip(config.addresses(self.macs.iter().copied())).collect();
         let signer = signer(&membership, None).map(Arc::new);
         let tap = TapCommands::default();
@@ -388,24 +391,26 @@ fn ports(count: usize) -> (FramePool, Vec<RingPort>, Vec<RingPort>) {
     (frames, near, far)
 }
 
-/// The deciding core.
+/// The node's only core.
 enum Core {
     Leaf(Box<Leaf<RingPort, FramePool>>),
     Agent(Box<Agent<RingPort, FramePool>>, OfflineWorkers),
 }
 
-/// A node between ports in memory, whose neighbours all answer ARP and neighbour discovery.
+/// A node with ports in memory, whose neighbours all answer ARP and neighbour discovery.
 struct Node {
     core: Core,
+    /// Far ends of its ports.
     far: Vec<RingPort>,
     tap: TapCommands,
     membership: Membership,
     hosts: BTreeMap<IpAddr, Mac>,
+    /// Time in ticks.
     now: u64,
 }
 
 impl Node {
-    /// Polls its ports; the far ends answer its questions and discard everything else.
+    /// Polls its ports. The far ends answer questions for MAC addresses and discard everything else.
     fn poll(&mut self, now: u64) {
         self.now = now.max(self.now);
         match &mut self.core {
@@ -441,21 +446,22 @@ impl Node {
     }
 
     /// Handles a packet that the node sent. For an agent, it means that a task has ended.
-    fn has_sent(&mut self, at: u64, frame: &[u8]) {
+    fn handle_sent(&mut self, time: u64, frame: &[u8]) {
         let Core::Agent(_, workers) = &mut self.core else { return };
         let Some(ended) = EndedTask::in_frame(frame) else { return };
         workers.end(ended);
-        self.advance_to(at);
+        self.advance_to(time);
         self.settle();
     }
 
+    /// Polls until a packet and the answers to the node's questions are handled.
     fn settle(&mut self) {
         (0..2).for_each(|_| self.poll(self.now));
         self.poll(self.now + TICKS_HZ / 1_000_000);
     }
 }
 
-/// Returns the answer to a question for a host, even if the real host might not have answered.
+/// Returns the answer to a question for a host's MAC address: as in the capture, or else an invented one.
 fn answer(frame: &[u8], hosts: &BTreeMap<IpAddr, Mac>) -> Option<Vec<u8>> {
     if frame.len() < ether::LEN {
         return None;
@@ -466,24 +472,24 @@ fn answer(frame: &[u8], hosts: &BTreeMap<IpAddr, Mac>) -> Option<Vec<u8>> {
     };
     match ether::ether_type(frame) {
         ether::ARP => {
-            let asked = arp::Packet::parse(frame).ok()?;
-            if asked.operation != Operation::Request || asked.sender == asked.target {
+            let question = arp::Packet::parse(frame).ok()?;
+            if question.operation != Operation::Request || question.sender == question.target {
                 return None;
             }
-            let mac = mac(Ipv4Addr::from_bits(asked.target).into(), asked.target);
+            let mac = mac(Ipv4Addr::from_bits(question.target).into(), question.target);
             let mut answer = vec![0; arp::FRAME_LEN];
-            asked.answer(mac).emit(&mut answer, asked.sender_mac);
+            question.answer(mac).emit(&mut answer, question.sender_mac);
             Some(answer)
         }
         ether::IPV6 => {
-            let asked = ndp::Packet::parse(frame).ok()?;
-            if asked.operation != ndp::Operation::Solicitation || asked.src == 0 {
+            let question = ndp::Packet::parse(frame).ok()?;
+            if question.operation != ndp::Operation::Solicitation || question.src == 0 {
                 return None;
             }
-            let mac = mac(Ipv6Addr::from_bits(asked.target).into(), asked.target as u32);
-            let (says, to) = asked.answer(mac, ether::src(frame));
+            let mac = mac(Ipv6Addr::from_bits(question.target).into(), question.target as u32);
+            let (advertisement, to) = question.answer(mac, ether::src(frame));
             let mut answer = vec![0; ndp::FRAME_LEN];
-            says.emit(&mut answer, to, false);
+            advertisement.emit(&mut answer, to, false);
             Some(answer)
         }
         _ => None,
@@ -496,12 +502,12 @@ fn sender(frame: &[u8]) -> Option<(IpAddr, Mac)> {
         let arp = arp::Packet::parse(frame).ok()?;
         return Some((Ipv4Addr::from_bits(arp.sender).into(), arp.sender_mac));
     }
-    let (from, _) = ends(frame)?;
+    let (from, _) = addresses(frame)?;
     (!from.is_unspecified()).then(|| (from, ether::src(frame)))
 }
 
 /// Returns source and destination address of a frame.
-fn ends(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
+fn addresses(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
     let packet = frame.get(ether::LEN..)?;
     match ether::ether_type(frame) {
         ether::IPV4 if packet.len() >= ipv4::LEN => {
@@ -516,11 +522,11 @@ fn ends(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// Returns the MAC address of a node with this address, if the frame is to or from it.
+/// Returns the MAC address of the host with this address, if the frame is to or from it.
 fn sent_to(frame: &[u8], ip: IpAddr) -> Option<Mac> {
     let (from, mac) = sender(frame)?;
     let dst = ether::dst(frame);
-    match ends(frame) {
+    match addresses(frame) {
         Some((_, to)) if to == ip && !dst.is_group() => Some(dst),
         _ => (from == ip).then_some(mac),
     }
@@ -541,9 +547,9 @@ fn forget_checksum(frame: &mut [u8]) {
     if frame.len() < udp::PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
         return;
     }
-    let at = ether::LEN + usize::from(frame[ether::LEN] & 0xF) * 4;
+    let udp_header = ether::LEN + usize::from(frame[ether::LEN] & 0xF) * 4;
     if frame[ether::LEN + 9] == ipv4::UDP
-        && let Some(checksum) = frame.get_mut(at + 6..at + 8)
+        && let Some(checksum) = frame.get_mut(udp_header + 6..udp_header + 8)
     {
         checksum.fill(0);
     }

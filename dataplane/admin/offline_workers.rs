@@ -41,7 +41,7 @@ impl EndedTask {
 #[derive(Debug)]
 pub(super) struct OfflineWorkers {
     workers: Vec<OfflineWorker>,
-    /// Completed tasks that no worker here has yet, with their number.
+    /// Number of completions by task that no worker here has carried out yet.
     ended: BTreeMap<EndedTask, u32>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct OfflineWorkers {
 struct OfflineWorker {
     end: WorkerEnd,
     /// True once the agent has granted its place.
-    is_in: bool,
+    is_granted: bool,
 }
 
 impl OfflineWorkers {
@@ -60,8 +60,8 @@ impl OfflineWorkers {
     pub(super) fn new(host: &HostConfig) -> Result<(Self, Arc<WorkerRegion>), RegionError> {
         let places = host.places();
         let region = Arc::new(WorkerRegion::heap_for(&places, host.shape())?);
-        let claimed = (0..places.len()).filter_map(|at| region.claim(at).ok().flatten());
-        let workers = claimed.map(|end| OfflineWorker { end, is_in: false }).collect();
+        let claimed = (0..places.len()).filter_map(|index| region.claim(index).ok().flatten());
+        let workers = claimed.map(|end| OfflineWorker { end, is_granted: false }).collect();
         Ok((Self { workers, ended: BTreeMap::new() }, region))
     }
 
@@ -70,7 +70,7 @@ impl OfflineWorkers {
         *self.ended.entry(task).or_default() += 1;
     }
 
-    /// Lets each worker take its tasks and complete the completed ones.
+    /// Makes each worker take its tasks and complete those that the capture completes.
     pub(super) fn work(&mut self) {
         for worker in &mut self.workers {
             worker.work(&mut self.ended);
@@ -79,17 +79,18 @@ impl OfflineWorkers {
 }
 
 impl OfflineWorker {
+    /// Takes and completes tasks until one has no completion yet.
     fn work(&mut self, ended: &mut BTreeMap<EndedTask, u32>) {
-        if !self.is_in && self.end.receiver().is_granted() {
+        if !self.is_granted && self.end.receiver().is_granted() {
             self.end.start();
-            self.is_in = true;
+            self.is_granted = true;
         }
-        while self.is_in && (self.end.has_task() || self.end.take() == Ok(true)) {
+        while self.is_granted && (self.end.has_task() || self.end.take() == Ok(true)) {
             let (ids, pool) = (self.end.ids(), self.end.place().pool);
             let task = EndedTask { pool, app: ids.app, seq: ids.seq };
-            let Some(left) = ended.get_mut(&task) else { return };
-            *left -= 1;
-            if *left == 0 {
+            let Some(completions) = ended.get_mut(&task) else { return };
+            *completions -= 1;
+            if *completions == 0 {
                 ended.remove(&task);
             }
             self.end.answer(|_, _| 0, || 0);

@@ -1,5 +1,8 @@
 //! Places for connections, bounded in total and per source. If no place is free, a new connection takes that
 //! of an idle one. Idle connections thus lock no client out.
+//!
+//! A connection owns a [`Place`]. Its requests get a [`Seat`], a handle of the place, and each open request
+//! holds a [`Call`]. A connection with an open call keeps its place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,7 +15,7 @@ use tokio::sync::oneshot;
 pub enum Source {
     /// Peer over TCP. All addresses of an IPv6 /64 network are one source.
     Host(IpAddr),
-    /// Process of this machine.
+    /// Process of this machine, by its process id; `None` if the system does not know it.
     Process(Option<i32>),
 }
 
@@ -30,9 +33,9 @@ impl Source {
 /// Connections of one listener.
 #[derive(Debug)]
 pub struct Places {
-    most: usize,
+    max_connections: usize,
     /// Maximum number of connections of one source without a request.
-    most_silent: usize,
+    max_silent: usize,
     registry: Mutex<Registry>,
 }
 
@@ -42,30 +45,33 @@ struct Registry {
     connections: BTreeMap<u64, Connection>,
     /// Number of connections of each source: all, and those without a request.
     sources: HashMap<Source, Count>,
-    /// Number of the newest event.
+    /// Number of the newest event: a logical clock of arrivals and requests.
     clock: u64,
 }
 
+/// Connections of one source.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     all: usize,
+    /// Connections without a request.
     silent: usize,
 }
 
 #[derive(Debug)]
 struct Connection {
     source: Source,
-    /// True after its first request. Its handshake is over and its certificate was accepted.
-    has_asked: bool,
+    /// True after its first request, which follows the handshake and the check of the certificate.
+    had_request: bool,
     /// Number of open requests.
     calls: usize,
-    /// Number of the event that used it last.
-    used: u64,
+    /// Number of the last event that used it.
+    last_used: u64,
     /// Ends the connection when dropped.
     _end: oneshot::Sender<()>,
 }
 
 impl Registry {
+    /// Returns the number of a new event.
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
@@ -79,50 +85,53 @@ impl Registry {
         let Some(connection) = self.connections.remove(&number) else { return };
         if let Some(count) = self.sources.get_mut(&connection.source) {
             count.all -= 1;
-            count.silent -= usize::from(!connection.has_asked);
+            count.silent -= usize::from(!connection.had_request);
             if count.all == 0 {
                 self.sources.remove(&connection.source);
             }
         }
     }
 
-    /// Ends the idle connection that `may_go` permits and whose source has the most connections. Among equals it
-    /// takes one that never had a request, then the one unused for longest. Returns false if there is none.
-    fn evict(&mut self, may_go: impl Fn(&Connection) -> bool) -> bool {
-        let idle = self.connections.iter().filter(|(_, one)| one.calls == 0 && may_go(one));
-        let rank =
-            |one: &Connection| (usize::MAX - self.count(one.source).all, one.has_asked, one.used);
+    /// Ends one idle connection among those for which `is_candidate` is true. It prefers the source with the most
+    /// connections, then a connection without a request, then the one unused for longest. Returns false if there
+    /// is none.
+    fn evict(&mut self, is_candidate: impl Fn(&Connection) -> bool) -> bool {
+        let idle = self.connections.iter().filter(|(_, one)| one.calls == 0 && is_candidate(one));
+        // The minimum is the victim, so the count is inverted.
+        let rank = |one: &Connection| {
+            (usize::MAX - self.count(one.source).all, one.had_request, one.last_used)
+        };
         let victim = idle.min_by_key(|(_, one)| rank(one)).map(|(number, _)| *number);
         victim.map(|number| self.remove(number)).is_some()
     }
 }
 
 impl Places {
-    /// Creates `most` places. At most `most_silent` connections of one source may be without a request.
+    /// Creates `max_connections` places. At most `max_silent` connections of one source may be without a request.
     #[must_use]
-    pub fn new(most: usize, most_silent: usize) -> Arc<Self> {
-        Arc::new(Self { most, most_silent, registry: Mutex::default() })
+    pub fn new(max_connections: usize, max_silent: usize) -> Arc<Self> {
+        Arc::new(Self { max_connections, max_silent, registry: Mutex::default() })
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a connection of this source a place. Returns `None` if it cannot evict another one, since all
-    /// have open requests.
+    /// Gives a connection of this source a place, and evicts another one if needed. Returns `None` if all
+    /// candidates have open requests.
     #[must_use]
     pub fn admit(self: &Arc<Self>, source: Source) -> Option<Place> {
         let mut registry = self.registry();
-        let of_source = |one: &Connection| one.source == source && !one.has_asked;
-        if registry.count(source).silent >= self.most_silent && !registry.evict(of_source) {
+        let of_source = |one: &Connection| one.source == source && !one.had_request;
+        if registry.count(source).silent >= self.max_silent && !registry.evict(of_source) {
             return None;
         }
-        if registry.connections.len() >= self.most && !registry.evict(|_| true) {
+        if registry.connections.len() >= self.max_connections && !registry.evict(|_| true) {
             return None;
         }
         let (number, (end, ended)) = (registry.tick(), oneshot::channel());
-        let (has_asked, calls, used) = (false, 0, number);
-        let connection = Connection { source, has_asked, calls, used, _end: end };
+        let (had_request, calls, last_used) = (false, 0, number);
+        let connection = Connection { source, had_request, calls, last_used, _end: end };
         registry.connections.insert(number, connection);
         let count = registry.sources.entry(source).or_default();
         (count.all, count.silent) = (count.all + 1, count.silent + 1);
@@ -135,11 +144,12 @@ impl Places {
         self.registry().evict(|_| true)
     }
 
+    /// Counts the end of a request of this connection.
     fn end_call(&self, number: u64) {
         let mut registry = self.registry();
-        let used = registry.tick();
+        let last_used = registry.tick();
         if let Some(connection) = registry.connections.get_mut(&number) {
-            (connection.calls, connection.used) = (connection.calls - 1, used);
+            (connection.calls, connection.last_used) = (connection.calls - 1, last_used);
         }
     }
 }
@@ -178,11 +188,11 @@ impl Seat {
     #[must_use]
     pub fn call(&self) -> Call {
         let mut registry = self.places.registry();
-        let used = registry.tick();
+        let last_used = registry.tick();
         if let Some(connection) = registry.connections.get_mut(&self.number) {
-            (connection.calls, connection.used) = (connection.calls + 1, used);
-            let (source, was_silent) = (connection.source, !connection.has_asked);
-            connection.has_asked = true;
+            (connection.calls, connection.last_used) = (connection.calls + 1, last_used);
+            let (source, was_silent) = (connection.source, !connection.had_request);
+            connection.had_request = true;
             if let Some(count) = registry.sources.get_mut(&source) {
                 count.silent -= usize::from(was_silent);
             }
@@ -220,8 +230,8 @@ mod tests {
         let mut silent: Vec<_> = (0..3).map(|_| places.admit(host(1)).unwrap()).collect();
         let over: Vec<_> = silent.iter_mut().map(is_over).collect();
         assert_eq!(over, [true, false, false]);
-        let mut other = places.admit(host(2)).unwrap();
-        assert!(!is_over(&mut other), "another source has places of its own");
+        let mut other_source = places.admit(host(2)).unwrap();
+        assert!(!is_over(&mut other_source), "another source has places of its own");
     }
 
     #[test]

@@ -38,8 +38,9 @@ pub fn agents_reader(started: &AgentConfig) -> Reader {
     let started = Arc::new(started.clone());
     Arc::new(move || {
         let wanted = AgentConfig::load(&started.path).map_err(|error| error.to_string())?;
-        let (started, begun) = (Arc::clone(&started), assembly::agent::membership(&wanted));
-        Ok(Box::new(move |now, _| agent(&started, &wanted, now, &begun)))
+        let (started, wanted_membership) =
+            (Arc::clone(&started), assembly::agent::membership(&wanted));
+        Ok(Box::new(move |now, _| agent(&started, &wanted, now, &wanted_membership)))
     })
 }
 
@@ -56,48 +57,52 @@ pub fn leaf(
     now: &Membership,
     of_agent: Option<&Membership>,
 ) -> Result<Vec<Change>, String> {
-    let mut kept = ImmutableKeys::new(started.role == Role::Spine);
-    let (was, is, table) = (&started.leaf, &wanted.leaf, started.role.name());
+    let mut keys = ImmutableKeys::new(started.role == Role::Spine);
+    let (old, new, table) = (&started.leaf, &wanted.leaf, started.role.name());
     let key = |name: &str| format!("{table}.{name}");
-    kept.same(table, &started.role, &wanted.role);
-    kept.same(&key("id"), &was.id, &is.id);
-    kept.same(&key("udp_port"), &was.udp_port, &is.udp_port);
-    kept.same(&key("cores"), &was.cores, &is.cores);
-    kept.same(&key("state"), &was.state, &is.state);
-    kept.same(&key("state_group"), &was.state_group, &is.state_group);
-    kept.same(&key("seed"), &was.seed, &is.seed);
-    kept.same(&key("mbufs"), &was.mbufs, &is.mbufs);
-    kept.same(&key("poll"), &was.poll, &is.poll);
-    kept.same(&key("connections"), &was.connections, &is.connections);
-    let per_source = (was.multi_packet_per_source, is.multi_packet_per_source);
-    kept.same(&key("multi_packet_per_source"), &per_source.0, &per_source.1);
-    kept.same(&key("connection_timeout_ms"), &was.connection_timeout_ms, &is.connection_timeout_ms);
+    keys.same(table, &started.role, &wanted.role);
+    keys.same(&key("id"), &old.id, &new.id);
+    keys.same(&key("udp_port"), &old.udp_port, &new.udp_port);
+    keys.same(&key("cores"), &old.cores, &new.cores);
+    keys.same(&key("state"), &old.state, &new.state);
+    keys.same(&key("state_group"), &old.state_group, &new.state_group);
+    keys.same(&key("seed"), &old.seed, &new.seed);
+    keys.same(&key("mbufs"), &old.mbufs, &new.mbufs);
+    keys.same(&key("poll"), &old.poll, &new.poll);
+    keys.same(&key("connections"), &old.connections, &new.connections);
+    let per_source = (old.multi_packet_per_source, new.multi_packet_per_source);
+    keys.same(&key("multi_packet_per_source"), &per_source.0, &per_source.1);
+    keys.same(
+        &key("connection_timeout_ms"),
+        &old.connection_timeout_ms,
+        &new.connection_timeout_ms,
+    );
     let timeout = if started.role == Role::Spine { "leaf_timeout_ms" } else { "worker_timeout_ms" };
-    kept.same(&key(timeout), &was.worker_timeout_ms, &is.worker_timeout_ms);
+    keys.same(&key(timeout), &old.worker_timeout_ms, &new.worker_timeout_ms);
     let room = ["pools_max", "servers_max", "workers_max", "leaves_max"];
-    kept.room(table, &room, (&was.room, &is.room));
-    kept.same("port", &started.ports, &wanted.ports);
-    kept.control(&started.control, &wanted.control);
-    kept.same("agent", &started.agent.is_some(), &wanted.agent.is_some());
-    if let (Some(was), Some(is)) = (&started.agent, &wanted.agent) {
-        kept.host("agent", was, is);
+    keys.room(table, &room, (&old.room, &new.room));
+    keys.same("port", &started.ports, &wanted.ports);
+    keys.control(&started.control, &wanted.control);
+    keys.same("agent", &started.agent.is_some(), &wanted.agent.is_some());
+    if let (Some(old), Some(new)) = (&started.agent, &wanted.agent) {
+        keys.host("agent", old, new);
     }
     let key = |config: &Config, id: u16| {
         let pool = config.pools.iter().find(|pool| pool.id == id)?;
         pool.key.clone()
     };
     for pool in &wanted.pools {
-        let was = started.pools.iter().find(|one| one.id == pool.id).is_some();
-        if (was || pool.key.is_some()) && key(started, pool.id) != pool.key {
-            kept.note(format!("`pool.key_file` of pool {}", pool.id));
+        let old = started.pools.iter().find(|one| one.id == pool.id).is_some();
+        if (old || pool.key.is_some()) && key(started, pool.id) != pool.key {
+            keys.note(format!("`pool.key_file` of pool {}", pool.id));
         }
     }
     let of_agent = match (&wanted.agent, of_agent) {
-        (Some(wanted), Some(now)) => kept.pools_alone(now, &agent_of(wanted)),
+        (Some(wanted), Some(now)) => keys.pools_alone(now, &agent_of(wanted)),
         _ => Vec::new(),
     };
-    let changes = kept.changes(now, &Membership::of(wanted))?;
-    // The leaf's changes also remove the agent's workers, so they come first.
+    let changes = keys.changes(now, &Membership::of(wanted))?;
+    // The leaf's changes also remove the agent's workers, so they precede the removal of its pools.
     Ok([changes, of_agent].concat())
 }
 
@@ -106,8 +111,8 @@ fn agent_of(host: &HostConfig) -> Membership {
     Membership::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(AGENT_IP)))
 }
 
-/// Computes the changes that turn the running configuration of an agent into `wanted`, whose membership is
-/// `begun`.
+/// Computes the changes that turn the running configuration of an agent into `wanted`. The agent started with
+/// `started` and now has the membership `now`; `wanted_membership` is the one of `wanted`.
 ///
 /// # Errors
 /// Keys that cannot change at run time, one per line.
@@ -115,36 +120,36 @@ pub fn agent(
     started: &AgentConfig,
     wanted: &AgentConfig,
     now: &Membership,
-    begun: &Membership,
+    wanted_membership: &Membership,
 ) -> Result<Vec<Change>, String> {
-    let mut kept = ImmutableKeys::new(false);
-    kept.same("agent.core", &started.core, &wanted.core);
-    kept.same("agent.id", &started.id, &wanted.id);
-    kept.same("agent.udp_port", &started.udp_port, &wanted.udp_port);
-    kept.same("agent.state", &started.state, &wanted.state);
-    kept.same("agent.state_group", &started.state_group, &wanted.state_group);
-    kept.same("agent.seed", &started.seed, &wanted.seed);
-    kept.same("agent.mbufs", &started.mbufs, &wanted.mbufs);
-    kept.same("agent.poll", &started.poll, &wanted.poll);
-    kept.same("agent.worker_sends", &started.sends, &wanted.sends);
-    kept.same("agent.leaf", &started.leaves, &wanted.leaves);
-    kept.same("peers", &started.peers, &wanted.peers);
-    kept.same("cosched", &started.jobs, &wanted.jobs);
-    kept.same("port", &started.ports, &wanted.ports);
-    kept.host("agent", &started.host, &wanted.host);
-    kept.control(&started.control, &wanted.control);
+    let mut keys = ImmutableKeys::new(false);
+    keys.same("agent.core", &started.core, &wanted.core);
+    keys.same("agent.id", &started.id, &wanted.id);
+    keys.same("agent.udp_port", &started.udp_port, &wanted.udp_port);
+    keys.same("agent.state", &started.state, &wanted.state);
+    keys.same("agent.state_group", &started.state_group, &wanted.state_group);
+    keys.same("agent.seed", &started.seed, &wanted.seed);
+    keys.same("agent.mbufs", &started.mbufs, &wanted.mbufs);
+    keys.same("agent.poll", &started.poll, &wanted.poll);
+    keys.same("agent.worker_sends", &started.sends, &wanted.sends);
+    keys.same("agent.leaf", &started.leaves, &wanted.leaves);
+    keys.same("peers", &started.peers, &wanted.peers);
+    keys.same("cosched", &started.jobs, &wanted.jobs);
+    keys.same("port", &started.ports, &wanted.ports);
+    keys.host("agent", &started.host, &wanted.host);
+    keys.control(&started.control, &wanted.control);
     for pool in &wanted.host.pools {
-        let was = started.host.pools.iter().find(|one| one.id == pool.id);
-        let key = was.and_then(|was| was.key.clone());
-        if (was.is_some() || pool.key.is_some()) && key != pool.key {
-            kept.note(format!("`pool.key_file` of pool {}", pool.id));
+        let old = started.host.pools.iter().find(|one| one.id == pool.id);
+        let key = old.and_then(|old| old.key.clone());
+        if (old.is_some() || pool.key.is_some()) && key != pool.key {
+            keys.note(format!("`pool.key_file` of pool {}", pool.id));
         }
-        let leaf_policy = was.and_then(|was| was.leaf_policy.clone());
-        if (was.is_some() || pool.leaf_policy.is_some()) && leaf_policy != pool.leaf_policy {
-            kept.note(format!("`pool.leaf_policy` of pool {}", pool.id));
+        let leaf_policy = old.and_then(|old| old.leaf_policy.clone());
+        if (old.is_some() || pool.leaf_policy.is_some()) && leaf_policy != pool.leaf_policy {
+            keys.note(format!("`pool.leaf_policy` of pool {}", pool.id));
         }
     }
-    kept.changes(now, begun)
+    keys.changes(now, wanted_membership)
 }
 
 /// Keys that differ and cannot change at run time.
@@ -161,49 +166,52 @@ impl ImmutableKeys {
         Self { lines: Vec::new(), is_spine }
     }
 
+    /// Adds the message for a key or an object.
     fn note(&mut self, what: String) {
         self.lines.push(format!("{what} can't change at run time: restart the node"));
     }
 
-    fn same<T: PartialEq>(&mut self, key: &str, was: &T, is: &T) {
-        if was != is {
+    /// Compares the values of a key.
+    fn same<T: PartialEq>(&mut self, key: &str, old: &T, new: &T) {
+        if old != new {
             self.note(format!("`{key}`"));
         }
     }
 
-    /// Compares maximum numbers. Memory for them is reserved at the start. A maximum without a key follows from
-    /// further entries and is not compared.
+    /// Compares maximum numbers, for which memory is reserved at the start. Only the first ones have a key here;
+    /// the rest follows from other settings and is not compared.
     fn room(
         &mut self,
         table: &str,
         keys: &[&str],
-        (was, is): (&[Option<usize>], &[Option<usize>]),
+        (old, new): (&[Option<usize>], &[Option<usize>]),
     ) {
-        for (key, (was, is)) in keys.iter().zip(was.iter().zip(is)) {
-            self.same(&format!("{table}.{key}"), was, is);
+        for (key, (old, new)) in keys.iter().zip(old.iter().zip(new)) {
+            self.same(&format!("{table}.{key}"), old, new);
         }
     }
 
-    fn control(&mut self, was: &ControlConfig, is: &ControlConfig) {
-        self.same("control", was, is);
+    fn control(&mut self, old: &ControlConfig, new: &ControlConfig) {
+        self.same("control", old, new);
     }
 
-    fn host(&mut self, table: &str, was: &HostConfig, is: &HostConfig) {
-        self.same(&format!("{table}.name"), &was.name, &is.name);
-        self.same(&format!("{table}.slots"), &was.slots, &is.slots);
-        self.same(&format!("{table}.payload"), &was.payload, &is.payload);
-        let timeouts = (was.worker_timeout_ms, is.worker_timeout_ms);
+    fn host(&mut self, table: &str, old: &HostConfig, new: &HostConfig) {
+        self.same(&format!("{table}.name"), &old.name, &new.name);
+        self.same(&format!("{table}.slots"), &old.slots, &new.slots);
+        self.same(&format!("{table}.payload"), &old.payload, &new.payload);
+        let timeouts = (old.worker_timeout_ms, new.worker_timeout_ms);
         self.same(&format!("{table}.worker_timeout_ms"), &timeouts.0, &timeouts.1);
-        self.room(table, &["pools_max", "workers_max"], (&was.room, &is.room));
+        self.room(table, &["pools_max", "workers_max"], (&old.room, &new.room));
     }
 
-    /// Computes the changes of the pools of an agent on a leaf's core. Their workers change with the leaf's.
+    /// Computes the changes of the pools of an agent on a leaf's core. Their workers change with the leaf's. A pool
+    /// that still has workers is not removed yet.
     fn pools_alone(&mut self, now: &Membership, wanted: &Membership) -> Vec<Change> {
-        let mut found = ReloadChanges::default();
-        self.pools_of(&mut found, now, wanted);
+        let mut changes = ReloadChanges::default();
+        self.pools_of(&mut changes, now, wanted);
         let has_workers =
             |id| now.workers().any(|(at, _)| now.pool(id).is_some_and(|(pool, _)| pool == at));
-        let changes = found.in_order().into_iter().filter(|change| match change {
+        let changes = changes.in_order().into_iter().filter(|change| match change {
             Change::RemovePool { id } => !has_workers(*id),
             _ => true,
         });
@@ -216,55 +224,58 @@ impl ImmutableKeys {
         now: &Membership,
         wanted: &Membership,
     ) -> Result<Vec<Change>, String> {
-        let mut found = ReloadChanges::default();
-        self.servers(&mut found, now, wanted);
-        self.pools_of(&mut found, now, wanted);
-        self.workers(&mut found, now, wanted);
-        if self.lines.is_empty() { Ok(found.in_order()) } else { Err(self.lines.join("\n")) }
+        let mut changes = ReloadChanges::default();
+        self.servers(&mut changes, now, wanted);
+        self.pools_of(&mut changes, now, wanted);
+        self.workers(&mut changes, now, wanted);
+        if self.lines.is_empty() { Ok(changes.in_order()) } else { Err(self.lines.join("\n")) }
     }
 
-    fn servers(&mut self, found: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
+    /// Compares all servers.
+    fn servers(&mut self, changes: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
         let at = |of: &Membership, ip| -> Vec<Server> {
             of.servers.iter().flatten().filter(|one| one.ip == ip).copied().collect()
         };
         for server in wanted.servers.iter().flatten() {
-            let was = at(now, server.ip);
-            if was.iter().any(|was| was.is_leaving) {
+            let old = at(now, server.ip);
+            if old.iter().any(|old| old.is_leaving) {
                 self.lines.push(format!("server {} is leaving: wait until it has left", server.ip));
-            } else if was.is_empty() {
-                if !found.add_server(server) {
+            } else if old.is_empty() {
+                if !changes.add_server(server) {
                     self.note(format!("entries of server {} that differ", server.ip));
                 }
             } else {
-                self.server(found, &was, server);
+                self.server(changes, &old, server);
             }
         }
-        let left = now.servers.iter().flatten().filter(|one| !one.is_leaving);
-        for server in left.filter(|one| at(wanted, one.ip).is_empty()) {
-            found.remove_server(server.ip);
+        let staying = now.servers.iter().flatten().filter(|one| !one.is_leaving);
+        for server in staying.filter(|one| at(wanted, one.ip).is_empty()) {
+            changes.remove_server(server.ip);
         }
     }
 
     /// Compares a server. A server of several pools has one entry per pool.
-    fn server(&mut self, found: &mut ReloadChanges, was: &[Server], is: &Server) {
-        let mut alike = was.iter().filter(|was| was.registers == is.registers).peekable();
-        if alike.peek().is_none() {
-            return self.note(format!("`server.registers` of {}", is.ip));
+    fn server(&mut self, changes: &mut ReloadChanges, old: &[Server], new: &Server) {
+        let mut same_registration =
+            old.iter().filter(|old| old.registers == new.registers).peekable();
+        if same_registration.peek().is_none() {
+            return self.note(format!("`server.registers` of {}", new.ip));
         }
-        let change = Change::MoveServer { ip: is.ip, to: is.ip, mac: is.mac };
-        if alike.all(|was| was.mac != is.mac) && !found.servers.contains(&change) {
-            found.servers.push(change);
+        let change = Change::MoveServer { ip: new.ip, to: new.ip, mac: new.mac };
+        if same_registration.all(|old| old.mac != new.mac) && !changes.servers.contains(&change) {
+            changes.servers.push(change);
         }
     }
 
-    fn pools_of(&mut self, found: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
+    /// Compares all pools, without their workers.
+    fn pools_of(&mut self, changes: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
         for pool in wanted.pools.iter().flatten() {
             match now.pool(pool.id) {
                 None if pool.reports == Reports::Messages => {
                     self.note(format!("`pool.reports` of pool {}", pool.id));
                 }
                 None => {
-                    found.pools.push(Change::AddPool {
+                    changes.pools.push(Change::AddPool {
                         id: pool.id,
                         policy: pool.policy.clone(),
                         queue: pool.queue,
@@ -272,81 +283,85 @@ impl ImmutableKeys {
                         shared_workers: pool.shared_workers,
                         key_file: None, // a pool with a key is refused above
                     });
-                    found.fabric((now, None), (wanted, pool));
+                    changes.fabric((now, None), (wanted, pool));
                 }
-                Some((_, was)) if was.is_leaving => {
+                Some((_, old)) if old.is_leaving => {
                     self.lines.push(format!("pool {} is leaving: wait until it has left", pool.id));
                 }
-                Some((_, was)) => {
-                    self.pool(found, was, pool);
-                    found.fabric((now, Some(was)), (wanted, pool));
+                Some((_, old)) => {
+                    self.pool(changes, old, pool);
+                    changes.fabric((now, Some(old)), (wanted, pool));
                 }
             }
         }
-        let left = now.pools.iter().flatten().filter(|pool| !pool.is_leaving);
-        for pool in left.filter(|pool| wanted.pool(pool.id).is_none()) {
-            found.removed.push(Change::RemovePool { id: pool.id });
-            found.ending.push(pool.id);
+        let staying = now.pools.iter().flatten().filter(|pool| !pool.is_leaving);
+        for pool in staying.filter(|pool| wanted.pool(pool.id).is_none()) {
+            changes.removed.push(Change::RemovePool { id: pool.id });
+            changes.removed_pools.push(pool.id);
         }
     }
 
-    fn pool(&mut self, found: &mut ReloadChanges, was: &Pool, is: &Pool) {
-        let id = is.id;
-        if was.shared_workers != is.shared_workers {
+    /// Compares a pool that exists before and after.
+    fn pool(&mut self, changes: &mut ReloadChanges, old: &Pool, new: &Pool) {
+        let id = new.id;
+        if old.shared_workers != new.shared_workers {
             self.note(format!("`pool.shared_workers` of pool {id}"));
         }
-        if was.reports != is.reports {
+        if old.reports != new.reports {
             self.note(format!("`pool.reports` of pool {id}"));
         }
-        if was.policy != is.policy {
-            found.pools.push(Change::SetPolicy { pool: id, policy: is.policy.clone() });
+        if old.policy != new.policy {
+            changes.pools.push(Change::SetPolicy { pool: id, policy: new.policy.clone() });
         }
-        if (was.queue, was.overflow) != (is.queue, is.overflow) {
-            let (queue, overflow) = (is.queue, is.overflow);
-            found.pools.push(Change::SetQueue { pool: id, queue, overflow });
+        if (old.queue, old.overflow) != (new.queue, new.overflow) {
+            let (queue, overflow) = (new.queue, new.overflow);
+            changes.pools.push(Change::SetQueue { pool: id, queue, overflow });
         }
     }
 
-    fn workers(&mut self, found: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
-        let (here, there) = (self.places(now), self.places(wanted));
-        for (key, place) in &there {
+    /// Compares the workers of all pools.
+    fn workers(&mut self, changes: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
+        let (current, desired) = (self.places(now), self.places(wanted));
+        for (key, place) in &desired {
             let id = place.worker.id;
-            match here.get(key) {
-                None => found.add_worker(place),
-                Some(was) if was.worker.is_leaving => {
+            match current.get(key) {
+                None => changes.add_worker(place),
+                Some(old) if old.worker.is_leaving => {
                     self.lines.push(format!("worker {id} is leaving: wait until it has left"));
                 }
-                Some(was) if (was.pool, was.server) != (place.pool, place.server) => {
+                Some(old) if (old.pool, old.server) != (place.pool, place.server) => {
                     self.lines.push(format!(
                         "worker {id} is in pool {} at {} and can't move to pool {} at {} in one reload: remove it, and add it in the next",
-                        was.pool, was.server, place.pool, place.server
+                        old.pool, old.server, place.pool, place.server
                     ));
                 }
-                Some(was) if was.worker.speed != place.worker.speed => {
-                    found.set_speed(key.0, place);
+                Some(old) if old.worker.speed != place.worker.speed => {
+                    changes.set_speed(key.0, place);
                 }
                 Some(_) => {}
             }
         }
-        let gone =
-            here.iter().filter(|(key, was)| !there.contains_key(key) && !was.worker.is_leaving);
-        let gone = gone.filter(|(_, was)| !found.takes_along(was));
-        let mut leaving = BTreeMap::<Option<u16>, Vec<u16>>::new();
-        gone.for_each(|(&(pool, id), _)| leaving.entry(pool).or_default().push(id));
-        let leaving = leaving.into_iter();
-        let leaving = leaving.map(|(pool, workers)| Change::RemoveWorkers { pool, workers });
-        found.removed.splice(0..0, leaving);
+        let removed = current
+            .iter()
+            .filter(|(key, old)| !desired.contains_key(key) && !old.worker.is_leaving);
+        let removed = removed.filter(|(_, old)| !changes.removes(old));
+        let mut removed_ids = BTreeMap::<Option<u16>, Vec<u16>>::new();
+        removed.for_each(|(&(pool, id), _)| removed_ids.entry(pool).or_default().push(id));
+        let removed_ids = removed_ids.into_iter();
+        let removed_ids =
+            removed_ids.map(|(pool, workers)| Change::RemoveWorkers { pool, workers });
+        changes.removed.splice(0..0, removed_ids);
     }
 
     /// Returns all workers by id. For a spine the key also has the pool: a leaf may be in several.
-    fn places(&self, of: &Membership) -> BTreeMap<(Option<u16>, u16), WorkerPlace> {
+    fn places(&self, membership: &Membership) -> BTreeMap<(Option<u16>, u16), WorkerPlace> {
         let placed = |(pool, worker): (usize, &Worker)| {
-            let pool = of.pools[pool].as_ref()?.id;
-            let server = of.servers.get(usize::from(worker.server)).copied().flatten()?.ip;
+            let pool = membership.pools[pool].as_ref()?.id;
+            let server = membership.servers.get(usize::from(worker.server)).copied().flatten()?.ip;
             let key = (self.is_spine.then_some(pool), worker.id);
             Some((key, WorkerPlace { worker: *worker, pool, server }))
         };
-        of.workers().filter_map(placed).collect()
+        membership.workers().filter_map(placed).collect()
     }
 }
 
@@ -365,8 +380,8 @@ struct ReloadChanges {
     removed: Vec<Change>,
     workers: Vec<Change>,
     /// Removed servers and pools. Their workers leave with them.
-    leaving: Vec<IpAddr>,
-    ending: Vec<u16>,
+    removed_servers: Vec<IpAddr>,
+    removed_pools: Vec<u16>,
 }
 
 impl ReloadChanges {
@@ -389,67 +404,71 @@ impl ReloadChanges {
     }
 
     fn remove_server(&mut self, ip: IpAddr) {
-        if !self.leaving.contains(&ip) {
-            self.leaving.push(ip);
+        if !self.removed_servers.contains(&ip) {
+            self.removed_servers.push(ip);
             self.removed.push(Change::RemoveServer { ip });
         }
     }
 
-    fn takes_along(&self, worker: &WorkerPlace) -> bool {
-        self.leaving.contains(&worker.server) || self.ending.contains(&worker.pool)
+    /// Returns true if a worker leaves with its server or pool.
+    fn removes(&self, worker: &WorkerPlace) -> bool {
+        self.removed_servers.contains(&worker.server) || self.removed_pools.contains(&worker.pool)
     }
 
-    fn add_worker(&mut self, of: &WorkerPlace) {
+    /// Adds a worker, to an earlier change if only its id differs.
+    fn add_worker(&mut self, place: &WorkerPlace) {
         let same = self.workers.iter_mut().find_map(|change| match change {
             Change::AddWorkers { server, pool, workers, speed }
-                if (*server, *pool, *speed) == (Some(of.server), of.pool, of.worker.speed) =>
+                if (*server, *pool, *speed)
+                    == (Some(place.server), place.pool, place.worker.speed) =>
             {
                 Some(workers)
             }
             _ => None,
         });
         match same {
-            Some(workers) => workers.push(of.worker.id),
+            Some(workers) => workers.push(place.worker.id),
             None => self.workers.push(Change::AddWorkers {
-                server: Some(of.server),
-                pool: of.pool,
-                workers: vec![of.worker.id],
-                speed: of.worker.speed,
+                server: Some(place.server),
+                pool: place.pool,
+                workers: vec![place.worker.id],
+                speed: place.worker.speed,
             }),
         }
     }
 
-    fn set_speed(&mut self, of_pool: Option<u16>, of: &WorkerPlace) {
+    /// Sets a worker's speed, with an earlier change if only its id differs.
+    fn set_speed(&mut self, of_pool: Option<u16>, place: &WorkerPlace) {
         let same = self.workers.iter_mut().find_map(|change| match change {
             Change::SetSpeed { pool, workers, speed }
-                if (*pool, *speed) == (of_pool, of.worker.speed) =>
+                if (*pool, *speed) == (of_pool, place.worker.speed) =>
             {
                 Some(workers)
             }
             _ => None,
         });
         match same {
-            Some(workers) => workers.push(of.worker.id),
+            Some(workers) => workers.push(place.worker.id),
             None => self.workers.push(Change::SetSpeed {
                 pool: of_pool,
-                workers: vec![of.worker.id],
-                speed: of.worker.speed,
+                workers: vec![place.worker.id],
+                speed: place.worker.speed,
             }),
         }
     }
 
-    /// Adds the changes of a pool's service address and of its link to a spine.
+    /// Adds the changes of a pool's service address and of its link to a spine. `old` is the pool in `now`.
     fn fabric(
         &mut self,
-        (now, was): (&Membership, Option<&Pool>),
-        (wanted, is): (&Membership, &Pool),
+        (now, old): (&Membership, Option<&Pool>),
+        (wanted, new): (&Membership, &Pool),
     ) {
-        let pool = is.id;
-        if was.and_then(|was| was.service) != is.service {
-            self.pools.push(Change::SetService { pool, ip: is.service });
+        let pool = new.id;
+        if old.and_then(|old| old.service) != new.service {
+            self.pools.push(Change::SetService { pool, ip: new.service });
         }
-        let link = wanted.link_of(is);
-        if was.and_then(|was| now.link_of(was)) != link {
+        let link = wanted.link_of(new);
+        if old.and_then(|old| now.link_of(old)) != link {
             self.pools.push(match link {
                 Some((Spine { id: spine, ip }, signals)) => {
                     Change::LinkPool { pool, spine, ip, signals }

@@ -1,4 +1,6 @@
 //! Requests of other threads to a node's control. A change is answered after all cores have taken it.
+//!
+//! A node's version is the epoch of its membership: a number that grows with each change.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,7 +20,7 @@ use crate::state::Table;
 use crate::state::table::Snapshot;
 use crate::stats::PortStats;
 
-/// Maximum interval of counting workers' reports. Their counters in the state wrap at 2^32.
+/// Maximum interval between two counts of workers' reports. The counters in the state wrap at 2^32.
 const TALLY: Duration = Duration::from_secs(10);
 /// Poll interval while requests are pending.
 const LOOK: Duration = Duration::from_micros(500);
@@ -89,8 +91,9 @@ enum Request {
         since: Instant,
         answer: Answer<Result<u64, RequestError>>,
     },
+    /// Reload whose file is not read yet.
     Reload(Reload),
-    /// Changes of a reload, after its file was read.
+    /// Reload whose file was read.
     Apply(Delta, Reload),
     #[cfg(feature = "control")]
     Follow {
@@ -102,6 +105,7 @@ enum Request {
     StartTap(TapSpec, TapAnswer),
     StopTap(TapAnswer),
     Explain(ExplainSpec, ExplainAnswer),
+    /// End of the explanation with this order number.
     EndExplaining(u64),
 }
 
@@ -127,6 +131,7 @@ impl fmt::Debug for Request {
 /// Request for a reload.
 struct Reload {
     dry_run: bool,
+    /// Time of the request.
     since: Instant,
     answer: Answer<Result<ReloadResult, RequestError>>,
 }
@@ -221,17 +226,18 @@ impl Handle {
     }
 }
 
-/// Thread of a reader, and its reload until the time limit.
+/// A read of the configuration on a thread of its own.
 struct ReadJob {
     began: Instant,
     result: Receiver<Result<Delta, String>>,
+    /// Reload that waits for the read; `None` after the time limit.
     reload: Option<Reload>,
 }
 
 impl ReadJob {
     fn start(reader: &Reader, reload: Reload) -> Result<Self, (String, Reload)> {
-        let (reader, (to, result)) = (Arc::clone(reader), mpsc::channel());
-        let read = move || _ = to.send(reader());
+        let (reader, (sender, result)) = (Arc::clone(reader), mpsc::channel());
+        let read = move || _ = sender.send(reader());
         let thread = std::thread::Builder::new().name("wedjat-reload".to_owned()).spawn(read);
         match thread {
             Ok(_) => Ok(Self { began: Instant::now(), result, reload: Some(reload) }),
@@ -241,8 +247,10 @@ impl ReadJob {
 }
 
 /// Request that waits for cores to take its change.
-struct PendingRequests {
-    epoch: u64,
+struct PendingRequest {
+    /// Version that contains the change.
+    version: u64,
+    /// Time of the request.
     since: Instant,
     answer: Answer<Result<u64, RequestError>>,
 }
@@ -252,10 +260,10 @@ pub struct Requests<C: Cores> {
     control: Control<C>,
     table: Arc<Table>,
     sender: Sender<Request>,
-    asked: Receiver<Request>,
+    receiver: Receiver<Request>,
     /// Received requests that wait for a busy core.
     next: VecDeque<Request>,
-    waiting: Vec<PendingRequests>,
+    waiting: Vec<PendingRequest>,
     reader: Reader,
     reading: Option<ReadJob>,
     /// Reloads that wait for the reader's thread.
@@ -265,7 +273,7 @@ pub struct Requests<C: Cores> {
     /// Time of the last count.
     tallied: Instant,
     /// Last acknowledged version that was logged.
-    told: u64,
+    logged: u64,
     started: Instant,
 }
 
@@ -279,15 +287,15 @@ impl<C: Cores> Requests<C> {
     /// Creates a queue of requests to the control of the node with this state. `reader` reads the node's
     /// configuration file.
     pub fn new(control: Control<C>, table: Arc<Table>, reader: Reader) -> Self {
-        let told = control.membership().epoch;
-        let (sender, asked) = mpsc::channel();
+        let logged = control.membership().epoch;
+        let (sender, receiver) = mpsc::channel();
         let (next, waiting) = (VecDeque::new(), Vec::new());
         let (taps, tally, started) = (Taps::default(), Tally::default(), Instant::now());
         Self {
             control,
             table,
             sender,
-            asked,
+            receiver,
             next,
             waiting,
             reader,
@@ -296,7 +304,7 @@ impl<C: Cores> Requests<C> {
             taps,
             tally,
             tallied: started,
-            told,
+            logged,
             started,
         }
     }
@@ -324,16 +332,16 @@ impl<C: Cores> Requests<C> {
         let end = Instant::now() + time;
         loop {
             self.serve(self.started.elapsed().as_nanos() as u64, ports);
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return;
             }
             let is_pending = !self.waiting.is_empty() || !self.next.is_empty();
             let is_pending = is_pending
                 || self.taps.is_pending()
                 || self.reading.as_ref().is_some_and(|job| job.reload.is_some());
-            let time = if is_pending { left.min(LOOK) } else { left };
-            match self.asked.recv_timeout(time) {
+            let time = if is_pending { remaining.min(LOOK) } else { remaining };
+            match self.receiver.recv_timeout(time) {
                 Ok(request) => self.next.push_back(request),
                 // `Disconnected` cannot occur: `self` has a sender.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
@@ -344,17 +352,17 @@ impl<C: Cores> Requests<C> {
     /// Handles requests, answers those whose changes all cores have taken, and frees the places of departed
     /// members. `now_ns` is any monotonic clock's.
     pub fn serve(&mut self, now_ns: u64, ports: &dyn Fn() -> Vec<PortStats>) {
-        // Counts before members depart; their last replies would be lost.
+        // Counts before `tend` frees the places of departed members, so that their last replies count.
         if self.has_all() && (!self.control.is_settled() || self.tallied.elapsed() > TALLY) {
             self.count();
         }
         self.control.tend(now_ns);
         self.taps.poll();
-        self.next.extend(self.asked.try_iter());
+        self.next.extend(self.receiver.try_iter());
         self.read();
         while let Some(request) = self.next.pop_front() {
-            if let Some(again) = self.try_handle(request, ports) {
-                self.next.push_front(again);
+            if let Some(blocked) = self.try_handle(request, ports) {
+                self.next.push_front(blocked);
                 break;
             }
         }
@@ -377,17 +385,20 @@ impl<C: Cores> Requests<C> {
         snapshot
     }
 
+    /// Answers changes that all cores have taken, and those whose time limit has passed.
     fn answer(&mut self) {
         let acknowledged = self.control.acknowledged();
-        if acknowledged > self.told {
-            self.told = acknowledged;
+        if acknowledged > self.logged {
+            self.logged = acknowledged;
             log::info!("change {acknowledged}: {}", C::DECIDE);
         }
-        let is_over =
-            |one: &PendingRequests| one.epoch <= acknowledged || one.since.elapsed() > TAKEN_MAX;
-        for one in self.waiting.extract_if(.., |one| is_over(one)) {
-            let taken = one.epoch <= acknowledged;
-            (one.answer)(if taken { Ok(one.epoch) } else { Err(RequestError::Late(one.epoch)) });
+        let is_over = |pending: &PendingRequest| {
+            pending.version <= acknowledged || pending.since.elapsed() > TAKEN_MAX
+        };
+        for pending in self.waiting.extract_if(.., |pending| is_over(pending)) {
+            let PendingRequest { version, answer, .. } = pending;
+            let taken = version <= acknowledged;
+            answer(if taken { Ok(version) } else { Err(RequestError::Late(version)) });
         }
     }
 
@@ -407,7 +418,7 @@ impl<C: Cores> Requests<C> {
                     ports: ports(),
                     tally: self.tally.clone(),
                     workers_here: self.control.workers_here(),
-                    tap: self.taps.seen(),
+                    tap: self.taps.stats_now(),
                 });
             }
             #[cfg(feature = "control")]
@@ -422,7 +433,7 @@ impl<C: Cores> Requests<C> {
                         log::error!("change refused: {}: {error}", text.join("; "));
                         answer(Err(error));
                     }
-                    Ok(epoch) => self.waiting.push(PendingRequests { epoch, since, answer }),
+                    Ok(version) => self.waiting.push(PendingRequest { version, since, answer }),
                 }
             }
             Request::Reload(reload) => {
@@ -438,12 +449,12 @@ impl<C: Cores> Requests<C> {
                 Err(error) => reload.refuse(error),
                 Ok(reloaded) if reload.dry_run => (reload.answer)(Ok(reloaded)),
                 Ok(reloaded) => {
-                    let (epoch, changes) = (reloaded.version, reloaded.changes);
+                    let (version, changes) = (reloaded.version, reloaded.changes);
                     let Reload { since, answer, .. } = reload;
                     let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
                         answer(taken.map(|version| ReloadResult { version, changes }));
                     });
-                    self.waiting.push(PendingRequests { epoch, since, answer });
+                    self.waiting.push(PendingRequest { version, since, answer });
                 }
             },
             #[cfg(feature = "control")]
@@ -457,7 +468,7 @@ impl<C: Cores> Requests<C> {
                         let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
                             answer(taken.map(|version| FollowResult { version, is_complete }));
                         });
-                        self.waiting.push(PendingRequests { epoch, since, answer });
+                        self.waiting.push(PendingRequest { epoch, since, answer });
                     }
                 }
             }
@@ -473,16 +484,18 @@ impl<C: Cores> Requests<C> {
         None
     }
 
+    /// Applies changes, with `if_version` only at this version. Returns the version that contains them.
     fn change(&mut self, changes: &[Change], if_version: Option<u64>) -> Result<u64, RequestError> {
         let found = self.control.membership().epoch;
         if let Some(wanted) = if_version.filter(|&wanted| wanted != found) {
             return Err(RequestError::Version { found, wanted });
         }
-        let epoch = self.control.apply_all(changes)?;
-        changes.iter().for_each(|change| log::info!("change {epoch}: {change}"));
-        Ok(epoch)
+        let version = self.control.apply_all(changes)?;
+        changes.iter().for_each(|change| log::info!("change {version}: {change}"));
+        Ok(version)
     }
 
+    /// Applies the changes toward `wanted` that can be made now.
     #[cfg(feature = "control")]
     fn follow(
         &mut self,
@@ -530,9 +543,10 @@ impl<C: Cores> Requests<C> {
         }
     }
 
+    /// Computes the changes of a reload, and applies them unless it is a dry run.
     fn reload(&mut self, delta: &Delta, dry_run: bool) -> Result<ReloadResult, RequestError> {
-        let (now, of_agent) = (self.control.membership(), self.control.of_agent());
-        let changes = delta(now, of_agent).map_err(RequestError::Reload)?;
+        let (now, agent_membership) = (self.control.membership(), self.control.of_agent());
+        let changes = delta(now, agent_membership).map_err(RequestError::Reload)?;
         if dry_run {
             self.control.after(&changes)?;
             return Ok(ReloadResult { version: self.control.membership().epoch, changes });

@@ -39,36 +39,37 @@ impl Service {
     }
 }
 
-/// Streams explanations to a client, up to `count`, until it disconnects or the node ends.
+/// Streams up to `remaining` explanations to a client, until it disconnects or the node ends.
 async fn stream_explanations(
     handle: Handle,
     explaining: ExplainSession,
-    mut left: u64,
+    mut remaining: u64,
     to: mpsc::Sender<Result<proto::Explanation, Status>>,
     stopped: watch::Receiver<bool>,
 ) {
-    let mut seen: Option<(NodeSnapshot, Instant)> = None;
+    let mut node: Option<(NodeSnapshot, Instant)> = None;
     while !to.is_closed() && !*stopped.borrow() {
-        let told = explaining.take();
-        let is_old = seen.as_ref().is_none_or(|(_, since)| since.elapsed() > NAMES);
-        if !told.is_empty() && is_old {
+        let records = explaining.take();
+        let is_old = node.as_ref().is_none_or(|(_, since)| since.elapsed() > NAMES);
+        if !records.is_empty() && is_old {
             match look(&handle).await {
-                Ok(now) => seen = Some((now, Instant::now())),
+                Ok(now) => node = Some((now, Instant::now())),
                 Err(status) => {
                     let _ = to.send(Err(status)).await;
                     return;
                 }
             }
         }
-        for told in &told {
-            let Some((seen, _)) = &seen else { break };
-            let (role, membership) = (seen.snapshot.role, &seen.membership);
-            let around = ExplainContext { role, membership, explaining: &explaining };
-            if to.send(Ok(around.explanation(told))).await.is_err() {
+        for record in &records {
+            // Always present: the names were read above.
+            let Some((node, _)) = &node else { break };
+            let (role, membership) = (node.snapshot.role, &node.membership);
+            let context = ExplainContext { role, membership, explaining: &explaining };
+            if to.send(Ok(context.explanation(record))).await.is_err() {
                 return;
             }
-            left -= 1;
-            if left == 0 {
+            remaining -= 1;
+            if remaining == 0 {
                 return;
             }
         }
@@ -76,6 +77,7 @@ async fn stream_explanations(
     }
 }
 
+/// Returns the status of a call whose answer was dropped, as at the node's end.
 fn ended<E>(_: E) -> Status {
     Status::unavailable("the node is stopping and accepts no changes")
 }
@@ -83,7 +85,7 @@ fn ended<E>(_: E) -> Status {
 /// Returns the node's state as its watching thread sees it.
 pub async fn look(handle: &Handle) -> Result<NodeSnapshot, Status> {
     let (answer, answered) = oneshot::channel();
-    handle.look(move |seen| _ = answer.send(seen));
+    handle.look(move |snapshot| _ = answer.send(snapshot));
     answered.await.map_err(ended)
 }
 
@@ -100,8 +102,8 @@ impl Control for Service {
         &self,
         request: Request<proto::ChangeRequest>,
     ) -> Result<Response<proto::ChangeReply>, Status> {
-        let proto::ChangeRequest { changes: asked, if_version } = request.into_inner();
-        let changes = changes(asked).map_err(|error| refusal(&error))?;
+        let proto::ChangeRequest { changes: requested, if_version } = request.into_inner();
+        let changes = changes(requested).map_err(|error| refusal(&error))?;
         let (answer, answered) = oneshot::channel();
         self.handle.change(changes, if_version, move |done| _ = answer.send(done));
         let version = answered.await.map_err(ended)?.map_err(|error| status(&error))?;
@@ -165,7 +167,7 @@ impl Control for Service {
         request: Request<proto::ExplainRequest>,
     ) -> Result<Response<Self::ExplainStream>, Status> {
         let spec = explain_spec(request.into_inner()).map_err(|error| tap_status(&error))?;
-        let left = spec.packets.unwrap_or(u64::MAX);
+        let remaining = spec.packets.unwrap_or(u64::MAX);
         let (answer, answered) = oneshot::channel();
         self.handle.explain(spec, move |done| _ = answer.send(done));
         let explaining = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
@@ -173,7 +175,7 @@ impl Control for Service {
         tokio::spawn(stream_explanations(
             self.handle.clone(),
             explaining,
-            left,
+            remaining,
             to,
             self.stopped.clone(),
         ));

@@ -49,6 +49,7 @@ pub struct OwnersSocket {
     listener: Option<UnixListener>,
     path: PathBuf,
     identity: Identity,
+    /// Keeps other nodes off the path.
     _name: NameLock,
 }
 
@@ -56,15 +57,16 @@ impl OwnersSocket {
     /// Listens at `path`. Replaces the socket of a dead process. Does not follow links.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let io = |error| SocketError::Io { path: path.to_owned(), error };
-        left_at(path)?; // names a foreign file even if no lock file can be created
+        socket_at(path)?; // names a foreign file even if no lock file can be created
         let name = NameLock::take(path).map_err(|error| match error {
             NameError::Held(pid) => SocketError::InUse { path: path.to_owned(), pid },
             NameError::Foreign(path, found) => SocketError::Foreign { path, found },
             NameError::Io(error) => io(error),
         })?;
-        let left = left_at(path)?;
+        // With the lock held, a socket there belongs to a dead process.
+        let is_stale = socket_at(path)?;
         let (socket, identity) =
-            Scratch::stream_socket(path).and_then(|new| new.put_at(path, left)).map_err(io)?;
+            Scratch::stream_socket(path).and_then(|new| new.put_at(path, is_stale)).map_err(io)?;
         let listener = Some(UnixListener::from(socket));
         Ok(Self { listener, path: path.to_owned(), identity, _name: name })
     }
@@ -82,7 +84,7 @@ impl Drop for OwnersSocket {
 }
 
 /// Returns true if a socket of this user or of root has this path. Any other file is an error.
-fn left_at(path: &Path) -> Result<bool, SocketError> {
+fn socket_at(path: &Path) -> Result<bool, SocketError> {
     let found = ExistingFile::at(path);
     let found = found.map_err(|error| SocketError::Io { path: path.to_owned(), error })?;
     match found {

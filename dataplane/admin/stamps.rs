@@ -5,28 +5,30 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Conversion from ticks to time since the Unix epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps {
+    /// Tick that the clock had at `time`.
     ticks: u64,
-    at: Duration,
+    /// Time since the Unix epoch.
+    time: Duration,
     ticks_hz: u64,
 }
 
 impl Stamps {
     /// Creates the conversion for a clock with `ticks` ticks now.
     pub fn from_now(ticks: u64, ticks_hz: u64) -> Self {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::from(ticks, at, ticks_hz)
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::from(ticks, time, ticks_hz)
     }
 
-    /// Creates the conversion for a clock with `ticks` ticks at a given time.
-    pub fn from(ticks: u64, at: Duration, ticks_hz: u64) -> Self {
-        Self { ticks, at, ticks_hz: ticks_hz.max(1) }
+    /// Creates the conversion for a clock with `ticks` ticks at `time`, a duration since the Unix epoch.
+    pub fn from(ticks: u64, time: Duration, ticks_hz: u64) -> Self {
+        Self { ticks, time, ticks_hz: ticks_hz.max(1) }
     }
 
-    /// Returns the time of a tick.
-    pub fn at(&self, ticks: u64) -> Duration {
+    /// Returns the time of a tick, since the Unix epoch. Ticks before the reference are valid, too.
+    pub fn time_of(&self, ticks: u64) -> Duration {
         let since = i128::from(ticks) - i128::from(self.ticks);
         let ns = since * 1_000_000_000 / i128::from(self.ticks_hz);
-        let ns = (self.at.as_nanos() as i128).saturating_add(ns).max(0);
+        let ns = (self.time.as_nanos() as i128).saturating_add(ns).max(0);
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 }
@@ -36,11 +38,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_are_the_time_at_which_packets_passed() {
+    fn ticks_become_wall_clock_time() {
         let stamps = Stamps::from(5_000, Duration::from_secs(100), 1_000);
-        assert_eq!(stamps.at(5_000), Duration::from_secs(100));
-        assert_eq!(stamps.at(5_001), Duration::from_millis(100_001));
-        assert_eq!(stamps.at(3_000), Duration::from_secs(98), "on a core that was ahead");
-        assert_eq!(stamps.at(u64::MAX).as_secs() >> 40, 0, "far away, and no panic");
+        assert_eq!(stamps.time_of(5_000), Duration::from_secs(100));
+        assert_eq!(stamps.time_of(5_001), Duration::from_millis(100_001));
+        assert_eq!(stamps.time_of(3_000), Duration::from_secs(98), "tick before the reference");
+        assert_eq!(stamps.time_of(u64::MAX).as_secs() >> 40, 0, "saturates");
     }
 }

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::state::table::{MemberSnapshot, Snapshot};
 
-/// Larger differences between two readings mean that another worker has taken the place, and its reports
-/// count from 0.
-const TOO_MANY: u32 = 1 << 31;
+/// Smallest difference between two readings that means a new worker in the place, whose reports count from 0.
+const NEW_WORKER: u32 = 1 << 31;
 
 /// Tasks of a worker since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,23 +20,26 @@ pub struct Tasks {
 }
 
 impl Tasks {
+    /// Adds the reports since the last reading.
     fn look(&mut self, member: &MemberSnapshot) {
-        let more = match member.reports.wrapping_sub(self.last) {
-            TOO_MANY.. => member.reports,
-            more => more,
+        let new_reports = match member.reports.wrapping_sub(self.last) {
+            NEW_WORKER.. => member.reports,
+            difference => difference,
         };
-        (self.answered, self.last) = (self.answered + u64::from(more), member.reports);
-        let has = u64::try_from(member.outstanding).unwrap_or(0);
-        self.sent = self.sent.max(self.answered + has); // fewer if some were written off
+        (self.answered, self.last) = (self.answered + u64::from(new_reports), member.reports);
+        let outstanding = u64::try_from(member.outstanding).unwrap_or(0);
+        // The sum falls when tasks are written off as lost; `sent` must not.
+        self.sent = self.sent.max(self.answered + outstanding);
     }
 }
 
 /// Tasks of all present workers, and of pools. The numbers never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
+    /// Tasks by pool and worker.
     workers: BTreeMap<(u16, u16), Tasks>,
     /// Tasks sent to departed workers, by pool.
-    left: BTreeMap<u16, u64>,
+    departed: BTreeMap<u16, u64>,
 }
 
 impl Tally {
@@ -54,9 +56,9 @@ impl Tally {
             }
         }
         for ((pool, _), tasks) in before {
-            *self.left.entry(pool).or_default() += tasks.sent;
+            *self.departed.entry(pool).or_default() += tasks.sent;
         }
-        self.left.retain(|&id, _| snapshot.pools.iter().any(|pool| pool.id == id));
+        self.departed.retain(|&id, _| snapshot.pools.iter().any(|pool| pool.id == id));
     }
 
     /// Returns the tasks of a worker.
@@ -68,8 +70,8 @@ impl Tally {
     /// Returns the tasks sent to workers of a pool, including departed ones.
     #[must_use]
     pub fn scheduled(&self, pool: u16) -> u64 {
-        let there = self.workers.range((pool, 0)..=(pool, u16::MAX)).map(|(_, tasks)| tasks.sent);
-        there.sum::<u64>() + self.left.get(&pool).copied().unwrap_or_default()
+        let present = self.workers.range((pool, 0)..=(pool, u16::MAX)).map(|(_, tasks)| tasks.sent);
+        present.sum::<u64>() + self.departed.get(&pool).copied().unwrap_or_default()
     }
 }
 

@@ -1,5 +1,8 @@
 //! Capture of a running node's packets. Cores copy packets, a separate thread writes them, and the thread
-//! that watches the node starts and ends both.
+//! that watches the node starts and ends both. It gives each core numbered orders; a core has taken an order
+//! once its `epoch` has reached the number.
+//!
+//! Explanations of packets use the same orders, and are started and ended here, too.
 
 use std::fmt;
 use std::fs::File;
@@ -25,8 +28,8 @@ use crate::state::files::{ExistingFile, Scratch, advice};
 
 /// Interval at which the writing thread takes copies.
 const WRITE: Duration = Duration::from_millis(1);
-/// Maximum number of bytes that wait for buffers of a late core. Packets wait so that the file is in the
-/// order of time.
+/// Maximum number of bytes of packets that wait for a core's earlier ones, so that the file is in the order of
+/// time. Beyond it all waiting packets are written.
 const WAITING_MAX: usize = 64 << 20;
 
 /// Maximum length of a path in bytes.
@@ -160,7 +163,7 @@ pub struct Taps {
     points: Option<TapPoints>,
     /// Number of the last order.
     number: u64,
-    running: Option<ActiveTap>,
+    active: Option<ActiveTap>,
     /// Result of a tap that ended by itself, until a client asks for it.
     ended: Option<Result<TapStats, TapError>>,
     /// Active explanation.
@@ -190,16 +193,16 @@ impl Taps {
     /// Creates the tap of a node with these points.
     pub fn of(points: TapPoints) -> Self {
         let number = points.cores.iter().map(TapCommands::epoch).max().unwrap_or_default();
-        Self { points: Some(points), number, running: None, ended: None, explained: None }
+        Self { points: Some(points), number, active: None, ended: None, explained: None }
     }
 
     /// Starts a tap. Answers when all cores record.
     pub fn start(&mut self, spec: &TapSpec, answer: TapAnswer) {
         match self.begin(spec) {
-            Ok(mut running) => {
+            Ok(mut active) => {
                 log::info!("tap: {} is written", spec.file.display());
-                running.on = Some(answer);
-                (self.running, self.ended) = (Some(running), None);
+                active.start_answer = Some(answer);
+                (self.active, self.ended) = (Some(active), None);
             }
             Err(error) => {
                 log::error!("tap refused: {error}");
@@ -208,11 +211,12 @@ impl Taps {
         }
     }
 
+    /// Checks the request, creates the file and its thread, and orders the cores to record.
     fn begin(&mut self, spec: &TapSpec) -> Result<ActiveTap, TapError> {
         let points = self.points.as_ref().filter(|points| !points.ports.is_empty());
         let points = points.ok_or(TapError::Nowhere)?;
-        if let Some(running) = &self.running {
-            return Err(TapError::Running { file: running.stats.file.clone() });
+        if let Some(active) = &self.active {
+            return Err(TapError::Running { file: active.stats.file.clone() });
         }
         let snaplen = spec.snaplen.unwrap_or(SNAPLEN_MAX);
         if !(1..=SNAPLEN_MAX).contains(&snaplen) {
@@ -259,15 +263,23 @@ impl Taps {
             has_ended: false,
         };
         let thread = Some(thread);
-        let (on, off, since, phase) = (None, Vec::new(), Instant::now(), Phase::On);
-        Ok(ActiveTap { stats, shared, thread, number: self.number, since, on, off, phase })
+        Ok(ActiveTap {
+            stats,
+            shared,
+            thread,
+            number: self.number,
+            since: Instant::now(),
+            start_answer: None,
+            stop_answers: Vec::new(),
+            phase: Phase::On,
+        })
     }
 
     /// Ends the tap. Answers when the file is complete.
     pub fn stop(&mut self, answer: TapAnswer) {
-        match (&mut self.running, self.ended.take()) {
-            (Some(running), _) => {
-                running.off.push(answer);
+        match (&mut self.active, self.ended.take()) {
+            (Some(active), _) => {
+                active.stop_answers.push(answer);
                 self.end();
             }
             (None, Some(ended)) => answer(ended),
@@ -277,16 +289,16 @@ impl Taps {
 
     /// Orders the cores to stop recording.
     fn end(&mut self) {
-        let (Some(running), Some(points)) = (&mut self.running, &self.points) else { return };
-        if running.phase != Phase::On {
+        let (Some(active), Some(points)) = (&mut self.active, &self.points) else { return };
+        if active.phase != Phase::On {
             return;
         }
         self.number += 1;
         for commands in &points.cores {
+            // If the queue is full, the core does not poll, and the file ends without its last packets.
             let _ = commands.push(TapOrder::record(self.number, None));
         }
-        (running.phase, running.number, running.since) =
-            (Phase::Ending, self.number, Instant::now());
+        (active.phase, active.number, active.since) = (Phase::Ending, self.number, Instant::now());
     }
 
     /// Starts to explain packets. Answers when all cores do. The session calls `end` on drop, with the number
@@ -298,15 +310,16 @@ impl Taps {
         answer: ExplainAnswer,
     ) {
         match self.begin_to_explain(spec, end) {
-            Ok(explaining) => {
+            Ok(session) => {
                 let (number, since) = (self.number, Instant::now());
                 self.explained =
-                    Some(ExplainState { number, since, waiting: Some((explaining, answer)) });
+                    Some(ExplainState { number, since, waiting: Some((session, answer)) });
             }
             Err(error) => answer(Err(error)),
         }
     }
 
+    /// Checks the request and orders the cores to explain.
     fn begin_to_explain(
         &mut self,
         spec: &ExplainSpec,
@@ -355,26 +368,26 @@ impl Taps {
     }
 
     /// Answers the request that waits for cores to explain packets.
-    fn poll_explained(&mut self) {
+    fn poll_explanation(&mut self) {
         let (Some(points), Some(explained)) = (&self.points, &mut self.explained) else { return };
         let is_taken = points.cores.iter().all(|core| core.epoch() >= explained.number);
         let is_late = explained.since.elapsed() > TAKEN_MAX;
-        if let Some((explaining, answer)) = explained.waiting.take_if(|_| is_taken || is_late) {
+        if let Some((session, answer)) = explained.waiting.take_if(|_| is_taken || is_late) {
             // After the time limit, dropping the session ends it.
-            answer(if is_taken { Ok(explaining) } else { Err(TapError::LateToExplain) });
+            answer(if is_taken { Ok(session) } else { Err(TapError::LateToExplain) });
         }
     }
 
     /// Returns true if a request waits for the cores or the writing thread.
     pub fn is_pending(&self) -> bool {
         let explained = self.explained.as_ref().is_some_and(|one| one.waiting.is_some());
-        let running = self.running.as_ref();
-        explained || running.is_some_and(|one| one.on.is_some() || one.phase != Phase::On)
+        let active = self.active.as_ref();
+        explained || active.is_some_and(|one| one.start_answer.is_some() || one.phase != Phase::On)
     }
 
     /// Returns the state of the active tap.
-    pub fn seen(&self) -> Option<TapStats> {
-        self.running.as_ref().map(ActiveTap::stats)
+    pub fn stats_now(&self) -> Option<TapStats> {
+        self.active.as_ref().map(ActiveTap::stats)
     }
 
     /// Answers waiting requests, ends a tap that has all its packets, and frees the orders that cores
@@ -386,54 +399,54 @@ impl Taps {
                 drop(order);
             }
         }
-        self.poll_explained();
-        let (Some(points), Some(running)) = (&self.points, &mut self.running) else { return };
-        let is_taken = points.cores.iter().all(|core| core.epoch() >= running.number);
-        let is_late = !is_taken && running.since.elapsed() > TAKEN_MAX;
-        if running.phase == Phase::On {
-            if let Some(answer) = running.on.take_if(|_| is_taken || is_late) {
-                answer(if is_taken { Ok(running.stats()) } else { Err(TapError::Late) });
+        self.poll_explanation();
+        let (Some(points), Some(active)) = (&self.points, &mut self.active) else { return };
+        let is_taken = points.cores.iter().all(|core| core.epoch() >= active.number);
+        let is_late = !is_taken && active.since.elapsed() > TAKEN_MAX;
+        if active.phase == Phase::On {
+            if let Some(answer) = active.start_answer.take_if(|_| is_taken || is_late) {
+                answer(if is_taken { Ok(active.stats()) } else { Err(TapError::Late) });
             }
-            if running.has_written() {
-                running.stats.has_ended = true;
+            if active.has_written() {
+                active.stats.has_ended = true;
                 self.end();
             }
             return;
         }
-        if running.phase == Phase::Ending && (is_taken || is_late) {
-            running.finish();
+        if active.phase == Phase::Ending && (is_taken || is_late) {
+            active.finish();
         }
-        if running.phase == Phase::Finishing && running.has_written() {
+        if active.phase == Phase::Finishing && active.has_written() {
             self.answer();
         }
     }
 
     /// Answers with the complete file, or the reason why it is incomplete.
     fn answer(&mut self) {
-        let Some(mut running) = self.running.take() else { return };
-        let ended = running.join();
+        let Some(mut active) = self.active.take() else { return };
+        let ended = active.join();
         match &ended {
             Ok(TapStats { file, written, lost, .. }) => {
                 log::info!("tap: {} has {}; {lost} lost", file.display(), packets(*written));
             }
             Err(error) => log::error!("tap: {error}"),
         }
-        if let Some(answer) = running.on.take() {
+        if let Some(answer) = active.start_answer.take() {
             answer(ended.clone());
         }
-        if running.off.is_empty() {
+        if active.stop_answers.is_empty() {
             self.ended = Some(ended);
             return;
         }
-        running.off.drain(..).for_each(|answer| answer(ended.clone()));
+        active.stop_answers.drain(..).for_each(|answer| answer(ended.clone()));
     }
 }
 
 impl Drop for Taps {
     /// Writes the recorded packets. The node's cores have ended before.
     fn drop(&mut self) {
-        if let Some(running) = &mut self.running {
-            running.finish();
+        if let Some(active) = &mut self.active {
+            active.finish();
             self.answer();
         }
     }
@@ -477,7 +490,7 @@ fn create(path: &Path) -> Result<Capture, TapError> {
             TapError::File { path: path.to_owned(), reason }
         }
     };
-    // Not every file system can rename a file without replacing another.
+    // Checked before, since not every file system can rename a file without replacing another.
     if let Some(found) = ExistingFile::at(path).map_err(refused)? {
         return Err(TapError::Exists { path: path.to_owned(), found: found.describe() });
     }
@@ -511,8 +524,10 @@ struct ActiveTap {
     number: u64,
     /// Time of the order.
     since: Instant,
-    on: Option<TapAnswer>,
-    off: Vec<TapAnswer>,
+    /// Request for the start that waits for the cores.
+    start_answer: Option<TapAnswer>,
+    /// Requests for the end that wait for the file.
+    stop_answers: Vec<TapAnswer>,
     phase: Phase,
 }
 
@@ -532,17 +547,18 @@ impl ActiveTap {
         TapStats { written, lost, ..self.stats.clone() }
     }
 
-    /// Returns true if the thread has finished or failed.
+    /// Returns true if the writing thread has ended, with success or failure.
     fn has_written(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends the writing thread. The cores hand over no more packets.
+    /// Tells the writing thread to write the rest and end. The cores hand over no more packets.
     fn finish(&mut self) {
         self.phase = Phase::Finishing;
         self.shared.stop.store(true, Release);
     }
 
+    /// Returns the result of the writing thread, which has ended or is about to.
     fn join(&mut self) -> Result<TapStats, TapError> {
         let ended = self.thread.take().map(JoinHandle::join);
         let stats = self.stats();
@@ -560,7 +576,8 @@ impl ActiveTap {
 /// State shared with the writing thread.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Set after the last buffers of the cores.
+    /// Set after the cores have handed over their last buffers. Release and Acquire: the writing thread then sees
+    /// all of these.
     stop: AtomicBool,
     written: AtomicU64,
     lost: AtomicU64,
@@ -629,7 +646,7 @@ impl Writer {
             if written == self.packets {
                 break;
             }
-            self.capture.write(self.stamps.at(packet.ticks), packet.len, &packet.bytes)?;
+            self.capture.write(self.stamps.time_of(packet.ticks), packet.len, &packet.bytes)?;
             written += 1;
             self.shared.written.store(written, Relaxed);
         }
@@ -637,7 +654,7 @@ impl Writer {
     }
 }
 
-/// Formats a recording's number of packets. An empty one gets an explanation.
+/// Formats a recording's number of packets, with a reason if there are none.
 pub fn packets(written: u64) -> String {
     match written {
         0 => "no packets: none passed while it recorded".to_owned(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use rand::SeedableRng as _;
 
-use super::{make, seed};
+use super::{create_table, seed};
 use crate::config::{
     AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig, UNSPECIFIED,
 };
@@ -33,7 +33,7 @@ pub fn table(config: &AgentConfig, ticks_hz: u64) -> Result<Arc<Table>, StateErr
     let seed = seed(config.seed);
     let spec = spec(&config.host, &membership(config), config.id, ticks_hz, seed);
     let peers = config.peers.as_ref().map_or(0, PeersConfig::count);
-    make(config.state.as_deref(), &Spec { group: config.state_group, peers, ..spec })
+    create_table(config.state.as_deref(), &Spec { group: config.state_group, peers, ..spec })
 }
 
 /// Creates the state of an agent on a leaf's core, in a file beside the leaf's; its seed derives from the
@@ -41,13 +41,13 @@ pub fn table(config: &AgentConfig, ticks_hz: u64) -> Result<Arc<Table>, StateErr
 fn colocated_table(
     config: &Config,
     host: &HostConfig,
-    leafs: &Table,
+    leaf_table: &Table,
 ) -> Result<Arc<Table>, StateError> {
-    let seed = stream_seed(leafs.seed(), CORES_MAX, 0);
+    let seed = stream_seed(leaf_table.seed(), CORES_MAX, 0);
     let membership = Membership::of_colocated_agent(host);
-    let spec = spec(host, &membership, config.leaf.id, leafs.ticks_hz(), seed);
+    let spec = spec(host, &membership, config.leaf.id, leaf_table.ticks_hz(), seed);
     let path = config.leaf.state.as_deref().map(agents_file);
-    make(path.as_deref(), &Spec { group: config.leaf.state_group, ..spec })
+    create_table(path.as_deref(), &Spec { group: config.leaf.state_group, ..spec })
 }
 
 /// Returns the initial membership of the configured agent.
@@ -57,7 +57,7 @@ pub fn membership(config: &AgentConfig) -> Membership {
     Membership::of_host(&config.host, address)
 }
 
-/// Returns the contents of an agent's state file.
+/// Returns the properties of an agent for its state.
 fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, seed: u64) -> Spec {
     let Entries { servers, pools, .. } = membership.entries();
     let (servers, pools) =
@@ -73,7 +73,7 @@ fn worker_sets<B: Buf + Token>(
     table: &Table,
     mut link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
 ) -> Vec<PoolWorkers<B>> {
-    let begin = Membership::of_host(host, UNSPECIFIED);
+    let membership = Membership::of_host(host, UNSPECIFIED);
     let timeout = timeout(host, table);
     let mut channel = 0;
     let mut worker_sets = Vec::new();
@@ -82,7 +82,7 @@ fn worker_sets<B: Buf + Token>(
         let seed = stream_seed(table.seed(), 0, index);
         let mut dispatcher = Dispatcher::new(&pool.policy, view, Core::ONLY, seed)
             .with_queue(pool.queue, pool.overflow);
-        let speeds = begin.pools[index].as_ref();
+        let speeds = membership.pools[index].as_ref();
         if let Some(speeds) = speeds.and_then(|pool| pool.speeds(dispatcher.view().members())) {
             dispatcher.set_rates(&speeds);
         }
@@ -96,7 +96,7 @@ fn worker_sets<B: Buf + Token>(
     worker_sets
 }
 
-/// Capacity for deaths reported to the core.
+/// Capacity of the queue that reports dead worker processes to the core.
 const DEATHS: usize = 1024;
 
 /// Creates the parts of the configured agent, whose state is `table`; `links` belong to the workers' places.
@@ -112,7 +112,7 @@ pub fn parts<B: Buf + Token, A>(
     };
     let registrars: Vec<_> = config.leaves.iter().map(registrar).collect();
     let reports = reports(&config.host, registrars.len(), table);
-    let parts = parts_of(&config.host, (config.udp_port, registrars), table, link, pool);
+    let parts = base_parts(&config.host, (config.udp_port, registrars), table, link, pool);
     #[cfg(feature = "peers")]
     let peers = super::peers::peers(config, table);
     #[cfg(not(feature = "peers"))]
@@ -124,23 +124,24 @@ pub fn parts<B: Buf + Token, A>(
 fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueReports> {
     let notify = |pool: &AgentPool| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
     let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();
-    // Separate from the streams of the only core.
+    // Stream 1: the only core has stream 0.
     let rng = Rng::seed_from_u64(stream_seed(table.seed(), 1, 0));
     let (workers, hz) = (host.limits.workers.max(host.places().len()), table.ticks_hz());
     (!pools.is_empty()).then(|| QueueReports::new(pools, leaves, workers, rng, hz))
 }
 
-fn parts_of<B: Buf + Token, A>(
+/// Creates the parts of an agent without reports and peers. `buffers` is the pool of packet buffers.
+fn base_parts<B: Buf + Token, A>(
     host: &HostConfig,
     (udp_port, registrars): (u16, Vec<Registrar>),
     table: &Table,
     link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
-    pool: A,
+    buffers: A,
 ) -> Parts<B, A> {
     Parts {
         worker_sets: worker_sets(host, table, link),
         places: host.places(),
-        pool,
+        buffers,
         udp_port,
         payload_max: host.payload,
         registrars,
@@ -165,22 +166,34 @@ pub type ColocatedAgent<B, A> = (Parts<B, A>, Arc<Table>, Control<AgentCores<B>>
 pub fn colocated<B: Buf + Token, A>(
     config: &Config,
     host: &HostConfig,
-    leafs: &Table,
+    leaf_table: &Table,
     region: &Arc<WorkerRegion>,
     pool: A,
 ) -> Result<ColocatedAgent<B, A>, StateError> {
-    let table = colocated_table(config, host, leafs)?;
+    let table = colocated_table(config, host, leaf_table)?;
     let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
     let ip = Ipv4Addr::from_bits(colocated::LEAF_IP).into();
     let registrar = Registrar::new(ip, 0, leaf, &host.places(), ticks_hz);
-    let registered = (config.leaf.udp_port, vec![registrar]);
-    let mut parts = parts_of(host, registered, &table, |at| region.channel(at).into(), pool);
+    let port_and_registrars = (config.leaf.udp_port, vec![registrar]);
+    let mut parts = base_parts(
+        host,
+        port_and_registrars,
+        &table,
+        |channel| region.channel(channel).into(),
+        pool,
+    );
     region.watch().set_core(config.leaf.cores[0]);
     parts.watch = Some(region.watch());
-    let attached = (Some(Arc::clone(region)), parts.commands.clone());
-    // The leaf releases workers first, and the agent immediately.
-    let told = (host, false);
-    let control = control_of(told, Membership::of_colocated_agent(host), &table, attached, None);
+    let region_and_commands = (Some(Arc::clone(region)), parts.commands.clone());
+    // `has_leaf` is false: the leaf on this core has released a worker before the agent removes it.
+    let host_and_leaf = (host, false);
+    let control = control_of(
+        host_and_leaf,
+        Membership::of_colocated_agent(host),
+        &table,
+        region_and_commands,
+        None,
+    );
     Ok((parts, table, control))
 }
 
@@ -198,13 +211,14 @@ fn timeout(host: &HostConfig, table: &Table) -> u64 {
 pub fn control<B: Buf + Token>(
     config: &AgentConfig,
     table: &Arc<Table>,
-    attached: (Option<Arc<WorkerRegion>>, AgentCommands<B>),
+    region_and_commands: (Option<Arc<WorkerRegion>>, AgentCommands<B>),
     signer: Option<Arc<Signer>>,
 ) -> Control<AgentCores<B>> {
-    let told = (&config.host, !config.leaves.is_empty());
-    control_of(told, membership(config), table, attached, signer)
+    let host_and_leaf = (&config.host, !config.leaves.is_empty());
+    control_of(host_and_leaf, membership(config), table, region_and_commands, signer)
 }
 
+/// Creates the control of an agent with this membership.
 fn control_of<B: Buf + Token>(
     (host, has_leaf): (&HostConfig, bool),
     membership: Membership,

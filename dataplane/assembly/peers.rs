@@ -16,14 +16,14 @@ pub fn peers(config: &AgentConfig, table: &Table) -> Option<PeerGroup> {
     peer_group(config, peer_settings(config, table)?, table)
 }
 
-/// Returns the settings of the configured agent among its peers, if it has any. The current time
-/// distinguishes its lives.
+/// Returns the settings of the configured agent among its peers, if it has any. The start time (`born`)
+/// distinguishes a restarted agent from the earlier one.
 #[must_use]
 pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
     let peers = config.peers.as_ref()?;
     let pool = config.host.pools.first()?;
     let (own, beat_ns) = (peers.own, peers.beat_ns());
-    // Separate from the streams of the only core and of its reports.
+    // Stream 2: the only core has stream 0, and its reports have stream 1.
     let mut rng = Rng::seed_from_u64(stream_seed(table.seed(), 2, own));
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Some(Settings {

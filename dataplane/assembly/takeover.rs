@@ -43,7 +43,7 @@ pub fn read(config: &Config) -> Result<Option<PreviousState>, StateError> {
     check_replaceable(path)?; // it belongs to this user or root
     let snapshot = match Snapshot::open(path) {
         Err(StateError::Missing { .. }) => return Ok(None),
-        other => other?,
+        result => result?,
     };
     let is_ours = (snapshot.role, snapshot.node) == (config.role, config.leaf.id);
     Ok(is_ours.then(|| PreviousState { age: age(path), snapshot }))
@@ -51,19 +51,19 @@ pub fn read(config: &Config) -> Result<Option<PreviousState>, StateError> {
 
 /// Returns the time since the last copy; the maximum if the clock was set back.
 fn age(path: &Path) -> Duration {
-    let written = std::fs::metadata(path).and_then(|found| found.modified());
-    let age = |at: SystemTime| SystemTime::now().duration_since(at).ok();
+    let written = std::fs::metadata(path).and_then(|metadata| metadata.modified());
+    let age = |time: SystemTime| SystemTime::now().duration_since(time).ok();
     written.ok().and_then(age).unwrap_or(Duration::MAX)
 }
 
 impl PreviousState {
-    /// Returns the time since it was written.
+    /// Returns the time since the state was written.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age
     }
 
-    /// Applies it on all cores. Call before the first packet. `now_ms` is the node's clock.
+    /// Applies the previous state on all cores. Call before the first packet. `now_ms` is the node's clock.
     pub fn take_over(&self, stages: &mut [Stages], table: &Table, now_ms: u32) -> TakeoverCounts {
         let mut taken = TakeoverCounts::default();
         if self.age <= LOADS_MAX {
@@ -154,16 +154,16 @@ mod tests {
     struct Node {
         table: Arc<Table>,
         stages: Vec<Stages>,
-        left: Option<PreviousState>,
+        previous: Option<PreviousState>,
     }
 
     fn start(text: &str) -> Node {
         let config = Config::parse(Path::new("leaf.toml"), text).unwrap();
-        let left = read(&config).unwrap();
+        let previous = read(&config).unwrap();
         let table = assembly::table(&config, 1_000_000_000).unwrap();
         let macs = [Mac([2, 0, 0, 0, 0, 1])];
         let stages = assembly::stages(&config, &Membership::of(&config), macs, &table).unwrap();
-        Node { table, stages, left }
+        Node { table, stages, previous }
     }
 
     impl Node {
@@ -182,8 +182,8 @@ mod tests {
         }
 
         fn take_over(&mut self) -> TakeoverCounts {
-            let left = self.left.take().unwrap();
-            left.take_over(&mut self.stages, &self.table, 5)
+            let previous = self.previous.take().unwrap();
+            previous.take_over(&mut self.stages, &self.table, 5)
         }
     }
 
@@ -193,7 +193,7 @@ mod tests {
     /// server's address.
     fn earlier(state: &Path, policy: &str) {
         let mut node = start(&text(state, policy, 1, "0-3"));
-        assert!(node.left.is_none());
+        assert!(node.previous.is_none());
         for member in (0..6).map(Member) {
             let busy = if member.0 == 4 { 0 } else { 9 };
             for core in &mut node.stages {
@@ -255,11 +255,11 @@ mod tests {
         node.end();
         let config = Config::parse(Path::new("leaf.toml"), &text).unwrap();
         let began = std::time::Instant::now();
-        let left = read(&config).unwrap();
+        let previous = read(&config).unwrap();
         eprintln!("read in {:?}", began.elapsed());
         let mut node = start(&text);
         let began = std::time::Instant::now();
-        let taken = left.unwrap().take_over(&mut node.stages, &node.table, 5);
+        let taken = previous.unwrap().take_over(&mut node.stages, &node.table, 5);
         eprintln!("taken over in {:?}", began.elapsed());
         assert_eq!(taken.members, 1026);
         assert_eq!(node.stages[1].dispatchers[0].view().load(Member(1000)), Load::tasks(2));
@@ -276,13 +276,14 @@ mod tests {
         };
         age(10);
         let config = |id| Config::parse(Path::new("leaf.toml"), &text(&state, "jsq", id, "0-3"));
-        let mut left = read(&config(1).unwrap()).unwrap().unwrap();
+        let mut previous = read(&config(1).unwrap()).unwrap().unwrap();
         assert!(read(&config(2).unwrap()).unwrap().is_none());
         let mut node = start(&text(&folder.path().join("new"), "jsq", 1, "0-3"));
-        let mut take = |left: &PreviousState| left.take_over(&mut node.stages, &node.table, 5);
-        assert_eq!(take(&left), TakeoverCounts { members: 0, hosts: 1 });
-        left.age = Duration::from_secs(61);
-        assert_eq!(take(&left), TakeoverCounts::default());
+        let mut take =
+            |previous: &PreviousState| previous.take_over(&mut node.stages, &node.table, 5);
+        assert_eq!(take(&previous), TakeoverCounts { members: 0, hosts: 1 });
+        previous.age = Duration::from_secs(61);
+        assert_eq!(take(&previous), TakeoverCounts::default());
         // After the clock was set back, the age is unknown.
         let file = std::fs::File::options().write(true).open(&state).unwrap();
         file.set_modified(SystemTime::now() + Duration::from_secs(3600)).unwrap();
@@ -371,7 +372,7 @@ mod tests {
             let table = assembly::table(&config, 1_000_000_000).unwrap();
             let macs = (0..self.ports).map(|port| Mac([2, 0, 0, 0, 0, port as u8 + 1]));
             let stages = assembly::stages(&config, &Membership::of(&config), macs, &table);
-            Node { table, stages: stages.unwrap(), left: None }
+            Node { table, stages: stages.unwrap(), previous: None }
         }
 
         /// Runs a node of this shape that has load, addresses and clients, and returns its state file's
@@ -563,10 +564,10 @@ mod tests {
             (with.replace("registers = true", "registers = false"), Presence::Configured),
         ] {
             // The state file of this start has another path, so the first one stays unchanged.
-            let left = read(&Config::parse(Path::new("leaf.toml"), &text).unwrap()).unwrap();
+            let previous = read(&Config::parse(Path::new("leaf.toml"), &text).unwrap()).unwrap();
             let other = state.display().to_string() + "2";
             let mut node = start(&text.replace(&state.display().to_string(), &other));
-            left.unwrap().take_over(&mut node.stages, &node.table, 5);
+            previous.unwrap().take_over(&mut node.stages, &node.table, 5);
             assert_eq!(node.stages[0].dispatchers[0].view().presence(Member(1)), presence);
         }
     }

@@ -39,12 +39,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return check_spine(&config);
     }
     let workers: usize = config.servers.iter().map(|server| server.workers.len()).sum();
-    let here = config.agent.as_ref().map_or_else(String::new, |agent| {
+    let local_agent = config.agent.as_ref().map_or_else(String::new, |agent| {
         let workers = quantity(agent.places().len(), "worker");
         format!(", and agent {} with {workers}", agent.name)
     });
     print(&format!(
-        "{}: right: leaf {} with {}, {}, {}, {} on {}{here}\n",
+        "{}: right: leaf {} with {}, {}, {}, {} on {}{local_agent}\n",
         arguments.config.display(),
         config.leaf.id,
         quantity(config.ports.len(), "port"),
@@ -55,6 +55,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     ))
 }
 
+/// Prints a summary of a spine's file.
 fn check_spine(config: &Config) -> Outcome {
     let leaves: BTreeSet<_> = config.servers.iter().map(|leaf| leaf.ip).collect();
     let workers: f64 = config.servers.iter().map(|leaf| leaf.speed).sum();
@@ -70,6 +71,7 @@ fn check_spine(config: &Config) -> Outcome {
     ))
 }
 
+/// Prints a summary of a controller's file.
 fn check_controller(path: &Path) -> Outcome {
     let config = ControllerConfig::load(path)?;
     let store = match &config.store {
@@ -79,6 +81,7 @@ fn check_controller(path: &Path) -> Outcome {
     print(&format!("{}: right: controller {}, whose store is {store}\n", path.display(), config.id))
 }
 
+/// Prints the warnings and a summary of an agent's file.
 fn check_agent(path: &Path) -> Outcome {
     let config = AgentConfig::load(path)?;
     for warning in config.warnings() {

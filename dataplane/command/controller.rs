@@ -20,7 +20,7 @@ pub const EXAMPLE: &str = "Example:
 Exit status: 0 after an orderly end, 1 when it does not start or its store is damaged.";
 
 /// Interval between checks for the end.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Arguments of `wedjat controller`.
 #[derive(Debug, Args)]
@@ -59,11 +59,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
         log::info!("listens at {listen}");
     }
     let began = Instant::now();
-    while !stop.load(Acquire) && arguments.duration.is_none_or(|most| began.elapsed() < most) {
+    while !stop.load(Acquire)
+        && arguments.duration.is_none_or(|duration| began.elapsed() < duration)
+    {
         if let Some(error) = controller.ended() {
             return Err(error.into());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
     drop(controller);
     Ok(std::process::ExitCode::SUCCESS)

@@ -32,7 +32,7 @@ A change of a node is answered when all its cores decide by it, one of a fabric 
 new version. Exit status: 0 when it is done, 1 when it was refused.";
 
 /// Interval between checks of draining workers.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Arguments of `wedjat ctl`.
 #[derive(Debug, Args)]
@@ -351,22 +351,22 @@ impl Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    if let Some(asked) = fabric::asked(arguments.command(), arguments.controller.is_some()) {
-        return fabric::run(arguments, asked?);
+    if let Some(request) = fabric::request_of(arguments.command(), arguments.controller.is_some()) {
+        return fabric::run(arguments, request?);
     }
     // An invalid change must fail before a connection is made.
     let mut change = change(arguments.command())?;
     if let (Some(key_file), Some(path)) =
-        (change.as_mut().and_then(key_file_of), own_key(arguments))
+        (change.as_mut().and_then(key_file_of), key_file_argument(arguments))
     {
-        *key_file = Some(on_node(arguments, path)?);
+        *key_file = Some(path_on_node(arguments, path)?);
     }
     let mut node = Connection::open(&access(arguments)?)?;
     if let Some(change) = change {
         let version = node.change(std::slice::from_ref(&change), arguments.if_version)?;
         return match arguments.command() {
             Command::Drain { wait: true, timeout, .. } => {
-                drained(arguments, &mut node, &change, version, *timeout)
+                wait_for_drain(arguments, &mut node, &change, version, *timeout)
             }
             _ => print_result(
                 arguments,
@@ -388,12 +388,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
             let reply = node.reload(*dry_run)?;
             let mut text = String::new();
             reply.changes.iter().for_each(|change| text.push_str(&format!("{change}\n")));
-            let what = match (reply.changes.is_empty(), dry_run) {
+            let outcome = match (reply.changes.is_empty(), dry_run) {
                 (true, _) => "the file has nothing else",
                 (false, true) => "would be changed",
                 (false, false) => "changed",
             };
-            let _ = write!(text, "version {}: {what}", reply.version);
+            let _ = write!(text, "version {}: {outcome}", reply.version);
             print_result(arguments, &text, &serde_json::to_value(&reply)?)
         }
         Command::Tap(command) => tap(arguments, command, &mut node),
@@ -412,6 +412,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
+/// Prints the text, or the JSON if requested.
 fn print_result(arguments: &Arguments, text: &str, json: &Value) -> Outcome {
     if arguments.json {
         return print(&format!("{}\n", serde_json::to_string_pretty(json)?));
@@ -419,6 +420,7 @@ fn print_result(arguments: &Arguments, text: &str, json: &Value) -> Outcome {
     print(&format!("{text}\n"))
 }
 
+/// Returns the access to the node that the arguments name.
 fn access(arguments: &Arguments) -> Result<Access, Box<dyn std::error::Error>> {
     let files = [&arguments.ca, &arguments.certificate, &arguments.key];
     access_to(arguments.node.as_deref(), arguments.connect.as_deref(), files)
@@ -517,10 +519,11 @@ fn change_of_pool(command: &PoolCommand) -> String {
 
 /// Returns a path as the node needs it. A local node may run in another folder, so its path becomes absolute.
 /// A path on another host stays unchanged.
-fn on_node(arguments: &Arguments, path: &Path) -> std::io::Result<PathBuf> {
+fn path_on_node(arguments: &Arguments, path: &Path) -> std::io::Result<PathBuf> {
     if arguments.connect.is_none() { std::path::absolute(path) } else { Ok(path.to_owned()) }
 }
 
+/// Returns the key file of a change that creates a pool.
 fn key_file_of(change: &mut Change) -> Option<&mut Option<PathBuf>> {
     match change {
         Change::AddPool { key_file, .. } => Some(key_file),
@@ -529,7 +532,8 @@ fn key_file_of(change: &mut Change) -> Option<&mut Option<PathBuf>> {
     }
 }
 
-fn own_key(arguments: &Arguments) -> Option<&Path> {
+/// Returns the key file that the command names.
+fn key_file_argument(arguments: &Arguments) -> Option<&Path> {
     match arguments.command() {
         Command::Pool { command: PoolCommand::Create { key_file, .. }, .. } => key_file.as_deref(),
         _ => None,
@@ -540,7 +544,7 @@ fn own_key(arguments: &Arguments) -> Option<&Path> {
 fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Outcome {
     let (tap, text) = match command {
         TapCommand::Start { file, port, snaplen, packets } => {
-            let file = on_node(arguments, file)?;
+            let file = path_on_node(arguments, file)?;
             let file = file.to_str().ok_or("--file: the path is not UTF-8")?.to_owned();
             let (port, snaplen, packets) = (port.clone().unwrap_or_default(), *snaplen, *packets);
             let tap = node.start_tap(StartTapRequest { file, port, snaplen, packets })?;
@@ -558,7 +562,7 @@ fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Ou
 }
 
 /// Waits until drained workers have answered all their tasks.
-fn drained(
+fn wait_for_drain(
     arguments: &Arguments,
     node: &mut Connection,
     change: &Change,
@@ -571,27 +575,27 @@ fn drained(
     loop {
         let reply = node.show()?;
         let all = reply.pools.into_iter().flat_map(|pool| pool.workers);
-        let asked: Vec<_> =
+        let drained_workers: Vec<_> =
             all.filter(|one| workers.iter().any(|&id| u32::from(id) == one.id)).collect();
-        let before = before.get_or_insert_with(|| asked.clone());
-        let remains = DrainReport::of(before, &asked);
+        let before = before.get_or_insert_with(|| drained_workers.clone());
+        let report = DrainReport::of(before, &drained_workers);
         let seconds = began.elapsed().as_secs_f64();
-        if remains.unanswered().next().is_none() && asked.iter().all(|one| one.drained) {
-            let text = format!("version {version}: {change}; empty after {seconds:.3} s{remains}");
-            let lost: BTreeMap<_, _> = remains.0.iter().map(|one| (one.worker, one.lost)).collect();
+        if report.unanswered().next().is_none() && drained_workers.iter().all(|one| one.drained) {
+            let text = format!("version {version}: {change}; empty after {seconds:.3} s{report}");
+            let lost: BTreeMap<_, _> = report.0.iter().map(|one| (one.worker, one.lost)).collect();
             let reply = json!({ "version": version, "seconds": seconds, "lost": lost });
             return print_result(arguments, &text, &reply);
         }
         if began.elapsed() > timeout {
-            let tasks: u64 = remains.unanswered().map(|one| one.reported + one.unreported).sum();
+            let tasks: u64 = report.unanswered().map(|one| one.reported + one.unreported).sum();
             let text = match tasks {
                 0 => format!("they may still receive tasks after {seconds:.1} s"),
                 _ => format!("{} unanswered after {seconds:.1} s", quantity(tasks, "task")),
             };
-            let text = format!("{text}{remains}");
+            let text = format!("{text}{report}");
             return Err(format!("{text}; the workers stay drained, version {version}").into());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
 }
 
@@ -611,18 +615,20 @@ struct RemainingTasks {
 struct DrainReport(Vec<RemainingTasks>);
 
 impl DrainReport {
+    /// Compares the workers before the drain and now.
     fn of(before: &[Worker], now: &[Worker]) -> Self {
-        let remain = |now: &Worker| {
+        let remaining_of = |now: &Worker| {
             let before = before.iter().find(|before| before.id == now.id)?;
             let tasks = now.held.max(now.outstanding.max(0).cast_unsigned());
             let reported = tasks.min(now.held.max(now.load.max(0.0).ceil() as u64));
             let (lost, unreported) = (now.lost.saturating_sub(before.lost), tasks - reported);
             Some(RemainingTasks { worker: now.id, lost, reported, unreported })
         };
-        let all = now.iter().filter_map(remain);
+        let all = now.iter().filter_map(remaining_of);
         Self(all.filter(|one| one.lost + one.reported + one.unreported > 0).collect())
     }
 
+    /// Iterates over the workers with unanswered tasks.
     fn unanswered(&self) -> impl Iterator<Item = &RemainingTasks> {
         self.0.iter().filter(|one| one.reported + one.unreported > 0)
     }
@@ -644,6 +650,7 @@ impl Display for DrainReport {
     }
 }
 
+/// Formats the state of a node.
 fn show(reply: &ShowReply) -> String {
     let mut out =
         format!("{} {}  pid {}  version {}", reply.role, reply.node, reply.pid, reply.version);
@@ -695,10 +702,12 @@ fn show(reply: &ShowReply) -> String {
     out
 }
 
+/// Returns the mark of a pool or server that is being removed.
 const fn leaving(is_leaving: bool) -> &'static str {
     if is_leaving { "  leaving" } else { "" }
 }
 
+/// Formats the table of workers.
 fn workers(reply: &ShowReply) -> String {
     let mut out =
         "worker   pool  server           speed  load  outstanding  lost  presence      state"

@@ -90,25 +90,25 @@ enum Format {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let mut told = ExplainOutput { format: arguments.format, packets: 0, lost: 0, failed: None };
+    let mut output = ExplainOutput { format: arguments.format, packets: 0, lost: 0, failed: None };
     match (&arguments.file, &arguments.config) {
         (Some(file), Some(config)) => {
             let offline = offline(config, file, arguments.port.as_deref())?;
             offline.notes().iter().for_each(|note| eprintln!("note: {note}"));
-            offline.explain(request(arguments), |explanation| told.print(&explanation))?;
+            offline.explain(request(arguments), |explanation| output.print(&explanation))?;
         }
         _ => {
             let files = [&arguments.ca, &arguments.certificate, &arguments.key];
-            let to = access_to(arguments.node.as_deref(), arguments.connect.as_deref(), files)?;
-            let mut node = Connection::open(&to)?;
-            node.explain(request(arguments), arguments.time, |one| told.print(&one))?;
+            let access = access_to(arguments.node.as_deref(), arguments.connect.as_deref(), files)?;
+            let mut node = Connection::open(&access)?;
+            node.explain(request(arguments), arguments.time, |one| output.print(&one))?;
         }
     }
-    if let Some(error) = told.failed {
+    if let Some(error) = output.failed {
         return Err(error);
     }
-    let lost = if told.lost > 0 { format!(", {} more lost", told.lost) } else { String::new() };
-    eprintln!("{} explained{lost}", quantity(told.packets, "packet"));
+    let lost = if output.lost > 0 { format!(", {} more lost", output.lost) } else { String::new() };
+    eprintln!("{} explained{lost}", quantity(output.packets, "packet"));
     Ok(std::process::ExitCode::SUCCESS)
 }
 
@@ -129,6 +129,7 @@ fn offline(config: &Path, capture: &Path, port: Option<&str>) -> Result<Offline,
     Ok(Offline::new(&Config::load(config)?, capture, port)?)
 }
 
+/// Returns the request to the node: the selection of packets.
 fn request(arguments: &Arguments) -> ExplainRequest {
     let Arguments { pool, worker, drops, count, .. } = *arguments;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -141,8 +142,11 @@ fn request(arguments: &Arguments) -> ExplainRequest {
 /// Output, with counts of explained packets.
 struct ExplainOutput {
     format: Format,
+    /// Explained packets.
     packets: u64,
+    /// Packets that the node could not explain because of lack of room.
     lost: u64,
+    /// Error of an output; `None` also for a reader that has gone.
     failed: Option<Box<dyn Error>>,
 }
 
@@ -164,8 +168,9 @@ impl ExplainOutput {
         match written {
             Ok(()) => self.packets += 1,
             Err(error) => {
-                let gone = error.downcast_ref::<std::io::Error>();
-                let is_gone = gone.is_some_and(|one| one.kind() == std::io::ErrorKind::BrokenPipe);
+                let io_error = error.downcast_ref::<std::io::Error>();
+                let is_gone =
+                    io_error.is_some_and(|one| one.kind() == std::io::ErrorKind::BrokenPipe);
                 self.failed = (!is_gone).then_some(error);
                 return false;
             }

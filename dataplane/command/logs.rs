@@ -33,6 +33,7 @@ const RATES: &str = "rates";
 /// Log target of a node's account at its end. `--quiet` does not suppress it.
 const ACCOUNT: &str = "account";
 
+/// Record of a JSON log.
 #[derive(Serialize)]
 struct Record<'a> {
     time: String,
@@ -95,6 +96,7 @@ impl Logs {
     }
 }
 
+/// Formats a record as JSON.
 fn json(time: String, record: &log::Record<'_>) -> String {
     let level = match record.level() {
         log::Level::Error => "error",
@@ -115,8 +117,9 @@ mod tests {
 
     #[test]
     fn a_record_is_one_line_whatever_it_says() {
-        let said = |record: &log::Record<'_>| json("2026-01-02T03:04:05.678Z".to_owned(), record);
-        let line = said(
+        let line_of =
+            |record: &log::Record<'_>| json("2026-01-02T03:04:05.678Z".to_owned(), record);
+        let line = line_of(
             &log::Record::builder()
                 .level(log::Level::Warn)
                 .target("dpdk")

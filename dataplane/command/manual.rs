@@ -43,9 +43,9 @@ fn page(text: &str) -> String {
             // The first row has the column names. The second row is a rule.
             if was_in_table && !row.starts_with("--") {
                 let cells: Vec<_> = row.trim_end_matches('|').split(" | ").map(str::trim).collect();
-                let (first, others) = cells.split_first().unwrap_or((&"", &[]));
-                let others: Vec<_> = others.iter().map(|cell| inline(cell)).collect();
-                page += &format!(".TP\n.B {}\n{}\n", inline(first), others.join("; "));
+                let (first, rest) = cells.split_first().unwrap_or((&"", &[]));
+                let rest: Vec<_> = rest.iter().map(|cell| inline(cell)).collect();
+                page += &format!(".TP\n.B {}\n{}\n", inline(first), rest.join("; "));
             }
         } else if let Some(item) = line.strip_prefix("- ") {
             page += &format!(".IP \\(bu 2\n{}\n", inline(item));

@@ -45,25 +45,26 @@ pub fn state_file(named: Option<PathBuf>) -> Result<PathBuf, String> {
     }
 }
 
+/// Returns the only state file, or an error with the list of nodes.
 fn only_one(mut running: Vec<PathBuf>) -> Result<PathBuf, String> {
-    let how = format!("name its state file with --node or in {VARIABLE}");
+    let hint = format!("name its state file with --node or in {VARIABLE}");
     match running.len() {
-        0 => Err(format!("no running node has its state file in {FOLDER}: start one, or {how}")),
+        0 => Err(format!("no running node has its state file in {FOLDER}: start one, or {hint}")),
         1 => Ok(running.remove(0)),
         count => {
-            let nodes: String = running.iter().map(|path| described(path)).collect();
-            Err(format!("{count} nodes are running: {how}{nodes}"))
+            let nodes: String = running.iter().map(|path| describe(path)).collect();
+            Err(format!("{count} nodes are running: {hint}{nodes}"))
         }
     }
 }
 
 /// Describes a node in a list: its state file as an option, its role, id and pid.
-fn described(path: &Path) -> String {
-    let about = Snapshot::open(path).map_or_else(
+fn describe(path: &Path) -> String {
+    let description = Snapshot::open(path).map_or_else(
         |error| error.to_string(),
         |node| format!("{} {}, pid {}", node.role.name(), node.node, node.pid),
     );
-    format!("\n  --node {}  # {about}", path.display())
+    format!("\n  --node {}  # {description}", path.display())
 }
 
 /// Returns the sorted state files of running nodes. An agent on a leaf's core is read with the leaf.
@@ -74,8 +75,8 @@ fn running_in(folder: &Path) -> Vec<PathBuf> {
         Snapshot::open(path).is_ok_and(|snapshot| snapshot.running && !has_exited(snapshot.pid))
     };
     let mut running: Vec<_> = files.map(|entry| entry.path()).filter(is_running).collect();
-    let beside: Vec<_> = running.iter().map(|path| agents_file(path)).collect();
-    running.retain(|path| !beside.contains(path));
+    let agent_paths: Vec<_> = running.iter().map(|path| agents_file(path)).collect();
+    running.retain(|path| !agent_paths.contains(path));
     running.sort();
     running
 }

@@ -13,6 +13,7 @@ pub fn run() -> Outcome {
     print(&text())
 }
 
+/// Returns one line for each policy, and for each pair of policies of leaves and their spine.
 fn text() -> String {
     let mut text = String::new();
     for entry in CATALOGUE {

@@ -36,16 +36,17 @@ pub fn run(arguments: &Arguments) -> Outcome {
     super::print(&[Some(&snapshot), agent].into_iter().flatten().map(text).collect::<String>())
 }
 
+/// Formats the state of a node.
 fn text(snapshot: &Snapshot) -> String {
     let mut out = String::new();
-    let ended = match snapshot.running {
+    let end = match snapshot.running {
         true if has_exited(snapshot.pid) => ", which ended without an orderly stop",
         true => "",
         false => ", ended",
     };
     let _ = writeln!(
         out,
-        "{} {}  pid {}{ended}  seed {}  {}",
+        "{} {}  pid {}{end}  seed {}  {}",
         snapshot.role.name(),
         snapshot.node,
         snapshot.pid,
@@ -77,6 +78,7 @@ fn text(snapshot: &Snapshot) -> String {
     out
 }
 
+/// Formats a pool with its members.
 fn pool_text(out: &mut String, pool: &PoolSnapshot) {
     let _ = writeln!(
         out,
@@ -85,7 +87,7 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
         pool.policy,
         quantity(pool.members.len(), "worker")
     );
-    if holds(&pool.policy) || pool.queued.iter().any(|&tasks| tasks > 0) {
+    if queues_tasks(&pool.policy) || pool.queued.iter().any(|&tasks| tasks > 0) {
         let queued: Vec<_> = pool.queued.iter().map(u64::to_string).collect();
         let _ = writeln!(out, "  tasks that wait, by core: {}", queued.join(" "));
     }
@@ -116,13 +118,14 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
     }
 }
 
+/// Formats the nodes of a rack without a leaf.
 fn peers_text(out: &mut String, peers: &PeersSnapshot) {
     let loss = peers.value_loss.map_or_else(String::new, |loss| format!("  value loss {loss:.3e}"));
     let _ = writeln!(out, "node {} of {} without a leaf{loss}", peers.own, peers.nodes.len());
     let _ =
         writeln!(out, "  node  address          load us  waiting  migration  stealing  presence");
     for node in &peers.nodes {
-        let drawn =
+        let optional =
             |value: Option<f32>| value.map_or("-".to_owned(), |value| format!("{value:.4}"));
         let presence = match node.live {
             _ if node.node == peers.own => "this one",
@@ -136,17 +139,18 @@ fn peers_text(out: &mut String, peers: &PeersSnapshot) {
             node.address,
             node.load_us,
             node.waiting,
-            drawn(node.migration),
-            drawn(node.stealing)
+            optional(node.migration),
+            optional(node.stealing)
         );
     }
 }
 
 /// Returns true if tasks may be queued under the policy of this name. The name may have parameters.
-fn holds(policy: &str) -> bool {
+fn queues_tasks(policy: &str) -> bool {
     Entry::named(policy).is_some_and(Entry::holds)
 }
 
+/// Formats the stalls and counters of a core.
 fn core_text(out: &mut String, index: usize, core: &CoreSnapshot, ticks_hz: u64) {
     let count = |name: &str| core.counters.get(name).copied().unwrap_or(0);
     let polls = count(Counter::BusyPolls.name()) + count(Counter::EmptyPolls.name());

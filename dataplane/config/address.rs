@@ -24,11 +24,11 @@ pub fn is_unicast(address: IpAddr) -> bool {
 
 /// Like [`is_unicast`], but also accepts IPv6 link-local addresses, which routers use.
 pub fn is_routers(address: IpAddr) -> bool {
-    let is_near = |address: IpAddr| match address {
+    let is_link_local_v6 = |address: IpAddr| match address {
         IpAddr::V4(_) => false,
         IpAddr::V6(address) => ipv6::is_link_local(address.to_bits()),
     };
-    is_unicast(address) || is_near(address)
+    is_unicast(address) || is_link_local_v6(address)
 }
 
 /// Returns true for the first address of the network, which names the network, and for the last, its
@@ -55,7 +55,7 @@ pub fn prefix_max(address: IpAddr) -> u8 {
 
 /// Describes the allowed addresses, for a message that refuses the first or last address of the network of
 /// `ip`.
-pub fn within(ip: IpAddr, prefix: u8) -> String {
+pub fn allowed_hosts(ip: IpAddr, prefix: u8) -> String {
     match ip {
         IpAddr::V4(_) => {
             format!(

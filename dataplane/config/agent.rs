@@ -37,11 +37,11 @@ use crate::wire::{ipv4, ipv6};
 /// frame.
 pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
 /// Additional bytes of an IPv6 header compared to IPv4.
-const LONGER_V6: usize = ipv6::LEN - ipv4::LEN;
+const V6_HEADER_EXTRA: usize = ipv6::LEN - ipv4::LEN;
 /// Default room for pools.
 const POOLS: usize = 8;
 /// Default room for workers beyond the named ones. Each worker takes memory for its ring.
-const WORKERS_MORE: usize = 8;
+const WORKERS_SPARE: usize = 8;
 /// Default number of slots in a worker's ring.
 const SLOTS: usize = 64;
 /// Default time in milliseconds after which the agent excludes a worker that has tasks and answers none.
@@ -133,11 +133,11 @@ impl HostConfig {
     /// Returns all workers in the order of the pools.
     #[must_use]
     pub fn places(&self) -> Vec<Place> {
-        let of = |pool: &AgentPool| {
+        let places_of = |pool: &AgentPool| {
             let pool_id = pool.id;
             pool.workers.clone().into_iter().map(move |id| Place { id, pool: pool_id })
         };
-        self.pools.iter().flat_map(of).collect()
+        self.pools.iter().flat_map(places_of).collect()
     }
 
     /// Returns the size of the region that workers attach to.
@@ -202,13 +202,13 @@ impl AgentConfig {
     /// If the text has faults. The error holds all of them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
-        let others = text.parse::<toml::Table>().ok().and_then(|table| {
+        let other_role = text.parse::<toml::Table>().ok().and_then(|table| {
             let is_there = |name: &str| table.get(name).is_some_and(toml::Value::is_table);
             ["leaf", "spine"].into_iter().find(|name| is_there(name))
         });
-        if let Some(is) = others {
-            let allowed = format!("an agent's; `wedjat {is}` runs this one");
-            return Err(refuse(vec![Fault::of_file(&format!("a {is}'s file"), &allowed)]));
+        if let Some(role) = other_role {
+            let allowed = format!("an agent's; `wedjat {role}` runs this one");
+            return Err(refuse(vec![Fault::of_file(&format!("a {role}'s file"), &allowed)]));
         }
         let raw = toml::from_str::<raw_agent::File>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
@@ -226,12 +226,13 @@ pub(super) fn is_agents(text: &str) -> bool {
     table.is_ok_and(|table| table.contains_key("agent") && !is_leafs(&table))
 }
 
+/// Checks the values of an agent's file.
 fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) -> AgentConfig {
     let entry = &raw.agent;
     let mut ports = ports(faults, &raw.port);
     // A longer list is already a fault. The checks below look at all ports for each leaf.
     ports.truncate(PORTS_MAX);
-    let about = HostSettings {
+    let settings = HostSettings {
         name: &entry.name,
         slots: entry.slots.as_ref(),
         payload: entry.payload.as_ref(),
@@ -239,11 +240,11 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
         room: [entry.pools_max.as_ref(), entry.workers_max.as_ref()],
         pools: &raw.pool,
         key: "pool",
-        passes: raw.peers.is_some(),
+        forwards: raw.peers.is_some(),
         is_v6: ports.iter().any(|port| port.ip.is_ipv6()),
     };
     let id = (0, 0x7FFE);
-    let (host, leaves) = (about.check(faults), leaves(faults, raw, &ports));
+    let (host, leaves) = (settings.check(faults), leaves(faults, raw, &ports));
     let peers = peers::peers(faults, raw, &ports);
     if let Some(follow) = raw.controller.as_ref() {
         let found = "[controller] beside a [[port]] with an IPv6 address";
@@ -253,7 +254,7 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
     }
     let sends = match peers {
         Some(_) => ReplyPath::Never,
-        None => sends(faults, raw, &leaves),
+        None => reply_path(faults, raw, &leaves),
     };
     let state = entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into);
     AgentConfig {
@@ -287,7 +288,7 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
 
 /// Checks the workers of a leaf's own host.
 pub(super) fn local(faults: &mut Faults, raw: &raw_agent::LocalAgentSection) -> HostConfig {
-    let about = HostSettings {
+    let settings = HostSettings {
         name: &raw.name,
         slots: raw.slots.as_ref(),
         payload: raw.payload.as_ref(),
@@ -295,10 +296,10 @@ pub(super) fn local(faults: &mut Faults, raw: &raw_agent::LocalAgentSection) -> 
         room: [raw.pools_max.as_ref(), raw.workers_max.as_ref()],
         pools: &raw.pool,
         key: "agent.pool",
-        passes: false,
+        forwards: false,
         is_v6: false,
     };
-    about.check(faults)
+    settings.check(faults)
 }
 
 /// Settings of a host's workers as the file has them.
@@ -312,13 +313,14 @@ struct HostSettings<'a> {
     pools: &'a [raw_agent::Pool],
     /// Name of the pools' tables.
     key: &'a str,
-    /// True if tasks pass between the agent and peers.
-    passes: bool,
+    /// True if the agent and its peers forward tasks to each other.
+    forwards: bool,
     /// True if tasks arrive over IPv6.
     is_v6: bool,
 }
 
 impl HostSettings<'_> {
+    /// Checks the settings and the pools.
     fn check(&self, faults: &mut Faults) -> HostConfig {
         let name = self.name.get_ref();
         if name.is_empty() || name.len() > 200 || name.chars().any(char::is_whitespace) {
@@ -333,8 +335,8 @@ impl HostSettings<'_> {
         }
         // A proof makes a reply longer.
         let proof = if pools.iter().any(|pool| pool.key.is_some()) { auth::LEN } else { 0 };
-        let payload_max = PAYLOAD_MAX - if self.is_v6 { LONGER_V6 } else { 0 };
-        let most = payload_max - proof - if self.passes { VIA_LEN } else { 0 };
+        let payload_max = PAYLOAD_MAX - if self.is_v6 { V6_HEADER_EXTRA } else { 0 };
+        let most = payload_max - proof - if self.forwards { VIA_LEN } else { 0 };
         let payload = faults.number(self.payload, "agent.payload", most, (1, most));
         let limits =
             self.limits(faults, &pools, RegionShape { channels: workers(&pools), slots, payload });
@@ -357,7 +359,7 @@ impl HostSettings<'_> {
         let [pools_max, workers_max] = self.room;
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
-        let more = RegionShape { channels: named.channels + WORKERS_MORE, ..named };
+        let more = RegionShape { channels: named.channels + WORKERS_SPARE, ..named };
         let workers = if more.is_possible() { more.channels } else { least.1 };
         let workers = (workers, (least.1, CHANNELS_MAX.max(least.1)));
         Limits {
@@ -368,6 +370,7 @@ impl HostSettings<'_> {
     }
 }
 
+/// Returns the number of workers in all pools.
 fn workers(pools: &[AgentPool]) -> usize {
     pools.iter().map(|pool| pool.workers.len()).sum()
 }
@@ -401,6 +404,7 @@ fn leaves(faults: &mut Faults, raw: &raw_agent::File, ports: &[PortConfig]) -> V
     leaves
 }
 
+/// Checks a leaf's address, and finds the port that leads to it.
 fn leaf(
     faults: &mut Faults,
     (at, key): (&Spanned<String>, &str),
@@ -409,30 +413,30 @@ fn leaf(
 ) -> Option<LeafAddress> {
     let allowed = "a host's address such as 10.0.2.1 or fd00:2::1";
     let ip = faults.host(at, key, is_unicast, allowed);
-    let own = ports.iter().any(|port| port.ip == ip);
-    let port = ports.iter().position(|port| reaches(port.ip, port.prefix, ip) && !own);
+    let is_own = ports.iter().any(|port| port.ip == ip);
+    let port = ports.iter().position(|port| reaches(port.ip, port.prefix, ip) && !is_own);
     if port.is_none() && !ip.is_unspecified() {
         faults.note(at, key, quoted(at), "another host in the network of a [[port]]");
     }
-    let PortConfig { ip: here, prefix, .. } = ports[port?];
+    let PortConfig { ip: port_ip, prefix, .. } = ports[port?];
     if is_edge(ip, prefix) {
-        faults.note(at, key, quoted(at), &address::within(here, prefix));
+        faults.note(at, key, quoted(at), &address::allowed_hosts(port_ip, prefix));
     }
     Some(LeafAddress { ip, mac, port: port? })
 }
 
 /// Returns the sender of replies. If workers report their queues in messages, it is the agent's core, because
 /// the core must see each reply.
-fn sends(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> ReplyPath {
-    let sends = raw.agent.worker_sends.unwrap_or_default();
+fn reply_path(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> ReplyPath {
+    let configured = raw.agent.worker_sends.unwrap_or_default();
     let Some(at) = raw.pool.iter().find_map(|pool| pool.leaf_policy.as_ref()) else {
-        return sends;
+        return configured;
     };
     if leaves.is_empty() {
         let allowed = "none without a leaf: `leaf`, or [[leaf]] for each of several";
         faults.note(at, "pool.leaf_policy", quoted(at), allowed);
     }
-    if sends == ReplyPath::Must {
+    if configured == ReplyPath::Must {
         let found = "a `leaf_policy` with `worker_sends = \"must\"`";
         faults.note(
             at,
@@ -444,14 +448,16 @@ fn sends(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> 
     ReplyPath::Never
 }
 
+/// Checks all ports.
 fn ports(faults: &mut Faults, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
     if raw.is_empty() {
-        faults.integer("port", "no [[port]]", "at least one");
+        faults.note_in_file("port", "no [[port]]", "at least one");
     }
-    port::together(faults, &raw.iter().map(keys).collect::<Vec<_>>());
+    port::check_together(faults, &raw.iter().map(keys).collect::<Vec<_>>());
     raw.iter().map(|raw| keys(raw).check(faults)).collect()
 }
 
+/// Returns a port's keys in the form that leaves and agents share.
 fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
@@ -459,6 +465,7 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6: true }
 }
 
+/// Checks a pool. Returns `None` if its policy is invalid.
 fn pool(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {
     let key = |last: &str| format!("{key}.{last}");
     let workers = faults.workers(&raw.workers, &key("workers"));
@@ -543,51 +550,52 @@ fn speeds(faults: &mut Faults, raw: &raw_agent::Pool, workers: &[u16], key: &str
         return speeds;
     };
     let (least, most) = SPEEDS;
-    let mut given = vec![false; workers.len()];
+    let mut is_set = vec![false; workers.len()];
     let places: HashMap<_, _> = workers.iter().enumerate().map(|(at, id)| (*id, at)).collect();
     let mut lists = ids::Lists::default();
     for (ids, &speed) in at.get_ref() {
         if !(least <= speed && speed <= most) {
             faults.note(at, key, speed, &format!("{least} to {most}"));
         }
-        let named = lists.parse(ids, 0..=WORKER_ID_MAX).unwrap_or_default();
-        let places: Vec<_> = named.iter().filter_map(|id| places.get(id).copied()).collect();
-        if places.is_empty() || places.len() < named.len() {
+        let ids_in_key = lists.parse(ids, 0..=WORKER_ID_MAX).unwrap_or_default();
+        let places: Vec<_> = ids_in_key.iter().filter_map(|id| places.get(id).copied()).collect();
+        if places.is_empty() || places.len() < ids_in_key.len() {
             let allowed = "ids of the pool's workers, as in { \"0-3,8\" = 2.0 }";
             faults.note(at, key, format!("`{ids}`"), allowed);
         }
-        if let Some(place) = places.iter().find(|&&place| given[place]) {
+        if let Some(place) = places.iter().find(|&&place| is_set[place]) {
             let found = format!("worker {} twice", workers[*place]);
             faults.note(at, key, found, "each worker once");
         }
         for place in places {
-            (speeds[place], given[place]) = (speed, true);
+            (speeds[place], is_set[place]) = (speed, true);
         }
     }
     speeds
 }
 
+/// Checks the pools together: their ids, their workers, and the size of the region.
 fn pools_together(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, shape: &RegionShape) {
     let (id_key, workers_key) = (format!("{key}.id"), format!("{key}.workers"));
     if pools.is_empty() {
-        faults.integer(key, &format!("no [[{key}]]"), "at least one");
+        faults.note_in_file(key, &format!("no [[{key}]]"), "at least one");
     }
     let (mut seen, mut lists) = (UniqueKeys::new(), ids::Lists::default());
     faults.pool_ids(pools.iter().map(|pool| &pool.id), &id_key);
     for pool in pools {
         let ids = lists.parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
-        if let Some(twice) = ids.into_iter().find(|&id| seen.is_again(id)) {
-            let found = format!("worker {twice} again");
+        if let Some(duplicate) = ids.into_iter().find(|&id| seen.is_again(id)) {
+            let found = format!("worker {duplicate} again");
             faults.note(&pool.workers, &workers_key, found, "each worker id once");
         }
     }
     if shape.channels > CHANNELS_MAX {
         let found = format!("{} workers", shape.channels);
-        faults.integer(&workers_key, &found, &format!("at most {CHANNELS_MAX}"));
+        faults.note_in_file(&workers_key, &found, &format!("at most {CHANNELS_MAX}"));
     } else if shape.channels > 0 && shape.slots.is_power_of_two() && !shape.is_possible() {
         let found = format!("{} bytes", shape.channels * shape.slots * shape.stride());
         let allowed = "at most 4 GiB for workers x slots x payload";
-        faults.integer("agent.slots", &found, allowed);
+        faults.note_in_file("agent.slots", &found, allowed);
     }
 }
 
@@ -774,8 +782,8 @@ overflow = "refuse"
 
     #[test]
     fn workers_may_be_several_leaves() {
-        let told = "policy = \"cfcfs\"\nleaf_policy = \"lsq-smart(eps=0.1)\"";
-        let text = GOOD.replacen("policy = \"cfcfs\"", told, 1);
+        let policies = "policy = \"cfcfs\"\nleaf_policy = \"lsq-smart(eps=0.1)\"";
+        let text = GOOD.replacen("policy = \"cfcfs\"", policies, 1);
         let several = text.replacen("leaf = \"10.0.2.1\"\n", "", 1) + LEAVES;
         assert!(is_agents(&several), "its leaves do not make it a leaf's");
         let config = parse(&several).unwrap();
@@ -878,8 +886,8 @@ overflow = "refuse"
             }
         }
         // Addresses that no host can have, and the network's own and broadcast addresses, in each key.
-        let (own, others) = ("10.0.2.11/24", "10.0.2.1\"");
-        for (address, key) in [(own, "port.ip"), (others, "agent.leaf")] {
+        let (port, leaf) = ("10.0.2.11/24", "10.0.2.1\"");
+        for (address, key) in [(port, "port.ip"), (leaf, "agent.leaf")] {
             for none in
                 ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.9", "240.0.0.1", "255.255.255.255"]
             {

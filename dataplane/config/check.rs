@@ -39,7 +39,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     let mut ports: Vec<_> =
         raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
-    let spine_places = spines.iter().enumerate().map(|(at, (id, _))| (*id, at as u16)).rev();
+    let spine_places = spines.iter().enumerate().map(|(index, (id, _))| (*id, index as u16)).rev();
     let spine_places = spine_places.collect();
     let local = raw.agent.iter().flat_map(|agent| &agent.pool);
     let local: HashSet<_> = local.map(|pool| *pool.id.get_ref()).collect();
@@ -47,11 +47,15 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     let pools = raw.pool.iter();
     let pools: Vec<_> =
         pools.filter_map(|pool| self::pool(&mut faults, &raw, pool, &context)).collect();
-    let with_key: HashSet<_> =
+    let pools_with_key: HashSet<_> =
         pools.iter().filter(|pool| pool.key.is_some()).map(|pool| pool.id).collect();
     let servers: Vec<_> = match raw.role {
         Role::Spine => raw.rack.iter().map(|rack| racks::rack(&mut faults, rack)).collect(),
-        _ => raw.server.iter().map(|server| self::server(&mut faults, server, &with_key)).collect(),
+        _ => raw
+            .server
+            .iter()
+            .map(|server| self::server(&mut faults, server, &pools_with_key))
+            .collect(),
     };
     ports_together(&mut faults, &raw, &ports);
     // A longer list is already a fault. The checks below look at all ports for each server.
@@ -70,8 +74,8 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     }
     leaf.limits = limits(&mut faults, &raw, &pools, &servers, agent.as_ref());
     let may_wait = raw.controller.is_some() && raw.role == Role::Leaf;
-    let told = if may_wait { QUEUES_TOLD } else { 0 };
-    let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), told);
+    let controller_queue = if may_wait { QUEUES_TOLD } else { 0 };
+    let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), controller_queue);
     match &raw.leaf.mbufs {
         Some(mbufs) if leaf.mbufs < needed => {
             let allowed = format!(
@@ -112,6 +116,7 @@ fn key(raw: &raw::Config, name: &str) -> String {
 /// Default room for pools, servers and workers that are added at run time.
 const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
+/// Checks the settings of the node itself.
 fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
     let (node, key) = (&raw.leaf, |name: &str| key(raw, name));
     let id = faults.number(Some(&node.id), &key("id"), 0, (0, 0x7FFE));
@@ -123,7 +128,7 @@ fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
     if let Some(core) = duplicate(cores.iter()) {
         faults.note(&node.cores, &key("cores"), format!("{core} twice"), "each CPU once");
     }
-    others_keys(faults, raw);
+    refuse_foreign_keys(faults, raw);
     let connections = node.connections.as_ref();
     let connections = faults.number(connections, &key("connections"), CONNECTIONS, (8, 1 << 24));
     let timeout = (0, 65_535);
@@ -170,15 +175,14 @@ fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
 }
 
 /// Refuses a leaf's keys in a spine's file, and a spine's keys in a leaf's file.
-fn others_keys(faults: &mut Faults, raw: &raw::Config) {
+fn refuse_foreign_keys(faults: &mut Faults, raw: &raw::Config) {
     let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
-    let mut refuse =
-        |at: Option<std::ops::Range<usize>>, name: &str, is_fit: bool, others: &str| {
-            if let Some(at) = at.filter(|_| !is_fit) {
-                let at = Spanned::new(at, ());
-                faults.note(&at, &key(raw, name), format!("a key of {others}"), "none of these");
-            }
-        };
+    let mut refuse = |at: Option<std::ops::Range<usize>>, name: &str, is_fit: bool, owner: &str| {
+        if let Some(at) = at.filter(|_| !is_fit) {
+            let at = Spanned::new(at, ());
+            faults.note(&at, &key(raw, name), format!("a key of {owner}"), "none of these");
+        }
+    };
     let timeout = node.worker_timeout_ms.as_ref();
     refuse(timeout.map(Spanned::span), "worker_timeout_ms", !is_spine, "a leaf's");
     refuse(node.servers_max.as_ref().map(Spanned::span), "servers_max", !is_spine, "a leaf's");
@@ -228,6 +232,7 @@ fn limits(
     Limits { pools, servers, workers }
 }
 
+/// Returns a port's keys in the form that leaves and agents share.
 fn keys(raw: &raw::Port, may_be_v6: bool) -> port::Keys<'_> {
     let (device, ip) = (&raw.device, &raw.ip);
     let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
@@ -241,6 +246,7 @@ fn supports_v6(raw: &raw::Config) -> bool {
     raw.controller.is_none()
 }
 
+/// Checks a port.
 fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfig {
     let port = keys(raw, supports_v6(config)).check(faults);
     let (ip, prefix) = (port.ip, port.prefix);
@@ -250,10 +256,16 @@ fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfi
             is_routers(address) && address.is_ipv4() == ip.is_ipv4() || !is_unicast(ip)
         };
         let address = faults.host(gateway, "port.gateway", of_family, allowed);
-        let near = reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
-        let fits = near || !is_unicast(address);
+        let is_in_network =
+            reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
+        let fits = is_in_network || !is_unicast(address);
         if !fits && is_unicast(ip) {
-            faults.note(gateway, "port.gateway", quoted(gateway), &address::within(ip, prefix));
+            faults.note(
+                gateway,
+                "port.gateway",
+                quoted(gateway),
+                &address::allowed_hosts(ip, prefix),
+            );
         }
         address
     });
@@ -274,6 +286,7 @@ struct PoolContext<'a> {
     local: &'a HashSet<u16>,
 }
 
+/// Checks a pool. Returns `None` if its policy is invalid.
 fn pool(
     faults: &mut Faults,
     config: &raw::Config,
@@ -335,9 +348,10 @@ fn reports(
     Reports::Replies
 }
 
-fn server(faults: &mut Faults, raw: &raw::Server, with_key: &HashSet<u16>) -> ServerConfig {
+/// Checks a server.
+fn server(faults: &mut Faults, raw: &raw::Server, pools_with_key: &HashSet<u16>) -> ServerConfig {
     // Registration is the default for pools with a key: the proof identifies the server.
-    let proves = with_key.contains(raw.pool.get_ref());
+    let proves = pools_with_key.contains(raw.pool.get_ref());
     ServerConfig {
         workers: faults.workers(&raw.workers, "server.workers"),
         ip: faults.host(&raw.ip, "server.ip", is_unicast, HOST),
@@ -360,11 +374,11 @@ fn warnings(
     // the port. On a port shared with clients, it is the addresses. ARP supplies the MAC address unless it is
     // configured.
     for (entry, port) in raw.port.iter().zip(ports).filter(|(_, port)| port.side == Side::Both) {
-        let unsure = servers.iter().find(|server| {
-            let leads_there = port_to(ports, server.ip).is_some_and(|to| std::ptr::eq(to, port));
-            server.mac.is_none() && leads_there
+        let unverified = servers.iter().find(|server| {
+            let is_behind = port_to(ports, server.ip).is_some_and(|to| std::ptr::eq(to, port));
+            server.mac.is_none() && is_behind
         });
-        let Some(server) = unsure else { continue };
+        let Some(server) = unverified else { continue };
         let found = format!(
             "\"both\", and {} {} without a `mac`: a client there can impersonate {}",
             if raw.role == Role::Spine { "leaf" } else { "server" },
@@ -392,7 +406,8 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
     let by_id = racks::by_id(pools);
     let pool = |id: &Spanned<u16>| by_id.get(id.get_ref()).copied();
     for entry in &raw.pool {
-        let Some(PoolConfig { policy, .. }) = pool(&entry.id).filter(|pool| !holds(pool)) else {
+        let Some(PoolConfig { policy, .. }) = pool(&entry.id).filter(|pool| !queues_tasks(pool))
+        else {
             continue;
         };
         let reason = format!("under {policy} no task waits for a worker");
@@ -413,24 +428,24 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
 }
 
 /// Returns true if tasks of this pool may wait for a worker, or for answers to probes.
-fn holds(pool: &PoolConfig) -> bool {
-    let asks = pool.reports == Reports::Messages && pool.policy.probes();
-    pool.policy.entry().holds() || asks
+fn queues_tasks(pool: &PoolConfig) -> bool {
+    let probes = pool.reports == Reports::Messages && pool.policy.probes();
+    pool.policy.entry().holds() || probes
 }
 
 /// Returns the minimum number of packet buffers. Queued tasks hold buffers. Without free buffers the ports
 /// receive nothing, not even the replies that would end the wait. Pools that queue no tasks need no buffers
-/// for them.
+/// for them. `controller_queue` is the room for queues of pools that a controller may add.
 fn buffers_needed(
     leaf: &LeafConfig,
     ports: &[PortConfig],
     pools: &[PoolConfig],
     agent: Option<&HostConfig>,
-    told: usize,
+    controller_queue: usize,
 ) -> u32 {
-    let holding = pools.iter().filter(|pool| holds(pool));
-    let queues: usize = holding.map(|pool| pool.queue).sum();
-    let queues = queues.max(told) + agent.map_or(0, local::buffers_needed);
+    let queueing = pools.iter().filter(|pool| queues_tasks(pool));
+    let queues: usize = queueing.map(|pool| pool.queue).sum();
+    let queues = queues.max(controller_queue) + agent.map_or(0, local::buffers_needed);
     if queues == 0 {
         return 0;
     }
@@ -438,6 +453,7 @@ fn buffers_needed(
     u32::try_from(leaf.cores.len() * (queues + slots)).unwrap_or(u32::MAX)
 }
 
+/// Returns the first item that occurs again.
 fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
     let mut seen = std::collections::BTreeSet::new();
     for item in items {
@@ -448,42 +464,44 @@ fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
     None
 }
 
+/// Checks the ports together. At least one must be for clients, and one for workers.
 fn ports_together(faults: &mut Faults, raw: &raw::Config, ports: &[PortConfig]) {
     let keys = raw.port.iter().map(|port| keys(port, supports_v6(raw)));
-    port::together(faults, &keys.collect::<Vec<_>>());
+    port::check_together(faults, &keys.collect::<Vec<_>>());
     if raw.is_embedded && ports.is_empty() {
         return; // the program passes in tasks and reports
     }
     if !ports.iter().any(|port| port.side.has_clients()) {
         let allowed = "at least one [[port]] with side = \"clients\" or \"both\"";
-        faults.integer("port.side", "no port on the clients' side", allowed);
+        faults.note_in_file("port.side", "no port on the clients' side", allowed);
     }
     // All workers may be on this host.
-    let needless = raw.agent.is_some() && raw.server.is_empty();
-    if !needless && !ports.iter().any(|port| port.side.has_workers()) {
+    let is_optional = raw.agent.is_some() && raw.server.is_empty();
+    if !is_optional && !ports.iter().any(|port| port.side.has_workers()) {
         let allowed = "at least one [[port]] with side = \"workers\" or \"both\"";
-        faults.integer("port.side", "no port on the workers' side", allowed);
+        faults.note_in_file("port.side", "no port on the workers' side", allowed);
     }
 }
 
+/// Checks the number and ids of pools, and that each has workers.
 fn pools_together(faults: &mut Faults, raw: &raw::Config) {
     // A controller may supply all pools.
-    let is_told = raw.controller.is_some();
-    if raw.pool.is_empty() && !is_told {
-        faults.integer("pool", "no [[pool]]", "at least one");
+    let has_controller = raw.controller.is_some();
+    if raw.pool.is_empty() && !has_controller {
+        faults.note_in_file("pool", "no [[pool]]", "at least one");
     }
     if raw.pool.len() > POOLS_MAX {
         let found = format!("{} pools", raw.pool.len());
         faults.note(&raw.pool[POOLS_MAX].id, "pool", found, &format!("at most {POOLS_MAX}"));
     }
     faults.pool_ids(raw.pool.iter().map(|pool| &pool.id), "pool.id");
-    let here = raw.agent.iter().flat_map(|agent| &agent.pool).map(|pool| &pool.id);
+    let local = raw.agent.iter().flat_map(|agent| &agent.pool).map(|pool| &pool.id);
     let of_servers = raw.server.iter().map(|server| &server.pool);
-    let used = of_servers.chain(raw.rack.iter().map(|rack| &rack.pool)).chain(here);
+    let used = of_servers.chain(raw.rack.iter().map(|rack| &rack.pool)).chain(local);
     let used: HashSet<_> = used.map(|id| *id.get_ref()).collect();
     for pool in &raw.pool {
         let id = *pool.id.get_ref();
-        if !used.contains(&id) && !is_told {
+        if !used.contains(&id) && !has_controller {
             let allowed = match raw.role {
                 Role::Spine => "at least one [[leaf]] with this pool",
                 _ => "at least one [[server]] or [[agent.pool]] with this pool",
@@ -493,6 +511,7 @@ fn pools_together(faults: &mut Faults, raw: &raw::Config) {
     }
 }
 
+/// Checks the addresses, pools and worker ids of all servers together.
 fn servers_together(
     faults: &mut Faults,
     raw: &raw::Config,
@@ -533,7 +552,7 @@ fn servers_together(
     }
     if owners.len() > MEMBERS_MAX {
         let found = format!("{} workers", owners.len());
-        faults.integer("server.workers", &found, &format!("at most {MEMBERS_MAX}"));
+        faults.note_in_file("server.workers", &found, &format!("at most {MEMBERS_MAX}"));
     }
 }
 
@@ -594,6 +613,7 @@ fn families(
     }
 }
 
+/// Checks that a port leads to the server.
 fn reachable(
     faults: &mut Faults,
     (at, key): (&Spanned<String>, &str),
@@ -612,7 +632,7 @@ fn reachable(
         Some(port)
             if reaches(port.ip, port.prefix, server.ip) && is_edge(server.ip, port.prefix) =>
         {
-            faults.note(at, key, quoted(at), &address::within(port.ip, port.prefix));
+            faults.note(at, key, quoted(at), &address::allowed_hosts(port.ip, port.prefix));
         }
         Some(_) => {}
     }
@@ -621,9 +641,9 @@ fn reachable(
 /// Returns the port that leads to a server: the first with its network, else the first with a gateway.
 fn port_to(ports: &[PortConfig], server: IpAddr) -> Option<&PortConfig> {
     let workers = || ports.iter().filter(|port| port.side.has_workers());
-    let near = workers().find(|port| reaches(port.ip, port.prefix, server));
-    let leads_on = |port: &&PortConfig| {
+    let direct = workers().find(|port| reaches(port.ip, port.prefix, server));
+    let has_route = |port: &&PortConfig| {
         port.gateway.is_some_and(|gateway| gateway.is_ipv4() == server.is_ipv4())
     };
-    near.or_else(|| workers().find(leads_on))
+    direct.or_else(|| workers().find(has_route))
 }

@@ -38,7 +38,7 @@ pub fn control(faults: &mut Faults, raw: Option<&raw_control::Control>) -> Contr
     let files = [&raw.certificate, &raw.key, &raw.clients_ca];
     let tls = match files {
         [Some(certificate), Some(key), Some(clients_ca)] => {
-            let path = |of: &Spanned<String>| PathBuf::from(of.get_ref());
+            let path = |file: &Spanned<String>| PathBuf::from(file.get_ref());
             let [certificate, key, clients_ca] = [certificate, key, clients_ca].map(path);
             Some(TlsConfig { certificate, key, clients_ca })
         }
@@ -83,6 +83,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && (ips[0] == ips[1] || covers(ips[0], ips[1]) || covers(ips[1], ips[0]))
 }
 
+/// Parses an address with a port. Records a fault for an invalid one.
 fn address(faults: &mut Faults, at: Option<&Spanned<String>>, key: &str) -> Option<SocketAddr> {
     let at = at?;
     let address = at.get_ref().parse().ok();

@@ -37,8 +37,9 @@ impl ControllerAddress {
                 host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
             name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
         };
-        let is_right = !host.is_empty() && (scheme == "https" || scheme == "http" && is_loopback());
-        is_right.then(|| Self::Url(text.to_owned()))
+        let is_allowed =
+            !host.is_empty() && (scheme == "https" || scheme == "http" && is_loopback());
+        is_allowed.then(|| Self::Url(text.to_owned()))
     }
 }
 
@@ -171,6 +172,7 @@ impl ControllerConfig {
     }
 }
 
+/// Checks the values of a controller's file.
 fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConfig {
     let entry = &raw.controller;
     let control = control::control(faults, raw.control.as_ref());
@@ -179,14 +181,14 @@ fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConf
         faults.note(at, "control.metrics", quoted(at), allowed);
     }
     let store = store(faults, entry);
-    let beside = |path: &PathBuf| {
+    let socket_beside = |path: &PathBuf| {
         let mut name = path.clone().into_os_string();
         name.push(".ctl");
         PathBuf::from(name)
     };
     let socket = match (&entry.socket, &store) {
         (Some(at), _) => Some(PathBuf::from(at.get_ref())),
-        (None, StoreConfig::File(path)) => Some(beside(path)),
+        (None, StoreConfig::File(path)) => Some(socket_beside(path)),
         (None, StoreConfig::Etcd { .. }) => None,
     };
     if socket.is_none() && control.listen.is_none() {
@@ -197,6 +199,7 @@ fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConf
     ControllerConfig { id, store, socket, control }
 }
 
+/// Checks the store: a file or etcd.
 fn store(faults: &mut Faults, raw: &raw_controller::Controller) -> StoreConfig {
     let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
     let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");
@@ -225,9 +228,9 @@ fn store(faults: &mut Faults, raw: &raw_controller::Controller) -> StoreConfig {
             let members = at.get_ref().iter().map(|url| url.get_ref().clone()).collect();
             StoreConfig::Etcd { members, prefix: prefix.to_owned(), lease_s, tls }
         }
-        (both, _) => {
+        (file, _) => {
             let found =
-                if both.is_some() { "`store` and `etcd`" } else { "neither `store` nor `etcd`" };
+                if file.is_some() { "`store` and `etcd`" } else { "neither `store` nor `etcd`" };
             faults.note(&raw.id, "controller.store", found, "a file, or etcd's members");
             StoreConfig::File(PathBuf::new())
         }

@@ -20,12 +20,13 @@ pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent:
     let mut setup = Setup::built_in();
     if let Some(at) = &raw.experts {
         match experts(Path::new(at.get_ref())) {
-            Ok(found) => setup = found,
+            Ok(loaded) => setup = loaded,
             Err(error) => faults.note(at, "cosched.experts", quoted(at), &error),
         }
     }
-    let of_file = Objective { us: setup.guard.objective_us, ..Objective::default() };
-    let objective = parsed(faults, raw.objective.as_ref(), "cosched.objective").unwrap_or(of_file);
+    let default_objective = Objective { us: setup.guard.objective_us, ..Objective::default() };
+    let objective =
+        parsed(faults, raw.objective.as_ref(), "cosched.objective").unwrap_or(default_objective);
     let policy = parsed(faults, raw.policy.as_ref(), "cosched.policy").unwrap_or(Policy::Guard);
     let class: Option<Class> = parsed(faults, raw.class.as_ref(), "cosched.class");
     let processes = (Job::PROCESSES, (1, 1 << 22));
@@ -43,6 +44,7 @@ fn experts(path: &Path) -> Result<Setup, String> {
     Setup::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// Checks a job. `base` holds the settings that all jobs share.
 fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
     let command: Vec<OsString> = raw.command.get_ref().iter().map(OsString::from).collect();
     if command.is_empty() {

@@ -1,4 +1,6 @@
 //! Faults of a file: collected with their places during the check, reported together.
+//!
+//! In the functions of this folder, `at` is a value of the file with its place.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -62,10 +64,10 @@ impl std::error::Error for ConfigError {}
 
 /// Formats warnings: one line each, with the file, line, key, value found and a better value.
 pub fn lines(path: &Path, warnings: &[Fault]) -> Vec<String> {
-    let told =
+    let line_of =
         |warning: &Fault| format!("{}; better: {}", warning.place_and_found(path), warning.allowed);
     let more = more(path, warnings.len(), "warnings");
-    warnings.iter().take(SHOWN_MAX).map(told).chain(more).collect()
+    warnings.iter().take(SHOWN_MAX).map(line_of).chain(more).collect()
 }
 
 /// Returns a line with the number of unprinted faults or warnings, if there are any.
@@ -76,8 +78,8 @@ fn more(path: &Path, count: usize, name: &str) -> Option<String> {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, fault) in self.faults.iter().take(SHOWN_MAX).enumerate() {
-            if at > 0 {
+        for (index, fault) in self.faults.iter().take(SHOWN_MAX).enumerate() {
+            if index > 0 {
                 writeln!(f)?;
             }
             write!(f, "{}; allowed: {}", fault.place_and_found(&self.path), fault.allowed)?;
@@ -110,6 +112,7 @@ pub fn line_of(text: &str, offset: usize) -> usize {
 struct Lines(Vec<usize>);
 
 impl Lines {
+    /// Finds the line ends of a text.
     fn of(text: &str) -> Self {
         Self(
             text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect(),
@@ -151,6 +154,7 @@ const IDS_SHOWN: usize = 16;
 /// Collector of faults with their places.
 pub struct Faults {
     lines: Lines,
+    /// Parser of the file's id lists.
     lists: ids::Lists,
     all: Vec<Fault>,
     /// Settings that are allowed and are probably mistakes. `allowed` names a better value.
@@ -189,15 +193,18 @@ impl Faults {
         }
     }
 
+    /// Adds a fault at a place.
     pub fn note<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, allowed: &str) {
         let line = self.lines.at(at.span().start);
         self.push(line, key, found.to_string(), allowed);
     }
 
-    pub fn integer(&mut self, key: &str, found: &str, allowed: &str) {
+    /// Adds a fault without a place in the file.
+    pub fn note_in_file(&mut self, key: &str, found: &str, allowed: &str) {
         self.push(0, key, found.to_owned(), allowed);
     }
 
+    /// Adds a fault on a line.
     fn push(&mut self, line: usize, key: &str, found: String, allowed: &str) {
         self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
     }
@@ -218,6 +225,7 @@ impl Faults {
         })
     }
 
+    /// Parses the MAC address of a host. Records a fault for an invalid one.
     pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
         let at = at?;
         let mac = at.get_ref().parse::<Mac>().ok().filter(|mac| mac.is_host());
@@ -228,6 +236,7 @@ impl Faults {
         mac
     }
 
+    /// Parses a list of worker ids. Records a fault and returns an empty list for an invalid one.
     pub fn workers(&mut self, at: &Spanned<String>, key: &str) -> Vec<u16> {
         self.lists.parse(at.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_else(|found| {
             let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in \"0-31,40\"");
@@ -291,6 +300,8 @@ impl Faults {
         })
     }
 
+    /// Checks that a value lies between `least` and `most`. Records a fault and returns the value in any
+    /// case; returns `default` if the file has none.
     pub fn within<T: PartialOrd + Copy + ToString>(
         &mut self,
         at: Option<&Spanned<T>>,

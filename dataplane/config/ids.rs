@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 /// fault.
 #[derive(Default)]
 pub struct Lists {
+    /// Number of ids so far. A refused list counts as one.
     named: usize,
 }
 

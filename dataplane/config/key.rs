@@ -31,29 +31,30 @@ impl Faults {
 /// If the file is not private, cannot be read, or holds no key. The error describes the fault.
 pub fn read_key(path: &Path) -> Result<Key, String> {
     let bytes = key(&private_bytes(path, BYTES_MAX)?)?;
-    made(bytes)
+    new_key(bytes)
 }
 
+/// Creates the key; fails in a build without authentication.
 #[cfg(feature = "auth")]
-fn made(bytes: [u8; KEY_LEN]) -> Result<Key, String> {
+fn new_key(bytes: [u8; KEY_LEN]) -> Result<Key, String> {
     Ok(Key::new(bytes))
 }
 
 #[cfg(not(feature = "auth"))]
-fn made(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
+fn new_key(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
     Err("which this build cannot use: it lacks the feature `auth`".to_owned())
 }
 
-/// Reads at most `most` bytes of a file that only this user or root can read or write.
+/// Reads at most `bytes_max` bytes of a file that only this user or root can read or write.
 ///
 /// # Errors
 /// If the file is not private or cannot be read. The error describes the fault.
-pub(crate) fn private_bytes(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+pub(crate) fn private_bytes(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let cannot = |error: io::Error| format!("which can't be read ({error})");
-    let found = ExistingFile::at(path).map_err(cannot)?;
-    let found = found.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
-    found.check_private().map_err(|fault| format!("which {fault}"))?;
-    found.read(most).map_err(cannot)
+    let file = ExistingFile::at(path).map_err(cannot)?;
+    let file = file.ok_or_else(|| cannot(io::ErrorKind::NotFound.into()))?;
+    file.check_private().map_err(|fault| format!("which {fault}"))?;
+    file.read(bytes_max).map_err(cannot)
 }
 
 /// Parses a key: hexadecimal digits, with optional white space between them.
@@ -133,8 +134,8 @@ mod tests {
         assert!(read_key(Path::new("/dev/zero")).unwrap_err().contains("not a regular file"));
         assert!(read_key(&at("missing")).unwrap_err().contains("can't be read"));
         let fifo = at("fifo");
-        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
-        assert!(made.success());
+        let new_key = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(new_key.success());
         assert!(
             read_key(&fifo).unwrap_err().contains("not a regular file"),
             "and nobody waits for a writer"

@@ -37,7 +37,7 @@ pub fn local(
         config.places().len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
     if members > MEMBERS_MAX {
         let found = format!("{members} workers with those of [[server]]");
-        faults.integer("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));
+        faults.note_in_file("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));
     }
     addresses(faults, raw, ports, servers);
     Some(config)
@@ -60,9 +60,9 @@ fn pools(
         if !ids.contains(id) {
             faults.note(&pool.id, "agent.pool.id", id, "the id of a [[pool]]");
         }
-        let first = |id: &u16| owners.get(id).map(|ip| (*id, *ip));
+        let owner_of = |id: &u16| owners.get(id).map(|ip| (*id, *ip));
         let workers = lists.parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
-        if let Some((id, ip)) = workers.iter().find_map(first) {
+        if let Some((id, ip)) = workers.iter().find_map(owner_of) {
             let found = format!("worker {id}, which server {ip} has");
             faults.note(&pool.workers, "agent.pool.workers", found, "each worker id once");
         }
@@ -76,23 +76,25 @@ fn addresses(
     ports: &[PortConfig],
     servers: &[ServerConfig],
 ) {
-    let wire = IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP));
-    let allowed = format!("one without {wire}/{}, which leads to the [agent]", colocated::PREFIX);
-    for (at, port) in raw.port.iter().zip(ports) {
-        if reaches(port.ip, port.prefix, wire) || reaches(wire, colocated::PREFIX, port.ip) {
-            faults.note(&at.ip, "port.ip", quoted(&at.ip), &allowed);
+    let agent_ip = IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP));
+    let allowed =
+        format!("one without {agent_ip}/{}, which leads to the [agent]", colocated::PREFIX);
+    for (entry, port) in raw.port.iter().zip(ports) {
+        if reaches(port.ip, port.prefix, agent_ip) || reaches(agent_ip, colocated::PREFIX, port.ip)
+        {
+            faults.note(&entry.ip, "port.ip", quoted(&entry.ip), &allowed);
         }
     }
-    for (at, server) in raw.server.iter().zip(servers) {
-        if reaches(wire, colocated::PREFIX, server.ip) {
-            faults.note(&at.ip, "server.ip", quoted(&at.ip), &allowed);
+    for (entry, server) in raw.server.iter().zip(servers) {
+        if reaches(agent_ip, colocated::PREFIX, server.ip) {
+            faults.note(&entry.ip, "server.ip", quoted(&entry.ip), &allowed);
         }
     }
 }
 
 /// Returns the number of packet buffers that tasks at the agent can hold.
 pub fn buffers_needed(config: &HostConfig) -> usize {
-    let holding = |runs| runs == Runs::LeafHolding;
-    let queues = config.pools.iter().filter(|pool| holding(pool.policy.entry().runs));
+    let queues_tasks = |runs| runs == Runs::LeafHolding;
+    let queues = config.pools.iter().filter(|pool| queues_tasks(pool.policy.entry().runs));
     queues.map(|pool| pool.queue).sum::<usize>() + config.limits.workers * config.slots
 }

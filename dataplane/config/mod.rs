@@ -76,6 +76,7 @@ impl Config {
         Self::parse_for(path, text, false)
     }
 
+    /// Checks `text`. If `is_embedded`, the file may lack ports.
     fn parse_for(path: &Path, text: &str, is_embedded: bool) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         if agent::is_agents(text) {
@@ -99,9 +100,10 @@ impl Config {
         if self.role == role {
             return Ok(self);
         }
-        let (is, wanted) = (self.role.name(), role.name());
-        let found = format!("a {is}'s file");
-        let fault = Fault::of_file(&found, &format!("a {wanted}'s; `wedjat {is}` runs this one"));
+        let (actual, requested) = (self.role.name(), role.name());
+        let found = format!("a {actual}'s file");
+        let fault =
+            Fault::of_file(&found, &format!("a {requested}'s; `wedjat {actual}` runs this one"));
         Err(ConfigError { path: self.path, faults: vec![fault] })
     }
 

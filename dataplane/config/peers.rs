@@ -1,4 +1,5 @@
-//! `[peers]` of an agent's file: the nodes of a rack without a leaf, including this agent.
+//! `[peers]` of an agent's file: the nodes of a rack without a leaf, including this agent. In each beat, an
+//! interval of fixed length, a node reports its load to its peers.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -48,7 +49,7 @@ pub(super) fn peers(
     ports: &[PortConfig],
 ) -> Option<PeersConfig> {
     let entry = raw.peers.as_ref()?;
-    alone(faults, raw, entry, ports);
+    refuse_conflicts(faults, raw, entry, ports);
     let policy = entry.policy.as_ref().map_or("malcolm", |at| at.get_ref()).parse();
     let policy = policy.map_err(|error| {
         let allowed = "a policy of nodes without a leaf (docs/reference/agent.md)";
@@ -96,7 +97,7 @@ fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) ->
 }
 
 /// Refuses settings that do not fit peers.
-fn alone(
+fn refuse_conflicts(
     faults: &mut Faults,
     raw: &raw_agent::File,
     entry: &raw_agent::Peers,

@@ -45,12 +45,12 @@ impl PortConfig {
     /// Returns the node's addresses on this port. `device` is the device's MAC address.
     #[must_use]
     pub fn address(&self, device: Mac) -> PortAddress {
-        let of_v6 = |address| match address {
+        let v6_bits = |address| match address {
             IpAddr::V6(address) => Some(address.to_bits()),
             IpAddr::V4(_) => None,
         };
         let prefix = self.prefix;
-        let v6 = |ip| PortV6 { ip, prefix, gateway: self.gateway.and_then(of_v6) };
+        let v6 = |ip| PortV6 { ip, prefix, gateway: self.gateway.and_then(v6_bits) };
         PortAddress {
             mac: self.mac.unwrap_or(device),
             ip: v4_bits(self.ip).unwrap_or_default(),
@@ -58,7 +58,7 @@ impl PortConfig {
             side: self.side,
             gateway: self.gateway.and_then(v4_bits),
             ip_options: self.ip_options,
-            v6: of_v6(self.ip).map(v6),
+            v6: v6_bits(self.ip).map(v6),
         }
     }
 
@@ -119,11 +119,11 @@ impl Keys<'_> {
     }
 }
 
-/// Checks the ports together.
-pub fn together(faults: &mut Faults, ports: &[Keys<'_>]) {
-    if let Some(beyond) = ports.get(PORTS_MAX) {
+/// Checks the number of ports, and that devices and addresses occur once.
+pub fn check_together(faults: &mut Faults, ports: &[Keys<'_>]) {
+    if let Some(extra) = ports.get(PORTS_MAX) {
         let allowed = format!("at most {PORTS_MAX}");
-        faults.note(beyond.device, "port", format!("{} ports", ports.len()), &allowed);
+        faults.note(extra.device, "port", format!("{} ports", ports.len()), &allowed);
     }
     let (mut names, mut addresses) = (UniqueKeys::new(), UniqueKeys::new());
     for port in ports {

@@ -25,10 +25,12 @@ pub fn is_spines(text: &str) -> bool {
 /// Ids of a file's pools.
 pub struct PoolIds {
     ids: HashSet<u16>,
+    /// Description of the allowed ids, for messages.
     allowed: String,
 }
 
 impl PoolIds {
+    /// Collects the ids of a file's pools.
     pub fn of(raw: &raw::Config) -> Self {
         let ids = || raw.pool.iter().map(|pool| *pool.id.get_ref());
         Self { ids: ids().collect(), allowed: format!("a [[pool]]'s id: {}", some_ids(ids())) }
@@ -70,14 +72,14 @@ pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerCon
         pools.check(faults, &entry.pool, "leaf.pool");
         let leaf = rack.workers[0];
         if !rack.ip.is_unspecified() {
-            let other = *addresses.entry(leaf).or_insert(rack.ip);
-            if other != rack.ip {
-                let found = format!("{}, and {other} before", quoted(&entry.ip));
+            let earlier = *addresses.entry(leaf).or_insert(rack.ip);
+            if earlier != rack.ip {
+                let found = format!("{}, and {earlier} before", quoted(&entry.ip));
                 faults.note(&entry.ip, "leaf.ip", found, "one address for each leaf");
             }
-            let other = *leaves.entry(rack.ip).or_insert(leaf);
-            if other != leaf {
-                let found = format!("{}, which leaf {other} has", quoted(&entry.ip));
+            let earlier = *leaves.entry(rack.ip).or_insert(leaf);
+            if earlier != leaf {
+                let found = format!("{}, which leaf {earlier} has", quoted(&entry.ip));
                 faults.note(&entry.ip, "leaf.ip", found, "an address for each leaf");
             }
         }
@@ -161,16 +163,16 @@ pub fn family(
 ) {
     let allowed =
         format!("an address of the family of {member}, which the pool has for a [[{kind}]]");
-    let is_other = |at: &Spanned<String>| {
+    let has_other_family = |at: &Spanned<String>| {
         let ip = at.get_ref().parse::<IpAddr>();
         ip.is_ok_and(|ip| ip.is_ipv6() != member.is_ipv6())
     };
-    if let Some(at) = pool.service.as_ref().filter(|at| is_other(at)) {
+    if let Some(at) = pool.service.as_ref().filter(|at| has_other_family(at)) {
         faults.note(at, "pool.service", quoted(at), &allowed);
     }
     let Some(at) = &pool.spine else { return };
     let spine = spines.get(&i64::from(*at.get_ref()));
-    if let Some(spine) = spine.filter(|one| is_other(&one.ip)) {
+    if let Some(spine) = spine.filter(|one| has_other_family(&one.ip)) {
         let found = format!("spine {}, which has {}", at.get_ref(), spine.ip.get_ref());
         faults.note(at, "pool.spine", found, &format!("a spine with {allowed}"));
     }

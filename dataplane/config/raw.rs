@@ -98,6 +98,7 @@ pub struct Node {
     pub leaves_max: Option<Spanned<i64>>,
 }
 
+/// A `[[port]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
@@ -112,6 +113,7 @@ pub struct Port {
     pub vlan: Option<Spanned<i64>>,
 }
 
+/// A `[[pool]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -150,6 +152,7 @@ pub struct Rack {
     pub workers: Spanned<i64>,
 }
 
+/// A `[[server]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
@@ -170,26 +173,28 @@ pub fn fault_of(error: &toml::de::Error, text: &str) -> Fault {
     let (found, expected) = message.split_once(", expected ").unwrap_or((message, ""));
     let key = key_at(text, line);
     let (found, allowed) = if let Some(value) = found.strip_prefix("invalid type: ") {
-        (value_of(value), plainly(expected))
+        (value_of(value), type_for_users(expected))
     } else if let Some(value) = found.strip_prefix("invalid value: ") {
-        (value_of(value), plainly(expected))
+        (value_of(value), type_for_users(expected))
     } else if let Some(name) = found.strip_prefix("unknown field ") {
-        let found = format!("the unknown key {name}{}", meant(message));
+        let found = format!("the unknown key {name}{}", suggestion(message));
         (found, expected.replacen("one of ", "", 1))
     } else if let Some(name) = found.strip_prefix("unknown variant ") {
-        (format!("{name}{}", meant(message)), expected.replacen("one of ", "", 1))
+        (format!("{name}{}", suggestion(message)), expected.replacen("one of ", "", 1))
     } else if let Some(name) = found.strip_prefix("missing field ") {
         (format!("no key {name}"), format!("the key {name}, which is needed"))
     } else {
-        let expected = message.split_once("expected ").map_or("text in TOML's form", |(_, it)| it);
-        (found.split("\nexpected").next().unwrap_or_default().to_owned(), plainly(expected))
+        let expected = message
+            .split_once("expected ")
+            .map_or("text in TOML's form", |(_, description)| description);
+        (found.split("\nexpected").next().unwrap_or_default().to_owned(), type_for_users(expected))
     };
-    let on_a_line = |text: &str| text.trim_end().replace('\n', ", ");
-    Fault { line, key, found: on_a_line(&found), allowed: on_a_line(&allowed) }
+    let in_one_line = |text: &str| text.trim_end().replace('\n', ", ");
+    Fault { line, key, found: in_one_line(&found), allowed: in_one_line(&allowed) }
 }
 
 /// Suggests the key or value nearest to an unknown one, among those that the message lists in backquotes.
-fn meant(message: &str) -> String {
+fn suggestion(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     quoted.next().map_or_else(String::new, |unknown| did_you_mean(unknown, quoted))
 }
@@ -208,7 +213,7 @@ fn value_of(found: &str) -> String {
 }
 
 /// Names a type for users.
-fn plainly(expected: &str) -> String {
+fn type_for_users(expected: &str) -> String {
     let name = match expected.trim_end() {
         "i64" | "usize" | "u64" => "a whole number",
         "u16" => "a whole number from 0 to 65535",

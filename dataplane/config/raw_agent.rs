@@ -51,6 +51,7 @@ pub struct Cosched {
     pub job: Vec<Job>,
 }
 
+/// A `[[cosched.job]]`.
 #[cfg(feature = "admin")]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +63,7 @@ pub struct Job {
     pub log: Option<Spanned<String>>,
 }
 
+/// `[agent]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Agent {
@@ -127,6 +129,7 @@ pub struct Leaf {
     pub mac: Option<Spanned<String>>,
 }
 
+/// A `[[port]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
@@ -152,6 +155,7 @@ pub struct LocalAgentSection {
     pub pool: Vec<Pool>,
 }
 
+/// A `[[pool]]` of an agent, or an `[[agent.pool]]` of a leaf.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {

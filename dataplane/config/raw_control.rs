@@ -4,6 +4,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
+/// `[control]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Control {

@@ -24,6 +24,7 @@ pub struct File {
     pub control: Option<raw_control::Control>,
 }
 
+/// `[controller]` of a controller.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Controller {

@@ -70,16 +70,16 @@ fn trust_settings_are_explicit() {
 
 #[test]
 fn message_reports_require_a_suitable_policy() {
-    let told = |policy: &str| {
+    let with_messages = |policy: &str| {
         let lines = format!("\"{policy}\"\nreports = \"messages\"");
         parse(&GOOD.replace("\"horus\"", &lines))
     };
     assert_eq!(parse(GOOD).unwrap().pools[0].reports, Reports::Replies);
     for policy in ["lsq-update", "lsq-smart(eps=0.1)", "hlsq-smart", "jiq", "jbt(r=3)", "pi"] {
-        assert_eq!(told(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
+        assert_eq!(with_messages(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
     }
     for policy in ["lsq-sample", "hlsq-sample(d=3)", "jsq(d=2)", "ppot", "ppot-ll"] {
-        assert_eq!(told(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
+        assert_eq!(with_messages(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
     }
     // The answer to a probe could reach any core.
     let lines = "\"jsq(d=2)\"\nreports = \"messages\"";
@@ -87,7 +87,7 @@ fn message_reports_require_a_suitable_policy() {
     let error = parse(&text).unwrap_err().to_string();
     assert!(error.contains("pool.reports") && error.contains("one core"), "{error}");
     for policy in ["horus", "ppot-learned", "lsq-hybrid", "jbt-d", "jsq", "cfcfs"] {
-        let error = told(policy).unwrap_err().to_string();
+        let error = with_messages(policy).unwrap_err().to_string();
         assert!(error.contains("leaf.toml:22: `pool.reports`"), "{policy}: {error}");
         assert!(error.contains("lsq-update") && error.contains("lsq-sample"), "{error}");
         assert!(error.contains(policy), "{error}");
@@ -166,9 +166,9 @@ fn ipv6_is_read_and_families_must_fit_together() {
     let port = config.ports[1].address(Mac([2, 0, 0, 0, 0, 7]));
     assert_eq!(port.v6.map(|v6| v6.prefix), Some(64));
     assert_eq!(config.warnings(), [""; 0]);
-    let told =
+    let with_messages =
         parse(&V6.replacen("\"horus\"", "\"lsq-update\"\nreports = \"messages\"", 1)).unwrap();
-    assert_eq!(told.pools[0].reports, Reports::Messages);
+    assert_eq!(with_messages.pools[0].reports, Reports::Messages);
     let linked =
         "[[spine]]\nid = 9\nip = \"fd00:1::9\"\n[[pool]]\nspine = 9\nservice = \"fd00:1::c8\"\n";
     let linked = parse(&V6.replacen("[[pool]]\n", linked, 1)).unwrap();
@@ -444,8 +444,8 @@ fn documented_ranges_are_enforced_and_reported() {
         }
         for value in [least - 1, most + 1] {
             let error = with(value).unwrap_err().to_string();
-            let told = [format!("allowed: {least} to {most}"), format!("from {least} to {most}")];
-            assert!(told.iter().any(|told| error.contains(told)), "{table}.{key}: {error}");
+            let texts = [format!("allowed: {least} to {most}"), format!("from {least} to {most}")];
+            assert!(texts.iter().any(|text| error.contains(text)), "{table}.{key}: {error}");
         }
         held += 1;
     }
@@ -705,11 +705,14 @@ fn leaf_names_spines_and_signal_settings() {
     let config = parse("spine = 90\nservice = \"10.0.9.1\"").unwrap();
     let link = SpineLink { spine: 0, protocol: Protocol::Paper };
     assert_eq!((config.spines.len(), config.pools[0].link), (1, Some(link)));
-    let told = |signals: &str| {
+    let protocol_for = |signals: &str| {
         let config = parse(&format!("spine = 90\nsignals = \"{signals}\"")).unwrap();
         config.pools[0].link.unwrap().protocol
     };
-    assert_eq!((told("every-reply"), told("none")), (Protocol::EveryReply, Protocol::Silent));
+    assert_eq!(
+        (protocol_for("every-reply"), protocol_for("none")),
+        (Protocol::EveryReply, Protocol::Silent)
+    );
     for (keys, part) in [
         ("spine = 91", "the id of a [[spine]]"),
         ("signals = \"horus\"", "a `spine` beside them"),

@@ -22,7 +22,7 @@ use crate::state::{Member, Table};
 use crate::wire::auth::{self, Key};
 use crate::wire::task::NO_MEMBER;
 
-/// Time for which the id of a removed worker stays known. A leaf sends tasks to a worker until its timeout,
+/// Time for which the id of a removed worker stays known. A leaf sends tasks to a silent worker until its timeout,
 /// and other workers of the pool serve them meanwhile.
 const KNOWN_NS: u64 = 1_000_000_000;
 
@@ -57,7 +57,7 @@ pub struct AgentCores<B: Buf + Token> {
     address: IpAddr,
     /// Channel of each worker, by id.
     channels: BTreeMap<u16, usize>,
-    /// Entries of free channels.
+    /// Entries of channels without a worker id.
     free: Vec<Entry<B>>,
     /// Capacity of each pool's queue, by index.
     rooms: Vec<usize>,
@@ -167,23 +167,23 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         let Some(region) = self.parts.region.as_ref().filter(|_| !new.is_empty()) else {
             return Ok(BTreeMap::new());
         };
-        let (left, held): (Vec<_>, Vec<_>) =
+        let (usable, occupied): (Vec<_>, Vec<_>) =
             self.free.drain(..).partition(|entry| !region.has_worker(entry.channel()));
-        self.free = held;
-        let most = left.len();
-        if most < new.len() {
-            self.free.extend(left);
+        self.free = occupied;
+        let available = usable.len();
+        if available < new.len() {
+            self.free.extend(usable);
             if self.parts.commands.epoch() + 1 < next.epoch {
-                return Err(ChangeError::Busy); // the objects returned may suffice
+                return Err(ChangeError::Busy); // the core has entries to return, which may suffice
             }
             let reason = format!(
-                "only {most} places are free; processes of released workers still hold others: end them"
+                "only {available} places are free; processes of released workers still hold others: end them"
             );
             return refused("add-workers", reason);
         }
-        let mut left = left.into_iter();
-        let ready = new.into_iter().zip(left.by_ref()).collect();
-        self.free.extend(left);
+        let mut usable = usable.into_iter();
+        let ready = new.into_iter().zip(usable.by_ref()).collect();
+        self.free.extend(usable);
         Ok(ready)
     }
 
@@ -201,13 +201,13 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 (Difference::Close, _) => steps.push(Step::Close { pool }),
                 (Difference::End, _) => steps.push(Step::End { pool }),
                 (Difference::Join(member), Some(to)) => {
-                    let Some((place, entry)) = self.joining(to, member, &mut ready) else {
+                    let Some((place, entry)) = self.join(to, member, &mut ready) else {
                         continue;
                     };
                     steps.push(Step::Add { pool, member, place, entry: Box::new(Some(entry)) });
                 }
                 (Difference::Leave(member), Some(to)) => {
-                    self.withdraw(to, member);
+                    self.withdraw_channel(to, member);
                     steps.push(Step::Retire { pool, member });
                 }
                 (Difference::Drain(member), _) => {
@@ -235,7 +235,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 _ => {}
             }
         }
-        steps.extend(self.signing(differences).map(Step::Sign));
+        steps.extend(self.next_signer(differences).map(Step::Sign));
         let (epoch, touched) = (differences.to.epoch, differences.touched());
         let update = Box::new(Update { epoch, steps, touched });
         // There was room, and no other thread sends commands.
@@ -247,7 +247,8 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
     }
 
     fn gives_up(&self) -> bool {
-        self.parts.region.is_some() // a thread holds its tasks itself
+        // Tasks of a thread of this process are never lost.
+        self.parts.region.is_some()
     }
 }
 
@@ -258,9 +259,10 @@ impl<B: Buf + Token> AgentCores<B> {
         self.channels.get(&worker).is_some_and(|&channel| region.has_worker(channel))
     }
 
+    /// Checks that a policy's bound fits into the workers' rings.
     fn check_bound(&self, policy: &PolicySpec) -> Result<(), ChangeError> {
         let slots = self.parts.slots;
-        if policy.bound().is_none_or(|most| most as usize <= slots) {
+        if policy.bound().is_none_or(|limit| limit as usize <= slots) {
             return Ok(());
         }
         let reason = format!("k of at most {slots}, the `slots` of each worker's ring");
@@ -269,14 +271,15 @@ impl<B: Buf + Token> AgentCores<B> {
 
     /// Checks that a reply has room for its proof.
     fn check_proof(&self) -> Result<(), ChangeError> {
-        let (payload, most) = (self.parts.payload, self.parts.payload_max - auth::LEN);
-        if payload <= most {
+        let (payload, limit) = (self.parts.payload, self.parts.payload_max - auth::LEN);
+        if payload <= limit {
             return Ok(());
         }
         let reason = format!("replies of {payload} bytes leave no room for a proof; restart with");
-        refused("key-file", format!("{reason} a `payload` of at most {most}"))
+        refused("key-file", format!("{reason} a `payload` of at most {limit}"))
     }
 
+    /// Adds the step that begins a pool.
     fn begin(&mut self, steps: &mut Vec<Step<B>>, (pool, to): (usize, &Pool), table: &Table) {
         let (view, seed) = (table.view(0, pool), stream_seed(self.parts.seed, 0, pool));
         let dispatcher =
@@ -289,8 +292,8 @@ impl<B: Buf + Token> AgentCores<B> {
         steps.push(Step::Begin { pool, new: Box::new(Some(new)) });
     }
 
-    /// Returns a new worker with its entry, and offers its channel.
-    fn joining(
+    /// Returns the place and the entry of a new worker, and offers its channel to processes.
+    fn join(
         &mut self,
         to: &Pool,
         member: Member,
@@ -304,18 +307,20 @@ impl<B: Buf + Token> AgentCores<B> {
         Some((place, entry))
     }
 
-    /// Withdraws the channel of a leaving worker, so that no one attaches to it.
-    fn withdraw(&self, of: &Pool, member: Member) {
+    /// Withdraws the channel of a leaving worker, so that no process attaches to it.
+    fn withdraw_channel(&self, of: &Pool, member: Member) {
         let channel = place_of(of, member).and_then(|place| self.channels.get(&place.id));
         if let (Some(&channel), Some(region)) = (channel, &self.parts.region) {
             region.offer(channel, None);
         }
     }
 
-    /// Returns the new signer, if workers of pools with keys have changed.
-    fn signing(&mut self, differences: &Differences<'_>) -> Option<Option<Arc<Signer>>> {
-        let ids =
-            |of: &Membership| keys(of).into_iter().map(|(worker, _)| worker).collect::<Vec<_>>();
+    /// Returns the new signer, or `Some(None)` to remove it. Returns `None` if the workers of pools with keys are
+    /// the same.
+    fn next_signer(&mut self, differences: &Differences<'_>) -> Option<Option<Arc<Signer>>> {
+        let ids = |membership: &Membership| {
+            keys(membership).into_iter().map(|(worker, _)| worker).collect::<Vec<_>>()
+        };
         self.parts.region.as_ref()?;
         if ids(differences.from) == ids(differences.to) {
             return None;
@@ -326,13 +331,14 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 }
 
-/// Creates the signer of workers in pools with a key, continuing `before`.
+/// Creates the signer of workers in pools with a key. It continues the sequence numbers of `before`.
 #[must_use]
 pub fn signer(membership: &Membership, before: Option<&Signer>) -> Option<Signer> {
     let clock = || auth::sequence_at(SystemTime::now());
     Signer::following(before, keys(membership), clock)
 }
 
+/// Returns the workers of pools with a key, each with its key.
 fn keys(membership: &Membership) -> Vec<(u16, Key)> {
     let keyed = |pool: &Pool| {
         let workers = pool.members.iter().flatten().map(|worker: &Worker| worker.id);
@@ -342,6 +348,7 @@ fn keys(membership: &Membership) -> Vec<(u16, Key)> {
     membership.pools.iter().flatten().flat_map(keyed).collect()
 }
 
+/// Returns the id and the pool of a member.
 fn place_of(pool: &Pool, member: Member) -> Option<Place> {
     let worker = pool.members.get(member.index()).copied().flatten()?;
     Some(Place { id: worker.id, pool: pool.id })

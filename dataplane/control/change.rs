@@ -221,33 +221,35 @@ const HOST: &str = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address 
 /// Splits a text into words; parentheses keep a word together.
 fn words(text: &str) -> Vec<&str> {
     let (mut words, mut depth, mut start) = (Vec::new(), 0_usize, None);
-    for (at, letter) in text.char_indices() {
+    for (index, letter) in text.char_indices() {
         match letter {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
             _ => {}
         }
         match (letter.is_whitespace() && depth == 0, start) {
-            (true, Some(from)) => {
-                words.push(&text[from..at]);
+            (true, Some(start_index)) => {
+                words.push(&text[start_index..index]);
                 start = None;
             }
-            (false, None) => start = Some(at),
+            (false, None) => start = Some(index),
             _ => {}
         }
     }
-    words.extend(start.map(|from| &text[from..]));
+    words.extend(start.map(|start_index| &text[start_index..]));
     words
 }
 
 /// Values of a text with a verb and `key=value` pairs, by key.
 pub(crate) struct Values<'a> {
     pub(crate) verb: &'static str,
+    /// Allowed keys.
     keys: &'static [&'static str],
-    given: Vec<(&'a str, &'a str)>,
+    /// Keys with their values.
+    pairs: Vec<(&'a str, &'a str)>,
 }
 
-/// Returns a refusal with this reason.
+/// Returns the error [`ChangeError::Refused`] with this reason.
 pub(super) fn refused<T>(
     what: impl Into<String>,
     reason: impl Into<String>,
@@ -261,22 +263,26 @@ pub(crate) fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> Chan
 }
 
 impl<'a> Values<'a> {
-    pub(crate) fn read(from: &'a str, verbs: &Verbs) -> Result<Self, ChangeError> {
-        let words = words(from);
+    /// Parses a line with one of `verbs`.
+    ///
+    /// # Errors
+    /// If the verb or a key is unknown, or a required key is missing.
+    pub(crate) fn read(line: &'a str, verbs: &Verbs) -> Result<Self, ChangeError> {
+        let words = words(line);
         let verb = words.first().copied().unwrap_or_default();
-        let known = verbs.iter().copied().find(|(known, _)| *known == verb);
-        let (verb, keys) = known.ok_or_else(|| {
+        let supported = verbs.iter().copied().find(|(supported, _)| *supported == verb);
+        let (verb, keys) = supported.ok_or_else(|| {
             let verbs: Vec<_> = verbs.iter().map(|(verb, _)| *verb).collect();
             text(format!("`{verb}`"), verbs.join(", "))
         })?;
-        let mut values = Self { verb, keys, given: Vec::new() };
+        let mut values = Self { verb, keys, pairs: Vec::new() };
         for word in &words[1..] {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             let is_known = keys.iter().any(|known| known.trim_matches(['[', ']']) == key);
             if !is_known || value.is_empty() || values.get(key).is_some() {
                 return Err(values.refuse(format!("`{word}`")));
             }
-            values.given.push((key, value));
+            values.pairs.push((key, value));
         }
         match keys.iter().find(|key| !key.starts_with('[') && values.get(key).is_none()) {
             Some(missing) => Err(values.refuse(format!("no `{missing}`"))),
@@ -284,6 +290,7 @@ impl<'a> Values<'a> {
         }
     }
 
+    /// Returns the error for invalid text `found`, with the allowed keys.
     fn refuse(&self, found: String) -> ChangeError {
         let keys: Vec<_> = self
             .keys
@@ -296,10 +303,12 @@ impl<'a> Values<'a> {
         text(format!("{found} in `{}`", self.verb), format!("{} {}", self.verb, keys.join(" ")))
     }
 
+    /// Returns the value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&'a str> {
-        self.given.iter().find(|(given, _)| *given == key).map(|(_, value)| *value)
+        self.pairs.iter().find(|pair| pair.0 == key).map(|(_, value)| *value)
     }
 
+    /// Returns the parsed value of an optional key.
     pub(crate) fn parsed<T: FromStr>(
         &self,
         key: &str,
@@ -360,12 +369,14 @@ impl<'a> Values<'a> {
     }
 }
 
+/// Checks the range of a worker's relative speed.
 pub(crate) fn check_speed(speed: f64) -> Result<f64, ChangeError> {
     let (least, most) = SPEEDS;
     let found = || text(format!("speed={speed}"), format!("{least} to {most}"));
     (least..=most).contains(&speed).then_some(speed).ok_or_else(found)
 }
 
+/// Checks the range of a queue's bound.
 pub(crate) fn check_queue(queue: usize) -> Result<usize, ChangeError> {
     let found = || text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
     (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(found)
@@ -516,6 +527,7 @@ impl FromStr for Change {
                 signals: signals_named(values.get("signals").unwrap_or("horus"))?,
             },
             "unlink-pool" => Self::UnlinkPool { pool: values.id("pool")? },
+            // `set-speed`: `Values::read` accepts only `VERBS`.
             _ => Self::SetSpeed {
                 pool: values.pool()?,
                 workers: values.workers()?,

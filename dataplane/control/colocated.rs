@@ -25,7 +25,7 @@ use crate::state::{Member, Table};
 pub struct ColocatedCores<B: Buf + Token> {
     leaf: LeafCores,
     agent: Option<Control<AgentCores<B>>>,
-    /// Epoch of the leaf that is reached only with this epoch of the agent.
+    /// Epochs of the leaf and of the agent: the leaf's counts as reached once the agent's is.
     awaited: (u64, u64),
 }
 
@@ -36,9 +36,10 @@ impl<B: Buf + Token> ColocatedCores<B> {
         Self { leaf, agent, awaited: (0, 0) }
     }
 
-    fn has_agents(&self) -> bool {
-        let (_, agents) = self.awaited;
-        self.agent.as_ref().is_none_or(|agent| agent.acknowledged() >= agents)
+    /// Returns true if the agent has reached its awaited epoch.
+    fn agent_is_ready(&self) -> bool {
+        let (_, agent_epoch) = self.awaited;
+        self.agent.as_ref().is_none_or(|agent| agent.acknowledged() >= agent_epoch)
     }
 }
 
@@ -57,7 +58,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
     fn check_agent(&self, of_agent: &[Change], next: &Membership) -> Result<(), ChangeError> {
         let Some(agent) = &self.agent else { return self.leaf.check_agent(of_agent, next) };
         of_agent.iter().try_for_each(|change| check_of_agent(agent, change, next))?;
-        agent.after(&ahead(agent, next, of_agent)?).map(|_| ())
+        agent.after(&changes_before_leaf(agent, next, of_agent)?).map(|_| ())
     }
 
     fn own_host(&self) -> IpAddr {
@@ -77,8 +78,10 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
     }
 
     fn epoch(&self) -> Option<u64> {
-        let (leafs, _) = self.awaited;
-        self.leaf.epoch().map(|epoch| if self.has_agents() { epoch } else { epoch.min(leafs - 1) })
+        let (leaf_epoch, _) = self.awaited;
+        self.leaf
+            .epoch()
+            .map(|epoch| if self.agent_is_ready() { epoch } else { epoch.min(leaf_epoch - 1) })
     }
 
     fn has_room(&self) -> bool {
@@ -98,7 +101,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
     ) -> Result<Self::PreparedChange, ChangeError> {
         let network = self.leaf.prepare(table, next, &[])?;
         if let Some(agent) = &mut self.agent {
-            agent.apply_all(&ahead(agent, next, of_agent)?)?;
+            agent.apply_all(&changes_before_leaf(agent, next, of_agent)?)?;
         }
         Ok(network)
     }
@@ -111,9 +114,10 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
     ) -> Result<(), ChangeError> {
         if let Some(agent) = &self.agent {
             let epoch = agent.membership().epoch;
-            // The earlier pair of epochs remains awaited.
-            let leafs = if self.has_agents() { differences.to.epoch } else { self.awaited.0 };
-            self.awaited = (leafs, epoch);
+            // While the agent lags, the leaf's earlier epoch stays the awaited one.
+            let leaf_epoch =
+                if self.agent_is_ready() { differences.to.epoch } else { self.awaited.0 };
+            self.awaited = (leaf_epoch, epoch);
         }
         self.leaf.issue(table, differences, network)
     }
@@ -142,24 +146,27 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
             .collect()
     }
 
-    /// The agent must not send messages for a worker that the leaf has forgotten.
+    /// Keeps a worker's id known while the agent has the worker. The agent must not send messages for a worker
+    /// that the leaf has forgotten.
     fn linger_ns(&self, worker: u16) -> u64 {
-        let agents = self.agent.iter().flat_map(|agent| agent.membership().workers());
-        let stays = { agents }.any(|(_, there)| there.id == worker && !there.is_leaving);
+        let workers = self.agent.iter().flat_map(|agent| agent.membership().workers());
+        let stays = { workers }.any(|(_, there)| there.id == worker && !there.is_leaving);
         if stays { u64::MAX } else { 0 }
     }
 }
 
-fn has_workers(agents: &Membership, pool: u16) -> bool {
-    agents.pool(pool).is_some_and(|(_, pool)| pool.members.iter().any(Option::is_some))
+/// Returns true if the agent's pool with this id has workers.
+fn has_workers(membership: &Membership, pool: u16) -> bool {
+    membership.pool(pool).is_some_and(|(_, pool)| pool.members.iter().any(Option::is_some))
 }
 
-/// A worker with its pool and its place.
+/// A worker with its pool, the pool's index, and its place in the pool.
 type MemberPlace<'a> = (&'a Pool, usize, Member, &'a Worker);
 
 /// Iterates over all workers of a membership.
-fn members(of: &Membership) -> impl Iterator<Item = MemberPlace<'_>> {
-    let pools = of.pools.iter().enumerate().filter_map(|(at, pool)| Some((at, pool.as_ref()?)));
+fn members(membership: &Membership) -> impl Iterator<Item = MemberPlace<'_>> {
+    let pools =
+        membership.pools.iter().enumerate().filter_map(|(at, pool)| Some((at, pool.as_ref()?)));
     pools.flat_map(|(at, pool)| {
         let members = pool.members.iter().enumerate();
         members.filter_map(move |(place, worker)| {
@@ -169,21 +176,22 @@ fn members(of: &Membership) -> impl Iterator<Item = MemberPlace<'_>> {
 }
 
 /// Iterates over the agent's workers in the leaf's membership.
-fn locals(of: &Membership) -> impl Iterator<Item = MemberPlace<'_>> {
-    members(of).filter(|(_, _, _, worker)| of.is_local(worker))
+fn local_members(membership: &Membership) -> impl Iterator<Item = MemberPlace<'_>> {
+    members(membership).filter(|(_, _, _, worker)| membership.is_local(worker))
 }
 
-/// Returns a worker of the agent.
+/// Returns the id and the state of a worker of the agent.
 fn local_worker<B: Buf + Token>(
     agent: &Control<AgentCores<B>>,
     (_, pool, member, worker): MemberPlace<'_>,
 ) -> (u16, LocalWorker) {
     let held = agent.table.outstanding(pool, member).max(0).cast_unsigned();
-    let has_heard = agent.acknowledged() == agent.membership().epoch;
-    (worker.id, LocalWorker { held, is_drained: worker.is_drained && has_heard })
+    let is_current = agent.acknowledged() == agent.membership().epoch;
+    (worker.id, LocalWorker { held, is_drained: worker.is_drained && is_current })
 }
 
-fn at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<Worker> {
+/// Returns the worker with this id in the agent's membership.
+fn worker_at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<Worker> {
     let mut workers = agent.membership().workers().map(|(_, worker)| *worker);
     workers.find(|worker| worker.id == id)
 }
@@ -217,21 +225,21 @@ fn check_of_agent<B: Buf + Token>(
 
 /// Returns the changes that the agent makes before the leaf: its own, and workers that the leaf will add or
 /// undrain, with their speeds.
-fn ahead<B: Buf + Token>(
+fn changes_before_leaf<B: Buf + Token>(
     agent: &Control<AgentCores<B>>,
     next: &Membership,
     of_agent: &[Change],
 ) -> Result<Vec<Change>, ChangeError> {
     let mut changes = of_agent.to_vec();
-    let is_new = |pool| of_agent.iter().any(|change| adds(change, pool));
-    for (pool, _, _, worker) in locals(next).filter(|(_, _, _, worker)| !worker.is_leaving) {
+    let is_new = |pool| of_agent.iter().any(|change| adds_pool(change, pool));
+    for (pool, _, _, worker) in local_members(next).filter(|(_, _, _, worker)| !worker.is_leaving) {
         let (pool, workers, speed) = (pool.id, vec![worker.id], worker.speed);
-        match at_agent(agent, worker.id).filter(|there| !there.is_leaving) {
-            Some(there) => {
-                if there.is_drained && !worker.is_drained {
+        match worker_at_agent(agent, worker.id).filter(|at_agent| !at_agent.is_leaving) {
+            Some(at_agent) => {
+                if at_agent.is_drained && !worker.is_drained {
                     changes.push(Change::Undrain { workers: workers.clone() });
                 }
-                if there.speed != speed {
+                if at_agent.speed != speed {
                     changes.push(Change::SetSpeed { pool: None, workers, speed });
                 }
             }
@@ -245,45 +253,49 @@ fn ahead<B: Buf + Token>(
     Ok(changes)
 }
 
-fn adds(change: &Change, pool: u16) -> bool {
+/// Returns true if a change adds this pool.
+fn adds_pool(change: &Change, pool: u16) -> bool {
     matches!(change, Change::AddPool { id, .. } if *id == pool)
 }
 
-/// Returns the workers that the agent must drain because the leaf did, and those it must undrain because no
-/// other worker can serve the remaining tasks.
+/// Returns a drain and an undrain for the agent. It drains workers that the leaf has drained, except while no other
+/// worker can serve the remaining tasks.
 fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &Moment<'_>) -> [Change; 2] {
-    let is_other = |worker: &Worker| worker.is_active() && agent.cores.is_attached(worker.id);
-    let mut found = [Vec::new(), Vec::new()];
-    for (pool, at, _, worker) in locals(now.membership).filter(|(_, _, _, one)| one.is_drained) {
-        let here = || locals(now.membership).filter(|(other, ..)| other.id == pool.id);
-        let has_others = here().any(|(_, _, _, other)| is_other(other));
-        let has_tasks = here().any(|(_, _, member, _)| now.table.outstanding(at, member) > 0);
-        let is_due = has_others || !has_tasks;
-        let there = at_agent(agent, worker.id).filter(|there| !there.is_leaving);
-        if there.is_some_and(|there| there.is_drained != is_due) {
-            found[usize::from(!is_due)].push(worker.id);
+    let can_serve = |worker: &Worker| worker.is_active() && agent.cores.is_attached(worker.id);
+    // Workers to drain, and to undrain.
+    let mut workers = [Vec::new(), Vec::new()];
+    for (pool, index, _, worker) in
+        local_members(now.membership).filter(|(_, _, _, one)| one.is_drained)
+    {
+        let of_pool = || local_members(now.membership).filter(|(worker, ..)| worker.id == pool.id);
+        let is_served = of_pool().any(|(_, _, _, worker)| can_serve(worker));
+        let has_tasks = of_pool().any(|(_, _, member, _)| now.table.outstanding(index, member) > 0);
+        let should_drain = is_served || !has_tasks;
+        let at_agent = worker_at_agent(agent, worker.id).filter(|one| !one.is_leaving);
+        if at_agent.is_some_and(|one| one.is_drained != should_drain) {
+            workers[usize::from(!should_drain)].push(worker.id);
         }
     }
-    let [drain, undrain] = found;
+    let [drain, undrain] = workers;
     [Change::Drain { workers: drain }, Change::Undrain { workers: undrain }]
 }
 
-/// Removes workers and pools at the agent that the leaf no longer uses, once everything is answered or lost.
-/// Drains workers that the leaf has drained.
+/// Removes workers and pools at the agent that the leaf no longer uses, once all their tasks are answered or
+/// lost. Drains and undrains workers as [`to_drain`] says.
 fn follow<B: Buf + Token>(
     agent: &mut Control<AgentCores<B>>,
     now: &Moment<'_>,
 ) -> Result<(), ChangeError> {
     let stays = |id| {
-        // Before the leaf forgets the worker.
-        let is_lost = now.has_left_ns(id) > LEAVING_NS / 2;
+        // Half the time limit: the agent must remove the worker before the leaf forgets it.
+        let is_lost = now.leaving_ns(id) > LEAVING_NS / 2;
         let has_tasks = |pool, member| !is_lost && now.table.outstanding(pool, member) > 0;
-        let mut there = locals(now.membership).filter(|(_, _, _, worker)| worker.id == id);
-        there.any(|(_, at, member, worker)| !worker.is_leaving || has_tasks(at, member))
+        let mut members = local_members(now.membership).filter(|(_, _, _, worker)| worker.id == id);
+        members.any(|(_, pool, member, worker)| !worker.is_leaving || has_tasks(pool, member))
     };
-    let agents = agent.membership().workers().map(|(_, worker)| worker);
-    let leave = agents.filter(|worker| !worker.is_leaving && !stays(worker.id));
-    let workers: Vec<_> = leave.map(|worker| worker.id).collect();
+    let workers = agent.membership().workers().map(|(_, worker)| worker);
+    let departing = workers.filter(|worker| !worker.is_leaving && !stays(worker.id));
+    let workers: Vec<_> = departing.map(|worker| worker.id).collect();
     if !workers.is_empty() {
         agent.apply(&Change::RemoveWorkers { pool: None, workers })?;
     }
@@ -295,9 +307,9 @@ fn follow<B: Buf + Token>(
         }
     }
     let pools = agent.membership().pools.iter().flatten().filter(|pool| !pool.is_leaving);
-    let gone: Vec<_> =
+    let removed_pools: Vec<_> =
         pools.map(|pool| pool.id).filter(|&id| now.membership.pool(id).is_none()).collect();
-    for id in gone {
+    for id in removed_pools {
         agent.apply(&Change::RemovePool { id })?;
     }
     Ok(())

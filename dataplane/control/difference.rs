@@ -66,7 +66,7 @@ impl Differences<'_> {
             .collect()
     }
 
-    /// Returns remaining pools with a changed policy, members or speeds.
+    /// Returns the indices of pools in both memberships with a changed policy, members or speeds.
     pub fn touched(&self) -> Vec<usize> {
         let both = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
             (Some(Some(from)), Some(to)) => from.policy != to.policy || from.members != to.members,
@@ -75,59 +75,67 @@ impl Differences<'_> {
         (0..self.to.pools.len()).filter(both).collect()
     }
 
+    /// Returns the differences of the pool at this index.
     fn of_pool(&self, pool: usize) -> Vec<Difference> {
         let from = self.from.pools.get(pool).and_then(Option::as_ref);
-        let mut found = Vec::new();
+        let mut differences = Vec::new();
         match (from, &self.to.pools[pool]) {
             (None, Some(to)) => {
-                found.push(Difference::Begin);
-                self.members(&mut found, &[], &to.members);
+                differences.push(Difference::Begin);
+                self.members(&mut differences, &[], &to.members);
                 if to.has_speeds() {
-                    found.push(Difference::Rates);
+                    differences.push(Difference::Rates);
                 }
             }
             (Some(from), None) => {
-                self.members(&mut found, &from.members, &[]);
-                found.push(Difference::End);
+                self.members(&mut differences, &from.members, &[]);
+                differences.push(Difference::End);
             }
-            (Some(from), Some(to)) => self.change(&mut found, from, to),
+            (Some(from), Some(to)) => self.change(&mut differences, from, to),
             (None, None) => {}
         }
-        found
+        differences
     }
 
-    fn change(&self, found: &mut Vec<Difference>, from: &Pool, to: &Pool) {
+    /// Adds the differences of a pool in both memberships.
+    fn change(&self, differences: &mut Vec<Difference>, from: &Pool, to: &Pool) {
         if to.is_leaving && !from.is_leaving {
-            found.push(Difference::Close);
+            differences.push(Difference::Close);
         }
-        self.members(found, &from.members, &to.members);
+        self.members(differences, &from.members, &to.members);
         if from.members != to.members && (from.has_speeds() || to.has_speeds()) {
-            found.push(Difference::Rates);
+            differences.push(Difference::Rates);
         }
         if from.policy != to.policy {
-            found.push(Difference::Policy);
+            differences.push(Difference::Policy);
         }
         if (from.queue, from.overflow) != (to.queue, to.overflow) {
-            found.push(Difference::Queue);
+            differences.push(Difference::Queue);
         }
     }
 
-    fn members(&self, found: &mut Vec<Difference>, from: &[Option<Worker>], to: &[Option<Worker>]) {
+    /// Adds the differences of a pool's members, place by place.
+    fn members(
+        &self,
+        differences: &mut Vec<Difference>,
+        from: &[Option<Worker>],
+        to: &[Option<Worker>],
+    ) {
         for place in 0..from.len().max(to.len()) {
             let member = Member(place as u16);
-            let at = |members: &[Option<Worker>]| members.get(place).copied().flatten();
-            match (at(from), at(to)) {
-                (None, Some(_)) => found.push(Difference::Join(member)),
-                (Some(_), None) => found.push(Difference::Forget(member)),
+            let member_at = |members: &[Option<Worker>]| members.get(place).copied().flatten();
+            match (member_at(from), member_at(to)) {
+                (None, Some(_)) => differences.push(Difference::Join(member)),
+                (Some(_), None) => differences.push(Difference::Forget(member)),
                 (Some(from), Some(to)) => {
                     if server(self.from, from) != server(self.to, to) {
-                        found.push(Difference::Move(member));
+                        differences.push(Difference::Move(member));
                     }
                     if to.is_leaving && !from.is_leaving {
-                        found.push(Difference::Leave(member));
+                        differences.push(Difference::Leave(member));
                     } else if to.is_drained != from.is_drained {
                         let [drain, undrain] = [Difference::Drain, Difference::Undrain];
-                        found.push(if to.is_drained { drain } else { undrain }(member));
+                        differences.push(if to.is_drained { drain } else { undrain }(member));
                     }
                 }
                 (None, None) => {}
@@ -136,6 +144,7 @@ impl Differences<'_> {
     }
 }
 
-fn server(of: &Membership, worker: Worker) -> Option<Server> {
-    of.servers.get(usize::from(worker.server)).copied().flatten()
+/// Returns a worker's server.
+fn server(membership: &Membership, worker: Worker) -> Option<Server> {
+    membership.servers.get(usize::from(worker.server)).copied().flatten()
 }

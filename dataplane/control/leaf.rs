@@ -21,7 +21,7 @@ use crate::stage::{Network, NewPool, Recognition, Stages, Step, Update};
 use crate::state::table::Limits;
 use crate::state::{Member, Table};
 
-/// Upper limit of the time that packets are held for a next hop. Until then its slot is not reused.
+/// Time for which the slot of an unused next hop is not reused. Packets are held for a next hop for less time.
 const HELD_NS: u64 = 2_000_000_000;
 
 /// Cores of a leaf or an embedded scheduler.
@@ -29,7 +29,7 @@ const HELD_NS: u64 = 2_000_000_000;
 pub struct LeafCores {
     /// Network of the latest membership.
     network: Arc<Network>,
-    /// Capacity for waiting tasks on each core.
+    /// Maximum number of waiting tasks on each core.
     waiting: usize,
     /// Commands of each core.
     cores: Vec<Commands>,
@@ -40,7 +40,7 @@ pub struct LeafCores {
     may_link: bool,
     /// True if next hops may be pinned that no network uses any more.
     has_old_hops: bool,
-    /// Time since which all cores have left them.
+    /// Time since which no core uses them.
     old_hops_since_ns: Option<u64>,
 }
 
@@ -79,10 +79,10 @@ impl Cores for LeafCores {
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match *change {
             Change::MoveServer { ip, to, .. } => {
-                check_is_elsewhere(ip).and_then(|()| self.check_address(to))
+                check_is_remote(ip).and_then(|()| self.check_address(to))
             }
             Change::AddServer { ip, .. } => self.check_address(ip),
-            Change::RemoveServer { ip } => check_is_elsewhere(ip),
+            Change::RemoveServer { ip } => check_is_remote(ip),
             Change::AddWorkers { server: None, .. } => {
                 let allowed = "add-workers server=… pool=… workers=… [speed=…]";
                 Err(text("no `server` in `add-workers`", allowed))
@@ -160,12 +160,12 @@ impl Cores for LeafCores {
         network: Arc<Network>,
     ) -> Result<(), ChangeError> {
         let updates = Updates { differences, network: &network };
-        let begins = self.fabric.is_none() && differences.to.has_links();
+        let starts_signals = self.fabric.is_none() && differences.to.has_links();
         let shared = || Shared::new(self.cores.len(), table.limits().pools);
-        let begun = begins.then(shared);
+        let new_fabric = starts_signals.then(shared);
         for (index, commands) in self.cores.iter().enumerate() {
             let mut update = updates.of_core(table, (index, self.cores.len()), self.seed);
-            update.fabric = begun.as_ref().map(|shared| {
+            update.fabric = new_fabric.as_ref().map(|shared| {
                 let core = Core { index, count: self.cores.len() };
                 let Limits { pools, workers, .. } = table.limits();
                 Box::new(Fabric::new(&network, core, Arc::clone(shared), pools, workers))
@@ -174,7 +174,7 @@ impl Cores for LeafCores {
             commands.push(Box::new(update)).map_err(|_| ChangeError::Busy)?;
         }
         self.network = network;
-        self.fabric = self.fabric.take().or(begun);
+        self.fabric = self.fabric.take().or(new_fabric);
         Ok(())
     }
 
@@ -191,14 +191,15 @@ impl Cores for LeafCores {
 }
 
 impl LeafCores {
+    /// Checks that the address may be a server's.
     fn check_address(&self, ip: IpAddr) -> Result<(), ChangeError> {
         match self.network.is_service(ip) {
             true => refused(format!("server {ip}"), "it is a service address of the node's"),
-            false => self.check_host("server", ip).and_then(|()| check_is_elsewhere(ip)),
+            false => self.check_host("server", ip).and_then(|()| check_is_remote(ip)),
         }
     }
 
-    /// Checks that the address is not the node's own or another host's.
+    /// Checks that the address is a host's, and not the node's own.
     fn check_host(&self, what: &str, ip: IpAddr) -> Result<(), ChangeError> {
         match () {
             () if self.network.is_own_address(ip) => {
@@ -209,6 +210,7 @@ impl LeafCores {
         }
     }
 
+    /// Checks that the memory reserved at the start suffices for a queue.
     fn check_queue(&self, queue: usize) -> Result<(), ChangeError> {
         if queue <= self.waiting {
             return Ok(());
@@ -230,7 +232,8 @@ impl LeafCores {
     }
 }
 
-fn check_is_elsewhere(ip: IpAddr) -> Result<(), ChangeError> {
+/// Refuses the address that stands for this host's own workers.
+fn check_is_remote(ip: IpAddr) -> Result<(), ChangeError> {
     match v4_bits(ip) {
         Some(colocated::AGENT_IP) => {
             refused(format!("server {ip}"), "it stands for this host's own workers")
@@ -252,7 +255,7 @@ impl Updates<'_> {
         let mut steps = Vec::new();
         for (pool, difference) in self.differences.all() {
             let Some(to) = &self.differences.to.pools[pool] else {
-                step_of_ended(&mut steps, pool, difference);
+                push_forgotten(&mut steps, pool, difference);
                 continue;
             };
             match difference {
@@ -269,6 +272,7 @@ impl Updates<'_> {
         }
     }
 
+    /// Adds the steps of a difference of a pool in the next membership.
     fn step(
         &self,
         steps: &mut Vec<Step>,
@@ -280,11 +284,11 @@ impl Updates<'_> {
         match difference {
             Difference::Join(member) => {
                 let worker = to.members.get(member.index()).copied().flatten();
-                let is_here = worker.is_some_and(|worker| self.differences.to.is_local(&worker));
+                let is_local = worker.is_some_and(|worker| self.differences.to.is_local(&worker));
                 steps.push(Step::Meet { pool, member });
                 // A local worker becomes eligible when the agent reports it.
                 let active = worker.is_some_and(|worker| worker.is_active());
-                if !(is_here && active) {
+                if !(is_local && active) {
                     steps.push(Step::Choose { pool, member, active });
                 }
             }
@@ -294,23 +298,25 @@ impl Updates<'_> {
             }
             Difference::Drain(member) => steps.push(Step::Drain { pool, member }),
             Difference::Undrain(member) => steps.push(Step::Choose { pool, member, active: true }),
-            other => {
-                let setting = other.setting(to, places, core);
+            difference => {
+                let setting = difference.setting(to, places, core);
                 steps.extend(setting.map(|setting| Step::Set { pool, setting }));
                 // The network knows which pools accept no tasks.
-                step_of_ended(steps, pool, other);
+                push_forgotten(steps, pool, difference);
             }
         }
     }
 }
 
-fn step_of_ended(steps: &mut Vec<Step>, pool: usize, difference: Difference) {
+/// Adds the steps for a member that has left; none for other differences.
+fn push_forgotten(steps: &mut Vec<Step>, pool: usize, difference: Difference) {
     if let Difference::Forget(member) = difference {
         steps.push(Step::Forget { pool, member });
         steps.push(Step::Meet { pool, member });
     }
 }
 
+/// Adds the steps of a new pool: its dispatcher, and the workers at its places.
 fn begin(steps: &mut Vec<Step>, (pool, to): (usize, &Pool), table: &Table, core: Core, seed: u64) {
     let view = table.view(core.index, pool);
     let seed = stream_seed(seed, core.index, pool);

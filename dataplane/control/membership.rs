@@ -115,7 +115,8 @@ impl Pool {
         (0..places).map(speed).collect()
     }
 
-    /// Same, for a policy that may already use other speeds: all equal if all members are equally fast.
+    /// Returns the members' speeds by place, or 1.0 for each if all are equal. For a policy that may still use other
+    /// speeds.
     #[must_use]
     pub fn rates(&self, places: usize) -> Box<[f64]> {
         self.speeds(places).unwrap_or_else(|| vec![1.0; places].into_boxed_slice())
@@ -158,11 +159,11 @@ pub(super) fn authenticator(key: &Key, limits: Limits, first: u64) -> Arc<ReplyA
 }
 
 /// Stores a value at the first free and usable place, or appends it.
-pub(super) fn settle<T>(places: &mut Vec<Option<T>>, one: T, is_usable: impl Fn(usize) -> bool) {
-    let free = (0..places.len()).find(|&at| places[at].is_none() && is_usable(at));
-    match free {
-        Some(free) => places[free] = Some(one),
-        None => places.push(Some(one)),
+pub(super) fn settle<T>(places: &mut Vec<Option<T>>, value: T, is_usable: impl Fn(usize) -> bool) {
+    let free_place = (0..places.len()).find(|&at| places[at].is_none() && is_usable(at));
+    match free_place {
+        Some(free_place) => places[free_place] = Some(value),
+        None => places.push(Some(value)),
     }
 }
 
@@ -195,12 +196,12 @@ impl Membership {
             membership.add((ip, mac, registers), server.pool, &server.workers, &speeds);
         }
         for pool in config.agent.iter().flat_map(|agent| &agent.pools) {
-            let here = (
+            let local_server = (
                 IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)),
                 Some(colocated::AGENT_MAC),
                 true,
             );
-            membership.add(here, pool.id, &pool.workers, &pool.speeds);
+            membership.add(local_server, pool.id, &pool.workers, &pool.speeds);
         }
         membership
     }
@@ -208,7 +209,7 @@ impl Membership {
     /// Returns the membership of an agent: the workers of a host with this address, its only server.
     #[must_use]
     pub fn of_host(host: &HostConfig, ip: IpAddr) -> Self {
-        let here = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
+        let host_server = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
         let pool = |pool: &AgentPool| {
             let workers = pool.workers.iter().zip(&pool.speeds);
             let member = |(&id, &speed)| Some(Worker::new(id, 0, speed));
@@ -228,7 +229,7 @@ impl Membership {
             })
         };
         let pools = host.pools.iter().map(pool).collect();
-        Self { epoch: 1, servers: vec![Some(here)], spines: Vec::new(), pools }
+        Self { epoch: 1, servers: vec![Some(host_server)], spines: Vec::new(), pools }
     }
 
     /// Returns the membership of an agent on a leaf's core.
@@ -237,6 +238,7 @@ impl Membership {
         Self::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)))
     }
 
+    /// Adds a server and its workers to a pool.
     fn add(
         &mut self,
         (ip, mac, registers): (IpAddr, Option<Mac>, bool),
@@ -283,36 +285,37 @@ impl Membership {
         self.pools.iter().flatten().any(|pool| pool.link.is_some())
     }
 
-    /// Links a pool of a leaf to a spine with this address, or to none. Removes spines without linked pools.
-    /// Returns false if there is no room.
+    /// Links the pool at index `pool` to a spine, or to none. Removes a spine without linked pools. Returns false if
+    /// there are too many spines.
     #[must_use]
     pub(super) fn link(&mut self, pool: usize, to: Option<(Spine, Protocol)>) -> bool {
-        let Some(Some(there)) = self.pools.get_mut(pool) else { return true };
-        let was = there.link.take();
-        if let Some(was) = was.map(|was| was.spine)
+        let Some(Some(linked_pool)) = self.pools.get_mut(pool) else { return true };
+        let old_link = linked_pool.link.take();
+        if let Some(old_spine) = old_link.map(|link| link.spine)
             && !self
                 .pools
                 .iter()
                 .flatten()
-                .any(|pool| pool.link.is_some_and(|one| one.spine == was))
+                .any(|pool| pool.link.is_some_and(|link| link.spine == old_spine))
         {
-            self.spines[usize::from(was)] = None;
+            self.spines[usize::from(old_spine)] = None;
         }
         let Some((spine, protocol)) = to else { return true };
-        let known = |one: &Option<Spine>| one.is_some_and(|one| one.id == spine.id);
-        let at = self.spines.iter().position(known).unwrap_or_else(|| {
+        let is_same = |one: &Option<Spine>| one.is_some_and(|one| one.id == spine.id);
+        let place = self.spines.iter().position(is_same).unwrap_or_else(|| {
             // Same place if only its address changed.
-            let old = was.map(|was| usize::from(was.spine));
-            old.filter(|&at| self.spines[at].is_none())
+            let old_place = old_link.map(|link| usize::from(link.spine));
+            old_place
+                .filter(|&place| self.spines[place].is_none())
                 .or_else(|| self.spines.iter().position(Option::is_none))
                 .unwrap_or(self.spines.len())
         });
-        if at == self.spines.len() {
+        if place == self.spines.len() {
             self.spines.push(None);
         }
-        self.spines[at] = Some(spine);
+        self.spines[place] = Some(spine);
         if let Some(Some(pool)) = self.pools.get_mut(pool) {
-            pool.link = Some(SpineLink { spine: at as u16, protocol });
+            pool.link = Some(SpineLink { spine: place as u16, protocol });
         }
         self.spines.len() <= SPINES_MAX
     }
@@ -333,6 +336,7 @@ impl Membership {
         Network::with_places(base, &hosts, &spines, &pools, neighbours).map(Arc::new)
     }
 
+    /// Returns servers and pools as the network needs them.
     fn places(&self, limits: Limits) -> (Vec<Option<Host>>, Vec<NetworkPool>) {
         let host = |server: Server| Host {
             ip: server.ip,

@@ -1,8 +1,8 @@
 //! Changes of a running node: a requested change gives the next membership, and each core gets an update to
 //! it. All memory is allocated and freed here, on a thread that does not poll.
 //!
-//! A change is acknowledged by its epoch. Once [`Control::acknowledged`] has reached the epoch returned by
-//! [`Control::apply`], all cores use it. Workers, servers and pools leave in two steps. First they get no new
+//! Each change has an epoch, the number of the membership that contains it. Once [`Control::acknowledged`] has
+//! reached the epoch returned by [`Control::apply`], all cores use the change. Workers, servers and pools leave in two steps. First they get no new
 //! tasks. Once they have answered their tasks, or a timeout has passed, their places become free;
 //! [`Control::tend`] does that.
 
@@ -124,7 +124,8 @@ pub trait Cores {
     /// Does periodic work while all cores have reached the latest change.
     fn collect(&mut self, _now: &Moment<'_>) {}
 
-    /// Returns true if everything else sent to the cores is done, and nothing of it is leaving.
+    /// Returns true if changes outside this membership, as those of an agent on the same core, are applied and
+    /// nothing of them is leaving.
     fn is_settled(&self) -> bool {
         true
     }
@@ -164,6 +165,7 @@ pub struct Moment<'a> {
     pub membership: &'a Membership,
     /// Time in nanoseconds.
     pub now_ns: u64,
+    /// Start times of pending removals.
     leaving_since_ns: &'a BTreeMap<PendingRemoval, u64>,
 }
 
@@ -178,7 +180,7 @@ pub struct LocalWorker {
 
 impl Moment<'_> {
     /// Returns the time since a worker began to leave, in nanoseconds.
-    fn has_left_ns(&self, worker: u16) -> u64 {
+    fn leaving_ns(&self, worker: u16) -> u64 {
         let is_it =
             |one: &PendingRemoval| matches!(one, PendingRemoval::Worker(_, id) if *id == worker);
         let since_ns = self.leaving_since_ns.iter().find(|(one, _)| is_it(one));
@@ -221,8 +223,8 @@ impl<C: Cores> Control<C> {
     /// Returns true if all cores have reached the latest change and nothing is leaving.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        let is_told = self.acknowledged() == self.membership.epoch;
-        is_told && !self.is_leaving() && self.cores.is_settled()
+        let is_current = self.acknowledged() == self.membership.epoch;
+        is_current && !self.is_leaving() && self.cores.is_settled()
     }
 
     /// Returns the latest membership of an agent on a leaf's own core.
@@ -245,6 +247,7 @@ impl<C: Cores> Control<C> {
         silent.filter_map(|(_, spine)| Some((*spine)?.id)).collect()
     }
 
+    /// Returns true if a pool, a worker or a server is leaving.
     fn is_leaving(&self) -> bool {
         let pools = || self.membership.pools.iter().flatten();
         pools().any(|pool| pool.is_leaving)
@@ -293,6 +296,7 @@ impl<C: Cores> Control<C> {
         &self.cores
     }
 
+    /// Applies one change to `next`.
     fn change(&self, next: &mut Membership, change: &Change) -> Result<(), ChangeError> {
         match *change {
             Change::AddServer { ip, mac, registers } => {
@@ -305,7 +309,7 @@ impl<C: Cores> Control<C> {
                     Server { ip, mac, registers, is_leaving: false, was: None },
                     |_| true,
                 );
-                full(next.servers.len(), self.limits.servers, "server", "servers_max")
+                check_limit(next.servers.len(), self.limits.servers, "server", "servers_max")
             }
             Change::RemoveServer { ip } => {
                 let servers = servers_at(next, ip)?;
@@ -381,7 +385,7 @@ impl<C: Cores> Control<C> {
                 };
                 // Tasks that waited for the ended pool may not have been dropped yet.
                 settle(&mut next.pools, pool, |at| self.queued(at) == 0);
-                full(next.pools.len(), self.limits.pools, "pool", "pools_max")
+                check_limit(next.pools.len(), self.limits.pools, "pool", "pools_max")
             }
             Change::RemovePool { id } => {
                 pool_of(next, id)?.is_leaving = true;
@@ -417,15 +421,16 @@ impl<C: Cores> Control<C> {
         }
     }
 
+    /// Links a pool to a spine in `next`, or removes its link.
     fn link(
         &self,
         next: &mut Membership,
         pool: u16,
         to: Option<(Spine, Protocol)>,
     ) -> Result<(), ChangeError> {
-        let is_told = pool_of(next, pool)?.reports == Reports::Messages;
+        let by_messages = pool_of(next, pool)?.reports == Reports::Messages;
         if let Some((spine, _)) = to {
-            if is_told {
+            if by_messages {
                 let reason = "a leaf's signals repeat what replies report, and this pool's replies report nothing";
                 return refused(format!("a spine for pool {pool}"), reason);
             }
@@ -437,10 +442,11 @@ impl<C: Cores> Control<C> {
         }
         let at = next.pool(pool).map_or(usize::MAX, |(at, _)| at);
         let what = "spine";
-        let full = ChangeError::Full { what, most: SPINES_MAX, setting: "number of leaves" };
-        next.link(at, to).then_some(()).ok_or(full)
+        let too_many = ChangeError::Full { what, most: SPINES_MAX, setting: "number of leaves" };
+        next.link(at, to).then_some(()).ok_or(too_many)
     }
 
+    /// Adds workers of the server with address `ip` to the pool `id` in `next`.
     fn add_workers(
         &self,
         next: &mut Membership,
@@ -467,7 +473,7 @@ impl<C: Cores> Control<C> {
             }
         }
         let all = next.workers().count() + workers.len();
-        full(all, self.cores.workers_max(), "worker", "workers_max")?;
+        check_limit(all, self.cores.workers_max(), "worker", "workers_max")?;
         let pool = pool_of(next, id)?;
         if pool.is_leaving {
             return Err(ChangeError::Taken { what: format!("pool {id}"), is_leaving: true });
@@ -475,10 +481,13 @@ impl<C: Cores> Control<C> {
         for &id in workers {
             settle(&mut pool.members, Worker::new(id, server, speed), |_| true);
         }
-        full(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
+        check_limit(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
     }
 
-    /// Frees replaced objects. Fails if a core has not finished the previous changes.
+    /// Frees replaced objects.
+    ///
+    /// # Errors
+    /// If a core has not finished the previous changes.
     fn make_ready(&mut self) -> Result<(), ChangeError> {
         self.cores.free_replaced();
         self.cores.has_room().then_some(()).ok_or(ChangeError::Busy)
@@ -532,13 +541,15 @@ impl<C: Cores> Control<C> {
     }
 
     /// Frees the places of departed members. Returns true if there were any.
+    ///
+    /// A leaving pool first empties its queue, then its workers leave, and then it ends.
     fn release(&self, next: &mut Membership, now_ns: u64) -> bool {
         let mut has_changed = false;
-        let has_left = |one| {
+        let leaving_ns = |one| {
             let since_ns = self.leaving_since_ns.get(&one).copied().unwrap_or(now_ns);
             now_ns.saturating_sub(since_ns)
         };
-        let is_over = |one| has_left(one) > LEAVING_NS;
+        let is_over = |one| leaving_ns(one) > LEAVING_NS;
         for (index, place) in next.pools.iter_mut().enumerate() {
             let Some(pool) = place else { continue };
             let id = pool.id;
@@ -555,7 +566,7 @@ impl<C: Cores> Control<C> {
                 let Some(worker) = was.filter(|worker| worker.is_leaving) else { continue };
                 let one = PendingRemoval::Worker(id, worker.id);
                 let is_done = match self.outstanding(index, member) {
-                    ..=0 => has_left(one) >= self.cores.linger_ns(worker.id),
+                    ..=0 => leaving_ns(one) >= self.cores.linger_ns(worker.id),
                     _ => self.cores.gives_up() && is_over(one),
                 };
                 if is_done {
@@ -582,16 +593,18 @@ impl<C: Cores> Control<C> {
         has_changed
     }
 
+    /// Returns the number of tasks in a pool's queues on all cores.
     fn queued(&self, pool: usize) -> u64 {
         (0..self.table.cores()).map(|core| self.table.queued(core, pool)).sum()
     }
 
+    /// Returns the number of unanswered tasks of a member, from all cores.
     fn outstanding(&self, pool: usize, member: usize) -> i64 {
         self.table.outstanding(pool, Member(member as u16))
     }
 }
 
-/// Returns the changes of an agent on the node's own core.
+/// Returns those changes that are for an agent on the node's own core.
 fn of_agent(changes: &[Change]) -> Vec<Change> {
     let of_agent = changes.iter().filter_map(|change| match change {
         Change::OfAgent(change) => Some(Change::clone(change)),
@@ -600,7 +613,8 @@ fn of_agent(changes: &[Change]) -> Vec<Change> {
     of_agent.collect()
 }
 
-fn full(
+/// Checks a number against its limit.
+fn check_limit(
     count: usize,
     most: usize,
     what: &'static str,
@@ -609,6 +623,7 @@ fn full(
     if count <= most { Ok(()) } else { Err(ChangeError::Full { what, most, setting }) }
 }
 
+/// Drains or undrains workers.
 fn drain(
     membership: &mut Membership,
     workers: &[u16],
@@ -626,6 +641,7 @@ fn drain(
     Ok(())
 }
 
+/// Checks that a policy suits the kind of node.
 fn check_policy(policy: &PolicySpec, is_spine: bool) -> Result<(), ChangeError> {
     let entry = policy.entry();
     let is_over_racks = entry.over_racks.is_some_and(|over| over.policy == entry.name);
@@ -645,7 +661,8 @@ fn key_in(path: &Path) -> Result<Key, ChangeError> {
     read_key(path).or_else(|reason| refused(what(), format!("{reason}; allowed: {KEY_FILE}")))
 }
 
-/// Returns the indices of the servers with this address: one, or one for each pool in the configuration.
+/// Returns the indices of the servers with this address: one, or one for each `[[server]]` entry of the
+/// configuration.
 fn servers_at(membership: &Membership, ip: IpAddr) -> Result<Vec<usize>, ChangeError> {
     let servers = membership.servers.iter().enumerate();
     let there = servers.filter(|(_, server)| server.is_some_and(|server| server.ip == ip));
@@ -654,6 +671,7 @@ fn servers_at(membership: &Membership, ip: IpAddr) -> Result<Vec<usize>, ChangeE
     if there.is_empty() { Err(unknown()) } else { Ok(there) }
 }
 
+/// Returns the pool with this id.
 fn pool_of(membership: &mut Membership, id: u16) -> Result<&mut Pool, ChangeError> {
     let pool = membership.pools.iter_mut().flatten().find(|pool| pool.id == id);
     pool.ok_or_else(|| ChangeError::Unknown { what: format!("pool {id}") })
@@ -680,8 +698,8 @@ fn workers_of(
     pool: Option<u16>,
     id: u16,
 ) -> Result<Vec<&mut Worker>, ChangeError> {
-    let is_meant = |one: &&mut Pool| pool.is_none_or(|pool| one.id == pool);
-    let pools = membership.pools.iter_mut().flatten().filter(is_meant);
+    let is_included = |one: &&mut Pool| pool.is_none_or(|pool| one.id == pool);
+    let pools = membership.pools.iter_mut().flatten().filter(is_included);
     let members = pools.flat_map(|pool| &mut pool.members);
     let workers: Vec<_> = members.flatten().filter(|worker| worker.id == id).collect();
     let of_pool = || pool.map_or_else(String::new, |pool| format!(" of pool {pool}"));

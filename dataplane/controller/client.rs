@@ -16,7 +16,7 @@ use crate::config::ControllerAddress;
 const CALL_MAX: Duration = Duration::from_secs(20);
 /// Keep-alive of a connection: interval of pings, and timeout of their answers. A caller leaves a stalled
 /// controller for another one.
-const ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
 /// Maximum size of a reply in bytes. It must hold a whole fabric.
 const REPLY_MAX: usize = 256 << 20;
 
@@ -37,14 +37,15 @@ pub(super) async fn connect(
     tls: Option<&[PathBuf; 3]>,
 ) -> Result<FabricClient<Channel>, String> {
     let channel = match to {
-        ControllerAddress::Socket(path) => channel_at(path, Some(ALIVE)).await,
-        ControllerAddress::Url(url) => channel_to(url, tls, Some(ALIVE)).await,
+        ControllerAddress::Socket(path) => channel_at(path, Some(KEEP_ALIVE)).await,
+        ControllerAddress::Url(url) => channel_to(url, tls, Some(KEEP_ALIVE)).await,
     };
     let client = FabricClient::new(channel.map_err(|reason| format!("{to}: {reason}"))?);
     Ok(client.max_decoding_message_size(REPLY_MAX))
 }
 
-fn timed<T>(message: T) -> tonic::Request<T> {
+/// Returns a request with the timeout of a call.
+fn with_timeout<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.set_timeout(CALL_MAX);
     request
@@ -73,7 +74,7 @@ impl Operator {
         if_version: Option<u64>,
     ) -> Result<proto::CommandReply, ClientError> {
         let command = command.to_string();
-        let call = self.client.command(timed(proto::CommandRequest { command, if_version }));
+        let call = self.client.command(with_timeout(proto::CommandRequest { command, if_version }));
         Ok(self.runtime.block_on(call)?.into_inner())
     }
 
@@ -82,7 +83,7 @@ impl Operator {
     /// # Errors
     /// If the controller does not answer.
     pub fn topology(&mut self) -> Result<proto::TopologyReply, ClientError> {
-        let call = self.client.topology(timed(proto::TopologyRequest {}));
+        let call = self.client.topology(with_timeout(proto::TopologyRequest {}));
         Ok(self.runtime.block_on(call)?.into_inner())
     }
 }

@@ -136,18 +136,20 @@ const AGENT_POLICY: &str = "cfcfs(silence-ms=0)";
 pub const FABRIC_WORKERS_MAX: usize = 1 << 24;
 
 /// Allowed ids of a node.
-const NODE: (u16, &str) = (WORKER_ID_MAX, "an id, 0 to 32766");
+const NODE_IDS: (u16, &str) = (WORKER_ID_MAX, "an id, 0 to 32766");
 
+/// Parses the id of a spine or leaf.
 fn node(values: &Values<'_>, key: &str) -> Result<u16, ChangeError> {
-    let id: u16 = values.needed(key, NODE.1)?;
-    if id <= NODE.0 { Ok(id) } else { Err(text(format!("{key}={id}"), NODE.1)) }
+    let id: u16 = values.needed(key, NODE_IDS.1)?;
+    if id <= NODE_IDS.0 { Ok(id) } else { Err(text(format!("{key}={id}"), NODE_IDS.1)) }
 }
 
+/// Parses a number from `least` to `most`; 0 if the key is missing.
 fn count(values: &Values<'_>, key: &str, least: usize, most: usize) -> Result<usize, ChangeError> {
     let allowed = format!("{least} to {most}");
-    let found: usize = values.parsed(key, &allowed)?.unwrap_or(0);
-    let is_right = values.get(key).is_none() || (least..=most).contains(&found);
-    if is_right { Ok(found) } else { Err(text(format!("{key}={found}"), allowed)) }
+    let number: usize = values.parsed(key, &allowed)?.unwrap_or(0);
+    let is_allowed = values.get(key).is_none() || (least..=most).contains(&number);
+    if is_allowed { Ok(number) } else { Err(text(format!("{key}={number}"), allowed)) }
 }
 
 /// Returns a policy's text after checking that the policy exists.
@@ -162,13 +164,14 @@ fn over_racks(policy: &str) -> String {
     entry.map_or("random", |entry| entry.policy).to_owned()
 }
 
+/// Parses the settings of a pool.
 fn settings(values: &Values<'_>) -> Result<PoolSettings, ChangeError> {
-    let own = policy(values, "policy")?.unwrap_or_default();
+    let leaf_policy = policy(values, "policy")?.unwrap_or_default();
     let placement = values.get("placement").unwrap_or(Placement::Spread.name());
     let allowed = || text(format!("placement={placement}"), "spread, pack or size");
     Ok(PoolSettings {
-        spine_policy: policy(values, "spine-policy")?.unwrap_or_else(|| over_racks(&own)),
-        policy: own,
+        spine_policy: policy(values, "spine-policy")?.unwrap_or_else(|| over_racks(&leaf_policy)),
+        policy: leaf_policy,
         agent_policy: policy(values, "agent-policy")?.unwrap_or_else(|| AGENT_POLICY.to_owned()),
         queue: values.queue()?,
         overflow: values.overflow()?,
@@ -239,6 +242,7 @@ impl FromStr for Command {
     }
 }
 
+/// Formats a key with its value, if there is one.
 fn with<T: Display>(key: &str, value: Option<T>) -> String {
     value.map_or_else(String::new, |value| format!(" {key}={value}"))
 }

@@ -23,17 +23,20 @@ pub const PROTOCOL: u32 = 1;
 #[error("{0}: it is not of this protocol's version {PROTOCOL}, or damaged")]
 pub struct MessageError(String);
 
-fn wrong<T>(what: impl Into<String>) -> Result<T, MessageError> {
-    Err(MessageError(what.into()))
+/// Returns the error for an invalid part of a message.
+fn invalid<T>(part: impl Into<String>) -> Result<T, MessageError> {
+    Err(MessageError(part.into()))
 }
 
-fn small(value: u32) -> Result<u16, MessageError> {
-    u16::try_from(value).or_else(|_| wrong(format!("id {value}")))
+/// Converts an id of a pool or node.
+fn to_u16(value: u32) -> Result<u16, MessageError> {
+    u16::try_from(value).or_else(|_| invalid(format!("id {value}")))
 }
 
+/// Converts the id of a worker.
 fn worker(value: u32) -> Result<u16, MessageError> {
-    small(value)
-        .and_then(|id| if id <= WORKER_ID_MAX { Ok(id) } else { wrong(format!("worker {id}")) })
+    to_u16(value)
+        .and_then(|id| if id <= WORKER_ID_MAX { Ok(id) } else { invalid(format!("worker {id}")) })
 }
 
 /// Converts ids of workers.
@@ -49,8 +52,8 @@ pub fn workers(ids: &[u32]) -> Result<Vec<u16>, MessageError> {
 /// # Errors
 /// If the text is not an address.
 pub fn address(text: &str) -> Result<Ipv4Addr, MessageError> {
-    let shown: String = text.chars().take(40).collect();
-    text.parse().or_else(|_| wrong(format!("address {shown:?}")))
+    let start: String = text.chars().take(40).collect();
+    text.parse().or_else(|_| invalid(format!("address {start:?}")))
 }
 
 /// Returns the message for a pool.
@@ -73,26 +76,28 @@ pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, Ipv4Addr)>) ->
     }
 }
 
-fn pool_view(of: proto::Pool) -> Result<(u16, PoolView), MessageError> {
-    let size = |value: u64| usize::try_from(value).or_else(|_| wrong(format!("{value}")));
-    let spine = match &of.spine_address[..] {
+/// Returns the pool in a message, with its id.
+fn pool_view(pool: proto::Pool) -> Result<(u16, PoolView), MessageError> {
+    let size = |value: u64| usize::try_from(value).or_else(|_| invalid(format!("{value}")));
+    let spine = match &pool.spine_address[..] {
         "" => None,
-        ip => Some((small(of.spine)?, address(ip)?)),
+        ip => Some((to_u16(pool.spine)?, address(ip)?)),
     };
-    let placement = Placement::named(&of.placement);
+    let placement = Placement::named(&pool.placement);
     let settings = PoolSettings {
-        policy: of.policy,
-        spine_policy: of.spine_policy,
-        agent_policy: of.agent_policy,
-        queue: size(of.queue)?,
-        overflow: overflow_named(&of.overflow).or_else(|error| wrong(error.to_string()))?,
-        workers: size(of.workers)?,
-        placement: placement.map_or_else(|| wrong(format!("placement {:?}", of.placement)), Ok)?,
-        spines: size(of.spines)?,
-        address: if of.address.is_empty() { None } else { Some(address(&of.address)?) },
-        admits: size(of.admits)?,
+        policy: pool.policy,
+        spine_policy: pool.spine_policy,
+        agent_policy: pool.agent_policy,
+        queue: size(pool.queue)?,
+        overflow: overflow_named(&pool.overflow).or_else(|error| invalid(error.to_string()))?,
+        workers: size(pool.workers)?,
+        placement: placement
+            .map_or_else(|| invalid(format!("placement {:?}", pool.placement)), Ok)?,
+        spines: size(pool.spines)?,
+        address: if pool.address.is_empty() { None } else { Some(address(&pool.address)?) },
+        admits: size(pool.admits)?,
     };
-    Ok((small(of.id)?, PoolView { settings, spine }))
+    Ok((to_u16(pool.id)?, PoolView { settings, spine }))
 }
 
 /// Returns the message that sends a delta to a node.
@@ -110,39 +115,39 @@ pub fn message(term: u64, version: u64, snapshot: bool, delta: &Delta) -> proto:
         workers: rack.workers,
     };
     let ids = |ids: &[u16]| ids.iter().copied().map(u32::from).collect();
-    let gone =
+    let removed_rack =
         |&(pool, leaf): &(u16, u16)| proto::PoolsRack { pool: pool.into(), leaf: leaf.into() };
     let put = &delta.put;
     proto::FollowReply {
         term,
         version,
         snapshot,
-        pools: put.pools.iter().map(|(&id, of)| pool(id, &of.settings, of.spine)).collect(),
+        pools: put.pools.iter().map(|(&id, view)| pool(id, &view.settings, view.spine)).collect(),
         servers: put.servers.iter().map(server).collect(),
         workers: group_equal(&put.workers),
         racks: put.racks.iter().map(rack).collect(),
         gone_pools: ids(&delta.pools),
         gone_servers: delta.servers.iter().map(ToString::to_string).collect(),
         gone_workers: ids(&delta.workers),
-        gone_racks: delta.racks.iter().map(gone).collect(),
+        gone_racks: delta.racks.iter().map(removed_rack).collect(),
     }
 }
 
 /// Groups workers that differ only in their ids.
 fn group_equal(all: &BTreeMap<u16, WorkerView>) -> Vec<proto::Workers> {
-    let mut found = BTreeMap::<_, proto::Workers>::new();
-    for (&id, of) in all {
-        let key = (of.server, of.pool, of.is_drained, of.speed.to_bits());
-        let group = found.entry(key).or_insert_with(|| proto::Workers {
+    let mut groups = BTreeMap::<_, proto::Workers>::new();
+    for (&id, worker) in all {
+        let key = (worker.server, worker.pool, worker.is_drained, worker.speed.to_bits());
+        let group = groups.entry(key).or_insert_with(|| proto::Workers {
             ids: Vec::new(),
-            server: of.server.to_string(),
-            pool: of.pool.into(),
-            speed: of.speed,
-            drained: of.is_drained,
+            server: worker.server.to_string(),
+            pool: worker.pool.into(),
+            speed: worker.speed,
+            drained: worker.is_drained,
         });
         group.ids.push(id.into());
     }
-    found.into_values().collect()
+    groups.into_values().collect()
 }
 
 /// Returns the delta in a message.
@@ -151,33 +156,33 @@ fn group_equal(all: &BTreeMap<u16, WorkerView>) -> Vec<proto::Workers> {
 /// If a part of the message is invalid. The error describes it.
 pub fn delta(from: proto::FollowReply) -> Result<Delta, MessageError> {
     let mut put = View::default();
-    for of in from.pools {
-        let (id, pool) = pool_view(of)?;
+    for message in from.pools {
+        let (id, pool) = pool_view(message)?;
         put.pools.insert(id, pool);
     }
-    for of in from.servers {
-        let mac = if of.mac.is_empty() { None } else { of.mac.parse::<Mac>().ok() };
-        put.servers.insert(address(&of.ip)?, ServerView { mac, registers: of.registers });
+    for message in from.servers {
+        let mac = if message.mac.is_empty() { None } else { message.mac.parse::<Mac>().ok() };
+        put.servers.insert(address(&message.ip)?, ServerView { mac, registers: message.registers });
     }
-    for of in from.workers {
-        let (server, pool) = (address(&of.server)?, small(of.pool)?);
-        let (speed, is_drained) = (of.speed, of.drained);
-        for id in workers(&of.ids)? {
+    for message in from.workers {
+        let (server, pool) = (address(&message.server)?, to_u16(message.pool)?);
+        let (speed, is_drained) = (message.speed, message.drained);
+        for id in workers(&message.ids)? {
             put.workers.insert(id, WorkerView { server, pool, speed, is_drained });
         }
     }
-    for of in from.racks {
-        let rack = RackView { ip: address(&of.address)?, workers: of.workers };
-        put.racks.insert((small(of.pool)?, small(of.leaf)?), rack);
+    for message in from.racks {
+        let rack = RackView { ip: address(&message.address)?, workers: message.workers };
+        put.racks.insert((to_u16(message.pool)?, to_u16(message.leaf)?), rack);
     }
-    let small_ones = |ids: Vec<u32>| ids.into_iter().map(small).collect::<Result<_, _>>();
+    let to_ids = |ids: Vec<u32>| ids.into_iter().map(to_u16).collect::<Result<_, _>>();
     let servers = from.gone_servers.iter().map(|ip| address(ip)).collect::<Result<_, _>>()?;
-    let racks = from.gone_racks.iter().map(|one| Ok((small(one.pool)?, small(one.leaf)?)));
+    let racks = from.gone_racks.iter().map(|one| Ok((to_u16(one.pool)?, to_u16(one.leaf)?)));
     Ok(Delta {
         put,
-        pools: small_ones(from.gone_pools)?,
+        pools: to_ids(from.gone_pools)?,
         servers,
-        workers: small_ones(from.gone_workers)?,
+        workers: to_ids(from.gone_workers)?,
         racks: racks.collect::<Result<_, MessageError>>()?,
     })
 }
@@ -188,10 +193,10 @@ pub fn delta(from: proto::FollowReply) -> Result<Delta, MessageError> {
 /// If the message does not name a node.
 pub fn node(hello: &proto::Hello) -> Result<NodeId, MessageError> {
     match hello.kind() {
-        proto::Kind::Spine => Ok(NodeId::Spine(small(hello.id)?)),
-        proto::Kind::Leaf => Ok(NodeId::Leaf(small(hello.id)?)),
+        proto::Kind::Spine => Ok(NodeId::Spine(to_u16(hello.id)?)),
+        proto::Kind::Leaf => Ok(NodeId::Leaf(to_u16(hello.id)?)),
         proto::Kind::Agent => Ok(NodeId::Agent(address(&hello.address)?)),
-        proto::Kind::Unspecified => wrong("a node of no kind"),
+        proto::Kind::Unspecified => invalid("a node of no kind"),
     }
 }
 

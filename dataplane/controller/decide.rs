@@ -19,14 +19,15 @@ struct Draft {
     events: Vec<Event>,
 }
 
-type Decided<T = ()> = Result<T, CommandError>;
+/// Result of a part of a decision.
+type DecideResult<T = ()> = Result<T, CommandError>;
 
 impl Fabric {
     /// Returns the events of a command, and the fabric after them. No events means no change.
     ///
     /// # Errors
     /// If the command is refused. The error is the reason.
-    pub fn decide(&self, command: &Command) -> Decided<(Vec<Event>, Self)> {
+    pub fn decide(&self, command: &Command) -> DecideResult<(Vec<Event>, Self)> {
         let mut draft = Draft { fabric: self.clone(), events: Vec::new() };
         draft.command(command)?;
         if !draft.events.is_empty() {
@@ -42,36 +43,39 @@ impl Fabric {
     ///
     /// Three conditions must hold. The spine no longer follows. All following leaves linked to it, at least
     /// one, report it as silent. Another following spine could replace it. A spine that still follows has
-    /// only lost its links, or stalls. `follows` returns true for a node that follows. `hears_nothing`
+    /// only lost its links, or stalls. `follows` returns true for a node that follows. `reports_silent`
     /// returns true for a leaf that reports the spine as silent.
     #[must_use]
     pub fn is_spine_down(
         &self,
         id: u16,
         follows: impl Fn(NodeId) -> bool,
-        hears_nothing: impl Fn(u16) -> bool,
+        reports_silent: impl Fn(u16) -> bool,
     ) -> bool {
         let is_up = |spine: &u16| self.spines.get(spine).is_some_and(|spine| !spine.is_failed);
-        let could = |spine: &u16| is_up(spine) && follows(NodeId::Spine(*spine));
-        if !is_up(&id) || could(&id) || !self.spines.keys().any(could) {
+        let can_serve = |spine: &u16| is_up(spine) && follows(NodeId::Spine(*spine));
+        if !is_up(&id) || can_serve(&id) || !self.spines.keys().any(can_serve) {
             return false;
         }
         let links = self.pools.values().flat_map(|pool| &pool.links);
         let leaves = links.filter(|(_, spine)| **spine == id).map(|(&leaf, _)| leaf);
         let leaves: BTreeSet<u16> = leaves.filter(|&leaf| follows(NodeId::Leaf(leaf))).collect();
-        !leaves.is_empty() && leaves.into_iter().all(hears_nothing)
+        !leaves.is_empty() && leaves.into_iter().all(reports_silent)
     }
 }
 
-fn refused<T>(what: String, reason: impl Into<String>) -> Decided<T> {
+/// Returns the error of an impossible command.
+fn refused<T>(what: String, reason: impl Into<String>) -> DecideResult<T> {
     Err(CommandError::Refused { what, reason: reason.into() })
 }
 
+/// Returns the error for a missing object.
 fn unknown(what: String) -> CommandError {
     CommandError::Unknown { what }
 }
 
-fn check_policy(name: &str, is_over_racks: bool) -> Decided {
+/// Checks that the policy exists and runs over racks (on a spine) or over workers.
+fn check_policy(name: &str, is_over_racks: bool) -> DecideResult {
     let policy: PolicySpec = name.parse().map_err(crate::control::ChangeError::from)?;
     let entry = policy.entry();
     match is_over_racks {
@@ -88,12 +92,14 @@ fn check_policy(name: &str, is_over_racks: bool) -> Decided {
 }
 
 impl Draft {
+    /// Applies an event and records it.
     fn push(&mut self, event: Event) {
         self.fabric.take(&event);
         self.events.push(event);
     }
 
-    fn command(&mut self, command: &Command) -> Decided {
+    /// Checks a command and records its events.
+    fn command(&mut self, command: &Command) -> DecideResult {
         match *command {
             Command::AddSpine { id, ip } => {
                 if self.fabric.spines.contains_key(&id) {
@@ -109,8 +115,8 @@ impl Draft {
                 self.spine(id)?;
                 self.push(Event::SpineGone { id });
             }
-            Command::FailSpine { id } => self.turn_spine(id, true)?,
-            Command::RestoreSpine { id } => self.turn_spine(id, false)?,
+            Command::FailSpine { id } => self.set_spine_failed(id, true)?,
+            Command::RestoreSpine { id } => self.set_spine_failed(id, false)?,
             Command::AddLeaf { id, ip } => {
                 if self.fabric.leaves.contains_key(&id) {
                     return Err(CommandError::Taken {
@@ -164,7 +170,7 @@ impl Draft {
                 let settings = PoolSettings { workers, ..self.settings(id)? };
                 let (has, free) = (self.fabric.members(id), self.free());
                 if workers > has + free {
-                    return refused(format!("pool {id}"), short(workers - has, free));
+                    return refused(format!("pool {id}"), shortage(workers - has, free));
                 }
                 self.put_pool(id, settings);
                 self.shrink(id, workers);
@@ -176,25 +182,30 @@ impl Draft {
         Ok(())
     }
 
-    fn spine(&self, id: u16) -> Decided<super::fabric::Spine> {
+    /// Returns a spine.
+    fn spine(&self, id: u16) -> DecideResult<super::fabric::Spine> {
         self.fabric.spines.get(&id).cloned().ok_or_else(|| unknown(format!("spine {id}")))
     }
 
-    fn leaf(&self, id: u16) -> Decided<&Leaf> {
+    /// Returns a leaf.
+    fn leaf(&self, id: u16) -> DecideResult<&Leaf> {
         let leaf = self.fabric.leaves.get(&id).map(AsRef::as_ref);
         leaf.ok_or_else(|| unknown(format!("leaf {id}")))
     }
 
-    fn server(&self, ip: Ipv4Addr) -> Decided<u16> {
+    /// Returns the leaf of a server.
+    fn server(&self, ip: Ipv4Addr) -> DecideResult<u16> {
         self.fabric.leaf_of(ip).ok_or_else(|| unknown(format!("server {ip}")))
     }
 
-    fn settings(&self, pool: u16) -> Decided<PoolSettings> {
-        let there = self.fabric.pools.get(&pool).map(|pool| pool.settings.clone());
-        there.ok_or_else(|| unknown(format!("pool {pool}")))
+    /// Returns the settings of a pool.
+    fn settings(&self, pool: u16) -> DecideResult<PoolSettings> {
+        let settings = self.fabric.pools.get(&pool).map(|pool| pool.settings.clone());
+        settings.ok_or_else(|| unknown(format!("pool {pool}")))
     }
 
-    fn check_address(&self, ip: Ipv4Addr) -> Decided {
+    /// Checks that an address is a host's and free.
+    fn check_address(&self, ip: Ipv4Addr) -> DecideResult {
         if !is_unicast(ip.into()) {
             return refused(format!("address {ip}"), "it is no host's; name one such as 10.0.2.11");
         }
@@ -204,11 +215,13 @@ impl Draft {
         }
     }
 
-    fn check_workers(&self, leaf: u16, workers: &[u16]) -> Decided {
+    /// Checks that a rack has room for new workers with these ids.
+    fn check_workers(&self, leaf: u16, workers: &[u16]) -> DecideResult {
         let rack = self.leaf(leaf)?;
-        if let Some((id, there)) = workers.iter().find_map(|id| Some((id, rack.workers.get(id)?))) {
+        if let Some((id, worker)) = workers.iter().find_map(|id| Some((id, rack.workers.get(id)?)))
+        {
             let what = format!("worker {id} of leaf {leaf}");
-            return Err(CommandError::Taken { what, by: format!("server {}", there.server) });
+            return Err(CommandError::Taken { what, by: format!("server {}", worker.server) });
         }
         let all = self.fabric.leaves.values().map(|leaf| leaf.workers.len()).sum::<usize>();
         if rack.workers.len() + workers.len() > MEMBERS_MAX
@@ -224,7 +237,8 @@ impl Draft {
         Ok(())
     }
 
-    fn turn_spine(&mut self, id: u16, is_failed: bool) -> Decided {
+    /// Marks a spine as down or up.
+    fn set_spine_failed(&mut self, id: u16, is_failed: bool) -> DecideResult {
         let spine = self.spine(id)?;
         if spine.is_failed != is_failed {
             self.push(Event::Spine { id, ip: spine.ip, is_failed });
@@ -232,13 +246,15 @@ impl Draft {
         Ok(())
     }
 
+    /// Adds or replaces a server.
     fn put_server(&mut self, leaf: u16, ip: Ipv4Addr, server: &Server) {
         let Server { mac, registers, is_drained } = *server;
         let mac = mac.map(|mac| mac.to_string());
         self.push(Event::Server { leaf, ip, mac, registers, is_drained });
     }
 
-    fn drain(&mut self, ip: Ipv4Addr, is_drained: bool) -> Decided {
+    /// Drains or undrains a server.
+    fn drain(&mut self, ip: Ipv4Addr, is_drained: bool) -> DecideResult {
         let leaf = self.server(ip)?;
         let server = self.leaf(leaf)?.servers.get(&ip).cloned();
         if let Some(server) = server.filter(|server| server.is_drained != is_drained) {
@@ -247,7 +263,8 @@ impl Draft {
         Ok(())
     }
 
-    fn fail_leaf(&mut self, id: u16, to: Option<u16>) -> Decided {
+    /// Marks a leaf as down. Moves its servers to the leaf `to`, or frees its workers.
+    fn fail_leaf(&mut self, id: u16, to: Option<u16>) -> DecideResult {
         let leaf = self.leaf(id)?.clone();
         if let Some(to) = to {
             if to == id || self.leaf(to)?.is_failed {
@@ -279,23 +296,26 @@ impl Draft {
         Ok(())
     }
 
-    /// Assigns workers to a pool, or to none. Skips workers that are there already.
+    /// Assigns workers to a pool, or to none. Skips workers that have it already.
     fn assign(&mut self, leaf: u16, workers: Vec<u16>, pool: Option<u16>) {
         let Some(rack) = self.fabric.leaves.get(&leaf) else { return };
-        let other = |id: &u16| rack.workers.get(id).is_some_and(|worker| worker.pool != pool);
-        let ids = Ids(workers.into_iter().filter(other).collect());
+        let is_elsewhere =
+            |id: &u16| rack.workers.get(id).is_some_and(|worker| worker.pool != pool);
+        let ids = Ids(workers.into_iter().filter(is_elsewhere).collect());
         if !ids.0.is_empty() {
             self.push(Event::Assign { leaf, ids, pool });
         }
     }
 
+    /// Adds or replaces a pool, unless it has these settings already.
     fn put_pool(&mut self, id: u16, settings: PoolSettings) {
         if self.fabric.pools.get(&id).is_none_or(|pool| pool.settings != settings) {
             self.push(Event::Pool { id, settings });
         }
     }
 
-    fn add_pool(&mut self, id: Option<u16>, settings: &PoolSettings) -> Decided {
+    /// Checks and adds a pool.
+    fn add_pool(&mut self, id: Option<u16>, settings: &PoolSettings) -> DecideResult {
         check_policy(&settings.policy, false)?;
         check_policy(&settings.agent_policy, false)?;
         check_policy(&settings.spine_policy, true)?;
@@ -318,7 +338,7 @@ impl Draft {
         }
         let free = self.free();
         if settings.workers > free {
-            return refused(format!("pool {id}"), short(settings.workers, free));
+            return refused(format!("pool {id}"), shortage(settings.workers, free));
         }
         self.put_pool(id, settings.clone());
         Ok(())
@@ -329,17 +349,17 @@ impl Draft {
         self.fabric.leaves.values().map(|leaf| leaf.free_count()).sum()
     }
 
-    /// Frees workers until `left` remain. Takes from the racks with the most workers of the pool, highest ids
+    /// Frees workers until `remaining` are left. Takes from the racks with the most workers of the pool, highest ids
     /// first.
-    fn shrink(&mut self, pool: u16, left: usize) {
+    fn shrink(&mut self, pool: u16, remaining: usize) {
         let mut racks: BTreeMap<u16, u32> = self.fabric.racks(pool).collect();
-        let mut more = self.fabric.members(pool).saturating_sub(left);
+        let mut excess = self.fabric.members(pool).saturating_sub(remaining);
         let before = racks.clone();
-        while more > 0 {
-            let most = racks.iter().max_by_key(|(_, count)| **count).map(|(&leaf, _)| leaf);
-            let Some(count) = most.and_then(|leaf| racks.get_mut(&leaf)) else { break };
+        while excess > 0 {
+            let largest = racks.iter().max_by_key(|(_, count)| **count).map(|(&leaf, _)| leaf);
+            let Some(count) = largest.and_then(|leaf| racks.get_mut(&leaf)) else { break };
             *count -= 1;
-            more -= 1;
+            excess -= 1;
         }
         for (leaf, count) in racks {
             let Some(rack) = self.fabric.leaves.get(&leaf) else { continue };
@@ -352,7 +372,13 @@ impl Draft {
         }
     }
 
-    fn register(&mut self, (leaf, ip): (u16, Ipv4Addr), pool: u16, workers: &[u16]) -> Decided {
+    /// Adds workers that registered at a leaf, and assigns them to the pool.
+    fn register(
+        &mut self,
+        (leaf, ip): (u16, Ipv4Addr),
+        pool: u16,
+        workers: &[u16],
+    ) -> DecideResult {
         let what = || format!("workers of {ip} at leaf {leaf}");
         let settings = self.settings(pool)?;
         let rack = self.leaf(leaf)?;
@@ -372,23 +398,23 @@ impl Draft {
         if server.is_none() {
             self.check_address(ip)?;
         }
-        let is_others = |id: &&u16| rack.workers.get(id).is_some_and(|one| one.server != ip);
-        if let Some(id) = workers.iter().find(is_others) {
+        let has_other_server = |id: &&u16| rack.workers.get(id).is_some_and(|one| one.server != ip);
+        if let Some(id) = workers.iter().find(has_other_server) {
             let (what, by) = (format!("worker {id} of leaf {leaf}"), "another server".to_owned());
             return Err(CommandError::Taken { what, by });
         }
-        let comes = |id: &&u16| rack.workers.get(id).is_none_or(|one| one.pool.is_none());
-        let coming: Vec<u16> = sorted(workers).iter().filter(comes).copied().collect();
+        let is_unassigned = |id: &&u16| rack.workers.get(id).is_none_or(|one| one.pool.is_none());
+        let joining: Vec<u16> = sorted(workers).iter().filter(is_unassigned).copied().collect();
         let room = settings.admits.saturating_sub(self.fabric.members(pool));
-        if coming.len() > room {
-            let most = settings.admits;
+        if joining.len() > room {
+            let max = settings.admits;
             let reason = format!(
-                "pool {pool} admits workers up to {most}, which leaves room for {room}; add it with more"
+                "pool {pool} admits workers up to {max}, which leaves room for {room}; add it with more"
             );
             return refused(what(), reason);
         }
         let new: Vec<u16> =
-            { coming.iter() }.filter(|id| !rack.workers.contains_key(id)).copied().collect();
+            { joining.iter() }.filter(|id| !rack.workers.contains_key(id)).copied().collect();
         self.check_workers(leaf, &new)?;
         if server.is_none() && !new.is_empty() {
             self.put_server(leaf, ip, &Server { mac: None, registers: true, is_drained: false });
@@ -396,7 +422,7 @@ impl Draft {
         if !new.is_empty() {
             self.push(Event::Workers { leaf, server: ip, ids: Ids(new), speed: 1.0 });
         }
-        self.assign(leaf, coming, Some(pool));
+        self.assign(leaf, joining, Some(pool));
         Ok(())
     }
 
@@ -428,21 +454,24 @@ impl Draft {
         if fabric.spines != before.spines {
             return fabric.pools.keys().copied().collect();
         }
-        let is_other = |id: &u16| {
-            let (is, was) = (&fabric.pools[id], before.pools.get(id));
-            was.is_none_or(|was| was.settings.spines != is.settings.spines)
+        let has_other_links = |id: &u16| {
+            let (pool, old) = (&fabric.pools[id], before.pools.get(id));
+            old.is_none_or(|old| old.settings.spines != pool.settings.spines)
         };
-        let mut touched: BTreeSet<u16> = fabric.pools.keys().copied().filter(is_other).collect();
+        let mut touched: BTreeSet<u16> =
+            fabric.pools.keys().copied().filter(has_other_links).collect();
         let leaves = fabric.leaves.keys().chain(before.leaves.keys());
         for leaf in leaves {
-            let (is, was) = (fabric.leaves.get(leaf), before.leaves.get(leaf));
-            if is.zip(was).is_some_and(|(is, was)| Arc::ptr_eq(is, was)) {
+            let (current, old) = (fabric.leaves.get(leaf), before.leaves.get(leaf));
+            if current.zip(old).is_some_and(|(current, old)| Arc::ptr_eq(current, old)) {
                 continue;
             }
-            let has =
-                |of: Option<&Arc<Leaf>>, pool| of.is_some_and(|leaf| leaf.pools.contains_key(pool));
-            let both = is.into_iter().chain(was).flat_map(|leaf| leaf.pools.keys());
-            let changed = both.filter(|pool| has(is, *pool) != has(was, *pool));
+            let has_members = |leaf: Option<&Arc<Leaf>>, pool| {
+                leaf.is_some_and(|leaf| leaf.pools.contains_key(pool))
+            };
+            let both = current.into_iter().chain(old).flat_map(|leaf| leaf.pools.keys());
+            let changed =
+                both.filter(|pool| has_members(current, *pool) != has_members(old, *pool));
             touched.extend(changed.filter(|pool| fabric.pools.contains_key(pool)));
         }
         touched
@@ -476,20 +505,21 @@ impl Draft {
     fn choose(&self, leaf: u16, count: usize) -> Vec<u16> {
         let Some(rack) = self.fabric.leaves.get(&leaf) else { return Vec::new() };
         // Workers of one server mostly have adjacent ids.
-        let (mut turns, mut at) = (Vec::<(Ipv4Addr, usize)>::new(), 0);
+        // `counts` holds the number of free workers so far of each server.
+        let (mut counts, mut index) = (Vec::<(Ipv4Addr, usize)>::new(), 0);
         let mut free = Vec::new();
         for (id, worker) in rack.free() {
-            if turns.get(at).is_none_or(|(server, _)| *server != worker.server) {
-                at = turns
+            if counts.get(index).is_none_or(|(server, _)| *server != worker.server) {
+                index = counts
                     .iter()
                     .position(|(server, _)| *server == worker.server)
-                    .unwrap_or(turns.len());
-                if at == turns.len() {
-                    turns.push((worker.server, 0));
+                    .unwrap_or(counts.len());
+                if index == counts.len() {
+                    counts.push((worker.server, 0));
                 }
             }
-            free.push((turns[at].1, worker.server, id));
-            turns[at].1 += 1;
+            free.push((counts[index].1, worker.server, id));
+            counts[index].1 += 1;
         }
         if count < free.len() {
             free.select_nth_unstable(count);
@@ -502,21 +532,21 @@ impl Draft {
 
     /// Links a pool's racks to spines. `spines` holds the number of links of each spine that is up.
     fn link(&mut self, pool: u16, spines: &mut BTreeMap<u16, usize>) {
-        let Some(there) = self.fabric.pools.get(&pool).cloned() else { return };
+        let Some(state) = self.fabric.pools.get(&pool).cloned() else { return };
         let racks: Vec<_> = self.fabric.racks(pool).map(|(leaf, _)| leaf).collect();
-        let links = link(&racks, &there.links, there.settings.spines, spines);
+        let links = link(&racks, &state.links, state.settings.spines, spines);
         let mut count = |spine: Option<u16>, more: bool| {
             let links = spine.and_then(|spine| spines.get_mut(&spine));
             links.into_iter().for_each(|links| *links = if more { *links + 1 } else { *links - 1 });
         };
-        for (&leaf, &was) in there.links.iter().filter(|(leaf, _)| !links.contains_key(leaf)) {
-            count(Some(was), false);
+        for (&leaf, &old) in state.links.iter().filter(|(leaf, _)| !links.contains_key(leaf)) {
+            count(Some(old), false);
             self.push(Event::Link { pool, leaf, spine: None });
         }
         for (leaf, spine) in links {
-            let was = there.links.get(&leaf).copied();
-            if was != Some(spine) {
-                count(was, false);
+            let old = state.links.get(&leaf).copied();
+            if old != Some(spine) {
+                count(old, false);
                 count(Some(spine), true);
                 self.push(Event::Link { pool, leaf, spine: Some(spine) });
             }
@@ -524,6 +554,7 @@ impl Draft {
     }
 }
 
+/// Returns the ids in order, each once.
 fn sorted(ids: &[u16]) -> Vec<u16> {
     let mut ids = ids.to_vec();
     ids.sort_unstable();
@@ -531,6 +562,7 @@ fn sorted(ids: &[u16]) -> Vec<u16> {
     ids
 }
 
-fn short(wanted: usize, free: usize) -> String {
+/// Describes a lack of free workers.
+fn shortage(wanted: usize, free: usize) -> String {
     format!("{wanted} workers are wanted, and {free} are free; add servers, or ask for fewer")
 }

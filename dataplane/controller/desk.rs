@@ -1,5 +1,6 @@
 //! Desk: the only place of a controller that changes the desired state. It leads or waits for the lead,
-//! executes requests in turn, and publishes each version after the store has kept it.
+//! executes requests in turn, and publishes each version after the store has kept it. A standby is a controller
+//! that waits for the lead; the lease limits the time in which a leader may answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +45,7 @@ impl Standing {
     fn at_this_moment(&self) -> Self {
         match self {
             Self::Leads { lease, .. } if !lease.holds() => Self::StandsBy(LEASE_IS_OVER.into()),
-            other => other.clone(),
+            standing => standing.clone(),
         }
     }
 }
@@ -52,13 +53,13 @@ impl Standing {
 /// Read access to a controller's standing. Each read compares the lease with the clock, so an ended lease
 /// never gives an answer of a leader.
 #[derive(Clone, Debug)]
-pub(super) struct PersistentReader {
+pub(super) struct StandingReader {
     standing: watch::Receiver<Standing>,
     /// True after [`Self::changed`] has reported the end of the lease in `standing`.
     has_ended: bool,
 }
 
-impl PersistentReader {
+impl StandingReader {
     /// Creates the standing of a controller that has not led yet, and its reader.
     pub fn new() -> (watch::Sender<Standing>, Self) {
         let began = Standing::StandsBy("it has not led yet".into());
@@ -84,7 +85,7 @@ impl PersistentReader {
             Standing::Leads { lease, .. } if !self.has_ended => Some(lease.clone()),
             _ => None,
         };
-        let over = async move {
+        let lease_end = async move {
             match lease {
                 Some(mut lease) => lease.end().await,
                 None => std::future::pending().await,
@@ -92,7 +93,7 @@ impl PersistentReader {
         };
         tokio::select! {
             changed = self.standing.changed() => changed.ok()?,
-            () = over => {}
+            () = lease_end => {}
         }
         let standing = self.standing.borrow_and_update();
         let now = standing.at_this_moment();
@@ -172,12 +173,13 @@ pub struct CommandRequest {
 #[derive(Debug)]
 pub(super) struct Desk<S> {
     pub store: S,
-    pub asked: mpsc::Receiver<CommandRequest>,
+    /// Requests of the service.
+    pub requests: mpsc::Receiver<CommandRequest>,
     pub standing: watch::Sender<Standing>,
     /// Newest position with which it has led.
     pub known: Position,
     /// Version of the last attempt at a compaction.
-    pub tried: u64,
+    pub compaction_tried: u64,
 }
 
 impl<S: Store> Desk<S> {
@@ -195,12 +197,13 @@ impl<S: Store> Desk<S> {
         ended
     }
 
+    /// Leads whenever it can. Returns the error that only an operator can repair.
     async fn serve(&mut self) -> StoreError {
-        let mut told = String::new();
+        let mut logged = String::new();
         loop {
             let reason = match self.begin().await {
                 Ok((term, fabric)) => {
-                    told.clear();
+                    logged.clear();
                     self.lead(term, fabric).await
                 }
                 Err(error) => error,
@@ -210,8 +213,8 @@ impl<S: Store> Desk<S> {
                 return reason;
             }
             let retries = !matches!(reason, StoreError::Deposed);
-            if retries && told != reason.to_string() {
-                told = reason.to_string();
+            if retries && logged != reason.to_string() {
+                logged = reason.to_string();
                 log::error!("{reason}");
             }
             if matches!(reason, StoreError::WentBack { .. }) {
@@ -225,23 +228,24 @@ impl<S: Store> Desk<S> {
         }
     }
 
+    /// Publishes that this controller stands by.
     fn stand_by(&self, reason: &str) {
         self.standing.send_replace(Standing::StandsBy(reason.into()));
     }
 
     /// Waits for the lead. Refuses requests in the meantime.
     async fn begin(&mut self) -> Result<(u64, Arc<Fabric>), StoreError> {
-        let (store, asked, standing) = (&mut self.store, &mut self.asked, &self.standing);
+        let (store, requests, standing) = (&mut self.store, &mut self.requests, &self.standing);
         let known = self.known;
         let begun = async {
-            let tell = |who: &str| {
+            let report_leader = |reason: &str| {
                 standing.send_if_modified(|now| {
-                    let is_new = !matches!(now, Standing::StandsBy(said) if **said == *who);
-                    *now = Standing::StandsBy(who.into());
+                    let is_new = !matches!(now, Standing::StandsBy(known) if **known == *reason);
+                    *now = Standing::StandsBy(reason.into());
                     is_new
                 });
             };
-            let term = store.lead(tell).await?;
+            let term = store.lead(report_leader).await?;
             let fabric = store.load().await?;
             let found = Position { version: fabric.version, term };
             if found.term < known.term || found.version < known.version {
@@ -253,18 +257,19 @@ impl<S: Store> Desk<S> {
         loop {
             tokio::select! {
                 begun = &mut begun => return begun,
-                Some(ask) = asked.recv() => refuse(standing, ask),
+                Some(request) = requests.recv() => refuse(standing, request),
             }
         }
     }
 
+    /// Refuses requests for some time.
     async fn refuse_for(&mut self, time: Duration) {
         let over = tokio::time::sleep(time);
         tokio::pin!(over);
         loop {
             tokio::select! {
                 () = &mut over => return,
-                Some(ask) = self.asked.recv() => refuse(&self.standing, ask),
+                Some(request) = self.requests.recv() => refuse(&self.standing, request),
             }
         }
     }
@@ -278,71 +283,74 @@ impl<S: Store> Desk<S> {
         let mut over = lease.clone();
         self.publish(term, &fabric, &lease);
         loop {
-            let ask = tokio::select! {
+            let request = tokio::select! {
                 () = over.end() => return StoreError::Deposed,
-                Some(ask) = self.asked.recv() => ask,
+                Some(request) = self.requests.recv() => request,
                 else => return StoreError::Deposed,
             };
             // The process may have been stopped since the last check of the clock.
             if !lease.holds() {
-                let _ = ask.answer.send(Err(AskError::StandsBy(LEASE_IS_OVER.into())));
+                let _ = request.answer.send(Err(AskError::StandsBy(LEASE_IS_OVER.into())));
                 return StoreError::Deposed;
             }
-            let taken = tokio::select! {
+            let outcome = tokio::select! {
                 biased;
-                taken = self.take(&fabric, &ask) => taken,
+                outcome = self.execute(&fabric, &request) => outcome,
                 () = over.end() => Err(Err(StoreError::Deposed)),
             };
-            match taken {
+            match outcome {
                 Ok(done) => {
                     if done.fabric.version != fabric.version {
                         fabric = Arc::clone(&done.fabric);
                         self.known = Position { version: fabric.version, term };
                         self.publish(term, &fabric, &lease);
                     }
-                    let _ = ask.answer.send(Ok(done));
+                    let _ = request.answer.send(Ok(done));
                 }
-                Err(Ok(refused)) => _ = ask.answer.send(Err(refused)),
-                Err(Err(lost)) => {
-                    let told = format!(
-                        "{lost}; whether the command is kept is not known: look at the topology"
+                Err(Ok(refused)) => _ = request.answer.send(Err(refused)),
+                Err(Err(error)) => {
+                    let text = format!(
+                        "{error}; whether the command is kept is not known: look at the topology"
                     );
-                    let _ = ask.answer.send(Err(AskError::Store(told)));
-                    return lost;
+                    let _ = request.answer.send(Err(AskError::Store(text)));
+                    return error;
                 }
             }
             // Counted from the store's base, because one lead may be shorter than `COMPACT` versions.
             // A failed attempt counts as well. Otherwise each request on a full disk would end the lead.
-            if fabric.version.saturating_sub(self.store.base().max(self.tried)) >= COMPACT {
-                self.tried = fabric.version;
+            if fabric.version.saturating_sub(self.store.base().max(self.compaction_tried))
+                >= COMPACT
+            {
+                self.compaction_tried = fabric.version;
                 let compacted = tokio::select! {
                     compacted = self.store.compact(&fabric) => compacted,
                     () = over.end() => Err(StoreError::Deposed),
                 };
-                if let Err(lost) = compacted {
-                    return lost;
+                if let Err(error) = compacted {
+                    return error;
                 }
             }
         }
     }
 
+    /// Publishes a version of the fabric.
     fn publish(&self, term: u64, fabric: &Arc<Fabric>, lease: &Lease) {
         let (fabric, lease) = (Arc::clone(fabric), lease.clone());
         self.standing.send_replace(Standing::Leads { term, fabric, lease });
     }
 
     /// Executes one request. The inner `Err` holds an error of the store; the inner `Ok` holds a refusal.
-    async fn take(
+    async fn execute(
         &mut self,
         fabric: &Arc<Fabric>,
-        ask: &CommandRequest,
+        request: &CommandRequest,
     ) -> Result<CommandResult, Result<AskError, StoreError>> {
-        let command = match &ask.request {
+        let command = match &request.request {
             Request::Command(command) => command,
             Request::Raise(above) => return self.raise(fabric, *above).await.map_err(Err),
         };
         let found = fabric.version;
-        if let Some(wanted) = ask.if_version.filter(|&wanted| wanted != found) {
+        if let Some(wanted) = request.if_version.filter(|&wanted| wanted != found) {
             return Err(Ok(AskError::Version { found, wanted }));
         }
         let (events, next) = fabric.decide(command).map_err(|error| Ok(error.into()))?;
@@ -375,12 +383,13 @@ impl<S: Store> Desk<S> {
     }
 }
 
-fn refuse(standing: &watch::Sender<Standing>, ask: CommandRequest) {
+/// Answers that this controller stands by.
+fn refuse(standing: &watch::Sender<Standing>, request: CommandRequest) {
     let reason = match &*standing.borrow() {
         Standing::StandsBy(reason) => Arc::clone(reason),
         Standing::Leads { .. } => "it begins".into(),
     };
-    let _ = ask.answer.send(Err(AskError::StandsBy(reason)));
+    let _ = request.answer.send(Err(AskError::StandsBy(reason)));
 }
 
 /// Returns notes for operators on probably unintended conditions, such as a pool with too few workers.

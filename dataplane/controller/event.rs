@@ -58,10 +58,10 @@ pub enum Event {
 }
 
 /// Updates the number of a pool's workers for one worker that it gained or lost.
-fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_there: bool) {
+fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_added: bool) {
     let Some(pool) = pool else { return };
     let all = members.entry(pool).or_default();
-    *all = if is_there { *all + 1 } else { all.saturating_sub(1) };
+    *all = if is_added { *all + 1 } else { all.saturating_sub(1) };
     if *all == 0 {
         members.remove(&pool);
     }
@@ -72,8 +72,10 @@ impl Fabric {
     pub fn take(&mut self, event: &Event) {
         match event {
             Event::Assign { leaf, ids, pool } => self.count_assigned(*leaf, &ids.0, *pool),
-            Event::LeafGone { id } => self.forget(*id, |_| true),
-            Event::ServerGone { leaf, ip } => self.forget(*leaf, |worker| worker.server == *ip),
+            Event::LeafGone { id } => self.count_removed(*id, |_| true),
+            Event::ServerGone { leaf, ip } => {
+                self.count_removed(*leaf, |worker| worker.server == *ip)
+            }
             // Existing workers with these ids lose their pool.
             Event::Workers { leaf, ids, .. } => self.count_assigned(*leaf, &ids.0, None),
             _ => {}
@@ -91,13 +93,14 @@ impl Fabric {
     }
 
     /// Updates the numbers of members for removed workers of a rack.
-    fn forget(&mut self, leaf: u16, is_gone: impl Fn(&Worker) -> bool) {
+    fn count_removed(&mut self, leaf: u16, is_removed: impl Fn(&Worker) -> bool) {
         let Some(leaf) = self.leaves.get(&leaf) else { return };
-        for worker in leaf.workers.values().filter(|worker| is_gone(worker)) {
+        for worker in leaf.workers.values().filter(|worker| is_removed(worker)) {
             count(&mut self.members, worker.pool, false);
         }
     }
 
+    /// Applies an event to everything except the numbers of members.
     fn change(&mut self, event: &Event) {
         match event {
             &Event::Spine { id, ip, is_failed } => {
@@ -136,6 +139,7 @@ impl Fabric {
         }
     }
 
+    /// Removes a pool, and its workers from it.
     fn end_pool(&mut self, id: u16) {
         self.pools.remove(&id);
         self.members.remove(&id);
@@ -169,6 +173,7 @@ impl Fabric {
 }
 
 impl Leaf {
+    /// Applies an event of this rack.
     fn take(&mut self, event: &Event) {
         match event {
             &Event::Server { ip, ref mac, registers, is_drained, .. } => {
@@ -177,22 +182,22 @@ impl Leaf {
             }
             Event::ServerGone { ip, .. } => {
                 self.servers.remove(ip);
-                let left: Vec<_> = { self.workers.extract_if(.., |_, one| one.server == *ip) }
+                let pools: Vec<_> = { self.workers.extract_if(.., |_, one| one.server == *ip) }
                     .map(|(_, worker)| worker.pool)
                     .collect();
-                left.into_iter().for_each(|pool| self.count(pool, -1));
+                pools.into_iter().for_each(|pool| self.count(pool, -1));
             }
             &Event::Workers { server, ref ids, speed, .. } => {
                 for &id in &ids.0 {
-                    let was = self.workers.insert(id, Worker { server, pool: None, speed });
-                    self.count(was.and_then(|was| was.pool), -1);
+                    let old = self.workers.insert(id, Worker { server, pool: None, speed });
+                    self.count(old.and_then(|old| old.pool), -1);
                 }
             }
             &Event::Assign { ref ids, pool, .. } => {
                 for id in &ids.0 {
                     let Some(worker) = self.workers.get_mut(id) else { continue };
-                    let was = std::mem::replace(&mut worker.pool, pool);
-                    self.count(was, -1);
+                    let old = std::mem::replace(&mut worker.pool, pool);
+                    self.count(old, -1);
                     self.count(pool, 1);
                 }
             }
@@ -200,6 +205,7 @@ impl Leaf {
         }
     }
 
+    /// Appends the events that create this leaf and its rack.
     fn events(&self, id: u16, events: &mut Vec<Event>) {
         events.push(Event::Leaf { id, ip: self.ip, is_failed: self.is_failed });
         for (&ip, server) in &self.servers {
@@ -212,10 +218,10 @@ impl Leaf {
             });
         }
         let all: Vec<_> = self.workers.iter().collect();
-        let alike = |(_, one): &(&u16, &Worker), (_, next): &(&u16, &Worker)| {
+        let is_same_kind = |(_, one): &(&u16, &Worker), (_, next): &(&u16, &Worker)| {
             (one.server, one.speed) == (next.server, next.speed)
         };
-        for run in all.chunk_by(alike) {
+        for run in all.chunk_by(is_same_kind) {
             let Some((_, first)) = run.first() else { continue };
             let ids = Ids(run.iter().map(|(id, _)| **id).collect());
             events.push(Event::Workers { leaf: id, server: first.server, ids, speed: first.speed });

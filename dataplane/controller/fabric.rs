@@ -85,9 +85,10 @@ impl Leaf {
     pub fn free(&self) -> impl Iterator<Item = (u16, &Worker)> {
         let drained: Vec<Ipv4Addr> =
             self.servers.iter().filter(|(_, one)| one.is_drained).map(|(&ip, _)| ip).collect();
-        let may = move |worker: &Worker| worker.pool.is_none() && !drained.contains(&worker.server);
+        let is_free =
+            move |worker: &Worker| worker.pool.is_none() && !drained.contains(&worker.server);
         let workers = self.workers.iter().filter(|_| !self.is_failed);
-        workers.filter(move |(_, worker)| may(worker)).map(|(&id, worker)| (id, worker))
+        workers.filter(move |(_, worker)| is_free(worker)).map(|(&id, worker)| (id, worker))
     }
 
     /// Updates the number of a pool's workers by `more`.
@@ -197,65 +198,71 @@ impl Fabric {
     /// Returns the inconsistencies of the fabric, one line each. No sequence of commands causes any.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut faults = Vec::new();
         let mut addresses = BTreeSet::new();
-        let own = self.leaves.values().map(|leaf| leaf.ip);
+        let leaves = self.leaves.values().map(|leaf| leaf.ip);
         let servers = self.leaves.values().flat_map(|leaf| leaf.servers.keys().copied());
         let pools = self.pools.values().filter_map(|pool| pool.settings.address);
         let spines = self.spines.values().map(|spine| spine.ip);
-        for ip in own.chain(servers).chain(spines).chain(pools) {
+        for ip in leaves.chain(servers).chain(spines).chain(pools) {
             if !addresses.insert(ip) {
-                found.push(format!("{ip} is the address of two"));
+                faults.push(format!("{ip} is the address of two"));
             }
         }
-        self.leaves.iter().for_each(|(&id, leaf)| self.check_leaf(&mut found, id, leaf));
-        self.pools.iter().for_each(|(&id, pool)| self.check_pool(&mut found, id, pool));
-        found
+        self.leaves.iter().for_each(|(&id, leaf)| self.check_leaf(&mut faults, id, leaf));
+        self.pools.iter().for_each(|(&id, pool)| self.check_pool(&mut faults, id, pool));
+        faults
     }
 
-    fn check_leaf(&self, found: &mut Vec<String>, id: u16, leaf: &Leaf) {
+    /// Adds the inconsistencies of a leaf.
+    fn check_leaf(&self, faults: &mut Vec<String>, id: u16, leaf: &Leaf) {
         let mut pools = BTreeMap::<u16, u32>::new();
-        for (worker, of) in &leaf.workers {
-            if !leaf.servers.contains_key(&of.server) {
-                found.push(format!("worker {worker} of leaf {id} has no server"));
+        for (worker, entry) in &leaf.workers {
+            if !leaf.servers.contains_key(&entry.server) {
+                faults.push(format!("worker {worker} of leaf {id} has no server"));
             }
-            let Some(pool) = of.pool else { continue };
+            let Some(pool) = entry.pool else { continue };
             *pools.entry(pool).or_default() += 1;
             if !self.pools.contains_key(&pool) || leaf.is_failed {
-                found.push(format!("worker {worker} of leaf {id} can't be in pool {pool}"));
+                faults.push(format!("worker {worker} of leaf {id} can't be in pool {pool}"));
             }
         }
         if pools != leaf.pools {
-            found.push(format!("leaf {id} counts {:?}, and has {pools:?}", leaf.pools));
+            faults.push(format!("leaf {id} counts {:?}, and has {pools:?}", leaf.pools));
         }
     }
 
-    fn check_pool(&self, found: &mut Vec<String>, id: u16, pool: &Pool) {
+    /// Adds the inconsistencies of a pool.
+    fn check_pool(&self, faults: &mut Vec<String>, id: u16, pool: &Pool) {
         let racks: BTreeSet<u16> = self.racks(id).map(|(leaf, _)| leaf).collect();
         let up = self.spines.values().filter(|spine| !spine.is_failed).count();
         let spines = pool.settings.spines.min(racks.len()).min(up);
         let linked: BTreeSet<u16> = pool.links.keys().copied().collect();
         if linked != if spines == 0 { BTreeSet::new() } else { racks } {
-            found.push(format!("pool {id} has other racks than links {:?}", pool.links));
+            faults.push(format!("pool {id} has other racks than links {:?}", pool.links));
         }
-        let mut each = BTreeMap::<u16, usize>::new();
+        let mut links_per_spine = BTreeMap::<u16, usize>::new();
         for spine in pool.links.values() {
-            *each.entry(*spine).or_default() += 1;
+            *links_per_spine.entry(*spine).or_default() += 1;
             if self.spines.get(spine).is_none_or(|spine| spine.is_failed) {
-                found.push(format!("pool {id} is linked to spine {spine}, which is not up"));
+                faults.push(format!("pool {id} is linked to spine {spine}, which is not up"));
             }
         }
-        let (least, most) = (each.values().min(), each.values().max());
-        if each.len() != spines || least.zip(most).is_some_and(|(least, most)| most - least > 1) {
-            found.push(format!("pool {id} is linked unevenly to {spines} spines: {each:?}"));
+        let (least, most) = (links_per_spine.values().min(), links_per_spine.values().max());
+        if links_per_spine.len() != spines
+            || least.zip(most).is_some_and(|(least, most)| most - least > 1)
+        {
+            faults.push(format!(
+                "pool {id} is linked unevenly to {spines} spines: {links_per_spine:?}"
+            ));
         }
         let members: usize = self.racks(id).map(|(_, workers)| workers as usize).sum();
         if self.members(id) != members {
-            found.push(format!("pool {id} counts {}, and has {members}", self.members(id)));
+            faults.push(format!("pool {id} counts {}, and has {members}", self.members(id)));
         }
         let wanted = pool.settings.workers.max(pool.settings.admits);
         if self.members(id) > wanted {
-            found.push(format!("pool {id} has more than {wanted} workers"));
+            faults.push(format!("pool {id} has more than {wanted} workers"));
         }
     }
 }

@@ -35,17 +35,17 @@ use crate::state::Presence;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
 /// Delay before a node retries a version that it could apply only in part: workers must leave before others
 /// join.
-const AGAIN: Duration = Duration::from_millis(50);
-/// The same after a refusal.
-const AFTER_REFUSAL: Duration = Duration::from_secs(1);
+const RETRY_PARTIAL: Duration = Duration::from_millis(50);
+/// Delay before a node retries a version that it has refused.
+const RETRY_REFUSED: Duration = Duration::from_secs(1);
 /// Interval between checks of the node's workers.
-const LOOK: Duration = Duration::from_millis(500);
+const WORKER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between a leaf's checks for silent spines.
-const LOOK_AT_SPINES: Duration = Duration::from_millis(50);
+const SPINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Timeout for the controller's answer to a node's first message.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of messages that the controller has not taken yet.
-const AHEAD: usize = 64;
+const MESSAGES_MAX: usize = 64;
 
 /// Thread of a follower.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct FollowerThread {
 
 impl FollowerThread {
     /// Makes the node behind `handle` follow a controller, on a thread on `cpus` if there are any.
-    /// `newcomers` holds workers that registered at a leaf.
+    /// `unknown` holds workers that registered at a leaf.
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -64,7 +64,7 @@ impl FollowerThread {
         config: FollowConfig,
         node: NodeId,
         handle: Handle,
-        newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
+        unknown: Option<Arc<ArrayQueue<UnknownWorker>>>,
         cpus: &[usize],
     ) -> std::io::Result<Self> {
         let (stop, mut stopped) = watch::channel(false);
@@ -76,11 +76,11 @@ impl FollowerThread {
             config,
             node,
             handle,
-            newcomers,
+            unknown,
             instance,
             view: View::default(),
-            told: KnownState::default(),
-            heard: Position::default(),
+            known: KnownState::default(),
+            received: Position::default(),
         };
         let cpus = cpus.to_vec();
         let run = move || {
@@ -107,18 +107,22 @@ impl Drop for FollowerThread {
     }
 }
 
+/// State of a follower.
 struct Follower {
     config: FollowConfig,
     node: NodeId,
+    /// Access to the node.
     handle: Handle,
-    newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
+    /// Workers that registered at a leaf and are not configured.
+    unknown: Option<Arc<ArrayQueue<UnknownWorker>>>,
+    /// Random number of this process. It tells the controller two processes of one node apart.
     instance: u64,
     /// Desired state received so far.
     view: View,
     /// All pools and workers that it ever received.
-    told: KnownState,
+    known: KnownState,
     /// Newest position received.
-    heard: Position,
+    received: Position,
 }
 
 /// Connection to the controller: messages to it and from it.
@@ -130,30 +134,32 @@ struct Link {
 /// Progress of the node with its desired state.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
+    /// The node has applied the state.
     Done,
     /// Retry at this time.
-    Again(Instant),
+    Retry(Instant),
 }
 
 impl Follower {
+    /// Follows one of the controllers, and connects again after each loss.
     async fn run(&mut self) {
-        let (mut wait, mut said) = (BACKOFF.0, String::new());
+        let (mut wait, mut logged) = (BACKOFF.0, String::new());
         loop {
-            for at in 0..self.config.addresses.len() {
-                let address = self.config.addresses[at].clone();
+            for index in 0..self.config.addresses.len() {
+                let address = self.config.addresses[index].clone();
                 let reason = match self.dial(&address).await {
                     Ok(link) => {
                         log::info!("follows the controller at {address}");
-                        (wait, said) = (BACKOFF.0, String::new());
+                        (wait, logged) = (BACKOFF.0, String::new());
                         self.follow(link).await
                     }
                     Err(reason) => reason,
                 };
-                if said != reason {
+                if logged != reason {
                     log::warn!(
                         "controller at {address}: {reason}; the node goes on as it is, and tries again"
                     );
-                    said = reason;
+                    logged = reason;
                 }
             }
             sleep(wait).await;
@@ -161,52 +167,53 @@ impl Follower {
         }
     }
 
+    /// Connects to a controller and sends the first message.
     async fn dial(&self, address: &ControllerAddress) -> Result<Link, String> {
         let tls: Option<&[PathBuf; 3]> = self.config.tls.as_ref();
         let mut client = connect(address, tls).await?;
-        let (to, messages) = mpsc::channel(AHEAD);
-        let hello = Message::Hello(convert::hello(self.node, self.instance, self.heard));
+        let (to, messages) = mpsc::channel(MESSAGES_MAX);
+        let hello = Message::Hello(convert::hello(self.node, self.instance, self.received));
         let _ = to.send(proto::FollowRequest { message: Some(hello) }).await;
         let called = timeout(ANSWER_MAX, client.follow(ReceiverStream::new(messages))).await;
         let from =
-            called.map_err(|_| "no answer".to_owned())?.map_err(|status| announced(&status))?;
+            called.map_err(|_| "no answer".to_owned())?.map_err(|status| status_text(&status))?;
         Ok(Link { to, from: from.into_inner() })
     }
 
     /// Follows until the connection ends. Returns the reason.
     async fn follow(&mut self, mut link: Link) -> String {
-        let mut look = tokio::time::interval(LOOK_AT_SPINES);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut looked = None::<Instant>;
+        let mut spine_check = tokio::time::interval(SPINE_CHECK_INTERVAL);
+        spine_check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut workers_checked = None::<Instant>;
         let (mut progress, mut refused, mut seen) =
             (Progress::Done, String::new(), proto::Seen::default());
         loop {
-            let again = async {
+            let retry = async {
                 match progress {
                     Progress::Done => std::future::pending().await,
-                    Progress::Again(at) => tokio::time::sleep_until(at.into()).await,
+                    Progress::Retry(at) => tokio::time::sleep_until(at.into()).await,
                 }
             };
             let is_due = tokio::select! {
                 message = link.from.message() => match message {
-                    Ok(Some(message)) => match self.take(message) {
+                    Ok(Some(message)) => match self.receive(message) {
                         Ok(()) => true,
                         Err(reason) => return reason,
                     },
                     Ok(None) => return "it has ended".to_owned(),
-                    Err(status) => return announced(&status),
+                    Err(status) => return status_text(&status),
                 },
-                () = again => true,
-                _ = look.tick() => false,
+                () = retry => true,
+                _ = spine_check.tick() => false,
             };
             let message = if is_due {
                 self.apply(&mut progress, &mut refused).await
             } else {
-                let all = looked.is_none_or(|at| at.elapsed() >= LOOK);
+                let all = workers_checked.is_none_or(|at| at.elapsed() >= WORKER_CHECK_INTERVAL);
                 if all {
-                    looked = Some(Instant::now());
+                    workers_checked = Some(Instant::now());
                 }
-                self.look(&mut seen, all).await
+                self.changed_observations(&mut seen, all).await
             };
             for message in message.into_iter().chain(self.unknown_workers()) {
                 if link.to.send(proto::FollowRequest { message: Some(message) }).await.is_err() {
@@ -218,14 +225,14 @@ impl Follower {
 
     /// Takes a message into the view. Refuses one that is older than the view, from a deposed controller or
     /// an old copy of a store.
-    fn take(&mut self, message: proto::FollowReply) -> Result<(), String> {
+    fn receive(&mut self, message: proto::FollowReply) -> Result<(), String> {
         let received = Position { version: message.version, term: message.term };
         let snapshot = message.snapshot;
-        if received < self.heard {
+        if received < self.received {
             return Err(format!(
                 "it tells {received} after {}: it does not lead any more, or its store is an old copy; in that case start \
                  it with `--restore`",
-                self.heard
+                self.received
             ));
         }
         let delta = convert::delta(message).map_err(|error| error.to_string())?;
@@ -233,22 +240,22 @@ impl Follower {
             self.view = View::default();
         }
         self.view.take(delta);
-        self.told.pools.extend(self.view.pools.keys());
-        self.told.workers.extend(self.view.workers.keys());
-        self.heard = received;
+        self.known.pools.extend(self.view.pools.keys());
+        self.known.workers.extend(self.view.workers.keys());
+        self.received = received;
         Ok(())
     }
 
     /// Applies the desired state, as completely as possible now.
     async fn apply(&self, progress: &mut Progress, refused: &mut String) -> Option<Message> {
-        let version = self.heard.version;
+        let version = self.received.version;
         let followed = match wanted(self.node, &self.view) {
             Ok(wanted) => {
                 let (answer, answered) = oneshot::channel();
                 let follows = match self.node {
                     NodeId::Leaf(_) => FollowerKind::Leaf,
                     NodeId::Spine(_) => FollowerKind::Spine,
-                    NodeId::Agent(_) => FollowerKind::Agent(self.told.clone()),
+                    NodeId::Agent(_) => FollowerKind::Agent(self.known.clone()),
                 };
                 self.handle.follow(wanted, follows, move |done| _ = answer.send(done));
                 answered.await.ok()?
@@ -262,11 +269,11 @@ impl Follower {
                 Some(Message::Acknowledge(proto::Acknowledge { version }))
             }
             Ok(_) => {
-                *progress = Progress::Again(Instant::now() + AGAIN);
+                *progress = Progress::Retry(Instant::now() + RETRY_PARTIAL);
                 None
             }
             Err(error) => {
-                *progress = Progress::Again(Instant::now() + AFTER_REFUSAL);
+                *progress = Progress::Retry(Instant::now() + RETRY_REFUSED);
                 let reason = error.to_string();
                 let is_new = *refused != reason;
                 refused.clone_from(&reason);
@@ -276,7 +283,7 @@ impl Follower {
     }
 
     /// Returns the node's observations of its spines, with `all` also of its workers, if they have changed.
-    async fn look(&self, before: &mut proto::Seen, all: bool) -> Option<Message> {
+    async fn changed_observations(&self, before: &mut proto::Seen, all: bool) -> Option<Message> {
         let mut seen = before.clone();
         if all {
             let (answer, answered) = oneshot::channel();
@@ -295,9 +302,9 @@ impl Follower {
 
     /// Returns the registrations of workers that are missing from the desired state, by server and pool.
     fn unknown_workers(&self) -> Vec<Message> {
-        let mut found = BTreeMap::<_, BTreeSet<u32>>::new();
-        while let Some(one) = self.newcomers.as_ref().and_then(|newcomers| newcomers.pop()) {
-            found.entry((one.server, one.pool)).or_default().insert(one.worker.into());
+        let mut by_server = BTreeMap::<_, BTreeSet<u32>>::new();
+        while let Some(one) = self.unknown.as_ref().and_then(|unknown| unknown.pop()) {
+            by_server.entry((one.server, one.pool)).or_default().insert(one.worker.into());
         }
         let register = |((server, pool), workers): (_, BTreeSet<u32>)| {
             let (server, pool) = (Ipv4Addr::from_bits(server).to_string(), u32::from(pool));
@@ -307,17 +314,19 @@ impl Follower {
                 workers: workers.into_iter().collect(),
             })
         };
-        found.into_iter().map(register).collect()
+        by_server.into_iter().map(register).collect()
     }
 }
 
-fn announced(status: &Status) -> String {
+/// Describes the end of a call.
+fn status_text(status: &Status) -> String {
     match status.code() {
         Code::Unknown | Code::Cancelled => format!("the connection is lost ({})", status.message()),
         _ => status.message().to_owned(),
     }
 }
 
+/// Returns the workers that registered, and those that are silent or unreachable.
 fn presences(seen: &NodeSnapshot) -> proto::Seen {
     let mut found = proto::Seen::default();
     for member in seen.snapshot.pools.iter().flat_map(|pool| &pool.members) {
@@ -368,10 +377,10 @@ pub fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
 fn pool_of(
     node: NodeId,
     view: &View,
-    (id, of): (u16, &PoolView),
+    (id, pool): (u16, &PoolView),
     wanted: &mut Membership,
 ) -> Result<Pool, String> {
-    let settings = &of.settings;
+    let settings = &pool.settings;
     let parsed = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
     let spine_policy: PolicySpec = parsed(&settings.spine_policy)?;
     let policy = match node {
@@ -380,19 +389,20 @@ fn pool_of(
         NodeId::Spine(_) => spine_policy.clone(),
     };
     let place = |ip: Ipv4Addr| {
-        let at = wanted.servers.iter().position(|one| one.is_some_and(|one| one.ip == ip));
-        at.map(|at| at as u16)
+        let index = wanted.servers.iter().position(|one| one.is_some_and(|one| one.ip == ip));
+        index
+            .map(|index| index as u16)
             .ok_or_else(|| format!("pool {id}: server {ip} is not among the servers"))
     };
     let mut members = Vec::new();
-    for (&worker, of) in view.workers.iter().filter(|(_, worker)| worker.pool == id) {
-        let one = Worker::new(worker, place(of.server)?, of.speed);
-        members.push(Some(Worker { is_drained: of.is_drained, ..one }));
+    for (&worker, state) in view.workers.iter().filter(|(_, worker)| worker.pool == id) {
+        let one = Worker::new(worker, place(state.server)?, state.speed);
+        members.push(Some(Worker { is_drained: state.is_drained, ..one }));
     }
     for (&(_, leaf), rack) in view.racks.range((id, 0)..=(id, u16::MAX)) {
         members.push(Some(Worker::new(leaf, place(rack.ip)?, f64::from(rack.workers.max(1)))));
     }
-    let spine = of.spine.map(|(id, ip)| Some(Spine { id, ip: ip.into() }));
+    let spine = pool.spine.map(|(id, ip)| Some(Spine { id, ip: ip.into() }));
     let link = spine.map(|spine| {
         let known = wanted.spines.iter().position(|one| *one == spine);
         let spine = known.unwrap_or_else(|| {

@@ -11,7 +11,7 @@ pub type Clock = fn() -> Duration;
 
 /// Maximum interval at which [`Lease::end`] reads the clock: tokio's timers do not count time during which
 /// the machine is suspended.
-const LOOK: Duration = Duration::from_secs(1);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the time since boot. It also advances while the process is stopped or the machine is suspended.
 pub fn since_boot() -> Duration {
@@ -55,12 +55,12 @@ impl Lease {
     /// Waits for the end of the lease.
     pub async fn end(&mut self) {
         loop {
-            let left = self.end.borrow_and_update().saturating_sub((self.clock)());
-            if left.is_zero() {
+            let remaining = self.end.borrow_and_update().saturating_sub((self.clock)());
+            if remaining.is_zero() {
                 return;
             }
             tokio::select! {
-                () = sleep(left.min(LOOK)) => {}
+                () = sleep(remaining.min(CLOCK_INTERVAL)) => {}
                 Ok(()) = self.end.changed() => {}
             }
         }

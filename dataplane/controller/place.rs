@@ -86,19 +86,19 @@ fn one_by_one(
     wanted: usize,
     share: impl Fn(&Rack, usize) -> (usize, usize),
 ) -> BTreeMap<u16, usize> {
-    let rank = |at: usize, taken: usize| {
-        let rack = &racks[at];
+    let rank = |index: usize, taken: usize| {
+        let rack = &racks[index];
         let (part, whole) = share(rack, taken);
-        Reverse((Share(part, whole), Reverse(rack.free - taken), rack.leaf, at, taken))
+        Reverse((Share(part, whole), Reverse(rack.free - taken), rack.leaf, index, taken))
     };
-    let some = (0..racks.len()).filter(|&at| racks[at].free > 0);
-    let mut heap: BinaryHeap<_> = some.map(|at| rank(at, 0)).collect();
+    let available = (0..racks.len()).filter(|&index| racks[index].free > 0);
+    let mut heap: BinaryHeap<_> = available.map(|index| rank(index, 0)).collect();
     let mut taken = BTreeMap::new();
     for _ in 0..wanted {
-        let Some(Reverse((.., at, before))) = heap.pop() else { break };
-        taken.insert(racks[at].leaf, before + 1);
-        if before + 1 < racks[at].free {
-            heap.push(rank(at, before + 1));
+        let Some(Reverse((.., index, before))) = heap.pop() else { break };
+        taken.insert(racks[index].leaf, before + 1);
+        if before + 1 < racks[index].free {
+            heap.push(rank(index, before + 1));
         }
     }
     taken
@@ -107,18 +107,19 @@ fn one_by_one(
 /// Takes from racks that have workers of the pool first, then from those with the most free workers. The last
 /// rack is the smallest that suffices.
 fn pack(racks: &[Rack], wanted: usize) -> BTreeMap<u16, usize> {
-    let mut left: Vec<_> = racks.iter().filter(|rack| rack.free > 0).collect();
-    left.sort_by_key(|rack| (Reverse(rack.has.min(1)), Reverse(rack.free), rack.leaf));
+    let mut remaining: Vec<_> = racks.iter().filter(|rack| rack.free > 0).collect();
+    remaining.sort_by_key(|rack| (Reverse(rack.has.min(1)), Reverse(rack.free), rack.leaf));
     let (mut taken, mut wanted) = (BTreeMap::new(), wanted);
-    while wanted > 0 && !left.is_empty() {
-        let suffices = |rack: &&&Rack| rack.free >= wanted && rack.has.min(1) == left[0].has.min(1);
-        let smallest = left.iter().filter(suffices).min_by_key(|rack| (rack.free, rack.leaf));
-        let leaf = smallest.unwrap_or(&left[0]).leaf;
-        let at = left.iter().position(|rack| rack.leaf == leaf).unwrap_or(0);
-        let rack = left.remove(at);
-        let some = rack.free.min(wanted);
-        taken.insert(rack.leaf, some);
-        wanted -= some;
+    while wanted > 0 && !remaining.is_empty() {
+        let suffices =
+            |rack: &&&Rack| rack.free >= wanted && rack.has.min(1) == remaining[0].has.min(1);
+        let smallest = remaining.iter().filter(suffices).min_by_key(|rack| (rack.free, rack.leaf));
+        let leaf = smallest.unwrap_or(&remaining[0]).leaf;
+        let index = remaining.iter().position(|rack| rack.leaf == leaf).unwrap_or(0);
+        let rack = remaining.remove(index);
+        let count = rack.free.min(wanted);
+        taken.insert(rack.leaf, count);
+        wanted -= count;
     }
     taken
 }
@@ -133,31 +134,34 @@ pub fn link(
     spines: &BTreeMap<u16, usize>,
 ) -> BTreeMap<u16, u16> {
     let count = wanted.min(racks.len()).min(spines.len());
-    let kept = racks.iter().filter_map(|leaf| Some((*leaf, *links.get(leaf)?)));
-    let mut kept: Vec<_> = kept.filter(|(_, spine)| spines.contains_key(spine)).collect();
+    let kept_links = racks.iter().filter_map(|leaf| Some((*leaf, *links.get(leaf)?)));
+    let mut kept_links: Vec<_> =
+        kept_links.filter(|(_, spine)| spines.contains_key(spine)).collect();
     let mut each = BTreeMap::<u16, usize>::new();
-    kept.iter().for_each(|(_, spine)| *each.entry(*spine).or_default() += 1);
+    kept_links.iter().for_each(|(_, spine)| *each.entry(*spine).or_default() += 1);
     let mut chosen: Vec<u16> = each.keys().copied().collect();
     chosen.sort_by_key(|spine| (Reverse(each[spine]), *spine));
     chosen.truncate(count);
-    let mut others: Vec<_> = spines.iter().filter(|(spine, _)| !chosen.contains(spine)).collect();
-    others.sort_by_key(|(spine, links)| (**links, **spine));
-    chosen.extend(others.into_iter().map(|(spine, _)| *spine).take(count - chosen.len()));
+    let mut other_spines: Vec<_> =
+        spines.iter().filter(|(spine, _)| !chosen.contains(spine)).collect();
+    other_spines.sort_by_key(|(spine, links)| (**links, **spine));
+    chosen.extend(other_spines.into_iter().map(|(spine, _)| *spine).take(count - chosen.len()));
     // If the division leaves a remainder, the spines with the most links get one more.
     let (share, more) = (racks.len() / count.max(1), racks.len() % count.max(1));
-    let room = |at: usize| share + usize::from(at < more);
-    let mut left: BTreeMap<u16, usize> =
-        chosen.iter().enumerate().map(|(at, &spine)| (spine, room(at))).collect();
-    kept.retain(|(_, spine)| match left.get_mut(spine) {
+    let room = |index: usize| share + usize::from(index < more);
+    let mut room_left: BTreeMap<u16, usize> =
+        chosen.iter().enumerate().map(|(index, &spine)| (spine, room(index))).collect();
+    kept_links.retain(|(_, spine)| match room_left.get_mut(spine) {
         Some(room) if *room > 0 => {
             *room -= 1;
             true
         }
         _ => false,
     });
-    let mut linked: BTreeMap<u16, u16> = kept.into_iter().collect();
+    let mut linked: BTreeMap<u16, u16> = kept_links.into_iter().collect();
     // Adjacent racks go to one spine, like the racks of a pod.
-    let mut open = chosen.into_iter().flat_map(|spine| std::iter::repeat_n(spine, left[&spine]));
+    let mut open =
+        chosen.into_iter().flat_map(|spine| std::iter::repeat_n(spine, room_left[&spine]));
     for leaf in racks {
         if !linked.contains_key(leaf)
             && let Some(spine) = open.next()

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::ServerTlsConfig;
 
-use super::desk::{Desk, PersistentReader, Standing};
+use super::desk::{Desk, Standing, StandingReader};
 use super::generated::fabric_server::FabricServer;
 use super::service::Service;
 use super::store::{EtcdAccess, EtcdStore, FileStore, Store, StoreError};
@@ -28,13 +28,13 @@ const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 const CONNECTIONS: usize = 1 << 15;
 /// Limits of the gRPC servers.
 const LIMITS: GrpcLimits =
-    GrpcLimits { calls: 16, call_max: Duration::from_secs(15), alive: ALIVE };
+    GrpcLimits { calls: 16, call_max: Duration::from_secs(15), alive: KEEP_ALIVE };
 /// Maximum size of a request in bytes.
 const REQUEST_MAX: usize = 256 << 10;
 /// Keep-alive of nodes: interval of pings, and timeout of their answers.
-const ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
 /// Maximum number of waiting commands.
-const ASKS: usize = 64;
+const WAITING_MAX: usize = 64;
 /// Timeout for the thread to end its work.
 const END_MAX: Duration = Duration::from_secs(2);
 
@@ -70,7 +70,7 @@ pub struct Controller {
     thread: Option<JoinHandle<Result<(), StoreError>>>,
     /// TCP address at which it listens.
     pub listen: Option<SocketAddr>,
-    standing: PersistentReader,
+    standing: StandingReader,
 }
 
 /// Listeners of a controller.
@@ -96,24 +96,30 @@ impl Controller {
         Self::start_as(config, true)
     }
 
+    /// Starts the controller. `restores` lets nodes accept an older state.
     fn start_as(config: &ControllerConfig, restores: bool) -> Result<Self, ControllerError> {
         let socket = config.socket.as_deref().map(OwnersSocket::bind).transpose()?;
         let tls = config.control.tls.as_ref().map(tls).transpose()?;
-        let listen = config.control.listen.map(|at| bind(at, "control.listen")).transpose()?;
-        let at = listen.as_ref().and_then(|listener| listener.local_addr().ok());
+        let listen =
+            config.control.listen.map(|address| bind(address, "control.listen")).transpose()?;
+        let address = listen.as_ref().and_then(|listener| listener.local_addr().ok());
         let listeners = Listeners { socket, listen: listen.map(|listen| (listen, tls)) };
         let parts = Parts { listeners, id: config.id, restores };
         allow_descriptors();
         match &config.store {
-            StoreConfig::File(path) => parts.start(FileStore::open(path)?, at),
+            StoreConfig::File(path) => parts.start(FileStore::open(path)?, address),
             StoreConfig::Etcd { members, prefix, lease_s, tls } => {
-                let reached = at.map(|at| at.to_string());
-                let reached =
-                    reached.or_else(|| Some(config.socket.as_ref()?.display().to_string()));
-                let name = format!("controller {} at {}", config.id, reached.unwrap_or_default());
+                let own_address = address.map(|address| address.to_string());
+                let own_address =
+                    own_address.or_else(|| Some(config.socket.as_ref()?.display().to_string()));
+                let name =
+                    format!("controller {} at {}", config.id, own_address.unwrap_or_default());
                 let (members, prefix, tls) = (members.clone(), prefix.clone(), tls.clone());
                 let lease = Duration::from_secs(*lease_s);
-                parts.start(EtcdStore::new(EtcdAccess { members, prefix, lease, tls, name }), at)
+                parts.start(
+                    EtcdStore::new(EtcdAccess { members, prefix, lease, tls, name }),
+                    address,
+                )
             }
         }
     }
@@ -158,8 +164,8 @@ fn allow_descriptors() {
 /// and files.
 fn places() -> Arc<Places> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let most = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
-    Places::new(most, (most / 4).max(1))
+    let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
+    Places::new(max, (max / 4).max(1))
 }
 
 /// Inputs of a controller's start.
@@ -170,19 +176,21 @@ struct Parts {
 }
 
 impl Parts {
+    /// Starts the thread with this store.
     fn start<S: Store + 'static>(
         self,
         store: S,
         listen: Option<SocketAddr>,
     ) -> Result<Controller, ControllerError> {
         let (stop, stopped) = watch::channel(false);
-        let (asks, asked) = mpsc::channel(ASKS);
-        let (standing, seen) = PersistentReader::new();
+        let (sender, requests) = mpsc::channel(WAITING_MAX);
+        let (standing, reader) = StandingReader::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let service = Service::new(self.id, self.restores, asks, seen.clone());
+        let service = Service::new(self.id, self.restores, sender, reader.clone());
         let (listeners, ended) = (self.listeners, stopped.clone());
         let run = move || {
-            let desk = Desk { store, asked, standing, known: Position::default(), tried: 0 };
+            let desk =
+                Desk { store, requests, standing, known: Position::default(), compaction_tried: 0 };
             let served = async {
                 serve(listeners, service, stopped).await;
                 Ok(())
@@ -193,7 +201,7 @@ impl Parts {
             done.map(|_| ())
         };
         let thread = std::thread::Builder::new().name("wedjat-fabric".to_owned()).spawn(run)?;
-        Ok(Controller { stop, thread: Some(thread), listen, standing: seen })
+        Ok(Controller { stop, thread: Some(thread), listen, standing: reader })
     }
 }
 

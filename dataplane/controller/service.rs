@@ -14,7 +14,8 @@ use tonic::{Request, Response, Status, Streaming};
 use super::command::Command;
 use super::convert::{self, PROTOCOL, command_status};
 use super::desk::{
-    AskError, CommandRequest, CommandResult, PersistentReader, Request as Demand, Standing, notes,
+    AskError, CommandRequest, CommandResult, Request as DeskRequest, Standing, StandingReader,
+    notes,
 };
 use super::fabric::{Fabric, Leaf, Pool};
 use super::generated as proto;
@@ -28,23 +29,26 @@ const HELLO_MAX: Duration = Duration::from_secs(5);
 /// Highest version of a node above which a controller raises its own.
 const VERSION_MAX: u64 = 1 << 62;
 /// Maximum number of messages that a node has not taken yet.
-const AHEAD: usize = 4;
+const REPLIES_MAX: usize = 4;
 
 /// Node that follows.
 #[derive(Debug)]
 struct Follower {
+    /// Random number of the node's process.
     instance: u64,
     /// Dropped when the same process follows again, which ends the earlier session.
     _replaced: oneshot::Sender<()>,
+    /// Number of the session of this node.
     session: u64,
     /// Newest version with a change for this node.
     sent: u64,
     /// Version that the node has applied.
     version: u64,
+    /// Reason why the node refuses its version; empty if it does not.
     refuses: String,
     seen: proto::Seen,
     /// Last logged reason why registered workers did not join.
-    told: String,
+    logged: String,
 }
 
 type Followers = BTreeMap<NodeId, Follower>;
@@ -53,11 +57,11 @@ type Followers = BTreeMap<NodeId, Follower>;
 #[derive(Clone, Debug)]
 pub struct Service {
     id: u16,
-    asks: mpsc::Sender<CommandRequest>,
-    standing: PersistentReader,
+    requests: mpsc::Sender<CommandRequest>,
+    standing: StandingReader,
     followers: Arc<Mutex<Followers>>,
     /// Spines that have followed this process.
-    met: Arc<Mutex<BTreeSet<u16>>>,
+    seen_spines: Arc<Mutex<BTreeSet<u16>>>,
     /// Pools that differ between two versions. Most nodes ask for the same pair at the same time.
     changed: Arc<Mutex<PoolDelta>>,
     /// True after a restore by an operator: nodes with a newer version than the store accept the store's
@@ -72,10 +76,12 @@ type PoolDelta = ([u64; 3], Arc<[u16]>);
 
 type Replies = Pin<Box<dyn Stream<Item = Result<proto::FollowReply, Status>> + Send>>;
 
+/// Returns the status of a controller that stands by.
 fn stands_by(reason: &str) -> Status {
     Status::unavailable(format!("this controller stands by: {reason}"))
 }
 
+/// Returns the gRPC status for an error of the desk.
 fn status(error: &AskError) -> Status {
     match error {
         AskError::Command(error) => command_status(error),
@@ -86,18 +92,19 @@ fn status(error: &AskError) -> Status {
 }
 
 impl Service {
-    /// Creates the service of the controller `id`. Requests go to `asks`; `standing` has the desired state.
+    /// Creates the service of the controller `id`. Requests go to `requests`; `standing` has the desired state.
     pub fn new(
         id: u16,
         restores: bool,
-        asks: mpsc::Sender<CommandRequest>,
-        standing: PersistentReader,
+        requests: mpsc::Sender<CommandRequest>,
+        standing: StandingReader,
     ) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
-        let (followers, met, newest) = (Arc::default(), Arc::default(), Arc::default());
-        Self { id, asks, standing, followers, met, changed, restores, newest }
+        let (followers, seen_spines, newest) = (Arc::default(), Arc::default(), Arc::default());
+        Self { id, requests, standing, followers, seen_spines, changed, restores, newest }
     }
 
+    /// Locks the followers. A panic of another thread leaves them consistent.
     fn followers(&self) -> MutexGuard<'_, Followers> {
         self.followers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,13 +127,13 @@ impl Service {
         before: &mut Option<(u64, Arc<Fabric>)>,
         (term, fabric): (u64, &Arc<Fabric>),
     ) -> Option<proto::FollowReply> {
-        let was = before.replace((term, Arc::clone(fabric))).filter(|(was, _)| *was == term);
-        let Some((_, was)) = was else {
+        let old = before.replace((term, Arc::clone(fabric))).filter(|(old, _)| *old == term);
+        let Some((_, old)) = old else {
             *view = fabric.view(node);
             let all = View::default().delta(view);
             return Some(convert::message(term, fabric.version, true, &all));
         };
-        let delta = fabric.delta_of_pools(&was, node, view, &self.changed(term, &was, fabric));
+        let delta = fabric.delta_of_pools(&old, node, view, &self.changed(term, &old, fabric));
         let delta = delta.unwrap_or_else(|| view.delta(&fabric.view(node)));
         if delta.is_empty() && fabric.has(node) {
             return None;
@@ -136,7 +143,8 @@ impl Service {
         Some(message)
     }
 
-    fn leads(&self) -> Result<(u64, Arc<Fabric>), Status> {
+    /// Returns the term and the current fabric.
+    fn leader_state(&self) -> Result<(u64, Arc<Fabric>), Status> {
         match self.standing.now() {
             Standing::Leads { term, fabric, .. } => Ok((term, fabric)),
             Standing::StandsBy(reason) => Err(stands_by(&reason)),
@@ -144,7 +152,7 @@ impl Service {
     }
 
     /// Sends a command to the desk, unless a node has a newer version than the store.
-    async fn ask(
+    async fn execute(
         &self,
         command: Command,
         if_version: Option<u64>,
@@ -155,16 +163,17 @@ impl Service {
         {
             return Err(AskError::Behind { node, has, found: fabric.version });
         }
-        self.demand(Demand::Command(command), if_version).await
+        self.send_request(DeskRequest::Command(command), if_version).await
     }
 
-    async fn demand(
+    /// Sends a request to the desk and waits for the answer.
+    async fn send_request(
         &self,
-        request: Demand,
+        request: DeskRequest,
         if_version: Option<u64>,
     ) -> Result<CommandResult, AskError> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.asks.send(CommandRequest { request, if_version, answer }).await;
+        let sent = self.requests.send(CommandRequest { request, if_version, answer }).await;
         sent.map_err(|_| AskError::StandsBy("it ends".into()))?;
         // The desk may have ended while the store kept the command.
         let unknown =
@@ -175,7 +184,7 @@ impl Service {
     /// Checks that a node may follow. A node with a newer version than the store may follow only after an
     /// operator restored the store. The store's version is then raised above the node's.
     async fn check(&self, node: NodeId, hello: &proto::Hello) -> Result<(), Status> {
-        let (term, mut fabric) = self.leads()?;
+        let (term, mut fabric) = self.leader_state()?;
         let is_newer = hello.version > fabric.version || hello.term > term;
         // Checked before the node's membership: an old copy of the store may lack the node.
         if is_newer && !self.restores {
@@ -188,7 +197,7 @@ impl Service {
             )));
         }
         if is_newer && hello.version <= VERSION_MAX {
-            let raised = self.demand(Demand::Raise(hello.version), None).await;
+            let raised = self.send_request(DeskRequest::Raise(hello.version), None).await;
             fabric = raised.map_err(|error| status(&error))?.fabric;
         }
         if !fabric.has(node) {
@@ -199,31 +208,44 @@ impl Service {
     }
 
     /// Registers a node as a follower. The receiver ends when the node is replaced.
-    fn enter(&self, node: NodeId, instance: u64) -> Result<(u64, oneshot::Receiver<()>), Status> {
+    fn add_follower(
+        &self,
+        node: NodeId,
+        instance: u64,
+    ) -> Result<(u64, oneshot::Receiver<()>), Status> {
         let mut followers = self.followers();
-        let there = followers.get(&node);
-        if there.is_some_and(|there| there.instance != instance) {
+        let follower = followers.get(&node);
+        if follower.is_some_and(|follower| follower.instance != instance) {
             return Err(Status::already_exists(format!(
                 "{node} follows already, as another process: give each node an id of its own; if that process has \
                  died, try again in a few seconds"
             )));
         }
-        let session = there.map_or(0, |there| there.session + 1);
+        let session = follower.map_or(0, |follower| follower.session + 1);
         let (replaced, is_replaced) = oneshot::channel();
-        let (sent, version, refuses, told, seen) =
+        let (sent, version, refuses, logged, seen) =
             (0, 0, String::new(), String::new(), proto::Seen::default());
-        let follower =
-            Follower { instance, _replaced: replaced, session, sent, version, refuses, seen, told };
+        let follower = Follower {
+            instance,
+            _replaced: replaced,
+            session,
+            sent,
+            version,
+            refuses,
+            seen,
+            logged,
+        };
         followers.insert(node, follower);
         if let NodeId::Spine(id) = node {
-            self.met.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+            self.seen_spines.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
         }
         Ok((session, is_replaced))
     }
 
-    fn leave(&self, node: NodeId, session: u64) {
+    /// Removes a follower at the end of its session.
+    fn remove_follower(&self, node: NodeId, session: u64) {
         let mut followers = self.followers();
-        if followers.get(&node).is_some_and(|there| there.session == session) {
+        if followers.get(&node).is_some_and(|follower| follower.session == session) {
             followers.remove(&node);
             log::info!("{node} follows no more");
         }
@@ -233,7 +255,7 @@ impl Service {
     async fn serve(
         &self,
         (node, session): (NodeId, u64),
-        mut heard: Streaming<proto::FollowRequest>,
+        mut messages: Streaming<proto::FollowRequest>,
         replies: mpsc::Sender<Result<proto::FollowReply, Status>>,
         mut replaced: oneshot::Receiver<()>,
     ) {
@@ -251,19 +273,19 @@ impl Service {
                         }
                     };
                     let Some(message) = self.update_for(node, &mut view, &mut before, (term, &fabric)) else { continue };
-                    self.note((node, session), |there| there.sent = fabric.version);
+                    self.update_follower((node, session), |follower| follower.sent = fabric.version);
                     if replies.send(Ok(message)).await.is_err() {
                         return;
                     }
                     if !fabric.has(node) {
-                        let gone = format!("{node}: the fabric has none any more");
-                        let _ = replies.send(Err(Status::not_found(gone))).await;
+                        let reason = format!("{node}: the fabric has none any more");
+                        let _ = replies.send(Err(Status::not_found(reason))).await;
                         return;
                     }
                 }
-                message = heard.message() => match message {
+                message = messages.message() => match message {
                     Ok(Some(proto::FollowRequest { message: Some(message) })) => {
-                        self.handle_hello((node, session), message).await;
+                        self.handle_message((node, session), message).await;
                     }
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => return,
@@ -273,34 +295,36 @@ impl Service {
         }
     }
 
-    fn note(&self, (node, session): (NodeId, u64), change: impl Fn(&mut Follower)) {
+    /// Changes the entry of a follower, unless a later session has replaced it.
+    fn update_follower(&self, (node, session): (NodeId, u64), change: impl Fn(&mut Follower)) {
         let mut followers = self.followers();
-        followers.get_mut(&node).filter(|there| there.session == session).map(change);
+        followers.get_mut(&node).filter(|follower| follower.session == session).map(change);
     }
 
-    async fn handle_hello(&self, (node, session): (NodeId, u64), message: Message) {
-        let note = |change: &dyn Fn(&mut Follower)| self.note((node, session), change);
+    /// Processes a message of a follower.
+    async fn handle_message(&self, (node, session): (NodeId, u64), message: Message) {
+        let update = |change: &dyn Fn(&mut Follower)| self.update_follower((node, session), change);
         match message {
             Message::Hello(_) => {}
             Message::Acknowledge(proto::Acknowledge { version }) => {
-                note(&|there| (there.version, there.refuses) = (version, String::new()));
+                update(&|follower| (follower.version, follower.refuses) = (version, String::new()));
             }
             Message::Refuse(proto::Refuse { version, reason }) => {
                 log::warn!("{node} can't take version {version}: {reason}");
-                note(&|there| there.refuses = reason.clone());
+                update(&|follower| follower.refuses = reason.clone());
             }
             Message::Seen(seen) => {
-                note(&|there| there.seen = seen.clone());
+                update(&|follower| follower.seen = seen.clone());
                 for spine in seen.silent_spines {
-                    self.judge_spine(spine).await;
+                    self.check_spine(spine).await;
                 }
             }
             Message::Register(register) => {
                 let Err(reason) = self.register(node, &register).await else { return };
-                note(&|there| {
-                    if there.told != reason {
+                update(&|follower| {
+                    if follower.logged != reason {
                         log::warn!("{node}: workers {:?} do not join: {reason}", register.workers);
-                        there.told.clone_from(&reason);
+                        follower.logged.clone_from(&reason);
                     }
                 });
             }
@@ -309,13 +333,13 @@ impl Service {
 
     /// Marks a spine as down if [`Fabric::is_spine_down`] returns true and it has followed this process
     /// before. An operator must restore it.
-    async fn judge_spine(&self, id: u32) {
+    async fn check_spine(&self, id: u32) {
         let Ok(id) = u16::try_from(id) else { return };
-        let Ok((_, fabric)) = self.leads() else { return };
+        let Ok((_, fabric)) = self.leader_state() else { return };
         if !self.is_down(&fabric, id) {
             return;
         }
-        match self.ask(Command::FailSpine { id }, Some(fabric.version)).await {
+        match self.execute(Command::FailSpine { id }, Some(fabric.version)).await {
             Ok(_) => log::warn!(
                 "spine {id} is taken to be down: its leaves hear nothing of it; others have its racks. Once it is mended, \
                  `wedjat ctl restore-spine {id}`"
@@ -325,53 +349,56 @@ impl Service {
         }
     }
 
+    /// Returns true if a spine is down by its leaves' reports. It must have followed this process before.
     fn is_down(&self, fabric: &Fabric, id: u16) -> bool {
-        if !self.met.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
+        if !self.seen_spines.lock().unwrap_or_else(PoisonError::into_inner).contains(&id) {
             return false;
         }
         let followers = self.followers();
-        let hears_nothing = |leaf: u16| {
+        let reports_silent = |leaf: u16| {
             let leaf = followers.get(&NodeId::Leaf(leaf));
             leaf.is_some_and(|leaf| leaf.seen.silent_spines.contains(&id.into()))
         };
-        fabric.is_spine_down(id, |node| followers.contains_key(&node), hears_nothing)
+        fabric.is_spine_down(id, |node| followers.contains_key(&node), reports_silent)
     }
 
+    /// Executes the registration of workers at a leaf. The error is the reason why they do not join.
     async fn register(&self, node: NodeId, register: &proto::Register) -> Result<(), String> {
         let NodeId::Leaf(leaf) = node else { return Err("it is no leaf".to_owned()) };
         let ip = convert::address(&register.server).map_err(|error| error.to_string())?;
         let workers = convert::workers(&register.workers).map_err(|error| error.to_string())?;
         let pool = u16::try_from(register.pool).map_err(|error| error.to_string())?;
         let command = Command::Register { leaf, ip, pool, workers };
-        self.ask(command, None).await.map(|_| ()).map_err(|error| error.to_string())
+        self.execute(command, None).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
     /// Returns the state of a node. A node that has applied all messages counts as having `version`.
     fn node(followers: &Followers, node: NodeId, version: u64) -> Option<proto::Node> {
-        let there = followers.get(&node);
-        Some(there.map_or_else(proto::Node::default, |there| proto::Node {
+        let follower = followers.get(&node);
+        Some(follower.map_or_else(proto::Node::default, |follower| proto::Node {
             connected: true,
-            version: if there.version >= there.sent { version } else { there.version },
-            refuses: there.refuses.clone(),
-            registered: there.seen.registered.len() as u32,
-            silent: there.seen.silent.clone(),
+            version: if follower.version >= follower.sent { version } else { follower.version },
+            refuses: follower.refuses.clone(),
+            registered: follower.seen.registered.len() as u32,
+            silent: follower.seen.silent.clone(),
         }))
     }
 
+    /// Returns the topology with the states of all nodes.
     fn topology(&self, term: u64, fabric: &Fabric) -> proto::TopologyReply {
         let followers = self.followers();
-        let node = |of| Self::node(&followers, of, fabric.version);
+        let node_state = |node| Self::node(&followers, node, fabric.version);
         let spines = fabric.spines.iter().map(|(&id, spine)| proto::TopologySpine {
             id: id.into(),
             address: spine.ip.to_string(),
             failed: spine.is_failed,
-            node: node(NodeId::Spine(id)),
+            node: node_state(NodeId::Spine(id)),
         });
         let leaves = fabric.leaves.iter().map(|(&id, leaf)| proto::TopologyLeaf {
             id: id.into(),
             address: leaf.ip.to_string(),
             failed: leaf.is_failed,
-            node: node(NodeId::Leaf(id)),
+            node: node_state(NodeId::Leaf(id)),
             servers: servers(leaf, &followers, fabric.version),
         });
         proto::TopologyReply {
@@ -380,15 +407,18 @@ impl Service {
             controller: self.id.into(),
             spines: spines.collect(),
             leaves: leaves.collect(),
-            pools: fabric.pools.iter().map(|(&id, of)| pool(fabric, id, of)).collect(),
+            pools: fabric.pools.iter().map(|(&id, entry)| pool(fabric, id, entry)).collect(),
             notes: notes(fabric),
         }
     }
 }
 
+/// Returns the servers of a rack for the topology.
 fn servers(leaf: &Leaf, followers: &Followers, version: u64) -> Vec<proto::TopologyServer> {
     let mut workers = BTreeMap::<_, Vec<u16>>::new();
-    leaf.workers.iter().for_each(|(&id, of)| workers.entry(of.server).or_default().push(id));
+    leaf.workers
+        .iter()
+        .for_each(|(&id, worker)| workers.entry(worker.server).or_default().push(id));
     let server =
         |(&ip, server): (&std::net::Ipv4Addr, &super::fabric::Server)| proto::TopologyServer {
             ip: ip.to_string(),
@@ -400,6 +430,7 @@ fn servers(leaf: &Leaf, followers: &Followers, version: u64) -> Vec<proto::Topol
     leaf.servers.iter().map(server).collect()
 }
 
+/// Returns a pool for the topology.
 fn pool(fabric: &Fabric, id: u16, pool: &Pool) -> proto::TopologyPool {
     let rack = |(leaf, workers)| proto::TopologyRack {
         leaf: u32::from(leaf),
@@ -421,8 +452,8 @@ impl Calls for Service {
         &self,
         request: Request<Streaming<proto::FollowRequest>>,
     ) -> Result<Response<Replies>, Status> {
-        let mut heard = request.into_inner();
-        let first = timeout(HELLO_MAX, heard.message()).await;
+        let mut messages = request.into_inner();
+        let first = timeout(HELLO_MAX, messages.message()).await;
         let first =
             first.map_err(|_| Status::deadline_exceeded("the node did not say who it is"))??;
         let Some(proto::FollowRequest { message: Some(Message::Hello(hello)) }) = first else {
@@ -437,20 +468,20 @@ impl Calls for Service {
         let node =
             convert::node(&hello).map_err(|error| Status::invalid_argument(error.to_string()))?;
         self.check(node, &hello).await?;
-        let (session, replaced) = self.enter(node, hello.instance)?;
+        let (session, replaced) = self.add_follower(node, hello.instance)?;
         log::info!("{node} follows");
-        let (replies, told) = mpsc::channel(AHEAD);
+        let (replies, queued) = mpsc::channel(REPLIES_MAX);
         let service = self.clone();
         tokio::spawn(async move {
-            service.serve((node, session), heard, replies, replaced).await;
-            service.leave(node, session);
+            service.serve((node, session), messages, replies, replaced).await;
+            service.remove_follower(node, session);
             if let NodeId::Spine(id) = node {
-                service.judge_spine(id.into()).await;
+                service.check_spine(id.into()).await;
             }
         });
         // The lease may have ended while a reply waited here.
         let standing = self.standing.clone();
-        let replies = ReceiverStream::new(told).map(move |reply| match standing.now() {
+        let replies = ReceiverStream::new(queued).map(move |reply| match standing.now() {
             Standing::Leads { .. } => reply,
             Standing::StandsBy(reason) => reply.and(Err(stands_by(&reason))),
         });
@@ -463,7 +494,7 @@ impl Calls for Service {
     ) -> Result<Response<proto::CommandReply>, Status> {
         let proto::CommandRequest { command, if_version } = request.into_inner();
         let command = command.parse().map_err(|error| crate::admin::refusal(&error))?;
-        let done = self.ask(command, if_version).await.map_err(|error| status(&error))?;
+        let done = self.execute(command, if_version).await.map_err(|error| status(&error))?;
         let (version, notes, pool) = (done.fabric.version, notes(&done.fabric), done.pool);
         Ok(Response::new(proto::CommandReply { version, notes, pool: pool.map(u32::from) }))
     }
@@ -472,7 +503,7 @@ impl Calls for Service {
         &self,
         _: Request<proto::TopologyRequest>,
     ) -> Result<Response<proto::TopologyReply>, Status> {
-        let (term, fabric) = self.leads()?;
+        let (term, fabric) = self.leader_state()?;
         Ok(Response::new(self.topology(term, &fabric)))
     }
 }

@@ -95,10 +95,10 @@ fn only_failed_parts_are_replaced() {
     assert!(failed.pools[&7].links.values().all(|spine| *spine == 2));
     let restored = after(&failed, "restore-spine id=1");
     assert_eq!(restored.pools[&7].links.values().filter(|spine| **spine == 1).count(), 2);
-    let gone = after(&fabric, "fail-leaf id=2");
-    assert_eq!(racks_of(&gone, 7), [(1, 3), (3, 3), (4, 2)]);
-    assert_eq!(gone.view(NodeId::Leaf(2)), View::default());
-    let back = after(&gone, "restore-leaf id=2");
+    let without_leaf = after(&fabric, "fail-leaf id=2");
+    assert_eq!(racks_of(&without_leaf, 7), [(1, 3), (3, 3), (4, 2)]);
+    assert_eq!(without_leaf.view(NodeId::Leaf(2)), View::default());
+    let back = after(&without_leaf, "restore-leaf id=2");
     assert_eq!(racks_of(&back, 7), [(1, 3), (3, 3), (4, 2)]);
     // No rack has free workers. The pool lacks workers until some return.
     let mut short = after(&fabric, "resize-pool id=7 workers=32");
@@ -119,12 +119,12 @@ fn only_failed_parts_are_replaced() {
 #[test]
 fn registered_workers_join_an_admitting_pool() {
     let fabric = after(&racks(), "add-pool id=7 workers=0 policy=horus admits=3");
-    let there = after(&fabric, "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1");
-    assert_eq!(racks_of(&there, 7), [(1, 2)]);
+    let joined = after(&fabric, "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1");
+    assert_eq!(racks_of(&joined, 7), [(1, 2)]);
     // Repeating the command changes nothing.
     let same = "register leaf=1 ip=10.0.1.11 pool=7 workers=0-1".parse().unwrap();
-    assert_eq!(there.decide(&same).unwrap(), (Vec::new(), there.clone()));
-    let new = after(&there, "register leaf=1 ip=10.0.1.99 pool=7 workers=40");
+    assert_eq!(joined.decide(&same).unwrap(), (Vec::new(), joined.clone()));
+    let new = after(&joined, "register leaf=1 ip=10.0.1.99 pool=7 workers=40");
     let server = &new.leaves[&1].servers[&"10.0.1.99".parse().unwrap()];
     assert!(server.registers && new.members(7) == 3);
     for (text, says) in [
@@ -245,7 +245,7 @@ proptest! {
         commands in prop::collection::vec(any_command(), 1..60),
     ) {
         let mut fabric = Fabric::default();
-        let mut kept = Fabric::default();
+        let mut stored = Fabric::default();
         let mut views: Vec<_> = nodes().into_iter().map(|node| (node, View::default(), Fabric::default())).collect();
         for (at, text) in commands.iter().enumerate() {
             let Ok((events, next)) = fabric.decide(&text.parse().unwrap()) else { continue };
@@ -254,21 +254,21 @@ proptest! {
             // The stored events lead to the same fabric, also after serialization.
             let text = serde_json::to_string(&events).unwrap();
             let read: Vec<Event> = serde_json::from_str(&text).unwrap();
-            read.iter().for_each(|event| kept.take(event));
-            kept.version = next.version;
-            prop_assert_eq!(&kept, &next);
+            read.iter().for_each(|event| stored.take(event));
+            stored.version = next.version;
+            prop_assert_eq!(&stored, &next);
             // Some nodes receive every version, some only a few.
-            for (which, (node, view, heard)) in views.iter_mut().enumerate() {
+            for (which, (node, view, received)) in views.iter_mut().enumerate() {
                 if (at + which) % (1 + which % 3) == 0 {
                     let now = next.view(*node);
                     let delta = view.delta(&now);
-                    let changed = next.changed_pools(heard);
-                    if let Some(soon) = next.delta_of_pools(heard, *node, view, &changed) {
+                    let changed = next.changed_pools(received);
+                    if let Some(soon) = next.delta_of_pools(received, *node, view, &changed) {
                         prop_assert_eq!(&soon, &delta);
                     }
                     view.take(delta);
                     prop_assert_eq!(&*view, &now);
-                    *heard = next.clone();
+                    *received = next.clone();
                 }
             }
             fabric = next;

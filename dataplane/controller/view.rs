@@ -123,23 +123,23 @@ impl Delta {
 }
 
 /// Returns the new and changed entries of `to`, and the keys that only `from` has.
-fn between<K: Ord + Copy, V: PartialEq + Clone>(
+fn changes<K: Ord + Copy, V: PartialEq + Clone>(
     from: &BTreeMap<K, V>,
     to: &BTreeMap<K, V>,
 ) -> (BTreeMap<K, V>, Vec<K>) {
     let put = to.iter().filter(|(key, value)| from.get(key) != Some(*value));
-    let gone = from.keys().filter(|key| !to.contains_key(key));
-    (put.map(|(key, value)| (*key, value.clone())).collect(), gone.copied().collect())
+    let removed = from.keys().filter(|key| !to.contains_key(key));
+    (put.map(|(key, value)| (*key, value.clone())).collect(), removed.copied().collect())
 }
 
 impl View {
     /// Computes the delta from this view to another.
     #[must_use]
     pub fn delta(&self, to: &Self) -> Delta {
-        let (pools, gone_pools) = between(&self.pools, &to.pools);
-        let (servers, gone_servers) = between(&self.servers, &to.servers);
-        let (workers, gone_workers) = between(&self.workers, &to.workers);
-        let (racks, gone_racks) = between(&self.racks, &to.racks);
+        let (pools, gone_pools) = changes(&self.pools, &to.pools);
+        let (servers, gone_servers) = changes(&self.servers, &to.servers);
+        let (workers, gone_workers) = changes(&self.workers, &to.workers);
+        let (racks, gone_racks) = changes(&self.racks, &to.racks);
         Delta {
             put: Self { pools, servers, workers, racks },
             pools: gone_pools,
@@ -152,10 +152,10 @@ impl View {
     /// Applies a delta.
     pub fn take(&mut self, delta: Delta) {
         let Delta { put, pools, servers, workers, racks } = delta;
-        pools.iter().for_each(|gone| _ = self.pools.remove(gone));
-        servers.iter().for_each(|gone| _ = self.servers.remove(gone));
-        workers.iter().for_each(|gone| _ = self.workers.remove(gone));
-        racks.iter().for_each(|gone| _ = self.racks.remove(gone));
+        pools.iter().for_each(|removed| _ = self.pools.remove(removed));
+        servers.iter().for_each(|removed| _ = self.servers.remove(removed));
+        workers.iter().for_each(|removed| _ = self.workers.remove(removed));
+        racks.iter().for_each(|removed| _ = self.racks.remove(removed));
         self.pools.extend(put.pools);
         self.servers.extend(put.servers);
         self.workers.extend(put.workers);
@@ -185,10 +185,10 @@ impl Fabric {
             }
             NodeId::Agent(ip) => {
                 let leaf = self.leaf_of(ip).and_then(|id| Some((id, self.leaves.get(&id)?)));
-                let own = |(id, leaf): (u16, &Arc<Leaf>)| {
+                let view_of_agent = |(id, leaf): (u16, &Arc<Leaf>)| {
                     self.view_of_rack(id, leaf, |server| server == ip)
                 };
-                let mut view = leaf.map(own).unwrap_or_default();
+                let mut view = leaf.map(view_of_agent).unwrap_or_default();
                 view.servers.clear();
                 // The leaf sends no more tasks to a drained server. Its workers still serve the tasks in
                 // flight and in the queue.
@@ -219,15 +219,15 @@ impl Fabric {
         changed: &[u16],
     ) -> Option<Delta> {
         let NodeId::Leaf(id) = node else { return None };
-        let (is, was) = (self.leaves.get(&id)?, before.leaves.get(&id)?);
-        if !Arc::ptr_eq(is, was) || self.spines != before.spines {
+        let (leaf, old) = (self.leaves.get(&id)?, before.leaves.get(&id)?);
+        if !Arc::ptr_eq(leaf, old) || self.spines != before.spines {
             return None;
         }
         let mut delta = Delta::default();
-        for pool in changed.iter().filter(|pool| is.pools.contains_key(pool)) {
-            let told = self.pool_view(id, *pool)?;
-            if view.pools.get(pool) != Some(&told) {
-                delta.put.pools.insert(*pool, told);
+        for pool in changed.iter().filter(|pool| leaf.pools.contains_key(pool)) {
+            let entry = self.pool_view(id, *pool)?;
+            if view.pools.get(pool) != Some(&entry) {
+                delta.put.pools.insert(*pool, entry);
             }
         }
         Some(delta)
@@ -235,44 +235,46 @@ impl Fabric {
 
     /// Returns a pool in this leaf's view.
     fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolView> {
-        let there = self.pools.get(&pool)?;
-        let spine = there.links.get(&leaf).and_then(|id| Some((*id, self.spines.get(id)?.ip)));
-        Some(PoolView { settings: there.settings.clone(), spine })
+        let entry = self.pools.get(&pool)?;
+        let spine = entry.links.get(&leaf).and_then(|id| Some((*id, self.spines.get(id)?.ip)));
+        Some(PoolView { settings: entry.settings.clone(), spine })
     }
 
+    /// Returns the view of a rack with the workers of the servers that `is_wanted` accepts.
     fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(Ipv4Addr) -> bool) -> View {
         let (mut view, mut last) = (View::default(), None);
-        for (&worker, of) in leaf.workers.iter().filter(|(_, worker)| is_wanted(worker.server)) {
-            let (Some(pool), Some(server)) = (of.pool, leaf.servers.get(&of.server)) else {
+        for (&worker, state) in leaf.workers.iter().filter(|(_, worker)| is_wanted(worker.server)) {
+            let (Some(pool), Some(server)) = (state.pool, leaf.servers.get(&state.server)) else {
                 continue;
             };
             let is_drained = server.is_drained;
-            let told = WorkerView { server: of.server, pool, speed: of.speed, is_drained };
-            view.workers.insert(worker, told);
+            let entry = WorkerView { server: state.server, pool, speed: state.speed, is_drained };
+            view.workers.insert(worker, entry);
             // Workers of one server mostly have adjacent ids.
-            if last != Some(of.server) {
-                let told = ServerView { mac: server.mac, registers: server.registers };
-                view.servers.insert(of.server, told);
-                last = Some(of.server);
+            if last != Some(state.server) {
+                let entry = ServerView { mac: server.mac, registers: server.registers };
+                view.servers.insert(state.server, entry);
+                last = Some(state.server);
             }
         }
-        let here: BTreeSet<u16> = view.workers.values().map(|one| one.pool).collect();
-        for pool in here {
-            let Some(told) = self.pool_view(id, pool) else { continue };
-            view.pools.insert(pool, told);
+        let pools: BTreeSet<u16> = view.workers.values().map(|one| one.pool).collect();
+        for pool in pools {
+            let Some(entry) = self.pool_view(id, pool) else { continue };
+            view.pools.insert(pool, entry);
         }
         view
     }
 
+    /// Returns the view of a spine: the pools and racks linked to it.
     fn view_of_spine(&self, id: u16) -> View {
         let mut view = View::default();
-        for (&pool, there) in &self.pools {
-            for (&leaf, _) in there.links.iter().filter(|(_, spine)| **spine == id) {
+        for (&pool, entry) in &self.pools {
+            for (&leaf, _) in entry.links.iter().filter(|(_, spine)| **spine == id) {
                 let Some(rack) = self.leaves.get(&leaf) else { continue };
                 let workers = rack.pools.get(&pool).copied().unwrap_or_default();
                 view.racks.insert((pool, leaf), RackView { ip: rack.ip, workers });
-                let told = || PoolView { settings: there.settings.clone(), spine: None };
-                view.pools.entry(pool).or_insert_with(told);
+                let new_view = || PoolView { settings: entry.settings.clone(), spine: None };
+                view.pools.entry(pool).or_insert_with(new_view);
             }
         }
         view

@@ -31,11 +31,11 @@ use crate::ring::region::path_of;
 /// Interval of worker observations.
 const LOOK: Duration = Duration::from_millis(20);
 /// Interval of updates of the job's note.
-const NOTED: Duration = Duration::from_millis(200);
+const NOTE_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of checks for the job's turn.
 const TURN: Duration = Duration::from_millis(50);
 /// Time for killed processes to disappear.
-const GONE: Duration = Duration::from_secs(10);
+const EXIT_MAX: Duration = Duration::from_secs(10);
 
 /// A batch job and its options.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,9 +96,10 @@ pub struct JobEnd {
 
 /// Facts determined before a batch starts.
 struct JobPlan {
-    watching: AgentMonitor,
+    monitor: AgentMonitor,
     hierarchies: Hierarchies,
-    made: CgroupFolders,
+    /// Folders of its cgroup, not yet created.
+    folders: CgroupFolders,
     limits: Limits,
     actuator: Box<dyn Actuator>,
 }
@@ -152,8 +153,8 @@ impl Job {
 
     /// Determines CPUs and cgroups, and refuses a job that can harm the workers.
     fn plan(&self, hierarchies: Hierarchies) -> Result<JobPlan, CoschedError> {
-        let watching = AgentMonitor::open(&self.agent, self.objective)?;
-        let cpus = watching.cpus(self.cpus.as_ref())?;
+        let monitor = AgentMonitor::open(&self.agent, self.objective)?;
+        let cpus = monitor.cpus(self.cpus.as_ref())?;
         let actuator: Box<dyn Actuator> = match self.policy {
             Policy::Idle => Box::new(Unlimited),
             Policy::Shares => Box::new(Weight::default()),
@@ -168,21 +169,24 @@ impl Job {
         }
         if self.class == Class::Normal
             && !self.force
-            && let Some(worker) = watching.normal_worker()
+            && let Some(worker) = monitor.normal_worker()
         {
             return Err(CoschedError::Harmful { limit: actuator.name(), worker });
         }
         // The given CPUs may have no worker that can be watched. The guard would then see no load and allow
         // everything.
-        if self.policy.is_guarded() && watching.workers().is_empty() && !self.force {
+        if self.policy.is_guarded() && monitor.workers().is_empty() && !self.force {
             let (agent, policy) = (self.agent.clone(), self.policy.to_string());
             return Err(CoschedError::Unwatched { agent, policy });
         }
-        let own = Process::own();
-        let made =
-            Group::planned(&hierarchies, &self.cgroup, &format!("{}-{}", own.pid, own.started));
+        let this_process = Process::own();
+        let folders = Group::planned(
+            &hierarchies,
+            &self.cgroup,
+            &format!("{}-{}", this_process.pid, this_process.started),
+        );
         let limits = Limits { cpus, processes: self.processes };
-        Ok(JobPlan { watching, hierarchies, made, limits, actuator })
+        Ok(JobPlan { monitor, hierarchies, folders, limits, actuator })
     }
 
     /// Describes the run as text, without running anything.
@@ -190,14 +194,14 @@ impl Job {
     /// # Errors
     /// Reasons why the job would be refused.
     pub fn dry_run(&self) -> Result<String, CoschedError> {
-        let planned = self.plan(Hierarchies::of_this_machine())?;
-        let cpus: Vec<_> = planned.limits.cpus.iter().map(usize::to_string).collect();
+        let plan = self.plan(Hierarchies::of_this_machine())?;
+        let cpus: Vec<_> = plan.limits.cpus.iter().map(usize::to_string).collect();
         let mut lines = vec![
             format!(
                 "agent {} (pid {}), {} workers",
                 self.agent,
-                planned.watching.pid(),
-                planned.watching.workers().len()
+                plan.monitor.pid(),
+                plan.monitor.workers().len()
             ),
             format!(
                 "cores {}, class {}, at most {} processes",
@@ -209,24 +213,25 @@ impl Job {
                 "policy {}, objective {}, limited by {}",
                 self.policy,
                 self.objective,
-                planned.actuator.name()
+                plan.actuator.name()
             ),
         ];
-        lines.extend(planned.made.paths().map(|path| format!("would make {}", path.display())));
+        lines.extend(plan.folders.paths().map(|path| format!("would make {}", path.display())));
         lines.extend(
-            planned
-                .hierarchies
+            plan.hierarchies
                 .missing()
                 .map(|it| format!("this machine lacks the controller {}", it.name())),
         );
-        lines.push(format!("would run {}", self.shown()));
+        lines.push(format!("would run {}", self.command_text()));
         Ok(lines.join("\n") + "\n")
     }
 
-    fn shown(&self) -> String {
+    /// Returns the command as one line.
+    fn command_text(&self) -> String {
         self.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 
+    /// Returns the name of the program.
     fn program(&self) -> String {
         self.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
     }
@@ -243,48 +248,48 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     for note in folder.clean(wedjat_cosched::mechanism::System::REAL)? {
         log::warn!("job {} ({}) was killed; its leftovers are removed", note.id(), note.command);
     }
-    let JobPlan { watching, hierarchies, made, limits, actuator } = job.plan(hierarchies)?;
-    for lacking in hierarchies.missing() {
-        log::warn!("this machine lacks the controller {} of cgroups", lacking.name());
+    let JobPlan { monitor, hierarchies, folders, limits, actuator } = job.plan(hierarchies)?;
+    for controller in hierarchies.missing() {
+        log::warn!("this machine lacks the controller {} of cgroups", controller.name());
     }
     let mut note = Note {
         process: Process::own(),
         turn: 0,
         agent: path_of(&job.agent),
-        agent_pid: watching.pid(),
-        command: job.shown(),
+        agent_pid: monitor.pid(),
+        command: job.command_text(),
         policy: job.policy.to_string(),
         objective: job.objective.to_string(),
         state: JobState::Waiting,
         made: CgroupFolders::default(),
         figures: Figures::default(),
     };
-    let entered = JobEntry { folder: &folder, id: note.id() };
+    let entry = JobEntry { folder: &folder, id: note.id() };
     folder.enter(&mut note)?;
     while !folder.take_turn(&mut note)? {
         if signals.ends.load(Acquire) > 0 {
             return Ok(JobEnd { status: None, is_late: false, figures: note.figures });
         }
-        if !watching.is_running() {
+        if !monitor.is_running() {
             return Err(CoschedError::AgentGone(job.agent.clone()));
         }
         std::thread::sleep(TURN);
     }
     // Noted before creation, so that leftovers can be identified.
-    note.made = made;
+    note.made = folders;
     folder.write(&note)?;
     let group = Group::make(&hierarchies, &note.made, &limits)?;
-    let ran = Batch::start(job, &folder, &mut note, (&group, &limits), watching, actuator)
+    let result = Batch::start(job, &folder, &mut note, (&group, &limits), monitor, actuator)
         .and_then(|batch| batch.run(signals));
-    let cleared = match group.kill(GONE, || {}) {
-        true => group.remove(GONE).map_err(CoschedError::from),
+    let clean_up = match group.kill(EXIT_MAX, || {}) {
+        true => group.remove(EXIT_MAX).map_err(CoschedError::from),
         false => Err(CoschedError::Unkillable(group.processes().into_iter().collect())),
     };
-    if cleared.is_err() {
+    if clean_up.is_err() {
         // Keeps the note for the next clean-up.
-        std::mem::forget(entered);
+        std::mem::forget(entry);
     }
-    cleared.and(ran)
+    clean_up.and(result)
 }
 
 /// A job's entry in the folder; removed on drop.
@@ -300,7 +305,7 @@ impl Drop for JobEntry<'_> {
 }
 
 /// Chooser of shares with its log.
-type Choosing = LoggingChooser<Box<dyn io::Write>>;
+type ShareChooser = LoggingChooser<Box<dyn io::Write>>;
 
 /// A running batch.
 struct Batch<'a> {
@@ -309,26 +314,27 @@ struct Batch<'a> {
     note: &'a mut Note,
     group: &'a Group,
     limits: &'a Limits,
-    watching: AgentMonitor,
+    monitor: AgentMonitor,
     actuator: Box<dyn Actuator>,
     guard: Guard,
-    choosing: Option<Choosing>,
+    chooser: Option<ShareChooser>,
     reading: Reading,
     child: Child,
     began: Instant,
     /// Share chosen within the guard's limit.
     chosen: Share,
     /// Current share.
-    given: Share,
+    current_share: Share,
 }
 
 impl<'a> Batch<'a> {
+    /// Prepares the cgroup and starts the command.
     fn start(
         job: &'a Job,
         folder: &'a Folder,
         note: &'a mut Note,
         (group, limits): (&'a Group, &'a Limits),
-        watching: AgentMonitor,
+        monitor: AgentMonitor,
         mut actuator: Box<dyn Actuator>,
     ) -> Result<Self, CoschedError> {
         if job.class == Class::Idle && !group.yield_to_all()? && group.set_least_weight().is_err() {
@@ -337,17 +343,20 @@ impl<'a> Batch<'a> {
         let mut settings = job.setup.guard.clone();
         settings.objective_us = job.objective.us;
         let guard = Guard::new(settings)?;
-        let choosing = choosing(job)?;
+        let chooser = chooser(job)?;
         let chosen = match job.policy {
             Policy::Static(share) => share,
             Policy::Asax | Policy::Aimd => Share::NONE,
             Policy::Guard | Policy::Idle | Policy::Shares => Share::MOST,
         };
-        let given = if job.policy.is_guarded() { Share::NONE } else { chosen };
+        let current_share = if job.policy.is_guarded() { Share::NONE } else { chosen };
         // A frozen process cannot even start, so the batch begins with a small share until the first
         // observation.
-        actuator.give(group, if given == Share::NONE { Share::at_most(0.1) } else { given })?;
-        keep_off(&limits.cpus);
+        actuator.give(
+            group,
+            if current_share == Share::NONE { Share::at_most(0.1) } else { current_share },
+        )?;
+        leave_cpus(&limits.cpus);
         let (child, reading) = spawn(job, folder, note.id(), group, limits)?;
         log::info!("job {} runs {} on CPUs {:?}", note.id(), job.program(), limits.cpus);
         let began = Instant::now();
@@ -362,47 +371,49 @@ impl<'a> Batch<'a> {
             note,
             group,
             limits,
-            watching,
+            monitor,
             actuator,
             guard,
-            choosing,
+            chooser,
             reading,
             child,
             began,
             chosen,
-            given,
+            current_share,
         })
     }
 
     /// Runs until the end, then kills the remaining processes.
     fn run(mut self, signals: &Signals) -> Result<JobEnd, CoschedError> {
-        let watched = self.watch(signals);
-        if watched.is_err() {
+        let watch_result = self.watch(signals);
+        if watch_result.is_err() {
             self.note.state = JobState::Ending;
         }
-        let ended = self.finish(signals);
-        let (mut status, is_late) = watched?;
+        let final_status = self.finish(signals);
+        let (mut status, is_late) = watch_result?;
         if status.is_none() {
-            status = ended;
+            status = final_status;
         }
         let done = self.measure();
         self.note.figures.done = done;
         self.reading.end();
-        if let Some(choosing) = self.choosing.take() {
-            choosing.into_log().map_err(|error| CoschedError::Log(error.into()))?;
+        if let Some(chooser) = self.chooser.take() {
+            chooser.into_log().map_err(|error| CoschedError::Log(error.into()))?;
         }
         Ok(JobEnd { status, is_late, figures: self.note.figures })
     }
 
     /// Watches until the first process ends or must end.
     fn watch(&mut self, signals: &Signals) -> Result<(Option<ExitStatus>, bool), CoschedError> {
-        let (mut rounds, mut noted) = (Instant::now() + self.job.round, Instant::now());
+        let (mut next_round, mut next_note) = (Instant::now() + self.job.round, Instant::now());
         loop {
             let now = Instant::now();
-            if let Some(status) = self.child.try_wait().map_err(|error| self.broken(error))? {
+            if let Some(status) =
+                self.child.try_wait().map_err(|error| self.command_error(error))?
+            {
                 return Ok((Some(status), false));
             }
-            if !self.watching.is_running() {
+            if !self.monitor.is_running() {
                 return Err(CoschedError::AgentGone(self.job.agent.clone()));
             }
             if signals.ends.load(Acquire) > 0 {
@@ -412,27 +423,28 @@ impl<'a> Batch<'a> {
                 log::warn!("job {} has used up its time and is ended", self.note.id());
                 return Ok((None, true));
             }
-            self.pass_on(signals);
+            self.forward_signal(signals);
             self.look(now);
-            if now >= rounds {
-                rounds = now + self.job.round;
+            if now >= next_round {
+                next_round = now + self.job.round;
                 self.choose(now)?;
-                self.hold();
+                self.restore_threads();
             }
-            self.give()?;
-            if now >= noted {
-                noted = now + NOTED;
+            self.apply_share()?;
+            if now >= next_note {
+                next_note = now + NOTE_INTERVAL;
                 self.note_figures(now)?;
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    fn broken(&self, error: io::Error) -> CoschedError {
+    fn command_error(&self, error: io::Error) -> CoschedError {
         CoschedError::Command { command: self.job.program(), error }
     }
 
-    fn pass_on(&self, signals: &Signals) {
+    /// Forwards the last received signal to the first process.
+    fn forward_signal(&self, signals: &Signals) {
         let number = signals.passed.swap(0, Relaxed) as i32;
         if let (Some(signal), Ok(pid)) =
             (Signal::from_named_raw(number), i32::try_from(self.child.id()))
@@ -444,25 +456,26 @@ impl<'a> Batch<'a> {
 
     /// Observes the workers and updates the share.
     fn look(&mut self, now: Instant) {
-        let seen = self.watching.look(now);
+        let observation = self.monitor.look(now);
         let at_ns = now.duration_since(self.began).as_nanos() as u64;
-        let allowed = self.guard.observe(at_ns, &seen, self.given);
+        let allowed = self.guard.observe(at_ns, &observation, self.current_share);
         let figures = &mut self.note.figures;
-        figures.windows += u64::from(seen.tail.is_some());
-        figures.violations += u64::from(seen.tail.is_some_and(|tail| tail > self.job.objective.us));
-        (figures.load, figures.allowed) = (seen.load, allowed.part());
+        figures.windows += u64::from(observation.tail.is_some());
+        figures.violations +=
+            u64::from(observation.tail.is_some_and(|tail| tail > self.job.objective.us));
+        (figures.load, figures.allowed) = (observation.load, allowed.part());
     }
 
     /// Reports the outcome of the last share, and chooses the next one.
     fn choose(&mut self, now: Instant) -> Result<(), CoschedError> {
-        let (tail, _) = self.watching.tail();
+        let (tail, _) = self.monitor.tail();
         self.note.figures.tail_us = tail;
         let at_ns = now.duration_since(self.began).as_nanos() as u64;
         let (batch, workers) = (self.progress(now), self.workers_progress(tail));
         let limit = self.guard.allowed(at_ns);
-        let Some(choosing) = &mut self.choosing else { return Ok(()) };
+        let Some(chooser) = &mut self.chooser else { return Ok(()) };
         let observed = tail.unwrap_or(0.0);
-        choosing.learn(at_ns, &Outcome { expected: self.job.objective.us, observed, batch })?;
+        chooser.learn(at_ns, &Outcome { expected: self.job.objective.us, observed, batch })?;
         let interval = self.job.wall.map_or(0.0, |wall| {
             (now.duration_since(self.began).as_secs_f64() / wall.as_secs_f64()).min(1.0)
         });
@@ -470,18 +483,19 @@ impl<'a> Batch<'a> {
         // Tasks arrive one by one, so the fraction of workers in use is the load.
         let state =
             State { cpu: load, memory: memory_used(), stage: load, interval, progress: workers };
-        self.chosen = choosing.decide(at_ns, &state, limit)?;
+        self.chosen = chooser.decide(at_ns, &state, limit)?;
         self.note.figures.decisions += 1;
         Ok(())
     }
 
-    /// Progress of the workers: the objective is their allowed time, and the measured percentile the time
-    /// they need.
+    /// Expresses the workers' latency as progress: the objective is their allowed time, and the measured
+    /// percentile the time they need.
     fn workers_progress(&self, tail: Option<f64>) -> Progress {
         let remaining = tail.unwrap_or(0.0);
         Progress { wall: self.job.objective.us, elapsed: 0.0, rate: 1.0, remaining }
     }
 
+    /// Returns the progress of the batch; `None` without a total work or a maximum run time.
     fn progress(&self, now: Instant) -> Option<Progress> {
         let (wall, work) = (self.job.wall?.as_secs_f64(), self.job.work?);
         let (elapsed, done) = (now.duration_since(self.began).as_secs_f64(), self.measure());
@@ -493,41 +507,45 @@ impl<'a> Batch<'a> {
         })
     }
 
+    /// Returns the completed work.
     fn measure(&self) -> f64 {
         self.reading.done(self.group.used_ns())
     }
 
-    fn give(&mut self) -> Result<(), CoschedError> {
+    /// Applies the chosen share, or the guard's limit if that is smaller.
+    fn apply_share(&mut self) -> Result<(), CoschedError> {
         let at_ns = self.began.elapsed().as_nanos() as u64;
         let share = match self.job.policy.is_guarded() {
             true => self.chosen.min(self.guard.allowed(at_ns)),
             false => self.chosen,
         };
-        self.given = share;
+        self.current_share = share;
         let unlimited = matches!(self.job.policy, Policy::Idle | Policy::Shares);
         self.note.figures.share = if unlimited { 1.0 } else { share.part() };
         Ok(self.actuator.give(self.group, share)?)
     }
 
     /// Restores threads that have changed their scheduling class or CPUs.
-    fn hold(&mut self) {
+    fn restore_threads(&mut self) {
         let mut cores = CpuSet::new();
         self.limits.cpus.iter().for_each(|cpu| cores.set(*cpu));
         for thread in self.group.processes().into_iter().flat_map(threads_of) {
             let Some(scheduling) = Scheduling::of(thread) else { continue };
-            let may_not = scheduling.is_real_time()
-                || (self.job.class == Class::Idle && scheduling.class != 5);
-            let is_elsewhere = !scheduling.cpus.is_subset(&self.limits.cpus);
-            if may_not {
+            let has_wrong_class = scheduling.is_real_time()
+                || (self.job.class == Class::Idle && scheduling.class != 5); // SCHED_IDLE
+            let has_wrong_cpus = !scheduling.cpus.is_subset(&self.limits.cpus);
+            if has_wrong_class {
                 let _ = set_class(thread, self.job.class); // the thread may have exited meanwhile
             }
-            if is_elsewhere && let Some(pid) = i32::try_from(thread).ok().and_then(Pid::from_raw) {
+            if has_wrong_cpus && let Some(pid) = i32::try_from(thread).ok().and_then(Pid::from_raw)
+            {
                 let _ = rustix::thread::sched_setaffinity(Some(pid), &cores);
             }
-            self.note.figures.put_back += u64::from(may_not) + u64::from(is_elsewhere);
+            self.note.figures.put_back += u64::from(has_wrong_class) + u64::from(has_wrong_cpus);
         }
     }
 
+    /// Writes the current figures to the job's note.
     fn note_figures(&mut self, now: Instant) -> Result<(), CoschedError> {
         let done = self.measure();
         let figures = &mut self.note.figures;
@@ -537,14 +555,14 @@ impl<'a> Batch<'a> {
         self.folder.write(self.note)
     }
 
-    /// Ends all remaining processes: requests the end, unless it is urgent, and then kills. Returns the first
-    /// process's status.
+    /// Ends all remaining processes: requests the end, waits for the grace time, and then kills. A second end
+    /// signal skips the wait. Returns the first process's status.
     fn finish(&mut self, signals: &Signals) -> Option<ExitStatus> {
         self.note.state = JobState::Ending;
         let _ = self.note_figures(Instant::now()); // only the end matters here
         // A frozen process receives no signal. A large share would end it sooner, but might harm the workers.
-        let little = self.given.max(Share::at_most(0.1));
-        if let Err(error) = self.actuator.give(self.group, little) {
+        let small_share = self.current_share.max(Share::at_most(0.1));
+        if let Err(error) = self.actuator.give(self.group, small_share) {
             log::warn!("{error}");
         }
         if !self.group.processes().is_empty() {
@@ -559,22 +577,23 @@ impl<'a> Batch<'a> {
             status = status.or_else(|| self.child.try_wait().ok().flatten());
             std::thread::sleep(LOOK);
         }
-        self.group.kill(GONE, || drop(self.child.try_wait()));
+        self.group.kill(EXIT_MAX, || drop(self.child.try_wait()));
         status.or_else(|| self.child.wait().ok())
     }
 }
 
-/// Moves the calling thread, which runs now and then, off the workers' cores if there are others.
-fn keep_off(cores: &BTreeSet<usize>) {
-    let others = cpus::except(&cores.iter().copied().collect::<Vec<_>>());
-    if !others.is_empty() {
+/// Moves the calling thread, which runs now and then, off these CPUs if this process may use others.
+fn leave_cpus(avoided_cpus: &BTreeSet<usize>) {
+    let other_cpus = cpus::except(&avoided_cpus.iter().copied().collect::<Vec<_>>());
+    if !other_cpus.is_empty() {
         let mut set = CpuSet::new();
-        others.iter().for_each(|cpu| set.set(*cpu));
+        other_cpus.iter().for_each(|cpu| set.set(*cpu));
         let _ = rustix::thread::sched_setaffinity(None, &set); // keeps its affinity on failure
     }
 }
 
-fn choosing(job: &Job) -> Result<Option<Choosing>, CoschedError> {
+/// Creates the chooser of the job's policy with its log; `None` for policies without one.
+fn chooser(job: &Job) -> Result<Option<ShareChooser>, CoschedError> {
     let (settings, experts) = match job.policy {
         Policy::Asax => (job.setup.settings.clone(), job.setup.experts.clone()),
         Policy::Aimd => {
@@ -595,6 +614,7 @@ fn choosing(job: &Job) -> Result<Option<Choosing>, CoschedError> {
     logged.map(Some).map_err(|error| CoschedError::Log(error.into()))
 }
 
+/// Starts the command in its cgroup. Returns its first process and the source of its progress.
 fn spawn(
     job: &Job,
     folder: &Folder,

@@ -1,10 +1,10 @@
-//! Batch work beside an agent's workers: observation of the agent, the running job, and the queue of waiting
-//! jobs.
+//! Batch work beside an agent's workers, on the workers' cores: observation of the agent, the running job, and
+//! the queue of waiting jobs.
 //!
 //! A job is a separate process, `wedjat cosched run`. It reads the agent's published state in the worker
-//! region ([`watching`]). Guard and chooser of `wedjat-cosched` set the share of its batch, and cgroups hold
-//! the batch ([`job`]). The job notes in advance what it creates, in a folder of the user ([`notes`]). Jobs
-//! of one agent queue there, and a later job removes what a killed one left.
+//! region ([`watching`]). Guard and chooser of `wedjat-cosched` set the batch's share of the cores' time, and
+//! cgroups hold the batch ([`job`]). The job records its cgroups in a note before it creates them ([`notes`]).
+//! Jobs of one agent queue in the folder of notes, and a later job removes the leftovers of a killed one.
 
 pub mod job;
 pub mod notes;
@@ -132,8 +132,7 @@ pub enum CoschedError {
     Guard(#[from] GuardSettingsError),
 }
 
-/// Explanation for agents with worker threads. An agent's workers are either all processes, which attach by
-/// its name, or all threads, which need no name.
+/// Returns a hint for a missing region. Agents whose workers are threads of their process have no region.
 fn threads(error: &RegionError) -> &'static str {
     match error {
         RegionError::Missing { .. } => {

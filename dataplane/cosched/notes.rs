@@ -1,6 +1,6 @@
-//! Folder of notes, in which each job describes itself and what it creates, in advance.
+//! Folder of notes. Each job describes itself and its cgroups in a note, before it creates the cgroups.
 //!
-//! Jobs of one agent run one at a time in the order of arrival. Each visitor removes what killed jobs left:
+//! Jobs of one agent run one at a time in the order of arrival. Each new job removes the leftovers of killed jobs:
 //! processes, cgroups and notes.
 
 use std::fs::{self, DirBuilder, File};
@@ -114,6 +114,7 @@ impl Note {
 pub struct Folder(PathBuf);
 
 impl Folder {
+    /// Returns the path of this user's folder.
     fn path() -> PathBuf {
         let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
         let user = rustix::process::geteuid().as_raw();
@@ -140,11 +141,11 @@ impl Folder {
             }
             _ => {}
         }
-        let found = fs::symlink_metadata(&path)
+        let metadata = fs::symlink_metadata(&path)
             .map_err(|error| CoschedError::Notes { path: path.clone(), error })?;
         // Notes are trusted, so no other user may write here.
-        let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-        match is_own && found.mode() & 0o022 == 0 {
+        let is_own = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw();
+        match is_own && metadata.mode() & 0o022 == 0 {
             true => Ok(Self(path)),
             false => Err(CoschedError::Foreign(path)),
         }
@@ -157,6 +158,7 @@ impl Folder {
         path.is_dir().then(|| Self::at(path).ok()).flatten()
     }
 
+    /// Returns the conversion of errors at this path.
     fn fault(&self, path: &Path) -> impl FnOnce(io::Error) -> CoschedError + use<> {
         let path = path.to_owned();
         move |error| CoschedError::Notes { path, error }
@@ -211,12 +213,12 @@ impl Folder {
     /// If the queue cannot be read.
     pub fn take_turn(&self, note: &mut Note) -> Result<bool, CoschedError> {
         let _lock = self.lock()?;
-        let others = self.notes();
+        let notes = self.notes();
         let is_before = |other: &Note| {
             let comes_first = (other.turn, other.id()) < (note.turn, note.id());
             other.id() != note.id() && other.agent == note.agent && comes_first
         };
-        if others.iter().any(|other| is_before(other) && other.process.is_alive()) {
+        if notes.iter().any(|other| is_before(other) && other.process.is_alive()) {
             return Ok(false);
         }
         note.state = JobState::Running;
@@ -241,7 +243,7 @@ impl Folder {
         self.notes().into_iter().filter(|note| note.process.is_alive()).collect()
     }
 
-    /// Removes what killed jobs left, and returns their notes. A job whose processes do not end keeps its
+    /// Removes the leftovers of killed jobs, and returns their notes. A job whose processes do not end keeps its
     /// note for the next time.
     ///
     /// # Errors
@@ -250,7 +252,7 @@ impl Folder {
         let _lock = self.lock()?;
         let mut cleaned = Vec::new();
         for note in self.notes().into_iter().filter(|note| !note.process.is_alive()) {
-            let group = Group::left(&note.made, system);
+            let group = Group::reopen(&note.made, system);
             if !group.kill(PATIENCE, || {}) {
                 return Err(CoschedError::Unkillable(group.processes().into_iter().collect()));
             }

@@ -9,7 +9,7 @@ use wedjat_cosched::Share;
 /// Policy that sets the batch's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// ASA_X's chooser within the guard's limit.
+    /// The learning chooser of ASA_X (see [`wedjat_cosched`]), within the guard's limit.
     Asax,
     /// A constant share without guard.
     Static(Share),
@@ -18,7 +18,7 @@ pub enum Policy {
     Aimd,
     /// All that the guard allows.
     Guard,
-    /// All that the workers leave idle; the idle class yields the rest.
+    /// No quota: all CPU time that the workers leave idle, by the scheduler's idle class.
     Idle,
     /// The smallest CPU weight, without guard.
     Shares,

@@ -86,20 +86,20 @@ fn counter(path: &Path) -> u64 {
 /// # Errors
 /// If no thread can be started.
 pub fn count_lines(
-    from: impl Read + Send + 'static,
-    mut to: impl Write + Send + 'static,
+    input: impl Read + Send + 'static,
+    mut output: impl Write + Send + 'static,
     text: String,
 ) -> io::Result<Reading> {
     let count = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&count);
+    let thread_count = Arc::clone(&count);
     let pass = move || {
-        let (mut from, mut line) = (BufReader::new(from), Vec::new());
-        let mut is_heard = true;
-        while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-            let holds = line.windows(text.len()).any(|part| part == text.as_bytes());
-            counted.fetch_add(u64::from(holds), Relaxed);
-            // The reader may have gone; the batch continues.
-            is_heard = is_heard && to.write_all(&line).and_then(|()| to.flush()).is_ok();
+        let (mut input, mut line) = (BufReader::new(input), Vec::new());
+        let mut is_open = true;
+        while input.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let matches = line.windows(text.len()).any(|part| part == text.as_bytes());
+            thread_count.fetch_add(u64::from(matches), Relaxed);
+            // The reader of the output may have exited; the batch continues.
+            is_open = is_open && output.write_all(&line).and_then(|()| output.flush()).is_ok();
             line.clear();
         }
     };
@@ -125,14 +125,14 @@ mod tests {
     fn progress_lines_are_counted_and_forwarded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
-        let said = b"frame 1\nnothing\n\xFF frame 2\nframe 3 without an end";
+        let text = b"frame 1\nnothing\n\xFF frame 2\nframe 3 without an end";
         let reading =
-            count_lines(&said[..], fs::File::create(&path).unwrap(), "frame".to_owned()).unwrap();
+            count_lines(&text[..], fs::File::create(&path).unwrap(), "frame".to_owned()).unwrap();
         let Reading::Lines { count, .. } = &reading else { panic!() };
         let count = Arc::clone(count);
         reading.end();
         assert_eq!(count.load(Relaxed), 3);
-        assert_eq!(fs::read(&path).unwrap(), said);
+        assert_eq!(fs::read(&path).unwrap(), text);
     }
 
     #[test]

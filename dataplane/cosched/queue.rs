@@ -37,16 +37,16 @@ impl Queue {
         jobs: usize,
     ) -> std::io::Result<Self> {
         let (stop, region) = (Arc::new(AtomicBool::new(false)), path_of(agent));
-        let told = Arc::clone(&stop);
+        let thread_stop = Arc::clone(&stop);
         let run = move || {
             for job in 0..jobs {
-                if !wait_for_workers(&region, &told) {
+                if !wait_for_workers(&region, &thread_stop) {
                     return;
                 }
                 let mut command = Command::new(&program);
                 command.args(["cosched", "job"]).arg(&config).arg(job.to_string());
                 match command.spawn() {
-                    Ok(child) => watch(child, job, &told),
+                    Ok(child) => watch(child, job, &thread_stop),
                     Err(error) => log::error!("job {job} of {}: {error}", config.display()),
                 }
             }
@@ -67,13 +67,13 @@ impl Drop for Queue {
 
 /// Waits for a worker. Returns false when stopped.
 fn wait_for_workers(region: &Path, stop: &AtomicBool) -> bool {
-    let is_there = || {
+    let has_worker = || {
         WorkerRegion::open(region).is_ok_and(|region| {
             (0..region.shape().channels).any(|channel| region.worker(channel).is_some())
         })
     };
     while !stop.load(Acquire) {
-        if is_there() {
+        if has_worker() {
             return true;
         }
         std::thread::sleep(LOOK);
@@ -83,7 +83,7 @@ fn wait_for_workers(region: &Path, stop: &AtomicBool) -> bool {
 
 /// Waits for the end of a job's process; asks it to end when the agent stops.
 fn watch(mut child: Child, job: usize, stop: &AtomicBool) {
-    let mut is_told = false;
+    let mut is_signalled = false;
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return log::info!("job {job} has ended"),
@@ -91,8 +91,8 @@ fn watch(mut child: Child, job: usize, stop: &AtomicBool) {
             Ok(None) => {}
             Err(error) => return log::error!("job {job}: {error}"),
         }
-        if stop.load(Acquire) && !is_told {
-            is_told = true;
+        if stop.load(Acquire) && !is_signalled {
+            is_signalled = true;
             if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::TERM); // the process may have exited meanwhile
             }

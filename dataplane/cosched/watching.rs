@@ -66,8 +66,8 @@ impl AgentMonitor {
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerStatus> {
         let channels = 0..self.region.shape().channels;
-        let there = channels.filter(|channel| self.region.has_worker(*channel));
-        there.filter_map(|channel| self.region.worker(channel)).collect()
+        let attached = channels.filter(|channel| self.region.has_worker(*channel));
+        attached.filter_map(|channel| self.region.worker(channel)).collect()
     }
 
     /// Returns the workers' CPUs, or the named ones. Excludes the dispatcher's CPU.
@@ -75,26 +75,27 @@ impl AgentMonitor {
     /// # Errors
     /// If the CPUs are unknown, or a batch must not use them.
     pub fn cpus(&self, named: Option<&BTreeSet<usize>>) -> Result<BTreeSet<usize>, CoschedError> {
-        let found = match named {
+        let selected = match named {
             Some(named) => named.clone(),
             None => self.workers_cpus()?,
         };
         let usable = cpus::usable();
-        if let Some(&cpu) = found.iter().find(|cpu| !usable.contains(cpu)) {
+        if let Some(&cpu) = selected.iter().find(|cpu| !usable.contains(cpu)) {
             return Err(CoschedError::Cpu { cpu, usable });
         }
-        match self.watch.core().filter(|core| found.contains(core)) {
+        match self.watch.core().filter(|core| selected.contains(core)) {
             Some(core) => Err(CoschedError::Dispatcher(core)),
-            None => Ok(found),
+            None => Ok(selected),
         }
     }
 
+    /// Returns the CPUs to which the workers are pinned.
     fn workers_cpus(&self) -> Result<BTreeSet<usize>, CoschedError> {
-        let mut found = BTreeSet::new();
+        let mut selected = BTreeSet::new();
         for worker in self.workers() {
             let Some(scheduling) = Scheduling::of(worker.thread) else { continue };
             match scheduling.cpus.len() {
-                1 => found.extend(scheduling.cpus),
+                1 => selected.extend(scheduling.cpus),
                 _ => {
                     let list: Vec<_> = scheduling.cpus.iter().map(usize::to_string).collect();
                     let (worker, process) = (worker.place.id, worker.process);
@@ -102,9 +103,9 @@ impl AgentMonitor {
                 }
             }
         }
-        match found.is_empty() {
+        match selected.is_empty() {
             true => Err(CoschedError::NoWorkers(self.name.clone())),
-            false => Ok(found),
+            false => Ok(selected),
         }
     }
 
@@ -119,29 +120,34 @@ impl AgentMonitor {
 
     /// Returns the measurements since the last observation.
     pub fn look(&mut self, now: Instant) -> Observation {
+        // Tells the agent that an observer is active, so that it publishes its status.
         self.watch.ask();
         let times = self.watch.times();
         let since = self.looks.back().map(|(then, _)| now.duration_since(*then));
         let (mut workers, mut worked_ns) = (0_u32, 0_u64);
         for channel in 0..self.busy_ns.len() {
-            let seen = self.region.worker(channel).map(|worker| worker.busy_ns);
-            workers += u32::from(seen.is_some());
-            if let (Some(now), Some(before)) = (seen, self.busy_ns[channel]) {
+            let busy_ns = self.region.worker(channel).map(|worker| worker.busy_ns);
+            workers += u32::from(busy_ns.is_some());
+            if let (Some(now), Some(before)) = (busy_ns, self.busy_ns[channel]) {
                 // A new worker in the place starts from 0.
                 worked_ns += now.saturating_sub(before);
             }
-            self.busy_ns[channel] = seen;
+            self.busy_ns[channel] = busy_ns;
         }
-        let all = f64::from(workers.max(1));
-        let load =
-            since.map_or(1.0, |time| worked_ns as f64 / (time.as_nanos().max(1) as f64 * all));
+        let worker_count = f64::from(workers.max(1));
+        let load = since
+            .map_or(1.0, |time| worked_ns as f64 / (time.as_nanos().max(1) as f64 * worker_count));
         while self.looks.len() > 1 && now.duration_since(self.looks[1].0) > WINDOW {
             self.looks.pop_front();
         }
         let window = self.looks.front().map_or(&self.before, |(_, times)| times);
         let tail = times.since(window).percentile(self.objective.part);
         self.looks.push_back((now, times));
-        Observation { load: load.min(1.0), backlog: self.watch.waiting() as f64 / all, tail }
+        Observation {
+            load: load.min(1.0),
+            backlog: self.watch.waiting() as f64 / worker_count,
+            tail,
+        }
     }
 
     /// Returns the percentile since the last call, in microseconds, and the number of tasks.

@@ -1,5 +1,5 @@
-//! One core's part of an embedded scheduler: decides on bursts and returns neighbour questions. `release` has
-//! the rest.
+//! One core's part of an embedded scheduler: decides on bursts, and returns neighbour questions (ARP and neighbour
+//! discovery). The module `release` returns held packets.
 
 use arrayvec::ArrayVec;
 
@@ -78,9 +78,9 @@ pub struct Question {
 
 /// One core's scheduler. Used by one thread at a time.
 ///
-/// After every call its counters satisfy received = sent + consumed + dropped + held. A packet counts as
-/// forwarded by its verdict. Of these, packets that could not be sent are reported by [`Context::unsent`] and
-/// count as dropped, the rest as sent.
+/// After every call its counters satisfy received = sent + consumed + dropped + held. The verdict `Forward`
+/// counts a packet as sent. The owner reports forwarded packets that the port rejected with [`Context::unsent`];
+/// these count as dropped instead.
 #[derive(Debug)]
 pub struct Context {
     /// Node whose packets are named by their owner's places.
@@ -93,26 +93,27 @@ pub struct Context {
 /// Counts of a burst's verdicts other than `Forward`, by counter.
 #[derive(Default)]
 struct Tally {
-    others: u64,
+    /// All verdicts other than `Forward`.
+    not_forwarded: u64,
     consumed: u64,
     answers: u64,
 }
 
-/// Passes on `Forward` verdicts, the common case, and collects the rest.
+/// Passes `Forward` verdicts, the common case, to `take`, and collects the rest.
 struct SplitVerdicts<F> {
     take: F,
-    others: ArrayVec<(usize, stage::Verdict), BURST>,
+    rest: ArrayVec<(usize, stage::Verdict), BURST>,
 }
 
 impl<F: FnMut(usize, Verdict)> Verdicts for SplitVerdicts<F> {
     #[inline(always)]
-    fn forward(&mut self, at: usize, port: u8, worker: u16) {
-        (self.take)(at, Verdict::Forward { port, worker });
+    fn forward(&mut self, index: usize, port: u8, worker: u16) {
+        (self.take)(index, Verdict::Forward { port, worker });
     }
 
     #[cold]
-    fn other(&mut self, at: usize, verdict: stage::Verdict) {
-        let _ = self.others.try_push((at, verdict)); // at most one per packet
+    fn other(&mut self, index: usize, verdict: stage::Verdict) {
+        let _ = self.rest.try_push((index, verdict)); // at most one per packet
     }
 }
 
@@ -145,9 +146,9 @@ impl Context {
         let Some(verdicts) = verdicts.get_mut(..packets.len()) else {
             return Err(Misuse::Verdicts);
         };
-        self.process_each(port, now, packets, |at, verdict| {
-            if let Some(place) = verdicts.get_mut(at) {
-                *place = verdict;
+        self.process_each(port, now, packets, |index, verdict| {
+            if let Some(entry) = verdicts.get_mut(index) {
+                *entry = verdict;
             }
         })?;
         Ok(())
@@ -170,15 +171,15 @@ impl Context {
         if !packets.is_empty() {
             self.node.note_time(now);
         }
-        let mut told = SplitVerdicts { take, others: ArrayVec::new() };
-        self.node.stages.process(port, now, packets, &mut told);
+        let mut split = SplitVerdicts { take, rest: ArrayVec::new() };
+        self.node.stages.process(port, now, packets, &mut split);
         let mut tally = Tally::default();
-        let SplitVerdicts { take, others } = &mut told;
-        for &(at, verdict) in &*others {
-            take(at, self.tell(port, verdict, now, &mut tally));
+        let SplitVerdicts { take, rest } = &mut split;
+        for &(index, verdict) in &*rest {
+            take(index, self.convert(port, verdict, now, &mut tally));
         }
         self.account(packets.len(), &tally);
-        Ok(others.len())
+        Ok(rest.len())
     }
 
     /// Decides like [`Context::process`], but does not change the bytes of tasks and replies. `rewrites`
@@ -206,12 +207,13 @@ impl Context {
         self.node.stages.decide(port, now, packets, &mut decided, rewrites);
         let mut tally = Tally::default();
         for (verdict, decided) in verdicts.iter_mut().zip(&decided).take(packets.len()) {
-            *verdict = self.tell(port, *decided, now, &mut tally);
+            *verdict = self.convert(port, *decided, now, &mut tally);
         }
         self.account(packets.len(), &tally);
         Ok(())
     }
 
+    /// Checks the arguments of a call.
     #[inline]
     fn check(&self, port: usize, packets: usize) -> Result<(), Misuse> {
         if port >= self.node.stages.network().ports().len() {
@@ -223,14 +225,16 @@ impl Context {
         Ok(())
     }
 
-    fn tell(
+    /// Converts a verdict of the stages on a packet that port `received_by` received. Assigns a place to a held
+    /// packet.
+    fn convert(
         &mut self,
-        from: usize,
+        received_by: usize,
         verdict: stage::Verdict,
         now: u64,
         tally: &mut Tally,
     ) -> Verdict {
-        tally.others += u64::from(!matches!(verdict, stage::Verdict::Forward { .. }));
+        tally.not_forwarded += u64::from(!matches!(verdict, stage::Verdict::Forward { .. }));
         match verdict {
             stage::Verdict::Forward { port, worker } => Verdict::Forward { port, worker },
             stage::Verdict::Hold { port, worker, slot } => match self.place() {
@@ -247,17 +251,17 @@ impl Context {
                     self.node.stages.leave(pool);
                     return self.drop(DropReason::QueueFull);
                 };
-                match self.node.enqueue(place, pool, from) {
+                match self.node.enqueue(place, pool, received_by) {
                     Ok(()) => Verdict::Hold { place, worker: NO_WORKER },
                     Err(place) => {
-                        self.places.leave(place);
+                        self.places.release(place);
                         Verdict::Drop(DropReason::QueueFull)
                     }
                 }
             }
             stage::Verdict::Answer => {
                 tally.answers += 1;
-                Verdict::Answer { port: from as u8 }
+                Verdict::Answer { port: received_by as u8 }
             }
             stage::Verdict::Consumed => {
                 tally.consumed += 1;
@@ -274,20 +278,22 @@ impl Context {
         if self.places.pushed_out.is_full() { None } else { self.places.take() }
     }
 
+    /// Counts a drop and returns the verdict.
     pub(super) fn drop(&self, reason: DropReason) -> Verdict {
         self.node.stages.counters().drop(reason, 1);
         Verdict::Drop(reason)
     }
 
+    /// Counts the packets of a burst.
     #[inline]
     fn account(&self, received: usize, tally: &Tally) {
         let counters = self.node.stages.counters();
         let received = received as u64;
         counters.add(Counter::RxPackets, received);
-        counters.add(Counter::Forwarded, received - tally.others);
+        counters.add(Counter::Forwarded, received - tally.not_forwarded);
         counters.add(Counter::Consumed, tally.consumed + tally.answers);
         counters.add(Counter::Originated, tally.answers);
-        if tally.others > 0 {
+        if tally.not_forwarded > 0 {
             self.note_held();
         }
     }
@@ -334,12 +340,12 @@ impl Context {
     /// the owner's loop, after [`Context::release`], until it returns `None`.
     #[inline]
     pub fn question(&mut self, now: u64, frame: &mut [u8; QUESTION_LEN]) -> Option<Question> {
-        let ask = self.node.next_question(now)?;
-        let own = self.node.stages.network().port(usize::from(ask.port));
-        let len = ask.frame_len();
-        ask.emit(own, &mut frame[..len]);
+        let question = self.node.next_question(now)?;
+        let port = self.node.stages.network().port(usize::from(question.port));
+        let len = question.frame_len();
+        question.emit(port, &mut frame[..len]);
         self.node.stages.counters().add(Counter::Originated, 1);
-        Some(Question { port: ask.port, len })
+        Some(Question { port: question.port, len })
     }
 
     /// Returns the maximum length of questions: [`QUESTION_LEN`], or less if no port has an IPv6 address.

@@ -1,4 +1,5 @@
-//! Places at which the owner of a context keeps packets.
+//! Places for held packets. An embedded scheduler stores no packets: the owner of a context stores each held packet
+//! at the numbered place that the scheduler assigned.
 
 use arrayvec::ArrayVec;
 
@@ -39,7 +40,7 @@ impl HeldPlaces {
     }
 
     /// Frees a place.
-    pub fn leave(&mut self, place: u32) {
+    pub fn release(&mut self, place: u32) {
         self.free.push(place);
     }
 }

@@ -175,8 +175,9 @@ impl Scheduler {
         if config.role == Role::Spine || !config.spines.is_empty() {
             return Err(EmbedError::Fabric);
         }
-        let asks = |pool: &&PoolConfig| pool.reports == Reports::Messages && pool.policy.probes();
-        if let Some(pool) = config.pools.iter().find(asks) {
+        let needs_probes =
+            |pool: &&PoolConfig| pool.reports == Reports::Messages && pool.policy.probes();
+        if let Some(pool) = config.pools.iter().find(needs_probes) {
             return Err(EmbedError::Asks(pool.id));
         }
         let macs = macs(config, options.macs)?;
@@ -253,20 +254,20 @@ impl Scheduler {
         let pools = self.snapshot().pools.into_iter();
         let of_pool = |PoolSnapshot { id: pool, members, .. }: PoolSnapshot| {
             let membership = &membership;
-            members.into_iter().filter_map(move |found| {
-                let (at, place) = membership.place(pool, found.worker)?;
-                let worker = membership.pools[at].as_ref()?.members[place]?;
+            members.into_iter().filter_map(move |member| {
+                let (index, place) = membership.place(pool, member.worker)?;
+                let worker = membership.pools[index].as_ref()?.members[place]?;
                 Some(WorkerState {
-                    worker: found.worker,
+                    worker: member.worker,
                     pool,
                     speed: worker.speed,
-                    presence: found.presence,
+                    presence: member.presence,
                     is_drained: worker.is_drained,
                     is_leaving: worker.is_leaving,
-                    load: found.load,
-                    drift: found.drift.iter().sum(),
-                    outstanding: found.outstanding.max(0).cast_unsigned(),
-                    reports: found.reports,
+                    load: member.load,
+                    drift: member.drift.iter().sum(),
+                    outstanding: member.outstanding.max(0).cast_unsigned(),
+                    reports: member.reports,
                 })
             })
         };
@@ -306,6 +307,7 @@ impl Scheduler {
         self.control().is_settled()
     }
 
+    /// Locks the control.
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -317,7 +319,10 @@ impl Scheduler {
     }
 }
 
-fn macs(config: &Config, given: &[Mac]) -> Result<Vec<Mac>, EmbedError> {
+/// Returns the MAC address of each port: the configured one, or else that of `options` at the port's index.
+fn macs(config: &Config, options: &[Mac]) -> Result<Vec<Mac>, EmbedError> {
     let ports = config.ports.iter().enumerate();
-    ports.map(|(at, port)| port.mac.or(given.get(at).copied()).ok_or(EmbedError::Mac(at))).collect()
+    ports
+        .map(|(index, port)| port.mac.or(options.get(index).copied()).ok_or(EmbedError::Mac(index)))
+        .collect()
 }

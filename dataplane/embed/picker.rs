@@ -113,19 +113,19 @@ impl Picker {
         }
         self.node.note_time(now);
         let mut described = [Task::default(); BURST];
-        for (to, task) in described.iter_mut().zip(tasks) {
-            to.class = task.class;
+        for (description, task) in described.iter_mut().zip(tasks) {
+            description.class = task.class;
         }
         let described = &described[..tasks.len()];
         let (mut sent, mut refused, mut held) = (0, 0, false);
-        let pool = self.node.stages.pick(pool, described, |at, choice| {
+        let pool = self.node.stages.pick(pool, described, |index, choice| {
             match choice {
                 Choice::Worker { .. } => sent += 1,
                 Choice::Refused => refused += 1,
                 Choice::Held => held = true,
                 Choice::Dropped(_) => {}
             }
-            choices[at] = choice;
+            choices[index] = choice;
         });
         if let Some(pool) = pool.filter(|_| held) {
             self.hold(pool, tasks, described, choices);
@@ -159,19 +159,19 @@ impl Picker {
     /// Processes workers' reports in order. Returns the number of accepted reports. Reports of unknown
     /// workers count as dropped.
     pub fn report(&mut self, reports: &[WorkerReport]) -> usize {
-        let mut taken = 0;
+        let mut accepted = 0;
         for &WorkerReport { worker, queue, service_ns, answers } in reports {
             let (stages, load) = (&mut self.node.stages, Load::tasks(queue));
             let result = match answers {
                 true => stages.take_report(worker, load, service_ns),
                 false => stages.take_keep_alive(worker, load),
             };
-            taken += usize::from(result.is_ok());
+            accepted += usize::from(result.is_ok());
         }
         let counters = self.node.stages.counters();
         counters.add(Counter::RxPackets, reports.len() as u64);
-        counters.add(Counter::Consumed, taken as u64);
-        taken
+        counters.add(Counter::Consumed, accepted as u64);
+        accepted
     }
 
     /// Counts a task that the caller sent to a worker by its own choice, such as a further packet or a retry.
@@ -210,6 +210,7 @@ impl Picker {
         Some(released)
     }
 
+    /// Returns the next task that is no longer held.
     fn next_released(&mut self, now: u64) -> Option<ReleasedTask> {
         if self.is_abandoned {
             if let Some(QueuedTask { id, .. }) = self.node.abandon() {

@@ -39,7 +39,7 @@ impl Context {
                 self.node.stages.exchange();
                 return None;
             };
-            self.places.leave(place);
+            self.places.release(place);
             self.note_held();
             if let Verdict::Forward { .. } = verdict {
                 self.node.stages.counters().add(Counter::Forwarded, 1);
@@ -55,6 +55,7 @@ impl Context {
         self.is_abandoned = true;
     }
 
+    /// Returns the place and the verdict of the next packet that is no longer held.
     fn next_released<B: Buf>(
         &mut self,
         now: u64,

@@ -6,27 +6,29 @@ use std::rc::Rc;
 
 use super::{Buf, Burst, Port};
 
-type Line<B> = Rc<RefCell<VecDeque<B>>>;
+/// Packets on their way in one direction.
+type Queue<B> = Rc<RefCell<VecDeque<B>>>;
 
 /// One end of a wire. Both ends belong to the thread that created them.
 #[derive(Debug)]
 pub struct End<B> {
-    incoming: Line<B>,
-    outgoing: Line<B>,
+    incoming: Queue<B>,
+    outgoing: Queue<B>,
+    /// Maximum number of packets in each direction.
     depth: usize,
 }
 
 /// Creates two ends of a wire that holds up to `depth` packets each way. Allocates all memory now.
 #[must_use]
 pub fn pair<B>(depth: usize) -> (End<B>, End<B>) {
-    let line = || Rc::new(RefCell::new(VecDeque::with_capacity(depth)));
-    let (there, back) = (line(), line());
-    let left = End { incoming: Rc::clone(&back), outgoing: Rc::clone(&there), depth };
-    (left, End { incoming: there, outgoing: back, depth })
+    let queue = || Rc::new(RefCell::new(VecDeque::with_capacity(depth)));
+    let (forward, backward) = (queue(), queue());
+    let left = End { incoming: Rc::clone(&backward), outgoing: Rc::clone(&forward), depth };
+    (left, End { incoming: forward, outgoing: backward, depth })
 }
 
 impl<B> End<B> {
-    /// Returns true if the other end has not received everything sent by this one.
+    /// Returns true if packets sent by this end wait for the peer end.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         !self.outgoing.borrow().is_empty()

@@ -21,15 +21,18 @@ pub const RINGS_MAX: u16 = 255;
 /// Maximum region size: descriptors hold offsets of 32 bits.
 pub const REGION_BYTES_MAX: u64 = 1 << 32;
 
+/// Protocol version 2.0: major version in the high byte.
 const VERSION: u16 = 0x200;
 /// Bytes of the texts in messages.
 const NAME_BYTES: usize = 32;
-const REASON_AT: usize = 6;
+/// Offset of the reason in a disconnect message.
+const REASON_OFFSET: usize = 6;
 const REASON_BYTES: usize = 96;
 /// Size of a ring's header: cookie, head and tail, the latter two on their own cache lines, as DPDK counts
 /// them.
 const RING_HEADER_BYTES: u64 =
     if cfg!(any(target_arch = "aarch64", target_arch = "powerpc64")) { 256 } else { 128 };
+/// Size of a descriptor, which fills one slot of a ring.
 const SLOT_BYTES: u64 = 16;
 /// Alignment of a ring, whose words have at most four bytes.
 const RING_ALIGNMENT: u32 = 4;
@@ -74,8 +77,8 @@ pub struct Rings {
 pub struct Descriptor {
     /// Current size in bytes.
     pub bytes: u64,
-    /// True if it is memory that no one can shrink, and whose pages do not come from a pool that may be
-    /// empty.
+    /// True if no process can shrink the memory, and an access never fails for lack of a page. Pages of hugetlbfs
+    /// may be missing.
     pub keeps_its_size: bool,
     /// True if it can be mapped for reading and writing.
     pub is_writable: bool,
@@ -190,22 +193,25 @@ pub enum Step {
 /// A client's messages in a handshake, as its server receives them.
 #[derive(Debug, Default)]
 pub struct ClientMessages {
+    /// Id and rings of the requested device, once known.
     device: Option<(u32, Rings)>,
     /// Sizes of the regions in bytes.
     regions: Vec<u64>,
-    made: Rings,
+    /// Rings announced so far.
+    announced: Rings,
     is_complete: bool,
 }
 
 /// A server's messages in a handshake, as its client receives them.
 #[derive(Debug)]
 pub struct ServerMessages {
+    /// Rings of the client.
     needed: Rings,
     has_greeted: bool,
     /// Client messages without an acknowledgement.
     unanswered: u32,
     /// True once the client has sent everything.
-    is_asked: bool,
+    is_client_done: bool,
 }
 
 impl MessageKind {
@@ -252,9 +258,10 @@ pub fn hello(offered: Rings) -> [u8; MESSAGE_BYTES] {
     let last = |count: u16| count.saturating_sub(1);
     let numbers =
         [VERSION, VERSION, REGIONS_MAX - 1, last(offered.to_client), last(offered.to_server)];
-    for (at, number) in numbers.into_iter().enumerate() {
-        put(&mut message, 2 + NAME_BYTES + 2 * at, &number.to_ne_bytes());
+    for (index, number) in numbers.into_iter().enumerate() {
+        put(&mut message, 2 + NAME_BYTES + 2 * index, &number.to_ne_bytes());
     }
+    // After the type, the name and these five numbers.
     message[44] = LOG2_SLOTS_MAX;
     message
 }
@@ -263,13 +270,13 @@ pub fn hello(offered: Rings) -> [u8; MESSAGE_BYTES] {
 pub fn disconnect(reason: &str) -> [u8; MESSAGE_BYTES] {
     let mut message = MessageKind::Disconnect.message();
     let text = reason.as_bytes();
-    put(&mut message, REASON_AT, &text[..text.len().min(REASON_BYTES - 1)]);
+    put(&mut message, REASON_OFFSET, &text[..text.len().min(REASON_BYTES - 1)]);
     message
 }
 
 /// Returns the reason in a disconnect message, in printable characters.
 pub fn reason(message: &[u8]) -> String {
-    let text = message.get(REASON_AT..REASON_AT + REASON_BYTES).unwrap_or_default();
+    let text = message.get(REASON_OFFSET..REASON_OFFSET + REASON_BYTES).unwrap_or_default();
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
     text[..end].escape_ascii().to_string()
 }
@@ -338,12 +345,12 @@ impl ClientMessages {
             (MessageKind::Init, None) => self.init(message, rings_of)?,
             (MessageKind::AddRegion, Some(_)) => self.add_region(message, descriptors[0])?,
             (MessageKind::AddRing, Some((_, needed))) => self.add_ring(message, needed)?,
-            (MessageKind::Connect, Some((_, needed))) if self.made == needed => {
+            (MessageKind::Connect, Some((_, needed))) if self.announced == needed => {
                 self.is_complete = true;
                 return Ok(Step::Complete);
             }
             (MessageKind::Connect, Some((_, needed))) => {
-                return Err(Refusal::RingCount { made: self.made, needed });
+                return Err(Refusal::RingCount { made: self.announced, needed });
             }
             _ => return Err(Refusal::Order(kind)),
         }
@@ -355,6 +362,7 @@ impl ClientMessages {
         self.device.map(|(id, _)| id)
     }
 
+    /// Checks the request for a device.
     fn init(
         &mut self,
         message: &[u8],
@@ -371,6 +379,7 @@ impl ClientMessages {
         Ok(())
     }
 
+    /// Checks a region and its memory.
     fn add_region(&mut self, message: &[u8], memory: Descriptor) -> Result<(), Refusal> {
         let (found, announced) = (u16_at(message, 2), u64_at(message, 4));
         let expected = self.regions.len() as u16;
@@ -390,17 +399,18 @@ impl ClientMessages {
         Ok(())
     }
 
+    /// Checks that a ring has the next number and lies within a region.
     fn add_ring(&mut self, message: &[u8], needed: Rings) -> Result<(), Refusal> {
         let (flags, found, region) = (u16_at(message, 2), u16_at(message, 4), u16_at(message, 6));
         let (offset, log2) = (u32_at(message, 8), message[12]);
         let private_header = u16_at(message, 13);
-        let (made, allowed) = match flags {
-            TO_SERVER => (&mut self.made.to_server, needed.to_server),
-            0 => (&mut self.made.to_client, needed.to_client),
+        let (announced, allowed) = match flags {
+            TO_SERVER => (&mut self.announced.to_server, needed.to_server),
+            0 => (&mut self.announced.to_client, needed.to_client),
             _ => return Err(Refusal::RingFlags(flags)),
         };
-        if found != *made || found >= allowed {
-            return Err(Refusal::RingNumber { found, expected: *made, allowed });
+        if found != *announced || found >= allowed {
+            return Err(Refusal::RingNumber { found, expected: *announced, allowed });
         }
         if log2 > LOG2_SLOTS_MAX {
             return Err(Refusal::RingSlots(log2));
@@ -413,7 +423,7 @@ impl ClientMessages {
         if u64::from(offset) + bytes > there || offset % RING_ALIGNMENT != 0 {
             return Err(Refusal::RingPlace { region, offset, bytes, there });
         }
-        *made += 1;
+        *announced += 1;
         Ok(())
     }
 }
@@ -421,13 +431,13 @@ impl ClientMessages {
 impl ServerMessages {
     /// Creates the state for a client with these rings.
     pub fn new(needed: Rings) -> Self {
-        Self { needed, has_greeted: false, unanswered: 0, is_asked: false }
+        Self { needed, has_greeted: false, unanswered: 0, is_client_done: false }
     }
 
     /// Records a message of the client.
     pub fn note_client_message(&mut self, kind: MessageKind) {
         match kind {
-            MessageKind::Connect => self.is_asked = true,
+            MessageKind::Connect => self.is_client_done = true,
             MessageKind::Disconnect => {}
             _ => self.unanswered += 1,
         }
@@ -443,20 +453,21 @@ impl ServerMessages {
             return Err(Refusal::Descriptors(kind, descriptors));
         }
         match kind {
-            MessageKind::Hello if !self.has_greeted => self.greeted(message)?,
+            MessageKind::Hello if !self.has_greeted => self.check_hello(message)?,
             MessageKind::Ack if self.unanswered > 0 => self.unanswered -= 1,
-            MessageKind::Connected if self.is_asked && self.unanswered == 0 => {}
+            MessageKind::Connected if self.is_client_done && self.unanswered == 0 => {}
             MessageKind::Disconnect => {}
             _ => return Err(Refusal::Order(kind)),
         }
         Ok(kind)
     }
 
-    fn greeted(&mut self, message: &[u8]) -> Result<(), Refusal> {
-        let [least, most, _, to_client, to_server] =
-            [34, 36, 38, 40, 42].map(|at| u16_at(message, at));
-        if !(least..=most).contains(&VERSION) {
-            return Err(Refusal::Version(most));
+    /// Checks the offer in the server's first message.
+    fn check_hello(&mut self, message: &[u8]) -> Result<(), Refusal> {
+        let [min_version, max_version, _, to_client, to_server] =
+            [34, 36, 38, 40, 42].map(|offset| u16_at(message, offset));
+        if !(min_version..=max_version).contains(&VERSION) {
+            return Err(Refusal::Version(max_version));
         }
         // The driver would create fewer rings and then use those that it did not create.
         let offered = Rings {
@@ -472,23 +483,24 @@ impl ServerMessages {
     }
 }
 
-/// The bytes are within every message of the protocol's length.
-fn bytes_at<const LEN: usize>(message: &[u8], at: usize) -> [u8; LEN] {
-    std::array::from_fn(|index| message[at + index])
+/// Returns the bytes at `offset`. The callers pass offsets within every message of the protocol's length.
+fn bytes_at<const LEN: usize>(message: &[u8], offset: usize) -> [u8; LEN] {
+    std::array::from_fn(|index| message[offset + index])
 }
 
-fn u16_at(message: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes(bytes_at(message, at))
+fn u16_at(message: &[u8], offset: usize) -> u16 {
+    u16::from_ne_bytes(bytes_at(message, offset))
 }
 
-fn u32_at(message: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(bytes_at(message, at))
+fn u32_at(message: &[u8], offset: usize) -> u32 {
+    u32::from_ne_bytes(bytes_at(message, offset))
 }
 
-fn u64_at(message: &[u8], at: usize) -> u64 {
-    u64::from_ne_bytes(bytes_at(message, at))
+fn u64_at(message: &[u8], offset: usize) -> u64 {
+    u64::from_ne_bytes(bytes_at(message, offset))
 }
 
-fn put(message: &mut [u8; MESSAGE_BYTES], at: usize, bytes: &[u8]) {
-    message[at..at + bytes.len()].copy_from_slice(bytes);
+/// Writes `bytes` at `offset`.
+fn put(message: &mut [u8; MESSAGE_BYTES], offset: usize, bytes: &[u8]) {
+    message[offset..offset + bytes.len()].copy_from_slice(bytes);
 }

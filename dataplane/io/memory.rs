@@ -9,16 +9,17 @@ use super::{Buf, Burst, Pool, Port};
 /// Pool of frames, all allocated on creation; a handle is cheap to clone and may go to any thread.
 #[derive(Clone)]
 pub struct FramePool {
-    free: Home,
+    free: FreeFrames,
 }
 
-type Home = Arc<ArrayQueue<Box<Memory>>>;
+/// Free frames of a pool.
+type FreeFrames = Arc<ArrayQueue<Box<Memory>>>;
 
 /// Bytes of a frame, and its pool while it is in use.
 pub(crate) struct Memory {
     bytes: Box<[u8]>,
     len: usize,
-    home: Option<Home>,
+    home: Option<FreeFrames>,
 }
 
 impl FramePool {
@@ -61,6 +62,7 @@ impl FramePool {
         Some(frame)
     }
 
+    /// Takes an empty frame; `None` if the pool is empty.
     fn take_frame(&self) -> Option<Frame> {
         let mut memory = self.free.pop()?;
         (memory.len, memory.home) = (0, Some(Arc::clone(&self.free)));
@@ -136,10 +138,13 @@ pub struct RingPort {
 /// # Panics
 /// If `depth` is 0.
 pub fn pair(depth: usize, pool: &FramePool) -> (RingPort, RingPort) {
-    let (there, back) = (Arc::new(ArrayQueue::new(depth)), Arc::new(ArrayQueue::new(depth)));
-    let left =
-        RingPort { incoming: Arc::clone(&back), outgoing: Arc::clone(&there), pool: pool.clone() };
-    let right = RingPort { incoming: there, outgoing: back, pool: pool.clone() };
+    let (forward, backward) = (Arc::new(ArrayQueue::new(depth)), Arc::new(ArrayQueue::new(depth)));
+    let left = RingPort {
+        incoming: Arc::clone(&backward),
+        outgoing: Arc::clone(&forward),
+        pool: pool.clone(),
+    };
+    let right = RingPort { incoming: forward, outgoing: backward, pool: pool.clone() };
     (left, right)
 }
 

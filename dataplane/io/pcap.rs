@@ -70,6 +70,7 @@ impl fmt::Debug for Capture {
 }
 
 impl Capture {
+    /// Creates the file and starts a capture in it.
     fn create(path: &Path) -> Result<Self, CaptureError> {
         let refused = |reason| CaptureError::Create { path: path.to_owned(), reason };
         Self::into_file(File::create(path).map_err(refused)?, path)
@@ -110,6 +111,7 @@ impl Capture {
     }
 }
 
+/// Converts an error of a write.
 fn incomplete(path: &Path, error: impl std::error::Error) -> CaptureError {
     CaptureError::Write { path: path.to_owned(), reason: error_chain(&error) }
 }
@@ -176,6 +178,7 @@ impl<P: Port, C: FnMut() -> Duration> Tap<P, C> {
         }
     }
 
+    /// Writes a packet to the capture. A failure ends the recording.
     fn record(&mut self, time: Duration, bytes: &[u8]) {
         let Some(capture) = &mut self.capture else { return };
         match capture.write(time, bytes.len() as u32, bytes) {

@@ -107,9 +107,9 @@ pub fn unknown_argument(device: &str) -> Option<UnknownArgument> {
     let driver = driver(device)?;
     let (_, known) = KNOWN.iter().find(|(name, _)| *name == driver)?;
     let (key, _) = arguments(device).find(|(key, _)| !known.contains(key))?;
-    let meant = did_you_mean(key, known.iter().copied());
+    let suggestion = did_you_mean(key, known.iter().copied());
     Some(UnknownArgument {
-        found: format!("`{key}` among the arguments of {}{meant}", name(device)),
+        found: format!("`{key}` among the arguments of {}{suggestion}", name(device)),
         known: known.join(", "),
         is_silent: driver == "net_memif",
     })

@@ -21,18 +21,19 @@ use crate::state::Member;
 /// Member to probe, and the number that its answer repeats.
 pub type Probe = (Member, u16);
 
-/// Open probes of a waiting task.
+/// Probes of a waiting task.
 #[derive(Clone, Debug)]
-struct Question {
+struct TaskProbes {
     /// Random source for the decision.
     rng: Rng,
     /// Probed members, with the number of tasks sent to each before the probe.
-    asked: ArrayVec<(Member, u32), SAMPLES_MAX>,
-    /// Members that have not answered, one bit each.
+    probed: ArrayVec<(Member, u32), SAMPLES_MAX>,
+    /// Members that have not answered: one bit for each entry of `probed`.
     open: u16,
     /// Number of probes already sent.
-    said: u8,
-    asked_ns: u64,
+    sent_probes: u8,
+    /// Time of the task's arrival.
+    arrived_ns: u64,
 }
 
 const _: () = assert!(SAMPLES_MAX <= u16::BITS as usize);
@@ -56,9 +57,10 @@ pub(super) struct PendingProbes {
     /// Tasks sent to each member.
     sent: Box<[u32]>,
     /// Number of the probe that each member answered last.
-    told: Box<[Option<u16>]>,
-    questions: VecDeque<Question>,
-    /// Number of the first probe in the list.
+    last_answered: Box<[Option<u16>]>,
+    /// Waiting tasks in order.
+    tasks: VecDeque<TaskProbes>,
+    /// Number of the first waiting task's probes; the next tasks have the numbers after it.
     first: u16,
     /// Index of the waiting task whose probes are sent next.
     next: usize,
@@ -72,8 +74,8 @@ impl PendingProbes {
         Self {
             queues: (0..members).map(|_| AtomicU32::new(0)).collect(),
             sent: vec![0; members].into(),
-            told: vec![None; members].into(),
-            questions: VecDeque::with_capacity(waiting),
+            last_answered: vec![None; members].into(),
+            tasks: VecDeque::with_capacity(waiting),
             first: 0,
             next: 0,
             unanswered: 0,
@@ -85,24 +87,24 @@ impl PendingProbes {
         Arc::clone(&self.queues)
     }
 
-    /// Returns true if one more task can be probed for.
+    /// Returns true if one more task may wait for probes.
     pub fn has_room(&self) -> bool {
-        self.questions.len() < self.questions.capacity()
+        self.tasks.len() < self.tasks.capacity()
     }
 
     /// Adds a waiting task whose decision needs these members.
-    pub fn push(&mut self, rng: Rng, asked: &ProbedMembers, now_ns: u64) {
+    pub fn push(&mut self, rng: Rng, members: &ProbedMembers, now_ns: u64) {
         let sent = &self.sent;
-        let asked: ArrayVec<_, SAMPLES_MAX> =
-            asked.iter().map(|&member| (member, sent[member.index()])).collect();
-        let open = ((1_u32 << asked.len()) - 1) as u16;
-        self.questions.push_back(Question { rng, asked, open, said: 0, asked_ns: now_ns });
+        let probed: ArrayVec<_, SAMPLES_MAX> =
+            members.iter().map(|&member| (member, sent[member.index()])).collect();
+        let open = ((1_u32 << probed.len()) - 1) as u16;
+        self.tasks.push_back(TaskProbes { rng, probed, open, sent_probes: 0, arrived_ns: now_ns });
     }
 
     /// Removes the first waiting task.
     pub fn pop(&mut self) {
-        if let Some(question) = self.questions.pop_front() {
-            self.unanswered += u64::from(question.open.count_ones());
+        if let Some(task) = self.tasks.pop_front() {
+            self.unanswered += u64::from(task.open.count_ones());
             self.first = self.first.wrapping_add(1);
             self.next = self.next.saturating_sub(1);
         }
@@ -110,15 +112,15 @@ impl PendingProbes {
 
     /// Removes the last waiting task.
     pub fn pop_last(&mut self) {
-        self.questions.pop_back();
-        self.next = self.next.min(self.questions.len());
+        self.tasks.pop_back();
+        self.next = self.next.min(self.tasks.len());
     }
 
     /// Returns the next member to probe.
     pub fn next_probe(&mut self) -> Option<Probe> {
-        while let Some(question) = self.questions.get_mut(self.next) {
-            if let Some(&(member, _)) = question.asked.get(usize::from(question.said)) {
-                question.said += 1;
+        while let Some(task) = self.tasks.get_mut(self.next) {
+            if let Some(&(member, _)) = task.probed.get(usize::from(task.sent_probes)) {
+                task.sent_probes += 1;
                 return Some((member, self.first.wrapping_add(self.next as u16)));
             }
             self.next += 1;
@@ -128,24 +130,24 @@ impl PendingProbes {
 
     /// Processes a member's answer to the probe with this number: it had `queue` tasks.
     pub fn answer(&mut self, member: Member, number: u16, queue: u32) -> Answer {
-        let at = usize::from(number.wrapping_sub(self.first));
-        let Some(question) = self.questions.get_mut(at) else { return Answer::Late };
+        let index = usize::from(number.wrapping_sub(self.first));
+        let Some(task) = self.tasks.get_mut(index) else { return Answer::Late };
         // A member that is probed twice (two draws may coincide) answers twice.
-        let is_open = |place: usize| question.open >> place & 1 != 0;
-        let mut asked = question.asked.iter().enumerate();
+        let is_open = |place: usize| task.open >> place & 1 != 0;
+        let mut probed = task.probed.iter().enumerate();
         let Some((place, &(_, sent))) =
-            asked.find(|&(place, (one, _))| *one == member && is_open(place))
+            probed.find(|&(place, (candidate, _))| *candidate == member && is_open(place))
         else {
             return Answer::Late;
         };
-        question.open &= !(1 << place);
-        let is_first = at == 0 && question.open == 0;
-        let told = &mut self.told[member.index()];
-        // An answer that was overtaken by a later one is ignored.
-        if told.is_none_or(|last| number.wrapping_sub(last) < 1 << 15) {
-            *told = Some(number);
-            let since = self.sent[member.index()].wrapping_sub(sent);
-            self.queues[member.index()].store(queue.saturating_add(since), Relaxed);
+        task.open &= !(1 << place);
+        let is_first = index == 0 && task.open == 0;
+        let last_answered = &mut self.last_answered[member.index()];
+        // Ignores an answer to an earlier probe than the last answered one. Numbers wrap around.
+        if last_answered.is_none_or(|last| number.wrapping_sub(last) < 1 << 15) {
+            *last_answered = Some(number);
+            let sent_since = self.sent[member.index()].wrapping_sub(sent);
+            self.queues[member.index()].store(queue.saturating_add(sent_since), Relaxed);
         }
         if is_first { Answer::Ready } else { Answer::Taken }
     }
@@ -153,8 +155,8 @@ impl PendingProbes {
     /// Returns the random source for the first task's decision, once all its answers have arrived or the wait
     /// has timed out.
     pub fn ready(&self, now_ns: u64) -> Option<Rng> {
-        let first = self.questions.front()?;
-        let is_late = now_ns.saturating_sub(first.asked_ns) >= PROBE_PATIENCE_NS;
+        let first = self.tasks.front()?;
+        let is_late = now_ns.saturating_sub(first.arrived_ns) >= PROBE_PATIENCE_NS;
         (first.open == 0 || is_late).then(|| first.rng.clone())
     }
 

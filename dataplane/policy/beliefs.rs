@@ -118,7 +118,9 @@ impl Beliefs {
         let view = dispatcher.view();
         let Candidates { basis, members } = dispatcher.candidates();
         let mut out = [0; 3];
-        for member in (0..view.members() as u16).map(Member).filter(|&one| !view.is_active(one)) {
+        for member in
+            (0..view.members() as u16).map(Member).filter(|&member| !view.is_active(member))
+        {
             match view.presence(member) {
                 Presence::Absent => {}
                 Presence::Silent => out[0] += 1,
@@ -130,7 +132,7 @@ impl Beliefs {
         }
         let mut candidates = ArrayVec::new();
         for &member in members.iter().take(CANDIDATES_MAX) {
-            if !candidates.iter().any(|one: &Candidate| one.member == member) {
+            if !candidates.iter().any(|known: &Candidate| known.member == member) {
                 candidates.push(Candidate { is_drawn: true, ..Candidate::of(view, member) });
             }
         }
@@ -153,7 +155,7 @@ impl Beliefs {
     /// Returns the estimate of a member, if it is a candidate.
     #[must_use]
     pub fn candidate(&self, member: Member) -> Option<&Candidate> {
-        self.candidates.iter().find(|one| one.member == member)
+        self.candidates.iter().find(|candidate| candidate.member == member)
     }
 }
 
@@ -173,13 +175,13 @@ impl Candidate {
 }
 
 /// Inserts a candidate in order, and keeps the first [`CANDIDATES_MAX`].
-fn insert(kept: &mut ArrayVec<Candidate, CANDIDATES_MAX>, one: Candidate) {
-    let place = kept.partition_point(|other| other.rank() <= one.rank());
+fn insert(candidates: &mut ArrayVec<Candidate, CANDIDATES_MAX>, candidate: Candidate) {
+    let place = candidates.partition_point(|present| present.rank() <= candidate.rank());
     if place == CANDIDATES_MAX {
         return;
     }
-    if kept.is_full() {
-        kept.pop();
+    if candidates.is_full() {
+        candidates.pop();
     }
-    kept.insert(place, one);
+    candidates.insert(place, candidate);
 }

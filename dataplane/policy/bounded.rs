@@ -2,19 +2,20 @@
 //! full (JBSQ, Kogias et al.: R2P2, ATC 2019). With cFCFS they wait at its single core, and k is the smallest
 //! bound that keeps members busy.
 //!
-//! For a pick of `None` the task waits. The caller keeps it in a FIFO. It offers the first task again after
-//! each reply and from time to time, until a refusal. (Another core may have learned of a free place.)
+//! A member has k *places*, one for each task that it may hold. A task without a pick (`None`) waits in the
+//! caller's FIFO. The caller offers the first waiting task again after each reply, and from time to time,
+//! because another core may have freed a place.
 //!
 //! `cfcfs` chooses k itself: the smallest bound that keeps members busy enough ([`MemberStatistics::bound`]).
 //! With one task at a time a member idles for a round trip R after each task of mean service time S. Each
 //! further task hides some of that time. If R is nearly 0, k = 1 saves every task the wait behind a running
 //! one.
 //!
-//! A lost task occupies a place of its member; with k = 1 it blocks the member. So a member's tasks are
-//! written off after a silence much longer than its tasks take, or if its own report does not count them
-//! ([`super::silence`]). The patience doubles with each write-off not explained by loss, because a stalled
-//! member must not collect tasks. In an agent no task can be lost in flight. There silence has no effect
-//! without a configured time.
+//! A lost task occupies a place of its member; with k = 1 it blocks the member. So this policy writes off lost
+//! tasks ([`super::silence`]): all tasks of a member that is silent for much longer than its tasks take, and tasks
+//! missing in the member's own reports. The tolerated silence is the *patience*. It doubles with each write-off
+//! without packet loss as a likely cause, because a stalled member must not collect tasks. In an agent no task
+//! can be lost in flight. There silence has no effect without a configured time.
 
 use rand::Rng as _;
 
@@ -57,14 +58,15 @@ pub const CHOSEN: Entry = Entry {
 /// Milliseconds of silence after which a member's tasks are lost; 0 derives the time from service times.
 const SILENCE: Parameter = Parameter::new("silence-ms", 0.0, (0.0, 1e6));
 
+/// Converts milliseconds to nanoseconds; 0 to `None`.
 fn ms(milliseconds: f64) -> Option<u64> {
     (milliseconds > 0.0).then_some((milliseconds * 1e6) as u64)
 }
 
 /// Maximum number of outdated counts that one pick corrects.
 const CORRECTIONS: usize = 8;
-/// Number of members to check if all seem full and other cores may know better.
-const LOOKS: usize = 32;
+/// Maximum number of members to check if all seem full, because other cores may have freed places.
+const CHECKS: usize = 32;
 /// Initial bound of `cfcfs`, kept in pools without service times in their replies.
 const START: usize = 2;
 /// With a fixed bound, one of this many replies is measured fully.
@@ -72,7 +74,7 @@ const SAMPLE: u32 = 64;
 /// Maximum interval between checks for silent members.
 const CHECK_MOST_NS: u64 = 1_000_000;
 
-/// Front of the ranks during a run of picks.
+/// Members with the shortest queue, taken out of the ranks for a run of picks.
 type Run = <Ranks as Rank>::Front;
 
 /// Policy that bounds the tasks at each member.
@@ -85,20 +87,21 @@ pub struct Bounded {
     /// True if replies carry the member's queue.
     replies_report: bool,
     next_check_ns: u64,
-    watched: Vec<SilenceWatch>,
+    /// Counts of each member at the last check.
+    watches: Vec<SilenceWatch>,
     silences: SilenceTracker,
-    room: FreePlaces,
-    /// Places of members, if cores share them. Otherwise `room` has the free ones.
+    free: FreePlaces,
+    /// Places of members, if cores share them. Otherwise `free` has the free ones.
     slots: Slots,
     /// Bound agreed between the cores, if each would choose its own.
-    shared: Option<usize>,
-    heard: ReplyMeasurements,
+    agreed_bound: Option<usize>,
+    measurements: ReplyMeasurements,
     losses: Losses,
 }
 
 /// Time of a member's last reply, or of a task sent to it while it had none. The flag is true if that task is
-/// alone there, counting only this core's tasks. (A wait behind another core's task adds to the round trip.
-/// So with more cores a member needs more tasks to be busy.)
+/// alone there, counting only this core's tasks: only then does its reply measure a round trip. (A wait behind
+/// another core's task adds to the round trip. So with more cores a member needs more tasks to be busy.)
 #[derive(Clone, Copy, Debug)]
 struct LastActivity {
     /// Time, with the flag in the lowest bit: one word to write for each task.
@@ -140,9 +143,9 @@ struct Bound {
     members: usize,
     cores: usize,
     measured: MemberStatistics,
-    /// Number of replies in a window.
-    due: u64,
-    /// Number of replies with a service time.
+    /// Number of replies in a measurement window.
+    window_replies: u64,
+    /// Number of replies with a service time so far, modulo 2^32.
     answers: u32,
 }
 
@@ -150,19 +153,19 @@ impl Bound {
     /// Sets the numbers of members and cores that share the tasks.
     fn share(&mut self, members: usize, cores: usize) {
         (self.members, self.cores) = (members, cores);
-        self.due = self.measured.due(members, cores);
+        self.window_replies = self.measured.window_replies(members, cores);
     }
 
-    /// Ends a window of replies and begins the next.
+    /// Ends a window of replies, adapts the bound, and begins the next window.
     #[cold]
     #[inline(never)]
-    fn judge(&mut self, notes: ReplyNotes, now_ns: u64) -> ReplyNotes {
+    fn end_window(&mut self, notes: ReplyNotes, now_ns: u64) -> ReplyNotes {
         self.measured.notes = notes;
-        self.measured.look(now_ns, self.members, self.cores, self.tasks);
+        self.measured.end_window(now_ns, self.members, self.cores, self.tasks);
         if self.adapts && self.measured.is_warm() {
             self.tasks = self.measured.bound();
         }
-        self.due = self.measured.due(self.members, self.cores);
+        self.window_replies = self.measured.window_replies(self.members, self.cores);
         self.measured.notes
     }
 }
@@ -170,17 +173,17 @@ impl Bound {
 /// Measurements from members' replies.
 #[derive(Clone, Debug)]
 struct ReplyMeasurements {
-    touched: Vec<LastActivity>,
+    activity: Vec<LastActivity>,
     bound: Bound,
 }
 
 impl ReplyMeasurements {
     /// Starts a run of replies at one time, of `members` members.
     #[inline(always)]
-    fn listen(&mut self, now_ns: u64, members: usize, adapts: bool) -> ReplyRun<'_> {
-        let touched = &mut self.touched[..members];
+    fn begin_run(&mut self, now_ns: u64, members: usize, adapts: bool) -> ReplyRun<'_> {
+        let activity = &mut self.activity[..members];
         let (notes, answers) = (self.bound.measured.notes, self.bound.answers);
-        ReplyRun { adapts, notes, answers, now_ns, touched, bound: &mut self.bound }
+        ReplyRun { adapts, notes, answers, now_ns, activity, bound: &mut self.bound }
     }
 }
 
@@ -190,7 +193,7 @@ struct ReplyRun<'a> {
     notes: ReplyNotes,
     answers: u32,
     now_ns: u64,
-    touched: &'a mut [LastActivity],
+    activity: &'a mut [LastActivity],
     bound: &'a mut Bound,
 }
 
@@ -199,8 +202,8 @@ impl ReplyRun<'_> {
     /// to time.
     #[inline(always)]
     fn answered(&mut self, report: &Report) {
-        let touched = &mut self.touched[report.member.index()];
-        let before = std::mem::replace(touched, LastActivity::new(self.now_ns, false));
+        let activity = &mut self.activity[report.member.index()];
+        let previous = std::mem::replace(activity, LastActivity::new(self.now_ns, false));
         if report.service_ns == 0 {
             return;
         }
@@ -208,22 +211,22 @@ impl ReplyRun<'_> {
         if !self.adapts && self.answers % SAMPLE != 1 {
             return self.notes.note_longest(report.service_ns);
         }
-        let elapsed_ns = || self.now_ns.saturating_sub(before.at_ns());
-        self.notes.note(report.service_ns, before.is_alone().then(elapsed_ns));
-        if self.notes.replies() >= self.bound.due {
-            self.notes = self.bound.judge(self.notes, self.now_ns);
+        let elapsed_ns = || self.now_ns.saturating_sub(previous.at_ns());
+        self.notes.note(report.service_ns, previous.is_alone().then(elapsed_ns));
+        if self.notes.replies() >= self.bound.window_replies {
+            self.notes = self.bound.end_window(self.notes, self.now_ns);
         }
     }
 
-    /// Ends the run.
+    /// Ends the run: stores the measurements, which stayed in registers meanwhile.
     #[inline(always)]
     fn end(self) {
         (self.bound.measured.notes, self.bound.answers) = (self.notes, self.answers);
     }
 }
 
-/// Members with free places, and the cores that send to the same members. Tasks of other cores do not update
-/// it.
+/// Members ranked by this core's count of their tasks. Tasks of other cores do not update the ranks; checks
+/// against the view correct them.
 #[derive(Clone, Debug)]
 struct FreePlaces {
     ranks: Ranks,
@@ -233,90 +236,90 @@ struct FreePlaces {
 }
 
 impl FreePlaces {
-    /// Returns true if all members are full by this core's knowledge.
+    /// Returns true if each member holds `bound` tasks by this core's count.
     #[inline(always)]
     fn is_full(&self, bound: usize) -> bool {
         self.ranks.least() >= bound
     }
 
-    /// Checks some members, whose counts other cores may have changed.
+    /// Updates the ranks of some members, whose counts other cores may have changed.
     #[cold]
-    fn look_around(&mut self, view: &View) {
+    fn refresh_some(&mut self, view: &View) {
         let active = view.active();
-        for _ in 0..active.len().min(LOOKS) {
+        for _ in 0..active.len().min(CHECKS) {
             self.cursor = if self.cursor + 1 < active.len() { self.cursor + 1 } else { 0 };
             let member = active[self.cursor];
             self.ranks.set(member, view.outstanding(member));
         }
     }
 
-    /// Checks some members once all seem full, because other cores may have changed their counts.
+    /// Calls [`Self::refresh_some`] during a run, unless this is the only core. Returns the new front.
     #[cold]
     #[inline(never)]
-    fn look_again(&mut self, front: Run, view: &View) -> Run {
+    fn refresh_if_shared(&mut self, front: Run, view: &View) -> Run {
         if self.core.count == 1 {
             return front;
         }
         self.ranks.close(front);
-        self.look_around(view);
+        self.refresh_some(view);
         self.ranks.open()
     }
 
-    /// Returns a member with a free place and its queue from the view, and the front. A single core looks
-    /// nothing up.
+    /// Returns a member with a free place, with its queue, and the front. Compares the queue with the view,
+    /// unless this is the only core.
     #[inline(always)]
-    fn first(
+    fn find(
         &mut self,
         front: Run,
         bound: usize,
-        words: MemberStates<'_>,
+        states: MemberStates<'_>,
         view: &View,
         rng: &mut Rng,
     ) -> (Run, Option<RankedMember>) {
-        let (mut front, mut looks) = (front, CORRECTIONS);
+        let (mut front, mut checks) = (front, CORRECTIONS);
         if !front.is_empty() {
             if self.is_full(bound) {
-                front = self.look_again(front, view);
+                front = self.refresh_if_shared(front, view);
                 if self.is_full(bound) {
                     return (front, None);
                 }
             }
             if let Some(found) = self.ranks.find(front, rng.next_u64() as u32) {
-                if words.are_alone() {
+                if states.are_alone() {
                     return (front, Some(found));
                 }
-                let queue = words.of(found.member).outstanding();
+                let queue = states.of(found.member).outstanding();
                 if queue == found.queue {
                     return (front, Some(found));
                 }
                 front = self.ranks.set_open(front, found.member, queue);
-                looks -= 1;
+                checks -= 1;
             }
         }
-        let mut state = rng.clone(); // copied, because a borrowed value lives in memory
-        let found = self.look(looks, front, bound, view, &mut state);
-        *rng = state;
+        let mut local = rng.clone(); // copied, because a borrowed value lives in memory
+        let found = self.find_checked(checks, front, bound, view, &mut local);
+        *rng = local;
         found
     }
 
-    /// Same as [`Self::first`], with up to `looks` checks.
+    /// Same as [`Self::find`], with up to `checks` comparisons with the view.
     #[cold]
     #[inline(never)]
-    fn look(
+    fn find_checked(
         &mut self,
-        looks: usize,
+        checks: usize,
         mut front: Run,
         bound: usize,
         view: &View,
         rng: &mut Rng,
     ) -> (Run, Option<RankedMember>) {
-        for _ in 0..looks {
+        for _ in 0..checks {
             if front.is_empty() {
                 let Some(next) = self.ranks.reopen(front) else { break };
                 front = next;
             }
             if self.is_full(bound) {
-                front = self.look_again(front, view);
+                front = self.refresh_if_shared(front, view);
                 if self.is_full(bound) {
                     break;
                 }
@@ -337,7 +340,7 @@ impl Bounded {
     /// `silence_ns`; `None` derives the time from service times.
     #[must_use]
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
-        let room = FreePlaces { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
+        let free = FreePlaces { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
         let measured = MemberStatistics::default();
         let bound = Bound {
             tasks: bound,
@@ -345,22 +348,22 @@ impl Bounded {
             members: 0,
             cores: 1,
             measured,
-            due: 0,
+            window_replies: 0,
             answers: 0,
         };
-        let heard = ReplyMeasurements { touched: Vec::new(), bound };
+        let measurements = ReplyMeasurements { activity: Vec::new(), bound };
         let losses = Losses::default();
         Self {
             silence_ns,
             lossless: false,
             replies_report: true,
             next_check_ns: 0,
-            watched: Vec::new(),
+            watches: Vec::new(),
             silences: SilenceTracker::default(),
-            room,
+            free,
             slots: Slots::default(),
-            shared: None,
-            heard,
+            agreed_bound: None,
+            measurements,
             losses,
         }
     }
@@ -369,46 +372,52 @@ impl Bounded {
     #[must_use]
     pub fn adaptive(silence_ns: Option<u64>) -> Self {
         let mut adaptive = Self::new(START, silence_ns);
-        adaptive.heard.bound.adapts = true;
+        adaptive.measurements.bound.adapts = true;
         adaptive
     }
 
     /// Returns the current bound.
     #[must_use]
     pub fn bound(&self) -> usize {
-        self.heard.bound.tasks
+        self.measurements.bound.tasks
     }
 
     /// Returns the measured hand-over time: from a task's sending to its reply, minus its service time. 0
     /// before the first measurement.
     #[must_use]
     pub fn round_trip_ns(&self) -> f64 {
-        self.heard.bound.measured.round_trip_ns()
+        self.measurements.bound.measured.round_trip_ns()
     }
 
-    /// Same as one by one, but finds and increments a member in one step.
+    /// Picks a member for each task, like [`super::one_by_one`], but finds and increments a member in one step.
     #[inline(always)]
-    fn pick_some(&mut self, picks: Picks<'_>, words: MemberStates<'_>, view: &View, rng: &mut Rng) {
-        let (room, heard) = (&mut self.room, &mut self.heard);
-        let (bound, touched) = (heard.bound.tasks, &mut heard.touched[..]);
+    fn pick_some(
+        &mut self,
+        picks: Picks<'_>,
+        states: MemberStates<'_>,
+        view: &View,
+        rng: &mut Rng,
+    ) {
+        let (free, measurements) = (&mut self.free, &mut self.measurements);
+        let (bound, activity) = (measurements.bound.tasks, &mut measurements.activity[..]);
         let first = LastActivity::new(view.now_ns(), true);
-        let mut front = room.ranks.open();
+        let mut front = free.ranks.open();
         for pick in picks {
             let found;
-            (front, found) = room.first(front, bound, words, view, rng);
+            (front, found) = free.find(front, bound, states, view, rng);
             let Some(found) = found else {
                 *pick = None;
                 continue;
             };
-            front = room.ranks.take(front, found);
-            words.of(found.member).sent();
-            touched[found.member.index()].follow(found.queue, first);
+            front = free.ranks.take(front, found);
+            states.of(found.member).sent();
+            activity[found.member.index()].follow(found.queue, first);
             *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
         }
-        room.ranks.close(front);
+        free.ranks.close(front);
     }
 
-    /// Same as one by one, for cores that share the members' places.
+    /// Picks a member for each task, for cores that share the members' places.
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
         let first = LastActivity::new(view.now_ns(), true);
         let bound = self.shared_bound();
@@ -416,23 +425,24 @@ impl Bounded {
             let taken = self.slots.take(bound, view);
             *pick = taken.map(|(member, idle)| {
                 view.sent(member);
-                self.heard.touched[member.index()].follow(u32::from(!idle), first);
+                self.measurements.activity[member.index()].follow(u32::from(!idle), first);
                 Pick { member, idle }
             });
         }
     }
 
-    /// Same as one by one, for cores that share the members' places.
+    /// Processes reports of replies, for cores that share the members' places. Returns the number of replies
+    /// from members without outstanding tasks.
     fn reply_shared(&mut self, reports: &[Report], view: &mut View) -> usize {
-        let (now_ns, adapts) = (view.now_ns(), self.heard.bound.adapts);
+        let (now_ns, adapts) = (view.now_ns(), self.measurements.bound.adapts);
         let mut parts = view.parts();
-        let mut hearing = self.heard.listen(now_ns, parts.words.members(), adapts);
-        let mut watch = self.losses.watch(parts.words.members());
+        let mut run = self.measurements.begin_run(now_ns, parts.states.members(), adapts);
+        let mut watch = self.losses.watch(parts.states.members());
         for report in reports {
             watch.answer(report, &mut parts);
-            hearing.answered(report);
+            run.answered(report);
         }
-        hearing.end();
+        run.end();
         let surplus = parts.surplus;
         reports.iter().for_each(|report| self.slots.give(report.member, view));
         surplus
@@ -440,25 +450,26 @@ impl Bounded {
 
     /// Returns the bound for cores that share the members' places.
     fn shared_bound(&self) -> usize {
-        self.shared.unwrap_or(self.heard.bound.tasks)
+        self.agreed_bound.unwrap_or(self.measurements.bound.tasks)
     }
 
-    /// Agrees with all cores on that bound.
+    /// Publishes this core's bound and adopts the common one, if the bound adapts and cores share the places.
     fn agree(&mut self, view: &View) {
-        let Bound { adapts, tasks, ref measured, .. } = self.heard.bound;
-        let own = measured.is_warm().then(|| tasks.min(slots::MOST));
-        self.shared = match (adapts, view.peers()) {
-            (true, Some(peers)) => Some(peers.bound(own).unwrap_or(START)),
+        let Bound { adapts, tasks, ref measured, .. } = self.measurements.bound;
+        let own_bound = measured.is_warm().then(|| tasks.min(slots::MOST));
+        self.agreed_bound = match (adapts, view.peers()) {
+            (true, Some(peers)) => Some(peers.bound(own_bound).unwrap_or(START)),
             _ => None,
         };
     }
 
-    /// Returns the number of rows of tokens for places.
+    /// Returns the number of rows of tokens: the maximum number of places of a member.
     fn rows(&self) -> usize {
-        if self.heard.bound.adapts { slots::MOST } else { self.heard.bound.tasks }
+        if self.measurements.bound.adapts { slots::MOST } else { self.measurements.bound.tasks }
     }
 
-    /// Same as one by one. A separate function for each case, so that the loop's values stay in registers.
+    /// Processes reports of replies. Returns the number of replies from members without outstanding tasks. A
+    /// separate function for each case, so that the loop's values stay in registers.
     #[inline(never)]
     fn reply_some<const ALONE: bool, const ADAPTS: bool>(
         &mut self,
@@ -467,61 +478,62 @@ impl Bounded {
     ) -> usize {
         let (now_ns, parts) = (view.now_ns(), view.parts());
         let mut parts = if ALONE { parts.alone() } else { parts };
-        let members = parts.words.members();
-        let mut hearing = self.heard.listen(now_ns, members, ADAPTS);
+        let members = parts.states.members();
+        let mut run = self.measurements.begin_run(now_ns, members, ADAPTS);
         let mut watch = self.losses.watch(members);
-        self.room.ranks.set_all(
+        self.free.ranks.set_all(
             reports,
             members,
             #[inline(always)]
             |report| {
-                let left = watch.answer(report, &mut parts);
-                hearing.answered(report);
-                left
+                let remaining = watch.answer(report, &mut parts);
+                run.answered(report);
+                remaining
             },
         );
-        hearing.end();
+        run.end();
         parts.surplus
     }
 
     /// Returns the limits for the next check; `None` if no task can be lost.
     fn patience(&self) -> Option<Patience> {
-        let (measured, silences) = (&self.heard.bound.measured, &self.silences);
-        let cores = self.room.core.count;
-        let learned = || (!self.lossless).then(|| silences.patience_ns(measured, cores));
-        let silence_ns = self.silence_ns.or_else(learned)?;
+        let (measured, silences) = (&self.measurements.bound.measured, &self.silences);
+        let cores = self.free.core.count;
+        let derived_ns = || (!self.lossless).then(|| silences.patience_ns(measured, cores));
+        let silence_ns = self.silence_ns.or_else(derived_ns)?;
         let reports = self.replies_report && !self.lossless;
         let trip_ns = reports.then(|| silences.trip_ns(measured, cores));
         let (explained, denials) = (silences.explained(), self.shared_bound() as u32);
         Some(Patience { silence_ns, trip_ns, explained, denials, cores })
     }
 
-    /// Checks a member and writes off its lost tasks, on one of the cores. Returns true if there were any.
+    /// Checks a member for lost tasks. Writes them off on the core that looks after the member. Returns true if
+    /// there were any.
     fn watch(&mut self, member: Member, patience: Patience, view: &mut View) -> bool {
         let (now_ns, reports) = (view.now_ns(), view.reports(member));
         let outstanding = view.outstanding_now(member);
-        let touched = &mut self.heard.touched[member.index()];
-        let watched = &mut self.watched[member.index()];
+        let activity = &mut self.measurements.activity[member.index()];
+        let member_watch = &mut self.watches[member.index()];
         let mut counts = Counts {
             now_ns,
             reports,
             own_reports: view.of(member).reports(),
             outstanding: outstanding.max(0).cast_unsigned(),
             is_surplus: outstanding < 0,
-            touched_ns: touched.at_ns(),
+            touched_ns: activity.at_ns(),
         };
-        if self.room.core.count > 1 && !watched.is_quiet(&counts) {
-            // Stands for a task or reply of another core, at an unknown time.
-            *touched = LastActivity::new(now_ns, touched.is_alone());
+        if self.free.core.count > 1 && !member_watch.is_quiet(&counts) {
+            // Another core's task or reply changed the counts at an unknown time: counts as now.
+            *activity = LastActivity::new(now_ns, activity.is_alone());
             counts.touched_ns = now_ns;
         }
-        let believed = (
+        let reported_and_believed = (
             view.reported_most(member).rounded_tasks(),
             view.largest_estimate(member).rounded_tasks(),
         );
         let silences = (&mut self.silences, view.members());
-        let is_ours = self.room.core.looks_after(member);
-        let lost = watched.check(counts, believed, patience, silences, is_ours);
+        let is_ours = self.free.core.looks_after(member);
+        let lost = member_watch.check(counts, reported_and_believed, patience, silences, is_ours);
         if lost > 0 {
             view.write_off(member, lost);
         }
@@ -535,11 +547,11 @@ impl Policy for Bounded {
         if view.peers().is_some() {
             return self.pick_shared(&mut picks[..count], view);
         }
-        let (picks, view, words) = (&mut picks[..count], &*view, view.words());
+        let (picks, view, states) = (&mut picks[..count], &*view, view.states());
         let mut local = rng.clone(); // stays in registers over the run
-        match words.are_alone() {
-            true => self.pick_some(picks, words.alone(), view, &mut local),
-            false => self.pick_some(picks, words, view, &mut local),
+        match states.are_alone() {
+            true => self.pick_some(picks, states.alone(), view, &mut local),
+            false => self.pick_some(picks, states, view, &mut local),
         }
         *rng = local;
     }
@@ -548,7 +560,7 @@ impl Policy for Bounded {
         if view.peers().is_some() {
             return self.reply_shared(reports, view);
         }
-        match (view.parts().are_alone(), self.heard.bound.adapts) {
+        match (view.parts().are_alone(), self.measurements.bound.adapts) {
             (true, true) => self.reply_some::<true, true>(reports, view),
             (true, false) => self.reply_some::<true, false>(reports, view),
             (false, true) => self.reply_some::<false, true>(reports, view),
@@ -557,45 +569,45 @@ impl Policy for Bounded {
     }
 
     fn on_follow(&mut self, member: Member, view: &mut View) {
-        self.room.ranks.add(member);
+        self.free.ranks.add(member);
         let first = LastActivity::new(view.now_ns(), true);
-        self.heard.touched[member.index()].follow(self.room.ranks.queue(member) - 1, first);
+        self.measurements.activity[member.index()].follow(self.free.ranks.queue(member) - 1, first);
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
-        let left = self.losses.take(report, view);
+        let remaining = self.losses.take(report, view);
         if report.service_ns > 0 {
-            let adapts = self.heard.bound.adapts;
-            let mut hearing = self.heard.listen(view.now_ns(), view.members(), adapts);
-            hearing.answered(report);
-            hearing.end();
+            let adapts = self.measurements.bound.adapts;
+            let mut run = self.measurements.begin_run(view.now_ns(), view.members(), adapts);
+            run.answered(report);
+            run.end();
         }
-        self.room.ranks.set(report.member, left);
+        self.free.ranks.set(report.member, remaining);
         // A keep-alive does not end a silence: the worker may be alive and its task lost.
-        self.watched[report.member.index()].reported();
+        self.watches[report.member.index()].reported();
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
-        self.watched[member.index()].recounted();
-        self.room.ranks.set(member, view.outstanding(member));
-        self.slots.settle(member, self.shared_bound(), true, self.room.core, view);
+        self.watches[member.index()].recounted();
+        self.free.ranks.set(member, view.outstanding(member));
+        self.slots.settle(member, self.shared_bound(), true, self.free.core, view);
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        self.room.core = caller.core;
+        self.free.core = caller.core;
         self.lossless = caller.lossless;
         self.replies_report = caller.reports == Reports::Replies;
         self.losses.resize(view.members());
-        self.watched.resize(view.members(), SilenceWatch::default());
-        self.heard.touched.resize(view.members(), LastActivity::new(view.now_ns(), false));
-        self.room.ranks.rank(view.members(), view.active().iter().copied());
-        self.heard.bound.share(self.room.ranks.len(), caller.core.count);
+        self.watches.resize(view.members(), SilenceWatch::default());
+        self.measurements.activity.resize(view.members(), LastActivity::new(view.now_ns(), false));
+        self.free.ranks.rank(view.members(), view.active().iter().copied());
+        self.measurements.bound.share(self.free.ranks.len(), caller.core.count);
         self.agree(view);
         self.slots.resize(view.members(), self.rows());
         view.set_rows(self.rows());
         for place in 0..view.active().len() {
             let member = view.active()[place];
-            self.room.ranks.set(member, view.outstanding(member));
+            self.free.ranks.set(member, view.outstanding(member));
             self.slots.settle(member, self.shared_bound(), true, caller.core, view);
         }
     }
@@ -613,8 +625,8 @@ impl Policy for Bounded {
         for place in 0..view.active().len() {
             let member = view.active()[place];
             let lost = patience.is_some_and(|patience| self.watch(member, patience, view));
-            self.room.ranks.set(member, view.outstanding(member));
-            self.slots.settle(member, self.shared_bound(), lost, self.room.core, view);
+            self.free.ranks.set(member, view.outstanding(member));
+            self.slots.settle(member, self.shared_bound(), lost, self.free.core, view);
         }
     }
 }

@@ -1,4 +1,8 @@
-//! Driver of a policy, for nodes and the simulator. It counts tasks sent and answered, so both count alike.
+//! Driver of a policy, for nodes and the simulator. It counts sent and answered tasks, so both use the same counts.
+//!
+//! A dispatcher runs on one core for one pool. It counts the tasks that wait for a member; its caller stores
+//! them. With reports in messages, some policies probe members for each task; the task waits for the answers
+//! ([`super::asking`]).
 
 use std::collections::VecDeque;
 
@@ -40,6 +44,7 @@ pub enum Reports {
 #[derive(Clone, Debug)]
 struct Backlog {
     waiting: usize,
+    /// Maximum number of waiting tasks.
     bound: usize,
     overflow: Overflow,
     /// True if tasks may wait while no member is present.
@@ -52,7 +57,9 @@ struct Backlog {
 #[derive(Debug)]
 pub struct PreparedPolicy {
     policy: AnyPolicy,
+    /// True if a task without a pick must wait.
     holds: bool,
+    /// State that the policy publishes to remote cores.
     sharing: Sharing,
 }
 
@@ -78,12 +85,13 @@ pub struct Dispatcher {
     view: View,
     rng: Rng,
     caller: Caller,
+    /// True if a task without a pick must wait.
     holds: bool,
     backlog: Backlog,
     /// True if the policy probes members for each task.
     probes: bool,
-    /// State of the probes, if they are messages.
-    asking: Option<Box<PendingProbes>>,
+    /// Probes of the waiting tasks, if probes are messages.
+    pending: Option<Box<PendingProbes>>,
 }
 
 impl Dispatcher {
@@ -93,17 +101,17 @@ impl Dispatcher {
         view.set_sharing(spec.entry().sharing);
         let (caller, holds) = (Caller::on(core), spec.entry().holds());
         let (policy, rng) = (spec.build(), Rng::seed_from_u64(seed));
-        let known = if view.peers().is_some() { QUEUE } else { 0 };
+        let since_capacity = if view.peers().is_some() { QUEUE } else { 0 };
         let backlog = Backlog {
             waiting: 0,
             bound: QUEUE,
             overflow: Overflow::Drop,
             without_members: true,
-            since_ns: VecDeque::with_capacity(known),
+            since_ns: VecDeque::with_capacity(since_capacity),
         };
         let probes = spec.probes();
         let mut dispatcher =
-            Self { policy, view, rng, caller, holds, backlog, probes, asking: None };
+            Self { policy, view, rng, caller, holds, backlog, probes, pending: None };
         dispatcher.review_members();
         dispatcher
     }
@@ -120,19 +128,19 @@ impl Dispatcher {
         if reports == Reports::Messages {
             while self.view.idle_mut().take_last().is_some() {}
             if self.probes {
-                self.ask_in_messages();
+                self.probe_by_messages();
             }
         }
         self.review_members();
     }
 
-    /// Makes tasks wait for the answers to their probes.
-    fn ask_in_messages(&mut self) {
+    /// Sends probes as messages from now on: each task waits for the answers to its probes.
+    fn probe_by_messages(&mut self) {
         // Allocates the usual maximum, because the bound may be raised later.
         let waiting = self.backlog.bound.clamp(QUEUE, QUEUE_MAX);
-        let asking = PendingProbes::new(self.view.members(), waiting);
-        self.view.set_queues(asking.queues());
-        self.asking = Some(Box::new(asking));
+        let pending = PendingProbes::new(self.view.members(), waiting);
+        self.view.set_queues(pending.queues());
+        self.pending = Some(Box::new(pending));
         self.holds = true;
     }
 
@@ -140,21 +148,21 @@ impl Dispatcher {
     #[inline]
     #[must_use]
     pub fn asks(&self) -> bool {
-        self.asking.is_some()
+        self.pending.is_some()
     }
 
     /// Returns the next member to probe.
     #[inline]
     pub fn next_probe(&mut self) -> Option<Probe> {
-        self.asking.as_mut()?.next_probe()
+        self.pending.as_mut()?.next_probe()
     }
 
     /// Processes a member's answer to the probe with this number.
     pub fn answer(&mut self, member: Member, number: u16, queue: u32) -> Answer {
-        match &mut self.asking {
-            Some(asking) => {
+        match &mut self.pending {
+            Some(pending) => {
                 self.view.note_sign_of_life(member);
-                asking.answer(member, number, queue)
+                pending.answer(member, number, queue)
             }
             None => Answer::Late,
         }
@@ -162,7 +170,7 @@ impl Dispatcher {
 
     /// Returns the number of probes without a timely answer since the last call.
     pub fn take_unanswered(&mut self) -> u64 {
-        self.asking.as_mut().map_or(0, |asking| asking.take_unanswered())
+        self.pending.as_mut().map_or(0, |pending| pending.take_unanswered())
     }
 
     /// Returns the source of load reports.
@@ -192,7 +200,7 @@ impl Dispatcher {
     /// Returns the candidates of the next decision, for policies that look at some members only.
     #[must_use]
     pub fn candidates(&self) -> Candidates {
-        if self.asking.is_some() {
+        if self.pending.is_some() {
             return Candidates::new(SelectionBasis::Asked, []);
         }
         self.policy.candidates(&self.view, &mut self.rng.clone())
@@ -207,23 +215,23 @@ impl Dispatcher {
         }
     }
 
-    /// Processes messages of remote core `other`.
-    fn receive_update(&mut self, other: usize, topic: Topic, messages: &[(Member, u16)]) {
+    /// Processes messages of a remote core.
+    fn receive_update(&mut self, remote: usize, topic: Topic, messages: &[(Member, u16)]) {
         for &(member, value) in messages {
-            if self.view.receive(other, topic, member, value) {
+            if self.view.receive(remote, topic, member, value) {
                 self.policy.on_remote_update(member, &mut self.view);
             }
         }
     }
 
-    /// Re-reads the last published value of every member from remote core `other`, after some of its messages
-    /// were lost.
+    /// Re-reads the values that a remote core last published for all members, after some of its messages were
+    /// lost.
     #[cold]
-    fn resynchronize(&mut self, other: usize) {
+    fn resynchronize(&mut self, remote: usize) {
         let Some(topic) = self.view.peers().and_then(|peers| peers.sharing().topic) else { return };
         for member in (0..self.view.members() as u16).map(Member) {
-            let told = self.view.last_published(other, member);
-            self.receive_update(other, topic, &[(member, told)]);
+            let value = self.view.last_published(remote, member);
+            self.receive_update(remote, topic, &[(member, value)]);
         }
     }
 
@@ -235,7 +243,7 @@ impl Dispatcher {
         task: Task,
         mut reclaim: impl FnMut() -> Option<Member>,
     ) -> Option<Pick> {
-        if self.asking.is_some() {
+        if self.pending.is_some() {
             return self.choose_answered(task);
         }
         loop {
@@ -250,17 +258,17 @@ impl Dispatcher {
 
     /// Chooses a member for the first waiting task once its probes are answered, and counts it as sent.
     fn choose_answered(&mut self, task: Task) -> Option<Pick> {
-        let asking = self.asking.as_mut()?;
-        let mut rng = asking.ready(self.view.now_ns())?;
+        let pending = self.pending.as_mut()?;
+        let mut rng = pending.ready(self.view.now_ns())?;
         let mut picks = [None];
         self.policy.pick_run(&[task], &mut picks, &mut self.view, &mut rng);
         let pick = picks[0]?;
-        asking.sent(pick.member);
+        pending.sent(pick.member);
         self.view.touch(pick.member);
         Some(pick)
     }
 
-    /// Decides on a new task. It waits if others wait; otherwise the policy chooses a member, or the task
+    /// Decides on a new task. It waits if other tasks wait; otherwise the policy chooses a member, or the task
     /// waits. Returns `None` if it waits; the caller then appends it to its queue. `reclaim` as in
     /// [`Dispatcher::choose`].
     ///
@@ -273,7 +281,7 @@ impl Dispatcher {
         reclaim: impl FnMut() -> Option<Member>,
     ) -> Result<Option<Pick>, DropReason> {
         if self.backlog.waiting == 0
-            && self.asking.is_none()
+            && self.pending.is_none()
             && let Some(pick) = self.choose(task, reclaim)
         {
             return Ok(Some(pick));
@@ -287,8 +295,8 @@ impl Dispatcher {
     /// Reason why it may not wait.
     #[inline]
     pub(crate) fn wait(&mut self) -> Result<(), DropReason> {
-        let nobody = || !self.backlog.without_members && self.view.active().is_empty();
-        if self.backlog.waiting == 0 && (!self.holds || nobody()) {
+        let has_no_member = || !self.backlog.without_members && self.view.active().is_empty();
+        if self.backlog.waiting == 0 && (!self.holds || has_no_member()) {
             return Err(DropReason::NoMember);
         }
         self.join()
@@ -300,16 +308,16 @@ impl Dispatcher {
     /// If the queue is full.
     #[inline]
     pub(super) fn join(&mut self) -> Result<(), DropReason> {
-        let has_room = |asking: &PendingProbes| asking.has_room();
+        let has_room = |pending: &PendingProbes| pending.has_room();
         if self.backlog.waiting >= self.backlog.bound
-            || !self.asking.as_deref().is_none_or(has_room)
+            || !self.pending.as_deref().is_none_or(has_room)
         {
             return Err(DropReason::QueueFull);
         }
-        if let Some(asking) = &mut self.asking {
+        if let Some(pending) = &mut self.pending {
             let rng = self.rng.clone();
-            let asked = self.policy.ask(&self.view, &mut self.rng);
-            asking.push(rng, &asked, self.view.now_ns());
+            let probed = self.policy.ask(&self.view, &mut self.rng);
+            pending.push(rng, &probed, self.view.now_ns());
         }
         self.backlog.waiting += 1;
         if let Some(peers) = self.view.peers() {
@@ -322,25 +330,26 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Uncounts the first waiting task.
+    /// Removes the first waiting task from the count.
     #[inline]
     pub(crate) fn leave(&mut self) {
         self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
-        if let Some(asking) = &mut self.asking {
-            asking.pop();
+        if let Some(pending) = &mut self.pending {
+            pending.pop();
         }
         if let Some(peers) = self.view.peers() {
             self.backlog.since_ns.pop_front();
-            let known = self.backlog.since_ns.front().copied();
-            let unknown = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
-            peers.note_oldest(known.unwrap_or(unknown));
+            let oldest_ns = self.backlog.since_ns.front().copied();
+            // Without a recorded time the oldest task counts as new. 0 means that no task waits.
+            let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
+            peers.note_oldest(oldest_ns.unwrap_or(default_ns));
         }
     }
 
-    /// Uncounts the last waiting task, because the caller had no room for it.
+    /// Removes the last waiting task from the count, because the caller had no room for it.
     pub(crate) fn leave_last(&mut self) {
-        if let Some(asking) = &mut self.asking {
-            asking.pop_last();
+        if let Some(pending) = &mut self.pending {
+            pending.pop_last();
         }
         self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
         if let Some(peers) = self.view.peers() {
@@ -394,8 +403,8 @@ impl Dispatcher {
     pub fn follow(&mut self, member: Member) {
         self.view.sent(member);
         self.view.touch(member);
-        if let Some(asking) = &mut self.asking {
-            asking.sent(member);
+        if let Some(pending) = &mut self.pending {
+            pending.sent(member);
         }
         self.policy.on_follow(member, &mut self.view);
     }
@@ -426,7 +435,7 @@ impl Dispatcher {
     }
 
     /// Processes the reports of replies, in this order. Returns the number of replies from members without
-    /// outstanding tasks. If members report otherwise, only counts the tasks as answered.
+    /// outstanding tasks. If members report in messages, only counts the tasks as answered.
     #[inline]
     pub fn reply_run(&mut self, reports: &[Report]) -> usize {
         let surplus = match self.caller.reports {
@@ -451,7 +460,7 @@ impl Dispatcher {
         self.view.touch(report.member);
     }
 
-    /// Processes a member's sign of life with its load. The load counts unless members report otherwise.
+    /// Processes a member's sign of life with its load. The load counts unless members report in messages.
     pub fn note_alive(&mut self, report: &Report) {
         match self.caller.reports {
             Reports::Replies => self.refresh(report),
@@ -530,17 +539,17 @@ where
         dispatcher.as_mut().view.publish(pool, &mut exchange.sender, keeps_up);
     }
     exchange.publish(keeps_up);
-    while let Some(heard) = exchange.receive() {
-        match heard {
-            RemoteUpdate::Messages(other, subject, messages) => {
+    while let Some(update) = exchange.receive() {
+        match update {
+            RemoteUpdate::Messages(remote, subject, messages) => {
                 if let Some(dispatcher) = dispatchers.get_mut(usize::from(subject.pool)) {
-                    dispatcher.as_mut().receive_update(other, subject.topic, messages);
+                    dispatcher.as_mut().receive_update(remote, subject.topic, messages);
                 }
             }
-            RemoteUpdate::Lost(other) => {
+            RemoteUpdate::Lost(remote) => {
                 dispatchers
                     .iter_mut()
-                    .for_each(|dispatcher| dispatcher.as_mut().resynchronize(other));
+                    .for_each(|dispatcher| dispatcher.as_mut().resynchronize(remote));
             }
         }
     }
@@ -550,7 +559,7 @@ where
 #[must_use]
 pub fn stream_seed(seed: u64, core: usize, pool: usize) -> u64 {
     // Two steps of SplitMix64, so that neighbouring inputs give unrelated seeds.
-    let place = (core as u64) << 32 | pool as u64;
+    let stream = (core as u64) << 32 | pool as u64;
     let mut mix = rand_xoshiro::SplitMix64::seed_from_u64(seed);
-    rand_xoshiro::SplitMix64::seed_from_u64(mix.next_u64() ^ place).next_u64()
+    rand_xoshiro::SplitMix64::seed_from_u64(mix.next_u64() ^ stream).next_u64()
 }

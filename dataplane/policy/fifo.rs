@@ -9,6 +9,7 @@ pub struct Slab<T> {
     entries: Vec<Entry<T>>,
     /// First free slot.
     free: u32,
+    /// True if a full slab allocates another slot.
     grows: bool,
 }
 
@@ -38,8 +39,8 @@ impl<T> Slab<T> {
     /// Creates a slab with `room` slots, which never grows. Allocates all memory now.
     #[must_use]
     pub fn with_room(room: usize) -> Self {
-        let next = |at: usize| if at + 1 < room { at as u32 + 1 } else { END };
-        let entries = (0..room).map(|at| Entry { item: None, next: next(at) }).collect();
+        let next = |slot: usize| if slot + 1 < room { slot as u32 + 1 } else { END };
+        let entries = (0..room).map(|slot| Entry { item: None, next: next(slot) }).collect();
         Self { entries, free: if room > 0 { 0 } else { END }, grows: false }
     }
 
@@ -55,12 +56,12 @@ impl<T> Slab<T> {
     /// Returns the item if all slots are in use.
     #[inline]
     pub fn insert(&mut self, item: T) -> Result<u32, T> {
-        let at = self.free;
-        match self.entries.get_mut(at as usize) {
+        let slot = self.free;
+        match self.entries.get_mut(slot as usize) {
             Some(entry) => {
                 self.free = entry.next;
                 *entry = Entry { item: Some(item), next: END };
-                Ok(at)
+                Ok(slot)
             }
             None => self.grow(item),
         }
@@ -73,11 +74,12 @@ impl<T> Slab<T> {
     #[inline]
     pub fn add(&mut self, item: T) -> u32 {
         match self.insert(item) {
-            Ok(at) => at,
+            Ok(slot) => slot,
             Err(_) => panic!("all places are taken"),
         }
     }
 
+    /// Inserts an item into a new slot of a full slab.
     #[cold]
     fn grow(&mut self, item: T) -> Result<u32, T> {
         if !self.grows || self.entries.len() >= END as usize {
@@ -89,24 +91,24 @@ impl<T> Slab<T> {
 
     /// Removes the item of a slot that is in no list, and frees the slot.
     #[inline]
-    pub fn remove(&mut self, at: u32) -> Option<T> {
-        let entry = self.entries.get_mut(at as usize)?;
+    pub fn remove(&mut self, slot: u32) -> Option<T> {
+        let entry = self.entries.get_mut(slot as usize)?;
         let item = entry.item.take()?;
-        entry.next = std::mem::replace(&mut self.free, at);
+        entry.next = std::mem::replace(&mut self.free, slot);
         Some(item)
     }
 
     /// Returns the item of a slot.
     #[inline]
     #[must_use]
-    pub fn get(&self, at: u32) -> Option<&T> {
-        self.entries.get(at as usize)?.item.as_ref()
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        self.entries.get(slot as usize)?.item.as_ref()
     }
 
     /// Returns the item of a slot for changes.
     #[inline]
-    pub fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        self.entries.get_mut(at as usize)?.item.as_mut()
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.entries.get_mut(slot as usize)?.item.as_mut()
     }
 
     /// Appends an item to a list.
@@ -115,8 +117,8 @@ impl<T> Slab<T> {
     /// Returns the item if all slots are in use.
     #[inline]
     pub fn push(&mut self, list: &mut Fifo, item: T) -> Result<(), T> {
-        let at = self.insert(item)?;
-        list.link(at, self);
+        let slot = self.insert(item)?;
+        list.link(slot, self);
         Ok(())
     }
 
@@ -132,10 +134,10 @@ impl<T> Slab<T> {
     /// Iterates over the items of a list in order.
     #[inline]
     pub fn iter(&self, list: Fifo) -> impl Iterator<Item = &T> {
-        let mut at = list.first;
+        let mut slot = list.first;
         std::iter::from_fn(move || {
-            let entry = self.entries.get(at as usize)?;
-            at = entry.next;
+            let entry = self.entries.get(slot as usize)?;
+            slot = entry.next;
             entry.item.as_ref()
         })
     }
@@ -171,19 +173,19 @@ impl Fifo {
     /// # Panics
     /// If the slot does not exist.
     #[inline]
-    pub fn push<T>(&mut self, at: u32, slab: &mut Slab<T>) {
-        slab.entries[at as usize].next = END;
-        self.link(at, slab);
+    pub fn push<T>(&mut self, slot: u32, slab: &mut Slab<T>) {
+        slab.entries[slot as usize].next = END;
+        self.link(slot, slab);
     }
 
     /// Appends a slot whose link is already cleared.
     #[inline]
-    fn link<T>(&mut self, at: u32, slab: &mut Slab<T>) {
+    fn link<T>(&mut self, slot: u32, slab: &mut Slab<T>) {
         match slab.entries.get_mut(self.last as usize) {
-            Some(last) => last.next = at,
-            None => self.first = at,
+            Some(last) => last.next = slot,
+            None => self.first = slot,
         }
-        self.last = at;
+        self.last = slot;
         self.len += 1;
     }
 
@@ -211,8 +213,8 @@ impl<T> std::ops::Index<u32> for Slab<T> {
     type Output = T;
 
     #[inline]
-    fn index(&self, at: u32) -> &T {
-        self.get(at).expect("something is at the place")
+    fn index(&self, slot: u32) -> &T {
+        self.get(slot).expect("something is at the place")
     }
 }
 
@@ -220,8 +222,8 @@ impl<T> std::ops::Index<u32> for Slab<T> {
 /// If the slot is empty.
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     #[inline]
-    fn index_mut(&mut self, at: u32) -> &mut T {
-        self.get_mut(at).expect("something is at the place")
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        self.get_mut(slot).expect("something is at the place")
     }
 }
 
@@ -256,21 +258,23 @@ mod tests {
         let mut lists = [Fifo::EMPTY; 3];
         let mut models = [const { VecDeque::new() }; 3];
         let mut most = 0;
-        for (item, (at, step)) in steps.into_iter().enumerate() {
+        for (item, (index, step)) in steps.into_iter().enumerate() {
             match step {
                 Step::Push => {
                     let is_full = models.iter().map(VecDeque::len).sum::<usize>() == room;
                     let expected = if is_full { Err(item) } else { Ok(()) };
-                    prop_assert_eq!(slab.push(&mut lists[at], item), expected);
-                    models[at].extend((!is_full).then_some(item));
+                    prop_assert_eq!(slab.push(&mut lists[index], item), expected);
+                    models[index].extend((!is_full).then_some(item));
                 }
-                Step::Pop => prop_assert_eq!(slab.pop(&mut lists[at]), models[at].pop_front()),
+                Step::Pop => {
+                    prop_assert_eq!(slab.pop(&mut lists[index]), models[index].pop_front())
+                }
                 Step::Move => {
-                    let moved = lists[at].pop(&slab);
-                    prop_assert_eq!(moved.map(|place| slab[place]), models[at].front().copied());
-                    moved.inspect(|&place| lists[(at + 1) % 3].push(place, &mut slab));
-                    let moved = models[at].pop_front();
-                    models[(at + 1) % 3].extend(moved);
+                    let moved = lists[index].pop(&slab);
+                    prop_assert_eq!(moved.map(|place| slab[place]), models[index].front().copied());
+                    moved.inspect(|&place| lists[(index + 1) % 3].push(place, &mut slab));
+                    let moved = models[index].pop_front();
+                    models[(index + 1) % 3].extend(moved);
                 }
             }
             for (list, model) in lists.iter().zip(&models) {

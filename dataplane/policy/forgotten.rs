@@ -1,8 +1,9 @@
 //! Detection of members that a list-based policy would never ask again. They are on no list, because the
 //! report that would have put them there was lost, overtaken by an older one, or belonged to a lost task.
 //!
-//! A member counts as idle if it is on no list, has no new outstanding task, and sent no report between two
-//! checks, while the remaining members answered many tasks each. If that is wrong, one task waits there.
+//! A member counts as idle under three conditions: it is on no list, its outstanding tasks did not change, and
+//! it sent no report between two checks. Meanwhile the remaining members answered many tasks each. If the member
+//! is busy nevertheless, one task waits there.
 
 use super::Core;
 use super::structure::Line;
@@ -16,9 +17,11 @@ const WINDOW_NS: u64 = 100_000_000;
 /// State of each member at the last check.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastSeen {
+    /// Number of reports and outstanding tasks of each member.
     seen: Vec<(u32, u32)>,
+    /// Number of reports of all members since the last check.
     reports: usize,
-    next_look_ns: u64,
+    next_check_ns: u64,
 }
 
 impl LastSeen {
@@ -33,21 +36,21 @@ impl LastSeen {
         self.seen.resize(members, (0, 0));
     }
 
-    /// Appends this core's share of the forgotten members to the line, if a check is due.
-    pub(super) fn look(&mut self, core: Core, line: &mut Line, view: &mut View) {
+    /// Appends this core's share of the forgotten members to the list, if a check is due.
+    pub(super) fn check(&mut self, core: Core, line: &mut Line, view: &mut View) {
         let now_ns = view.now_ns();
-        let enough = self.reports >= WINDOW_REPORTS * view.active().len();
-        if !enough && now_ns < self.next_look_ns {
+        let has_enough = self.reports >= WINDOW_REPORTS * view.active().len();
+        if !has_enough && now_ns < self.next_check_ns {
             return;
         }
         self.reports = 0;
-        self.next_look_ns = now_ns.saturating_add(WINDOW_NS);
+        self.next_check_ns = now_ns.saturating_add(WINDOW_NS);
         for place in 0..view.active().len() {
             let member = view.active()[place];
             let now = (view.reports(member), view.outstanding(member));
             let before = std::mem::replace(&mut self.seen[member.index()], now);
-            let ours = member.index() % core.count == core.index;
-            if ours && before == now && view.idle_mut().insert(member) {
+            let is_ours = member.index() % core.count == core.index;
+            if is_ours && before == now && view.idle_mut().insert(member) {
                 line.join(member);
             }
         }

@@ -13,7 +13,7 @@ use super::{
     SelectionBasis, Task,
 };
 use crate::limits::BURST;
-use crate::state::{Member, MemberWords, Parts, Report, Sharing, View};
+use crate::state::{Member, MemberState, Parts, Report, Sharing, View};
 
 /// `horus`.
 pub const HORUS: Entry = Entry {
@@ -44,8 +44,8 @@ const SHARING: Sharing = Sharing::LOADS.with_idle();
 #[derive(Clone, Debug, Default)]
 pub struct Horus;
 
-/// No member becomes idle within a run. So the idle members come first, and the remaining tasks use a loop
-/// without that check.
+/// Picks a member for each task. No member becomes idle within a run: the idle members come first, and the
+/// remaining tasks use a loop without that check.
 #[inline(always)]
 fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     let count = tasks.min(picks.len());
@@ -53,15 +53,15 @@ fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     view.picks.idle += taken as u64;
     let (picks, count) = (&mut picks[taken..], count - taken);
     let mut parts = view.parts();
-    let (idle, others) = picks[..count].split_at_mut(parts.idle.len().min(count));
+    let (idle, remaining) = picks[..count].split_at_mut(parts.idle.len().min(count));
     parts.picks.idle += idle.len() as u64;
     for pick in idle {
         *pick = parts.idle.take_last().map(|member| {
-            parts.words.of(member).sent();
+            parts.states.of(member).sent();
             Pick { member, idle: true }
         });
     }
-    for picks in others.chunks_mut(BURST) {
+    for picks in remaining.chunks_mut(BURST) {
         of_two_run(picks, &mut parts, rng);
     }
 }
@@ -75,15 +75,16 @@ fn candidates(view: &View, rng: &mut Rng) -> Candidates {
     idle_first(view).unwrap_or_else(|| drawn(rng))
 }
 
-/// Draws all pairs before it reads the first, so that each of the two loops has enough registers.
+/// Picks the better of two random members for each task. Draws all pairs before it reads the first, so that
+/// each of the two loops has enough registers.
 #[inline(never)]
 fn of_two_run(picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
-    let words = parts.words;
+    let states = parts.states;
     if parts.active.len() < 2 {
         let only = parts.active.first();
         for pick in picks {
             *pick = only.map(|&member| {
-                words.of(member).sent();
+                states.of(member).sent();
                 Pick { member, idle: false }
             });
         }
@@ -97,10 +98,10 @@ fn of_two_run(picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
     *rng = local;
     let mut resubmits = 0;
     for (pick, &(a, b)) in picks.iter_mut().zip(&pairs) {
-        let (one, other) = (words.of(a), words.of(b));
-        let (believed_one, believed_other) = (one.estimate(), other.estimate());
-        let (second, resubmit) = compare(believed_one, believed_other);
-        MemberWords::sent_to_either(second, (one, believed_one), (other, believed_other));
+        let (state_a, state_b) = (states.of(a), states.of(b));
+        let (estimate_a, estimate_b) = (state_a.estimate(), state_b.estimate());
+        let (second, resubmit) = compare(estimate_a, estimate_b);
+        MemberState::sent_to_either(second, (state_a, estimate_a), (state_b, estimate_b));
         resubmits += u64::from(resubmit);
         *pick = Some(Pick { member: select(second, a, b), idle: false });
     }
@@ -124,7 +125,7 @@ impl Policy for Horus {
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let parts = view.parts();
-        match parts.words.are_alone() {
+        match parts.states.are_alone() {
             true => forget_drift(reports, parts.alone()),
             false => forget_drift(reports, parts),
         }
@@ -135,14 +136,14 @@ impl Policy for Horus {
     }
 }
 
-/// Processes the reports of replies. Returns the number of replies from members without outstanding tasks.
+/// Processes the reports of replies; each ends its member's drift. Returns the number of replies from members without outstanding tasks.
 #[inline(always)]
 fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
     let mut surplus = 0;
     for report in reports {
-        let words = parts.words.of(report.member);
-        surplus += usize::from(!words.answered());
-        words.set_load(report.load);
+        let state = parts.states.of(report.member);
+        surplus += usize::from(!state.answered());
+        state.set_load(report.load);
         parts.idle.note(report.member, report.is_idle());
     }
     surplus
@@ -171,10 +172,10 @@ impl Policy for HorusInflight {
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let mut parts = view.parts();
-        let mut watch = self.losses.watch(parts.words.members());
+        let mut watch = self.losses.watch(parts.states.members());
         let mut surplus = 0;
         for report in reports {
-            surplus += usize::from(!parts.words.of(report.member).answered());
+            surplus += usize::from(!parts.states.of(report.member).answered());
             keep_in_flight(report, &mut watch, &mut parts);
         }
         surplus
@@ -186,8 +187,9 @@ impl Policy for HorusInflight {
     }
 }
 
+/// Processes a report without forgetting tasks in flight.
 #[inline(always)]
 fn keep_in_flight(report: &Report, watch: &mut LossWatch<'_>, parts: &mut Parts<'_>) {
-    let in_flight = watch.keep_in_flight(parts.words.of(report.member), report.load);
+    let in_flight = watch.keep_in_flight(parts.states.of(report.member), report.load);
     parts.idle.note(report.member, report.is_idle() && in_flight == 0);
 }

@@ -18,7 +18,7 @@ use super::{
     SelectionBasis, Task,
 };
 use crate::limits::BURST;
-use crate::state::{Load, Member, MemberWords, Parts, Report, Sharing, View};
+use crate::state::{Load, Member, MemberState, Parts, Report, Sharing, View};
 
 /// `horus-spine`.
 pub const PLAIN: Entry = Entry {
@@ -51,7 +51,9 @@ pub const WEIGHTED: Entry = Entry {
 pub struct HorusSpine {
     shares: Shares,
     weighted: bool,
+    /// Racks in proportion to their workers.
     by_size: Alias,
+    /// Number of workers of the largest rack.
     largest: f64,
 }
 
@@ -74,6 +76,7 @@ impl Shares {
         &self.0[..racks]
     }
 
+    /// Returns the increase of one rack.
     #[inline(always)]
     pub(super) fn of(&self, rack: Member) -> Load {
         self.0.get(rack.index()).copied().unwrap_or(Load::ONE)
@@ -125,7 +128,7 @@ impl HorusSpine {
         let mut local = rng.clone(); // stays in registers
         for pick in &mut *picks {
             let member = self.idle_rack(parts, &mut local);
-            parts.words.of(member).sent_share(self.shares.of(member));
+            parts.states.of(member).sent_share(self.shares.of(member));
             *pick = Some(Pick { member, idle: true });
         }
         *rng = local;
@@ -146,16 +149,16 @@ impl HorusSpine {
             *pair = drawn.unwrap_or(*pair);
         }
         *rng = local;
-        let words = parts.words;
-        let shares = self.shares.all(words.members());
+        let states = parts.states;
+        let shares = self.shares.all(states.members());
         let mut resubmits = 0;
         for (pick, &(a, b)) in picks.iter_mut().zip(&pairs) {
-            let (one, other) = (words.of(a), words.of(b));
-            let (believed_one, believed_other) = (one.estimate(), other.estimate());
-            let (second, resubmit) = compare(believed_one, believed_other);
-            let one = (one, believed_one, shares[a.index()]);
-            let other = (other, believed_other, shares[b.index()]);
-            MemberWords::sent_share_to_either(second, one, other);
+            let (state_a, state_b) = (states.of(a), states.of(b));
+            let (estimate_a, estimate_b) = (state_a.estimate(), state_b.estimate());
+            let (second, resubmit) = compare(estimate_a, estimate_b);
+            let change_a = (state_a, estimate_a, shares[a.index()]);
+            let change_b = (state_b, estimate_b, shares[b.index()]);
+            MemberState::sent_share_to_either(second, change_a, change_b);
             resubmits += u64::from(resubmit);
             *pick = Some(Pick { member: select(second, a, b), idle: false });
         }
@@ -168,7 +171,7 @@ impl HorusSpine {
     fn of_few(&self, picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
         for pick in picks {
             *pick = sample_one(parts.active, rng).map(|member| {
-                parts.words.of(member).sent_share(self.shares.of(member));
+                parts.states.of(member).sent_share(self.shares.of(member));
                 Pick { member, idle: false }
             });
         }

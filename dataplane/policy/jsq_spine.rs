@@ -36,19 +36,19 @@ pub struct JsqSpine {
 
 /// Returns the rack with the least load; `None` without racks.
 fn shortest(parts: &Parts<'_>, rng: &mut Rng) -> Option<Member> {
-    let (mut least, mut found, mut ties) = (u64::MAX, None, 0);
+    let (mut least, mut best, mut ties) = (u64::MAX, None, 0);
     for &rack in parts.active {
-        let load = parts.words.of(rack).estimate().total();
+        let load = parts.states.of(rack).estimate().total();
         if load < least {
-            (least, found, ties) = (load, Some(rack), 1);
+            (least, best, ties) = (load, Some(rack), 1);
         } else if load == least {
             ties += 1;
             if below(ties, rng.next_u64() as u32) == 0 {
-                found = Some(rack);
+                best = Some(rack);
             }
         }
     }
-    found
+    best
 }
 
 impl Policy for JsqSpine {
@@ -56,7 +56,7 @@ impl Policy for JsqSpine {
         let parts = view.parts();
         for pick in picks.iter_mut().take(tasks.len()) {
             *pick = shortest(&parts, rng).map(|member| {
-                parts.words.of(member).sent_share(self.shares.of(member));
+                parts.states.of(member).sent_share(self.shares.of(member));
                 // The header tells the leaf whether its rack was known to be idle.
                 let idle = parts.idle.contains(member);
                 parts.picks.idle += u64::from(idle);

@@ -64,6 +64,7 @@ pub const BY_TIME_EWMA: Entry = Entry {
     )
 };
 
+/// Builds the policy from a window and the values of the second and third parameter.
 fn build(least_loaded: bool, window: Window, v: &[f64]) -> AnyPolicy {
     AnyPolicy::from(LearnedRates::new(least_loaded, window, v[1] as u64, v[2] * 1e3))
 }
@@ -239,7 +240,7 @@ mod tests {
             let mute = |_| Some(0);
             let counts = run(&mut dispatcher, &mut now_ns, (40_000, TASK_NS), mute);
             assert!(counts.iter().all(|count| count.abs_diff(10_000) < 600), "{policy} {counts:?}");
-            // One member reported no times, the others did: it counts as average.
+            // One member reports no times, unlike all other members: it counts as average.
             run(&mut dispatcher, &mut now_ns, (200_000, TASK_NS), |member| {
                 Some(if member.0 == 3 { 0 } else { 100_000 })
             });
@@ -277,14 +278,14 @@ mod tests {
             dispatcher.set_active(Member(0), false);
             let counts = run(&mut dispatcher, &mut now_ns, (1000, TASK_NS), times);
             assert_eq!(counts[0], 0, "{policy}");
-            let kept = dispatcher.view().rate(Member(1));
+            let rate_before = dispatcher.view().rate(Member(1));
             dispatcher.set_active(Member(0), true);
             // Only its earlier rate is known; the next estimate makes it average.
             now_ns += 2_000_000;
             dispatcher.tick(now_ns);
             let rate = |member| dispatcher.view().rate(Member(member));
             assert!((rate(0) / rate(1) - 1.0).abs() < 0.01, "{policy} {}", rate(0));
-            assert!((rate(1) / kept - 1.0).abs() < 0.5, "{policy} {kept}");
+            assert!((rate(1) / rate_before - 1.0).abs() < 0.5, "{policy} {rate_before}");
         }
     }
 }

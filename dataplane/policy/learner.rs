@@ -2,16 +2,17 @@
 //! tasks, and each member's mean processing time over a window whose length follows the load. Benchmark tasks
 //! keep the windows of rarely used members filled.
 //!
-//! Where the paper is silent or has an obvious misprint, these rules hold. The window's `log(1/n)` is
+//! These rules hold in place of the paper's gaps and obvious misprints. The window's `log(1/n)` is
 //! `log(n)`. The load is limited to [`LOAD_MOST`], which bounds the window. The members' guaranteed total
 //! throughput is a parameter, or else extrapolated from the members measured in time. A partly filled window
 //! counts with its tasks so far, and a member never measured counts as average. Windows hold their length to
 //! within a sixteenth. Each core learns from its own traffic, which is one part in `cores` of all arrivals
 //! and completions.
 //!
-//! A caller without benchmark tasks (a leaf, which can neither copy a task nor mark it as less urgent) would
-//! leave a member at rate 0 for ever. There a member is too slow if it *owes* an answer for longer than a
-//! task takes at the rate mu*. It then counts with that rate or its measured one, whichever is lower.
+//! The paper's mu* is the rate below which a member is too slow and gets rate 0; only benchmark tasks then
+//! measure it again. A caller without benchmark tasks (a leaf, which can neither copy a task nor mark it as less
+//! urgent) would leave such a member at rate 0 for ever. There a member is too slow if it *owes* an answer for
+//! longer than a task takes at the rate mu*. It then counts with mu* or its measured rate, whichever is lower.
 
 use rand::Rng as _;
 
@@ -55,14 +56,15 @@ struct History {
     /// Time since which it owes an answer, or time of its last answer.
     touched_ns: u64,
     /// True if its last answer had no processing time.
-    mute: bool,
+    no_time: bool,
     active: bool,
 }
 
 impl History {
+    /// Creates an empty history that starts at `now_ns`.
     fn since(now_ns: u64, active: bool) -> Self {
         let recent = MovingWindow::since(now_ns);
-        Self { recent, ewma_ns: 0.0, touched_ns: now_ns, mute: false, active }
+        Self { recent, ewma_ns: 0.0, touched_ns: now_ns, no_time: false, active }
     }
 }
 
@@ -74,7 +76,7 @@ struct Plan {
     window: u64,
     /// The paper's mu*, in mean rates.
     least_rate: f64,
-    /// Factor by which a window may take longer than at that rate.
+    /// Maximum time of a window, as a multiple of its time at that rate; a slower member is too slow.
     patience: f64,
 }
 
@@ -155,8 +157,8 @@ impl Learner {
     pub fn on_reply(&mut self, report: &Report) {
         let history = &mut self.members[report.member.index()];
         history.touched_ns = self.now_ns;
-        history.mute = report.service_ns == 0;
-        if history.mute {
+        history.no_time = report.service_ns == 0;
+        if history.no_time {
             if history.recent.count() == 0 {
                 history.recent = MovingWindow::since(self.now_ns);
             }
@@ -164,8 +166,8 @@ impl Learner {
         }
         let service = f64::from(report.service_ns);
         if let Window::Ewma { weight } = self.window {
-            let first = history.recent.count() == 0;
-            history.ewma_ns += (service - history.ewma_ns) * if first { 1.0 } else { weight };
+            let is_first = history.recent.count() == 0;
+            history.ewma_ns += (service - history.ewma_ns) * if is_first { 1.0 } else { weight };
         }
         let (now_ns, window) = (self.now_ns, self.plan.window);
         history.recent.add(now_ns, 1, u64::from(report.service_ns), window);
@@ -182,7 +184,7 @@ impl Learner {
             self.arrivals.add(self.now_ns, arrived, 0, self.arrivals_window);
         }
         self.now_ns = now_ns;
-        self.ask(view, rng);
+        self.request_benchmarks(view, rng);
         if now_ns < self.next_estimate_ns {
             return false;
         }
@@ -219,12 +221,12 @@ impl Learner {
         let Plan { window, least_rate, patience, .. } = self.plan;
         let task_ns = patience * self.cores / (least_rate * self.mean_rate);
         if self.benchmarks.is_none() {
-            let owed = self.now_ns.saturating_sub(history.touched_ns) as f64;
-            return view.outstanding(member) > 0 && owed > task_ns;
+            let owed_ns = self.now_ns.saturating_sub(history.touched_ns) as f64;
+            return view.outstanding(member) > 0 && owed_ns > task_ns;
         }
         // A member that answers without a processing time is not slower for that.
         let elapsed = self.now_ns.saturating_sub(history.recent.start_ns()) as f64;
-        !history.mute && elapsed > task_ns * history.recent.count().max(window) as f64
+        !history.no_time && elapsed > task_ns * history.recent.count().max(window) as f64
     }
 
     /// Recomputes all estimates. Returns false before the first measurement.
@@ -278,6 +280,7 @@ impl Learner {
         }
     }
 
+    /// Sets this core's rate of benchmark tasks, for a spare rate of all members.
     fn plan_benchmarks(&mut self, spare_rate: f64) {
         if self.benchmark_rate == 0.0 {
             self.next_benchmark_ns = self.now_ns;
@@ -286,16 +289,16 @@ impl Learner {
     }
 
     /// Requests the benchmark tasks that are due: a Poisson process over uniform members.
-    fn ask(&mut self, view: &View, rng: &mut Rng) {
+    fn request_benchmarks(&mut self, view: &View, rng: &mut Rng) {
         if self.benchmark_rate == 0.0 || self.benchmarks.is_none() {
             return;
         }
         while self.next_benchmark_ns <= self.now_ns {
             let gap = (exponential(rng) / self.benchmark_rate).max(1.0) as u64;
             self.next_benchmark_ns = self.next_benchmark_ns.saturating_add(gap);
-            let asked =
-                sample_one(view.active(), rng).is_some_and(|member| self.want_benchmark(member));
-            if !asked {
+            let is_requested =
+                sample_one(view.active(), rng).is_some_and(|member| self.request_benchmark(member));
+            if !is_requested {
                 // Without members, or if the caller is late, missed benchmark tasks are skipped.
                 self.next_benchmark_ns = self.now_ns.saturating_add(gap);
                 return;
@@ -304,9 +307,9 @@ impl Learner {
     }
 
     /// Requests a benchmark task. Returns false if too many are pending.
-    fn want_benchmark(&mut self, member: Member) -> bool {
-        let wanted = self.benchmarks.as_mut().filter(|wanted| wanted.len() < BENCHMARKS_MOST);
-        wanted.map(|wanted| wanted.push(member)).is_some()
+    fn request_benchmark(&mut self, member: Member) -> bool {
+        let pending = self.benchmarks.as_mut().filter(|pending| pending.len() < BENCHMARKS_MOST);
+        pending.map(|pending| pending.push(member)).is_some()
     }
 
     /// Returns the next member that needs a benchmark task.
@@ -322,15 +325,16 @@ fn exponential(rng: &mut Rng) -> f64 {
 }
 
 impl Plan {
+    /// Computes the parameters for an estimated load.
     fn of(load: f64, members: usize, window: Window) -> Self {
-        let left = 1.0 - load;
-        let eps = EPS_SHARE * left;
+        let spare = 1.0 - load;
+        let eps = EPS_SHARE * spare;
         let (tasks, patience) = match window {
             Window::Printed { c1 } => (c1 * (members.max(2) as f64).ln() / (eps * eps), 1.0 + eps),
             // Number of tasks whose plain mean has the same variance. It does not grow as eps falls, so the
             // duration of benchmark tasks alone varies by more than eps.
             Window::Ewma { weight } => (2.0 / weight - 1.0, 2.0),
         };
-        Self { eps, window: tasks.max(1.0) as u64, least_rate: SPARE_SHARE * left, patience }
+        Self { eps, window: tasks.max(1.0) as u64, least_rate: SPARE_SHARE * spare, patience }
     }
 }

@@ -142,6 +142,7 @@ pub const SPEED_HYBRID: Entry = Entry {
     )
 };
 
+/// Builds the policy; see [`Lsq::new`].
 fn build(samples: f64, chance: f64, by_speed: bool) -> AnyPolicy {
     AnyPolicy::from(Lsq::new(samples as usize, chance, by_speed))
 }
@@ -211,7 +212,7 @@ impl Lsq {
     }
 }
 
-/// Returns the first member after sampling, with its front.
+/// Samples members if due. Returns the front and its first member.
 #[inline(always)]
 fn first<R: Rank>(
     queues: &mut R,
@@ -229,7 +230,7 @@ fn first<R: Rank>(
     (front, queues.find(front, rng.next_u64() as u32))
 }
 
-/// Same as one by one, but finds and increments a member in one step.
+/// Picks a member for each task, like [`super::one_by_one`], but finds and increments a member in one step.
 #[inline(always)]
 fn pick_run(
     queues: &mut impl Rank,
@@ -247,14 +248,14 @@ fn pick_run(
             continue;
         };
         front = queues.take(front, found);
-        parts.words.of(found.member).sent();
+        parts.states.of(found.member).sent();
         *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
     queues.close(front);
     parts.picks.messages += messages as u64;
 }
 
-/// Same as [`pick_run`], in a loop without checks that are useless for the run.
+/// Calls [`pick_run`], compiled for the frequent cases: no sampling, or two samples without remote cores.
 #[inline(always)]
 fn pick_any(
     queues: &mut impl Rank,
@@ -272,30 +273,31 @@ fn pick_any(
     }
 }
 
-/// Same as [`reply_run`], for idle members with one owner core: this one, if its replies make them idle.
+/// Same as [`reply_run`], for pools in which each idle member belongs to one core: this core gets the members
+/// that become idle by these replies.
 fn reply_shared(queues: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>) -> usize {
-    queues.set_all(reports, parts.words.members(), |report| {
-        let words = parts.words.of(report.member);
-        parts.surplus += usize::from(!words.answered());
-        words.set_load(report.load);
+    queues.set_all(reports, parts.states.members(), |report| {
+        let state = parts.states.of(report.member);
+        parts.surplus += usize::from(!state.answered());
+        state.set_load(report.load);
         parts.idle.note(report.member, report.is_idle());
         report.load.rounded_tasks().max(1)
     });
     parts.surplus
 }
 
-/// Same as one by one.
+/// Processes reports of replies. Returns the number of replies from members without outstanding tasks.
 #[inline(always)]
-fn reply_run(queues: &mut impl Rank, reports: &[Report], words: MemberStates<'_>) -> usize {
+fn reply_run(queues: &mut impl Rank, reports: &[Report], states: MemberStates<'_>) -> usize {
     let mut expected = 0;
     queues.set_all(
         reports,
-        words.members(),
+        states.members(),
         #[inline(always)]
         |report| {
-            let words = words.of(report.member);
-            expected += usize::from(words.answered());
-            words.set_load(report.load);
+            let state = states.of(report.member);
+            expected += usize::from(state.answered());
+            state.set_load(report.load);
             report.load.0 >> 16
         },
     );
@@ -306,7 +308,7 @@ impl Policy for Lsq {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         let count = tasks.len().min(picks.len());
-        // Idle members owned by one core. All others rank like members with a task.
+        // First the idle members that belong to this core. In the ranks an idle member counts as if it had a task.
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
         let (samples, picks) = (self.samples, &mut picks[taken..count]);
         let parts = view.parts();
@@ -318,14 +320,14 @@ impl Policy for Lsq {
     }
 
     fn ask(&self, view: &View, rng: &mut Rng) -> ProbedMembers {
-        let mut asked = ProbedMembers::new();
+        let mut probed = ProbedMembers::new();
         if self.samples.are_due(rng) {
-            sample_distinct(self.samples.count, view.active(), rng, |member| asked.push(member));
+            sample_distinct(self.samples.count, view.active(), rng, |member| probed.push(member));
         }
         if !view.active().is_empty() {
             rng.next_u64(); // the draw among equal members
         }
-        asked
+        probed
     }
 
     /// Sampling updates members before the best of all is chosen.
@@ -360,12 +362,16 @@ impl Policy for Lsq {
                 Ranking::Delay(ranks) => reply_shared(ranks, reports, view.parts()),
             };
         }
-        let words = view.words();
+        let states = view.states();
         match &mut self.queues {
-            Ranking::Queue(ranks) if words.are_alone() => reply_run(ranks, reports, words.alone()),
-            Ranking::Queue(ranks) => reply_run(ranks, reports, words),
-            Ranking::Delay(ranks) if words.are_alone() => reply_run(ranks, reports, words.alone()),
-            Ranking::Delay(ranks) => reply_run(ranks, reports, words),
+            Ranking::Queue(ranks) if states.are_alone() => {
+                reply_run(ranks, reports, states.alone())
+            }
+            Ranking::Queue(ranks) => reply_run(ranks, reports, states),
+            Ranking::Delay(ranks) if states.are_alone() => {
+                reply_run(ranks, reports, states.alone())
+            }
+            Ranking::Delay(ranks) => reply_run(ranks, reports, states),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Measurements of a pool's members: service time, round trip besides the service, and utilisation. A central
-//! queue derives its bound and its patience with silent members from them.
+//! queue derives two values from them: the bound on a member's tasks, and the silence after which a member's
+//! tasks count as lost. Utilisation is measured over windows of a number of replies.
 
 /// Fraction of the members' idle time that a sufficient bound must leave.
 const IDLE_SHARE_LEAST: f64 = 0.6;
@@ -10,9 +11,9 @@ const FIRST_WINDOW_REPLIES: u64 = 4;
 /// Maximum bound. Beyond this, members hold as many tasks as under other policies.
 const MOST: usize = 64;
 /// Number of windows before utilisation counts: at first nothing is busy yet.
-const LOOKS_UNUSED: u32 = 2;
+const WINDOWS_UNUSED: u32 = 2;
 /// Maximum of the window counter.
-const LOOKS_MOST: u32 = 32;
+const WINDOWS_MOST: u32 = 32;
 /// Fraction of the utilisation possible under a bound. Members that exceed it in `FULL_WINDOWS` consecutive
 /// windows have more work to do.
 const FULL: f64 = 0.98;
@@ -44,7 +45,7 @@ impl ReplyNotes {
     #[inline(always)]
     pub(super) fn note(&mut self, service_ns: u32, elapsed_ns: Option<u64>) {
         let service = f64::from(service_ns);
-        follow(&mut self.service_ns, service, 1.0 / 1024.0);
+        update_mean(&mut self.service_ns, service, 1.0 / 1024.0);
         self.note_longest(service_ns);
         if let Some(elapsed) = elapsed_ns {
             let trip = (elapsed as f64 - service).max(0.0);
@@ -52,7 +53,7 @@ impl ReplyNotes {
                 0.0 => f64::INFINITY,
                 mean => mean * OUTLIER,
             };
-            follow(&mut self.round_trip_ns, trip.min(most), 1.0 / 64.0);
+            update_mean(&mut self.round_trip_ns, trip.min(most), 1.0 / 64.0);
         }
         self.work_ns += u64::from(service_ns);
         self.replies += 1;
@@ -79,7 +80,8 @@ pub(super) struct MemberStatistics {
     longest_ns: f64,
     utilisation: f64,
     window_start_ns: u64,
-    looks: u32,
+    /// Number of finished windows, at most [`WINDOWS_MOST`].
+    windows: u32,
     /// Number of consecutive windows in which members did nearly all work possible under the bound.
     full: u32,
 }
@@ -102,34 +104,35 @@ impl MemberStatistics {
     }
 
     /// Returns the number of replies of a window, of `members` members at one of `cores` cores.
-    pub(super) fn due(&self, members: usize, cores: usize) -> u64 {
-        let each = (FIRST_WINDOW_REPLIES << self.looks).min(WINDOW_REPLIES);
-        (each * members as u64).div_ceil(cores as u64)
+    pub(super) fn window_replies(&self, members: usize, cores: usize) -> u64 {
+        let per_member = (FIRST_WINDOW_REPLIES << self.windows).min(WINDOW_REPLIES);
+        (per_member * members as u64).div_ceil(cores as u64)
     }
 
     /// Ends a window of replies of `members` members under a bound. This core gets its share of the replies.
-    pub(super) fn look(&mut self, now_ns: u64, members: usize, cores: usize, bound: usize) {
+    pub(super) fn end_window(&mut self, now_ns: u64, members: usize, cores: usize, bound: usize) {
         let elapsed = now_ns.saturating_sub(self.window_start_ns) as f64;
         let capacity = elapsed * members as f64 / cores as f64;
         let utilisation = (self.notes.work_ns as f64 / capacity).min(1.0);
-        self.see(utilisation, bound);
+        self.note_utilisation(utilisation, bound);
         self.longest_ns = self.longest_ns() * LONGEST_KEPT;
-        self.looks = (self.looks + 1).min(LOOKS_MOST);
+        self.windows = (self.windows + 1).min(WINDOWS_MOST);
         self.window_start_ns = now_ns;
         self.notes = ReplyNotes { longest_ns: 0, work_ns: 0, replies: 0, ..self.notes };
     }
 
     /// Returns true if utilisation counts by now.
     pub(super) fn is_warm(&self) -> bool {
-        self.looks > LOOKS_UNUSED
+        self.windows > WINDOWS_UNUSED
     }
 
-    /// Processes the utilisation of a window.
-    fn see(&mut self, utilisation: f64, bound: usize) {
-        if self.looks < LOOKS_UNUSED {
+    /// Updates the mean utilisation with that of a window. Raises it if several windows in a row reached the
+    /// utilisation possible under the bound.
+    fn note_utilisation(&mut self, utilisation: f64, bound: usize) {
+        if self.windows < WINDOWS_UNUSED {
             return;
         }
-        let weight = f64::from(1 + self.looks - LOOKS_UNUSED).recip().max(1.0 / 16.0);
+        let weight = f64::from(1 + self.windows - WINDOWS_UNUSED).recip().max(1.0 / 16.0);
         self.utilisation += (utilisation - self.utilisation) * weight;
         let most = 1.0 - self.idle_share(bound);
         self.full = if utilisation > FULL * most { self.full + 1 } else { 0 };
@@ -140,7 +143,8 @@ impl MemberStatistics {
         }
     }
 
-    /// Returns the fraction of time that a member idles under a bound although tasks wait.
+    /// Returns the fraction of time that a member idles under a bound although tasks wait: Erlang's B, see
+    /// [`Self::bound`], by its recursion over the number of places.
     fn idle_share(&self, bound: usize) -> f64 {
         let trips = self.notes.round_trip_ns / self.notes.service_ns;
         (1..=bound).fold(1.0, |idle, places| trips * idle / (places as f64 + trips * idle))
@@ -153,11 +157,11 @@ impl MemberStatistics {
     /// (for exponential service times and round trips of any kind). So the member can be busy for 1 - B of
     /// the time.
     pub(super) fn bound(&self) -> usize {
-        let enough = |bound: &usize| {
+        let suffices = |bound: &usize| {
             let idle_left = 1.0 - self.utilisation / (1.0 - self.idle_share(*bound));
             idle_left >= IDLE_SHARE_LEAST * (1.0 - self.utilisation)
         };
-        (1..MOST).find(enough).unwrap_or(MOST)
+        (1..MOST).find(suffices).unwrap_or(MOST)
     }
 
     /// Returns the silence after which a member's tasks are lost: twice the longest recent service time, plus
@@ -166,13 +170,13 @@ impl MemberStatistics {
         if self.notes.service_ns == 0.0 {
             return SILENCE_MOST_NS;
         }
-        let silence = 2.0 * self.longest_ns() + 8.0 * self.notes.round_trip_ns;
-        silence.clamp(SILENCE_LEAST_NS, SILENCE_MOST_NS as f64) as u64
+        let silence_ns = 2.0 * self.longest_ns() + 8.0 * self.notes.round_trip_ns;
+        silence_ns.clamp(SILENCE_LEAST_NS, SILENCE_MOST_NS as f64) as u64
     }
 }
 
 /// Updates an exponentially weighted mean; the first value initializes it.
-fn follow(mean: &mut f64, value: f64, weight: f64) {
+fn update_mean(mean: &mut f64, value: f64, weight: f64) {
     *mean = if *mean == 0.0 { value } else { *mean + (value - *mean) * weight };
 }
 
@@ -209,17 +213,17 @@ mod tests {
     fn low_bound_lowers_utilisation_and_recovers() {
         // Members with more work are busy for all the time that their bound allows, in each window.
         let mut measured = measured(200.0, 100.0, 0.3);
-        measured.looks = LOOKS_MOST;
+        measured.windows = WINDOWS_MOST;
         let mut bound = measured.bound();
         assert_eq!(bound, 2);
         for _ in 0..12 {
-            measured.see(0.95_f64.min(1.0 - measured.idle_share(bound)), bound);
+            measured.note_utilisation(0.95_f64.min(1.0 - measured.idle_share(bound)), bound);
             bound = measured.bound();
         }
         assert!(bound >= 5 && measured.idle_share(bound) < 0.05, "{bound}");
         // A few busy windows do not change the estimate much.
-        (0..20).for_each(|_| measured.see(0.3, bound));
-        (0..2).for_each(|_| measured.see(0.99, 64));
+        (0..20).for_each(|_| measured.note_utilisation(0.3, bound));
+        (0..2).for_each(|_| measured.note_utilisation(0.99, 64));
         assert!(measured.utilisation < 0.6);
     }
 
@@ -242,7 +246,7 @@ mod tests {
         assert_eq!(measured.silence_ns(), 1_000_000);
         measured.notes.note(5_000_000, None);
         assert_eq!(measured.silence_ns(), 10_080_000);
-        (0..500).for_each(|window| measured.look(window, 1, 1, 1));
+        (0..500).for_each(|window| measured.end_window(window, 1, 1, 1));
         assert_eq!(measured.silence_ns(), 1_000_000);
         measured.notes.note(u32::MAX, None);
         assert_eq!(measured.silence_ns(), SILENCE_MOST_NS);

@@ -27,9 +27,8 @@ pub enum Notify {
     /// probability (`lsq-smart`).
     Smart(f64),
     /// To a random dispatcher, if its queue is below this and it is on no dispatcher's list (`jiq`, `jbt`,
-    /// `pi`). In JIQ's analysis each idle member is on at most one list. The same holds here: a member is on
-    /// a list from its report until that dispatcher's next task, which must come from the list, since a
-    /// dispatcher with a list uses it.
+    /// `pi`). As in JIQ's analysis, each idle member is on at most one list: from its report until that
+    /// dispatcher's next task for it.
     Below(u32),
 }
 
@@ -38,7 +37,7 @@ pub enum Notify {
 pub struct MemberSide {
     notify: Notify,
     /// Estimate of its queue at each dispatcher: the last report, plus tasks sent since.
-    believed: Box<[u32]>,
+    estimates: Box<[u32]>,
     /// Dispatcher on whose list it is, if it reports below a threshold.
     listed: Option<usize>,
 }
@@ -49,12 +48,12 @@ impl MemberSide {
     #[must_use]
     pub fn new(notify: Notify, number: usize, dispatchers: usize) -> Self {
         let listed = matches!(notify, Notify::Below(_)).then_some(number % dispatchers);
-        Self { notify, believed: vec![0; dispatchers].into(), listed }
+        Self { notify, estimates: vec![0; dispatchers].into(), listed }
     }
 
     /// Resets the state for another member in its place: on no list, idle in all estimates.
     pub fn replace(&mut self, notify: Notify) {
-        self.believed.fill(0);
+        self.estimates.fill(0);
         (self.notify, self.listed) = (notify, None);
     }
 
@@ -62,18 +61,18 @@ impl MemberSide {
     /// member should report: unless it is on another list, or has too many tasks for any.
     #[must_use]
     pub fn on_dispatcher_joined(&mut self, dispatcher: usize, queue: u32) -> bool {
-        let tells = match self.notify {
+        let reports = match self.notify {
             Notify::Reply | Notify::Never => false,
             Notify::Always | Notify::Update(_) | Notify::Smart(_) => true,
             Notify::Below(threshold) => {
                 queue < threshold && self.listed.is_none_or(|listed| listed == dispatcher)
             }
         };
-        if tells {
-            self.believed[dispatcher] = queue;
+        if reports {
+            self.estimates[dispatcher] = queue;
             self.listed = matches!(self.notify, Notify::Below(_)).then_some(dispatcher);
         }
-        tells
+        reports
     }
 
     /// Returns the dispatcher that an idle member should report to again, after a long time without tasks.
@@ -85,7 +84,7 @@ impl MemberSide {
     /// Counts `tasks` tasks from a dispatcher.
     #[inline]
     pub fn on_tasks(&mut self, dispatcher: usize, tasks: u32) {
-        self.believed[dispatcher] = self.believed[dispatcher].saturating_add(tasks);
+        self.estimates[dispatcher] = self.estimates[dispatcher].saturating_add(tasks);
         if self.listed == Some(dispatcher) {
             self.listed = None;
         }
@@ -94,41 +93,41 @@ impl MemberSide {
     /// Handles completed tasks, with `queue` left. Returns the dispatcher to report to, if any.
     #[inline]
     pub fn on_done(&mut self, queue: u32, rng: &mut Rng) -> Option<usize> {
-        let dispatchers = self.believed.len();
-        let mut toss = |chance: f64| {
+        let dispatchers = self.estimates.len();
+        let mut draw_receiver = |chance: f64| {
             let bits = rng.next_u64();
-            let tells = f64::from((bits >> 32) as u32) < chance * 32.0_f64.exp2();
-            tells.then(|| below(dispatchers, bits as u32))
+            let reports = f64::from((bits >> 32) as u32) < chance * 32.0_f64.exp2();
+            reports.then(|| below(dispatchers, bits as u32))
         };
-        let told = match self.notify {
+        let receiver = match self.notify {
             Notify::Reply | Notify::Never => None,
-            Notify::Always => toss(1.0),
-            Notify::Update(chance) => toss(if queue == 0 { 1.0 } else { chance }),
+            Notify::Always => draw_receiver(1.0),
+            Notify::Update(chance) => draw_receiver(if queue == 0 { 1.0 } else { chance }),
             Notify::Below(threshold) => {
-                let tells = queue < threshold && self.listed.is_none();
-                let told = toss(if tells { 1.0 } else { 0.0 });
-                self.listed = told.or(self.listed);
-                told
+                let reports = queue < threshold && self.listed.is_none();
+                let receiver = draw_receiver(if reports { 1.0 } else { 0.0 });
+                self.listed = receiver.or(self.listed);
+                receiver
             }
             Notify::Smart(chance) => {
                 let (worst, error) = self.worst(queue, rng);
                 let chance = if error >= queue { 1.0 } else { chance };
-                let tells = f64::from((rng.next_u64() >> 32) as u32) < chance * 32.0_f64.exp2();
-                tells.then_some(worst)
+                let reports = f64::from((rng.next_u64() >> 32) as u32) < chance * 32.0_f64.exp2();
+                reports.then_some(worst)
             }
         };
-        if let Some(dispatcher) = told {
-            self.believed[dispatcher] = queue;
+        if let Some(dispatcher) = receiver {
+            self.estimates[dispatcher] = queue;
         }
-        told
+        receiver
     }
 
     /// Returns the dispatcher with the worst estimate (a random one of ties) and its error.
     fn worst(&self, queue: u32, rng: &mut Rng) -> (usize, u32) {
-        let start = below(self.believed.len(), rng.next_u64() as u32);
+        let start = below(self.estimates.len(), rng.next_u64() as u32);
         let (mut worst, mut most, mut ties) = (start, 0, 0);
-        for (dispatcher, believed) in self.believed.iter().enumerate() {
-            let error = believed.abs_diff(queue);
+        for (dispatcher, estimate) in self.estimates.iter().enumerate() {
+            let error = estimate.abs_diff(queue);
             if error > most {
                 (worst, most, ties) = (dispatcher, error, 1);
             } else if error == most && most > 0 {
@@ -168,8 +167,8 @@ mod tests {
         // Ten left: dispatchers that sent nothing are off by ten; either may receive the report.
         assert!(matches!(member.on_done(10, &mut rng), Some(0 | 2)));
         // Two left: dispatcher 3 estimates nine, and one of the remaining ones ten.
-        let told = member.on_done(2, &mut rng);
-        assert!(matches!(told, Some(0 | 2)));
+        let receiver = member.on_done(2, &mut rng);
+        assert!(matches!(receiver, Some(0 | 2)));
         assert_eq!(member.on_done(2, &mut rng), Some(3));
         // Only a dispatcher that estimates an empty queue is off by the length of the queue.
         assert!(matches!(member.on_done(2, &mut rng), Some(0 | 2)));
@@ -183,9 +182,9 @@ mod tests {
         assert_eq!(member.on_done(0, &mut rng), None);
         member.on_tasks(1, 4);
         assert_eq!(member.on_done(3, &mut rng), None);
-        let told = member.on_done(2, &mut rng).unwrap();
+        let receiver = member.on_done(2, &mut rng).unwrap();
         assert_eq!(member.on_done(1, &mut rng), None);
-        member.on_tasks(told, 1);
+        member.on_tasks(receiver, 1);
         assert!(member.on_done(1, &mut rng).is_some());
     }
 
@@ -207,7 +206,7 @@ mod tests {
     #[test]
     fn chances_are_kept() {
         let (mut member, mut rng) = member(Notify::Update(0.2));
-        let told = (0..10_000).filter(|_| member.on_done(5, &mut rng).is_some()).count();
-        assert!(told.abs_diff(2000) < 250, "{told}");
+        let reports = (0..10_000).filter(|_| member.on_done(5, &mut rng).is_some()).count();
+        assert!(reports.abs_diff(2000) < 250, "{reports}");
     }
 }

@@ -176,11 +176,11 @@ pub trait Policy {
     /// before that decision. For a policy that prefers idle members, the result holds for the current idle
     /// list. For explanations, not for each task.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
-        let asked = self.ask(view, rng);
-        if asked.is_empty() {
+        let probed = self.ask(view, rng);
+        if probed.is_empty() {
             Candidates::all()
         } else {
-            Candidates::new(SelectionBasis::Drawn, asked)
+            Candidates::new(SelectionBasis::Drawn, probed)
         }
     }
 

@@ -100,13 +100,16 @@ pub struct ThresholdList {
     /// Interval of learning the threshold, from this many probes; 0: never.
     period_ns: u64,
     probes: usize,
+    /// Time of the next learning.
     next_ns: u64,
+    /// Last member that reported to be below the threshold.
     last: Option<Member>,
     /// The members on the view's idle list, in order.
     line: Line,
     /// Memory for rebuilding `line`.
     spare: Line,
     alias: Alias,
+    /// Search for members that no list contains by mistake.
     forgotten: LastSeen,
     caller: Caller,
 }
@@ -147,6 +150,7 @@ impl ThresholdList {
         Self { period_ns, probes, ..Self::new(1, Fallback::Random) }
     }
 
+    /// Picks a member for one task, and removes it from the list.
     #[inline(always)]
     fn pick(&mut self, parts: &mut Parts<'_>, rng: &mut Rng) -> Option<Pick> {
         if let Some(member) = self.line.first() {
@@ -166,23 +170,24 @@ impl ThresholdList {
     /// Processes a member's report.
     #[inline(always)]
     fn receive_report(&mut self, report: &Report, parts: &mut Parts<'_>) {
-        let (member, words) = (report.member, parts.words.of(report.member));
-        words.set_load(report.load);
-        let mut below = report.load.0 >> 16 < self.below;
+        let (member, state) = (report.member, parts.states.of(report.member));
+        state.set_load(report.load);
+        let mut is_below = report.load.0 >> 16 < self.below;
         if self.otherwise == Fallback::Last {
-            // A task overtook the report, unless other dispatchers send to the member, too.
-            below |= self.caller.reports == Reports::Replies && words.outstanding() == 0;
-            self.last = if below { Some(member) } else { self.last };
+            // A member without outstanding tasks is idle: its report left before a task arrived. This does not
+            // hold if other dispatchers send to the member, too.
+            is_below |= self.caller.reports == Reports::Replies && state.outstanding() == 0;
+            self.last = if is_below { Some(member) } else { self.last };
             self.forgotten.note();
         }
-        let known = parts.idle.contains(member);
-        parts.idle.note(member, below);
+        let was_listed = parts.idle.contains(member);
+        parts.idle.note(member, is_below);
         match parts.idle.contains(member) && !parts.shares_idle() {
             true => self.line.join(member),
             false => self.line.leave(member),
         }
         // Members that know the threshold report once when they reach it.
-        parts.picks.messages += u64::from(self.period_ns > 0 && below && !known);
+        parts.picks.messages += u64::from(self.period_ns > 0 && is_below && !was_listed);
     }
 
     /// Follows a change of the view's list: members that stay keep their place, new ones come last.
@@ -209,7 +214,7 @@ impl Policy for ThresholdList {
         let (mut parts, mut local) = (view.parts(), rng.clone());
         for pick in &mut picks[taken..count] {
             *pick = self.pick(&mut parts, &mut local);
-            pick.iter().for_each(|pick| parts.words.of(pick.member).sent());
+            pick.iter().for_each(|pick| parts.states.of(pick.member).sent());
         }
         *rng = local;
     }
@@ -241,7 +246,7 @@ impl Policy for ThresholdList {
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let mut parts = view.parts();
         for report in reports {
-            parts.surplus += usize::from(!parts.words.of(report.member).answered());
+            parts.surplus += usize::from(!parts.states.of(report.member).answered());
             self.receive_report(report, &mut parts);
         }
         parts.surplus
@@ -253,7 +258,7 @@ impl Policy for ThresholdList {
         self.forgotten.resize(view.members());
         self.follow_list(view);
         if view.shares_idle() {
-            self.line.clear(view.members()); // shared by all cores, without an order
+            self.line.clear(view.members()); // the idle members are shared by all cores, without an order
         }
         if self.otherwise == Fallback::Weighted {
             self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
@@ -262,9 +267,9 @@ impl Policy for ThresholdList {
 
     fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
         let now_ns = view.now_ns();
-        // If other dispatchers send to the members too, their reports and debts here prove nothing.
+        // If other dispatchers send to the members too, their reports and outstanding tasks here prove nothing.
         if self.otherwise == Fallback::Last && self.caller.reports == Reports::Replies {
-            self.forgotten.look(self.caller.core, &mut self.line, view);
+            self.forgotten.check(self.caller.core, &mut self.line, view);
         }
         if self.period_ns == 0 || now_ns < self.next_ns {
             return;

@@ -93,7 +93,7 @@ fn pick_run(
     *rng = local;
     for (pick, &mut pair) in picks.iter_mut().zip(&mut *pairs) {
         let choice = better(least_loaded, pair, parts);
-        parts.words.of(choice.member).sent();
+        parts.states.of(choice.member).sent();
         *pick = Some(choice);
     }
     parts.picks.po2 += pairs.len() as u64;

@@ -44,7 +44,7 @@ impl<T> QueueingDispatcher<T> {
         match self.dispatcher.offer(task, || None) {
             Ok(Some(pick)) => Ok(Some((item, pick))),
             Ok(None) => {
-                self.keep(item).map(|()| None).map_err(|item| (item, DropReason::QueueFull))
+                self.store(item).map(|()| None).map_err(|item| (item, DropReason::QueueFull))
             }
             Err(reason) => Err((item, reason)),
         }
@@ -56,13 +56,13 @@ impl<T> QueueingDispatcher<T> {
     /// Returns the task if the queue is full.
     pub fn push(&mut self, item: T) -> Result<(), T> {
         match self.dispatcher.join() {
-            Ok(()) => self.keep(item),
+            Ok(()) => self.store(item),
             Err(_) => Err(item),
         }
     }
 
     /// Stores a waiting task, which is already counted.
-    fn keep(&mut self, item: T) -> Result<(), T> {
+    fn store(&mut self, item: T) -> Result<(), T> {
         // The bound may have been raised above the available memory.
         self.tasks.push(&mut self.order, item).inspect_err(|_| self.dispatcher.leave_last())
     }
@@ -197,9 +197,9 @@ mod tests {
     /// Counts a task at its member. Returns true if no member has more than two and the least loaded one was
     /// chosen.
     fn placed(at_members: &mut [u32; 2], member: u16) -> bool {
-        let [own, other] = [member, 1 - member].map(|member| at_members[usize::from(member)]);
+        let [chosen, second] = [member, 1 - member].map(|member| at_members[usize::from(member)]);
         at_members[usize::from(member)] += 1;
-        own < 2 && own <= other
+        chosen < 2 && chosen <= second
     }
 
     proptest! {
@@ -212,8 +212,8 @@ mod tests {
                 let is_full = at_members == [2, 2];
                 match step {
                     Step::Offer if waiting.is_empty() && !is_full => {
-                        let (gone, member) = offer(&mut queueing, item).unwrap().unwrap();
-                        prop_assert!(gone == item && placed(&mut at_members, member));
+                        let (sent, member) = offer(&mut queueing, item).unwrap().unwrap();
+                        prop_assert!(sent == item && placed(&mut at_members, member));
                     }
                     Step::Offer | Step::Push => {
                         let has_room = waiting.len() < bound.min(ROOM);
@@ -233,12 +233,12 @@ mod tests {
                     }
                     Step::Answer(member) => {
                         answer(&mut queueing, member);
-                        let own = &mut at_members[usize::from(member)];
-                        *own = own.saturating_sub(1);
+                        let tasks = &mut at_members[usize::from(member)];
+                        *tasks = tasks.saturating_sub(1);
                     }
                     Step::GiveUp => prop_assert_eq!(queueing.pop(), waiting.pop_front()),
-                    Step::Bound(other) => {
-                        bound = other;
+                    Step::Bound(new_bound) => {
+                        bound = new_bound;
                         queueing.set_queue(bound, Overflow::Refuse);
                         prop_assert_eq!(queueing.queue(), (bound, Overflow::Refuse));
                     }

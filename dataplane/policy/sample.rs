@@ -32,9 +32,9 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
     Some((active[first], active[second]))
 }
 
-/// Puts idle members that are on no core's list on this core's list. These are its share of the unowned
-/// members, as after a start or a policy change (two cores must not both own an idle worker: JIQ), and
-/// members that may be chosen again. Does nothing if members choose whom they notify.
+/// Puts idle members that are on no core's list on this core's list: its share of them, after a start or a
+/// policy change, and all members that may be chosen again. Each idle member has one owner core, as in JIQ. Does
+/// nothing if members send their reports in messages: their first report puts them on a list.
 pub(super) fn share_idle(caller: Caller, view: &mut View) {
     let Caller { core, reports, .. } = caller;
     if let Some(peers) = view.peers() {
@@ -45,8 +45,8 @@ pub(super) fn share_idle(caller: Caller, view: &mut View) {
     }
     for place in 0..view.active().len() {
         let member = view.active()[place];
-        let ours = member.index() % core.count == core.index;
-        if (view.take_returned(member) || ours) && view.is_idle_unnoticed(member) {
+        let is_ours = member.index() % core.count == core.index;
+        if (view.take_returned(member) || is_ours) && view.is_idle_unnoticed(member) {
             view.idle_mut().insert(member);
         }
     }
@@ -59,20 +59,20 @@ pub(super) fn take_shared(picks: Picks<'_>, view: &mut View) -> usize {
     let mut parts = view.parts();
     for (taken, pick) in picks.iter_mut().enumerate() {
         let Some(member) = parts.take_idle() else { return taken };
-        parts.words.of(member).sent();
+        parts.states.of(member).sent();
         *pick = Some(Pick { member, idle: true });
     }
     picks.len()
 }
 
-/// Returns the rank of a member with `queue` tasks. If idle members belong to one core, an idle one ranks as
-/// if it had a task.
+/// Returns the rank of a member with `queue` tasks. If each idle member belongs to one core, an idle member has
+/// the rank of one task: only its owner may prefer it.
 #[inline]
 pub(super) fn rank_of(queue: u32, view: &View) -> u32 {
     if view.shares_idle() { queue.max(1) } else { queue }
 }
 
-/// Selects one of a pair without a branch. The outcome is random, and a mispredicted branch would cost as
+/// Returns `b` if `second`, otherwise `a`, without a branch. The outcome is random, and a mispredicted branch would cost as
 /// much as the rest of the decision.
 #[inline]
 pub(super) fn select<T>(second: bool, a: T, b: T) -> T {
@@ -80,13 +80,12 @@ pub(super) fn select<T>(second: bool, a: T, b: T) -> T {
 }
 
 /// Returns whether the second of two members is better by load plus drift, and whether a switch would have
-/// recirculated the packet. It does so if the drift of the member with the smaller *load* exceeds the
-/// difference of the loads (Horus 3.3), so that this member may be the worse one. A switch then folds drift
-/// into load, which makes the next recirculation rarer. Nothing is folded here, so the count is an upper
-/// bound.
+/// recirculated the packet. A switch recirculates if the drift of the member with the smaller *load* exceeds the
+/// difference of the loads (Horus 3.3): that member may be the worse one. A switch then folds drift into load,
+/// which makes the next recirculation rarer. This function folds nothing, so the count is an upper bound.
 #[inline(always)]
 pub(super) fn compare(a: Belief, b: Belief) -> (bool, bool) {
     let (load_a, load_b) = (a.load().0, b.load().0);
-    let lazy = select(load_b < load_a, a.total(), b.total());
-    (b.total() < a.total(), lazy > u64::from(load_a.max(load_b)))
+    let total_of_smaller = select(load_b < load_a, a.total(), b.total());
+    (b.total() < a.total(), total_of_smaller > u64::from(load_a.max(load_b)))
 }

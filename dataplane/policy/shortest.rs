@@ -59,6 +59,7 @@ impl Shortest {
         Self { by_delay, ranks: Ranking::new(by_delay), losses: Losses::default() }
     }
 
+    /// Picks the best member by true queues, without the ranks.
     fn scan(&self, view: &View, rng: &mut Rng) -> Option<Pick> {
         let key = |member: Member| match self.by_delay {
             true => f64::from(view.probe(member) + 1) / view.rate(member),
@@ -68,10 +69,10 @@ impl Shortest {
     }
 }
 
-/// Same as one by one, but finds and increments a member in one step. The order already contains every task,
-/// write-off and remote change, so no word is read.
+/// Picks a member for each task, like [`one_by_one`], but finds and increments a member in one step. The order
+/// already contains every task, write-off and remote change, so this reads no member's state.
 #[inline(always)]
-fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, words: MemberStates<'_>, rng: &mut Rng) {
+fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, states: MemberStates<'_>, rng: &mut Rng) {
     let mut front = ranks.open();
     for pick in picks {
         if front.is_empty() {
@@ -86,13 +87,13 @@ fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, words: MemberStates<'_>, rn
             continue;
         };
         front = ranks.take(front, found);
-        words.of(found.member).sent();
+        states.of(found.member).sent();
         *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
     }
     ranks.close(front);
 }
 
-/// Same as one by one.
+/// Processes reports of replies. Returns the number of replies from members without outstanding tasks.
 #[inline(always)]
 fn reply_run(
     ranks: &mut impl Rank,
@@ -102,29 +103,30 @@ fn reply_run(
 ) -> usize {
     ranks.set_all(
         reports,
-        parts.words.members(),
+        parts.states.members(),
         #[inline(always)]
         |report| watch.answer(report, &mut parts),
     );
     parts.surplus
 }
 
-/// Same as [`reply_run`] where idle members belong to one core: to this one, if these replies make them idle.
+/// Same as [`reply_run`], for pools in which each idle member belongs to one core: this core gets the members
+/// that become idle by these replies. They leave the ranks: an idle member ranks as if it had a task.
 fn reply_shared(
     ranks: &mut impl Rank,
     reports: &[Report],
     mut watch: LossWatch<'_>,
     mut parts: Parts<'_>,
 ) -> usize {
-    ranks.set_all(reports, parts.words.members(), |report| {
-        let left = watch.answer(report, &mut parts);
-        parts.idle.note(report.member, left == 0);
-        left.max(1)
+    ranks.set_all(reports, parts.states.members(), |report| {
+        let remaining = watch.answer(report, &mut parts);
+        parts.idle.note(report.member, remaining == 0);
+        remaining.max(1)
     });
     parts.surplus
 }
 
-/// Same as [`reply_run`], in a loop without the checks that the run does not need.
+/// Calls [`reply_run`], compiled without look-ups of other cores' counts if there are no other cores.
 #[inline(always)]
 fn reply_any(
     ranks: &mut impl Rank,
@@ -132,7 +134,7 @@ fn reply_any(
     losses: &mut Losses,
     parts: Parts<'_>,
 ) -> usize {
-    let watch = losses.watch(parts.words.members());
+    let watch = losses.watch(parts.states.members());
     match parts.are_alone() {
         true => reply_run(ranks, reports, watch, parts.alone()),
         false => reply_run(ranks, reports, watch, parts),
@@ -144,18 +146,18 @@ fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Opti
     let mut best: Option<(f64, Member)> = None;
     let mut ties = 0;
     for &member in members {
-        let own = key(member);
+        let member_key = key(member);
         match best {
-            Some((least, _)) if own > least => {}
-            Some((least, _)) if own == least => {
+            Some((least, _)) if member_key > least => {}
+            Some((least, _)) if member_key == least => {
                 ties += 1;
                 if below(ties, rng.next_u64() as u32) == 0 {
-                    best = Some((own, member));
+                    best = Some((member_key, member));
                 }
             }
             _ => {
                 ties = 1;
-                best = Some((own, member));
+                best = Some((member_key, member));
             }
         }
     }
@@ -173,13 +175,13 @@ impl Policy for Shortest {
             }
             return;
         }
-        // Idle members that belong to one core. All others rank as if they had a task.
+        // First the idle members that belong to this core. In the ranks an idle member counts as if it had a task.
         let taken = if view.shares_idle() { take_shared(picks, view) } else { 0 };
         let picks = &mut picks[taken..];
         let mut local = rng.clone(); // stays in registers over the run
         match &mut self.ranks {
-            Ranking::Queue(ranks) => pick_run(ranks, picks, view.words(), &mut local),
-            Ranking::Delay(ranks) => pick_run(ranks, picks, view.words(), &mut local),
+            Ranking::Queue(ranks) => pick_run(ranks, picks, view.states(), &mut local),
+            Ranking::Delay(ranks) => pick_run(ranks, picks, view.states(), &mut local),
         }
         *rng = local;
     }
@@ -259,9 +261,9 @@ pub(super) fn sample_distinct(
         return 2;
     }
     let mut chosen = [Member(0); SAMPLES_MAX];
-    let mut state = rng.clone(); // a borrowed value stays in memory
-    let count = sample_several(count, active, &mut state, &mut chosen);
-    *rng = state;
+    let mut local = rng.clone(); // a borrowed value stays in memory
+    let count = sample_several(count, active, &mut local, &mut chosen);
+    *rng = local;
     for &member in &chosen[..count] {
         each(member);
     }
@@ -279,15 +281,15 @@ fn sample_several(
     let count = count.min(active.len()).min(SAMPLES_MAX);
     let mut chosen = [0; SAMPLES_MAX];
     for (number, member) in members[..count].iter_mut().enumerate() {
-        // Index among the places not chosen yet: count past the chosen ones, kept in order.
+        // Draws an index among the places not chosen yet, and counts past the chosen ones, which are sorted.
         let mut place = below(active.len() - number, rng.next_u64() as u32);
-        let mut at = 0;
-        while at < number && chosen[at] <= place {
+        let mut index = 0;
+        while index < number && chosen[index] <= place {
             place += 1;
-            at += 1;
+            index += 1;
         }
-        chosen.copy_within(at..number, at + 1);
-        chosen[at] = place;
+        chosen.copy_within(index..number, index + 1);
+        chosen[index] = place;
         *member = active[place];
     }
     count
@@ -325,9 +327,9 @@ impl Policy for ShortestOf {
     }
 
     fn ask(&self, view: &View, rng: &mut Rng) -> ProbedMembers {
-        let mut asked = ProbedMembers::new();
-        sample_distinct(self.count, view.active(), rng, |member| asked.push(member));
-        asked
+        let mut probed = ProbedMembers::new();
+        sample_distinct(self.count, view.active(), rng, |member| probed.push(member));
+        probed
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {

@@ -5,9 +5,9 @@
 //! simulator including its thresholds; their published curves come from it.
 //!
 //! Deviation: the paper compares the average load with the one sent last. But the spine adds 1/workers for
-//! every task in between, so its estimate runs away from a rack whose average hardly changes, and the rack
-//! that does signal looks empty in comparison. With 4 racks of 8, 70% load and 5 us hops the mean response
-//! time nearly doubles. Here a leaf compares with the spine's current estimate.
+//! every task in between. For a rack with a steady average its estimate grows without end, and a rack that
+//! signals looks empty in comparison. With 4 racks of 8, 70% load and 5 us hops the mean response time nearly
+//! doubles. Here a leaf compares with the spine's current estimate.
 //!
 //! A rack without idle workers returns to the spine's list when it has three idle workers, or all, instead of
 //! the first. At high load a single idle worker is gone with the next task, so its two messages are useless.
@@ -31,8 +31,9 @@ const SIMULATOR_IDLE_FLOOR: usize = 4;
 const IDLE_AGAIN: (usize, usize) = (3, 2);
 const SMALL_RACK: usize = 16;
 
-/// Number of contradicting tasks after which the rack's state is sent again.
-const UNDER_WAY: usize = 8;
+/// Maximum number of contradicting tasks that may have been in flight when the rack's state changed. The next
+/// one triggers a repetition.
+const IN_FLIGHT_MAX: usize = 8;
 
 /// Signalling rules of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,9 @@ impl Protocol {
     /// Returns the rules with this name.
     #[must_use]
     pub fn of_rules(name: &str) -> Option<Self> {
-        [Self::Paper, Self::EveryReply, Self::Silent].into_iter().find(|one| one.rules() == name)
+        [Self::Paper, Self::EveryReply, Self::Silent]
+            .into_iter()
+            .find(|protocol| protocol.rules() == name)
     }
 
     /// Returns the rules for leaves below a spine with this policy.
@@ -100,20 +103,21 @@ pub enum Signal {
 pub struct Signals {
     protocol: Protocol,
     workers: usize,
-    /// True if the spine has the rack on its idle list, as far as the leaf knows.
-    linked: bool,
-    /// Tasks since the last change that contradict the spine's knowledge.
+    /// True if the rack is on the spine's idle list, by the leaf's knowledge.
+    listed: bool,
+    /// Number of tasks since the last change of `listed` whose header contradicts it.
     contradictions: usize,
+    /// Number of replies since the last load signal.
     replies: usize,
     /// Sum of the loads as the spine estimates it; in [`Protocol::Paper`] including the tasks it sent since.
-    believed: u64,
+    spine_estimate: u64,
 }
 
 impl Signals {
     /// Creates the state of a leaf with `workers` workers, all idle and known as idle.
     #[must_use]
     pub fn new(protocol: Protocol, workers: usize) -> Self {
-        Self { protocol, workers, linked: true, contradictions: 0, replies: 0, believed: 0 }
+        Self { protocol, workers, listed: true, contradictions: 0, replies: 0, spine_estimate: 0 }
     }
 
     /// Sets the number of workers that accept tasks.
@@ -123,12 +127,12 @@ impl Signals {
 
     /// Counts tasks that the spine sent to other cores of the leaf.
     pub fn note_tasks(&mut self, tasks: u64) {
-        self.believed += tasks * u64::from(Load::ONE.0);
+        self.spine_estimate += tasks * u64::from(Load::ONE.0);
     }
 
     /// Returns the idleness signal again, in case the last one was lost; only for the paper's protocol.
     pub fn repeat(&mut self) -> Option<Signal> {
-        let signal = if self.linked { Signal::IdleAdd } else { Signal::IdleRemove };
+        let signal = if self.listed { Signal::IdleAdd } else { Signal::IdleRemove };
         (self.protocol == Protocol::Paper).then_some(signal)
     }
 
@@ -161,35 +165,38 @@ impl Signals {
         }
     }
 
+    /// Handles a task under [`Protocol::Paper`].
     fn paper_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
-        self.believed += u64::from(Load::ONE.0);
-        if self.linked && idle == 0 {
+        self.spine_estimate += u64::from(Load::ONE.0);
+        if self.listed && idle == 0 {
             return Some(self.change(false));
         }
-        if idle_selected == self.linked {
+        if idle_selected == self.listed {
             self.contradictions = 0;
             return None;
         }
         // Ignores contradictions of tasks that were in flight when the state changed.
         self.contradictions += 1;
-        (self.contradictions > self.workers.min(UNDER_WAY)).then(|| self.change(self.linked))
+        (self.contradictions > self.workers.min(IN_FLIGHT_MAX)).then(|| self.change(self.listed))
     }
 
+    /// Handles a task under [`Protocol::Text`].
     fn text_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
-        if self.linked && idle == 0 {
+        if self.listed && idle == 0 {
             return Some(self.change(false));
         }
-        (idle_selected != self.linked).then(|| self.change(self.linked))
+        (idle_selected != self.listed).then(|| self.change(self.listed))
     }
 
+    /// Handles a task under [`Protocol::Simulator`].
     fn simulator_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
-        if self.linked && idle <= SIMULATOR_IDLE_FLOOR {
+        if self.listed && idle <= SIMULATOR_IDLE_FLOOR {
             return Some(self.change(false));
         }
-        if !self.linked && idle > SIMULATOR_IDLE_FLOOR {
+        if !self.listed && idle > SIMULATOR_IDLE_FLOOR {
             return Some(self.change(true));
         }
-        if !self.linked && idle_selected {
+        if !self.listed && idle_selected {
             self.contradictions += 1;
             if self.contradictions > self.workers {
                 self.change(true); // no message: the spine estimates it so already
@@ -198,10 +205,11 @@ impl Signals {
         None
     }
 
-    fn change(&mut self, linked: bool) -> Signal {
-        self.linked = linked;
+    /// Records whether the rack is on the spine's idle list. Returns the signal for it.
+    fn change(&mut self, listed: bool) -> Signal {
+        self.listed = listed;
         self.contradictions = 0;
-        if linked { Signal::IdleAdd } else { Signal::IdleRemove }
+        if listed { Signal::IdleAdd } else { Signal::IdleRemove }
     }
 
     /// Handles a reply, after which `idle` workers are idle and the loads sum to `total()`. Returns at most
@@ -217,12 +225,12 @@ impl Signals {
                     (_, ..=SMALL_RACK) => IDLE_AGAIN.0,
                     _ => IDLE_AGAIN.1,
                 };
-                let enough = least.min(self.workers);
-                let add = (!self.linked && idle >= enough).then(|| self.change(true));
+                let idle_needed = least.min(self.workers);
+                let add = (!self.listed && idle >= idle_needed).then(|| self.change(true));
                 let total = total();
-                let one_each = self.workers as u64 * u64::from(Load::ONE.0);
-                let moved = total.abs_diff(self.believed) >= one_each;
-                [add, moved.then(|| self.report(total))]
+                let one_task_each = self.workers as u64 * u64::from(Load::ONE.0);
+                let has_moved = total.abs_diff(self.spine_estimate) >= one_task_each;
+                [add, has_moved.then(|| self.report(total))]
             }
             Protocol::Simulator => {
                 self.replies += 1;
@@ -234,9 +242,10 @@ impl Signals {
         }
     }
 
+    /// Records the load that the spine will know. Returns the signal for it.
     fn report(&mut self, total: u64) -> Signal {
         self.replies = 0;
-        self.believed = total;
+        self.spine_estimate = total;
         Signal::Load(self.average(total))
     }
 
@@ -268,15 +277,16 @@ impl Latest {
         self.forgotten[rack.index()] = true;
     }
 
-    /// Returns true if `number` is not older than the latest signal of `rack`. Racks number from 1 and wrap around.
+    /// Returns true if `number` is not older than the latest signal of `rack`. A rack numbers its signals from 1;
+    /// the numbers wrap around.
     pub fn accepts(&mut self, rack: Member, number: u16) -> bool {
         let newest = &mut self.numbers[rack.index()];
-        let anew = std::mem::take(&mut self.forgotten[rack.index()]);
-        let newer = anew || number.wrapping_sub(*newest) < 1 << 15;
-        if newer {
+        let is_forgotten = std::mem::take(&mut self.forgotten[rack.index()]);
+        let is_newer = is_forgotten || number.wrapping_sub(*newest) < 1 << 15;
+        if is_newer {
             *newest = number;
         }
-        newer
+        is_newer
     }
 }
 

@@ -2,7 +2,9 @@
 //! not count them.
 //!
 //! Both checks run between bursts, so that replies and tasks pay nothing. Each check compares a member's
-//! counts with those of the last check.
+//! counts with those of the last check. A *trip* is a round trip: from a task's sending to a report that could
+//! count it. A report *denies* a task that was sent a trip before it, and that it does not count. The *patience*
+//! is the silence after which a member's tasks count as lost.
 
 use super::measured::{MemberStatistics, SILENCE_LEAST_NS, SILENCE_MOST_NS};
 
@@ -29,11 +31,14 @@ const DOUBLINGS_MOST: u32 = 5;
 /// Silences of members with tasks that ended with a reply, and the share of lost tasks, over all members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SilenceTracker {
+    /// Longest recent silence; it fades by [`LONGEST_KEPT`] per window.
     longest_ns: f64,
     mean_ns: f64,
+    /// Number of replies so far.
     replies: u64,
     /// Number of replies in this window.
     window: u64,
+    /// Share of lost tasks among the recent ones, as an exponentially weighted mean.
     lost_share: f64,
 }
 
@@ -76,13 +81,15 @@ impl SilenceTracker {
         }
     }
 
+    /// Records `tasks` answered tasks. More than 1024 at once count as 1024: these already outweigh the past.
     fn answered(&mut self, tasks: u32) {
         self.lost_share *= (1.0 - SHARE_WEIGHT).powi(tasks.min(1 << 10).cast_signed());
     }
 
+    /// Records `tasks` lost tasks, like [`Self::answered`].
     fn lost(&mut self, tasks: u32) {
-        let kept = (1.0 - SHARE_WEIGHT).powi(tasks.min(1 << 10).cast_signed());
-        self.lost_share = 1.0 - (1.0 - self.lost_share) * kept;
+        let past_weight = (1.0 - SHARE_WEIGHT).powi(tasks.min(1 << 10).cast_signed());
+        self.lost_share = 1.0 - (1.0 - self.lost_share) * past_weight;
     }
 
     /// Returns the silence after which a member's tasks are lost, for one of `cores` cores.
@@ -114,6 +121,7 @@ impl SilenceTracker {
         trip.clamp(SILENCE_LEAST_NS, SILENCE_MOST_NS as f64) as u64
     }
 
+    /// Returns twice the longest silence, increased while few replies are known.
     fn cautious_ns(&self) -> f64 {
         if self.replies == 0 {
             return SILENCE_MOST_NS as f64;
@@ -121,7 +129,8 @@ impl SilenceTracker {
         (2.0 * self.longest_ns).max(SILENCE_LEAST_NS) * (1.0 + UNSURE / self.replies as f64)
     }
 
-    /// Returns [`Patience::explained`].
+    /// Returns [`Patience::explained`]. Each silence by loss alone has probability `lost_share`; this many in a row
+    /// have probability [`UNLIKELY`].
     pub fn explained(&self) -> u32 {
         if self.lost_share > LOSSY { (UNLIKELY.ln() / self.lost_share.ln()) as u32 } else { 0 }
     }
@@ -160,6 +169,7 @@ pub(super) struct SilenceWatch {
     reports: u32,
     own_reports: u32,
     outstanding: u32,
+    /// Silence at the last check; 0 if the member had no task or was written off.
     silent_ns: u64,
     /// Write-offs since its last report.
     losses: u32,
@@ -188,12 +198,12 @@ impl SilenceWatch {
     }
 
     /// Processes the counts of a check. `reported` is the longest queue in the member's reports, and
-    /// `believed` the largest number of tasks that these allow. Returns the number of lost tasks, for the
+    /// `estimated` the largest number of tasks that these allow. Returns the number of lost tasks, for the
     /// caller to write off; 0 unless this core looks after the member (`is_ours`).
     pub fn check(
         &mut self,
         counts: Counts,
-        (reported, believed): (u32, u32),
+        (reported, estimated): (u32, u32),
         patience: Patience,
         (silences, members): (&mut SilenceTracker, usize),
         is_ours: bool,
@@ -203,7 +213,7 @@ impl SilenceWatch {
             // A lost task would lengthen the silence up to the next task's reply. Estimates of other cores
             // are too old to exclude that.
             let is_alone = patience.cores == 1;
-            let counts_agree = is_alone && believed >= counts.outstanding;
+            let counts_agree = is_alone && estimated >= counts.outstanding;
             // After half the patience, another core that looks after the member may have written off its
             // tasks.
             let is_known = is_ours || self.silent_ns <= patience.silence_ns / 2;
@@ -218,13 +228,13 @@ impl SilenceWatch {
             if is_ours {
                 // A member with more answered or reported tasks than sent ones was slow: it still had the
                 // tasks.
-                let was_slow = counts.is_surplus || is_alone && believed > counts.outstanding;
+                let was_slow = counts.is_surplus || is_alone && estimated > counts.outstanding;
                 silences.answered(if was_slow { answers.saturating_mul(2) } else { answers });
                 silences.lost(if was_slow { 0 } else { self.written_off });
             }
             (self.losses, self.written_off) = (0, 0);
         }
-        let before_ns = std::mem::take(&mut self.silent_ns);
+        let previous_silent_ns = std::mem::take(&mut self.silent_ns);
         (self.reports, self.own_reports) = (counts.reports, counts.own_reports);
         self.outstanding = counts.outstanding;
         let quiet_ns = counts.now_ns.saturating_sub(counts.touched_ns);
@@ -241,7 +251,7 @@ impl SilenceWatch {
         }
         let patience_ns = patience.after(self.losses);
         // Silent at two checks: after its own stall, the core has not yet received the waiting replies.
-        if quiet_ns > patience_ns && before_ns > patience_ns / 2 {
+        if quiet_ns > patience_ns && previous_silent_ns > patience_ns / 2 {
             self.losses = self.losses.saturating_add(1);
             self.written_off = self.written_off.saturating_add(counts.outstanding);
             return self.write_off(counts.outstanding);
@@ -256,21 +266,23 @@ impl SilenceWatch {
         self.write_off(lost)
     }
 
+    /// Records that the caller writes off `lost` tasks, and returns their number.
     fn write_off(&mut self, lost: u32) -> u32 {
         (self.mark, self.silent_ns) = (None, 0);
         self.outstanding -= lost;
         lost
     }
 
-    /// Returns the number of tasks sent a round trip before a report that does not count them.
+    /// Returns the number of tasks sent a round trip before a report that does not count them. The first call
+    /// marks the tasks sent so far. After a trip the mark is ripe; the next report then settles it.
     fn denied_now(&mut self, counts: Counts, reported: u32, trip_ns: u64) -> u32 {
         let Counts { now_ns, reports, outstanding, .. } = counts;
         let sent = reports.wrapping_add(outstanding);
         let fresh = Mark { at_ns: now_ns, sent, ripe: None };
         let mark = self.mark.get_or_insert(fresh);
-        let since = sent.wrapping_sub(mark.sent);
-        if since >= outstanding {
-            // All of them may be in flight.
+        let sent_since = sent.wrapping_sub(mark.sent);
+        if sent_since >= outstanding {
+            // All outstanding tasks may be newer than the mark, and in flight.
             *mark = fresh;
             return 0;
         }
@@ -278,7 +290,7 @@ impl SilenceWatch {
             None if now_ns.saturating_sub(mark.at_ns) >= trip_ns => mark.ripe = Some(reports),
             Some(ripe) if ripe != reports => {
                 *mark = fresh;
-                return (outstanding - since).saturating_sub(reported);
+                return (outstanding - sent_since).saturating_sub(reported);
             }
             _ => {}
         }
@@ -305,56 +317,56 @@ mod tests {
         }
     }
 
-    fn check(watched: &mut SilenceWatch, counts: Counts, reported: u32) -> u32 {
+    fn check(watch: &mut SilenceWatch, counts: Counts, reported: u32) -> u32 {
         let mut silences = SilenceTracker::default();
-        watched.check(counts, (reported, reported), PATIENCE, (&mut silences, 1), true)
+        watch.check(counts, (reported, reported), PATIENCE, (&mut silences, 1), true)
     }
 
     #[test]
     fn report_denies_only_tasks_sent_before_the_trip() {
-        let mut watched = SilenceWatch::default();
-        assert_eq!(check(&mut watched, counts(0, 0, 2), 0), 0);
+        let mut watch = SilenceWatch::default();
+        assert_eq!(check(&mut watch, counts(0, 0, 2), 0), 0);
         // A reply within the trip proves nothing: the second task may not have arrived.
-        assert_eq!(check(&mut watched, counts(MS / 2, 1, 1), 0), 0);
-        assert_eq!(check(&mut watched, counts(MS, 1, 1), 0), 0);
+        assert_eq!(check(&mut watch, counts(MS / 2, 1, 1), 0), 0);
+        assert_eq!(check(&mut watch, counts(MS, 1, 1), 0), 0);
         // One more task is sent and answered. The report of an empty queue comes a trip after the first task.
-        assert_eq!(check(&mut watched, counts(2 * MS, 1, 2), 0), 0);
-        assert_eq!(check(&mut watched, counts(3 * MS, 2, 1), 0), 0, "it may be the second task");
-        assert_eq!(check(&mut watched, counts(5 * MS, 2, 1), 0), 0);
-        assert_eq!(check(&mut watched, counts(6 * MS, 3, 1), 0), 0, "as may this one");
+        assert_eq!(check(&mut watch, counts(2 * MS, 1, 2), 0), 0);
+        assert_eq!(check(&mut watch, counts(3 * MS, 2, 1), 0), 0, "it may be the second task");
+        assert_eq!(check(&mut watch, counts(5 * MS, 2, 1), 0), 0);
+        assert_eq!(check(&mut watch, counts(6 * MS, 3, 1), 0), 0, "as may this one");
     }
 
     #[test]
     fn empty_queue_denies_what_is_left() {
-        let mut watched = SilenceWatch::default();
-        check(&mut watched, counts(0, 0, 3), 0);
-        check(&mut watched, counts(MS, 0, 3), 0);
-        assert_eq!(check(&mut watched, counts(2 * MS, 1, 2), 0), 2);
+        let mut watch = SilenceWatch::default();
+        check(&mut watch, counts(0, 0, 3), 0);
+        check(&mut watch, counts(MS, 0, 3), 0);
+        assert_eq!(check(&mut watch, counts(2 * MS, 1, 2), 0), 2);
     }
 
     #[test]
     fn queue_that_a_report_counts_is_not_lost() {
-        let mut watched = SilenceWatch::default();
-        check(&mut watched, counts(0, 0, 4), 0);
-        check(&mut watched, counts(MS, 0, 4), 0);
-        assert_eq!(check(&mut watched, counts(2 * MS, 1, 3), 2), 1);
+        let mut watch = SilenceWatch::default();
+        check(&mut watch, counts(0, 0, 4), 0);
+        check(&mut watch, counts(MS, 0, 4), 0);
+        assert_eq!(check(&mut watch, counts(2 * MS, 1, 3), 2), 1);
     }
 
     #[test]
     fn denials_end_at_their_bound_until_idle() {
-        let mut watched = SilenceWatch::default();
+        let mut watch = SilenceWatch::default();
         let mut deny = |from_ms: u64, reports: u32| {
-            check(&mut watched, counts(from_ms * MS, reports, 4), 0);
-            check(&mut watched, counts((from_ms + 1) * MS, reports, 4), 0);
-            check(&mut watched, counts((from_ms + 2) * MS, reports + 1, 3), 0)
+            check(&mut watch, counts(from_ms * MS, reports, 4), 0);
+            check(&mut watch, counts((from_ms + 1) * MS, reports, 4), 0);
+            check(&mut watch, counts((from_ms + 2) * MS, reports + 1, 3), 0)
         };
         assert_eq!((deny(0, 0), deny(10, 9)), (3, 0));
         let idle = Counts { touched_ns: 0, ..counts(500 * MS, 20, 0) };
-        check(&mut watched, idle, 0);
+        check(&mut watch, idle, 0);
         let mut deny = |from_ms: u64, reports: u32| {
-            check(&mut watched, counts(from_ms * MS, reports, 4), 0);
-            check(&mut watched, counts((from_ms + 1) * MS, reports, 4), 0);
-            check(&mut watched, counts((from_ms + 2) * MS, reports + 1, 3), 0)
+            check(&mut watch, counts(from_ms * MS, reports, 4), 0);
+            check(&mut watch, counts((from_ms + 1) * MS, reports, 4), 0);
+            check(&mut watch, counts((from_ms + 2) * MS, reports + 1, 3), 0)
         };
         assert_eq!(deny(600, 30), 3);
     }

@@ -1,10 +1,10 @@
 //! Places of a central queue's members, where several cores of a node send them tasks. Each place is a token
 //! that one core holds at a time, so the bound on a member's tasks holds for the pool, not per core.
 //!
-//! A reply frees a place for the core that it reaches. An overloaded core keeps it; otherwise any core may
-//! take it. A core lets another core's task go first if that has waited longer, for as long as the other core
-//! needs to notice. From time to time one core per member compares its places with its tasks. That repairs
-//! losses and applies a changed bound.
+//! A reply frees a place for the core that receives it. An overloaded core keeps the place; any other core
+//! releases it to all cores. A core takes no place while a task on another core has waited longer. This courtesy
+//! ends after the time that a core needs to notice a free place. From time to time one core per member
+//! compares its places with its tasks. That repairs losses and applies a changed bound.
 
 use super::Core;
 use crate::state::{Member, Peers, View};
@@ -15,46 +15,50 @@ pub(super) const MOST: usize = 8;
 /// free place.
 const COURTESY_NS: u64 = 5_000;
 /// Consecutive checks with too many or too few places before a correction.
-const LOOKS: u8 = 3;
+const CHECKS: u8 = 3;
 
 /// Minimum number of surplus or missing places of a member over the last checks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Imbalance {
+    /// Missing places if positive, surplus places if negative.
     least: i32,
-    looks: u8,
+    /// Number of checks with this sign.
+    checks: u8,
 }
 
 /// Places of one core.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slots {
-    off: Vec<Imbalance>,
+    /// Imbalance of each member.
+    imbalances: Vec<Imbalance>,
     /// Rows of tokens in use.
     rows: usize,
-    /// Arrival time of another core's oldest task that goes first, and time since which it does.
+    /// Arrival time of the oldest task on another core, and the time since which this core lets it go first.
     courtesy: (u64, u64),
 }
 
 impl Slots {
     /// Sets the number of members, and the maximum number of places each.
     pub(super) fn resize(&mut self, members: usize, rows: usize) {
-        self.off.resize(members, Imbalance::default());
+        self.imbalances.resize(members, Imbalance::default());
         self.rows = rows;
     }
 
-    /// Returns true if this core may release a place now: no task has waited longer on another core.
+    /// Returns true if this core may take a place now: no task has waited longer on another core, or the
+    /// courtesy to that task has ended.
     fn is_first(&mut self, view: &View) -> bool {
         let Some(peers) = view.peers() else { return true };
         let now_ns = view.now_ns();
-        let own = match peers.oldest() {
+        let own_oldest = match peers.oldest() {
             0 => now_ns,
             since_ns => since_ns,
         };
-        let elsewhere = peers.oldest_elsewhere();
-        if elsewhere >= own {
+        let remote_oldest = peers.oldest_elsewhere();
+        if remote_oldest >= own_oldest {
             return true;
         }
-        if self.courtesy.0 != elsewhere {
-            self.courtesy = (elsewhere, now_ns);
+        if self.courtesy.0 != remote_oldest {
+            self.courtesy = (remote_oldest, now_ns);
         }
         now_ns.saturating_sub(self.courtesy.1) > COURTESY_NS
     }
@@ -62,14 +66,14 @@ impl Slots {
     /// Takes a place at a member that has most of its places free under this bound. Also returns true if all
     /// of them were free.
     pub(super) fn take(&mut self, bound: usize, view: &mut View) -> Option<(Member, bool)> {
-        let is_some = || view.peers().is_some_and(Peers::has_tokens);
-        if view.idle().is_empty() && !is_some() || !self.is_first(view) {
+        let has_tokens = || view.peers().is_some_and(Peers::has_tokens);
+        if view.idle().is_empty() && !has_tokens() || !self.is_first(view) {
             return None;
         }
         if let Some(member) = view.idle_mut().take_last() {
             // For its last place, the report says more than this core's own count.
-            let words = view.of(member);
-            return Some((member, words.own_outstanding() <= 0 && words.load().0 == 0));
+            let state = view.of(member);
+            return Some((member, state.own_outstanding() <= 0 && state.load().0 == 0));
         }
         loop {
             let (member, row) = view.peers()?.take_token()?;
@@ -103,18 +107,18 @@ impl Slots {
         let Some(peers) = view.peers().filter(|_| core.looks_after(member)) else { return };
         let free = peers.tokens().count(member) + view.idle_everywhere(member);
         let tasks = view.outstanding_now(member).max(0);
-        let off = bound as i32 - tasks - free as i32;
-        let known = &mut self.off[member.index()];
-        if off == 0 || off.signum() != known.least.signum() {
-            *known = Imbalance { least: off, looks: 0 };
-        } else if off.abs() < known.least.abs() {
-            known.least = off;
+        let imbalance = bound as i32 - tasks - free as i32;
+        let tracked = &mut self.imbalances[member.index()];
+        if imbalance == 0 || imbalance.signum() != tracked.least.signum() {
+            *tracked = Imbalance { least: imbalance, checks: 0 };
+        } else if imbalance.abs() < tracked.least.abs() {
+            tracked.least = imbalance;
         }
-        known.looks += 1;
-        if off == 0 || !at_once && known.looks < LOOKS {
+        tracked.checks += 1;
+        if imbalance == 0 || !at_once && tracked.checks < CHECKS {
             return;
         }
-        let least = std::mem::take(known).least;
+        let least = std::mem::take(tracked).least;
         for _ in 0..least.abs() {
             if least > 0 {
                 peers.tokens().put(member, self.rows);

@@ -36,8 +36,8 @@ pub struct Entry {
     pub sharing: Sharing,
     /// Meaning of its parameters on a leaf, if different; else empty.
     pub on_leaf: &'static str,
-    /// Time at which members report their queues. This function and the next ones get the parameters' values
-    /// in order.
+    /// Time at which members report their queues. This function and the next ones receive the parameters'
+    /// values in order.
     pub(super) notify: fn(&[f64]) -> Notify,
     /// Members that it probes for their queues.
     pub(super) asks: fn(&[f64]) -> ProbeKind,
@@ -198,12 +198,12 @@ pub struct PolicySpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The name is unknown.
-    #[error("unknown policy `{name}`{meant}; known: {known}")]
+    #[error("unknown policy `{name}`{suggestion}; known: {known}")]
     Name {
         /// The given name.
         name: String,
         /// Suggestion for the end of the message.
-        meant: String,
+        suggestion: String,
         /// Known names.
         known: String,
     },
@@ -216,14 +216,14 @@ pub enum PolicyError {
         text: String,
     },
     /// The policy does not have this parameter.
-    #[error("policy `{policy}` has no parameter `{parameter}`{meant}; it has {known}")]
+    #[error("policy `{policy}` has no parameter `{parameter}`{suggestion}; it has {known}")]
     Parameter {
         /// Name of the policy.
         policy: &'static str,
         /// The given name.
         parameter: String,
         /// Suggestion for the end of the message.
-        meant: String,
+        suggestion: String,
         /// Known parameters.
         known: String,
     },
@@ -259,8 +259,8 @@ impl PolicySpec {
     /// Returns the value of a parameter.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<f64> {
-        let at = self.entry.parameters.iter().position(|parameter| parameter.name == name)?;
-        self.values.get(at).copied()
+        let index = self.entry.parameters.iter().position(|parameter| parameter.name == name)?;
+        self.values.get(index).copied()
     }
 
     /// Returns the time of members' reports under this policy.
@@ -316,8 +316,10 @@ impl PartialEq for PolicySpec {
 impl fmt::Display for PolicySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.entry.name)?;
-        for (at, (parameter, value)) in self.entry.parameters.iter().zip(&self.values).enumerate() {
-            let open = if at == 0 { "(" } else { ", " };
+        for (index, (parameter, value)) in
+            self.entry.parameters.iter().zip(&self.values).enumerate()
+        {
+            let open = if index == 0 { "(" } else { ", " };
             write!(f, "{open}{}={value}", parameter.name)?;
         }
         if self.values.is_empty() { Ok(()) } else { f.write_str(")") }
@@ -335,20 +337,20 @@ impl FromStr for PolicySpec {
         };
         let entry = Entry::named(name).ok_or_else(|| {
             let known: Vec<_> = CATALOGUE.iter().map(|entry| entry.name).collect();
-            let meant = did_you_mean(name, known.iter().copied());
-            PolicyError::Name { name: name.to_owned(), meant, known: known.join(", ") }
+            let suggestion = did_you_mean(name, known.iter().copied());
+            PolicyError::Name { name: name.to_owned(), suggestion, known: known.join(", ") }
         })?;
         let mut values: Vec<f64> = entry.parameters.iter().map(|p| p.default).collect();
-        let mut given = vec![false; values.len()];
+        let mut is_given = vec![false; values.len()];
         let arguments = arguments.unwrap_or_default().split(',').map(str::trim);
         for (place, argument) in arguments.filter(|argument| !argument.is_empty()).enumerate() {
             // `jsq(2)` means `jsq(d=2)`: values in the parameters' order, without names.
             let unnamed = entry.parameters.get(place).map(|parameter| (parameter.name, argument));
             let (key, value) = argument.split_once('=').or(unnamed).ok_or_else(form)?;
-            let (at, value) = parse_parameter(entry, key.trim(), value.trim())?;
-            values[at] = value;
-            if std::mem::replace(&mut given[at], true) {
-                let parameter = entry.parameters[at].name;
+            let (index, value) = parse_parameter(entry, key.trim(), value.trim())?;
+            values[index] = value;
+            if std::mem::replace(&mut is_given[index], true) {
+                let parameter = entry.parameters[index].name;
                 return Err(PolicyError::Twice { policy: entry.name, parameter });
             }
         }
@@ -356,30 +358,31 @@ impl FromStr for PolicySpec {
     }
 }
 
+/// Returns the index and the value of a parameter, given as text.
 fn parse_parameter(
     entry: &'static Entry,
     key: &str,
     value: &str,
 ) -> Result<(usize, f64), PolicyError> {
-    let named = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(key); // jbt-d(T=500)
-    let Some(at) = entry.parameters.iter().position(named) else {
+    let has_name = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(key); // jbt-d(T=500)
+    let Some(index) = entry.parameters.iter().position(has_name) else {
         let known: Vec<_> = entry.parameters.iter().map(|parameter| parameter.name).collect();
-        let meant = did_you_mean(key, known.iter().copied());
+        let suggestion = did_you_mean(key, known.iter().copied());
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(PolicyError::Parameter {
             policy: entry.name,
             parameter: key.to_owned(),
-            meant,
+            suggestion,
             known,
         });
     };
-    let parameter = &entry.parameters[at];
+    let parameter = &entry.parameters[index];
     let (least, most) = parameter.range;
     match value.parse::<f64>() {
         Ok(number)
             if (least..=most).contains(&number) && !(parameter.whole && number.fract() != 0.0) =>
         {
-            Ok((at, number))
+            Ok((index, number))
         }
         _ => Err(PolicyError::Value {
             policy: entry.name,

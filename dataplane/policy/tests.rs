@@ -84,16 +84,20 @@ fn choice_is_among_the_reported_candidates() {
         let mut seen = 0;
         for round in 0..400_u16 {
             dispatcher.tick(u64::from(round) * 100_000);
-            let told = dispatcher.candidates();
+            let candidates = dispatcher.candidates();
             let beliefs = Beliefs::of(&dispatcher);
-            assert_eq!((beliefs.basis, beliefs.active), (told.basis, 11), "{}", entry.name);
+            assert_eq!((beliefs.basis, beliefs.active), (candidates.basis, 11), "{}", entry.name);
             let Some(pick) = picks(&mut dispatcher, 1)[0] else {
                 assert!(entry.holds() && beliefs.bound.is_some(), "{}", entry.name);
                 reply(&mut dispatcher, round % 12, 0);
                 continue;
             };
-            if !told.members.is_empty() {
-                assert!(told.members.contains(&pick.member), "{}: {told:?}, {pick:?}", entry.name);
+            if !candidates.members.is_empty() {
+                assert!(
+                    candidates.members.contains(&pick.member),
+                    "{}: {candidates:?}, {pick:?}",
+                    entry.name
+                );
                 assert!(beliefs.candidate(pick.member).unwrap().is_drawn, "{}", entry.name);
                 seen += 1;
             }
@@ -115,9 +119,9 @@ fn explained_minimum_matches_the_queues() {
     }
     dispatcher.set_active(Member(1), false);
     let beliefs = Beliefs::of(&dispatcher);
-    let told: Vec<_> =
-        beliefs.candidates.iter().map(|one| (one.member.0, one.outstanding)).collect();
-    assert_eq!(told, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
+    let queues: Vec<_> =
+        beliefs.candidates.iter().map(|known| (known.member.0, known.outstanding)).collect();
+    assert_eq!(queues, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
     assert_eq!((beliefs.basis, beliefs.active, beliefs.out), (SelectionBasis::Best, 11, [0, 0, 1]));
     assert_eq!(beliefs.candidates[1].drift, Load::tasks(2));
     dispatcher.view().set_presence(Member(1), Presence::Silent);
@@ -443,7 +447,7 @@ proptest! {
         };
         let mut dispatcher = dispatcher(policy, 12);
         dispatcher.set_rates(&rates(0));
-        let mut told = [0_u32; 12];
+        let mut reported = [0_u32; 12];
         for (step, member, queue) in steps {
             let to_member = Member(member);
             match step {
@@ -451,12 +455,12 @@ proptest! {
                 1 => dispatcher.set_rates(&rates(queue.into())),
                 2 | 3 => {
                     reply(&mut dispatcher, member, queue);
-                    told[to_member.index()] = queue.into();
+                    reported[to_member.index()] = queue.into();
                 }
                 _ => {
                     let view = dispatcher.view();
                     let key = |&member: &Member| {
-                        let known = told[member.index()];
+                        let known = reported[member.index()];
                         let queue = if by_reports { known } else { view.outstanding(member) };
                         f64::from(queue + 1) / if by_speed { view.rate(member) } else { 1.0 }
                     };
@@ -467,7 +471,7 @@ proptest! {
                         None => prop_assert!(first.is_empty()),
                         Some(Pick { member, .. }) => {
                             prop_assert!(first.contains(&member), "{} {}", policy, member.0);
-                            told[member.index()] += 1;
+                            reported[member.index()] += 1;
                         }
                     }
                 }
@@ -484,7 +488,7 @@ fn chi_square(counts: &[usize]) -> f64 {
 
 #[test]
 fn ties_are_uniform() {
-    // Of 24 members, 16 tie. With 15 degrees of freedom 44.3 is exceeded once in 10,000 runs, and the seed is
+    // 16 of 24 members tie. With 15 degrees of freedom 44.3 is exceeded once in 10,000 runs, and the seed is
     // fixed. With speeds, half of the tied members are twice as fast and have one task more.
     for (policy, fast) in
         [("jsq", 1.0), ("lsq-update", 1.0), ("jbsq(3)", 1.0), ("sed", 2.0), ("hlsq-update", 2.0)]
@@ -556,8 +560,8 @@ fn overloaded_cores_publish_large_differences_first() {
     (0..3).for_each(|_| cores.dispatchers[0].follow(Member(5)));
     cores.exchange(false);
     (0..100).for_each(|_| cores.exchange(false)); // incomplete lines are published eventually, too
-    let heard = cores.outstanding(1);
-    assert_eq!((heard[3], heard[5]), (0, 3));
+    let outstanding = cores.outstanding(1);
+    assert_eq!((outstanding[3], outstanding[5]), (0, 3));
     cores.exchange(true);
     assert_eq!((cores.outstanding(1)[3], cores.outstanding(1)[5]), (1, 3));
 }
@@ -576,14 +580,13 @@ fn no_two_cores_take_one_idle_member() {
         }
         assert_eq!(taken, [1; 9], "{policy}");
         assert!(!pick(&mut cores.dispatchers[0]).idle, "{policy}");
-        // A member that becomes idle again belongs to the core that received the report, while that core is
-        // overloaded and has no more than its share.
+        // An overloaded core keeps a member that becomes idle by its report, up to its share of the members.
         cores.exchange(true);
         reply(&mut cores.dispatchers[0], 4, 0);
         cores.exchange(false);
         assert!(!pick(&mut cores.dispatchers[1]).idle, "{policy}");
-        let kept = pick(&mut cores.dispatchers[0]);
-        assert!(kept.idle && kept.member == Member(4), "{policy} {kept:?}");
+        let pick = pick(&mut cores.dispatchers[0]);
+        assert!(pick.idle && pick.member == Member(4), "{policy} {pick:?}");
     }
 }
 

@@ -1,7 +1,7 @@
-//! Stochastic coordination (Goren, Vargaftik, Moses: SCD, SIGMETRICS 2021; TWF, INFOCOM 2020). Each
-//! dispatcher assumes that the others have as many tasks as it has, and computes the level to which all of
-//! them together would fill the queues. It sends to each member with the probability that produces this
-//! level.
+//! Stochastic coordination (Goren, Vargaftik, Moses: SCD, SIGMETRICS 2021; TWF, INFOCOM 2020). Queues are filled
+//! like vessels with water. Each dispatcher assumes that all dispatchers have equally many tasks, and computes
+//! the level to which they would together fill the queues. It sends to each member with a probability that
+//! produces this level on average.
 //!
 //! The policy needs every queue. It finds the level by sorting and prefix sums.
 
@@ -42,7 +42,7 @@ pub const EQUAL: Entry = Entry {
 /// Queue of one member.
 #[derive(Clone, Copy, Debug)]
 struct Depth {
-    /// Surface: queue divided by rate.
+    /// Height of the queue's surface: queue divided by rate.
     surface: f64,
     queue: f64,
     rate: f64,
@@ -62,6 +62,7 @@ struct Shares {
 pub struct WaterFill {
     /// True for SCD: rates count, and half a task is added to each queue. False for TWF: all speeds are equal.
     scd: bool,
+    /// Number of dispatchers that share the members.
     dispatchers: usize,
     /// Recomputed for each run of tasks, and for queries of the candidates.
     shares: RefCell<Shares>,
@@ -105,10 +106,11 @@ impl Shares {
         }
     }
 
+    /// Draws a member by the probabilities.
     fn draw(&self, rng: &mut Rng) -> Option<Pick> {
         let total = self.sums.last()?;
-        let at = (rng.next_u64() >> 11) as f64 * (-53.0_f64).exp2() * total;
-        let place = self.sums.partition_point(|sum| *sum <= at).min(self.sums.len() - 1);
+        let point = (rng.next_u64() >> 11) as f64 * (-53.0_f64).exp2() * total;
+        let place = self.sums.partition_point(|sum| *sum <= point).min(self.sums.len() - 1);
         let depth = &self.depths[place];
         Some(Pick { member: depth.member, idle: depth.queue < 1.0 })
     }

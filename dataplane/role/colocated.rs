@@ -1,8 +1,8 @@
 //! Leaf and agent on one core. The leaf sends tasks to servers of the rack or to worker cores of this host.
 //!
-//! To the leaf the agent is a normal server, at the far end of a wire inside the core ([`crate::io::link`]).
-//! The agent registers its workers with the leaf. In addition, the leaf learns at once that a worker attached
-//! or departed, without waiting for its silence.
+//! To the leaf the agent is a normal server, at the far end of a wire: a link in this core's memory
+//! ([`crate::io::link`]). The agent registers its workers with the leaf by messages, as on a real network. In
+//! addition, this module sets a worker active or inactive at the leaf as soon as it attaches or departs.
 
 use super::agent::{AttachStats, Parts};
 use super::{Agent, Leaf};
@@ -36,10 +36,12 @@ struct LocalWorker {
     /// Index of its pool at the leaf.
     pool: usize,
     member: Member,
+    /// True if the worker is attached, as the leaf was last informed.
     present: bool,
 }
 
 impl LocalWorker {
+    /// Returns true if the leaf's entry is this worker.
     fn is(&self, known: &Worker) -> bool {
         (self.pool, self.member) == (usize::from(known.pool), known.member)
     }
@@ -54,7 +56,8 @@ pub struct Colocated<P: Port<Buf: Token>, A> {
     locals: Vec<LocalWorker>,
     /// Epochs of the leaf's and the agent's memberships at the last review.
     epochs: (u64, u64),
-    /// Attachments of the agent at the last update of the leaf.
+    /// Attach statistics of the agent at the last update of the leaf. They change with each attachment and
+    /// departure.
     attach_stats: AttachStats,
 }
 
@@ -78,24 +81,24 @@ where
         both
     }
 
-    /// Rebuilds the list of workers that both have, after a change of either membership. New workers are not
-    /// attached yet.
+    /// Rebuilds the list of workers in both memberships, after a change of either. New workers count as not
+    /// attached.
     #[cold]
     fn review(&mut self) {
         self.epochs = (self.leaf.epoch(), self.agent.epoch());
         let (stages, agent) = (self.leaf.stages_mut(), &self.agent);
         self.locals.retain(|local| {
             let known = stages.network().worker(local.place.id);
-            let stays = known.is_some_and(|known| local.is(&known));
-            stays && agent.places().any(|place| place == local.place)
+            let is_member = known.is_some_and(|known| local.is(&known));
+            is_member && agent.places().any(|place| place == local.place)
         });
         for place in agent.places() {
             let Some(known) = stages.network().worker(place.id) else { continue };
             let pool = usize::from(known.pool);
             let local = LocalWorker { place, pool, member: known.member, present: false };
-            let is_here =
+            let is_local =
                 known.ip == AGENT_IP && stages.network().pool_id(pool) == Some(place.pool);
-            if is_here && !self.locals.iter().any(|other| other.is(&known)) {
+            if is_local && !self.locals.iter().any(|local| local.is(&known)) {
                 stages.set_active(local.pool, local.member, false);
                 self.locals.push(local);
             }
@@ -106,7 +109,7 @@ where
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         let received = self.leaf.poll(now);
-        // Packets of several ports may be more than a burst.
+        // The leaf may have forwarded more than a burst, received by several ports.
         while self.agent.poll(now) == BURST {}
         let attach_stats = self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
         let has_changed = self.epochs != (self.leaf.epoch(), self.agent.epoch());
@@ -120,7 +123,7 @@ where
         received
     }
 
-    /// Updates the leaf's members with the attached workers.
+    /// Activates and deactivates the leaf's members by the agent's attached workers.
     #[cold]
     fn update_leaf(&mut self) {
         for local in &mut self.locals {
@@ -140,11 +143,11 @@ where
                         let idle = Report::new(local.member, Load(0), 0);
                         dispatcher.refresh(&idle);
                     }
-                    // Its tasks are lost, or another worker does them in its name.
+                    // Its tasks are lost, or another worker serves them and replies with its id.
                     false => dispatcher.write_off(local.member, u32::MAX),
                 }
             }
-            stages.note_freed();
+            stages.note_freed(); // waiting tasks are offered again
         }
     }
 
@@ -177,7 +180,8 @@ where
         &self.agent
     }
 
-    /// Stops both: notifies workers, drops and counts the held packets. Returns the devices' ports.
+    /// Stops both: notifies workers, drops and counts the held packets. Returns the ports of devices, without
+    /// the wire.
     pub fn close(mut self, now: u64) -> Vec<P> {
         for local in &self.locals {
             self.leaf.stages_mut().set_active(local.pool, local.member, false);
@@ -189,7 +193,7 @@ where
             self.leaf.poll(now);
         }
         let ports = self.leaf.close();
-        // Further packets of tasks that an agent does not accept may have arrived this late.
+        // The leaf's last polls may have sent packets to the closed agent.
         let mut late = Burst::new();
         while ends.iter_mut().any(|end| end.rx_burst(&mut late) > 0) {
             counters.add(Counter::RxPackets, late.len() as u64);

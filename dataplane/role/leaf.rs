@@ -1,5 +1,8 @@
 //! Leaf: one dispatcher core between ports. Receives bursts, lets the stages decide, sends, and accounts for
 //! every packet. A spine is a leaf whose members are leaves.
+//!
+//! The stages return a verdict for each packet. Packets that must wait, for a worker or for the MAC address of
+//! their next hop, stay in the [`Node`], which releases them later.
 
 use std::net::IpAddr;
 use std::slice;
@@ -21,7 +24,8 @@ use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
 use crate::wire::{arp, ndp};
 
-/// Packet store of a leaf; reports released packets to `wedjat explain`.
+/// Packet store of a leaf, whose packets are the handles themselves; records released packets for `wedjat
+/// explain`.
 struct LeafPacketStore<'a>(&'a mut TapCore);
 
 impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
@@ -62,13 +66,14 @@ pub struct Leaf<P: Port, A> {
     patience: Patience,
 }
 
-/// Delay of tasks after a link-up. Clients may have a link before the workers have one or the servers' MAC
-/// addresses are resolved. Meanwhile ports for clients only are not polled, and their devices keep the
-/// packets.
+/// Delay of tasks after a link-up. The clients' link may be up before the workers' link, or before the servers'
+/// MAC addresses are resolved. During the delay the leaf does not poll ports for clients only; their devices
+/// keep the packets.
 #[derive(Debug, Default)]
 struct Patience {
-    /// True while these ports are not polled.
+    /// True while ports for clients only are not polled.
     holds_back: bool,
+    /// True if the leaf delays tasks at all.
     is_on: bool,
     /// End of the delay in ticks.
     until: u64,
@@ -84,7 +89,8 @@ where
     P: Port,
     A: Pool<Buf = P::Buf>,
 {
-    /// Creates a leaf over these ports, in the network's order. `pool` supplies buffers for its own packets.
+    /// Creates a leaf over these ports, in the network's order. `pool` supplies buffers for packets that the
+    /// leaf makes.
     ///
     /// # Panics
     /// If the number of ports differs from the network's.
@@ -100,8 +106,8 @@ where
         }
     }
 
-    /// Leaves tasks in their devices for a short time if workers are not reachable yet. For real time, where
-    /// devices come up one after another.
+    /// Enables the delay of tasks, up to [`PATIENCE_MS`], while workers are not reachable. For real devices,
+    /// which come up one after another.
     #[must_use]
     pub fn with_patience(mut self) -> Self {
         let holds_back = !self.node.reaches_workers();
@@ -132,7 +138,7 @@ where
         }
     }
 
-    /// Polls all ports, or all except those for clients only.
+    /// Polls all ports if `ALL`; otherwise all except ports for clients only.
     #[inline]
     fn poll_ports<const ALL: bool>(&mut self, now: u64) -> usize {
         self.time.start(now, self.node.stages.counters());
@@ -143,7 +149,7 @@ where
             }
             let mut burst = Burst::new();
             received += self.out.receive(port, now, &mut burst);
-            // Passing a burst moves it, even an empty one.
+            // A call moves the burst, which costs a copy even if it is empty.
             if !burst.is_empty() {
                 self.dispatch(port, now, burst);
             }
@@ -162,7 +168,7 @@ where
         received
     }
 
-    /// Decides on a burst.
+    /// Decides on a burst, and sends, holds or drops its packets.
     #[inline]
     fn dispatch(&mut self, port: usize, now: u64, mut burst: Burst<P::Buf>) {
         let count = burst.len();
@@ -173,16 +179,16 @@ where
             true => self.explain(port, now, &mut burst, &mut verdicts),
         }
         self.node.stages.counters().add(Counter::RxPackets, count as u64);
-        // Most bursts leave unchanged by one port.
-        let whole = match verdicts[0] {
+        // All packets of most bursts leave by one port, so the burst moves there as a whole.
+        let forwarded = match verdicts[0] {
             Verdict::Forward { port, .. }
-                if verdicts[..count].iter().all(|one| one.leaves_by(port)) =>
+                if verdicts[..count].iter().all(|verdict| verdict.leaves_by(port)) =>
             {
                 self.out.forward_burst(burst, usize::from(port))
             }
             _ => Err(burst),
         };
-        if let Err(burst) = whole {
+        if let Err(burst) = forwarded {
             self.distribute(port, now, burst, &verdicts);
         }
     }
@@ -209,7 +215,7 @@ where
         }
     }
 
-    /// Distributes packets by their verdicts.
+    /// Carries out the verdict on each packet.
     fn distribute(
         &mut self,
         port: usize,
@@ -225,7 +231,7 @@ where
         }
     }
 
-    /// Carries out the verdict on a packet.
+    /// Carries out the verdict on a packet received by the port `from`.
     fn apply(&mut self, packet: P::Buf, from: usize, now: u64, verdict: Verdict) {
         match verdict {
             Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
@@ -233,12 +239,12 @@ where
                 let oldest = self.node.hold(packet, port, worker, slot, now);
                 if let Some((oldest, reason)) = oldest {
                     self.node.stages.counters().drop(reason, 1);
-                    self.give_up(&oldest, now, reason);
+                    self.explain_drop(&oldest, now, reason);
                 }
             }
             Verdict::Queue { pool } => {
                 if let Err(packet) = self.node.enqueue(packet, usize::from(pool), from) {
-                    self.give_up(&packet, now, DropReason::QueueFull);
+                    self.explain_drop(&packet, now, DropReason::QueueFull);
                 }
             }
             Verdict::Answer => {
@@ -250,49 +256,53 @@ where
         }
     }
 
-    /// Explains the drop of a packet that waited or should have; it is already counted.
+    /// Explains the drop of a packet that waited or found no room to wait. The drop is already counted.
     #[cold]
-    fn give_up(&mut self, packet: &P::Buf, now: u64, reason: DropReason) {
+    fn explain_drop(&mut self, packet: &P::Buf, now: u64, reason: DropReason) {
         if self.out.tap.explains() {
             self.out.tap.explain_released(now, packet.bytes(), Fate::Dropped(reason));
         }
     }
 
-    /// Does periodic work.
+    /// Does periodic work: the node's timers, questions for neighbours, and announcements of addresses.
     #[cold]
     fn tick(&mut self, now: u64) {
         self.node.tick(now);
         self.out.tap.tick(now);
         if self.patience.is_on {
-            self.look_for_workers(now);
+            self.review_patience(now);
         }
-        while let Some(ask) = self.node.next_question(now) {
-            let port = usize::from(ask.port);
-            let own = *self.node.stages.network().port(port);
-            self.out.make(&mut self.pool, port, ask.frame_len(), |frame| ask.emit(&own, frame));
+        while let Some(question) = self.node.next_question(now) {
+            let port = usize::from(question.port);
+            let address = *self.node.stages.network().port(port);
+            self.out.make(&mut self.pool, port, question.frame_len(), |frame| {
+                question.emit(&address, frame)
+            });
         }
         while let Some(address) = self.node.stages.next_announcement() {
             self.announce(address);
         }
     }
 
-    /// Updates whether ports for clients only are polled.
-    fn look_for_workers(&mut self, now: u64) {
+    /// Decides whether ports for clients only are polled: not while a recent link-up of such a port leaves time
+    /// for workers to become reachable.
+    fn review_patience(&mut self, now: u64) {
         let (network, neighbours) = (self.node.stages.network(), self.node.stages.neighbours());
         let ports = (0..).zip(network.ports()).filter(|(_, port)| port.side == Side::Clients);
-        let linked = ports.filter(|&(at, _)| neighbours.is_link_up(at));
-        let linked = linked.fold(0, |bits, (at, _)| bits | 1 << at);
+        let linked = ports.filter(|&(index, _)| neighbours.is_link_up(index));
+        let linked = linked.fold(0, |bits, (index, _)| bits | 1 << index);
         let patience = &mut self.patience;
         if linked & !patience.linked != 0 {
             patience.until = now.saturating_add(self.node.timing().of_ms(PATIENCE_MS));
         }
         patience.linked = linked;
-        // The core learns of a link-up with a short delay.
-        let is_time = linked == 0 || now < patience.until;
-        patience.holds_back = is_time && !self.node.reaches_workers();
+        // `linked == 0` at the start: the core learns of a link-up with a short delay.
+        let may_delay = linked == 0 || now < patience.until;
+        patience.holds_back = may_delay && !self.node.reaches_workers();
     }
 
-    /// Announces on the clients' side that this node has the address now.
+    /// Announces on all ports with clients that this node now has the address, by gratuitous ARP or an
+    /// unsolicited neighbour advertisement.
     fn announce(&mut self, address: IpAddr) {
         for port in 0..self.node.stages.network().ports().len() {
             let PortAddress { mac, side, v6, .. } = *self.node.stages.network().port(port);
@@ -316,13 +326,13 @@ where
         }
     }
 
-    /// Sends packets that need not wait any longer, at most one burst, so that no device gets more than
-    /// usual. Returns true if a packet was released.
+    /// Sends packets that need not wait any longer, at most one burst, so that no device gets more than in a
+    /// usual poll. Returns true if a packet was released.
     #[inline]
     fn release(&mut self, now: u64) -> bool {
         for released in 0..BURST {
-            let keeper = &mut LeafPacketStore(&mut self.out.tap);
-            let Some((packet, outcome)) = self.node.next_released(now, keeper) else {
+            let store = &mut LeafPacketStore(&mut self.out.tap);
+            let Some((packet, outcome)) = self.node.next_released(now, store) else {
                 return released > 0;
             };
             if self.out.tap.explains() {
@@ -343,15 +353,15 @@ where
     #[inline]
     fn send_signals(&mut self, now: u64) {
         self.node.stages.send_spine_signals();
-        while let Some((word, mac, own)) = self.node.next_word(now) {
-            let OutgoingMessage { port, ip, header, extension, .. } = word;
+        while let Some((message, mac, own)) = self.node.next_word(now) {
+            let OutgoingMessage { port, ip, header, extension, .. } = message;
             let udp_port = self.node.stages.network().udp_port;
             let len = header.len();
-            let at = if ip.is_ipv6() { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
-            self.out.make(&mut self.pool, usize::from(port), at + len, |frame| {
-                header.emit(&mut frame[at..]);
+            let start = if ip.is_ipv6() { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
+            self.out.make(&mut self.pool, usize::from(port), start + len, |frame| {
+                header.emit(&mut frame[start..]);
                 if header.extended {
-                    extension.emit(&mut frame[at..]);
+                    extension.emit(&mut frame[start..]);
                 }
                 match ip {
                     IpAddr::V4(ip) => {
@@ -367,6 +377,7 @@ where
         }
     }
 
+    /// Sends queued packets, and lets the stages publish their picks.
     #[inline]
     fn flush(&mut self) {
         self.out.flush();
@@ -379,6 +390,7 @@ where
         self.out.ports.into_iter().collect()
     }
 
+    /// Drops and counts all held packets.
     fn abandon(&mut self) {
         while self.node.abandon().is_some() {}
         self.node.note_held(0);
@@ -389,14 +401,15 @@ where
     #[must_use]
     pub fn progress(&self) -> Progress {
         let tick = self.node.next_tick();
-        // Other cores may free places for waiting tasks, and held packets need questions at ticks.
+        // While packets are held, every tick counts: other cores may free places for waiting tasks, and questions
+        // for MAC addresses are sent at ticks.
         let is_at_rest = self.node.stages.counters().read(Gauge::Held) == 0;
-        let rest = if is_at_rest { self.node.timing().rest() } else { 0 };
-        self.out.progress(tick, tick.saturating_add(rest))
+        let delay = if is_at_rest { self.node.timing().rest() } else { 0 };
+        self.out.progress(tick, tick.saturating_add(delay))
     }
 
-    /// Ticks once after the loop has slept, before it processes new packets, so that policies have the
-    /// current time.
+    /// Runs a due tick after the poll loop has slept and before it processes new packets, so that policies have
+    /// the current time.
     pub fn catch_up(&mut self, now: u64) {
         if now >= self.node.next_tick() {
             self.tick(now);

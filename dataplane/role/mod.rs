@@ -1,4 +1,5 @@
-//! Roles: compositions of stages and ports.
+//! Roles of a node: leaf or spine, agent, and both on one core. A role joins the packet path's stages to ports
+//! and is one core's poll loop body.
 
 pub mod agent;
 pub mod colocated;
@@ -12,16 +13,18 @@ pub use agent::Agent;
 pub use colocated::Colocated;
 pub use leaf::Leaf;
 
-/// Accounting of the polls' time. A poll lasts until the next one starts, so one clock reading per poll
-/// suffices.
+/// Counts busy and empty polls, and the ticks of busy ones. A poll lasts until the next one starts, so one clock
+/// reading per poll suffices.
 #[derive(Clone, Copy, Debug, Default)]
 struct PollTime {
+    /// Start of the current poll in ticks.
     last: u64,
+    /// True if the current poll brought packets.
     was_busy: bool,
 }
 
 impl PollTime {
-    /// Starts a poll at `now` ticks.
+    /// Counts the previous poll and starts one at `now` ticks.
     #[inline]
     fn start(&mut self, now: u64, counters: &Counters) {
         if self.was_busy {

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 
 use crate::state::Member;
 
+/// Number of entries of a set.
 const WAYS: usize = 8;
 /// Number of counters of unfinished tasks by source address. Addresses with the same counter share its bound.
 const SOURCES: usize = 4096;
@@ -37,9 +38,10 @@ pub struct Key {
     pub seq: u32,
 }
 
-fn mixed(seed: u64, value: u64) -> u64 {
-    let mixed = (value ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
+/// Returns a keyed hash. The multipliers are those of SplitMix64.
+fn mix(seed: u64, value: u64) -> u64 {
+    let product = (value ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (product ^ (product >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
 
 impl Key {
@@ -47,10 +49,11 @@ impl Key {
     fn hash(self, seed: u64) -> usize {
         let a = u64::from(self.src) << 32 | u64::from(self.seq);
         let b = u64::from(self.app) << 32 | u64::from(self.src_port) << 16 | u64::from(self.pool);
-        (mixed(seed, mixed(seed, a) ^ b) >> 32) as usize
+        (mix(seed, mix(seed, a) ^ b) >> 32) as usize
     }
 }
 
+/// Entry of the table: a multi-packet task.
 #[derive(Clone, Copy, Debug)]
 struct AffinityEntry {
     key: Key,
@@ -60,9 +63,9 @@ struct AffinityEntry {
     /// True if the last packet has passed.
     finished: bool,
     /// True if the task has a credit at its member: it counts as outstanding there.
-    placed: bool,
+    has_credit: bool,
     /// Time of the last packet in ticks; 0 for an empty entry.
-    seen: u64,
+    last_packet: u64,
     /// Number that distinguishes the task from its predecessors in this entry.
     number: u32,
 }
@@ -72,8 +75,8 @@ const EMPTY: AffinityEntry = AffinityEntry {
     member: Member(0),
     pool: 0,
     finished: false,
-    placed: false,
-    seen: 0,
+    has_credit: false,
+    last_packet: 0,
     number: 0,
 };
 
@@ -81,7 +84,7 @@ const EMPTY: AffinityEntry = AffinityEntry {
 #[derive(Clone, Copy, Debug)]
 struct UnfinishedTask {
     /// Index of the task's entry over all sets.
-    at: u32,
+    entry: u32,
     number: u32,
     /// Time of the next check for further packets, in ticks.
     due: u64,
@@ -119,12 +122,15 @@ pub struct AffinityTable {
     sets: Box<[[AffinityEntry; WAYS]]>,
     timeout_ticks: u64,
     seed: u64,
+    /// Numbers of unfinished tasks by hash of the source address.
     sources: Box<[u32]>,
+    /// Maximum number of unfinished tasks of a source.
     per_source: u32,
     /// Unfinished tasks of each pool, by index.
     queues: Vec<PoolQueue>,
     /// Credits of removed tasks, to be returned by [`AffinityTable::expire`].
     lost: Vec<(usize, Member)>,
+    /// Number of the last task.
     number: u32,
 }
 
@@ -134,8 +140,8 @@ impl AffinityTable {
     #[must_use]
     pub fn new(capacity: usize, timeout_ticks: u64, pools: usize, seed: u64) -> Self {
         let sets = capacity.div_ceil(WAYS).next_power_of_two();
-        let each = (2 * WAYS * sets).div_ceil(pools.max(1)).max(64);
-        let queue = |_| PoolQueue { tasks: VecDeque::with_capacity(each), reclaimed: 0 };
+        let per_pool = (2 * WAYS * sets).div_ceil(pools.max(1)).max(64);
+        let queue = |_| PoolQueue { tasks: VecDeque::with_capacity(per_pool), reclaimed: 0 };
         Self {
             sets: vec![[EMPTY; WAYS]; sets].into_boxed_slice(),
             timeout_ticks,
@@ -168,16 +174,16 @@ impl AffinityTable {
 
     /// Removes all tasks of a member. Their credits are not returned: the member is gone.
     pub fn forget_member(&mut self, pool: usize, member: Member) {
-        self.lost.retain(|&lost| lost != (pool, member));
-        for at in 0..(WAYS * self.sets.len()) as u32 {
-            let entry = *self.entry(at);
-            if entry.seen == 0 || (usize::from(entry.pool), entry.member) != (pool, member) {
+        self.lost.retain(|&credit| credit != (pool, member));
+        for index in 0..(WAYS * self.sets.len()) as u32 {
+            let entry = *self.entry(index);
+            if entry.last_packet == 0 || (usize::from(entry.pool), entry.member) != (pool, member) {
                 continue;
             }
             if !entry.finished {
                 *self.source(entry.key.src) -= 1;
             }
-            *self.entry(at) = EMPTY;
+            *self.entry(index) = EMPTY;
         }
     }
 
@@ -186,17 +192,20 @@ impl AffinityTable {
         self.per_source = u32::try_from(tasks).unwrap_or(u32::MAX);
     }
 
+    /// Returns the index of a task's set.
     fn set_of(&self, key: Key) -> usize {
         key.hash(self.seed) & (self.sets.len() - 1)
     }
 
+    /// Returns the counter of a source's unfinished tasks.
     fn source(&mut self, src: u32) -> &mut u32 {
-        let at = (mixed(self.seed, u64::from(src)) >> 40) as usize;
-        &mut self.sources[at & (SOURCES - 1)]
+        let index = (mix(self.seed, u64::from(src)) >> 40) as usize;
+        &mut self.sources[index & (SOURCES - 1)]
     }
 
-    fn entry(&mut self, at: u32) -> &mut AffinityEntry {
-        &mut self.sets[at as usize / WAYS][at as usize % WAYS]
+    /// Returns an entry, by its index over all sets.
+    fn entry(&mut self, index: u32) -> &mut AffinityEntry {
+        &mut self.sets[index as usize / WAYS][index as usize % WAYS]
     }
 
     /// Returns the member of the task's earlier packets. `last` is true for the last packet of the task.
@@ -204,12 +213,14 @@ impl AffinityTable {
         let timeout = self.timeout_ticks;
         let set = self.set_of(key);
         let entry = self.sets[set].iter_mut().find(|entry| {
-            entry.seen != 0 && entry.key == key && now.saturating_sub(entry.seen) <= timeout
+            entry.last_packet != 0
+                && entry.key == key
+                && now.saturating_sub(entry.last_packet) <= timeout
         })?;
-        entry.seen = now.max(1);
+        entry.last_packet = now.max(1);
         let finishes = last && !entry.finished;
         entry.finished |= last;
-        let replaced = finishes && !std::mem::replace(&mut entry.placed, true);
+        let replaced = finishes && !std::mem::replace(&mut entry.has_credit, true);
         let found = AssignedTask { member: entry.member, replaced };
         if finishes {
             *self.source(key.src) -= 1;
@@ -232,32 +243,33 @@ impl AffinityTable {
     /// Returns the index, over all sets, of an entry for a new task.
     fn free_entry(&self, key: Key, now: u64) -> Option<u32> {
         let timeout = self.timeout_ticks;
-        let free =
-            |entry: &AffinityEntry| entry.seen == 0 || now.saturating_sub(entry.seen) > timeout;
-        let index = self.set_of(key);
-        let set = &self.sets[index];
-        let at = set.iter().position(free).or_else(|| {
+        let free = |entry: &AffinityEntry| {
+            entry.last_packet == 0 || now.saturating_sub(entry.last_packet) > timeout
+        };
+        let set_index = self.set_of(key);
+        let set = &self.sets[set_index];
+        let way = set.iter().position(free).or_else(|| {
             let finished = set.iter().enumerate().filter(|(_, entry)| entry.finished);
-            finished.min_by_key(|(_, entry)| entry.seen).map(|(at, _)| at)
+            finished.min_by_key(|(_, entry)| entry.last_packet).map(|(way, _)| way)
         })?;
-        Some((WAYS * index + at) as u32)
+        Some((WAYS * set_index + way) as u32)
     }
 
     /// Records the member of a pool's new task, which has a credit there. Returns false if there is no room.
     pub fn insert(&mut self, key: Key, pool: usize, member: Member, now: u64) -> bool {
-        let Some(at) = self.free_entry(key, now) else {
+        let Some(index) = self.free_entry(key, now) else {
             return false;
         };
-        self.forget(at);
+        self.forget(index);
         self.number = self.number.wrapping_add(1);
         let (number, due) = (self.number, now.saturating_add(self.timeout_ticks));
-        *self.entry(at) = AffinityEntry {
+        *self.entry(index) = AffinityEntry {
             key,
             member,
             pool: pool as u16,
             finished: false,
-            placed: true,
-            seen: now.max(1),
+            has_credit: true,
+            last_packet: now.max(1),
             number,
         };
         *self.source(key.src) += 1;
@@ -267,21 +279,21 @@ impl AffinityTable {
             queue.tasks.pop_front();
             queue.reclaimed = queue.reclaimed.saturating_sub(1);
         }
-        queue.tasks.push_back(UnfinishedTask { at, number, due });
+        queue.tasks.push_back(UnfinishedTask { entry: index, number, due });
         true
     }
 
     /// Empties an entry. An unfinished task returns its credit and its share of the source's bound.
-    fn forget(&mut self, at: u32) {
-        let entry = *self.entry(at);
-        if entry.seen == 0 || entry.finished {
+    fn forget(&mut self, index: u32) {
+        let entry = *self.entry(index);
+        if entry.last_packet == 0 || entry.finished {
             return;
         }
         *self.source(entry.key.src) -= 1;
-        if entry.placed {
+        if entry.has_credit {
             self.lost.push((usize::from(entry.pool), entry.member));
         }
-        *self.entry(at) = EMPTY;
+        *self.entry(index) = EMPTY;
     }
 
     /// Takes the credit of the pool's oldest unfinished task for another task. Returns the member of the
@@ -289,11 +301,15 @@ impl AffinityTable {
     pub fn reclaim(&mut self, pool: usize) -> Option<Member> {
         loop {
             let queue = self.queues.get_mut(pool)?;
-            let &UnfinishedTask { at, number, .. } = queue.tasks.get(queue.reclaimed)?;
+            let &UnfinishedTask { entry: index, number, .. } = queue.tasks.get(queue.reclaimed)?;
             queue.reclaimed += 1;
-            let entry = self.entry(at);
-            if entry.number == number && entry.seen != 0 && !entry.finished && entry.placed {
-                entry.placed = false;
+            let entry = self.entry(index);
+            if entry.number == number
+                && entry.last_packet != 0
+                && !entry.finished
+                && entry.has_credit
+            {
+                entry.has_credit = false;
                 return Some(entry.member);
             }
         }
@@ -306,21 +322,28 @@ impl AffinityTable {
         for pool in 0..self.queues.len() {
             while self.lost.is_empty() {
                 let queue = &mut self.queues[pool];
-                let Some(&UnfinishedTask { at, number, due }) = queue.tasks.front() else { break };
+                let Some(&UnfinishedTask { entry: index, number, due }) = queue.tasks.front()
+                else {
+                    break;
+                };
                 if due >= now {
                     break;
                 }
                 queue.tasks.pop_front();
                 queue.reclaimed = queue.reclaimed.saturating_sub(1);
-                let entry = *self.entry(at);
-                if entry.number != number || entry.seen == 0 || entry.finished {
+                let entry = *self.entry(index);
+                if entry.number != number || entry.last_packet == 0 || entry.finished {
                     continue;
                 }
-                let due = entry.seen.saturating_add(timeout);
+                let due = entry.last_packet.saturating_add(timeout);
                 match due < now {
-                    true => self.forget(at),
+                    true => self.forget(index),
                     // The task still receives packets.
-                    false => self.queues[pool].tasks.push_back(UnfinishedTask { at, number, due }),
+                    false => self.queues[pool].tasks.push_back(UnfinishedTask {
+                        entry: index,
+                        number,
+                        due,
+                    }),
                 }
             }
         }
@@ -377,7 +400,7 @@ mod tests {
             assert_eq!(member(table.find(key(seq), false, 24)), Some(Member(seq as u16)));
         }
         assert!(table.insert(key(9), 0, Member(9), 200));
-        assert_eq!(table.expire(200).map(|lost| lost.0), Some(0), "it took a live one's entry");
+        assert_eq!(table.expire(200).map(|credit| credit.0), Some(0), "it took a live one's entry");
     }
 
     #[test]

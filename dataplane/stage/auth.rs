@@ -1,5 +1,5 @@
 //! Authentication of replies: a pool with a key accepts messages of its workers' servers only with a valid
-//! tag, and only once.
+//! tag, and only once. Each message has a sequence number, called sequence here, which its tag covers.
 //!
 //! Each worker has a window of [`WINDOW`] sequences, shared by all cores. A window has `WORDS` words. A word
 //! consists of a lap (the sequence divided by [`WINDOW`]) and one bit for each of `SPAN` sequences of that
@@ -56,16 +56,16 @@ impl SharedWord for AtomicU64 {
 #[inline]
 pub(super) fn note(word: &impl SharedWord, lap: u64, place: u64) -> bool {
     let bit = 1 << place;
-    let mut seen = word.load();
+    let mut current = word.load();
     loop {
-        let new = match (seen >> SPAN).cmp(&lap) {
+        let new = match (current >> SPAN).cmp(&lap) {
             std::cmp::Ordering::Less => lap << SPAN | bit,
-            std::cmp::Ordering::Equal if seen & bit == 0 => seen | bit,
+            std::cmp::Ordering::Equal if current & bit == 0 => current | bit,
             _ => return false,
         };
-        match word.exchange(seen, new) {
+        match word.exchange(current, new) {
             Ok(_) => return true,
-            Err(now) => seen = now,
+            Err(changed) => current = changed,
         }
     }
 }
@@ -92,7 +92,7 @@ impl Window {
     /// Records a sequence. Returns true if it is new.
     #[inline]
     fn note(&self, sequence: u64) -> bool {
-        let (lap, within) = (sequence / WINDOW, sequence % WINDOW);
+        let (lap, offset) = (sequence / WINDOW, sequence % WINDOW);
         let newest = self.newest.0.load(Relaxed);
         if lap > LAP_MAX || newest.saturating_sub(sequence) > OLD_MAX {
             return false;
@@ -100,7 +100,7 @@ impl Window {
         if sequence.saturating_sub(newest) > BEHIND_MAX {
             self.newest.0.fetch_max(sequence, Relaxed);
         }
-        note(&self.words.0[(within / SPAN) as usize], lap, within % SPAN)
+        note(&self.words.0[(offset / SPAN) as usize], lap, offset % SPAN)
     }
 }
 
@@ -138,8 +138,8 @@ impl ReplyAuthenticator {
         if tag != signed.tag {
             return Err(DropReason::AuthTag);
         }
-        let new = self.windows[member.index()].note(signed.sequence);
-        if new { Ok(()) } else { Err(DropReason::AuthReplay) }
+        let is_new = self.windows[member.index()].note(signed.sequence);
+        if is_new { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 
     /// Computes and checks the tag of one packet, and checks that its sequence is new. `None` is a packet too
@@ -157,32 +157,32 @@ impl ReplyAuthenticator {
     /// Checks the signed packets of a burst, in order, each with its member. Returns the index of each
     /// refused packet, with the reason.
     #[inline]
-    pub(super) fn judge<const BLOCKS: usize>(
+    pub(super) fn check<const BLOCKS: usize>(
         &self,
         claims: &[(Member, SignedPacket<BLOCKS>)],
     ) -> ArrayVec<(usize, DropReason), BURST> {
         let tags = self.key.tags(claims.iter().map(|(_, signed)| &signed.claim));
         let mut refused = ArrayVec::new();
-        for (at, ((member, signed), tag)) in claims.iter().zip(tags).enumerate() {
+        for (index, ((member, signed), tag)) in claims.iter().zip(tags).enumerate() {
             if let Err(reason) = self.admit(*member, signed, tag) {
-                refused.push((at, reason));
+                refused.push((index, reason));
             }
         }
         refused
     }
 }
 
-/// Reads the signed values of an IPv4 frame whose payload begins at `at`. Returns `None` if the frame is too
+/// Reads the signed values of an IPv4 frame whose payload begins at `payload_at`. Returns `None` if the frame is too
 /// short.
 #[inline]
-pub(super) fn claim(frame: &[u8], at: usize) -> Option<SignedPacket> {
-    SignedPacket::read(&auth::addresses_in(&frame[ether::LEN..]), &frame[at..])
+pub(super) fn claim(frame: &[u8], payload_at: usize) -> Option<SignedPacket> {
+    SignedPacket::read(&auth::addresses_in(&frame[ether::LEN..]), &frame[payload_at..])
 }
 
 /// Like [`claim`], for an IPv6 frame.
 #[inline]
-pub(super) fn claim_v6(frame: &[u8], at: usize) -> Option<SignedPacket<BLOCKS_V6>> {
-    SignedPacket::read(&auth::addresses_in_v6(&frame[ether::LEN..]), &frame[at..])
+pub(super) fn claim_v6(frame: &[u8], payload_at: usize) -> Option<SignedPacket<BLOCKS_V6>> {
+    SignedPacket::read(&auth::addresses_in_v6(&frame[ether::LEN..]), &frame[payload_at..])
 }
 
 /// Checks that a packet in a worker's name comes from the worker's server. Pools without a key require no
@@ -198,30 +198,38 @@ pub(super) fn verify(
     frame: &[u8],
     parsed: &Packet,
 ) -> Result<(), DropReason> {
-    let at = usize::from(parsed.at) + udp::LEN;
-    let authenticated = frame[at] & task::AUTHENTICATION_BIT != 0;
+    let payload_at = usize::from(parsed.udp_at) + udp::LEN;
+    let authenticated = frame[payload_at] & task::AUTHENTICATION_BIT != 0;
     match network.authenticator(port, usize::from(worker.pool)) {
         None if authenticated => Err(DropReason::TaskReservedBit),
         None => Ok(()),
         Some(_) if !authenticated => Err(DropReason::AuthMissing),
         Some(authenticator) if parsed.is_v6 => {
-            authenticator.admit_one(worker.member, claim_v6(frame, at))
+            authenticator.admit_one(worker.member, claim_v6(frame, payload_at))
         }
-        Some(authenticator) => authenticator.admit_one(worker.member, claim(frame, at)),
+        Some(authenticator) => authenticator.admit_one(worker.member, claim(frame, payload_at)),
     }
 }
 
-/// Signs the answer made from an authenticated packet. The answer keeps the packet's sequence, so that the
+/// Signs the answer made from an authenticated packet, whose UDP header is at `udp_at`. The answer keeps the packet's sequence, so that the
 /// receiver can match the two.
 #[cold]
-pub(super) fn sign_answer(network: &Network, port: usize, pool: u16, frame: &mut [u8], at: usize) {
+pub(super) fn sign_answer(
+    network: &Network,
+    port: usize,
+    pool: u16,
+    frame: &mut [u8],
+    udp_at: usize,
+) {
     let Some(authenticator) = network.authenticator(port, usize::from(pool)) else {
         return;
     };
     let packet = &frame[ether::LEN..];
     match ether::ether_type(frame) {
-        ether::IPV6 => sign_again(&authenticator.key, &auth::addresses_in_v6(packet), frame, at),
-        _ => sign_again(&authenticator.key, &auth::addresses_in(packet), frame, at),
+        ether::IPV6 => {
+            sign_again(&authenticator.key, &auth::addresses_in_v6(packet), frame, udp_at)
+        }
+        _ => sign_again(&authenticator.key, &auth::addresses_in(packet), frame, udp_at),
     }
 }
 
@@ -230,9 +238,9 @@ fn sign_again<const BLOCKS: usize>(
     key: &Key,
     addresses: &impl Addresses<BLOCKS>,
     frame: &mut [u8],
-    at: usize,
+    udp_at: usize,
 ) {
-    let (head, payload) = frame.split_at_mut(at + udp::LEN);
+    let (head, payload) = frame.split_at_mut(udp_at + udp::LEN);
     let Some(before) = SignedPacket::read(addresses, payload) else {
         return;
     };
@@ -245,7 +253,7 @@ fn sign_again<const BLOCKS: usize>(
     let changes = halves(before.tag).into_iter().zip(halves(after.tag));
     let delta = changes
         .fold(ChecksumDelta::default(), |delta, (old, new)| delta.straddling_double_word(old, new));
-    udp::update_checksum(&mut head[at..], delta);
+    udp::update_checksum(&mut head[udp_at..], delta);
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Applies replies, messages of workers, signals of leaves, ARP and neighbour discovery to the state. Chooses
-//! no members.
+//! Applies replies, messages of workers, signals of leaves, ARP and neighbour discovery to the state. Picks no
+//! members for tasks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -45,8 +45,8 @@ pub fn burst<B: Buf>(
                     .unwrap_or_else(Verdict::Drop);
             }
             PacketKind::QueueReport => {
-                let taken = queue_report(stages, port, packet.bytes(), parsed);
-                *verdict = taken.unwrap_or_else(Verdict::Drop);
+                let result = queue_report(stages, port, packet.bytes(), parsed);
+                *verdict = result.unwrap_or_else(Verdict::Drop);
             }
             PacketKind::Signal => {
                 *verdict =
@@ -71,6 +71,7 @@ pub fn burst<B: Buf>(
     }
 }
 
+/// Checks a worker's reply and applies its load report.
 #[inline]
 fn reply(
     stages: &mut Stages,
@@ -103,7 +104,7 @@ impl Answer {
         match network.v6().filter(|_| parsed.is_v6) {
             None => Self::read(ipv4::src(packet), parsed.payload(frame)),
             Some(v6) => {
-                let answer = Self::read(v6::NOBODY, parsed.payload(frame))?;
+                let answer = Self::read(v6::UNKNOWN_ADDRESS, parsed.payload(frame))?;
                 let server = network.worker(answer.worker).map(|worker| worker.server);
                 Ok(Self { src: v6.number(ipv6::src(packet), server), ..answer })
             }
@@ -209,10 +210,10 @@ fn presence(
     let timeout_ms = stages.liveness.timeout_ms();
     rewrite::answer(
         frame,
-        usize::from(parsed.at),
+        usize::from(parsed.udp_at),
         &header.acknowledged_by(stages.network.node, timeout_ms),
     );
-    auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.at));
+    auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.udp_at));
     Ok(Verdict::Answer)
 }
 
@@ -246,12 +247,12 @@ fn queue_report(
         return Err(DropReason::QueueReportOff);
     }
     let Header { code, seq: number, .. } = Header::parse(parsed.payload(frame))?;
-    let answers = code == Code::ProbeAnswer;
-    if answers && !stages.dispatchers[pool].asks() {
+    let is_probe_answer = code == Code::ProbeAnswer;
+    if is_probe_answer && !stages.dispatchers[pool].asks() {
         return Err(DropReason::QueueReportOff);
     }
     auth::verify(&stages.network, port, &worker, frame, parsed)?;
-    if answers {
+    if is_probe_answer {
         let answer = stages.dispatchers[pool].answer(member, number, answer.queue.into());
         let is_late = answer == policy::Answer::Late;
         let counter = if is_late { Counter::ProbeAnswersLate } else { Counter::ProbeAnswers };
@@ -261,7 +262,7 @@ fn queue_report(
     }
     let now_ns = stages.now_ns();
     let numbers = stages.report_numbers.get_mut(pool).and_then(Option::as_mut);
-    if numbers.is_none_or(|numbers| numbers.judge(member, number, now_ns) == Age::Old) {
+    if numbers.is_none_or(|numbers| numbers.age_of(member, number, now_ns) == Age::Old) {
         stages.counters.add(Counter::QueueReportsOld, 1);
         return Ok(Verdict::Consumed);
     }
@@ -273,12 +274,12 @@ fn queue_report(
 
 /// Queues an unknown worker that registers, if the queue is set and has room.
 fn note_unknown_worker(stages: &Stages, answer: &Answer) {
-    if let Some(newcomers) = &stages.newcomers
+    if let Some(queue) = &stages.unknown_workers
         && answer.worker <= WORKER_ID_MAX
-        && answer.src != v6::NOBODY
+        && answer.src != v6::UNKNOWN_ADDRESS
     {
         let Answer { src: server, worker, pool, .. } = *answer;
-        let _ = newcomers.push(UnknownWorker { server, worker, pool });
+        let _ = queue.push(UnknownWorker { server, worker, pool });
     }
 }
 
@@ -329,7 +330,7 @@ fn signal(
         .map_err(|_| DropReason::SpoofedSignal)?;
     let (pool, member) = (usize::from(leaf.pool), leaf.member);
     let Some(fabric) = &mut stages.fabric else { return Err(DropReason::TaskRole) };
-    let age = fabric.judge(pool, member, header.seq);
+    let age = fabric.age_of(pool, member, header.seq);
     if age == Age::Old {
         stages.counters.add(Counter::SignalsOld, 1);
         return Ok(Verdict::Consumed);
@@ -340,8 +341,8 @@ fn signal(
     dispatcher.view().note_signal(member, class);
     let tasks = (u64::from(service_ns) * u64::from(class) + (1 << 15)) >> 16;
     dispatcher.view_mut().set_outstanding(member, tasks.min(1 << 30) as u32);
-    // A starting spine may estimate too little: the leaf still has earlier tasks. It may also estimate more,
-    // for tasks in flight to the leaf; then its estimate stays.
+    // The estimate of a starting spine may be too low: the leaf still has earlier tasks. A higher estimate
+    // stays, because it counts tasks in flight to the leaf.
     let is_more = || u64::from(service_ns) > dispatcher.view().estimated_load(member);
     if header.code == Code::LoadUpdate || age == Age::Back || age == Age::First && is_more() {
         dispatcher.refresh(&Report::new(member, Load(service_ns), 0));
@@ -376,14 +377,14 @@ fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Ver
 fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropReason> {
     let address = stages.network.port(port);
     let packet = arp::Packet::parse(frame)?;
-    let heard = learn_sender(stages, port, &packet);
+    let outcome = learn_sender(stages, port, &packet);
     let is_own = packet.target == address.ip
         || is_service_address(stages, address, Ipv4Addr::from_bits(packet.target));
     if is_own && packet.operation == Operation::Request {
         packet.answer(address.mac).emit(frame, packet.sender_mac);
         return Ok(Verdict::Answer);
     }
-    match heard {
+    match outcome {
         Some(LearnOutcome::Conflict) => Err(DropReason::ArpConflict),
         Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
         None => Err(DropReason::ArpOther),
@@ -399,10 +400,10 @@ fn is_service_address(stages: &Stages, port: &PortAddress, address: impl Into<Ip
 /// Learns the sender of an ARP packet, if it has an entry in the neighbour table.
 fn learn_sender(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<LearnOutcome> {
     let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let credible = network.port(port).reaches(packet.sender)
+    let is_credible = network.port(port).reaches(packet.sender)
         && !network.is_own(packet.sender)
         && network.may_be_hosts(packet.sender_mac);
-    let slot = neighbours.find(port, packet.sender).filter(|_| credible)?;
+    let slot = neighbours.find(port, packet.sender).filter(|_| is_credible)?;
     Some(neighbours.learn(slot, packet.sender_mac, stages.now_ms()))
 }
 
@@ -414,11 +415,11 @@ fn neighbour_discovery<B: Buf>(
     packet: &mut B,
 ) -> Result<Verdict, DropReason> {
     let address = stages.network.port(port);
-    let own = address.v6.ok_or(DropReason::EtherType)?;
+    let own_address = address.v6.ok_or(DropReason::EtherType)?;
     let frame = packet.bytes();
     let (message, from) = (ndp::Packet::parse(frame)?, ether::src(frame));
-    let heard = learn_speaker(stages, port, &message, from);
-    let is_own = message.target == own.ip
+    let outcome = learn_host(stages, port, &message, from);
+    let is_own = message.target == own_address.ip
         || is_service_address(stages, address, Ipv6Addr::from_bits(message.target));
     if is_own && message.operation == ndp::Operation::Solicitation {
         let (answer, to) = message.answer(address.mac, from);
@@ -429,7 +430,7 @@ fn neighbour_discovery<B: Buf>(
         answer.emit(packet.bytes_mut(), to, address.side.has_workers());
         return Ok(Verdict::Answer);
     }
-    match heard {
+    match outcome {
         Some(LearnOutcome::Conflict) => Err(DropReason::ArpConflict),
         Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
         None => Err(DropReason::NdOther),
@@ -438,7 +439,7 @@ fn neighbour_discovery<B: Buf>(
 
 /// Learns the sender of a solicitation or the host of an advertisement, if it has an entry in the neighbour
 /// table.
-fn learn_speaker(
+fn learn_host(
     stages: &Stages,
     port: usize,
     message: &ndp::Packet,

@@ -4,7 +4,7 @@
 use super::network::{Network, NextHop};
 use super::parse::{Packet, PacketKind};
 use super::rewrite::{ReplyRewriterV6, ReplyRoute};
-use super::{Stages, Verdict, rewrite};
+use super::{Stages, Verdict};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
@@ -53,22 +53,22 @@ pub fn burst<B: Buf>(
     rewrites: &mut [Rewrite],
 ) {
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
-    let places = verdicts.iter_mut().zip(rewrites);
-    for ((packet, parsed), (verdict, values)) in packets.iter_mut().zip(parsed).zip(places) {
-        *values = Rewrite::default();
+    let outputs = verdicts.iter_mut().zip(rewrites);
+    for ((packet, parsed), (verdict, rewrite)) in packets.iter_mut().zip(parsed).zip(outputs) {
+        *rewrite = Rewrite::default();
         match parsed.kind {
             PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation => {
-                *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, values);
+                *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, rewrite);
             }
             PacketKind::Reply if parsed.is_v6 => {
-                *verdict = towards_client_v6(stages, packet.bytes(), parsed, values);
+                *verdict = towards_client_v6(stages, packet.bytes(), parsed, rewrite);
             }
             PacketKind::Reply => {
-                *verdict = towards_client(stages, packet.bytes(), parsed, values);
+                *verdict = towards_client(stages, packet.bytes(), parsed, rewrite);
             }
             // The refusal is an answer, written in place.
             PacketKind::Overflowing => {
-                rewrite::give_back(stages, packet.bytes_mut(), parsed, verdict);
+                super::rewrite::refuse_task(stages, packet.bytes_mut(), parsed, verdict);
             }
             PacketKind::Registration | PacketKind::KeepAlive => {}
             PacketKind::QueueReport | PacketKind::Signal | PacketKind::SpineAlive => {}
@@ -78,6 +78,7 @@ pub fn burst<B: Buf>(
     }
 }
 
+/// Computes the changes that readdress a task to its worker's server.
 fn towards_worker(
     network: &Network,
     neighbours: &Neighbours,
@@ -98,7 +99,7 @@ fn towards_worker(
         src,
         dst,
         v6,
-        udp_at: parsed.at,
+        udp_at: parsed.udp_at,
         worker: target.worker,
         idle: parsed.idle,
         task: true,
@@ -107,6 +108,7 @@ fn towards_worker(
     out(neighbours, &target.next_hop, rewrite)
 }
 
+/// Computes the changes that readdress a reply to its client.
 fn towards_client(
     stages: &Stages,
     frame: &[u8],
@@ -123,7 +125,7 @@ fn towards_client(
     *rewrite = Rewrite {
         src: u32::from_be_bytes(route.ip),
         dst: client,
-        udp_at: parsed.at,
+        udp_at: parsed.udp_at,
         worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
         ..Rewrite::default()
     };
@@ -141,22 +143,23 @@ fn towards_client_v6(
     let (network, neighbours) = (&stages.network, &stages.neighbours);
     let pool = network.pool_index(parsed.pool);
     let mut replies = ReplyRewriterV6::new(network, neighbours, stages.now_ms(), pool);
-    let (next_hop, own) = match replies.route_to(client) {
+    let (next_hop, src) = match replies.route_to(client) {
         Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
     };
     *rewrite = Rewrite {
-        v6: Some(RewriteV6 { src: own, dst: client }),
-        udp_at: parsed.at,
+        v6: Some(RewriteV6 { src, dst: client }),
+        udp_at: parsed.udp_at,
         worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
         ..Rewrite::default()
     };
     out(neighbours, &next_hop, rewrite)
 }
 
+/// Sets the MAC addresses for the next hop. Returns the verdict.
 fn out(neighbours: &Neighbours, next_hop: &NextHop, rewrite: &mut Rewrite) -> Verdict {
-    let &NextHop { src_mac: own, port, slot } = next_hop;
-    rewrite.src_mac = Mac::from_bits(own);
+    let &NextHop { src_mac, port, slot } = next_hop;
+    rewrite.src_mac = Mac::from_bits(src_mac);
     match neighbours.mac(slot) {
         Some(mac) => {
             rewrite.dst_mac = mac;

@@ -1,9 +1,12 @@
 //! Messages between leaves and spines: a leaf publishes the load of its pools, and both send heartbeats. This
 //! module makes the messages. The caller of the stages sends them ([`super::Stages::next_word`]).
 //!
-//! One core publishes the load of a leaf's pool, whichever cores have its tasks. It receives the changes of
-//! other cores like every core. It checks the pool once per poll in which tasks or replies of the pool
-//! passed, and at ticks.
+//! A *link* is the connection of a leaf's pool to a spine. One core publishes the load of a linked pool, although
+//! all cores schedule its tasks. It receives the changes of other cores like every core. It checks the pool once
+//! per poll with tasks or replies of the pool, and at ticks.
+//!
+//! If all workers of a linked pool are drained, they *linger*: for a time they still receive the tasks that were
+//! in flight from the spine.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,7 +38,7 @@ const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_AGAIN_NS: u64 = 2_000_000_000;
 /// Maximum number of messages waiting to be sent. Excess messages are dropped, and later ones repeat their
 /// content.
-const WORDS_MAX: usize = 64;
+const MESSAGES_MAX: usize = 64;
 /// Maximum number of idle-state changes by which a core of a spine may lag behind.
 const IDLE_MAX: usize = 1024;
 
@@ -58,7 +61,7 @@ pub struct OutgoingMessage {
 #[derive(Debug)]
 pub struct Shared {
     /// Time of the last message from each spine.
-    heard_ns: Box<[AtomicU64]>,
+    last_message_ns: Box<[AtomicU64]>,
     /// Places of silent spines, one bit each.
     silent: AtomicU64,
     /// Number of tasks received for each linked pool, on all cores.
@@ -73,13 +76,13 @@ impl Shared {
     #[must_use]
     pub fn new(cores: usize, pools: usize) -> Arc<Self> {
         let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
-        let others = if cores > 1 { cores } else { 0 };
+        let queues = if cores > 1 { cores } else { 0 };
         const { assert!(SPINES_MAX <= u64::BITS as usize) }
         Arc::new(Self {
-            heard_ns: zeros(SPINES_MAX),
+            last_message_ns: zeros(SPINES_MAX),
             silent: AtomicU64::new(0),
             tasks: zeros(pools),
-            idle: (0..others).map(|_| ArrayQueue::new(IDLE_MAX)).collect(),
+            idle: (0..queues).map(|_| ArrayQueue::new(IDLE_MAX)).collect(),
         })
     }
 }
@@ -110,24 +113,24 @@ pub enum Age {
 pub(super) struct Numbers {
     latest: Latest,
     /// Time of the last accepted message of each member.
-    heard_ms: Vec<u32>,
+    last_accepted_ms: Vec<u32>,
 }
 
 impl Numbers {
     /// Creates the numbers of `members` members without messages.
     pub(super) fn new(members: usize) -> Self {
-        Self { latest: Latest::new(members), heard_ms: vec![0; members] }
+        Self { latest: Latest::new(members), last_accepted_ms: vec![0; members] }
     }
 
     /// Returns the age of a message from `member` with this number. Records the message unless it is old.
-    pub(super) fn judge(&mut self, member: Member, number: u16, now_ns: u64) -> Age {
+    pub(super) fn age_of(&mut self, member: Member, number: u16, now_ns: u64) -> Age {
         let now_ms = (now_ns / 1_000_000) as u32 + 1; // 0 means never
-        let heard_ms = &mut self.heard_ms[member.index()];
+        let last_accepted_ms = &mut self.last_accepted_ms[member.index()];
         // A member may have restarted during its silence, with new numbers.
         let silent_ms = (SILENT_NS / 1_000_000) as u32;
-        let age = match *heard_ms {
+        let age = match *last_accepted_ms {
             0 => Age::First,
-            heard_ms if now_ms.wrapping_sub(heard_ms) > silent_ms => Age::Back,
+            last_accepted_ms if now_ms.wrapping_sub(last_accepted_ms) > silent_ms => Age::Back,
             _ => Age::New,
         };
         if age != Age::New {
@@ -136,7 +139,7 @@ impl Numbers {
         if !self.latest.accepts(member, number) {
             return Age::Old;
         }
-        *heard_ms = now_ms;
+        *last_accepted_ms = now_ms;
         age
     }
 }
@@ -153,10 +156,13 @@ struct Link {
     total: u64,
     /// Tasks since the last check: those for an idle worker, and the rest.
     tasks: [u32; 2],
+    /// True if a worker has replied since the last check.
     replied: bool,
     /// Tasks of all cores that the signals have taken into account.
     counted: u64,
-    said_ns: u64,
+    /// Time of the last message to the spine; 0 to send one at the next tick.
+    last_sent_ns: u64,
+    /// Time at which the leaf last repeated its state.
     repeated_ns: u64,
     /// True if all workers are drained and only receive in-flight tasks. The spine must not count on any.
     lingers: bool,
@@ -166,8 +172,8 @@ struct Link {
 #[derive(Clone, Copy, Debug)]
 struct ServiceAnnouncement {
     ip: IpAddr,
-    /// Number of announcements left. The next one is due at `due_ns`.
-    left: u8,
+    /// Number of remaining announcements. The next one is due at `due_ns`.
+    remaining: u8,
     due_ns: u64,
 }
 
@@ -186,11 +192,11 @@ pub struct Fabric {
     /// Spines of a leaf, by place: id, address, and true if silent.
     spines: [Option<(u16, IpAddr, bool)>; SPINES_MAX],
     /// True if tasks or replies of a linked pool have passed since the last check.
-    passed: bool,
+    has_changes: bool,
     now_ns: u64,
-    /// Heartbeats of a spine: start of the last round, and the number of leaves that it has reached.
+    /// Heartbeats of a spine: start of the last round, and number of leaves that already have its message.
     round: (u64, usize),
-    words: ArrayVec<OutgoingMessage, WORDS_MAX>,
+    messages: ArrayVec<OutgoingMessage, MESSAGES_MAX>,
     /// Service addresses of a spine, on one core only.
     services: Vec<ServiceAnnouncement>,
     /// True if announcements are left.
@@ -217,10 +223,10 @@ impl Fabric {
                 .map(|_| Numbers::new(members))
                 .collect(),
             spines: [None; SPINES_MAX],
-            passed: false,
+            has_changes: false,
             now_ns: 0,
             round: (0, 0),
-            words: ArrayVec::new(),
+            messages: ArrayVec::new(),
             services: Vec::with_capacity(pools),
             announces: false,
         };
@@ -231,25 +237,25 @@ impl Fabric {
     /// Applies a network's links and service addresses.
     pub(super) fn follow(&mut self, network: &Network) {
         if self.core.index == 0 {
-            self.follow_services(network.service_ips());
+            self.apply_services(network.service_ips());
         }
-        for (place, known) in self.spines.iter_mut().enumerate() {
+        for (place, current) in self.spines.iter_mut().enumerate() {
             let spine = network.spine(place).map(|spine| (spine.id, spine.ip));
-            if known.map(|(id, ip, _)| (id, ip)) == spine {
+            if current.map(|(id, ip, _)| (id, ip)) == spine {
                 continue;
             }
-            *known = spine.map(|(id, ip)| (id, ip, false));
+            *current = spine.map(|(id, ip)| (id, ip, false));
             if self.core.index == 0 {
-                self.shared.heard_ns[place].store(0, Relaxed);
+                self.shared.last_message_ns[place].store(0, Relaxed);
             }
         }
-        for (pool, place) in self.links.iter_mut().enumerate() {
+        for (pool, current) in self.links.iter_mut().enumerate() {
             let link = network.link(pool).filter(|_| pool < network.pools());
-            let to = link.and_then(|SpineLink { spine, protocol }| {
+            let target = link.and_then(|SpineLink { spine, protocol }| {
                 Some((*network.spine(usize::from(spine))?, protocol))
             });
-            if place.as_ref().map(|link| (link.spine, link.protocol)) != to {
-                *place = to.map(|(spine, protocol)| Link {
+            if current.as_ref().map(|link| (link.spine, link.protocol)) != target {
+                *current = target.map(|(spine, protocol)| Link {
                     spine,
                     protocol,
                     signals: Signals::new(protocol, 0),
@@ -258,7 +264,7 @@ impl Fabric {
                     tasks: [0; 2],
                     replied: false,
                     counted: self.shared.tasks.get(pool).map_or(0, |tasks| tasks.load(Relaxed)),
-                    said_ns: 0,
+                    last_sent_ns: 0,
                     repeated_ns: 0,
                     lingers: self.lingering[pool].is_some(),
                 });
@@ -267,12 +273,12 @@ impl Fabric {
     }
 
     /// Schedules announcements of new addresses: another spine may have had them before.
-    fn follow_services(&mut self, services: &[IpAddr]) {
-        self.services.retain(|one| services.binary_search(&one.ip).is_ok());
+    fn apply_services(&mut self, services: &[IpAddr]) {
+        self.services.retain(|known| services.binary_search(&known.ip).is_ok());
         for &ip in services {
-            let is_new = !self.services.iter().any(|one| one.ip == ip);
+            let is_new = !self.services.iter().any(|known| known.ip == ip);
             if is_new && self.services.len() < self.services.capacity() {
-                self.services.push(ServiceAnnouncement { ip, left: ANNOUNCEMENTS, due_ns: 0 });
+                self.services.push(ServiceAnnouncement { ip, remaining: ANNOUNCEMENTS, due_ns: 0 });
                 self.announces = true;
             }
         }
@@ -284,19 +290,20 @@ impl Fabric {
             return None;
         }
         let now_ns = self.now_ns;
-        self.announces = self.services.iter().any(|one| one.left > 0);
-        let is_due = |one: &&mut ServiceAnnouncement| one.left > 0 && one.due_ns <= now_ns;
-        let one = self.services.iter_mut().find(is_due)?;
-        one.left -= 1;
-        one.due_ns = now_ns + ANNOUNCE_AGAIN_NS;
-        Some(one.ip)
+        self.announces = self.services.iter().any(|service| service.remaining > 0);
+        let is_due =
+            |service: &&mut ServiceAnnouncement| service.remaining > 0 && service.due_ns <= now_ns;
+        let service = self.services.iter_mut().find(is_due)?;
+        service.remaining -= 1;
+        service.due_ns = now_ns + ANNOUNCE_AGAIN_NS;
+        Some(service.ip)
     }
 
     /// Clears the message history of a vacated place. The history of its last leaf must not affect the next
     /// one.
     pub(super) fn forget(&mut self, pool: usize, leaf: Member) {
         if let Some(racks) = self.racks.get_mut(pool) {
-            racks.heard_ms[leaf.index()] = 0;
+            racks.last_accepted_ms[leaf.index()] = 0;
         }
     }
 
@@ -322,7 +329,7 @@ impl Fabric {
         }
         *place = lingers.then_some(until_ns);
         if let Some(link) = self.link(pool) {
-            (link.lingers, link.said_ns) = (lingers, 0);
+            (link.lingers, link.last_sent_ns) = (lingers, 0);
         }
     }
 
@@ -337,6 +344,7 @@ impl Fabric {
         self.lingering[pool].is_some_and(|until_ns| self.now_ns >= until_ns)
     }
 
+    /// Returns the link of a pool.
     fn link(&mut self, pool: usize) -> Option<&mut Link> {
         self.links.get_mut(pool)?.as_mut()
     }
@@ -345,7 +353,7 @@ impl Fabric {
     pub(super) fn note_task(&mut self, pool: usize, idle_selected: bool) {
         let Some(link) = self.link(pool) else { return };
         link.tasks[usize::from(!idle_selected)] += 1;
-        self.passed = true;
+        self.has_changes = true;
     }
 
     /// Records that a worker of a pool receives a task.
@@ -368,19 +376,19 @@ impl Fabric {
         if let Some(link) = self.link(pool) {
             link.total += link.signals.load_of(dispatcher.view(), member);
             link.replied = true;
-            self.passed = true;
+            self.has_changes = true;
         }
     }
 
     /// Records a message from the spine at this place.
     pub(super) fn note_spine(&self, spine: usize) {
-        self.shared.heard_ns[spine].store(self.now_ns.max(1), Relaxed);
+        self.shared.last_message_ns[spine].store(self.now_ns.max(1), Relaxed);
     }
 
     /// Returns the age of a leaf's signal with this number.
-    pub(super) fn judge(&mut self, pool: usize, leaf: Member, number: u16) -> Age {
+    pub(super) fn age_of(&mut self, pool: usize, leaf: Member, number: u16) -> Age {
         let Some(racks) = self.racks.get_mut(pool) else { return Age::Old };
-        racks.judge(leaf, number, self.now_ns)
+        racks.age_of(leaf, number, self.now_ns)
     }
 
     /// Publishes a leaf's idle state to the node's other cores.
@@ -405,22 +413,22 @@ impl Fabric {
 
     /// Returns true if tasks or replies have passed that may require a signal.
     #[inline]
-    pub(super) fn has_passed(&self) -> bool {
-        self.passed
+    pub(super) fn has_changes(&self) -> bool {
+        self.has_changes
     }
 
     /// Queues the signals that tasks and replies have caused.
     pub(super) fn send_changes(&mut self, network: &Network, dispatchers: &[Dispatcher]) {
-        self.passed = false;
+        self.has_changes = false;
         for (pool, dispatcher) in dispatchers.iter().enumerate() {
-            let speaks = self.sends_signals_for(pool);
+            let sends_signals = self.sends_signals_for(pool);
             let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { continue };
             let tasks = std::mem::take(&mut link.tasks);
-            let came = u64::from(tasks[0]) + u64::from(tasks[1]);
-            self.shared.tasks[pool].fetch_add(came, Relaxed);
-            link.counted += came;
+            let arrived = u64::from(tasks[0]) + u64::from(tasks[1]);
+            self.shared.tasks[pool].fetch_add(arrived, Relaxed);
+            link.counted += arrived;
             let replied = std::mem::take(&mut link.replied);
-            if !speaks {
+            if !sends_signals {
                 continue;
             }
             let idle = dispatcher.view().idle_anywhere();
@@ -428,7 +436,7 @@ impl Fabric {
                 for _ in 0..tasks {
                     let signal = link.signals.on_task(idle_selected, idle);
                     queue_message(
-                        &mut self.words,
+                        &mut self.messages,
                         (network, pool),
                         link,
                         dispatcher,
@@ -441,7 +449,7 @@ impl Fabric {
                 let total = link.total;
                 for signal in link.signals.on_reply(idle, || total) {
                     queue_message(
-                        &mut self.words,
+                        &mut self.messages,
                         (network, pool),
                         link,
                         dispatcher,
@@ -453,6 +461,7 @@ impl Fabric {
         }
     }
 
+    /// Returns true if this core publishes the load of the pool.
     fn sends_signals_for(&self, pool: usize) -> bool {
         pool % self.core.count == self.core.index
     }
@@ -472,21 +481,21 @@ impl Fabric {
             }
         }
         if self.core.index == 0 {
-            self.look_at_spines(counters);
+            self.check_spines(counters);
             if network.is_spine() {
-                self.greet_leaves(network);
+                self.send_heartbeats(network);
             }
         }
     }
 
     /// Does the periodic work of a pool's link.
     fn tick_link(&mut self, network: &Network, pool: usize, dispatcher: &Dispatcher) {
-        let (words, now_ns) = (&mut self.words, self.now_ns);
+        let (messages, now_ns) = (&mut self.messages, self.now_ns);
         let Some(link) = self.links.get_mut(pool).and_then(Option::as_mut) else { return };
         link.signals.set_workers(dispatcher.view().active().len());
-        let came = self.shared.tasks[pool].load(Relaxed);
-        let elsewhere = came - std::mem::replace(&mut link.counted, came);
-        link.signals.note_tasks(elsewhere);
+        let arrived = self.shared.tasks[pool].load(Relaxed);
+        let remote_tasks = arrived - std::mem::replace(&mut link.counted, arrived);
+        link.signals.note_tasks(remote_tasks);
         if link.repeated_ns == 0 {
             link.repeated_ns = now_ns.max(1);
         }
@@ -496,32 +505,32 @@ impl Fabric {
             let active = dispatcher.view().active().iter();
             let load = |&member| link.signals.load_of(dispatcher.view(), member);
             link.total = active.map(load).sum();
-            link.replied |= elsewhere > 0;
-            self.passed |= link.replied;
+            link.replied |= remote_tasks > 0;
+            self.has_changes |= link.replied;
             let signal = link.signals.repeat();
-            queue_message(words, (network, pool), link, dispatcher, signal, now_ns);
+            queue_message(messages, (network, pool), link, dispatcher, signal, now_ns);
         }
-        if link.said_ns == 0 || now_ns.saturating_sub(link.said_ns) >= HEARTBEAT_NS {
-            // The load update refreshes the spine's estimate, although this protocol decides nothing by load.
+        if link.last_sent_ns == 0 || now_ns.saturating_sub(link.last_sent_ns) >= HEARTBEAT_NS {
+            // A load update also refreshes the spine's estimate of tasks. The policy of this protocol ignores loads.
             let code = match link.protocol {
                 Protocol::Silent => Code::LoadUpdate,
                 _ => Code::KeepAlive,
             };
-            queue_message_from(words, (network, pool), link, dispatcher, code, now_ns);
+            queue_message_from(messages, (network, pool), link, dispatcher, code, now_ns);
         }
     }
 
     /// Updates the set of silent spines.
-    fn look_at_spines(&mut self, counters: &Counters) {
-        let known = self.spines.iter_mut().zip(&self.shared.heard_ns);
-        for (spine, heard_ns) in known {
+    fn check_spines(&mut self, counters: &Counters) {
+        let spines = self.spines.iter_mut().zip(&self.shared.last_message_ns);
+        for (spine, last_message_ns) in spines {
             let Some((_, _, silent)) = spine else { continue };
-            // The time of a spine without any message runs from here.
+            // The silence of a spine without any message counts from now.
             let now_ns = self.now_ns.max(1);
-            let heard_ns = heard_ns
+            let last_ns = last_message_ns
                 .compare_exchange(0, now_ns, Relaxed, Relaxed)
-                .map_or_else(|heard| heard, |_| now_ns);
-            let is_silent = now_ns.saturating_sub(heard_ns) > SILENT_NS;
+                .map_or_else(|last_ns| last_ns, |_| now_ns);
+            let is_silent = now_ns.saturating_sub(last_ns) > SILENT_NS;
             if is_silent != *silent {
                 *silent = is_silent;
                 let counter = if is_silent { Counter::SpinesLost } else { Counter::SpinesBack };
@@ -531,36 +540,36 @@ impl Fabric {
         let is_silent =
             |spine: &Option<(u16, IpAddr, bool)>| spine.is_some_and(|(.., silent)| silent);
         let places = self.spines.iter().enumerate().filter(|(_, spine)| is_silent(spine));
-        let silent = places.fold(0_u64, |all, (place, _)| all | 1 << place);
+        let silent = places.fold(0_u64, |bits, (place, _)| bits | 1 << place);
         self.shared.silent.store(silent, Relaxed);
         counters.set(Gauge::SpinesSilent, silent.count_ones().into());
     }
 
     /// Sends a heartbeat to all leaves within one interval, to a part of them at each tick.
-    fn greet_leaves(&mut self, network: &Network) {
-        let (began_ns, greeted) = self.round;
+    fn send_heartbeats(&mut self, network: &Network) {
+        let (began_ns, sent) = self.round;
         let elapsed_ns = self.now_ns.saturating_sub(began_ns);
-        if greeted >= network.leaf_hosts().len() {
+        if sent >= network.leaf_hosts().len() {
             if elapsed_ns >= HEARTBEAT_NS {
                 self.round = (self.now_ns, 0);
             }
             return;
         }
-        let room = self.words.remaining_capacity();
-        for &(ip, server) in network.leaf_hosts().iter().skip(greeted).take(room) {
+        let room = self.messages.remaining_capacity();
+        for &(ip, server) in network.leaf_hosts().iter().skip(sent).take(room) {
             let header = Header::signal(Code::KeepAlive, 0, network.node, 0);
             let (port, slot) = (server.port, server.slot);
             let extension = Extension::default();
-            self.words.push(OutgoingMessage { port, slot, ip, header, extension });
+            self.messages.push(OutgoingMessage { port, slot, ip, header, extension });
             self.round.1 += 1;
         }
     }
 
     /// Returns the next message to send.
     #[inline]
-    pub(super) fn next_word(&mut self) -> Option<OutgoingMessage> {
+    pub(super) fn next_message(&mut self) -> Option<OutgoingMessage> {
         // In order: the signals of a leaf are numbered.
-        if self.words.is_empty() { None } else { Some(self.words.remove(0)) }
+        if self.messages.is_empty() { None } else { Some(self.messages.remove(0)) }
     }
 }
 
@@ -574,9 +583,10 @@ pub(super) fn set_idle(dispatcher: &mut Dispatcher, leaf: Member, is_idle: bool)
     };
 }
 
+/// Queues the message for a signal, if there is one.
 fn queue_message(
-    words: &mut ArrayVec<OutgoingMessage, WORDS_MAX>,
-    of: (&Network, usize),
+    messages: &mut ArrayVec<OutgoingMessage, MESSAGES_MAX>,
+    pool: (&Network, usize),
     link: &mut Link,
     dispatcher: &Dispatcher,
     signal: Option<Signal>,
@@ -588,11 +598,12 @@ fn queue_message(
         Some(Signal::IdleRemove) => Code::IdleRemove,
         Some(Signal::Load(_)) => Code::LoadUpdate,
     };
-    queue_message_from(words, of, link, dispatcher, code, now_ns);
+    queue_message_from(messages, pool, link, dispatcher, code, now_ns);
 }
 
+/// Queues a message of a link to its spine. Drops it if too many are waiting.
 fn queue_message_from(
-    words: &mut ArrayVec<OutgoingMessage, WORDS_MAX>,
+    messages: &mut ArrayVec<OutgoingMessage, MESSAGES_MAX>,
     (network, pool): (&Network, usize),
     link: &mut Link,
     dispatcher: &Dispatcher,
@@ -602,7 +613,7 @@ fn queue_message_from(
     let spine = link.spine;
     let Some(id) = network.pool_id(pool) else { return };
     link.number = link.number.wrapping_add(1);
-    link.said_ns = now_ns.max(1);
+    link.last_sent_ns = now_ns.max(1);
     let workers = if link.lingers { 0 } else { dispatcher.view().active().len() };
     let workers = workers.min(usize::from(u16::MAX)) as u16;
     let header = Header::signal(code, id, network.node, link.number);
@@ -610,7 +621,7 @@ fn queue_message_from(
     let Load(service_ns) = link.signals.average(link.total);
     let extension =
         Extension { seq32: link.number.into(), service_ns, class: workers, ..Extension::default() };
-    let word =
+    let message =
         OutgoingMessage { port: spine.port, slot: spine.slot, ip: spine.ip, header, extension };
-    let _ = words.try_push(word);
+    let _ = messages.try_push(message);
 }

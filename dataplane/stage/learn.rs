@@ -20,9 +20,11 @@ const WANTED_MS: u32 = 1_000;
 /// Schedule of the bursts to examine.
 #[derive(Clone, Copy, Debug)]
 pub struct LearnSchedule {
-    /// One bit per port.
+    /// Ports whose next burst must be examined, one bit each.
     due: u8,
+    /// Ports whose bursts must all be examined, one bit each.
     wanted: u8,
+    /// Time until which each port is wanted.
     wanted_until_ms: [u32; PORTS_MAX],
 }
 
@@ -58,6 +60,7 @@ impl LearnSchedule {
         self.due = u8::MAX;
     }
 
+    /// Records that a burst of a port was examined.
     fn done(&mut self, port: usize) {
         self.due &= !(1 << port) | self.wanted;
     }
@@ -68,18 +71,19 @@ impl LearnSchedule {
 #[inline(never)]
 pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
     // Packets that arrive through a spine have the spine's MAC address.
-    let by_spine = stages.network.spines().next().is_some();
-    if by_spine || !stages.network.port(port).side.has_clients() {
+    let has_spines = stages.network.spines().next().is_some();
+    if has_spines || !stages.network.port(port).side.has_clients() {
         return stages.learning.done(port);
     }
     packets.iter().take(PREFETCH_AHEAD).for_each(Buf::prefetch);
-    let (own, mut contradicted, mut has_packets) = (stages.network.port(port).mac, None, false);
+    let (port_mac, mut contradicted, mut has_packets) =
+        (stages.network.port(port).mac, None, false);
     let whole = packets.iter().filter(|packet| !packet.is_segmented()).map(Buf::bytes);
     for frame in
-        whole.filter(|frame| frame.len() >= ether::LEN).filter(|frame| is_udp_to(own, frame))
+        whole.filter(|frame| frame.len() >= ether::LEN).filter(|frame| is_udp_to(port_mac, frame))
     {
         has_packets = true;
-        let Some((slot, address, outcome)) = one(stages, port, frame) else { continue };
+        let Some((slot, address, outcome)) = learn_client(stages, port, frame) else { continue };
         if outcome == LearnOutcome::Conflict {
             contradicted = Some((slot, address));
         }
@@ -95,20 +99,20 @@ pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
 }
 
 /// Returns true for a frame to the node itself that is long enough for a datagram.
-fn is_udp_to(own: Mac, frame: &[u8]) -> bool {
+fn is_udp_to(port_mac: Mac, frame: &[u8]) -> bool {
     let least = match ether::ether_type(frame) {
         ether::IPV4 => udp::PAYLOAD,
         ether::IPV6 => udp::PAYLOAD_V6,
         _ => return false,
     };
-    frame.len() >= least && ether::is_to(frame, own)
+    frame.len() >= least && ether::is_to(frame, port_mac)
 }
 
 /// Learns a client from a frame. Returns its slot, its address and the outcome, or `None` if the frame shows
 /// no client. A later stage decides if its task is accepted.
-fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
+fn learn_client(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
     if ether::ether_type(frame) == ether::IPV6 {
-        return one_v6(stages, port, frame);
+        return learn_client_v6(stages, port, frame);
     }
     let (network, address) = (&stages.network, stages.network.port(port));
     let (source, mac) = (ipv4::src(&frame[ether::LEN..]), ether::src(frame));
@@ -121,12 +125,16 @@ fn one(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOu
     Some((slot, source, neighbours.learn(slot, mac, now_ms)))
 }
 
-/// Like [`one`], for an IPv6 frame. Returns the address in the form of [`crate::state::Neighbours::address`].
-fn one_v6(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
-    let (network, own) = (&stages.network, stages.network.port(port).v6?);
+/// Like [`learn_client`], for an IPv6 frame. Returns the address in the form of [`crate::state::Neighbours::address`].
+fn learn_client_v6(
+    stages: &Stages,
+    port: usize,
+    frame: &[u8],
+) -> Option<(Slot, u32, LearnOutcome)> {
+    let (network, port_v6) = (&stages.network, stages.network.port(port).v6?);
     let (source, mac) = (ipv6::src(&frame[ether::LEN..]), ether::src(frame));
     let is_client = network.v6().is_some_and(|v6| v6.is_client(source));
-    if !own.reaches(source) || !is_client || !network.may_be_hosts(mac) {
+    if !port_v6.reaches(source) || !is_client || !network.may_be_hosts(mac) {
         return None;
     }
     let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms());
@@ -146,12 +154,12 @@ mod tests {
     fn one_burst_a_tick_is_examined() {
         let pool = FramePool::new(4, 256);
         let mut stages = stages_of(Side::Both);
-        let own = frame(task(1, false), &[]);
-        let mut routed = own.clone();
+        let direct = frame(task(1, false), &[]);
+        let mut routed = direct.clone();
         routed[ether::LEN + 12..ether::LEN + 16].copy_from_slice(&[10, 9, 0, 7]);
-        let mut arp = own.clone();
+        let mut arp = direct.clone();
         arp[12..14].copy_from_slice(&ether::ARP.to_be_bytes());
-        for (frame, spends) in [(&own, true), (&routed, true), (&arp, false)] {
+        for (frame, spends) in [(&direct, true), (&routed, true), (&arp, false)] {
             stages.tick(0, 0);
             assert!(stages.learning.is_due(0));
             let mut burst = [pool.frame(frame).unwrap()];

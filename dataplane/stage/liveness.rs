@@ -1,7 +1,8 @@
 //! Liveness of workers and hosts, and plausibility of load reports. All checks run between bursts, never for
 //! a packet.
 //!
-//! Each core checks all members within a lap of some milliseconds, a part of them at each tick.
+//! Each core checks all members within a *lap* of some milliseconds, a part of them at each tick. A member that
+//! is *out* cannot be chosen by the policy.
 //!
 //! - A worker gets no tasks until it has registered, if its server registers its workers.
 //! - A registered worker that falls silent is taken out (Horus, NSDI 2024, A.3: a fixed timeout on messages
@@ -33,11 +34,11 @@ use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
 
 /// Number of checks of each worker within a timeout. A silence is detected late by at most this fraction of
 /// it.
-const LOOKS: u64 = 8;
+const CHECKS: u64 = 8;
 /// Longest duration of a lap.
-const LAP_MOST_NS: u64 = 10_000_000;
+const LAP_MAX_NS: u64 = 10_000_000;
 /// Shortest duration of a lap, however short the timeout is.
-const LAP_LEAST_NS: u64 = 100_000;
+const LAP_MIN_NS: u64 = 100_000;
 /// Time without a message after which a server with tasks is probed.
 const UNANSWERED_MS: u32 = 1_000;
 /// Time without a message after which any other host that receives packets is probed (Linux:
@@ -51,19 +52,19 @@ const PROBES_MAX: usize = 64;
 const SWEEP_TICKS: usize = PORT_SETS;
 /// Number of checks with new reports of a member, after which tasks are lost that stayed in its count at all
 /// of them.
-const LOST_LOOKS: u8 = 64;
+const LOST_CHECKS: u8 = 64;
 /// Time without any report of a member after which its tasks are lost.
 const LOST_NS: u64 = 10_000_000_000;
 /// Number of consecutive checks at which a member's reports contradict the tasks due from it, before they are
 /// doubted.
 const CONTRADICTIONS: u8 = 3;
 /// Number of consecutive checks with more answers than sent tasks, before the excess counts as surplus.
-const SURPLUS_LOOKS: u8 = 3;
+const SURPLUS_CHECKS: u8 = 3;
 /// Duration of the first doubt about reports, and longest duration. Each doubt doubles the duration.
 const DOUBT_NS: (u64, u64) = (1_000_000_000, 64_000_000_000);
 /// Number of checks with new reports of a doubted member, after which tasks missing in all of these reports
 /// are lost. They are written off once the doubt is over.
-const DOUBTED_LOOKS: u8 = 16;
+const DOUBTED_CHECKS: u8 = 16;
 /// Load from which a report is compared at once with the tasks sent to the member. Smaller reports are
 /// compared at the next check.
 const IMPLAUSIBLE: Load = Load::tasks(64);
@@ -78,7 +79,7 @@ struct MemberWatch {
     /// True if its server registers its workers.
     registers: bool,
     /// True if this core has taken it out of the choice: it is unregistered, silent or unreachable.
-    out: bool,
+    is_out: bool,
     /// True if it takes no tasks, according to the agent on this core or to the program that embeds the
     /// library. At a spine: true if the leaf has no workers.
     away: bool,
@@ -92,7 +93,7 @@ struct MemberWatch {
     /// smallest excess.
     surplus: (u8, u32),
     /// Number of checks with new reports since tasks were last written off.
-    news: u8,
+    report_checks: u8,
     /// Number of its reports at the last check.
     reports: u32,
     /// Tasks outstanding at the last check.
@@ -100,13 +101,13 @@ struct MemberWatch {
     /// Smallest number of tasks in flight at a check with new reports.
     least_in_flight: u32,
     /// Time at which the number of its reports was last seen to change; 0 if never.
-    heard_ns: u64,
+    last_report_ns: u64,
 }
 
 impl MemberWatch {
     /// Returns true if nothing prevents choosing it.
     fn may_be_chosen(&self) -> bool {
-        !(self.out || self.away || self.drained)
+        !(self.is_out || self.away || self.drained)
     }
 
     /// Creates the state of a vacant place.
@@ -116,31 +117,31 @@ impl MemberWatch {
             member,
             hop: NO_HOP,
             registers: false,
-            out: false,
+            is_out: false,
             away: false,
             drained: false,
             is_ours: core.looks_after(member),
             contradictions: 0,
             surplus: (0, 0),
-            news: 0,
+            report_checks: 0,
             reports: 0,
             outstanding: 0,
             least_in_flight: u32::MAX,
-            heard_ns: 0,
+            last_report_ns: 0,
         }
     }
 
     /// Returns true if the member had answered more tasks than it was sent, at several consecutive checks. A
     /// single check does not suffice: one core does not see the whole traffic at one moment.
-    fn more_answered(&mut self, outstanding: i32) -> bool {
-        let (looks, least) = self.surplus;
-        let more = outstanding.min(0).unsigned_abs();
-        self.surplus = match (more, looks) {
+    fn has_surplus(&mut self, outstanding: i32) -> bool {
+        let (checks, least) = self.surplus;
+        let excess = outstanding.min(0).unsigned_abs();
+        self.surplus = match (excess, checks) {
             (0, _) => (0, 0),
-            (_, 0) => (1, more),
-            _ => (looks + 1, least.min(more)),
+            (_, 0) => (1, excess),
+            _ => (checks + 1, least.min(excess)),
         };
-        self.surplus.0 >= SURPLUS_LOOKS
+        self.surplus.0 >= SURPLUS_CHECKS
     }
 }
 
@@ -155,16 +156,21 @@ struct Doubt {
     /// Duration of the next doubt.
     next_ns: u64,
     /// Tasks in the member's own last report, while it is doubted.
-    said: Option<u32>,
+    reported: Option<u32>,
     /// Number of checks with new reports while it is doubted.
-    looks: u8,
+    checks: u8,
     /// Smallest number of outstanding tasks missing in the reports at these checks.
-    least_unknown: u32,
+    least_unreported: u32,
 }
 
 impl Doubt {
-    const NONE: Self =
-        Self { until_ns: 0, next_ns: DOUBT_NS.0, said: None, looks: 0, least_unknown: u32::MAX };
+    const NONE: Self = Self {
+        until_ns: 0,
+        next_ns: DOUBT_NS.0,
+        reported: None,
+        checks: 0,
+        least_unreported: u32::MAX,
+    };
 }
 
 /// Next hop to some servers.
@@ -174,7 +180,7 @@ struct Hop {
     slot: Slot,
     address: u32,
     /// True if a member behind it has reported in this lap.
-    heard: bool,
+    has_reported: bool,
     /// True if a member behind it has tasks.
     has_tasks: bool,
     /// True if it has answered since its link came up.
@@ -184,9 +190,10 @@ struct Hop {
 }
 
 impl Hop {
+    /// Creates the state of a next hop that has not answered yet.
     fn new(port: u8, slot: Slot, address: u32) -> Self {
-        let (heard, has_tasks, is_known, failures) = (false, false, false, 0);
-        Self { port, slot, address, heard, has_tasks, is_known, failures }
+        let (has_reported, has_tasks, is_known, failures) = (false, false, false, 0);
+        Self { port, slot, address, has_reported, has_tasks, is_known, failures }
     }
 }
 
@@ -210,9 +217,9 @@ pub struct Liveness {
     /// Next member to check in this lap.
     cursor: usize,
     /// Time before which no silence counts.
-    heard_before_ns: u64,
+    silence_start_ns: u64,
     watches: Vec<MemberWatch>,
-    /// Index of each pool's first watch.
+    /// Index of each pool's first watch. The watch of a member has this index plus the member's.
     first: Vec<usize>,
     hops: Vec<Hop>,
     /// Number of gateways. They are the first next hops.
@@ -242,15 +249,15 @@ impl Liveness {
         let gateway = network.gateway();
         let gateway = gateway.map(|(port, slot, address)| Hop::new(port as u8, slot, address));
         let lap_ns = match timeout_ns {
-            0 => LAP_MOST_NS,
-            timeout_ns => (timeout_ns / LOOKS).clamp(LAP_LEAST_NS, LAP_MOST_NS),
+            0 => LAP_MAX_NS,
+            timeout_ns => (timeout_ns / CHECKS).clamp(LAP_MIN_NS, LAP_MAX_NS),
         };
         let mut liveness = Self {
             timeout_ns,
             lap_ns,
             lap_started_ns: 0,
             cursor: 0,
-            heard_before_ns: 0,
+            silence_start_ns: 0,
             first: Vec::new(),
             gateways: usize::from(gateway.is_some()),
             hops: gateway.into_iter().collect(),
@@ -310,16 +317,16 @@ impl Liveness {
         network: &Network,
         dispatcher: &mut Dispatcher,
     ) {
-        let at = self.first[pool] + member.index();
+        let index = self.first[pool] + member.index();
         let target =
             network.members(pool).get(member.index()).filter(|target| target.is_occupied());
         let Some(target) = target else {
-            self.unwatch(at);
+            self.unwatch(index);
             return;
         };
         let slot = target.next_hop.slot;
-        if self.watches[at].hop == NO_HOP {
-            self.watches[at].reports = dispatcher.view().report_count(member);
+        if self.watches[index].hop == NO_HOP {
+            self.watches[index].reports = dispatcher.view().report_count(member);
         }
         let hop = self.hop_to(slot).unwrap_or_else(|| {
             let server = network.servers().find(|server| server.slot == slot);
@@ -336,28 +343,28 @@ impl Liveness {
                 }
             }
         });
-        let was = std::mem::replace(&mut self.watches[at].hop, hop as u16);
-        self.leave_hop(was);
+        let previous_hop = std::mem::replace(&mut self.watches[index].hop, hop as u16);
+        self.leave_hop(previous_hop);
         let worker = network.worker(target.worker);
         let registers = worker.is_some_and(|worker| network.server(worker.server).registers);
-        self.watches[at].registers = registers;
+        self.watches[index].registers = registers;
         // A leaf that joins others gets tasks once its signals have stated its workers. At a spine's start no
         // leaf has sent any.
-        let tells = |member| dispatcher.view().workers_of(Member(member)).is_some();
-        let joins = || (0..dispatcher.view().members() as u16).any(tells);
+        let has_signalled = |member| dispatcher.view().workers_of(Member(member)).is_some();
+        let joins = || (0..dispatcher.view().members() as u16).any(has_signalled);
         if registers || (self.is_spine && joins()) {
-            self.await_registration(at, dispatcher);
+            self.await_registration(index, dispatcher);
         }
     }
 
     /// Takes a worker that never registered out of this core's choice.
-    fn await_registration(&mut self, at: usize, dispatcher: &mut Dispatcher) {
-        let member = self.watches[at].member;
+    fn await_registration(&mut self, index: usize, dispatcher: &mut Dispatcher) {
+        let member = self.watches[index].member;
         let (from, to) = (Presence::Configured, Presence::Unregistered);
         dispatcher.view().change_presence(member, from, to);
-        if dispatcher.view().presence(member) == to && !self.watches[at].out {
-            self.watches[at].out = true;
-            self.out.push(at);
+        if dispatcher.view().presence(member) == to && !self.watches[index].is_out {
+            self.watches[index].is_out = true;
+            self.out.push(index);
             dispatcher.view_mut().set_active(member, false);
         }
     }
@@ -365,24 +372,24 @@ impl Liveness {
     /// Returns the index of the next hop to servers with this slot in the neighbour table.
     fn hop_to(&self, slot: Slot) -> Option<usize> {
         let servers = self.hops.iter().enumerate().skip(self.gateways);
-        servers.filter(|(_, hop)| hop.slot == slot).map(|(at, _)| at).next()
+        servers.filter(|(_, hop)| hop.slot == slot).map(|(index, _)| index).next()
     }
 
     /// Clears the state of a vacated place.
-    fn unwatch(&mut self, at: usize) {
-        let MemberWatch { pool, member, hop, is_ours, .. } = self.watches[at];
-        self.watches[at] =
+    fn unwatch(&mut self, index: usize) {
+        let MemberWatch { pool, member, hop, is_ours, .. } = self.watches[index];
+        self.watches[index] =
             MemberWatch { is_ours, ..MemberWatch::absent(pool.into(), member, Core::ONLY) };
-        self.out.retain(|&out| out != at);
-        self.doubts[at] = Doubt::NONE;
+        self.out.retain(|&out| out != index);
+        self.doubts[index] = Doubt::NONE;
         self.leave_hop(hop);
     }
 
     /// Frees a next hop that leads to no member any more, to end its probes.
     fn leave_hop(&mut self, hop: u16) {
-        let at = usize::from(hop);
-        let is_used = at < self.gateways || self.watches.iter().any(|watch| watch.hop == hop);
-        if let Some(hop) = self.hops.get_mut(at).filter(|_| !is_used) {
+        let index = usize::from(hop);
+        let is_used = index < self.gateways || self.watches.iter().any(|watch| watch.hop == hop);
+        if let Some(hop) = self.hops.get_mut(index).filter(|_| !is_used) {
             *hop = Hop::new(0, Slot::NONE, 0);
         }
     }
@@ -441,16 +448,16 @@ impl Liveness {
         if !next.is_known && next.failures < FAILURES {
             return;
         }
-        for at in 0..self.watches.len() {
-            let MemberWatch { pool, member, hop: own, .. } = self.watches[at];
+        for index in 0..self.watches.len() {
+            let MemberWatch { pool, member, hop: member_hop, .. } = self.watches[index];
             let dispatcher = &mut dispatchers[usize::from(pool)];
-            let was = dispatcher.view().presence(member);
-            if usize::from(own) == hop
-                && matches!(was, Presence::Configured | Presence::Registered)
-                && dispatcher.view().change_presence(member, was, Presence::Unreachable)
+            let presence = dispatcher.view().presence(member);
+            if usize::from(member_hop) == hop
+                && matches!(presence, Presence::Configured | Presence::Registered)
+                && dispatcher.view().change_presence(member, presence, Presence::Unreachable)
             {
                 counters.add(Counter::WorkersLost, 1);
-                self.take_out(at, dispatcher);
+                self.take_out(index, dispatcher);
                 dispatcher.write_off(member, u32::MAX);
             }
         }
@@ -464,16 +471,16 @@ impl Liveness {
         neighbours: &Neighbours,
         counters: &Counters,
     ) -> bool {
-        let returned = self.look_at_out(now_ns, dispatchers, neighbours, counters);
+        let returned = self.check_out(now_ns, dispatchers, neighbours, counters);
         let elapsed = now_ns.saturating_sub(self.lap_started_ns);
         // A delayed core has received nothing meanwhile, so the silence of all members starts again.
-        if elapsed > 2 * self.lap_ns.max(self.timeout_ns / LOOKS) {
-            self.heard_before_ns = now_ns;
+        if elapsed > 2 * self.lap_ns.max(self.timeout_ns / CHECKS) {
+            self.silence_start_ns = now_ns;
         }
         let share = elapsed as f64 / self.lap_ns as f64;
         let due = ((self.watches.len() as f64 * share) as usize).min(self.watches.len());
         while self.cursor < due {
-            self.look_at(self.cursor, now_ns, dispatchers, counters);
+            self.check_member(self.cursor, now_ns, dispatchers, counters);
             self.cursor += 1;
         }
         if elapsed >= self.lap_ns {
@@ -484,14 +491,15 @@ impl Liveness {
         returned
     }
 
-    fn look_at(
+    /// Checks one member: its counts, its reports and its silence.
+    fn check_member(
         &mut self,
-        at: usize,
+        index: usize,
         now_ns: u64,
         dispatchers: &mut [Dispatcher],
         counters: &Counters,
     ) {
-        let watch = &mut self.watches[at];
+        let watch = &mut self.watches[index];
         let (pool, member) = (usize::from(watch.pool), watch.member);
         let dispatcher = &mut dispatchers[pool];
         let view = dispatcher.view();
@@ -500,36 +508,36 @@ impl Liveness {
         }
         let (presence, reports) = (view.presence(member), view.report_count(member));
         let outstanding = view.outstanding_now(member);
-        if watch.is_ours && !self.is_spine && watch.more_answered(outstanding) {
+        if watch.is_ours && !self.is_spine && watch.has_surplus(outstanding) {
             let surplus = std::mem::take(&mut watch.surplus).1;
             dispatcher.take_back(member, surplus);
             counters.add(Counter::SurplusReplies, surplus.into());
         }
-        let watch = &mut self.watches[at];
+        let watch = &mut self.watches[index];
         let outstanding = outstanding.max(0).cast_unsigned();
         let hop = &mut self.hops[usize::from(watch.hop)];
         hop.has_tasks |= outstanding > 0;
-        hop.heard |= watch.reports != reports;
+        hop.has_reported |= watch.reports != reports;
         match (self.is_spine, watch.is_ours) {
-            (true, _) => self.weigh(at, dispatcher),
-            (false, true) => self.judge(at, reports, outstanding, now_ns, dispatcher),
+            (true, _) => self.weigh(index, dispatcher),
+            (false, true) => self.compare_reports(index, reports, outstanding, now_ns, dispatcher),
             (false, false) => {}
         }
-        let watch = &mut self.watches[at];
+        let watch = &mut self.watches[index];
         watch.outstanding = outstanding;
-        if watch.out {
-            // Checked elsewhere. Tasks that another core sent before it noticed are also lost.
+        if watch.is_out {
+            // `check_out` does the rest. Tasks that another core sent before it noticed are lost, too.
             if outstanding > 0 && watch.is_ours && presence != Presence::Registered {
                 dispatcher.write_off(member, outstanding);
             }
             return;
         }
-        if watch.reports != dispatcher.view().report_count(member) || watch.heard_ns == 0 {
+        if watch.reports != dispatcher.view().report_count(member) || watch.last_report_ns == 0 {
             // Another core may have registered it and not yet applied its report.
-            (watch.reports, watch.heard_ns) =
+            (watch.reports, watch.last_report_ns) =
                 (dispatcher.view().report_count(member), now_ns.max(1));
         }
-        let silent_ns = now_ns.saturating_sub(watch.heard_ns.max(self.heard_before_ns));
+        let silent_ns = now_ns.saturating_sub(watch.last_report_ns.max(self.silence_start_ns));
         match presence {
             Presence::Configured if self.is_spine => {
                 // From now on a missing signal counts as silence.
@@ -552,7 +560,7 @@ impl Liveness {
             | Presence::Absent
             | Presence::Unregistered => {}
         }
-        self.take_out(at, dispatcher);
+        self.take_out(index, dispatcher);
     }
 
     /// Adopts a worker's presence from an earlier run: registered, or silent.
@@ -563,35 +571,35 @@ impl Liveness {
         presence: Presence,
         dispatcher: &mut Dispatcher,
     ) {
-        let at = self.first[pool] + member.index();
+        let index = self.first[pool] + member.index();
         match presence {
             // The configuration may have changed meanwhile.
-            _ if !self.watches[at].registers => {}
+            _ if !self.watches[index].registers => {}
             Presence::Registered => {
                 dispatcher.view().set_presence(member, presence);
-                self.readmit(at, dispatcher);
+                self.readmit(index, dispatcher);
             }
             Presence::Silent => {
                 dispatcher.view().set_presence(member, presence);
-                self.take_out(at, dispatcher);
+                self.take_out(index, dispatcher);
             }
             _ => {}
         }
     }
 
     /// Takes a member out of this core's choice.
-    fn take_out(&mut self, at: usize, dispatcher: &mut Dispatcher) {
-        let watch = &mut self.watches[at];
-        if !watch.out {
-            watch.out = true;
+    fn take_out(&mut self, index: usize, dispatcher: &mut Dispatcher) {
+        let watch = &mut self.watches[index];
+        if !watch.is_out {
+            watch.is_out = true;
             dispatcher.set_active(watch.member, false);
-            self.out.push(at);
+            self.out.push(index);
         }
     }
 
     /// Applies the number of workers in a leaf's signal: it is the leaf's weight.
-    fn weigh(&mut self, at: usize, dispatcher: &mut Dispatcher) {
-        let watch = &mut self.watches[at];
+    fn weigh(&mut self, index: usize, dispatcher: &mut Dispatcher) {
+        let watch = &mut self.watches[index];
         let member = watch.member;
         let Some(workers) = dispatcher.view().workers_of(member) else { return };
         if watch.away != (workers == 0) {
@@ -605,36 +613,37 @@ impl Liveness {
     }
 
     /// Compares a member's reports with the tasks sent to it.
-    fn judge(
+    fn compare_reports(
         &mut self,
-        at: usize,
+        index: usize,
         reports: u32,
         outstanding: u32,
         now_ns: u64,
         dispatcher: &mut Dispatcher,
     ) {
-        let watch = &mut self.watches[at];
+        let watch = &mut self.watches[index];
         let (pool, member) = (usize::from(watch.pool), watch.member);
-        let believed = dispatcher.view().largest_estimate(member).rounded_tasks();
+        let estimated = dispatcher.view().largest_estimate(member).rounded_tasks();
         let answered = reports.wrapping_sub(watch.reports);
-        // Tasks lost on their way never leave the number in flight.
+        // Outstanding tasks beyond the estimate are in flight. Tasks lost on their way stay in this number.
         if answered > 0 {
-            watch.least_in_flight = watch.least_in_flight.min(outstanding.saturating_sub(believed));
-            watch.news += 1;
+            watch.least_in_flight =
+                watch.least_in_flight.min(outstanding.saturating_sub(estimated));
+            watch.report_checks += 1;
         }
-        let unheard_ns = now_ns.saturating_sub(watch.heard_ns.max(self.heard_before_ns));
-        let unknown = match self.doubts[at].until_ns {
+        let silent_ns = now_ns.saturating_sub(watch.last_report_ns.max(self.silence_start_ns));
+        let unreported = match self.doubts[index].until_ns {
             0 => 0,
-            _ => self.unknown(at, answered > 0, outstanding, now_ns, dispatcher),
+            _ => self.unreported(index, answered > 0, outstanding, now_ns, dispatcher),
         };
-        let watch = &mut self.watches[at];
-        let lost = if unknown > 0 {
-            (watch.news, watch.least_in_flight, watch.contradictions) = (0, u32::MAX, 0);
-            unknown
-        } else if watch.news >= LOST_LOOKS {
-            watch.news = 0;
+        let watch = &mut self.watches[index];
+        let lost = if unreported > 0 {
+            (watch.report_checks, watch.least_in_flight, watch.contradictions) = (0, u32::MAX, 0);
+            unreported
+        } else if watch.report_checks >= LOST_CHECKS {
+            watch.report_checks = 0;
             std::mem::replace(&mut watch.least_in_flight, u32::MAX)
-        } else if answered == 0 && watch.heard_ns > 0 && unheard_ns > LOST_NS {
+        } else if answered == 0 && watch.last_report_ns > 0 && silent_ns > LOST_NS {
             outstanding
         } else {
             0
@@ -642,54 +651,56 @@ impl Liveness {
         if lost > 0 {
             dispatcher.write_off(member, lost);
         }
-        if self.shared[pool] || watch.out {
+        if self.shared[pool] || watch.is_out {
             return;
         }
         // Tasks outstanding at the last check and not answered since have reached the member by now.
         let due = watch.outstanding.saturating_sub(answered);
-        if answered > 0 && believed < due.min(outstanding) {
+        if answered > 0 && estimated < due.min(outstanding) {
             watch.contradictions += 1;
             if watch.contradictions == CONTRADICTIONS {
                 watch.contradictions = 0;
-                self.doubt(at, now_ns);
+                self.doubt(index, now_ns);
             }
         } else if answered > 0 {
             watch.contradictions = 0;
-        } else if believed > outstanding && watch.outstanding == outstanding {
+        } else if estimated > outstanding && watch.outstanding == outstanding {
             // No task came or went since the last check, so the difference is not a report in flight.
             let load = Load::tasks(outstanding.min(u32::from(u16::MAX)) as u16);
             dispatcher.refresh(&Report::new(member, load, 0));
-            self.watches[at].reports = dispatcher.view().report_count(member);
+            self.watches[index].reports = dispatcher.view().report_count(member);
         }
     }
 
-    /// Returns the tasks that a doubted member has not reported for the whole time of the doubt. They were
-    /// lost on their way, and its reports were true. The corrected estimate of its load hides this meanwhile.
+    /// Returns the number of tasks that a doubted member has not reported for the whole time of the doubt. They
+    /// were lost on their way, and its reports were true. Meanwhile [`Liveness::bound`] raised the reports to the
+    /// sent tasks, so `least_in_flight` does not show these losses.
     #[cold]
-    fn unknown(
+    fn unreported(
         &mut self,
-        at: usize,
-        news: bool,
+        index: usize,
+        has_news: bool,
         outstanding: u32,
         now_ns: u64,
         dispatcher: &Dispatcher,
     ) -> u32 {
-        let (member, doubt) = (self.watches[at].member, &mut self.doubts[at]);
-        if let Some(said) = doubt.said.filter(|_| news) {
+        let (member, doubt) = (self.watches[index].member, &mut self.doubts[index]);
+        if let Some(reported) = doubt.reported.filter(|_| has_news) {
             let drift = dispatcher.view().load_and_drift(member).1.rounded_tasks();
-            let unknown = outstanding.saturating_sub(said + drift);
-            doubt.least_unknown = doubt.least_unknown.min(unknown);
-            doubt.looks = doubt.looks.saturating_add(1);
+            let unreported = outstanding.saturating_sub(reported + drift);
+            doubt.least_unreported = doubt.least_unreported.min(unreported);
+            doubt.checks = doubt.checks.saturating_add(1);
         }
-        if now_ns < doubt.until_ns || doubt.looks < DOUBTED_LOOKS {
+        if now_ns < doubt.until_ns || doubt.checks < DOUBTED_CHECKS {
             return 0;
         }
-        (doubt.said, doubt.looks) = (None, 0);
-        std::mem::replace(&mut doubt.least_unknown, u32::MAX).min(outstanding)
+        (doubt.reported, doubt.checks) = (None, 0);
+        std::mem::replace(&mut doubt.least_unreported, u32::MAX).min(outstanding)
     }
 
-    fn doubt(&mut self, at: usize, now_ns: u64) {
-        let doubt = &mut self.doubts[at];
+    /// Begins to doubt a member's reports, unless they are doubted already.
+    fn doubt(&mut self, index: usize, now_ns: u64) {
+        let doubt = &mut self.doubts[index];
         if now_ns >= doubt.until_ns {
             let until_ns = now_ns.saturating_add(doubt.next_ns);
             let next_ns = (2 * doubt.next_ns).min(DOUBT_NS.1);
@@ -702,12 +713,14 @@ impl Liveness {
     /// have not answered.
     #[inline(always)]
     pub(super) fn bound(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
-        let most = reports.iter().fold(0, |all, report| all | report.load.0);
+        // The bits of all loads together reach a power of two exactly if one of the loads does.
+        let most = reports.iter().fold(0, |bits, report| bits | report.load.0);
         if most >= IMPLAUSIBLE.0 || self.lap_started_ns < self.doubted_until_ns {
             self.bound_each(pool, dispatcher, reports);
         }
     }
 
+    /// Does the work of [`Liveness::bound`].
     #[cold]
     #[inline(never)]
     fn bound_each(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
@@ -718,16 +731,16 @@ impl Liveness {
         for report in reports {
             let member = report.member;
             // Earlier replies of this run are few, and not counted as answered yet.
-            let left =
+            let remaining =
                 dispatcher.view().outstanding_now(member).max(0).cast_unsigned().saturating_sub(1);
-            let left = Load::tasks(left.min(u32::from(u16::MAX)) as u16);
+            let remaining = Load::tasks(remaining.min(u32::from(u16::MAX)) as u16);
             if report.load >= IMPLAUSIBLE {
-                report.load = report.load.min(left);
+                report.load = report.load.min(remaining);
             }
             let doubt = &mut doubts[member.index()];
             if self.lap_started_ns < doubt.until_ns {
-                doubt.said = Some(report.load.rounded_tasks());
-                report.load = report.load.max(left);
+                doubt.reported = Some(report.load.rounded_tasks());
+                report.load = report.load.max(remaining);
             }
         }
     }
@@ -739,8 +752,8 @@ impl Liveness {
             if hop.slot == Slot::NONE {
                 continue;
             }
-            let (heard, has_tasks) = (hop.heard, hop.has_tasks);
-            (hop.heard, hop.has_tasks) = (false, false);
+            let (has_reported, has_tasks) = (hop.has_reported, hop.has_tasks);
+            (hop.has_reported, hop.has_tasks) = (false, false);
             if neighbours.mac(hop.slot).is_none() {
                 // It is already being resolved, from time to time.
                 if !neighbours.is_link_up(usize::from(hop.port)) {
@@ -749,12 +762,12 @@ impl Liveness {
                 continue;
             }
             (hop.is_known, hop.failures) = (true, 0);
-            if heard {
+            if has_reported {
                 neighbours.confirm(hop.slot, now_ms);
                 continue;
             }
-            let patience = if has_tasks { UNANSWERED_MS } else { REACHABLE_MS };
-            if neighbours.age_ms(hop.slot, now_ms).is_none_or(|age| age > patience) {
+            let limit_ms = if has_tasks { UNANSWERED_MS } else { REACHABLE_MS };
+            if neighbours.age_ms(hop.slot, now_ms).is_none_or(|age| age > limit_ms) {
                 let &mut Hop { port, slot, address, .. } = hop;
                 let _ = self.probes.try_push(NeighbourProbe { port, slot, address });
             }
@@ -772,7 +785,9 @@ impl Liveness {
         }
     }
 
-    fn look_at_out(
+    /// Checks the members that are out. Takes those back whose reports or answers have returned. Returns true if
+    /// there were any.
+    fn check_out(
         &mut self,
         now_ns: u64,
         dispatchers: &mut [Dispatcher],
@@ -780,19 +795,19 @@ impl Liveness {
         counters: &Counters,
     ) -> bool {
         let before = self.out.len();
-        for at in (0..before).rev() {
-            let at = self.out[at];
-            let watch = &mut self.watches[at];
+        for position in (0..before).rev() {
+            let index = self.out[position];
+            let watch = &mut self.watches[index];
             let (member, hop) = (watch.member, self.hops[usize::from(watch.hop)]);
             let dispatcher = &mut dispatchers[usize::from(watch.pool)];
             let reports = dispatcher.view().report_count(member);
-            let heard = watch.reports != reports;
+            let has_reported = watch.reports != reports;
             match dispatcher.view().presence(member) {
-                Presence::Silent if heard => {
+                Presence::Silent if has_reported => {
                     let (from, to) = (Presence::Silent, Presence::Registered);
                     note_return(member, from, to, dispatcher, counters);
                 }
-                Presence::Unregistered if self.is_spine && heard => {
+                Presence::Unregistered if self.is_spine && has_reported => {
                     dispatcher.view().set_presence(member, Presence::Registered);
                 }
                 Presence::Unreachable if neighbours.mac(hop.slot).is_some() => {
@@ -809,23 +824,23 @@ impl Liveness {
             }
             let presence = dispatcher.view().presence(member);
             if matches!(presence, Presence::Configured | Presence::Registered) {
-                (watch.reports, watch.heard_ns) = (reports, now_ns.max(1));
-                self.readmit(at, dispatcher);
+                (watch.reports, watch.last_report_ns) = (reports, now_ns.max(1));
+                self.readmit(index, dispatcher);
             }
         }
         self.out.len() < before
     }
 
     /// Takes a worker back into this core's choice.
-    fn readmit(&mut self, at: usize, dispatcher: &mut Dispatcher) {
-        if self.watches[at].out {
+    fn readmit(&mut self, index: usize, dispatcher: &mut Dispatcher) {
+        if self.watches[index].is_out {
             if self.is_spine {
                 // A restarted leaf may have no workers yet.
-                self.weigh(at, dispatcher);
+                self.weigh(index, dispatcher);
             }
-            let watch = &mut self.watches[at];
-            watch.out = false;
-            self.out.retain(|&out| out != at);
+            let watch = &mut self.watches[index];
+            watch.is_out = false;
+            self.out.retain(|&out| out != index);
             dispatcher.set_active(watch.member, watch.may_be_chosen());
         }
     }

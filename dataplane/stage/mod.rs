@@ -7,6 +7,7 @@
 
 pub mod affinity;
 pub mod auth;
+mod by_value;
 pub mod classify;
 pub mod decide;
 pub mod fabric;
@@ -18,7 +19,6 @@ pub mod parse;
 pub mod rewrite;
 pub mod schedule;
 pub mod takeover;
-mod told;
 pub mod update;
 pub mod v6;
 
@@ -26,11 +26,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use affinity::AffinityTable;
+pub use by_value::Choice;
 pub use decide::{Rewrite, RewriteV6};
 pub use liveness::{Liveness, NeighbourProbe};
 pub use network::{IpOptions, Network, PortAddress, Server, Side};
 pub use parse::{Packet, PacketKind};
-pub use told::Choice;
 pub use update::{Capacity, NewPool, Setting, Step, Update};
 pub use v6::PortV6;
 
@@ -90,7 +90,7 @@ impl Verdict {
     /// Returns true if the packet is forwarded out of this port.
     #[inline(always)]
     pub fn leaves_by(self, port: u8) -> bool {
-        matches!(self, Self::Forward { port: own, .. } if own == port)
+        matches!(self, Self::Forward { port: exit, .. } if exit == port)
     }
 }
 
@@ -98,25 +98,25 @@ impl Verdict {
 pub trait Verdicts {
     /// Takes [`Verdict::Forward`]: the packet is rewritten, leaves by this port, and is a task or reply of
     /// this worker.
-    fn forward(&mut self, at: usize, port: u8, worker: u16);
+    fn forward(&mut self, index: usize, port: u8, worker: u16);
 
     /// Takes any verdict except [`Verdict::Forward`].
-    fn other(&mut self, at: usize, verdict: Verdict);
+    fn other(&mut self, index: usize, verdict: Verdict);
 }
 
 /// Ignores verdicts for packets beyond the end of the slice.
 impl Verdicts for [Verdict] {
     #[inline(always)]
-    fn forward(&mut self, at: usize, port: u8, worker: u16) {
-        if let Some(place) = self.get_mut(at) {
-            *place = Verdict::Forward { port, worker };
+    fn forward(&mut self, index: usize, port: u8, worker: u16) {
+        if let Some(entry) = self.get_mut(index) {
+            *entry = Verdict::Forward { port, worker };
         }
     }
 
     #[inline]
-    fn other(&mut self, at: usize, verdict: Verdict) {
-        if let Some(place) = self.get_mut(at) {
-            *place = verdict;
+    fn other(&mut self, index: usize, verdict: Verdict) {
+        if let Some(entry) = self.get_mut(index) {
+            *entry = verdict;
         }
     }
 }
@@ -163,6 +163,7 @@ pub struct Stages {
     waiting_least: usize,
     /// True if a member may have become free. Cleared by [`Stages::take_freed`].
     freed: bool,
+    /// Time of the last tick.
     now_ms: u32,
     liveness: Liveness,
     /// Schedule of the bursts from which MAC addresses are learned.
@@ -172,13 +173,14 @@ pub struct Stages {
     /// Messages to spines or leaves; `None` without any.
     fabric: Option<Box<Fabric>>,
     /// True if some pool's policy probes workers for their queue lengths.
-    asks: bool,
+    probes: bool,
     /// Numbers of the workers' queue reports, by pool; `None` for pools that read queue lengths from replies.
     report_numbers: Vec<Option<Numbers>>,
-    /// Packets since the last exchange.
+    /// Number of packets since the last exchange.
     received: usize,
     /// Queue for unknown workers that register; `None` if unused.
-    newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
+    unknown_workers: Option<Arc<ArrayQueue<UnknownWorker>>>,
+    /// Buffer for the parsed values of a burst.
     packets: Box<[Packet]>,
 }
 
@@ -221,10 +223,10 @@ impl Stages {
             now_ms: 0,
             exchange: None,
             fabric: None,
-            asks: false,
+            probes: false,
             report_numbers: Vec::new(),
             received: 0,
-            newcomers: None,
+            unknown_workers: None,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
         }
     }
@@ -245,29 +247,28 @@ impl Stages {
         self.learn(port, packets);
         let mut done = fast::burst(self, port, packets, verdicts);
         if done < packets.len() {
-            // A port has IPv4 or IPv6. An IPv4 port gets here without a handled packet only if its first
-            // packet leaves the fast path anyway.
+            // A port has IPv4 or IPv6. The IPv4 fast path handles no packet of an IPv6 port.
             if done == 0 {
                 done = fast::v6::burst(self, port, packets, verdicts);
                 if done == packets.len() {
                     return;
                 }
             }
-            let mut others = [Verdict::Consumed; BURST];
-            let others = &mut others[..packets.len() - done];
-            self.process_in_stages(port, now, &mut packets[done..], others);
-            for (at, verdict) in others.iter().enumerate() {
+            let mut slow = [Verdict::Consumed; BURST];
+            let slow = &mut slow[..packets.len() - done];
+            self.process_in_stages(port, now, &mut packets[done..], slow);
+            for (i, verdict) in slow.iter().enumerate() {
                 match *verdict {
-                    Verdict::Forward { port, worker } => verdicts.forward(done + at, port, worker),
-                    other => verdicts.other(done + at, other),
+                    Verdict::Forward { port, worker } => verdicts.forward(done + i, port, worker),
+                    verdict => verdicts.other(done + i, verdict),
                 }
             }
         }
     }
 
     /// Sets the queue for unknown workers that register.
-    pub fn set_unknown_workers(&mut self, newcomers: Arc<ArrayQueue<UnknownWorker>>) {
-        self.newcomers = Some(newcomers);
+    pub fn set_unknown_workers(&mut self, queue: Arc<ArrayQueue<UnknownWorker>>) {
+        self.unknown_workers = Some(queue);
     }
 
     /// Sets the exchange with the node's other cores.
@@ -302,7 +303,7 @@ impl Stages {
     /// were offered again.
     #[inline]
     pub fn send_spine_signals(&mut self) {
-        if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has_passed()) {
+        if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has_changes()) {
             fabric.send_changes(&self.network, &self.dispatchers);
         }
     }
@@ -310,8 +311,8 @@ impl Stages {
     /// Returns the next message to a spine, a leaf or a worker.
     #[inline]
     pub fn next_word(&mut self) -> Option<OutgoingMessage> {
-        let word = self.fabric.as_mut().and_then(|fabric| fabric.next_word());
-        if word.is_some() || !self.asks { word } else { self.next_queue_probe() }
+        let message = self.fabric.as_mut().and_then(|fabric| fabric.next_message());
+        if message.is_some() || !self.probes { message } else { self.next_queue_probe() }
     }
 
     /// Returns the next queue probe to a worker.
@@ -343,6 +344,7 @@ impl Stages {
         }
     }
 
+    /// Exchanges changes with the node's other cores.
     fn exchange_some(&mut self, keeps_up: bool) {
         let Some(exchange) = &mut self.exchange else { return };
         policy::exchange(exchange, &mut self.dispatchers, keeps_up);
@@ -368,6 +370,7 @@ impl Stages {
         }
     }
 
+    /// Handles packets without the fast path.
     fn process_in_stages<B: Buf>(
         &mut self,
         port: usize,
@@ -375,10 +378,10 @@ impl Stages {
         packets: &mut [B],
         verdicts: &mut [Verdict],
     ) {
-        // Taken out so that the stages can borrow both. An empty box allocates nothing.
+        // Moved out, so that the stages can borrow both. The empty box left behind allocates nothing.
         let mut parsed = std::mem::take(&mut self.packets);
         let parsed_burst = &mut parsed[..packets.len()];
-        self.judge(port, now, packets, parsed_burst, verdicts);
+        self.run_stages(port, now, packets, parsed_burst, verdicts);
         rewrite::burst(self, packets, parsed_burst, verdicts);
         self.count_drops(verdicts);
         self.packets = parsed;
@@ -403,15 +406,15 @@ impl Stages {
         self.learn(port, packets);
         let mut parsed = std::mem::take(&mut self.packets);
         let parsed_burst = &mut parsed[..packets.len()];
-        self.judge(port, now, packets, parsed_burst, verdicts);
+        self.run_stages(port, now, packets, parsed_burst, verdicts);
         decide::burst(self, packets, parsed_burst, verdicts, rewrites);
         self.count_drops(verdicts);
         self.packets = parsed;
     }
 
-    /// Runs all stages except the last.
+    /// Runs all stages except rewriting.
     #[inline(always)]
-    fn judge<B: Buf>(
+    fn run_stages<B: Buf>(
         &mut self,
         port: usize,
         now: u64,
@@ -426,6 +429,7 @@ impl Stages {
         schedule::burst(self, now, packets, parsed, verdicts);
     }
 
+    /// Counts the dropped packets by reason.
     fn count_drops(&self, verdicts: &[Verdict]) {
         for verdict in verdicts {
             if let Verdict::Drop(reason) = verdict {
@@ -454,7 +458,7 @@ impl Stages {
             return;
         }
         self.dispatchers[pool].set_reports(reports);
-        self.asks |= self.dispatchers[pool].asks();
+        self.probes |= self.dispatchers[pool].asks();
         self.set_shared_workers(pool, true);
         let members = self.dispatchers[pool].view().members();
         self.report_numbers.resize_with(self.dispatchers.len(), || None);
@@ -573,7 +577,7 @@ impl Stages {
         self.freed |= self.liveness.tick(now_ns, dispatchers, neighbours, &self.counters);
         for dispatcher in &mut self.dispatchers {
             dispatcher.tick(now_ns);
-            if self.asks {
+            if self.probes {
                 self.counters.add(Counter::ProbesUnanswered, dispatcher.take_unanswered());
             }
         }

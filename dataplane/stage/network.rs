@@ -91,6 +91,7 @@ impl PortAddress {
         (address ^ self.ip) & self.mask() == 0
     }
 
+    /// Returns the mask of the port's network.
     pub(super) fn mask(&self) -> u32 {
         u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
     }
@@ -164,13 +165,16 @@ pub struct NextHop {
 /// Networks behind the ports of a side, and the router to all others.
 #[derive(Clone, Debug)]
 struct Routes {
+    /// Address, mask and port.
     networks: ArrayVec<(u32, u32, usize), PORTS_MAX>,
+    /// Port and address of the router.
     gateway: Option<(usize, u32)>,
 }
 
 impl Routes {
-    fn new(ports: &[PortAddress], fits: fn(Side) -> bool) -> Self {
-        let of_side = || ports.iter().enumerate().filter(|(_, port)| fits(port.side));
+    /// Creates the routes by the ports whose side has the property `is_side`.
+    fn new(ports: &[PortAddress], is_side: fn(Side) -> bool) -> Self {
+        let of_side = || ports.iter().enumerate().filter(|(_, port)| is_side(port.side));
         Self {
             networks: of_side().map(|(index, port)| (port.ip, port.mask(), index)).collect(),
             gateway: of_side()
@@ -181,8 +185,8 @@ impl Routes {
     /// Returns the port that leads to `address`, and the next hop there.
     #[inline(always)]
     fn find(&self, address: u32) -> Option<(usize, u32)> {
-        for &(own, mask, port) in &self.networks {
-            if (address ^ own) & mask == 0 {
+        for &(network, mask, port) in &self.networks {
+            if (address ^ network) & mask == 0 {
                 return Some((port, address));
             }
         }
@@ -222,14 +226,14 @@ impl Target {
     fn new(worker: u16, ip: u32, next_hop: NextHop) -> Self {
         let choice = task::choice_of(worker);
         let address = ChecksumDelta::default().double_word(0, ip);
-        let chosen = address.straddling_double_word(0, u32::from_be_bytes(choice));
+        let both = address.straddling_double_word(0, u32::from_be_bytes(choice));
         Self {
             worker,
             choice,
             ip: ip.to_be_bytes(),
             next_hop,
             ip_delta: FoldedDelta::fold(ipv4::hop(address)),
-            udp_delta: FoldedDelta::fold(chosen),
+            udp_delta: FoldedDelta::fold(both),
         }
     }
 }
@@ -312,10 +316,13 @@ pub enum NetworkError {
     TooManyNeighbours,
 }
 
+/// Index of no pool.
 const NO_POOL: u16 = u16::MAX;
+/// Entry of an unused worker id.
 const NO_WORKER: Worker = Worker { ip: 0, pool: NO_POOL, member: Member(0), server: 0 };
 /// Port of a free server place.
 const NO_PORT: u8 = u8::MAX;
+/// A free server place.
 const NO_SERVER: Server = Server {
     ip: 0,
     port: NO_PORT,
@@ -337,10 +344,12 @@ pub(super) struct UnreachableSource {
 }
 
 impl UnreachableSource {
+    /// Returns true if the address is in the range.
     pub fn is(self, address: u32) -> bool {
         (address ^ self.network) & self.mask == 0
     }
 
+    /// Converts to packet byte order.
     fn to_be(self) -> Self {
         Self { network: self.network.to_be(), mask: self.mask.to_be() }
     }
@@ -362,7 +371,7 @@ pub(super) const NO_HOSTS: [UnreachableSource; 3] = [
 /// The last address is the network's broadcast address. The first address was one in the past, and Linux
 /// treated it as one up to 5.13.
 fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
-    let of = |port: &PortAddress| match port.side.has_clients() {
+    let of_port = |port: &PortAddress| match port.side.has_clients() {
         true => UnreachableSource { network: port.ip, mask: u32::MAX },
         false => UnreachableSource { network: port.ip & port.mask(), mask: port.mask() },
     };
@@ -373,9 +382,10 @@ fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
         [first, last].map(|ip| UnreachableSource { network: ip, mask: u32::MAX })
     };
     let edges = ports.iter().filter(has_edges).flat_map(edges);
-    let mut all: UnreachableSources = NO_HOSTS.into_iter().chain(ports.iter().map(of)).collect();
+    let mut all: UnreachableSources =
+        NO_HOSTS.into_iter().chain(ports.iter().map(of_port)).collect();
     for edge in edges {
-        if !all.iter().any(|one| one.is(edge.network)) {
+        if !all.iter().any(|range| range.is(edge.network)) {
             all.push(edge);
         }
     }
@@ -386,19 +396,19 @@ fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
 /// comparisons.
 pub(super) fn merge(networks: &mut Vec<(u128, u128)>) {
     let pair = |networks: &[(u128, u128)]| {
-        networks.iter().enumerate().find_map(|(at, &(network, mask))| {
-            let is_other = |&(other, other_mask): &(u128, u128)| {
-                mask == other_mask && (network ^ other).is_power_of_two()
+        networks.iter().enumerate().find_map(|(first, &(network, mask))| {
+            let is_second = |&(second, second_mask): &(u128, u128)| {
+                mask == second_mask && (network ^ second).is_power_of_two()
             };
-            let other = networks[at + 1..].iter().position(is_other)?;
-            Some((at, at + 1 + other))
+            let second = networks[first + 1..].iter().position(is_second)?;
+            Some((first, first + 1 + second))
         })
     };
-    while let Some((one, other)) = pair(networks) {
-        let (network, mask) = networks[one];
-        let bit = network ^ networks[other].0;
-        networks[one] = (network & !bit, mask & !bit);
-        networks.remove(other);
+    while let Some((first, second)) = pair(networks) {
+        let (network, mask) = networks[first];
+        let bit = network ^ networks[second].0;
+        networks[first] = (network & !bit, mask & !bit);
+        networks.remove(second);
     }
 }
 
@@ -411,7 +421,7 @@ pub struct Network {
     pub node: u16,
     ports: Vec<PortAddress>,
     /// Addresses of the ports.
-    own: ArrayVec<u32, PORTS_MAX>,
+    own_addresses: ArrayVec<u32, PORTS_MAX>,
     to_clients: Routes,
     gateway: Option<(usize, Slot, u32)>,
     servers: Vec<Server>,
@@ -469,7 +479,11 @@ impl Network {
         let mut network = Self {
             udp_port,
             node,
-            own: ports.iter().filter(|port| port.v6.is_none()).map(|port| port.ip).collect(),
+            own_addresses: ports
+                .iter()
+                .filter(|port| port.v6.is_none())
+                .map(|port| port.ip)
+                .collect(),
             to_clients: Routes::new(&ports, Side::has_clients),
             unreachable: unreachable(&ports),
             gateway: None,
@@ -510,16 +524,18 @@ impl Network {
         }
         if is_spine {
             let servers = hosts.iter().zip(&network.servers);
-            let there = servers.filter_map(|(host, server)| Some((host.as_ref()?.ip, *server)));
-            network.hosts = there.collect();
+            let leaf_hosts =
+                servers.filter_map(|(host, server)| Some((host.as_ref()?.ip, *server)));
+            network.hosts = leaf_hosts.collect();
             network.hosts.sort_unstable_by_key(|(ip, _)| *ip);
             network.hosts.dedup_by_key(|(ip, _)| *ip);
             network.service_ips = pools.iter().filter_map(|pool| pool.service).collect();
             network.service_ips.sort_unstable();
             network.service_ips.dedup();
             let services = network.service_ips.iter().filter_map(|&ip| v4_bits(ip));
-            let own = services.map(|network| UnreachableSource { network, mask: u32::MAX });
-            network.unreachable.extend(own);
+            let own_services =
+                services.map(|network| UnreachableSource { network, mask: u32::MAX });
+            network.unreachable.extend(own_services);
         }
         if pools.iter().any(|pool| pool.authenticator.is_some()) {
             network.authenticators = pools.iter().map(|pool| pool.authenticator.clone()).collect();
@@ -530,18 +546,19 @@ impl Network {
         }
         if let Some(v6) = &mut network.v6 {
             let of_pools = (pools, &network.least_ttls[..], is_spine);
-            v6.settle(&network.ports, of_pools, network.udp_port, neighbours)?;
+            v6.complete(&network.ports, of_pools, network.udp_port, neighbours)?;
             network.gateway = network.gateway.or(v6.gateway());
         }
         Ok(network)
     }
 
+    /// Adds the host at the next index, or a free place.
     fn add_host(
         &mut self,
         host: Option<&Host>,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
-        let Some(host @ &Host { ip, mac, registers, was }) = host else {
+        let Some(host @ &Host { ip, mac, registers, was: previous }) = host else {
             self.servers.push(NO_SERVER);
             return Ok(());
         };
@@ -559,16 +576,17 @@ impl Network {
         }
         self.server_ips.push(ip);
         if let Some(v6) = &mut self.v6 {
-            v6.add_host(index, host.ip, was);
+            v6.add_host(index, host.ip, previous);
         }
-        self.moved.extend(was.map(|was| match was {
-            IpAddr::V4(was) => (index as u16, was.to_bits()),
+        self.moved.extend(previous.map(|previous| match previous {
+            IpAddr::V4(previous) => (index as u16, previous.to_bits()),
             IpAddr::V6(_) => (index as u16, v6::number_of_old(index)),
         }));
         self.servers.push(Server { ip, port: port as u8, next_hop, slot, registers, is_routed });
         Ok(())
     }
 
+    /// Adds the spine at the next place, or a free place.
     fn add_spine(
         &mut self,
         spine: Option<(u16, IpAddr)>,
@@ -590,16 +608,16 @@ impl Network {
     fn pin_hop(
         &self,
         ip: IpAddr,
-        fits: fn(Side) -> bool,
+        is_side: fn(Side) -> bool,
         neighbours: &Neighbours,
     ) -> Option<(usize, u32, Option<Slot>)> {
         match ip {
             IpAddr::V4(ip) => {
-                let (port, next_hop) = Routes::new(&self.ports, fits).find(ip.to_bits())?;
+                let (port, next_hop) = Routes::new(&self.ports, is_side).find(ip.to_bits())?;
                 Some((port, next_hop, neighbours.pin(port, next_hop)))
             }
             IpAddr::V6(ip) => {
-                let (port, next_hop) = v6::route(&self.ports, fits, ip.to_bits())?;
+                let (port, next_hop) = v6::route(&self.ports, is_side, ip.to_bits())?;
                 let slot = neighbours.pin_v6(port, next_hop);
                 Some((port, slot.map_or(0, |slot| neighbours.address(slot)), slot))
             }
@@ -612,15 +630,16 @@ impl Network {
         let is_v6 = v6::is_number(self.servers[usize::from(server)].ip);
         let spine = pool.link.and_then(|link| self.spine(usize::from(link.spine)));
         let service = pool.service.map(|ip| (ip, "service address"));
-        let others = service.into_iter().chain(spine.map(|spine| (spine.ip, "spine")));
-        match { others }.find(|(ip, _)| ip.is_ipv6() != is_v6) {
+        let addresses = service.into_iter().chain(spine.map(|spine| (spine.ip, "spine")));
+        match { addresses }.find(|(ip, _)| ip.is_ipv6() != is_v6) {
             None => Ok(()),
-            Some((ip, what)) => {
-                Err(NetworkError::OtherFamily(pool.id.unwrap_or_default(), ip, what))
+            Some((ip, kind)) => {
+                Err(NetworkError::OtherFamily(pool.id.unwrap_or_default(), ip, kind))
             }
         }
     }
 
+    /// Adds the next pool. All hosts must have been added before.
     fn add_pool(&mut self, pool: u16, places: &NetworkPool) -> Result<(), NetworkError> {
         self.check_families(places)?;
         if let Some(v6) = &mut self.v6 {
@@ -679,10 +698,10 @@ impl Network {
     /// Returns the place of the spine with this address and id.
     #[must_use]
     pub fn spine_at(&self, address: IpAddr, id: u16) -> Option<usize> {
-        let is_it = |spine: &Option<Spine>| {
+        let has_both = |spine: &Option<Spine>| {
             spine.as_ref().is_some_and(|spine| (spine.ip, spine.id) == (address, id))
         };
-        self.spines.iter().position(is_it)
+        self.spines.iter().position(has_both)
     }
 
     /// Returns true if a spine has this address.
@@ -747,7 +766,7 @@ impl Network {
         }
         let pool = pool.ok_or(DropReason::SignalPool)?;
         let found = self.leaves.binary_search_by_key(&(id, pool as u16), |(place, _)| *place);
-        found.map(|at| self.leaves[at].1).map_err(|_| DropReason::SignalPool)
+        found.map(|index| self.leaves[index].1).map_err(|_| DropReason::SignalPool)
     }
 
     /// Returns the authenticator for packets that a port received from workers of a pool (by index), if they
@@ -770,9 +789,8 @@ impl Network {
     /// the node.
     #[must_use]
     pub fn is_client(&self, address: u32) -> bool {
-        let listed =
-            |unreachable: &UnreachableSources| unreachable.iter().any(|one| one.is(address));
-        !listed(&self.unreachable)
+        let is_listed = |ranges: &UnreachableSources| ranges.iter().any(|range| range.is(address));
+        !is_listed(&self.unreachable)
             && self.server_ips.binary_search(&address).is_err()
             && self.to_clients.find(address).is_some()
     }
@@ -789,27 +807,26 @@ impl Network {
     /// packet byte order.
     pub(super) fn sources(&self, index: usize) -> (Option<(u32, u32)>, UnreachableSources) {
         let mut unreachable = self.unreachable.clone();
-        let listed =
-            |unreachable: &UnreachableSources, ip| unreachable.iter().any(|one| one.is(ip));
+        let is_listed = |ranges: &UnreachableSources, ip| ranges.iter().any(|range| range.is(ip));
         for &ip in &self.server_ips {
-            if !listed(&unreachable, ip) {
+            if !is_listed(&unreachable, ip) {
                 unreachable.push(UnreachableSource { network: ip, mask: u32::MAX });
             }
         }
-        let near = self.to_clients.gateway.is_none().then(|| {
+        let client_network = self.to_clients.gateway.is_none().then(|| {
             let port = &self.ports[index];
             (port.ip & port.mask(), port.mask())
         });
-        if let Some((network, mask)) = near {
-            unreachable.retain(|one| (one.network ^ network) & one.mask & mask == 0);
+        if let Some((network, mask)) = client_network {
+            unreachable.retain(|range| (range.network ^ network) & range.mask & mask == 0);
         }
-        let bits = |one: UnreachableSource| (u128::from(one.network), u128::from(one.mask));
+        let bits = |range: UnreachableSource| (u128::from(range.network), u128::from(range.mask));
         let mut networks = unreachable.into_iter().map(bits).collect();
         merge(&mut networks);
         let source = |(network, mask): (u128, u128)| {
             UnreachableSource { network: network as u32, mask: mask as u32 }.to_be()
         };
-        (near, networks.into_iter().map(source).collect())
+        (client_network, networks.into_iter().map(source).collect())
     }
 
     /// Returns true if a host may have this MAC address: it is neither zero, nor a group's, nor one of the
@@ -836,7 +853,7 @@ impl Network {
     #[inline]
     #[must_use]
     pub fn is_own(&self, address: u32) -> bool {
-        self.own.contains(&address)
+        self.own_addresses.contains(&address)
     }
 
     /// Returns the IPv6 tables, if there are any.
@@ -951,6 +968,7 @@ impl Network {
         }
     }
 
+    /// Returns true for the address that a worker's server had until a short time ago.
     #[cold]
     fn was_at(&self, worker: &Worker, address: u32) -> bool {
         self.moved.contains(&(worker.server, address))

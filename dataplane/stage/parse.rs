@@ -64,7 +64,7 @@ pub struct Packet {
     /// True if the member was chosen from the idle list: by this node after scheduling, by the sender before.
     pub idle: bool,
     /// Offset of the UDP header in the frame.
-    pub at: u16,
+    pub udp_at: u16,
     /// Pool id in the header.
     pub pool: u16,
     /// Destination of a scheduled task: index of its pool, and member.
@@ -79,7 +79,7 @@ impl Packet {
         more: false,
         is_v6: false,
         idle: false,
-        at: 0,
+        udp_at: 0,
         pool: 0,
         chosen: (0, Member(0)),
     };
@@ -95,7 +95,7 @@ impl Packet {
     #[inline]
     #[must_use]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        &frame[usize::from(self.at) + udp::LEN..]
+        &frame[usize::from(self.udp_at) + udp::LEN..]
     }
 }
 
@@ -119,8 +119,8 @@ pub fn burst<B: Buf>(
         packet.prefetch();
     }
     let mut kinds = Kinds::default();
-    for (at, (packet, parsed)) in packets.iter().zip(parsed).enumerate() {
-        if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
+    for (index, (packet, parsed)) in packets.iter().zip(parsed).enumerate() {
+        if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
         let read = if packet.is_segmented() {
@@ -159,7 +159,8 @@ pub fn one(
     let to_us = datagram.dst == address.ip
         || network.is_own(datagram.dst)
         || network.is_service(Ipv4Addr::from_bits(datagram.dst).into());
-    // A worker replies to the client's address, with the leaf as its next hop.
+    // Packets to the node have its UDP port. All other packets are replies: a worker sends them to the client's
+    // address, with the leaf as its next hop.
     if to_us && datagram.dst_port != network.udp_port {
         return Err(DropReason::UdpPort);
     }
@@ -215,7 +216,7 @@ fn kind(
     from_spine: impl FnOnce() -> bool,
 ) -> Result<PacketKind, DropReason> {
     let (has_clients, has_workers) = (address.side.has_clients(), address.side.has_workers());
-    let (kind, right_side) = match (to_us, code) {
+    let (kind, is_right_side) = match (to_us, code) {
         (true, Code::NewTask) => (PacketKind::Task, has_clients),
         (true, Code::TaskContinuation) => (PacketKind::Continuation, has_clients),
         // Leaves reply to clients without the spine, and track their workers themselves.
@@ -233,17 +234,17 @@ fn kind(
         (true, Code::KeepAlive) => (PacketKind::KeepAlive, has_workers),
         _ => return Err(DropReason::TaskRole),
     };
-    if right_side { Ok(kind) } else { Err(DropReason::WrongSide) }
+    if is_right_side { Ok(kind) } else { Err(DropReason::WrongSide) }
 }
 
 impl Packet {
-    /// Copies the values of a header and returns the packet's kind. The UDP header is at `at`.
+    /// Copies the values of a header and returns the packet's kind.
     #[inline(always)]
-    fn take(&mut self, kind: PacketKind, header: &Header, at: u16) -> PacketKind {
+    fn take(&mut self, kind: PacketKind, header: &Header, udp_at: u16) -> PacketKind {
         self.extended = header.extended;
         self.more = header.more;
         self.idle = header.qlen != 0;
-        self.at = at;
+        self.udp_at = udp_at;
         self.pool = header.pool;
         // A task of several packets is scheduled packet by packet, like its continuations.
         if header.more { kind.of_several() } else { kind }
@@ -264,6 +265,7 @@ impl PacketKind {
     }
 }
 
+/// Reads a frame that is not IPv4 on an IPv4 port: IPv6, or ARP.
 #[inline(never)]
 fn other_ether_type(
     network: &Network,
@@ -272,13 +274,13 @@ fn other_ether_type(
     verified: bool,
     parsed: &mut Packet,
 ) -> Result<PacketKind, DropReason> {
-    let to = ether::dst(frame);
+    let dst_mac = ether::dst(frame);
     match (network.v6().filter(|_| address.v6.is_some()), ether::ether_type(frame)) {
         (Some(v6), ether::IPV6) => return one_v6((network, v6), address, frame, verified, parsed),
         (None, ether::ARP) => {}
         _ => return Err(vlan::reason(frame)),
     }
-    if to != address.mac && to != Mac::BROADCAST {
+    if dst_mac != address.mac && dst_mac != Mac::BROADCAST {
         return Err(DropReason::OtherMac);
     }
     Ok(PacketKind::Arp)

@@ -39,21 +39,22 @@ pub fn burst<B: Buf>(
                     continue;
                 }
                 let target = network.target(pool, member);
-                let at = usize::from(parsed.at);
-                towards_worker(neighbours, frame, at, target, parsed.idle, verdict);
+                let udp_at = usize::from(parsed.udp_at);
+                towards_worker(neighbours, frame, udp_at, target, parsed.idle, verdict);
             }
             PacketKind::Reply => {
-                let at = usize::from(parsed.at);
+                let udp_at = usize::from(parsed.udp_at);
                 let (now_ms, frame) = (stages.now_ms(), packet.bytes_mut());
                 if parsed.is_v6 {
                     let pool = network.pool_index(parsed.pool);
-                    *verdict = towards_client_v6(network, neighbours, now_ms, frame, (at, pool));
+                    *verdict =
+                        towards_client_v6(network, neighbours, now_ms, frame, (udp_at, pool));
                     continue;
                 }
                 let pool = network.pool_index(parsed.pool);
-                *verdict = towards_client(network, neighbours, now_ms, frame, (at, pool));
+                *verdict = towards_client(network, neighbours, now_ms, frame, (udp_at, pool));
             }
-            PacketKind::Overflowing => give_back(stages, packet.bytes_mut(), parsed, verdict),
+            PacketKind::Overflowing => refuse_task(stages, packet.bytes_mut(), parsed, verdict),
             PacketKind::Registration | PacketKind::KeepAlive => {}
             PacketKind::QueueReport | PacketKind::Signal | PacketKind::SpineAlive => {}
             PacketKind::Arp | PacketKind::NeighbourDiscovery => {}
@@ -62,23 +63,23 @@ pub fn burst<B: Buf>(
     }
 }
 
-/// Readdresses a scheduled task, whose UDP header is at `at`, to its worker's server.
+/// Readdresses a scheduled task, whose UDP header is at `udp_at`, to its worker's server.
 ///
 /// The verdict is written in place, here and below, so that its rarely needed parts are not assembled.
 #[inline(always)]
 pub fn towards_worker(
     neighbours: &Neighbours,
     frame: &mut [u8],
-    at: usize,
+    udp_at: usize,
     target: &Target,
     idle: bool,
     verdict: &mut Verdict,
 ) {
-    readdress_task(frame, at, target, idle);
+    readdress_task(frame, udp_at, target, idle);
     out(neighbours, &target.next_hop, target.worker, frame, slice::from_mut(verdict), 0);
 }
 
-/// Like [`towards_worker`], for a task of the fast path at index `at` of a burst. `removed` is the checksum
+/// Like [`towards_worker`], for a task of the fast path at `index` of a burst. `removed` is the checksum
 /// change of removing its old destination.
 #[inline(always)]
 pub fn fast_task(
@@ -87,7 +88,7 @@ pub fn fast_task(
     removed: FoldedDelta,
     target: &Target,
     idle: bool,
-    (verdicts, at): (&mut (impl Verdicts + ?Sized), usize),
+    (verdicts, index): (&mut (impl Verdicts + ?Sized), usize),
 ) {
     let old = task::rechoose(&mut head[TASK..], target.choice, idle);
     let delta = removed.and(target.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
@@ -97,62 +98,68 @@ pub fn fast_task(
     );
     ipv4::replace_dst(&mut head[IP..], target.ip);
     ipv4::decrement_ttl_folded(&mut head[IP..], removed.and(target.ip_delta));
-    out(neighbours, &target.next_hop, target.worker, head, verdicts, at);
+    out(neighbours, &target.next_hop, target.worker, head, verdicts, index);
 }
 
+/// Writes the new destination and choice of a task.
 #[inline(always)]
-fn readdress_task(frame: &mut [u8], at: usize, target: &Target, idle: bool) {
-    let (was, ip) = (ipv4::dst(&frame[ether::LEN..]), u32::from_be_bytes(target.ip));
-    let segment = &mut frame[at..];
+fn readdress_task(frame: &mut [u8], udp_at: usize, target: &Target, idle: bool) {
+    let (old_ip, ip) = (ipv4::dst(&frame[ether::LEN..]), u32::from_be_bytes(target.ip));
+    let segment = &mut frame[udp_at..];
     let delta = task::choose(&mut segment[udp::LEN..], target.choice, idle);
-    udp::update_checksum(segment, delta.double_word(was, ip));
+    udp::update_checksum(segment, delta.double_word(old_ip, ip));
     ipv4::forward_to(&mut frame[ether::LEN..], ip);
 }
 
 /// Returns a task to its client as refused: the queue of its pool is full.
 #[cold]
-pub(super) fn give_back(stages: &Stages, frame: &mut [u8], parsed: &Packet, verdict: &mut Verdict) {
+pub(super) fn refuse_task(
+    stages: &Stages,
+    frame: &mut [u8],
+    parsed: &Packet,
+    verdict: &mut Verdict,
+) {
     let (network, neighbours) = (&*stages.network, &stages.neighbours);
     let pool = network.pool_index(parsed.pool);
     let waiting = stages.dispatchers.get(pool).map_or(0, Dispatcher::waiting);
     if let Ok(task) = Header::parse(parsed.payload(frame)) {
         let refusal = task.refused_by(network.node, waiting.min(usize::from(u16::MAX)) as u16);
-        answer(frame, usize::from(parsed.at), &refusal);
+        answer(frame, usize::from(parsed.udp_at), &refusal);
     }
     // The sender may be a spine instead of the client. So the refusal leaves like a reply, from the address
     // to which the client sent the task.
     if network.has_service(pool) && !network.is_spine() {
-        let (of, now_ms) = ((usize::from(parsed.at), pool), stages.now_ms());
+        let (reply, now_ms) = ((usize::from(parsed.udp_at), pool), stages.now_ms());
         *verdict = match parsed.is_v6 {
-            false => towards_client(network, neighbours, now_ms, frame, of),
-            true => towards_client_v6(network, neighbours, now_ms, frame, of),
+            false => towards_client(network, neighbours, now_ms, frame, reply),
+            true => towards_client_v6(network, neighbours, now_ms, frame, reply),
         };
     }
 }
 
-/// Sends a packet, whose UDP header is at `at`, back to its source with another header.
-pub fn answer(frame: &mut [u8], at: usize, header: &Header) {
-    let delta = task::replace(&mut frame[at + udp::LEN..], header);
-    udp::update_checksum(&mut frame[at..], delta);
-    udp::swap_endpoints(frame, at);
+/// Turns a packet, whose UDP header is at `udp_at`, into an answer to its source with another header.
+pub fn answer(frame: &mut [u8], udp_at: usize, header: &Header) {
+    let delta = task::replace(&mut frame[udp_at + udp::LEN..], header);
+    udp::update_checksum(&mut frame[udp_at..], delta);
+    udp::swap_endpoints(frame, udp_at);
 }
 
-/// Readdresses a reply of a pool (by index), whose UDP header is at `at`, to its client.
+/// Readdresses a reply of a pool (by index), whose UDP header is at `udp_at`, to its client.
 #[inline]
 fn towards_client(
     network: &Network,
     neighbours: &Neighbours,
     now_ms: u32,
     frame: &mut [u8],
-    (at, pool): (usize, usize),
+    (udp_at, pool): (usize, usize),
 ) -> Verdict {
     let client = ipv4::dst(&frame[ether::LEN..]);
     let route = match ReplyRoute::to(network, neighbours, client, now_ms, pool) {
         Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
     };
-    readdress_reply(frame, at, u32::from_be_bytes(route.ip));
-    let worker = task::src(&frame[at + udp::LEN..]);
+    readdress_reply(frame, udp_at, u32::from_be_bytes(route.ip));
+    let worker = task::src(&frame[udp_at + udp::LEN..]);
     let mut verdict = Verdict::Consumed;
     out(neighbours, &route.next_hop, worker, frame, slice::from_mut(&mut verdict), 0);
     verdict
@@ -174,6 +181,10 @@ pub(super) struct ReplyRoute {
 }
 
 impl ReplyRoute {
+    /// Returns the route to a client.
+    ///
+    /// # Errors
+    /// If no port leads to the client.
     pub(super) fn to(
         network: &Network,
         neighbours: &Neighbours,
@@ -185,6 +196,7 @@ impl ReplyRoute {
         Ok(Self::by(network, neighbours, key, now_ms, pool))
     }
 
+    /// Returns the route by a port and next hop.
     fn by(
         network: &Network,
         neighbours: &Neighbours,
@@ -196,12 +208,12 @@ impl ReplyRoute {
         let found = neighbours.find(port, address);
         let slot = found.unwrap_or_else(|| neighbours.insert(port, address, now_ms));
         neighbours.note_use(slot, now_ms);
-        let own = network.port(port);
-        let ip = network.service(pool).unwrap_or(own.ip);
+        let port_address = network.port(port);
+        let ip = network.service(pool).unwrap_or(port_address.ip);
         let delta = ChecksumDelta::default().double_word(0, ip);
         Self {
             key,
-            next_hop: NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot },
+            next_hop: NextHop { src_mac: port_address.mac.to_bits(), port: port as u8, slot },
             ip: ip.to_be_bytes(),
             udp_delta: FoldedDelta::fold(delta),
             ip_delta: FoldedDelta::fold(ipv4::hop(delta)),
@@ -216,6 +228,7 @@ pub(super) struct ReplyRewriter<'a> {
     now_ms: u32,
     /// Index of the replies' pool.
     pool: usize,
+    /// Route of the last reply. The next one often has the same route.
     last: Option<ReplyRoute>,
 }
 
@@ -234,13 +247,13 @@ impl<'a> ReplyRewriter<'a> {
         ReplyRoute::by(self.network, self.neighbours, key, self.now_ms, self.pool)
     }
 
-    /// Readdresses the reply at index `at` of a burst.
+    /// Readdresses the reply at `index` of a burst.
     #[inline(always)]
     pub(super) fn send(
         &mut self,
         head: &mut [u8; HEAD],
         verdicts: &mut (impl Verdicts + ?Sized),
-        at: usize,
+        index: usize,
     ) -> Result<(), DropReason> {
         let client = ipv4::dst(&head[IP..]);
         let key = self.network.client_route(client).ok_or(DropReason::NoRoute)?;
@@ -256,16 +269,17 @@ impl<'a> ReplyRewriter<'a> {
         udp::update_checksum_folded(&mut head[UDP..], removed.and(route.udp_delta));
         ipv4::decrement_ttl_folded(&mut head[IP..], removed.and(route.ip_delta));
         let worker = task::src(&head[TASK..]);
-        out(self.neighbours, &route.next_hop, worker, head, verdicts, at);
+        out(self.neighbours, &route.next_hop, worker, head, verdicts, index);
         Ok(())
     }
 }
 
+/// Writes the new source of a reply.
 #[inline(always)]
-fn readdress_reply(frame: &mut [u8], at: usize, own: u32) {
+fn readdress_reply(frame: &mut [u8], udp_at: usize, src: u32) {
     let worker = ipv4::src(&frame[ether::LEN..]);
-    udp::update_checksum(&mut frame[at..], ChecksumDelta::default().double_word(worker, own));
-    ipv4::forward_from(&mut frame[ether::LEN..], own);
+    udp::update_checksum(&mut frame[udp_at..], ChecksumDelta::default().double_word(worker, src));
+    ipv4::forward_from(&mut frame[ether::LEN..], src);
 }
 
 /// Like [`towards_worker`], for a task that [`super::parse`] recognised as IPv6.
@@ -280,10 +294,10 @@ pub(super) fn towards_worker_v6(
         return Verdict::Drop(DropReason::AddressFamily);
     };
     let target = network.target(pool, member);
-    let was = ipv6::dst(&frame[ether::LEN..]);
-    let segment = &mut frame[usize::from(parsed.at)..];
+    let old_ip = ipv6::dst(&frame[ether::LEN..]);
+    let segment = &mut frame[usize::from(parsed.udp_at)..];
     let delta = task::choose(&mut segment[udp::LEN..], target.choice, parsed.idle);
-    udp::update_checksum(segment, delta.address(was, ip));
+    udp::update_checksum(segment, delta.address(old_ip, ip));
     ipv6::forward_to(&mut frame[ether::LEN..], ip);
     let mut verdict = Verdict::Consumed;
     let verdicts = slice::from_mut(&mut verdict);
@@ -299,7 +313,7 @@ pub(super) fn fast_task_v6(
     removed: FoldedDelta,
     (target, member): (&Target, &TargetV6),
     idle: bool,
-    (verdicts, at): (&mut (impl Verdicts + ?Sized), usize),
+    (verdicts, index): (&mut (impl Verdicts + ?Sized), usize),
 ) {
     let old = task::rechoose(&mut head[fast::TASK..], target.choice, idle);
     let delta = removed.and(member.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
@@ -308,7 +322,7 @@ pub(super) fn fast_task_v6(
         delta.and(FoldedDelta::straddling_double_word_removed(old)),
     );
     ipv6::forward_to(&mut head[fast::IP..], member.ip);
-    out(neighbours, &target.next_hop, target.worker, head, verdicts, at);
+    out(neighbours, &target.next_hop, target.worker, head, verdicts, index);
 }
 
 /// Like [`towards_client`], for a reply over IPv6.
@@ -317,11 +331,11 @@ fn towards_client_v6(
     neighbours: &Neighbours,
     now_ms: u32,
     frame: &mut [u8],
-    (at, pool): (usize, usize),
+    (udp_at, pool): (usize, usize),
 ) -> Verdict {
     let mut verdict = Verdict::Consumed;
     let mut rewriter = ReplyRewriterV6::new(network, neighbours, now_ms, pool);
-    match rewriter.send(frame, at, slice::from_mut(&mut verdict), 0) {
+    match rewriter.send(frame, udp_at, slice::from_mut(&mut verdict), 0) {
         Ok(()) => verdict,
         Err(reason) => Verdict::Drop(reason),
     }
@@ -364,12 +378,12 @@ impl<'a> ReplyRewriterV6<'a> {
     #[inline(never)]
     fn route(&self, key: (usize, u128)) -> Option<ReplyRouteV6> {
         let (port, address) = key;
-        let own = self.network.port(port);
+        let port_address = self.network.port(port);
         let found = self.neighbours.find_v6(port, address);
         let slot = found.unwrap_or_else(|| self.neighbours.insert_v6(port, address, self.now_ms));
         self.neighbours.note_use(slot, self.now_ms);
-        let next_hop = NextHop { src_mac: own.mac.to_bits(), port: port as u8, slot };
-        let ip = self.network.v6()?.service(self.pool).or(own.v6.map(|own| own.ip))?;
+        let next_hop = NextHop { src_mac: port_address.mac.to_bits(), port: port as u8, slot };
+        let ip = self.network.v6()?.service(self.pool).or(port_address.v6.map(|v6| v6.ip))?;
         Some(ReplyRouteV6 { key, next_hop, ip, udp_delta: ChecksumDelta::default().address(0, ip) })
     }
 
@@ -389,14 +403,14 @@ impl<'a> ReplyRewriterV6<'a> {
         self.last.as_ref().ok_or(DropReason::NoRoute)
     }
 
-    /// Readdresses the reply at index `at` of a burst, whose UDP header is at `udp_at`.
+    /// Readdresses the reply at `index` of a burst, whose UDP header is at `udp_at`.
     #[inline(always)]
     pub(super) fn send(
         &mut self,
         frame: &mut [u8],
         udp_at: usize,
         verdicts: &mut (impl Verdicts + ?Sized),
-        at: usize,
+        index: usize,
     ) -> Result<(), DropReason> {
         let neighbours = self.neighbours;
         let route = self.route_of(ipv6::dst(&frame[ether::LEN..]))?;
@@ -404,7 +418,7 @@ impl<'a> ReplyRewriterV6<'a> {
         udp::update_checksum(&mut frame[udp_at..], delta);
         ipv6::forward_from(&mut frame[ether::LEN..], route.ip);
         let worker = task::src(&frame[udp_at + udp::LEN..]);
-        out(neighbours, &route.next_hop, worker, frame, verdicts, at);
+        out(neighbours, &route.next_hop, worker, frame, verdicts, index);
         Ok(())
     }
 }
@@ -418,17 +432,18 @@ fn out(
     worker: u16,
     frame: &mut [u8],
     verdicts: &mut (impl Verdicts + ?Sized),
-    at: usize,
+    index: usize,
 ) {
     match neighbours.mac(next_hop.slot) {
         Some(mac) => {
             ether::emit_bits(frame, mac.to_bits(), next_hop.src_mac);
-            verdicts.forward(at, next_hop.port, worker);
+            verdicts.forward(index, next_hop.port, worker);
         }
-        None => verdicts.other(at, hold(next_hop, worker, frame)),
+        None => verdicts.other(index, hold(next_hop, worker, frame)),
     }
 }
 
+/// Writes the source MAC address of a packet whose next hop is not resolved. Returns its verdict.
 #[cold]
 fn hold(next_hop: &NextHop, worker: u16, frame: &mut [u8]) -> Verdict {
     ether::emit_bits(frame, Mac::default().to_bits(), next_hop.src_mac);

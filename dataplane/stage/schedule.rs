@@ -16,8 +16,8 @@ use crate::wire::{ether, ipv4, ipv6, udp};
 /// Consecutive tasks of one pool in a burst.
 struct Run {
     pool: usize,
-    /// Indices in the burst.
-    places: ArrayVec<u8, BURST>,
+    /// Index of each task in the burst.
+    indices: ArrayVec<u8, BURST>,
     tasks: ArrayVec<Task, BURST>,
 }
 
@@ -30,10 +30,10 @@ pub fn burst<B: Buf>(
     parsed: &mut [Packet],
     verdicts: &mut [Verdict],
 ) {
-    let mut run = Run { pool: usize::MAX, places: ArrayVec::new(), tasks: ArrayVec::new() };
+    let mut run = Run { pool: usize::MAX, indices: ArrayVec::new(), tasks: ArrayVec::new() };
     let mut pool_id = None;
-    for place in 0..parsed.len().min(packets.len()) {
-        let packet = &mut parsed[place];
+    for index in 0..parsed.len().min(packets.len()) {
+        let packet = &mut parsed[index];
         if !matches!(
             packet.kind,
             PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation
@@ -42,48 +42,49 @@ pub fn burst<B: Buf>(
         }
         if pool_id != Some(packet.pool) {
             flush(stages, &mut run, parsed, verdicts);
-            let packet = &mut parsed[place];
+            let packet = &mut parsed[index];
             let Some(pool) = stages.network.pool(packet.pool) else {
-                refuse(packet, &mut verdicts[place], DropReason::UnknownPool);
+                refuse(packet, &mut verdicts[index], DropReason::UnknownPool);
                 continue;
             };
             pool_id = Some(packet.pool);
             run.pool = pool;
         }
-        let packet = &mut parsed[place];
+        let packet = &mut parsed[index];
         if packet.kind != PacketKind::Task {
             flush(stages, &mut run, parsed, verdicts);
-            let frame = packets[place].bytes();
-            if parsed[place].is_first() {
-                stages.note_task(run.pool, parsed[place].idle);
+            let frame = packets[index].bytes();
+            if parsed[index].is_first() {
+                stages.note_task(run.pool, parsed[index].idle);
             }
-            connected(stages, run.pool, now, frame, &mut parsed[place], &mut verdicts[place]);
+            place_packet(stages, run.pool, now, frame, &mut parsed[index], &mut verdicts[index]);
             continue;
         }
-        let class = class(packet, packets[place].bytes());
+        let class = class(packet, packets[index].bytes());
         stages.note_task(run.pool, packet.idle);
         run.tasks.push(Task::new(class));
-        run.places.push(place as u8);
+        run.indices.push(index as u8);
     }
     flush(stages, &mut run, parsed, verdicts);
 }
 
+/// Refuses a packet for this reason.
 #[inline]
 fn refuse(parsed: &mut Packet, verdict: &mut Verdict, reason: DropReason) {
     parsed.kind = PacketKind::Refused(reason);
     *verdict = Verdict::Drop(reason);
 }
 
-/// Schedules the tasks of the run.
+/// Schedules the tasks of the run, and empties it.
 #[inline]
 fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &mut [Verdict]) {
-    let (pool, places) = (run.pool, &run.places);
-    offer_run(stages, pool, &run.tasks, |stages, at, offered| {
-        let place = usize::from(places[at]);
-        settle(stages, pool, offered, &mut parsed[place], &mut verdicts[place]);
+    let (pool, indices) = (run.pool, &run.indices);
+    offer_run(stages, pool, &run.tasks, |stages, task, placement| {
+        let index = usize::from(indices[task]);
+        settle(stages, pool, placement, &mut parsed[index], &mut verdicts[index]);
     });
     run.tasks.clear();
-    run.places.clear();
+    run.indices.clear();
 }
 
 /// Decision on a new task: its member, `None` for waiting, or the reason for refusing it.
@@ -103,23 +104,23 @@ pub(super) fn offer_run(
         return;
     }
     if stages.holds(pool) {
-        for (at, task) in tasks.iter().enumerate() {
+        for (index, task) in tasks.iter().enumerate() {
             let Stages { dispatchers, affinity, .. } = stages;
-            let offered = dispatchers[pool].offer(*task, || affinity.reclaim(pool));
-            if matches!(offered, Ok(Some(_))) {
+            let placement = dispatchers[pool].offer(*task, || affinity.reclaim(pool));
+            if matches!(placement, Ok(Some(_))) {
                 stages.note_pick(pool);
             }
-            take(stages, at, offered);
+            take(stages, index, placement);
         }
         return;
     }
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     stages.dispatchers[pool].schedule(tasks, &mut picks[..tasks.len()]);
-    for (at, pick) in picks.iter().enumerate().take(tasks.len()) {
+    for (index, pick) in picks.iter().enumerate().take(tasks.len()) {
         if pick.is_some() {
             stages.note_pick(pool);
         }
-        take(stages, at, pick.map(Some).ok_or(DropReason::NoMember));
+        take(stages, index, pick.map(Some).ok_or(DropReason::NoMember));
     }
 }
 
@@ -168,11 +169,11 @@ impl Stages {
 fn settle(
     stages: &mut Stages,
     pool: usize,
-    offered: Placement,
+    placement: Placement,
     packet: &mut Packet,
     verdict: &mut Verdict,
 ) {
-    match offered {
+    match placement {
         Ok(Some(pick)) => assign(pool, pick, packet),
         Ok(None) => {
             stages.waiting += 1;
@@ -203,13 +204,13 @@ pub fn offered(
         Ok(kind) => kind,
         Err(reason) => return Some(Verdict::Drop(reason)),
     };
-    let picked = if packet.kind == PacketKind::Task {
+    let pick = if packet.kind == PacketKind::Task {
         let class = class(&packet, frame);
         pick(stages, pool, Task::new(class)).ok_or(DropReason::NoMember)
     } else {
         follow(stages, pool, now, frame, &packet, true)
     };
-    match picked {
+    match pick {
         Err(DropReason::NoMember) if stages.may_wait_on(pool) => None,
         Err(reason) => Some(Verdict::Drop(reason)),
         Ok(pick) => {
@@ -219,19 +220,21 @@ pub fn offered(
                 return Some(rewrite::towards_worker_v6(network, neighbours, frame, &packet));
             }
             let target = stages.network.target(pool, pick.member);
-            let at = usize::from(packet.at);
+            let udp_at = usize::from(packet.udp_at);
             let (neighbours, mut verdict) = (&stages.neighbours, Verdict::Consumed);
-            rewrite::towards_worker(neighbours, frame, at, target, pick.idle, &mut verdict);
+            rewrite::towards_worker(neighbours, frame, udp_at, target, pick.idle, &mut verdict);
             Some(verdict)
         }
     }
 }
 
+/// Returns the class of a task; 0 without the extension.
 #[inline]
 fn class(packet: &Packet, frame: &[u8]) -> u16 {
     if packet.extended { Extension::parse(packet.payload(frame)).class } else { 0 }
 }
 
+/// Writes a task's pick into the packet's values.
 #[inline]
 fn assign(pool: usize, pick: Pick, packet: &mut Packet) {
     packet.chosen = (pool as u16, pick.member);
@@ -239,7 +242,7 @@ fn assign(pool: usize, pick: Pick, packet: &mut Packet) {
 }
 
 /// Handles packets of multi-packet tasks: the first is scheduled, and the rest follow it.
-fn connected(
+fn place_packet(
     stages: &mut Stages,
     pool: usize,
     now: u64,
@@ -250,11 +253,11 @@ fn connected(
     // The first packet of the task may be among the waiting ones.
     let dispatcher = &stages.dispatchers[pool];
     let is_next = dispatcher.waiting() == 0 && !dispatcher.asks();
-    let offered = match follow(stages, pool, now, frame, parsed, is_next) {
+    let placement = match follow(stages, pool, now, frame, parsed, is_next) {
         Err(DropReason::NoMember) => stages.dispatchers[pool].wait().map(|()| None),
-        followed => followed.map(Some),
+        result => result.map(Some),
     };
-    settle(stages, pool, offered, parsed, verdict);
+    settle(stages, pool, placement, parsed, verdict);
 }
 
 /// Returns the member of a multi-packet task. Picks one if this is its first packet and `is_next` is true: no
@@ -276,7 +279,7 @@ fn follow(
     };
     let key = Key {
         pool: header.pool,
-        src_port: udp::src_port(&frame[usize::from(parsed.at)..]),
+        src_port: udp::src_port(&frame[usize::from(parsed.udp_at)..]),
         src: match parsed.is_v6 {
             false => ipv4::src(&frame[ether::LEN..]),
             true => stages.neighbours.digest(ipv6::src(&frame[ether::LEN..])),
@@ -298,7 +301,7 @@ fn follow(
     if parsed.kind == PacketKind::Continuation {
         return Err(DropReason::UnknownConnection);
     }
-    stages.affinity.check_room(key, now).map_err(|refused| match refused {
+    stages.affinity.check_room(key, now).map_err(|refusal| match refusal {
         TrackRefusal::Full => DropReason::ConnectionsFull,
         TrackRefusal::Source => DropReason::MultiPacketBound,
     })?;

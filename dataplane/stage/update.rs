@@ -4,6 +4,9 @@
 //! A control thread makes an [`Update`] with all the memory that it needs. A core applies it between two
 //! bursts, in time proportional to the changes. The core leaves the replaced parts in it, so that the
 //! allocating thread also frees the memory.
+//!
+//! A *linked* pool of a leaf gets its tasks from a spine. If all its members are drained, they *linger* for a
+//! time: they still receive the tasks that were in flight from the spine.
 
 use super::affinity::PoolQueue;
 use super::fabric::Fabric;
@@ -124,8 +127,12 @@ impl Stages {
     /// there is room for them even if no policy does so far.
     #[must_use]
     pub fn capacity(&self) -> Capacity {
-        let bounds = |of: &dyn Fn(&Dispatcher) -> bool| {
-            self.dispatchers.iter().filter(|one| of(one)).map(|one| one.queue().0).sum::<usize>()
+        let bounds = |counts: &dyn Fn(&Dispatcher) -> bool| {
+            self.dispatchers
+                .iter()
+                .filter(|dispatcher| counts(dispatcher))
+                .map(|dispatcher| dispatcher.queue().0)
+                .sum::<usize>()
         };
         let waiting = bounds(&Dispatcher::holds).max(bounds(&|_| true).min(QUEUE_MAX));
         let waiting = waiting.max(self.waiting_least);
@@ -150,7 +157,7 @@ impl Stages {
     /// Applies an update, and leaves the replaced parts in it.
     pub fn update(&mut self, update: &mut Update) {
         if let Some(new) = &mut update.recognition {
-            self.recognise(new);
+            self.exchange_network(new);
         }
         if update.fabric.is_some() {
             std::mem::swap(&mut self.fabric, &mut update.fabric);
@@ -165,7 +172,8 @@ impl Stages {
         self.freed = true;
     }
 
-    fn recognise(&mut self, new: &mut Recognition) {
+    /// Swaps the network and the tables that depend on it.
+    fn exchange_network(&mut self, new: &mut Recognition) {
         std::mem::swap(&mut self.network, &mut new.network);
         std::mem::swap(&mut self.templates, &mut new.templates);
         std::mem::swap(&mut self.unreachable, &mut new.unreachable);
@@ -174,6 +182,7 @@ impl Stages {
         }
     }
 
+    /// Applies one change.
     fn step(&mut self, step: &mut Step) {
         match step {
             Step::Begin { new, pool } => self.begin(*pool, new),
@@ -217,6 +226,7 @@ impl Stages {
         }
     }
 
+    /// Takes the drained members of a pool out of the choice.
     fn take_out_drained(&mut self, pool: usize) {
         let dispatcher = &mut self.dispatchers[pool];
         for place in (0..dispatcher.view().active().len()).rev() {
@@ -232,9 +242,9 @@ impl Stages {
     #[cold]
     pub(super) fn end_lingering(&mut self) {
         for pool in 0..self.dispatchers.len() {
-            let waits = self.dispatchers[pool].waiting() > 0;
+            let has_waiting = self.dispatchers[pool].waiting() > 0;
             if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has_lingered(pool))
-                && !waits
+                && !has_waiting
             {
                 fabric.linger(pool, false);
                 self.take_out_drained(pool);
@@ -242,6 +252,7 @@ impl Stages {
         }
     }
 
+    /// Adds a pool, or puts it in the place of an ended one and leaves that one in `place`.
     fn begin(&mut self, pool: usize, place: &mut Option<NewPool>) {
         let Some(mut new) = place.take() else { return };
         if pool < self.dispatchers.len() {

@@ -24,7 +24,7 @@ const PORTS: u32 = 0xF400_0000;
 const OLD: u32 = 0xF800_0000;
 
 /// Number of an unknown address.
-pub(super) const NOBODY: u32 = 0;
+pub(super) const UNKNOWN_ADDRESS: u32 = 0;
 
 /// IPv6 address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,15 +84,15 @@ pub(super) fn number_of_old(index: usize) -> u32 {
 /// Returns the port of a side that leads to `address`, and the next hop there.
 pub(super) fn route(
     ports: &[PortAddress],
-    fits: fn(Side) -> bool,
+    is_side: fn(Side) -> bool,
     address: u128,
 ) -> Option<(usize, u128)> {
     let ports = || {
-        let of_side = ports.iter().enumerate().filter(|(_, port)| fits(port.side));
+        let of_side = ports.iter().enumerate().filter(|(_, port)| is_side(port.side));
         of_side.filter_map(|(index, port)| Some((index, port.v6?)))
     };
-    let near = ports().find(|(_, port)| port.reaches(address)).map(|(index, _)| (index, address));
-    near.or_else(|| ports().find_map(|(index, port)| Some((index, port.gateway?))))
+    let direct = ports().find(|(_, port)| port.reaches(address)).map(|(index, _)| (index, address));
+    direct.or_else(|| ports().find_map(|(index, port)| Some((index, port.gateway?))))
 }
 
 /// Returns true if `address` is one of the node's own.
@@ -139,7 +139,7 @@ const UNREACHABLE_MAX: usize = 16;
 #[derive(Clone, Debug, Default)]
 pub(super) struct SourcesV6 {
     /// Network of all clients and its mask, if there is no router to others.
-    pub near: Option<(u128, u128)>,
+    pub client_network: Option<(u128, u128)>,
     /// Unreachable sources within it; `None` if the list would be too long.
     pub unreachable: Option<Vec<UnreachableV6>>,
 }
@@ -149,7 +149,7 @@ pub(super) struct SourcesV6 {
 pub struct Network6 {
     ports: ArrayVec<PortAddress, PORTS_MAX>,
     /// Addresses of the node.
-    own: ArrayVec<u128, PORTS_MAX>,
+    own_addresses: ArrayVec<u128, PORTS_MAX>,
     /// First address of each client network. Every router there has it (RFC 4291, 2.6.1).
     anycast: ArrayVec<u128, PORTS_MAX>,
     /// Networks of ports to clients: address, mask and port.
@@ -193,19 +193,19 @@ impl TargetV6 {
 
 impl Network6 {
     /// Adds the server at this index, with its address and its previous one.
-    pub(super) fn add_host(&mut self, index: usize, ip: IpAddr, was: Option<IpAddr>) {
+    pub(super) fn add_host(&mut self, index: usize, ip: IpAddr, previous: Option<IpAddr>) {
         self.servers.resize(index, None);
         self.servers.push(bits(ip));
         self.numbers.extend(bits(ip).map(|ip| (ip, number_of_server(index))));
-        self.numbers.extend(was.and_then(bits).map(|ip| (ip, number_of_old(index))));
+        self.numbers.extend(previous.and_then(bits).map(|ip| (ip, number_of_old(index))));
     }
 
     /// Adds the next pool. Its servers must have been added before.
     pub(super) fn add_pool(&mut self, pool: &NetworkPool) -> Result<(), NetworkError> {
         let address = |server: u16| self.servers.get(usize::from(server)).copied().flatten();
-        let mut there = pool.members.iter().flatten();
-        let has_v6 = there.clone().any(|&(_, server)| address(server).is_some());
-        let has_v4 = there.any(|&(_, server)| address(server).is_none());
+        let mut workers = pool.members.iter().flatten();
+        let has_v6 = workers.clone().any(|&(_, server)| address(server).is_some());
+        let has_v4 = workers.any(|&(_, server)| address(server).is_none());
         let id = pool.id.unwrap_or_default();
         if has_v4 && has_v6 {
             return Err(NetworkError::MixedFamilies(id));
@@ -224,7 +224,7 @@ impl Network6 {
     }
 
     /// Completes the tables after all servers and pools were added.
-    pub(super) fn settle(
+    pub(super) fn complete(
         &mut self,
         ports: &[PortAddress],
         (pools, least_ttls, is_spine): (&[NetworkPool], &[u8], bool),
@@ -233,7 +233,7 @@ impl Network6 {
     ) -> Result<(), NetworkError> {
         self.ports = ports.iter().copied().collect();
         self.is_spine = is_spine;
-        self.own = ports.iter().filter_map(|port| Some(port.v6?.ip)).collect();
+        self.own_addresses = ports.iter().filter_map(|port| Some(port.v6?.ip)).collect();
         let of_clients = ports.iter().enumerate().filter(|(_, port)| port.side.has_clients());
         let of_clients = of_clients.filter_map(|(index, port)| Some((index, port.v6?)));
         self.client_networks =
@@ -242,8 +242,7 @@ impl Network6 {
         let anycast = of_clients.clone().filter(has_anycast);
         self.anycast = anycast.map(|(_, port)| port.ip & port.mask()).collect();
         self.client_gateway = { of_clients }.find_map(|(index, port)| Some((index, port.gateway?)));
-        // Two servers may have one address. The id of a worker then tells them apart, since `number` gets the
-        // worker's server.
+        // Two servers may have one address. `number` distinguishes them by the worker's server.
         self.numbers.sort_unstable();
         self.sources = ports.iter().map(|port| self.sources_at(port)).collect();
         let template = |port: usize, index: usize| {
@@ -252,7 +251,7 @@ impl Network6 {
                 pool: pool.id.unwrap_or_default(),
                 udp_port,
                 task_address: self.task_address(port, index),
-                clients: self.sources[port].near,
+                clients: self.sources[port].client_network,
                 least_hops: least_ttls[index],
                 replies: (!is_spine).then_some(pool.authenticator.is_some()),
             };
@@ -268,16 +267,18 @@ impl Network6 {
         Ok(())
     }
 
+    /// Computes the values for checking the sources of tasks at a port.
     fn sources_at(&self, port: &PortAddress) -> SourcesV6 {
         let Some(port) = port.v6 else { return SourcesV6::default() };
-        let of_port = |other: &PortAddress| {
-            let v6 = other.v6?;
-            let prefix = if other.side.has_clients() { 128 } else { v6.prefix.into() };
+        let of_port = |port: &PortAddress| {
+            let v6 = port.v6?;
+            let prefix = if port.side.has_clients() { 128 } else { v6.prefix.into() };
             Some(UnreachableV6::new(v6.ip, prefix))
         };
         let mut unreachable: Vec<_> = no_hosts().into_iter().collect();
         unreachable.extend(self.ports.iter().filter_map(of_port));
-        let is_listed = |list: &[UnreachableV6], address| list.iter().any(|one| one.is(address));
+        let is_listed =
+            |list: &[UnreachableV6], address| list.iter().any(|range| range.is(address));
         let services = self.services.iter().flatten().filter(|_| self.is_spine);
         let servers = self.numbers.iter().map(|(address, _)| address);
         for &address in self.anycast.iter().chain(services).chain(servers) {
@@ -285,16 +286,17 @@ impl Network6 {
                 unreachable.push(UnreachableV6::new(address, 128));
             }
         }
-        let near = self.client_gateway.is_none().then(|| (port.ip & port.mask(), port.mask()));
-        if let Some((network, mask)) = near {
-            unreachable.retain(|one| (one.network ^ network) & one.mask & mask == 0);
+        let client_network =
+            self.client_gateway.is_none().then(|| (port.ip & port.mask(), port.mask()));
+        if let Some((network, mask)) = client_network {
+            unreachable.retain(|range| (range.network ^ network) & range.mask & mask == 0);
         }
-        let mut networks = unreachable.iter().map(|one| (one.network, one.mask)).collect();
+        let mut networks = unreachable.iter().map(|range| (range.network, range.mask)).collect();
         merge(&mut networks);
-        let fits = networks.len() <= UNREACHABLE_MAX;
+        let is_short = networks.len() <= UNREACHABLE_MAX;
         let source = |(network, mask)| UnreachableV6 { network, mask }.to_be();
         let unreachable = networks.into_iter().map(source).collect();
-        SourcesV6 { near, unreachable: fits.then_some(unreachable) }
+        SourcesV6 { client_network, unreachable: is_short.then_some(unreachable) }
     }
 
     /// Returns the values for checking the sources of tasks at a port.
@@ -342,8 +344,8 @@ impl Network6 {
 
     /// Returns the address at which tasks of a pool arrive on a port (both by index).
     fn task_address(&self, port: usize, pool: usize) -> u128 {
-        let own = self.ports.get(port).and_then(|port| port.v6).map_or(0, |port| port.ip);
-        self.service(pool).filter(|_| self.is_spine).unwrap_or(own)
+        let port_address = self.ports.get(port).and_then(|port| port.v6).map_or(0, |port| port.ip);
+        self.service(pool).filter(|_| self.is_spine).unwrap_or(port_address)
     }
 
     /// Returns the IPv6 address to which clients send tasks of a pool (by index), if it is not the node's.
@@ -362,34 +364,35 @@ impl Network6 {
         self.servers.get(usize::from(server)) == Some(&Some(address))
     }
 
-    /// Returns the number of a server with this address, or [`NOBODY`]. Prefers the server `worker_at`, for
-    /// its present or previous address.
-    pub(super) fn number(&self, address: u128, worker_at: Option<u16>) -> u32 {
-        if let Some(server) = worker_at {
+    /// Returns the number of a server with this address, or [`UNKNOWN_ADDRESS`]. Prefers `server`, for its present
+    /// or previous address.
+    pub(super) fn number(&self, address: u128, server: Option<u16>) -> u32 {
+        if let Some(server) = server {
             let index = usize::from(server);
             if self.servers.get(index).copied().flatten() == Some(address) {
                 return number_of_server(index);
             }
-            let old = (address, number_of_old(index));
-            if self.numbers.binary_search(&old).is_ok() {
-                return old.1;
+            let previous = (address, number_of_old(index));
+            if self.numbers.binary_search(&previous).is_ok() {
+                return previous.1;
             }
         }
-        let at = self.numbers.partition_point(|&(other, _)| other < address);
-        self.numbers.get(at).filter(|(other, _)| *other == address).map_or(NOBODY, |one| one.1)
+        let index = self.numbers.partition_point(|&(known, _)| known < address);
+        let entry = self.numbers.get(index).filter(|(known, _)| *known == address);
+        entry.map_or(UNKNOWN_ADDRESS, |entry| entry.1)
     }
 
     /// Returns true if `address` is one of the node's own.
     #[inline(always)]
     pub(super) fn is_own(&self, address: u128) -> bool {
-        self.own.contains(&address)
+        self.own_addresses.contains(&address)
     }
 
     /// Returns the port that leads to a client's address, and the next hop there.
     #[inline(always)]
     pub(super) fn client_route(&self, address: u128) -> Option<(usize, u128)> {
-        for &(own, mask, port) in &self.client_networks {
-            if (address ^ own) & mask == 0 {
+        for &(network, mask, port) in &self.client_networks {
+            if (address ^ network) & mask == 0 {
                 return Some((port, address));
             }
         }
@@ -398,7 +401,7 @@ impl Network6 {
 
     /// Like [`super::Network::is_client`].
     pub(super) fn is_client(&self, address: u128) -> bool {
-        let answered_without_us = |port: &PortAddress| {
+        let is_behind_workers = |port: &PortAddress| {
             !port.side.has_clients() && port.v6.is_some_and(|port| port.reaches(address))
         };
         let is_service = self.is_spine && self.services.contains(&Some(address));
@@ -406,8 +409,8 @@ impl Network6 {
             && !self.is_own(address)
             && !self.anycast.contains(&address)
             && !is_service
-            && self.number(address, None) == NOBODY
-            && !self.ports.iter().any(answered_without_us)
+            && self.number(address, None) == UNKNOWN_ADDRESS
+            && !self.ports.iter().any(is_behind_workers)
             && self.client_route(address).is_some()
     }
 }
@@ -477,7 +480,7 @@ mod tests {
         assert!(v6.takes(0) && !network.takes_v4(0));
         let worker = network.worker(0).unwrap();
         assert_eq!(v6.number(address("fd00:2::b"), Some(worker.server)), worker.ip);
-        assert_eq!(v6.number(address("fd00:2::c"), Some(worker.server)), NOBODY);
+        assert_eq!(v6.number(address("fd00:2::c"), Some(worker.server)), UNKNOWN_ADDRESS);
     }
 
     #[test]

@@ -89,11 +89,14 @@ pub struct Sender {
     lines: Slice<Line>,
     /// Number of the current line, for overtaken readers.
     head: Slice<AtomicU64>,
+    /// Number of the current line, over all laps.
     line: u64,
+    /// Subject of the current line.
     subject: Subject,
     /// Number of messages in the line that readers see. `staged` also counts the unpublished ones.
     visible: usize,
     staged: usize,
+    /// Messages of the current line.
     messages: [u32; MESSAGES],
 }
 
@@ -138,19 +141,21 @@ impl Sender {
         }
     }
 
+    /// Writes the staged messages and the header of the current line.
     fn write(&mut self, is_closed: bool) {
         let line = &self.lines[self.line as usize % LINES];
         let (lap, subject) = (lap(self.line), self.subject);
         let header = |count| Header { lap, subject, is_closed, count }.pack();
         if self.visible == 0 {
-            // A reader of the previous lap must not take the new messages for old ones.
+            // A reader of the previous lap must not mistake new messages for old ones. So the new lap becomes
+            // visible before the first new message: the fence pairs with the one in `Receiver::take`.
             self.head[0].store(self.line, Relaxed);
             line.header
                 .store(Header { is_closed: false, ..Header::unpack(header(0)) }.pack(), Relaxed);
             fence(Release);
         }
-        for at in self.visible..self.staged {
-            line.messages[at].store(self.messages[at], Relaxed);
+        for index in self.visible..self.staged {
+            line.messages[index].store(self.messages[index], Relaxed);
         }
         line.header.store(header(self.staged), Release);
         self.visible = self.staged;
@@ -162,8 +167,10 @@ impl Sender {
 pub struct Receiver {
     lines: Slice<Line>,
     head: Slice<AtomicU64>,
+    /// Number of the line to read next, over all laps.
     line: u64,
-    taken: usize,
+    /// Number of messages already read from it.
+    read: usize,
 }
 
 /// Result of a read.
@@ -187,7 +194,7 @@ impl Receiver {
     #[must_use]
     pub fn new(lines: Slice<Line>, head: Slice<AtomicU64>) -> Self {
         assert_eq!(lines.len(), LINES);
-        Self { lines, head, line: 0, taken: 0 }
+        Self { lines, head, line: 0, read: 0 }
     }
 
     /// Returns the next messages, or `None` if there are no new ones.
@@ -195,12 +202,14 @@ impl Receiver {
     pub fn receive(&mut self, messages: &mut Messages) -> Option<ReadResult> {
         let word = self.lines[self.line as usize % LINES].header.load(Acquire);
         let header = Header::unpack(word);
-        if header.lap == lap(self.line) && header.count == self.taken && !header.is_closed {
+        if header.lap == lap(self.line) && header.count == self.read && !header.is_closed {
             return None;
         }
         self.take(header, messages)
     }
 
+    /// Reads the new messages of the current line, and of the lines behind it if it has none. Checks after the
+    /// read that the writer has not begun to overwrite the line.
     #[cold]
     fn take(&mut self, mut header: Header, messages: &mut Messages) -> Option<ReadResult> {
         loop {
@@ -208,10 +217,10 @@ impl Receiver {
             let line = &self.lines[self.line as usize % LINES];
             if header.lap != expected {
                 // The line is from the previous lap or unwritten, unless the writer is a lap ahead.
-                let ahead = self.head[0].load(Acquire) >= self.line + LINES as u64;
-                return ahead.then(|| self.catch_up());
+                let is_overtaken = self.head[0].load(Acquire) >= self.line + LINES as u64;
+                return is_overtaken.then(|| self.catch_up());
             }
-            let (first, count) = (self.taken, header.count);
+            let (first, count) = (self.read, header.count);
             for (message, word) in messages.iter_mut().zip(&line.messages[first..count]) {
                 let word = word.load(Relaxed);
                 *message = (Member((word >> 16) as u16), word as u16);
@@ -220,9 +229,9 @@ impl Receiver {
             if Header::unpack(line.header.load(Relaxed)).lap != expected {
                 return Some(self.catch_up());
             }
-            self.taken = count;
+            self.read = count;
             if header.is_closed {
-                (self.line, self.taken) = (self.line + 1, 0);
+                (self.line, self.read) = (self.line + 1, 0);
             }
             if count > first {
                 return Some(ReadResult::Messages(header.subject, count - first));
@@ -234,8 +243,9 @@ impl Receiver {
         }
     }
 
+    /// Continues at the start of the writer's current line.
     fn catch_up(&mut self) -> ReadResult {
-        (self.line, self.taken) = (self.head[0].load(Acquire), 0);
+        (self.line, self.read) = (self.head[0].load(Acquire), 0);
         ReadResult::Overtaken
     }
 }
@@ -288,12 +298,12 @@ mod tests {
     #[test]
     fn full_lines_publish_themselves_over_laps() {
         let (mut sender, mut receiver) = ring();
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         for number in 0..(3 * LINES * MESSAGES) as u16 {
             sender.send(LOADS, Member(number % 100), number);
-            told.push((LOADS, number % 100, number));
+            sent.push((LOADS, number % 100, number));
             if number % 15 == 14 {
-                assert_eq!(all(&mut receiver), told.split_off(0));
+                assert_eq!(all(&mut receiver), sent.split_off(0));
             }
         }
     }
@@ -308,8 +318,8 @@ mod tests {
         let mut messages = [(Member(0), 0); MESSAGES];
         assert_eq!(receiver.receive(&mut messages), Some(ReadResult::Overtaken));
         let last = (5 * LINES * MESSAGES) as u16;
-        let heard: Vec<u16> = all(&mut receiver).iter().map(|one| one.2).collect();
-        assert_eq!(heard, [last, last + 1, last + 2, last + 3]);
+        let values: Vec<u16> = all(&mut receiver).iter().map(|message| message.2).collect();
+        assert_eq!(values, [last, last + 1, last + 2, last + 3]);
     }
 
     /// The writer sometimes overtakes its reader. Messages between two losses are in order and complete.

@@ -313,10 +313,11 @@ impl Counters {
         Self::new(Region::heap(8 * WORDS).slice(0, WORDS))
     }
 
+    /// Adds to the number with this word.
     #[inline]
-    fn bump(&self, at: usize, by: u64) {
+    fn bump(&self, index: usize, by: u64) {
         // One writer: a plain load and store, no locked instruction.
-        let word = &self.0[at];
+        let word = &self.0[index];
         word.store(word.load(Relaxed).saturating_add(by), Relaxed);
     }
 
@@ -345,8 +346,8 @@ impl Counters {
         // Rounded outwards: the recorded interval contains the pause.
         let (first, last) = (from >> UNIT, to.div_ceil(1 << UNIT));
         let length = (last - first).min((1 << LENGTH_BITS) - 1);
-        let at = COUNT + 1 + (number % PAUSES as u64) as usize;
-        self.0[at].store(first << LENGTH_BITS | length, Relaxed);
+        let index = COUNT + 1 + (number % PAUSES as u64) as usize;
+        self.0[index].store(first << LENGTH_BITS | length, Relaxed);
         self.0[COUNT].store(number + 1, Release);
     }
 
@@ -359,8 +360,8 @@ impl Counters {
             let from = word >> LENGTH_BITS << UNIT;
             Stall { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT) }
         };
-        let kept = number.min(PAUSES as u64) as usize;
-        (number, self.0[COUNT + 1..][..kept].iter().map(pause).collect())
+        let stored = number.min(PAUSES as u64) as usize;
+        (number, self.0[COUNT + 1..][..stored].iter().map(pause).collect())
     }
 
     /// Returns the current number.
@@ -381,13 +382,13 @@ impl Counters {
         self.totals().dropped()
     }
 
-    /// Adds the counts of `others` since the last call with this `folded`, which stores the progress. Ignores
-    /// gauges.
-    pub fn fold(&self, others: &Self, folded: &mut [u64; COUNT]) {
-        for (at, folded) in folded.iter_mut().enumerate() {
-            if METRICS[at].kind == CounterKind::Counter {
-                let now = others.0[at].load(Relaxed);
-                self.bump(at, now - *folded);
+    /// Adds the counts of `source` since the last call with this `folded`, which stores the counts added so far.
+    /// Ignores gauges.
+    pub fn fold(&self, source: &Self, folded: &mut [u64; COUNT]) {
+        for (index, folded) in folded.iter_mut().enumerate() {
+            if METRICS[index].kind == CounterKind::Counter {
+                let now = source.0[index].load(Relaxed);
+                self.bump(index, now - *folded);
                 *folded = now;
             }
         }
@@ -420,7 +421,9 @@ impl Totals {
     /// Returns the sums over `cores`.
     #[must_use]
     pub fn read(cores: &[Counters]) -> Self {
-        Self(std::array::from_fn(|at| cores.iter().map(|core| core.0[at].load(Relaxed)).sum()))
+        Self(std::array::from_fn(|index| {
+            cores.iter().map(|core| core.0[index].load(Relaxed)).sum()
+        }))
     }
 
     /// Returns one of the sums.

@@ -20,7 +20,9 @@ pub struct Exchange {
     receivers: Box<[Receiver]>,
     /// Index of the receiver to read next.
     next: usize,
+    /// Buffer for the messages of one read.
     messages: Messages,
+    /// Number of exchanges since the last publication.
     unpublished: u32,
 }
 
@@ -38,14 +40,14 @@ impl Exchange {
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize) -> Self {
         let ring = |core: usize| {
-            let at = layout.cores[core].ring;
-            (region.slice(at + 64, LINES), region.slice(at, 1))
+            let offset = layout.cores[core].ring;
+            (region.slice(offset + 64, LINES), region.slice(offset, 1))
         };
         let (lines, head) = ring(core);
-        let others = (0..layout.cores.len()).filter(|&other| other != core).map(ring);
+        let remote = (0..layout.cores.len()).filter(|&remote| remote != core).map(ring);
         Self {
             sender: Sender::new(lines, head),
-            receivers: others.map(|(lines, head)| Receiver::new(lines, head)).collect(),
+            receivers: remote.map(|(lines, head)| Receiver::new(lines, head)).collect(),
             next: 0,
             messages: NO_MESSAGES,
             unpublished: 0,

@@ -48,7 +48,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Reads a regular file of at most [`FILE_MAX`] bytes, through symbolic links.
 ///
 /// # Errors
-/// If it is not a regular file, if it is longer, or if a system call fails.
+/// For a file that is not regular or is longer, or if a system call fails.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     regular(path)?.read(FILE_MAX)
 }
@@ -62,6 +62,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text in UTF-8"))
 }
 
+/// Finds a regular file, through symbolic links.
 fn regular(path: &Path) -> io::Result<ExistingFile> {
     let found = ExistingFile::behind(path)?.ok_or(Errno::NOENT)?;
     if found.is_file() {
@@ -80,6 +81,7 @@ pub fn has_no_descriptor(error: &io::Error) -> bool {
 /// An existing file, not yet opened for reading or writing.
 #[derive(Debug)]
 pub struct ExistingFile {
+    /// The file, opened as a place only.
     place: OwnedFd,
     stat: Stat,
 }
@@ -102,6 +104,7 @@ impl ExistingFile {
         Self::look(path, OFlags::empty())
     }
 
+    /// Opens `path` as a place only, with these further flags.
     fn look(path: &Path, flags: OFlags) -> io::Result<Option<Self>> {
         match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty()) {
             Ok(place) => Ok(Some(Self { stat: rustix::fs::fstat(&place)?, place })),
@@ -176,14 +179,14 @@ impl ExistingFile {
     /// # Errors
     /// If a system call fails.
     pub fn is_kept_from_us(&self, path: &Path) -> io::Result<bool> {
-        let us = rustix::process::geteuid();
-        if us.is_root() || self.is_own() {
+        let user = rustix::process::geteuid();
+        if user.is_root() || self.is_own() {
             return Ok(false);
         }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = rustix::fs::stat(parent.unwrap_or(Path::new(".")))?;
         let is_sticky = Mode::from_raw_mode(folder.st_mode).contains(Mode::SVTX);
-        Ok(is_sticky && folder.st_uid != us.as_raw())
+        Ok(is_sticky && folder.st_uid != user.as_raw())
     }
 
     /// Returns its kind and owner, as in "a FIFO of user 7".
@@ -205,7 +208,7 @@ impl ExistingFile {
     /// Returns a path to it that no other process can change.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        own_path(&self.place)
+        descriptor_path(&self.place)
     }
 
     /// Returns its access mode.
@@ -256,7 +259,8 @@ pub(crate) fn is_private(owner: u32, user: u32, mode: u32) -> Result<(), String>
     }
 }
 
-fn own_path(file: &impl AsRawFd) -> PathBuf {
+/// Returns the path by which this process can open an open file again.
+fn descriptor_path(file: &impl AsRawFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
@@ -265,7 +269,7 @@ fn own_path(file: &impl AsRawFd) -> PathBuf {
 /// # Errors
 /// If a system call fails.
 pub fn open_again(file: &File) -> io::Result<File> {
-    File::options().read(true).write(true).open(own_path(file))
+    File::options().read(true).write(true).open(descriptor_path(file))
 }
 
 /// A name in an open folder. Removes the file at the end unless it is kept.
@@ -273,6 +277,7 @@ pub fn open_again(file: &File) -> io::Result<File> {
 struct Entry {
     folder: OwnedFd,
     name: String,
+    /// True if the file stays, or does not exist yet.
     is_kept: bool,
 }
 
@@ -365,7 +370,7 @@ impl Scratch<OwnedFd> {
         // Linux gives the name the mode of the socket, so it has this mode from the start.
         rustix::fs::fchmod(&item, OWNERS)?;
         // Through the open folder, because an address has room for only 107 bytes.
-        let address = SocketAddrUnix::new(own_path(&entry.folder).join(&entry.name))?;
+        let address = SocketAddrUnix::new(descriptor_path(&entry.folder).join(&entry.name))?;
         rustix::net::bind(&item, &address)?;
         entry.is_kept = false;
         rustix::net::listen(&item, BACKLOG)?;
@@ -463,20 +468,21 @@ impl<'a> ReportFile<'a> {
         Ok(file)
     }
 
+    /// Checks that the file can be written.
     fn try_new(self) -> io::Result<()> {
-        self.former()?;
+        self.previous()?;
         Scratch::create(self.path, REPORT).map(drop)
     }
 
     /// Returns the previous file. Refuses a link instead of following it: its target may be another user's
     /// choice.
-    fn former(self) -> io::Result<Option<ExistingFile>> {
+    fn previous(self) -> io::Result<Option<ExistingFile>> {
         match ExistingFile::at(self.path)? {
             Some(found) if !found.is_file() => {
                 let text = format!("{} exists there", found.describe());
                 Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
             }
-            former => Ok(former),
+            previous => Ok(previous),
         }
     }
 
@@ -488,17 +494,19 @@ impl<'a> ReportFile<'a> {
         within_limits(|| self.try_write(bytes.as_ref())).map_err(|error| self.explain(&error))
     }
 
+    /// Writes the file under another name and renames it.
     fn try_write(self, bytes: &[u8]) -> io::Result<()> {
-        let former = self.former()?;
+        let previous = self.previous()?;
         let mut scratch = Scratch::create(self.path, REPORT)?;
-        if let Some(former) = former {
-            rustix::fs::fchmod(scratch.item(), Mode::from_raw_mode(former.stat.st_mode))?;
+        if let Some(previous) = previous {
+            rustix::fs::fchmod(scratch.item(), Mode::from_raw_mode(previous.stat.st_mode))?;
         }
         scratch.item_mut().write_all(bytes)?;
         scratch.item().sync_all()?; // some file systems report a full disk only now
         scratch.put_at(self.path, true).map(drop)
     }
 
+    /// Returns the message for an error.
     fn explain(self, error: &io::Error) -> String {
         let Self { option, path } = self;
         let advice = match advice(error) {
@@ -528,7 +536,7 @@ impl Identity {
     }
 }
 
-/// Reason why a path cannot be claimed.
+/// Reason why a process cannot get the lock of a path.
 #[derive(Debug)]
 pub enum NameError {
     /// Held by another process, with its number if readable.
@@ -545,25 +553,26 @@ impl From<io::Error> for NameError {
     }
 }
 
-/// Claim of a path by one process. It holds the lock of the file PATH`.lock` for its lifetime. Only the
+/// Exclusive right of one process to create or replace the file at a path. It holds the lock of the file PATH`.lock` for its lifetime. Only the
 /// file's owner can open it, so no other user can keep the owner from the path.
 #[derive(Debug)]
 pub struct NameLock {
     file: File,
     path: PathBuf,
+    /// Process that took the lock.
     process: u32,
 }
 
 /// First bytes of a lock's file. The number of its process follows.
 const LOCK: &str = "wedjat ";
 /// Number of attempts to take a lock. Other processes cannot create and remove the file that often.
-const LOOKS: usize = 1000;
+const ATTEMPTS: usize = 1000;
 
 impl NameLock {
     /// Takes the lock of `path`. A process that ended, in whatever way, has lost it.
     ///
     /// # Errors
-    /// If another process holds it, if its file's path holds something else, or if a system call fails.
+    /// For a lock that another process holds, a path with another file, or a failed system call.
     pub fn take(path: &Path) -> Result<Self, NameError> {
         within_limits(|| Self::take_at(Self::file_of(path)))
     }
@@ -584,6 +593,7 @@ impl NameLock {
         }
     }
 
+    /// Returns the path of the lock's file.
     fn file_of(path: &Path) -> PathBuf {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
@@ -605,17 +615,19 @@ impl NameLock {
         Ok((file, text))
     }
 
+    /// Returns the error for a lock file with this text.
     fn held(text: &str) -> NameError {
         NameError::Held(text.strip_prefix(LOCK).and_then(|pid| pid.trim().parse().ok()))
     }
 
+    /// Takes the lock whose file is at `path`, and creates the file if necessary.
     fn take_at(path: PathBuf) -> Result<Self, NameError> {
-        for _ in 0..LOOKS {
+        for _ in 0..ATTEMPTS {
             let Some(found) = ExistingFile::at(&path)? else {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
                 let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 match rustix::fs::open(&path, flags, OWNERS) {
-                    Ok(made) => rustix::fs::fchmod(&made, OWNERS).map_err(io::Error::from)?,
+                    Ok(created) => rustix::fs::fchmod(&created, OWNERS).map_err(io::Error::from)?,
                     Err(Errno::EXIST) => {}
                     Err(error) => return Err(NameError::Io(error.into())),
                 }
@@ -628,7 +640,9 @@ impl NameLock {
                 Err(TryLockError::Error(error)) => return Err(error.into()),
             }
             // The previous holder may have removed the file before it released the lock.
-            if !ExistingFile::at(&path)?.is_some_and(|now| now.identity() == found.identity()) {
+            if !ExistingFile::at(&path)?
+                .is_some_and(|current| current.identity() == found.identity())
+            {
                 continue;
             }
             let process = std::process::id();
@@ -674,9 +688,9 @@ pub fn within_limits<T>(write: impl FnOnce() -> T) -> T {
     if let Some(set) = set {
         // SAFETY: as above. The signal is directed at this thread, so no other thread waits for it.
         unsafe {
-            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             if libc::sigismember(before.as_ptr(), libc::SIGXFSZ) == 0 {
-                libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &raw const at_once);
+                libc::sigtimedwait(set.as_ptr(), std::ptr::null_mut(), &raw const no_wait);
             }
             libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
         }

@@ -1,5 +1,6 @@
-//! Idle list of Horus 3.3: members estimated idle. Insertion, removal of any member and removal of the last
-//! member take O(1). It consists of an array of members, an index from member to place, and a count.
+//! Idle list of Horus 3.3 (NSDI 2024): members estimated idle. Insertion, removal of any member and removal of
+//! the last member take O(1). It consists of an array of members, an index from member to place in that array,
+//! and a count.
 
 use std::hint::select_unpredictable;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ const EXCLUDED: u16 = u16::MAX - 1;
 pub struct IdleList {
     /// Number of members; one word.
     count: Slice<AtomicU16>,
+    /// Members in order; the first `count` are valid.
     members: Slice<AtomicU16>,
+    /// Place of each member in `members`, [`ABSENT`] or [`EXCLUDED`].
     places: Slice<AtomicU16>,
 }
 
@@ -47,7 +50,7 @@ impl IdleList {
         list
     }
 
-    /// Returns the list with the content that its core gave it.
+    /// Returns the list with its present content.
     #[must_use]
     pub(super) fn of(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (place, members) = (&layout.cores[core].idle[pool], layout.pools[pool].members);
@@ -181,13 +184,13 @@ impl IdleWords<'_> {
         let place = &self.places[member.index()];
         if place.load(Relaxed) != ABSENT {
             if !idle {
-                // By value: a variable whose address goes to a call does not stay in registers elsewhere.
+                // A copy, because a variable whose address goes to a call does not stay in registers.
                 let list = Self { ..*self };
                 self.len = list.without(member);
             }
             return;
         }
-        self.members[self.len()].store(member.0, Relaxed); // takes effect with the new count only
+        self.members[self.len()].store(member.0, Relaxed); // not part of the list until the count grows
         place.store(select_unpredictable(idle, self.len, ABSENT), Relaxed);
         self.set_len(self.len + u16::from(idle));
     }
@@ -235,12 +238,14 @@ impl IdleWords<'_> {
         Some(member)
     }
 
+    /// Sets the length, also for readers.
     #[inline(always)]
     fn set_len(&mut self, len: u16) {
         self.len = len;
         self.count.store(len, Relaxed);
     }
 
+    /// Writes a member and its place.
     #[inline(always)]
     fn put(&mut self, member: Member, place: usize) {
         self.members[place].store(member.0, Relaxed);
@@ -300,7 +305,7 @@ mod tests {
                     }
                     5 => {
                         list.include(member);
-                        excluded.retain(|&other| other != member);
+                        excluded.retain(|&excluded| excluded != member);
                     }
                     1 => {
                         let place = model.iter().position(|&m| m == member);

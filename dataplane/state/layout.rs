@@ -135,10 +135,11 @@ pub struct Layout {
 struct Cursor(usize);
 
 impl Cursor {
+    /// Returns the offset of the next part, of this size.
     fn take(&mut self, bytes: usize) -> usize {
-        let at = self.0;
-        self.0 = (at + bytes).next_multiple_of(ALIGN);
-        at
+        let offset = self.0;
+        self.0 = (offset + bytes).next_multiple_of(ALIGN);
+        offset
     }
 }
 
@@ -155,18 +156,18 @@ impl Layout {
         let servers = cursor.take(16 * shape.servers);
         let workers = cursor.take(8 * members);
         let neighbours = cursor.take(8 * Neighbours::words(shape.ports, shape.pinned));
-        let shared = shape.cores > 1;
+        let has_several = shape.cores > 1;
         let mut first_member = 0;
         let mut pools = Vec::with_capacity(shape.pools.len());
         for &members in &shape.pools {
             let presence = cursor.take(4 * members);
-            let tokens = cursor.take(if shared { 8 * Tokens::words(members) } else { 0 });
+            let tokens = cursor.take(if has_several { 8 * Tokens::words(members) } else { 0 });
             let oldest = cursor.take(8 * shape.cores);
             let lost = cursor.take(4 * members);
             pools.push(PoolLayout { first_member, members, tokens, oldest, presence, lost });
             first_member += members;
         }
-        let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members, shared));
+        let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members, has_several));
         let cores = cores.collect();
         let nodes = cursor.take(8 * nodes::words(shape.nodes));
         let len = cursor.0;
@@ -218,20 +219,21 @@ pub fn name_policy(entry: &[AtomicU64], name: &str) {
     let len = name.len().min(32);
     bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
     for (word, chunk) in entry[2..].iter().zip(bytes.chunks_exact(8)) {
-        let mut eight = [0; 8];
-        eight.copy_from_slice(chunk);
-        word.store(u64::from_le_bytes(eight), Relaxed);
+        let mut word_bytes = [0; 8];
+        word_bytes.copy_from_slice(chunk);
+        word.store(u64::from_le_bytes(word_bytes), Relaxed);
     }
 }
 
-fn core(cursor: &mut Cursor, pools: &[usize], members: usize, shared: bool) -> CoreLayout {
-    let if_shared = |bytes| if shared { bytes } else { 0 };
+/// Computes the layout of one core, which may be one of several.
+fn core(cursor: &mut Cursor, pools: &[usize], members: usize, has_several: bool) -> CoreLayout {
+    let if_several = |bytes| if has_several { bytes } else { 0 };
     CoreLayout {
         reported: cursor.take(8 * members),
         own: cursor.take(size_of::<LocalState>() * members),
-        elsewhere: cursor.take(if_shared(size_of::<LocalState>() * members)),
-        told: cursor.take(if_shared(2 * members)),
-        ring: cursor.take(if_shared(broadcast::BYTES)),
+        elsewhere: cursor.take(if_several(size_of::<LocalState>() * members)),
+        told: cursor.take(if_several(2 * members)),
+        ring: cursor.take(if_several(broadcast::BYTES)),
         idle: pools
             .iter()
             .map(|&members| IdleLayout {

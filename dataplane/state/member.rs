@@ -97,9 +97,9 @@ impl Presence {
     }
 }
 
-/// Word of a member's [`Presence`] and of a leaf's data for its spine, besides idleness and load. Bits 8 to
-/// 22 hold the number of live workers. Bit 23 is set once the leaf has sent it. The bits above hold a number
-/// that each signal raises.
+/// Word with a member's [`Presence`]. At a spine it also holds a leaf's data besides idleness and load: bits 8
+/// to 22 hold the number of live workers; bit 23 is set once the leaf has sent it; the bits above count the
+/// leaf's signals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RackWord(pub u32);
 
@@ -107,13 +107,15 @@ impl RackWord {
     /// Bits of the [`Presence`].
     pub const PRESENCE: u32 = 0xFF;
 
-    const TOLD: u32 = 1 << 23;
+    /// Set once the leaf has sent its number of workers.
+    const HAS_WORKERS: u32 = 1 << 23;
 
     /// Returns the number of live workers, if the leaf has sent it.
     pub const fn workers(self) -> Option<u16> {
-        if self.0 & Self::TOLD == 0 { None } else { Some((self.0 >> 8) as u16 & 0x7FFF) }
+        if self.0 & Self::HAS_WORKERS == 0 { None } else { Some((self.0 >> 8) as u16 & 0x7FFF) }
     }
 
+    /// Returns the number of signals so far, modulo 2^8.
     pub const fn signals(self) -> u32 {
         self.0 >> 24
     }
@@ -122,7 +124,7 @@ impl RackWord {
     pub const fn after_signal(self, workers: u16) -> Self {
         let workers = if workers > 0x7FFF { 0x7FFF } else { workers as u32 };
         let signals = self.signals().wrapping_add(1) << 24;
-        Self(self.0 & Self::PRESENCE | workers << 8 | Self::TOLD | signals)
+        Self(self.0 & Self::PRESENCE | workers << 8 | Self::HAS_WORKERS | signals)
     }
 
     /// Returns the word with another presence.

@@ -1,8 +1,8 @@
 //! A node's view of its members, in private memory. Copies go to a file for other processes ([`publish`]).
 //!
 //! One region holds the members and, per core, the core's estimates, idle lists and counters ([`layout`]).
-//! Each word has one writing core. Exceptions are the neighbours, the members' flags and the tokens that
-//! cores share ([`tokens`]): their words are self-contained, so no core ever waits. Cores exchange their
+//! Each word has one writing core. Exceptions are the neighbours, the members' presence, and the tokens that
+//! cores share ([`tokens`]): each of these words is complete in itself, so no core ever waits. Cores exchange their
 //! updates from time to time ([`broadcast`], [`peers`]). On the packet path a core touches only its own cache
 //! lines.
 
@@ -33,4 +33,4 @@ pub use peers::{Peers, Sharing};
 pub use region::on_numa_node;
 pub use table::{Snapshot, StateError, Table};
 pub use view::{Parts, Picks, View};
-pub use words::{MemberStates, MemberWords};
+pub use words::{MemberState, MemberStates};

@@ -13,9 +13,9 @@
 //!
 //! An entry has three words (five for an IPv6 host): its key, its MAC address with flags, and two times.
 //! These are the last confirmation and the last use by a packet, in milliseconds of the node's clock, which
-//! wrap after 49 days. Only a host that the node has asked for can set a MAC address. A claim that
-//! contradicts a live entry marks it as suspect. The node then asks the known host by unicast, before it asks
-//! all hosts.
+//! wrap after 49 days. Only a host that the node has asked for can set a MAC address. A packet with another
+//! MAC address than a resolved entry marks the entry as suspect. The node then asks the known host by unicast,
+//! before it asks all hosts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -38,10 +38,11 @@ pub const PORT_SETS: usize = PORT_SLOTS / WAYS;
 const TAKEN: u64 = 1 << 63;
 /// Flag of an IPv6 host's key word. Its lower half is a hash of the address.
 const V6: u64 = 1 << 62;
-/// Key word of a place that another core is assigning to an IPv6 host.
+/// Key word of a place that a core is just assigning to an IPv6 host.
 const BUSY: u64 = 2;
-/// Key word of an unpinned place of the pinned area. A search continues behind it.
-const LEFT: u64 = 1;
+/// Key word of an unpinned place of the pinned area (a tombstone): a search continues behind it, unlike behind
+/// a free place, which is 0.
+const TOMBSTONE: u64 = 1;
 /// Flag of a MAC word that holds an address.
 const RESOLVED: u64 = 1 << 63;
 /// Flag of a MAC word that is configured and does not change.
@@ -116,6 +117,7 @@ impl Neighbours {
         Self::new(Region::heap(8 * words).slice(0, words), ports, pinned, 0)
     }
 
+    /// Returns a keyed hash. The multipliers are those of SplitMix64.
     fn hash(&self, key: u64) -> usize {
         let mixed = (key ^ self.seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         ((mixed ^ (mixed >> 32)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as usize
@@ -133,15 +135,18 @@ impl Neighbours {
         (0..slots).map(move |step| (start + step) & (slots - 1)).map(key_word)
     }
 
+    /// Returns the key word at an index.
     fn key_at(&self, at: usize) -> u64 {
         self.words[at].load(Acquire)
     }
 
+    /// Returns the word with the MAC address and its flags.
     #[inline(always)]
     fn mac_word(&self, slot: Slot) -> &AtomicU64 {
         &self.words[slot.0 as usize + WAYS]
     }
 
+    /// Returns the word with the last confirmation (upper half) and the last use (lower half).
     #[inline]
     fn times(&self, slot: Slot) -> &AtomicU64 {
         &self.words[slot.0 as usize + 2 * WAYS]
@@ -182,7 +187,7 @@ impl Neighbours {
         if let Some(slot) = self.find_pinned(key) {
             return Some(slot);
         }
-        let at = self.pinned(key).find(|&at| matches!(self.key_at(at), 0 | LEFT))?;
+        let at = self.pinned(key).find(|&at| matches!(self.key_at(at), 0 | TOMBSTONE))?;
         let slot = Slot(at as u32);
         self.mac_word(slot).store(0, Relaxed);
         self.times(slot).store(0, Relaxed);
@@ -194,13 +199,13 @@ impl Neighbours {
     pub fn unpin(&self, slot: Slot) {
         let slots = WAYS * self.pinned_sets;
         let places = (0..slots).map(key_word);
-        let Some(at) = places.clone().position(|at| at == slot.0 as usize) else { return };
+        let Some(index) = places.clone().position(|at| at == slot.0 as usize) else { return };
         self.mac_word(slot).store(0, Relaxed);
-        self.words[slot.0 as usize].store(LEFT, Release);
-        // Before a free place no search continues, so these marks are not needed.
+        self.words[slot.0 as usize].store(TOMBSTONE, Release);
+        // Tombstones right before a free place are useless: no search continues there. This frees them.
         for back in 0..slots {
-            let place = |steps: usize| key_word((at + slots - back + steps) & (slots - 1));
-            if self.key_at(place(1)) != 0 || self.key_at(place(0)) != LEFT {
+            let place = |steps: usize| key_word((index + slots - back + steps) & (slots - 1));
+            if self.key_at(place(1)) != 0 || self.key_at(place(0)) != TOMBSTONE {
                 return;
             }
             self.words[place(0)].store(0, Release);
@@ -255,7 +260,7 @@ impl Neighbours {
         if let Some(at) = self.find_pinned_v6(key, address) {
             return Some(Slot(at as u32));
         }
-        let at = self.pinned(key).find(|&at| matches!(self.key_at(at), 0 | LEFT))?;
+        let at = self.pinned(key).find(|&at| matches!(self.key_at(at), 0 | TOMBSTONE))?;
         let slot = Slot(at as u32);
         self.mac_word(slot).store(0, Relaxed);
         self.times(slot).store(0, Relaxed);
@@ -293,8 +298,8 @@ impl Neighbours {
             self.times(slot).store(u64::from(now_ms), Relaxed);
             self.put_v6(slot, address);
             self.words[set + way].store(key, Release);
-            // Another core may have chosen another way for the same host at the same time: the first one
-            // stays.
+            // Another core may have chosen another way for the same host at the same time. Both then keep the
+            // first of the two ways.
             let first = find().unwrap_or(set + way);
             if first != set + way {
                 let _ = self.words[set + way].compare_exchange(key, 0, AcqRel, Acquire);
@@ -303,6 +308,8 @@ impl Neighbours {
         }
     }
 
+    /// Writes the address of an IPv6 host. The fence keeps the writes behind the change of the key word before
+    /// them; it pairs with the one in [`Neighbours::v6`].
     fn put_v6(&self, slot: Slot, address: u128) {
         let [upper, lower] = self.v6_words(slot);
         fence(Release);
@@ -310,6 +317,7 @@ impl Neighbours {
         lower.store(address as u64, Relaxed);
     }
 
+    /// Returns the two words of an IPv6 address.
     fn v6_words(&self, slot: Slot) -> [&AtomicU64; 2] {
         [3, 4].map(|line| &self.words[slot.0 as usize + line * WAYS])
     }
@@ -322,8 +330,8 @@ impl Neighbours {
         let [upper, lower] = self.v6_words(slot).map(|word| word.load(Relaxed));
         fence(Acquire);
         let after = self.words[slot.0 as usize].load(Relaxed);
-        let whole = before == after && before & (TAKEN | V6) == TAKEN | V6;
-        whole.then_some(u128::from(upper) << 64 | u128::from(lower))
+        let is_whole = before == after && before & (TAKEN | V6) == TAKEN | V6;
+        is_whole.then_some(u128::from(upper) << 64 | u128::from(lower))
     }
 
     /// Returns 32 bits of a keyed hash of an IPv6 address. They stand for it in fields of four bytes.
@@ -337,6 +345,7 @@ impl Neighbours {
         (mix(upper ^ upper >> 32 ^ address as u64) >> 32) as u32
     }
 
+    /// Returns the key word of an IPv6 host.
     fn key_v6(&self, port: usize, address: u128) -> u64 {
         V6 | key(port, self.digest(address))
     }
@@ -366,8 +375,8 @@ impl Neighbours {
             if self.words[set + way].compare_exchange(before, key, AcqRel, Acquire).is_err() {
                 continue;
             }
-            // Another core may have chosen another way for the same host at the same time: the first one
-            // stays.
+            // Another core may have chosen another way for the same host at the same time. Both then keep the
+            // first of the two ways.
             let first = self.find_cached(port, key).unwrap_or(slot);
             if first != slot {
                 let _ = self.words[set + way].compare_exchange(key, 0, AcqRel, Acquire);
@@ -476,13 +485,13 @@ impl Neighbours {
     ) -> impl Iterator<Item = (Slot, u32)> + '_ {
         let first = SET_WORDS * (self.pinned_sets + port * PORT_SETS + set % PORT_SETS);
         let slots = (first..first + WAYS).map(|at| Slot(at as u32));
-        let due = move |slot: &Slot| {
+        let is_due = move |slot: &Slot| {
             let unused_ms = now_ms.wrapping_sub(self.times(*slot).load(Relaxed) as u32);
             self.mac(*slot).is_some()
                 && unused_ms <= reachable_ms
                 && self.age_ms(*slot, now_ms).is_none_or(|age| age > reachable_ms)
         };
-        slots.filter(due).map(|slot| (slot, self.address(slot)))
+        slots.filter(is_due).map(|slot| (slot, self.address(slot)))
     }
 
     /// Records a request to all hosts: the first answer counts.
@@ -514,6 +523,7 @@ impl Neighbours {
         link.store(changes | if is_up { 0 } else { LINK_DOWN }, Release);
     }
 
+    /// Returns the words of the ports, at the end of the table.
     fn links(&self) -> &[AtomicU64] {
         &self.words[self.words.len() - self.ports..]
     }
@@ -535,6 +545,7 @@ impl Neighbours {
         self.links().iter().fold(0, |sum, link| sum.wrapping_add(link.load(Relaxed)))
     }
 
+    /// Returns the indices of the key words of a port's cache.
     fn cached(&self, port: usize) -> impl Iterator<Item = usize> + use<> {
         let first = WAYS * (self.pinned_sets + port * PORT_SETS);
         (first..first + PORT_SLOTS).map(key_word)
@@ -556,14 +567,15 @@ impl Neighbours {
     }
 }
 
+/// Returns the key word of an IPv4 host.
 #[inline]
 fn key(port: usize, address: u32) -> u64 {
     TAKEN | (port as u64 & 0x7FFF) << 32 | u64::from(address)
 }
 
-/// Returns the index of the key word of entry number `at`, in the order of sets and ways.
-fn key_word(at: usize) -> usize {
-    SET_WORDS * (at / WAYS) + at % WAYS
+/// Returns the index of the key word of an entry, by its number in the order of sets and ways.
+fn key_word(entry: usize) -> usize {
+    SET_WORDS * (entry / WAYS) + entry % WAYS
 }
 
 #[cfg(test)]
@@ -620,9 +632,9 @@ mod tests {
             table.note_use(slot, [80, 70, 60, 10, 40, 30, 20, 50][at]);
         }
         let _ = table.insert(0, same_set[8], 100);
-        let gone: Vec<_> =
+        let evicted: Vec<_> =
             same_set.iter().filter(|&&address| table.find(0, address).is_none()).collect();
-        assert_eq!(gone, [&same_set[3]]);
+        assert_eq!(evicted, [&same_set[3]]);
     }
 
     #[test]
@@ -689,13 +701,13 @@ mod tests {
         let table = Neighbours::heap(1, 0);
         for round in 0..200 {
             let insert = || table.insert(0, round, 1);
-            let (one, other) = std::thread::scope(|scope| {
-                let other = scope.spawn(insert);
-                (insert(), other.join().unwrap())
+            let (first, second) = std::thread::scope(|scope| {
+                let second = scope.spawn(insert);
+                (insert(), second.join().unwrap())
             });
             let found = table.find(0, round);
             // Either core may have lost its place to its rival; its next look-up finds the rival's place.
-            assert!(found == Some(one) || found == Some(other));
+            assert!(found == Some(first) || found == Some(second));
             assert_eq!(
                 table.iter().filter(|entry| entry.1 == Ipv4Addr::from_bits(round)).count(),
                 1

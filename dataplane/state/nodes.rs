@@ -1,5 +1,6 @@
 //! Published state of a node in a rack without a leaf: last messages of its peers, and probabilities of its
-//! decisions.
+//! decisions. In such a rack the agents pass tasks to each other (migration) or ask each other for tasks
+//! (stealing). Under learning policies a critic estimates the value of states.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use super::region::{Region, Slice};
 const HEAD: usize = 2;
 /// Number of words of each node: address (lower half) and liveness; load (upper half) and waiting tasks; the
 /// two probabilities.
-const EACH: usize = 3;
+const NODE_WORDS: usize = 3;
 
 /// Returns the number of u64 words for `nodes` nodes; 0 without peers.
 #[must_use]
 pub const fn words(nodes: usize) -> usize {
-    if nodes == 0 { 0 } else { HEAD + EACH * nodes }
+    if nodes == 0 { 0 } else { HEAD + NODE_WORDS * nodes }
 }
 
 /// Words of the nodes. One core writes them.
@@ -55,48 +56,48 @@ impl Nodes {
     }
 
     /// Publishes this node's number and the loss of its critic; NaN if no critic learns.
-    pub fn show_own(&self, own: usize, value_loss: f64) {
-        self.0[0].store(own as u64, Relaxed);
+    pub fn show_own(&self, number: usize, value_loss: f64) {
+        self.0[0].store(number as u64, Relaxed);
         self.0[1].store(value_loss.to_bits(), Relaxed);
     }
 
     /// Publishes the state of a node.
-    pub fn show(&self, node: usize, shown: &NodeView) {
+    pub fn show(&self, node: usize, view: &NodeView) {
         let NodeView { address, is_live, load_us, waiting, probabilities: (migration, stealing) } =
-            *shown;
+            *view;
         let words = [
             pack(u32::from(is_live), address),
             pack(load_us.to_bits(), waiting),
             pack(migration.to_bits(), stealing.to_bits()),
         ];
-        let own = &self.0[HEAD + EACH * node..][..EACH];
-        own.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+        let node_words = &self.0[HEAD + NODE_WORDS * node..][..NODE_WORDS];
+        node_words.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
     }
 
     /// Returns the published state of all nodes.
     #[must_use]
     pub fn snapshot(&self) -> PeersSnapshot {
-        let word = |at: usize| self.0[at].load(Relaxed);
+        let word = |index: usize| self.0[index].load(Relaxed);
         let node = |node: usize| {
-            let first = HEAD + EACH * node;
-            let [place, told, drawn] = [0, 1, 2].map(|at| word(first + at));
+            let first = HEAD + NODE_WORDS * node;
+            let [status, load, probabilities] = [0, 1, 2].map(|index| word(first + index));
             let upper = |word: u64| f32::from_bits((word >> 32) as u32);
-            let number = |value: f32| value.is_finite().then_some(value);
+            let if_finite = |value: f32| value.is_finite().then_some(value);
             PeerSnapshot {
                 node: node as u16,
-                address: Ipv4Addr::from_bits(place as u32),
-                live: place >> 32 != 0,
-                load_us: upper(told),
-                waiting: told as u32,
-                migration: number(upper(drawn)),
-                stealing: number(f32::from_bits(drawn as u32)),
+                address: Ipv4Addr::from_bits(status as u32),
+                live: status >> 32 != 0,
+                load_us: upper(load),
+                waiting: load as u32,
+                migration: if_finite(upper(probabilities)),
+                stealing: if_finite(f32::from_bits(probabilities as u32)),
             }
         };
         let loss = f64::from_bits(word(1));
         PeersSnapshot {
             own: word(0) as u16,
             value_loss: loss.is_finite().then_some(loss),
-            nodes: (0..(self.0.len() - HEAD) / EACH).map(node).collect(),
+            nodes: (0..(self.0.len() - HEAD) / NODE_WORDS).map(node).collect(),
         }
     }
 }

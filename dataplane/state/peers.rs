@@ -65,23 +65,23 @@ pub struct Peers {
     /// Minimum change in load that an overloaded core still publishes.
     coarse: u16,
     /// Value that this core last published for each member.
-    told: Slice<AtomicU16>,
+    published: Slice<AtomicU16>,
     /// Values that remote cores publish, with the last counts received from each.
-    others: Vec<RemoteCore>,
+    remote_cores: Vec<RemoteCore>,
     /// Sums of these counts, in the form of a core's own state.
-    elsewhere: Slice<LocalState>,
+    remote_counts: Slice<LocalState>,
     /// Members that may have changed since the last exchange. If there are too many, all count as changed.
     touched: ArrayVec<Member, TOUCHED_MOST>,
     all_touched: bool,
     /// Members with an unpublished change below `coarse`.
-    late: Vec<Member>,
-    is_late: Box<[bool]>,
+    delayed: Vec<Member>,
+    is_delayed: Box<[bool]>,
     tokens: Tokens,
     /// Maximum number of a member's tokens.
     rows: usize,
     /// Word at which this core begins its search for tokens.
     first_word: usize,
-    /// Start of the longest wait on this core; the same of remote cores is in `others`.
+    /// Start of the longest wait on this core; [`RemoteCore`] has those of remote cores.
     oldest: Slice<AtomicU64>,
     /// Bounds on a member's tasks that the cores have found, by core; 0 for none yet.
     bounds: Box<[Slice<AtomicU64>]>,
@@ -91,8 +91,11 @@ pub struct Peers {
 /// A remote core.
 #[derive(Debug)]
 struct RemoteCore {
-    told: Slice<AtomicU16>,
-    heard: Box<[u16]>,
+    /// Value that it last published for each member.
+    published: Slice<AtomicU16>,
+    /// Count last received from it for each member.
+    received: Box<[u16]>,
+    /// Start of its longest wait.
     oldest: Slice<AtomicU64>,
 }
 
@@ -100,26 +103,26 @@ impl Peers {
     /// Creates the part of `core` for `pool`, in a region of several cores.
     pub(super) fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (first, members) = (layout.pools[pool].first_member, layout.pools[pool].members);
-        let told = |core: usize| region.slice(layout.cores[core].told + 2 * first, members);
+        let published = |core: usize| region.slice(layout.cores[core].told + 2 * first, members);
         let oldest = |core: usize| region.slice(layout.pools[pool].oldest + 8 * core, 1);
-        let others = (0..layout.cores.len()).filter(|&other| other != core);
-        let other = |core| RemoteCore {
-            told: told(core),
-            heard: vec![0; members].into(),
+        let remote = (0..layout.cores.len()).filter(|&remote| remote != core);
+        let remote_core = |core| RemoteCore {
+            published: published(core),
+            received: vec![0; members].into(),
             oldest: oldest(core),
         };
         let coarse = COARSE.iter().find(|(cores, _)| layout.cores.len() <= *cores);
         Self {
             sharing: Sharing::default(),
             coarse: coarse.map_or(1, |(_, tasks)| *tasks),
-            told: told(core),
-            others: others.map(other).collect(),
-            elsewhere: region
+            published: published(core),
+            remote_cores: remote.map(remote_core).collect(),
+            remote_counts: region
                 .slice(layout.cores[core].elsewhere + size_of::<LocalState>() * first, members),
             touched: ArrayVec::new(),
             all_touched: false,
-            late: Vec::with_capacity(members),
-            is_late: vec![false; members].into(),
+            delayed: Vec::with_capacity(members),
+            is_delayed: vec![false; members].into(),
             tokens: Tokens::new(
                 region.slice(layout.pools[pool].tokens, Tokens::words(members)),
                 members,
@@ -137,19 +140,19 @@ impl Peers {
     /// Publishes this core's bound on a member's tasks; `None` if it has none yet. Returns the bound for all
     /// cores: that of the first core that has one.
     #[must_use]
-    pub fn bound(&self, own: Option<usize>) -> Option<usize> {
+    pub fn bound(&self, own_bound: Option<usize>) -> Option<usize> {
         let word = &self.bounds[self.core][0];
-        let own = own.unwrap_or(0) as u64;
-        if word.load(Relaxed) != own {
-            word.store(own, Relaxed);
+        let own_bound = own_bound.unwrap_or(0) as u64;
+        if word.load(Relaxed) != own_bound {
+            word.store(own_bound, Relaxed);
         }
-        let mut found = self.bounds.iter().map(|bound| bound[0].load(Relaxed));
-        found.find(|bound| *bound > 0).map(|bound| bound as usize)
+        let mut bounds = self.bounds.iter().map(|bound| bound[0].load(Relaxed));
+        bounds.find(|bound| *bound > 0).map(|bound| bound as usize)
     }
 
     /// Returns the sums of the counts that remote cores published.
-    pub(super) fn elsewhere(&self) -> Slice<LocalState> {
-        self.elsewhere.clone()
+    pub(super) fn remote_counts(&self) -> Slice<LocalState> {
+        self.remote_counts.clone()
     }
 
     /// Returns the state that this core publishes.
@@ -163,16 +166,16 @@ impl Peers {
     pub(super) fn set_sharing(&mut self, sharing: Sharing) {
         self.rows = 1;
         if self.sharing.topic != sharing.topic {
-            for own in &*self.elsewhere {
-                own.outstanding.store(0, Relaxed);
+            for counts in &*self.remote_counts {
+                counts.outstanding.store(0, Relaxed);
             }
-            self.others.iter_mut().for_each(|other| other.heard.fill(0));
+            self.remote_cores.iter_mut().for_each(|remote| remote.received.fill(0));
             // Value that all cores assume for a member without a message.
-            let nothing = match sharing {
+            let initial = match sharing {
                 Sharing { topic: Some(Topic::Loads), idle: true, .. } => SIXTEENTHS as u16,
                 _ => 0,
             };
-            self.told.iter().for_each(|told| told.store(nothing, Relaxed));
+            self.published.iter().for_each(|value| value.store(initial, Relaxed));
             self.all_touched = true;
         }
         self.sharing = sharing;
@@ -188,12 +191,13 @@ impl Peers {
 
     /// Returns the value to publish for a member.
     #[inline]
-    fn value(&self, topic: Topic, words: MemberStates<'_>, member: Member) -> u16 {
+    fn value(&self, topic: Topic, states: MemberStates<'_>, member: Member) -> u16 {
         match topic {
-            Topic::Counts => words.of(member).own_outstanding() as u16,
+            Topic::Counts => states.of(member).own_outstanding() as u16,
             Topic::Loads => {
-                let belief = words.of(member).estimate();
-                let load = if self.sharing.drift { belief.total() } else { belief.load().0.into() };
+                let estimate = states.of(member).estimate();
+                let load =
+                    if self.sharing.drift { estimate.total() } else { estimate.load().0.into() };
                 let load = (load * u64::from(SIXTEENTHS)) >> 16;
                 let least = if self.sharing.idle { SIXTEENTHS as u16 } else { 0 };
                 (load.min(u64::from(u16::MAX)) as u16).max(least)
@@ -206,7 +210,7 @@ impl Peers {
     pub(super) fn publish(
         &mut self,
         pool: usize,
-        words: MemberStates<'_>,
+        states: MemberStates<'_>,
         sender: &mut Sender,
         keeps_up: bool,
     ) {
@@ -214,82 +218,84 @@ impl Peers {
         let subject = Subject { pool: pool as u16, topic };
         if std::mem::take(&mut self.all_touched) {
             self.touched.clear();
-            for member in 0..self.told.len() {
-                self.publish_member(subject, Member(member as u16), words, sender, keeps_up);
+            for member in 0..self.published.len() {
+                self.publish_member(subject, Member(member as u16), states, sender, keeps_up);
             }
         }
-        for at in 0..self.touched.len() {
-            self.publish_member(subject, self.touched[at], words, sender, keeps_up);
+        for index in 0..self.touched.len() {
+            self.publish_member(subject, self.touched[index], states, sender, keeps_up);
         }
         self.touched.clear();
         if keeps_up {
-            while let Some(member) = self.late.pop() {
-                self.is_late[member.index()] = false;
-                self.publish_member(subject, member, words, sender, true);
+            while let Some(member) = self.delayed.pop() {
+                self.is_delayed[member.index()] = false;
+                self.publish_member(subject, member, states, sender, true);
             }
         }
     }
 
+    /// Publishes a member's value if it changed, unless this core is overloaded and the change is small.
     #[inline]
     fn publish_member(
         &mut self,
         subject: Subject,
         member: Member,
-        words: MemberStates<'_>,
+        states: MemberStates<'_>,
         sender: &mut Sender,
         keeps_up: bool,
     ) {
-        let (told, value) = (&self.told[member.index()], self.value(subject.topic, words, member));
-        let before = told.load(Relaxed);
+        let (published, value) =
+            (&self.published[member.index()], self.value(subject.topic, states, member));
+        let before = published.load(Relaxed);
         if before == value {
             return;
         }
-        let off = match subject.topic {
+        let change = match subject.topic {
             Topic::Counts => value.wrapping_sub(before).cast_signed().unsigned_abs(),
             Topic::Loads => value.abs_diff(before) / SIXTEENTHS as u16,
         };
-        if keeps_up || off >= self.coarse {
-            told.store(value, Relaxed);
+        if keeps_up || change >= self.coarse {
+            published.store(value, Relaxed);
             sender.send(subject, member, value);
-        } else if !self.is_late[member.index()] {
-            self.is_late[member.index()] = true;
-            self.late.push(member);
+        } else if !self.is_delayed[member.index()] {
+            self.is_delayed[member.index()] = true;
+            self.delayed.push(member);
         }
     }
 
-    /// Applies a message of remote core number `other`. Returns true if this core's estimate of the member
+    /// Applies a message of remote core number `remote`. Returns true if this core's estimate of the member
     /// may have changed.
     pub(super) fn receive(
         &mut self,
-        other: usize,
+        remote: usize,
         topic: Topic,
         member: Member,
         value: u16,
-        words: MemberStates<'_>,
+        states: MemberStates<'_>,
     ) -> bool {
-        if Some(topic) != self.sharing.topic || member.index() >= self.told.len() {
+        if Some(topic) != self.sharing.topic || member.index() >= self.published.len() {
             return false;
         }
         match topic {
             Topic::Counts => {
-                let heard = &mut self.others[other].heard[member.index()];
-                let more = value.wrapping_sub(*heard).cast_signed();
-                *heard = value;
-                let sum = &self.elsewhere[member.index()].outstanding;
+                let received = &mut self.remote_cores[remote].received[member.index()];
+                let more = value.wrapping_sub(*received).cast_signed();
+                *received = value;
+                let sum = &self.remote_counts[member.index()].outstanding;
                 sum.store(sum.load(Relaxed).wrapping_add_signed(more.into()), Relaxed);
             }
             Topic::Loads => {
-                words.of(member).set_estimate(Load(u32::from(value) * (65_536 / SIXTEENTHS)));
+                states.of(member).set_estimate(Load(u32::from(value) * (65_536 / SIXTEENTHS)));
                 // Other cores have this estimate too, so it counts as published.
-                self.told[member.index()].store(value, Relaxed);
+                self.published[member.index()].store(value, Relaxed);
             }
         }
         true
     }
 
     /// Returns the value that a remote core last published for a member.
-    pub(super) fn last_published(&self, other: usize, member: Member) -> u16 {
-        self.others[other].told[member.index()].load(Relaxed)
+    pub(super) fn last_published(&self, remote: usize, member: Member) -> u16 {
+        self.remote_cores[remote].published[member.index()].load(Relaxed)
     }
 
     /// Sets the maximum number of a member's tokens; 1 by default.
@@ -348,7 +354,7 @@ impl Peers {
     #[must_use]
     pub fn oldest_elsewhere(&self) -> u64 {
         // No wait, which is 0, sorts last.
-        let since = |other: &RemoteCore| other.oldest[0].load(Relaxed).wrapping_sub(1);
-        self.others.iter().map(since).min().map_or(u64::MAX, |least| least.saturating_add(1))
+        let since = |remote: &RemoteCore| remote.oldest[0].load(Relaxed).wrapping_sub(1);
+        self.remote_cores.iter().map(since).min().map_or(u64::MAX, |least| least.saturating_add(1))
     }
 }

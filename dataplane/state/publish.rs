@@ -82,10 +82,10 @@ fn mark(number: u64, words: impl Iterator<Item = u64>) -> u64 {
 /// Changes words of the newest copy in a state file's bytes, and updates its mark.
 #[cfg(test)]
 pub fn change_words(file: &mut [u8], change: impl FnOnce(&mut [u64])) {
-    let head = |at: usize| word_of(&file[8 * at..8 * at + 8]);
+    let head = |index: usize| word_of(&file[8 * index..8 * index + 8]);
     let (len, number) = (head(word::LEN), head(word::NUMBER));
-    let at = place(number, len) as usize;
-    let copy = at..at + len as usize;
+    let start = place(number, len) as usize;
+    let copy = start..start + len as usize;
     let mut words: Vec<u64> = file[copy.clone()].chunks(8).map(word_of).collect();
     change(&mut words);
     for (bytes, word) in file[copy].chunks_exact_mut(8).zip(&words) {
@@ -95,6 +95,7 @@ pub fn change_words(file: &mut [u8], change: impl FnOnce(&mut [u64])) {
     file[8 * word::MARK..][..8].copy_from_slice(&mark.to_le_bytes());
 }
 
+/// Returns the little-endian word of up to 8 bytes.
 fn word_of(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
@@ -111,17 +112,17 @@ fn file_len(len: u64) -> u64 {
     place(1, len) + len.next_multiple_of(PAGE as u64)
 }
 
-/// Returns the newest copy in a file of `found` bytes. `read_at` fills a buffer from an offset on.
+/// Returns the newest copy in a file of `file_bytes` bytes. `read_at` fills a buffer from an offset on.
 ///
 /// # Errors
 /// If there is no readable copy.
 pub fn newest(
-    found: u64,
+    file_bytes: u64,
     read_at: impl Fn(&mut [u8], u64) -> io::Result<()>,
 ) -> Result<Arc<Region>, CopyError> {
     let head = || {
         let mut bytes = [0; 8 * word::COUNT];
-        let len = bytes.len().min(usize::try_from(found).unwrap_or(usize::MAX)) & !7;
+        let len = bytes.len().min(usize::try_from(file_bytes).unwrap_or(usize::MAX)) & !7;
         read_at(&mut bytes[..len], 0).map_err(unreadable)?;
         let mut words = [0; word::COUNT];
         words.iter_mut().zip(bytes.chunks(8)).for_each(|(word, bytes)| *word = word_of(bytes));
@@ -134,16 +135,16 @@ pub fn newest(
     let mut words = head()?;
     for _ in 0..TRIES {
         let [_, _, len, number, expected] = words;
-        if len > LEN_MAX || found < file_len(len) {
-            let text = format!("{found} bytes long, with copies of {len}");
+        if len > LEN_MAX || file_bytes < file_len(len) {
+            let text = format!("{file_bytes} bytes long, with copies of {len}");
             return Err(CopyError::Damaged(text));
         }
         let mut bytes = vec![0; len as usize];
         read_at(&mut bytes, place(number, len)).map_err(unreadable)?;
         if mark(number, bytes.chunks(8).map(word_of)) == expected {
             let region = Region::heap(len as usize);
-            let to = region.slice::<AtomicU64>(0, len as usize / 8);
-            for (word, bytes) in to.iter().zip(bytes.chunks(8)) {
+            let copy = region.slice::<AtomicU64>(0, len as usize / 8);
+            for (word, bytes) in copy.iter().zip(bytes.chunks(8)) {
                 word.store(word_of(bytes), Relaxed);
             }
             return Ok(region);
@@ -152,11 +153,12 @@ pub fn newest(
         if now == words {
             return Err(CopyError::Damaged("its check sum is wrong".to_owned()));
         }
-        words = now; // meanwhile the owner has written a new copy
+        words = now; // the owner has written a new copy meanwhile
     }
     Err(CopyError::Damaged("it changed whenever it was read".to_owned()))
 }
 
+/// Converts a read error.
 fn unreadable(error: io::Error) -> CopyError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => CopyError::Damaged("it ends too early".to_owned()),
@@ -172,6 +174,7 @@ pub struct Publisher {
     lock: NameLock,
 }
 
+/// State shared with the writing thread.
 #[derive(Debug)]
 struct Shared {
     region: Arc<Region>,
@@ -180,9 +183,11 @@ struct Shared {
     is_over: AtomicBool,
 }
 
+/// The file and its last copy.
 #[derive(Debug)]
 struct Copies {
     file: File,
+    /// Number of the last copy.
     number: u64,
     /// Content of the last copy in the file.
     written: Vec<u8>,
@@ -223,7 +228,7 @@ impl Publisher {
         });
         let thread = std::thread::Builder::new().name("wedjat-state".to_owned()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.resume()
+            move || shared.run()
         })?;
         Ok(Self { shared, thread: Some(thread), lock })
     }
@@ -244,7 +249,8 @@ impl Publisher {
 }
 
 impl Shared {
-    fn resume(&self) {
+    /// Writes copies until the publisher is dropped; runs on its own thread.
+    fn run(&self) {
         files::block_signals();
         files::yield_to_all();
         let mebibytes = self.region.len().div_ceil(1 << 20) as u32;
@@ -273,12 +279,13 @@ impl Shared {
 }
 
 impl Copies {
+    /// Writes the next copy, and then the head that names it.
     fn write(&mut self, region: &Region) -> io::Result<()> {
         let (number, len) = (self.number.wrapping_add(1), region.len() as u64);
-        let at = place(number, len);
-        region.write_to(&self.file, at)?;
+        let offset = place(number, len);
+        region.write_to(&self.file, offset)?;
         // The words may have changed during the write, so the mark covers the content of the file.
-        self.file.read_exact_at(&mut self.written, at)?;
+        self.file.read_exact_at(&mut self.written, offset)?;
         let mark = mark(number, self.written.chunks(8).map(word_of));
         let head = [MAGIC, VERSION, len, number, mark].map(u64::to_le_bytes);
         self.file.write_all_at(head.as_flattened(), 0)?;

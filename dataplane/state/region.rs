@@ -15,10 +15,12 @@ use rustix::fs::SealFlags;
 /// Alignment of sections: two cache lines, because processors fetch neighbouring lines in pairs.
 pub const ALIGN: usize = 128;
 
+/// Unit of allocation of a heap region.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct Line([u8; ALIGN]);
 
+/// Owner of a region's memory.
 enum Backing {
     Heap(Vec<Line>),
     Shared(MmapMut),
@@ -54,7 +56,7 @@ impl Region {
     /// allocated at once. They stay in memory if this process may lock that much.
     ///
     /// # Errors
-    /// If another process could still shorten it, if it is shorter than `len`, or if `mmap` fails.
+    /// For memory without seals against shortening, for memory shorter than `len`, or if `mmap` fails.
     pub fn shared(memory: &File, len: usize) -> io::Result<Arc<Self>> {
         let invalid = |text| io::Error::new(io::ErrorKind::InvalidData, text);
         let seals = rustix::fs::fcntl_get_seals(memory).unwrap_or(SealFlags::empty());
@@ -215,7 +217,7 @@ impl<T: Pod> std::fmt::Debug for Slice<T> {
 /// # Errors
 /// If the system has no such node, or does not let the process choose.
 pub fn on_numa_node<T>(node: u32, make: impl FnOnce() -> T) -> io::Result<T> {
-    const PREFERRED: libc::c_int = 1;
+    const PREFERRED: libc::c_int = 1; // MPOL_PREFERRED
     const NODES_MAX: u32 = 1024;
     type Nodes = [u64; NODES_MAX as usize / 64];
     let call = |result: libc::c_long| match result {

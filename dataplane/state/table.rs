@@ -26,7 +26,7 @@ use super::words::LocalState;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
 use crate::wire::task::NO_MEMBER;
 
-/// Numbers of the header's words.
+/// Indices of the header's words.
 mod word {
     pub const CORES: usize = 0;
     pub const POOLS: usize = 1;
@@ -117,6 +117,7 @@ impl WorkerSpec {
     /// A free place.
     pub const NOBODY: Self = Self { id: NO_MEMBER, server: u16::MAX };
 
+    /// Returns the word in a state file: the id in the upper half, the server in the lower half.
     fn to_word(self) -> u64 {
         u64::from(self.id) << 32 | u64::from(self.server)
     }
@@ -251,11 +252,11 @@ impl Table {
     /// never see a part of it.
     ///
     /// # Errors
-    /// If another node uses the file, if the path holds something else, or if a system call fails.
+    /// For a file that another node uses, a path with another file, or a failed system call.
     pub fn create(path: &Path, spec: &Spec) -> Result<Self, StateError> {
         let io = |error| StateError::Io { path: path.to_owned(), error };
         check_replaceable(path)?; // also for a folder that takes no new file
-        let lock = NameLock::take(path).map_err(|error| taken(path, error))?;
+        let lock = NameLock::take(path).map_err(|error| lock_error(path, error))?;
         check_replaceable(path)?;
         let mut table = Self::heap(spec);
         let publisher = Publisher::new(path, spec.group, &table.region, lock).map_err(io)?;
@@ -268,6 +269,7 @@ impl Table {
         self.publisher.iter().for_each(Publisher::publish);
     }
 
+    /// Writes the header and the first entries.
     fn fill(&self, shape: &TableShape, spec: &Spec) {
         let header = &self.header;
         let words = [
@@ -288,8 +290,8 @@ impl Table {
         for (pool, &places) in shape.pools.iter().enumerate() {
             self.pool_entry(pool)[1].store(places as u64, Relaxed);
         }
-        for (at, value) in words {
-            header[at].store(value, Relaxed);
+        for (index, value) in words {
+            header[index].store(value, Relaxed);
         }
         self.write(&Entries {
             epoch: 1,
@@ -311,13 +313,14 @@ impl Table {
         }
     }
 
+    /// Writes the entries. A reader must not copy the state meanwhile.
     fn write(&self, entries: &Entries) {
         let Self { region, layout, header, .. } = self;
         let places = self.limits().servers;
         let servers = region.slice::<AtomicU64>(layout.servers, 2 * places);
         assert!(entries.servers.len() <= places && entries.pools.len() <= layout.pools.len());
-        for (at, words) in servers.chunks_exact(2).enumerate() {
-            let address = entries.servers.get(at).copied().flatten();
+        for (index, words) in servers.chunks_exact(2).enumerate() {
+            let address = entries.servers.get(index).copied().flatten();
             let bits = match address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) {
                 IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
                 IpAddr::V6(address) => address.to_bits(),
@@ -325,28 +328,29 @@ impl Table {
             words[0].store((bits >> 64) as u64, Relaxed);
             words[1].store(bits as u64, Relaxed);
         }
-        for at in 0..layout.pools.len() {
-            self.write_pool(at, entries.pools.get(at).and_then(Option::as_ref));
+        for pool in 0..layout.pools.len() {
+            self.write_pool(pool, entries.pools.get(pool).and_then(Option::as_ref));
         }
         header[word::EPOCH].store(entries.epoch, Relaxed);
     }
 
-    fn write_pool(&self, at: usize, spec: Option<&PoolSpec>) {
-        let place = &self.layout.pools[at];
-        let entry = self.pool_entry(at);
+    /// Writes a pool's entry, by its index. Resets the presence of members whose worker changed.
+    fn write_pool(&self, pool: usize, spec: Option<&PoolSpec>) {
+        let place = &self.layout.pools[pool];
+        let entry = self.pool_entry(pool);
         entry[0].store(spec.map_or(NO_POOL, |spec| u64::from(spec.id)), Relaxed);
         name_policy(&entry, spec.map_or("", |spec| &spec.policy));
         let workers = self.layout.workers + 8 * place.first_member;
         let workers = self.region.slice::<AtomicU64>(workers, place.members);
         let presence = self.region.slice::<AtomicU32>(place.presence, place.members);
-        let named = spec.map_or(&[][..], |spec| &spec.workers);
-        assert!(named.len() <= place.members, "more workers than places");
+        let listed = spec.map_or(&[][..], |spec| &spec.workers);
+        assert!(listed.len() <= place.members, "more workers than places");
         for member in 0..place.members {
-            let worker = named.get(member).copied().unwrap_or(WorkerSpec::NOBODY);
-            let was = WorkerSpec::of_word(workers[member].swap(worker.to_word(), Relaxed));
+            let worker = listed.get(member).copied().unwrap_or(WorkerSpec::NOBODY);
+            let previous = WorkerSpec::of_word(workers[member].swap(worker.to_word(), Relaxed));
             if worker == WorkerSpec::NOBODY {
                 presence[member].store(Presence::Absent as u32, Relaxed);
-            } else if was == WorkerSpec::NOBODY || was.id != worker.id {
+            } else if previous == WorkerSpec::NOBODY || previous.id != worker.id {
                 presence[member].store(Presence::Configured as u32, Relaxed);
             }
         }
@@ -399,8 +403,8 @@ impl Table {
     /// itself, so a value read while they work may be one task off.
     #[must_use]
     pub fn outstanding(&self, pool: usize, member: Member) -> i64 {
-        let at = self.layout.pools[pool].first_member + member.index();
-        outstanding(&self.region, &self.layout, at)
+        let index = self.layout.pools[pool].first_member + member.index();
+        outstanding(&self.region, &self.layout, index)
     }
 
     /// Returns the number of the state's membership.
@@ -410,7 +414,7 @@ impl Table {
     }
 
     /// Returns the state as a reader of the state file would see it now. It may be a few packets off. It is
-    /// of one epoch unless a change is under way.
+    /// of one epoch, unless [`Table::change`] runs meanwhile.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::read(&self.region, &self.layout)
@@ -458,7 +462,7 @@ impl Drop for Table {
 }
 
 fn neighbours_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) -> Neighbours {
-    let value = |at: usize| header[at].load(Relaxed);
+    let value = |index: usize| header[index].load(Relaxed);
     let (ports, pinned) = (value(word::PORTS) as usize, value(word::PINNED) as usize);
     let words = Neighbours::words(ports, pinned);
     Neighbours::new(region.slice(layout.neighbours, words), ports, pinned, value(word::SEED))
@@ -469,13 +473,14 @@ fn nodes_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) -> Opti
     (nodes > 0).then(|| Nodes::new(region, layout.nodes, nodes))
 }
 
+/// Returns the sizes of a new state.
 fn shape(spec: &Spec) -> TableShape {
-    let named = |at: usize| spec.pools.get(at).map_or(0, |pool| pool.workers.len());
+    let workers = |pool: usize| spec.pools.get(pool).map_or(0, |pool| pool.workers.len());
     let servers = spec.servers.len().max(spec.limits.servers);
     TableShape {
         cores: spec.cores,
         pools: (0..spec.pools.len().max(spec.limits.pools))
-            .map(|at| named(at).max(spec.limits.workers))
+            .map(|pool| workers(pool).max(spec.limits.workers))
             .collect(),
         servers,
         ports: spec.ports,
@@ -488,11 +493,11 @@ fn shape(spec: &Spec) -> TableShape {
 fn unix_seconds() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+        .map_or(0, |duration| duration.as_secs())
 }
 
-/// Converts the error of a claimed path.
-fn taken(path: &Path, error: NameError) -> StateError {
+/// Converts the error of a path's lock.
+fn lock_error(path: &Path, error: NameError) -> StateError {
     match error {
         NameError::Held(pid) => StateError::InUse { path: path.to_owned(), pid },
         NameError::Foreign(path, found) => StateError::Foreign { path, found },
@@ -506,7 +511,7 @@ fn taken(path: &Path, error: NameError) -> StateError {
 /// If [`Table::create`] would fail.
 pub fn check_free(path: &Path) -> Result<(), StateError> {
     check_replaceable(path)?;
-    NameLock::look(path).map_err(|error| taken(path, error))
+    NameLock::look(path).map_err(|error| lock_error(path, error))
 }
 
 /// Checks that `path` holds nothing except a state file of this user or root that may be replaced.
@@ -530,8 +535,8 @@ pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
         return foreign("a file of another kind".to_owned());
     }
     if found.is_kept_from_us(path).map_err(io)? {
-        let whose = format!("{}, which only that user may replace there", found.describe());
-        return Err(io(io::Error::new(io::ErrorKind::PermissionDenied, whose)));
+        let text = format!("{}, which only that user may replace there", found.describe());
+        return Err(io(io::Error::new(io::ErrorKind::PermissionDenied, text)));
     }
     Ok(())
 }
@@ -647,8 +652,8 @@ impl Snapshot {
     pub fn open(path: &Path) -> Result<Self, StateError> {
         let mut snapshot = open(path)?;
         // The file of an earlier process's agent does not belong to this leaf.
-        let own = open(&agents_file(path)).ok().filter(|agent| agent.pid == snapshot.pid);
-        snapshot.agent = own.map(Box::new);
+        let agent = open(&agents_file(path)).ok().filter(|agent| agent.pid == snapshot.pid);
+        snapshot.agent = agent.map(Box::new);
         Ok(snapshot)
     }
 
@@ -657,9 +662,10 @@ impl Snapshot {
     /// # Errors
     /// If there is no readable copy.
     pub fn of(bytes: &[u8]) -> Result<Self, CopyError> {
-        let read_at = |into: &mut [u8], at: u64| {
-            let from = usize::try_from(at).ok().and_then(|at| bytes.get(at..)?.get(..into.len()));
-            into.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        let read_at = |buffer: &mut [u8], offset: u64| {
+            let start = usize::try_from(offset).ok();
+            let source = start.and_then(|start| bytes.get(start..)?.get(..buffer.len()));
+            buffer.copy_from_slice(source.ok_or(io::ErrorKind::UnexpectedEof)?);
             Ok(())
         };
         let region = publish::newest(bytes.len() as u64, read_at)?;
@@ -674,9 +680,10 @@ impl Snapshot {
         super::counters::idle_cores(self.cores.iter().map(|core| received(core).unwrap_or(0)))
     }
 
+    /// Reads the state in a region of this layout.
     fn read(region: &Arc<Region>, layout: &Layout) -> Self {
         let header = region.slice::<AtomicU64>(0, HEADER_WORDS);
-        let value = |at: usize| header[at].load(Relaxed);
+        let value = |index: usize| header[index].load(Relaxed);
         let neighbours = neighbours_of(region, layout, &header);
         Self {
             role: Role::from_word(value(word::ROLE)),
@@ -708,12 +715,13 @@ impl Snapshot {
 
 /// Returns the path of the state file of the agent on a leaf's core, in the folder of the leaf's own file.
 #[must_use]
-pub fn agents_file(leafs: &Path) -> PathBuf {
-    let mut name = leafs.as_os_str().to_owned();
+pub fn agents_file(leaf_file: &Path) -> PathBuf {
+    let mut name = leaf_file.as_os_str().to_owned();
     name.push(".agent");
     PathBuf::from(name)
 }
 
+/// Reads the newest copy in one state file.
 fn open(path: &Path) -> Result<Snapshot, StateError> {
     let io = |error| StateError::Io { path: path.to_owned(), error };
     let missing = || StateError::Missing { path: path.to_owned() };
@@ -723,9 +731,9 @@ fn open(path: &Path) -> Result<Snapshot, StateError> {
     }
     let file = found.open(false).map_err(io)?;
     let len = file.metadata().map_err(io)?.len();
-    let newest = publish::newest(len, |into, at| file.read_exact_at(into, at));
+    let newest = publish::newest(len, |buffer, offset| file.read_exact_at(buffer, offset));
     let damaged = |reason| StateError::Damaged { path: path.to_owned(), reason };
-    let region = newest.map_err(|why| match why {
+    let region = newest.map_err(|error| match error {
         CopyError::Io(error) => io(error),
         CopyError::Foreign => {
             StateError::Foreign { path: path.to_owned(), found: "a file of another kind".into() }
@@ -744,8 +752,8 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
         return Err("shorter than its header".to_owned());
     }
     let header = region.slice::<AtomicU64>(0, HEADER_WORDS);
-    let within = |at: usize, max: usize| {
-        let count = usize::try_from(header[at].load(Relaxed)).ok();
+    let within = |index: usize, max: usize| {
+        let count = usize::try_from(header[index].load(Relaxed)).ok();
         count.filter(|&count| count <= max).ok_or_else(impossible)
     };
     let (cores, pools) = (within(word::CORES, CORES_MAX)?, within(word::POOLS, POOLS_MAX)?);
@@ -762,7 +770,7 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     let entries = region.slice::<AtomicU64>(Layout::POOL_ENTRIES, POOL_WORDS * pools);
     let members = entries.chunks_exact(POOL_WORDS).map(|entry| entry[1].load(Relaxed));
     let members: Vec<_> = members.map(|members| members.min(u64::MAX >> 16) as usize).collect();
-    if members.iter().fold(0, |all: usize, &some| all.saturating_add(some)) > PLACES_MAX {
+    if members.iter().fold(0, |sum: usize, &members| sum.saturating_add(members)) > PLACES_MAX {
         return Err(impossible());
     }
     let layout = Layout::new(&TableShape { cores, pools: members, servers, ports, pinned, nodes });
@@ -772,6 +780,7 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     Ok(layout)
 }
 
+/// Reads a pool by its index; `None` for a free place.
 fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolSnapshot> {
     let entry = region.slice::<AtomicU64>(layout.pool_entry(pool), POOL_WORDS);
     let id = entry[0].load(Relaxed);
@@ -818,32 +827,34 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
     })
 }
 
+/// Reads a member of a pool; `None` for a free place.
 fn read_member(
     region: &Arc<Region>,
     layout: &Layout,
     pool: usize,
     member: usize,
 ) -> Option<MemberSnapshot> {
-    let at = layout.pools[pool].first_member + member;
-    let worker = region.slice::<AtomicU64>(layout.workers + 8 * at, 1)[0].load(Relaxed);
+    let index = layout.pools[pool].first_member + member;
+    let worker = region.slice::<AtomicU64>(layout.workers + 8 * index, 1)[0].load(Relaxed);
     let worker = WorkerSpec::of_word(worker);
     if worker == WorkerSpec::NOBODY {
         return None;
     }
     let servers = region.slice::<AtomicU64>(layout.servers, (layout.workers - layout.servers) / 8);
-    let half = |at| servers.get(at).map_or(0, |word: &AtomicU64| u128::from(word.load(Relaxed)));
+    let half =
+        |index| servers.get(index).map_or(0, |word: &AtomicU64| u128::from(word.load(Relaxed)));
     let server = 2 * usize::from(worker.server);
     let server = Ipv6Addr::from_bits(half(server) << 64 | half(server + 1));
     let reported = |core: usize| {
-        region.slice::<AtomicU64>(layout.cores[core].reported + 8 * at, 1)[0].load(Relaxed)
+        region.slice::<AtomicU64>(layout.cores[core].reported + 8 * index, 1)[0].load(Relaxed)
     };
-    let own = |core: usize| {
-        region.slice::<LocalState>(layout.cores[core].own + size_of::<LocalState>() * at, 1)
+    let local = |core: usize| {
+        region.slice::<LocalState>(layout.cores[core].own + size_of::<LocalState>() * index, 1)
     };
     let drift = |core: usize| {
-        let own = &own(core)[0];
-        let current = own.since.load(Relaxed) == reported(core);
-        if current { Load(own.drift.load(Relaxed)).as_f64() } else { 0.0 }
+        let local = &local(core)[0];
+        let is_current = local.since.load(Relaxed) == reported(core);
+        if is_current { Load(local.drift.load(Relaxed)).as_f64() } else { 0.0 }
     };
     let cores = 0..layout.cores.len();
     let reports = |core| (reported(core) >> 32) as u32;
@@ -859,7 +870,7 @@ fn read_member(
         presence: Presence::from_word(presence),
         load: Load(reported(best) as u32).as_f64(),
         drift: cores.clone().map(drift).collect(),
-        outstanding: outstanding(region, layout, at),
+        outstanding: outstanding(region, layout, index),
         lost: lost[0].load(Relaxed),
         reports: cores.map(reports).fold(0, u32::wrapping_add),
     })
@@ -870,15 +881,17 @@ fn queued(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> u6
     region.slice::<AtomicU64>(layout.cores[core].queued + 8 * pool, 1)[0].load(Relaxed)
 }
 
-/// Returns the tasks outstanding at a member, over all cores. `at` is its index among the members of all
+/// Returns the tasks outstanding at a member, over all cores. `index` is the member's index among those of all
 /// pools.
-fn outstanding(region: &Arc<Region>, layout: &Layout, at: usize) -> i64 {
-    let own =
-        |core: &CoreLayout| region.slice::<LocalState>(core.own + size_of::<LocalState>() * at, 1);
-    let outstanding = |core| own(core)[0].outstanding.load(Relaxed);
+fn outstanding(region: &Arc<Region>, layout: &Layout, index: usize) -> i64 {
+    let local = |core: &CoreLayout| {
+        region.slice::<LocalState>(core.own + size_of::<LocalState>() * index, 1)
+    };
+    let outstanding = |core| local(core)[0].outstanding.load(Relaxed);
     i64::from(layout.cores.iter().map(outstanding).fold(0, u32::wrapping_add) as i32)
 }
 
+/// Reads a core's counters.
 fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot {
     let counters = Counters::new(region.slice(layout.cores[core].counters, counters::WORDS));
     let (totals, (pauses, newest_pauses)) = (counters.totals(), counters.pauses());
@@ -947,8 +960,8 @@ mod tests {
     fn colocated_agent_is_read_with_its_leaf() {
         let (_folder, path, _table) = created();
         assert!(Snapshot::open(&path).unwrap().agent.is_none());
-        let beside = agents_file(&path);
-        let agent = Table::create(&beside, &Spec { role: Role::Agent, ..spec() }).unwrap();
+        let agent_path = agents_file(&path);
+        let agent = Table::create(&agent_path, &Spec { role: Role::Agent, ..spec() }).unwrap();
         agent.counters(0).add(Counter::Replies, 5);
         agent.publish();
         let both = Snapshot::open(&path).unwrap();
@@ -1033,7 +1046,7 @@ mod tests {
         let (folder, path, table) = created();
         let elsewhere = folder.path().join("elsewhere");
         let shorten = |len| File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
-        let deeds: [(&str, &dyn Fn()); 8] = [
+        let changes: [(&str, &dyn Fn()); 8] = [
             ("truncated to nothing", &|| shorten(0)),
             ("truncated within its head", &|| shorten(20)),
             ("truncated within a copy", &|| shorten(publish::HEAD as u64 + 1)),
@@ -1045,7 +1058,7 @@ mod tests {
             ("moved away", &|| rename(&path, &elsewhere).unwrap()),
             ("removed", &|| remove_file(&elsewhere).unwrap()),
         ];
-        for (number, (deed, act)) in deeds.into_iter().enumerate() {
+        for (number, (change, act)) in changes.into_iter().enumerate() {
             act();
             let _ = Snapshot::open(&path); // with any result
             for core in 0..2 {
@@ -1058,7 +1071,7 @@ mod tests {
             table.publish();
             if number < 5 {
                 let scheduled = Snapshot::open(&path).unwrap().cores[1].counters["scheduled"];
-                assert_eq!(scheduled, 1 + number as u64, "published again after it was {deed}");
+                assert_eq!(scheduled, 1 + number as u64, "published again after it was {change}");
             }
         }
         drop(table);
@@ -1075,8 +1088,8 @@ mod tests {
             .env("WEDJAT_FULL_DISK", &path)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(child.status.success() && said.contains("as it should"), "{said}");
+        let output = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && output.contains("as it should"), "{output}");
         assert!(!Snapshot::open(&path).unwrap().running, "what was there is there");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "and nothing else");
     }
@@ -1096,17 +1109,17 @@ mod tests {
         assert!(error.contains("File too large") && error.contains("ulimit"), "{error}");
         // Full later: the node goes on, and its file shows the previous state.
         limit(None);
-        let beside = path.with_extension("beside");
-        let table = Table::create(&beside, &spec()).unwrap();
+        let second = path.with_extension("beside");
+        let table = Table::create(&second, &spec()).unwrap();
         limit(Some(10_000));
         table.counters(0).add(Counter::Scheduled, 9);
         table.publish();
-        assert_eq!(Snapshot::open(&beside).unwrap().cores[0].counters["scheduled"], 0);
+        assert_eq!(Snapshot::open(&second).unwrap().cores[0].counters["scheduled"], 0);
         limit(None);
         table.publish();
-        assert_eq!(Snapshot::open(&beside).unwrap().cores[0].counters["scheduled"], 9);
+        assert_eq!(Snapshot::open(&second).unwrap().cores[0].counters["scheduled"], 9);
         drop(table);
-        std::fs::remove_file(beside).unwrap();
+        std::fs::remove_file(second).unwrap();
         println!("as it should");
     }
 

@@ -1,8 +1,9 @@
 //! Tokens: credits to send a task to a member, in memory that several cores of a node share.
 //!
-//! Each token is one bit. The first row of words has the bits of members without tasks, by all that is known.
-//! The last row has the bits of members that may have one more task. A core takes a token by clearing its bit
-//! in one atomic step, so two cores never have the same one.
+//! Each token is one bit. Tokens have levels, with a row of words each. A member with all tokens free has bits in
+//! all rows in use. Tokens are taken from the first row on and put back from the last row on. So the first row
+//! holds the members without tasks, and the last row those that may have one more task. A core takes a token by
+//! clearing its bit in one atomic step, so two cores never have the same one.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,6 +18,7 @@ pub const LEVELS: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Tokens {
     words: Slice<AtomicU64>,
+    /// Number of words in a row: one bit for each member.
     row: usize,
 }
 
@@ -34,6 +36,7 @@ impl Tokens {
         Self { words, row: members.div_ceil(64) }
     }
 
+    /// Returns the word with a token, and its bit.
     fn bit(&self, level: usize, member: Member) -> (&AtomicU64, u64) {
         (&self.words[level * self.row + member.index() / 64], 1 << (member.index() % 64))
     }
@@ -56,16 +59,16 @@ impl Tokens {
         (0..levels.min(LEVELS)).find_map(|level| {
             let row = &self.words[level * self.row..][..self.row];
             (0..self.row).find_map(|step| {
-                let at = (from + step) % self.row;
+                let index = (from + step) % self.row;
                 loop {
-                    let word = row[at].load(Relaxed);
-                    let bit = word & word.wrapping_neg();
+                    let word = row[index].load(Relaxed);
+                    let bit = word & word.wrapping_neg(); // the lowest bit that is set
                     if bit == 0 {
                         return None;
                     }
-                    if row[at].fetch_and(!bit, Relaxed) & bit != 0 {
+                    if row[index].fetch_and(!bit, Relaxed) & bit != 0 {
                         return Some((
-                            Member((64 * at + bit.trailing_zeros() as usize) as u16),
+                            Member((64 * index + bit.trailing_zeros() as usize) as u16),
                             level,
                         ));
                     }

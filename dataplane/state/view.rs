@@ -1,10 +1,10 @@
 //! One dispatcher core's view of one pool's members: the input of policies.
 //!
 //! A member's estimated load is `reported + drift`: the queue length of its last report, plus the load that
-//! this core sent since. Beside its drift a core keeps the report (number and load) from which the drift
-//! counts. A drift that belongs to an older report is therefore void without being cleared.
+//! this core sent since. Beside its drift a core stores the report (number and load) from which the drift
+//! counts. A drift since an older report is therefore void without being cleared.
 //!
-//! Cores of one node have separate words and exchange their changes ([`super::peers`]). The independent
+//! Cores of one node have separate memory and exchange their changes ([`super::peers`]). The independent
 //! dispatchers of a simulator ([`View::heap`]) share reports and counts at once instead.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::layout::{Layout, TableShape};
 use super::member::{Belief, Load, Member, Presence, RackWord, Report};
 use super::peers::{Peers, Sharing};
 use super::region::{Region, Slice};
-use super::words::{LocalState, MemberStates, MemberWords};
+use super::words::{LocalState, MemberState, MemberStates};
 use crate::limits::BURST;
 
 /// Number of picks by kind. Policies count them; their caller collects them.
@@ -36,20 +36,23 @@ pub struct Picks {
 /// One dispatcher core's view of one pool's members.
 #[derive(Debug)]
 pub struct View {
+    /// Number and load of each member's last report.
     reported: Slice<AtomicU64>,
+    /// Presence of each member; shared by all cores.
     presence: Slice<AtomicU32>,
     /// Tasks of each member that were written off; shared by all cores.
     lost: Slice<AtomicU32>,
     /// Number of tasks that wait on this core, for readers.
     queued: Slice<AtomicU64>,
-    own: Slice<LocalState>,
-    /// Outstanding tasks of remote cores: as published, or their live words ([`View::heap`]).
-    elsewhere: Vec<Slice<LocalState>>,
+    local: Slice<LocalState>,
+    /// Outstanding tasks of remote cores: as published, or their live counts ([`View::heap`]).
+    remote_counts: Vec<Slice<LocalState>>,
     /// State of remote cores of the node, read rarely.
-    others: Vec<RemoteCores>,
+    remote_states: Vec<RemoteState>,
     /// Exchange with remote cores; `None` if there are none.
     peers: Option<Box<Peers>>,
     active: Vec<Member>,
+    /// Index of each member in `active`, or [`NOWHERE`].
     place: Vec<u16>,
     /// Members that became active again since the last [`View::take_returned`].
     returned: Box<[bool]>,
@@ -66,17 +69,17 @@ pub struct View {
 
 /// A remote core's state of a pool's members.
 #[derive(Debug)]
-struct RemoteCores {
+struct RemoteState {
     reported: Slice<AtomicU64>,
-    own: Slice<LocalState>,
+    local: Slice<LocalState>,
     idle: IdleList,
 }
 
 /// Parts of a view, borrowed together for a run of decisions or of reports.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// Words of the members.
-    pub words: MemberStates<'a>,
+    /// State of the members.
+    pub states: MemberStates<'a>,
     /// Active members: those that may be chosen.
     pub active: &'a [Member],
     /// Members estimated idle.
@@ -91,6 +94,7 @@ pub struct Parts<'a> {
     queues: Option<&'a [AtomicU32]>,
 }
 
+/// Index of an inactive member.
 const NOWHERE: u16 = u16::MAX;
 
 impl View {
@@ -100,13 +104,13 @@ impl View {
     #[must_use]
     pub fn heap(members: usize, dispatchers: usize) -> Vec<Self> {
         let (region, layout) = heap(members, dispatchers);
-        let words = |core: usize| own(&region, &layout, core, 0);
+        let written_by = |core: usize| written_by(&region, &layout, core, 0);
         let view = |core| {
             let mut view = Self::new(&region, &layout, core, 0);
-            let others = (0..dispatchers).filter(|&other| other != core);
-            view.elsewhere = others.map(|other| words(other).1).collect();
-            view.reported = words(0).0;
-            view.others.clear();
+            let remote = (0..dispatchers).filter(|&remote| remote != core);
+            view.remote_counts = remote.map(|remote| written_by(remote).1).collect();
+            view.reported = written_by(0).0;
+            view.remote_states.clear();
             view.peers = None;
             view
         };
@@ -127,17 +131,19 @@ impl View {
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let members = layout.pools[pool].members;
         let cores = layout.cores.len();
-        let others = (0..cores).filter(|&other| other != core);
+        let remote = (0..cores).filter(|&remote| remote != core);
         let peers = (cores > 1).then(|| Box::new(Peers::new(region, layout, core, pool)));
-        let (reported, words) = own(region, layout, core, pool);
+        let (reported, local) = written_by(region, layout, core, pool);
         let mut view = Self {
             reported,
             presence: region.slice(layout.pools[pool].presence, members),
             lost: region.slice(layout.pools[pool].lost, members),
             queued: region.slice(layout.cores[core].queued + 8 * pool, 1),
-            own: words,
-            elsewhere: peers.iter().map(|peers| peers.elsewhere()).collect(),
-            others: others.map(|other| RemoteCores::new(region, layout, other, pool)).collect(),
+            local,
+            remote_counts: peers.iter().map(|peers| peers.remote_counts()).collect(),
+            remote_states: remote
+                .map(|core| RemoteState::new(region, layout, core, pool))
+                .collect(),
             peers,
             active: (0..members as u16).map(Member).collect(),
             place: (0..members as u16).collect(),
@@ -160,11 +166,11 @@ impl View {
     /// Clears this core's state of a departed member. Another member may then take its place.
     pub fn forget(&mut self, member: Member) {
         self.set_active(member, false);
-        let own = &self.own[member.index()];
+        let local = &self.local[member.index()];
         self.reported[member.index()].store(0, Relaxed);
-        own.since.store(0, Relaxed);
-        own.drift.store(0, Relaxed);
-        own.outstanding.store(0, Relaxed);
+        local.since.store(0, Relaxed);
+        local.drift.store(0, Relaxed);
+        local.outstanding.store(0, Relaxed);
         self.presence[member.index()].fetch_and(RackWord::PRESENCE, Relaxed);
         self.lost[member.index()].store(0, Relaxed);
         self.rates[member.index()] = 1.0;
@@ -239,7 +245,7 @@ impl View {
         RackWord(self.presence[member.index()].load(Relaxed)).workers()
     }
 
-    /// Returns a number that each report and each signal of `member` raises, on any core. Reads words of
+    /// Returns a number that each report and each signal of `member` raises, on any core. Reads memory of
     /// other cores: not for each packet.
     #[must_use]
     pub fn report_count(&self, member: Member) -> u32 {
@@ -250,13 +256,13 @@ impl View {
     /// Changes the presence of `member` from `from` to `to`. Returns true on the one core that makes the
     /// change.
     pub fn change_presence(&self, member: Member, from: Presence, to: Presence) -> bool {
-        let is = |word: RackWord| word.0 & RackWord::PRESENCE == from as u32;
-        self.change_word(member, |word| is(word).then(|| word.with(to)))
+        let is_from = |word: RackWord| word.0 & RackWord::PRESENCE == from as u32;
+        self.change_word(member, |word| is_from(word).then(|| word.with(to)))
     }
 
-    /// Changes the shared word of `member`. Returns false if `to` asks for no change.
-    fn change_word(&self, member: Member, to: impl Fn(RackWord) -> Option<RackWord>) -> bool {
-        let change = |word| to(RackWord(word)).map(|word| word.0);
+    /// Changes the shared word of `member` to `new` of the old word. Returns false if `new` requests no change.
+    fn change_word(&self, member: Member, new: impl Fn(RackWord) -> Option<RackWord>) -> bool {
+        let change = |word| new(RackWord(word)).map(|word| word.0);
         self.presence[member.index()].fetch_update(Relaxed, Relaxed, change).is_ok()
     }
 
@@ -297,28 +303,28 @@ impl View {
         &mut self.idle
     }
 
-    /// Borrows the members' words for a run of decisions.
+    /// Borrows the members' state for a run of decisions.
     #[inline(always)]
     #[must_use]
-    pub fn words(&self) -> MemberStates<'_> {
-        MemberStates::new(&self.reported, &self.own, &self.elsewhere, self.peers.is_none())
+    pub fn states(&self) -> MemberStates<'_> {
+        MemberStates::new(&self.reported, &self.local, &self.remote_counts, self.peers.is_none())
     }
 
-    /// Borrows the words of one member.
+    /// Borrows the state of one member.
     #[inline(always)]
     #[must_use]
-    pub fn of(&self, member: Member) -> MemberWords<'_> {
-        self.words().of(member)
+    pub fn of(&self, member: Member) -> MemberState<'_> {
+        self.states().of(member)
     }
 
     /// Borrows all parts for a run of decisions.
     #[inline(always)]
     pub fn parts(&mut self) -> Parts<'_> {
         Parts {
-            words: MemberStates::new(
+            states: MemberStates::new(
                 &self.reported,
-                &self.own,
-                &self.elsewhere,
+                &self.local,
+                &self.remote_counts,
                 self.peers.is_none(),
             ),
             active: &self.active,
@@ -361,58 +367,58 @@ impl View {
         self.of(member).load()
     }
 
-    /// Returns the number of reports from `member` to all cores, modulo 2^32. Reads words of other cores: not
+    /// Returns the number of reports from `member` to all cores, modulo 2^32. Reads memory of other cores: not
     /// for each packet.
     #[must_use]
     pub fn reports(&self, member: Member) -> u32 {
-        let others = self.others.iter();
-        let theirs = others.map(|other| other.reported[member.index()].load(Relaxed));
-        let theirs = theirs.map(|word| (word >> 32) as u32);
-        theirs.fold(self.of(member).reports(), u32::wrapping_add)
+        let words = self.remote_states.iter().map(|remote| &remote.reported[member.index()]);
+        let counts = words.map(|word| (word.load(Relaxed) >> 32) as u32);
+        counts.fold(self.of(member).reports(), u32::wrapping_add)
     }
 
     /// Returns the current number of tasks outstanding at `member`, over all cores. It is negative after more
-    /// replies than tasks. Reads words of other cores: not for each packet.
+    /// replies than tasks. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn outstanding_now(&self, member: Member) -> i32 {
         if self.peers.is_none() {
             return self.outstanding(member).cast_signed();
         }
-        let others = self.others.iter();
-        let theirs = others.map(|other| other.own[member.index()].outstanding.load(Relaxed));
-        theirs.fold(self.of(member).own_outstanding(), |sum, more| sum.wrapping_add(more as i32))
+        let remote = self.remote_states.iter();
+        let counts = remote.map(|remote| remote.local[member.index()].outstanding.load(Relaxed));
+        counts.fold(self.of(member).own_outstanding(), |sum, more| sum.wrapping_add(more as i32))
     }
 
     /// Returns the upper limit of `member`'s load by the cores' estimates: the longest queue last reported to
-    /// any core, plus the load that all cores sent since their reports. Reads words of other cores: not for
+    /// any core, plus the load that all cores sent since their reports. Reads memory of other cores: not for
     /// each packet.
     #[must_use]
     pub fn largest_estimate(&self, member: Member) -> Load {
-        let own = self.words();
-        let others = self.others.iter();
-        let others = others.map(|other| MemberStates::new(&other.reported, &other.own, &[], true));
-        let (load, drift) = others.chain([own]).fold((0, 0_u32), |(load, drift), words| {
-            let belief = words.of(member).estimate();
-            (belief.load().0.max(load), drift.saturating_add(belief.drift().0))
+        let remote = self.remote_states.iter();
+        let states =
+            remote.map(|remote| MemberStates::new(&remote.reported, &remote.local, &[], true));
+        let states = states.chain([self.states()]);
+        let (load, drift) = states.fold((0, 0_u32), |(load, drift), states| {
+            let estimate = states.of(member).estimate();
+            (estimate.load().0.max(load), drift.saturating_add(estimate.drift().0))
         });
         Load(drift.saturating_add(load))
     }
 
-    /// Returns the longest queue that `member` last reported to any core. Reads words of other cores: not for
+    /// Returns the longest queue that `member` last reported to any core. Reads memory of other cores: not for
     /// each packet.
     #[must_use]
     pub fn reported_most(&self, member: Member) -> Load {
-        let others = self.others.iter();
-        let theirs = others.map(|other| Load(other.reported[member.index()].load(Relaxed) as u32));
-        theirs.fold(self.load(member), Load::max)
+        let words = self.remote_states.iter().map(|remote| &remote.reported[member.index()]);
+        let loads = words.map(|word| Load(word.load(Relaxed) as u32));
+        loads.fold(self.load(member), Load::max)
     }
 
     /// Adds load sent to `member` to its drift, saturating: [`Load::ONE`] for a worker, a task's share for a
     /// leaf.
     #[inline]
     pub fn add_drift(&mut self, member: Member, by: Load) {
-        let words = self.of(member);
-        words.add_drift(words.estimate(), by);
+        let state = self.of(member);
+        state.add_drift(state.estimate(), by);
     }
 
     /// Counts a task sent to `member`.
@@ -488,13 +494,13 @@ impl View {
     /// reports from members without outstanding tasks.
     #[inline]
     pub fn take_loads(&mut self, reports: &[Report]) -> usize {
-        let words = self.words();
-        let words = if words.are_alone() { words.alone() } else { words };
+        let states = self.states();
+        let states = if states.are_alone() { states.alone() } else { states };
         let mut expected = 0;
         for report in reports {
-            let words = words.of(report.member);
-            expected += usize::from(words.answered());
-            words.set_load(report.load);
+            let state = states.of(report.member);
+            expected += usize::from(state.answered());
+            state.set_load(report.load);
         }
         reports.len() - expected
     }
@@ -502,12 +508,12 @@ impl View {
     /// Counts, for each report, a task as answered and a sign of life of its member. Estimates stay the same.
     /// Returns the number of reports from members without outstanding tasks.
     pub fn take_answers(&mut self, reports: &[Report]) -> usize {
-        let words = self.words();
+        let states = self.states();
         let mut surplus = 0;
         for report in reports {
-            let words = words.of(report.member);
-            surplus += usize::from(!words.answered());
-            words.note_sign_of_life();
+            let state = states.of(report.member);
+            surplus += usize::from(!state.answered());
+            state.note_sign_of_life();
         }
         surplus
     }
@@ -539,21 +545,22 @@ impl View {
         self.touch(member);
     }
 
-    /// Returns the number of cores with `member` on their idle list. Reads words of other cores: not for each
+    /// Returns the number of cores with `member` on their idle list. Reads memory of other cores: not for each
     /// packet.
     #[must_use]
     pub fn idle_everywhere(&self, member: Member) -> usize {
-        let others = self.others.iter().filter(|other| other.idle.shows(member)).count();
-        others + usize::from(self.idle.contains(member))
+        let remote = self.remote_states.iter();
+        let remote_lists = remote.filter(|remote| remote.idle.shows(member)).count();
+        remote_lists + usize::from(self.idle.contains(member))
     }
 
-    /// Returns the number of members on some core's idle list or released to any core. Reads words of other
+    /// Returns the number of members on some core's idle list or released to any core. Reads memory of other
     /// cores: not for each packet.
     #[must_use]
     pub fn idle_anywhere(&self) -> usize {
-        let others = self.others.iter().map(|other| other.idle.len()).sum::<usize>();
+        let remote = self.remote_states.iter().map(|remote| remote.idle.len()).sum::<usize>();
         let shared = self.peers.as_ref().filter(|peers| peers.sharing().idle);
-        self.idle.len() + others + shared.map_or(0, |peers| peers.tokens().full())
+        self.idle.len() + remote + shared.map_or(0, |peers| peers.tokens().full())
     }
 
     /// Returns true if `member` became active again since the last call.
@@ -563,14 +570,14 @@ impl View {
     }
 
     /// Returns true if `member` may be idle and is on no core's list: a low reported load, no token and no
-    /// outstanding task. Reads words of other cores: not for each packet.
+    /// outstanding task. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn is_idle_unnoticed(&self, member: Member) -> bool {
-        // If idle members belong to one core, all other cores assume one task there.
+        // If each idle member belongs to one core, all other cores assume one task there.
         let most = if self.peers.is_some() { Load::ONE } else { Load(0) };
-        let believed = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);
-        let heard = self.others.iter().map(|other| believed(&other.reported));
-        let least = heard.fold(believed(&self.reported), Load::min);
+        let load = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);
+        let remote = self.remote_states.iter().map(|remote| load(&remote.reported));
+        let least = remote.fold(load(&self.reported), Load::min);
         let is_shared = self.peers.as_ref().is_some_and(|peers| peers.has_token_of(member));
         least <= most
             && !is_shared
@@ -614,46 +621,46 @@ impl View {
         }
     }
 
-    /// Publishes changes to remote cores. If idle members belong to one core at a time, also releases idle
-    /// members. A core that keeps up releases all of them, an overloaded core those that it does not need for
-    /// a burst.
+    /// Publishes changes to remote cores. If each idle member belongs to one core at a time, also releases idle
+    /// members to all cores. A core that keeps up releases all of them. An overloaded core keeps its share of
+    /// the members, at most one per packet of a burst.
     #[inline]
     pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let Some(peers) = &mut self.peers else { return };
-        let words = MemberStates::new(&self.reported, &self.own, &self.elsewhere, false);
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
         if peers.sharing().idle {
             // Tasks that wait at other cores need them more.
             let keep = match keeps_up || peers.oldest_elsewhere() < u64::MAX {
                 true => 0,
-                false => BURST.min(self.active.len() / (self.others.len() + 1)),
+                false => BURST.min(self.active.len() / (self.remote_states.len() + 1)),
             };
             while self.idle.len() > keep
                 && let Some(member) = self.idle.take_last()
             {
                 // Another core may send it a task before this core receives the update.
-                let words = words.of(member);
-                if words.estimate().total() < Load::ONE.0.into() {
-                    words.set_estimate(Load::ONE);
+                let state = states.of(member);
+                if state.estimate().total() < Load::ONE.0.into() {
+                    state.set_estimate(Load::ONE);
                 }
                 peers.release(member);
             }
         }
-        peers.publish(pool, words, sender, keeps_up);
+        peers.publish(pool, states, sender, keeps_up);
     }
 
-    /// Applies a message of remote core number `other`. Returns true if this core's policy must see the
+    /// Applies a message of remote core number `remote`. Returns true if this core's policy must see the
     /// member's change.
     #[inline]
-    pub fn receive(&mut self, other: usize, topic: Topic, member: Member, value: u16) -> bool {
-        let words = MemberStates::new(&self.reported, &self.own, &self.elsewhere, false);
+    pub fn receive(&mut self, remote: usize, topic: Topic, member: Member, value: u16) -> bool {
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
         let peers = self.peers.as_mut();
-        peers.is_some_and(|peers| peers.receive(other, topic, member, value, words))
+        peers.is_some_and(|peers| peers.receive(remote, topic, member, value, states))
     }
 
-    /// Returns the value that remote core number `other` last published for a member.
+    /// Returns the value that remote core number `remote` last published for a member.
     #[must_use]
-    pub fn last_published(&self, other: usize, member: Member) -> u16 {
-        self.peers.as_ref().map_or(0, |peers| peers.last_published(other, member))
+    pub fn last_published(&self, remote: usize, member: Member) -> u16 {
+        self.peers.as_ref().map_or(0, |peers| peers.last_published(remote, member))
     }
 }
 
@@ -670,15 +677,15 @@ fn heap(members: usize, cores: usize) -> (Arc<Region>, Layout) {
     (Region::heap(layout.len), layout)
 }
 
-impl RemoteCores {
+impl RemoteState {
     fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
-        let (reported, own) = own(region, layout, core, pool);
-        Self { reported, own, idle: IdleList::of(region, layout, core, pool) }
+        let (reported, local) = written_by(region, layout, core, pool);
+        Self { reported, local, idle: IdleList::of(region, layout, core, pool) }
     }
 }
 
-/// Returns the words of a pool's members that only `core` writes.
-fn own(
+/// Returns the part of a pool's members' state that only `core` writes: reports and local state.
+fn written_by(
     region: &Arc<Region>,
     layout: &Layout,
     core: usize,
@@ -686,8 +693,8 @@ fn own(
 ) -> (Slice<AtomicU64>, Slice<LocalState>) {
     let (first, members) = (layout.pools[pool].first_member, layout.pools[pool].members);
     let core = &layout.cores[core];
-    let own = core.own + size_of::<LocalState>() * first;
-    (region.slice(core.reported + 8 * first, members), region.slice(own, members))
+    let local = core.own + size_of::<LocalState>() * first;
+    (region.slice(core.reported + 8 * first, members), region.slice(local, members))
 }
 
 impl Parts<'_> {
@@ -695,14 +702,14 @@ impl Parts<'_> {
     #[inline(always)]
     #[must_use]
     pub fn are_alone(&self) -> bool {
-        self.words.are_alone() && self.queues.is_none()
+        self.states.are_alone() && self.queues.is_none()
     }
 
     /// Returns the same parts, with the fact of [`Parts::are_alone`] known to the compiler.
     #[inline(always)]
     #[must_use]
     pub fn alone(self) -> Self {
-        Self { words: self.words.alone(), queues: None, ..self }
+        Self { states: self.states.alone(), queues: None, ..self }
     }
 
     /// Returns true if the node has several cores and each idle member belongs to one core at a time.
@@ -722,7 +729,7 @@ impl Parts<'_> {
         loop {
             let (member, _) = peers.take_token()?;
             if self.is_active(member) {
-                self.words.of(member).set_estimate(Load(0));
+                self.states.of(member).set_estimate(Load(0));
                 return Some(member);
             }
         }
@@ -748,7 +755,7 @@ impl Parts<'_> {
     pub fn probe(&self, member: Member) -> u32 {
         match self.queues {
             Some(queues) => queues[member.index()].load(Relaxed),
-            None => self.words.of(member).outstanding(),
+            None => self.states.of(member).outstanding(),
         }
     }
 }

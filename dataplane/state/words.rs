@@ -1,8 +1,11 @@
-//! Words of one core's view of a pool's members, borrowed for a run of decisions.
+//! State of a pool's members as one core sees it: atomic words, borrowed for a run of decisions.
 //!
 //! To the compiler, a relaxed store may alias anything. It therefore reloads a slice's address and length
 //! after each store. Here the slices are values, all of one length: one index check serves all words of a
 //! member.
+//!
+//! A word of reports has the report number in its upper half and the load in its lower half. *Drift* is the load
+//! sent by this core since that report.
 
 use std::hint::select_unpredictable;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,38 +30,43 @@ pub struct LocalState {
 impl Sealed for LocalState {}
 impl Pod for LocalState {}
 
-/// Words of all members: reports, this core's state and that of other cores.
+/// State of all members: reports, this core's state and the counts of other cores.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberStates<'a> {
+    /// Number and load of each member's last report.
     reported: &'a [AtomicU64],
-    own: &'a [LocalState],
-    elsewhere: &'a [Slice<LocalState>],
+    local: &'a [LocalState],
+    /// Outstanding tasks of other cores: one slice per core, or one with their sums.
+    remote_counts: &'a [Slice<LocalState>],
+    /// True if these counts are current.
     is_exact: bool,
 }
 
-/// Words of one member.
+/// State of one member.
 #[derive(Clone, Copy, Debug)]
-pub struct MemberWords<'a> {
+pub struct MemberState<'a> {
     member: Member,
     reported: &'a AtomicU64,
-    own: &'a LocalState,
-    elsewhere: &'a [Slice<LocalState>],
+    local: &'a LocalState,
+    /// Outstanding tasks of other cores: one slice per core, or one with their sums.
+    remote_counts: &'a [Slice<LocalState>],
+    /// True if these counts are current.
     is_exact: bool,
 }
 
 impl<'a> MemberStates<'a> {
-    /// Borrows slices with one word for each member.
+    /// Borrows slices with one element for each member.
     #[inline(always)]
     pub(super) fn new(
         reported: &'a [AtomicU64],
-        own: &'a [LocalState],
-        elsewhere: &'a [Slice<LocalState>],
+        local: &'a [LocalState],
+        remote_counts: &'a [Slice<LocalState>],
         is_exact: bool,
     ) -> Self {
-        Self { reported, own: &own[..reported.len()], elsewhere, is_exact }
+        Self { reported, local: &local[..reported.len()], remote_counts, is_exact }
     }
 
-    /// Returns the number of members. The compiler need not check the index of a member of these words again
+    /// Returns the number of members. The compiler need not check the index of a member again
     /// for a slice of that length.
     #[inline(always)]
     #[must_use]
@@ -70,27 +78,33 @@ impl<'a> MemberStates<'a> {
     #[inline(always)]
     #[must_use]
     pub fn are_alone(self) -> bool {
-        self.elsewhere.is_empty()
+        self.remote_counts.is_empty()
     }
 
-    /// Returns the same words, with the fact of [`MemberStates::are_alone`] known to the compiler. A loop
-    /// over them does not look for other cores' words.
+    /// Returns the same state, with the fact of [`MemberStates::are_alone`] known to the compiler. A loop over
+    /// it does not look for other cores' counts.
     #[inline(always)]
     #[must_use]
     pub fn alone(self) -> Self {
-        Self { elsewhere: &[], is_exact: true, ..self }
+        Self { remote_counts: &[], is_exact: true, ..self }
     }
 
-    /// Returns the words of `member`.
+    /// Returns the state of `member`.
     #[inline(always)]
     #[must_use]
-    pub fn of(self, member: Member) -> MemberWords<'a> {
-        let (reported, own) = (&self.reported[member.index()], &self.own[member.index()]);
-        MemberWords { member, reported, own, elsewhere: self.elsewhere, is_exact: self.is_exact }
+    pub fn of(self, member: Member) -> MemberState<'a> {
+        let (reported, local) = (&self.reported[member.index()], &self.local[member.index()]);
+        MemberState {
+            member,
+            reported,
+            local,
+            remote_counts: self.remote_counts,
+            is_exact: self.is_exact,
+        }
     }
 }
 
-impl MemberWords<'_> {
+impl MemberState<'_> {
     /// Returns the member.
     #[inline(always)]
     #[must_use]
@@ -103,9 +117,9 @@ impl MemberWords<'_> {
     #[must_use]
     pub fn estimate(self) -> Belief {
         let reported = self.reported.load(Relaxed);
-        let drift = self.own.drift.load(Relaxed);
-        // This report already includes the drift since an older report.
-        let current = self.own.since.load(Relaxed) == reported;
+        let drift = self.local.drift.load(Relaxed);
+        // A newer report already includes the drift since an older one, which is void then.
+        let current = self.local.since.load(Relaxed) == reported;
         Belief { reported, drift: select_unpredictable(current, drift, 0) }
     }
 
@@ -126,8 +140,8 @@ impl MemberWords<'_> {
     /// Adds load sent to the member to its drift, saturating. `belief` is the estimate just read.
     #[inline(always)]
     pub fn add_drift(self, belief: Belief, by: Load) {
-        self.own.since.store(belief.reported, Relaxed);
-        self.own.drift.store(belief.drift.saturating_add(by.0), Relaxed);
+        self.local.since.store(belief.reported, Relaxed);
+        self.local.drift.store(belief.drift.saturating_add(by.0), Relaxed);
     }
 
     /// Counts a task sent to one of two different members, with the estimates just read. Writes the words of
@@ -170,6 +184,7 @@ impl MemberWords<'_> {
         a.0.sent_share_if(!second, a.1, a.2);
     }
 
+    /// Counts a task with a share, if the member was chosen.
     #[inline(always)]
     fn sent_share_if(self, chosen: bool, belief: Belief, share: Load) {
         self.add_drift(belief, Load(select_unpredictable(chosen, share.0, 0)));
@@ -202,7 +217,7 @@ impl MemberWords<'_> {
     #[inline(always)]
     pub(super) fn balance(self, by: i32) {
         // Negative if replies pass another core than their tasks: only the sum over cores has a meaning.
-        let count = &self.own.outstanding;
+        let count = &self.local.outstanding;
         count.store(count.load(Relaxed).wrapping_add_signed(by), Relaxed);
     }
 
@@ -210,12 +225,12 @@ impl MemberWords<'_> {
     #[inline(always)]
     #[must_use]
     pub fn outstanding(self) -> u32 {
-        let mut total = self.own.outstanding.load(Relaxed);
-        if self.elsewhere.is_empty() {
+        let mut total = self.local.outstanding.load(Relaxed);
+        if self.remote_counts.is_empty() {
             return total; // never negative
         }
-        for other in self.elsewhere {
-            total = total.wrapping_add(other[self.member.index()].outstanding.load(Relaxed));
+        for counts in self.remote_counts {
+            total = total.wrapping_add(counts[self.member.index()].outstanding.load(Relaxed));
         }
         (total as i32).max(0) as u32
     }
@@ -225,8 +240,8 @@ impl MemberWords<'_> {
     #[inline]
     pub(super) fn set_estimate(self, load: Load) {
         let number = self.reported.load(Relaxed) & !u64::from(u32::MAX);
-        self.own.since.store(number | u64::from(load.0), Relaxed);
-        self.own.drift.store(0, Relaxed);
+        self.local.since.store(number | u64::from(load.0), Relaxed);
+        self.local.drift.store(0, Relaxed);
         self.reported.store(number | u64::from(load.0), Relaxed);
     }
 
@@ -235,7 +250,7 @@ impl MemberWords<'_> {
     #[inline(always)]
     #[must_use]
     pub fn own_outstanding(self) -> i32 {
-        self.own.outstanding.load(Relaxed) as i32
+        self.local.outstanding.load(Relaxed) as i32
     }
 
     /// Raises the number of the member's reports, and keeps load and drift.
@@ -243,8 +258,8 @@ impl MemberWords<'_> {
     pub fn note_sign_of_life(self) {
         let belief = self.estimate();
         let next = belief.reported.wrapping_add(1 << 32);
-        self.own.since.store(next, Relaxed);
-        self.own.drift.store(belief.drift, Relaxed);
+        self.local.since.store(next, Relaxed);
+        self.local.drift.store(belief.drift, Relaxed);
         self.reported.store(next, Relaxed);
     }
 

@@ -7,6 +7,9 @@ use crate::reason::DropReason;
 /// Length of an ARP frame, Ethernet header included, without padding.
 pub const FRAME_LEN: usize = ether::LEN + 28;
 
+/// First bytes of an ARP packet: hardware Ethernet, protocol IPv4, lengths of their addresses.
+const HEADER: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
 /// Request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -38,7 +41,7 @@ impl Packet {
     /// [`DropReason::ArpMalformed`] for other hardware, protocols, lengths or operations.
     pub fn parse(frame: &[u8]) -> Result<Self, DropReason> {
         let bytes = frame.get(ether::LEN..FRAME_LEN).ok_or(DropReason::ArpMalformed)?;
-        if bytes[..6] != [0, 1, 8, 0, 6, 4] {
+        if bytes[..6] != HEADER {
             return Err(DropReason::ArpMalformed);
         }
         let operation = match u16_at(bytes, 6) {
@@ -73,7 +76,7 @@ impl Packet {
     pub fn emit(&self, frame: &mut [u8], to: Mac) {
         ether::emit(frame, to, self.sender_mac, ether::ARP);
         let bytes = &mut frame[ether::LEN..FRAME_LEN];
-        bytes[..6].copy_from_slice(&[0, 1, 8, 0, 6, 4]);
+        bytes[..6].copy_from_slice(&HEADER);
         put_u16(
             bytes,
             6,

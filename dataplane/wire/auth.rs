@@ -5,8 +5,8 @@
 //! | 0 | u64 | sequence | grows with every packet of a worker; an acknowledgement repeats that of its request |
 //! | 8 | u64 | tag | first eight bytes of AES-128's CBC-MAC over the blocks below, under the pool's key |
 //!
-//! The blocks contain everything that the receiver uses. Over IPv4 there are always two, because a fixed
-//! number makes a CBC-MAC unforgeable:
+//! The blocks (the claim of a packet) contain everything that the receiver uses. Over IPv4 there are always
+//! two, because a fixed number makes a CBC-MAC unforgeable:
 //!
 //! | off | bytes | field |
 //! |---|---|---|
@@ -62,13 +62,13 @@ const V6: u8 = 6;
 
 /// Sequences by which packets of a worker may overtake each other.
 pub const WINDOW: u64 = 512;
-/// Sequences that the receiver tracks individually per stretch. A sender that skips some skips the rest of
-/// the stretch and whole windows, so that nothing in flight becomes too old.
+/// Sequences in one stretch of a window, for which the receiver has a bit each. A sender that skips sequences
+/// skips the rest of its stretch and whole windows. Then the packets in flight do not become too old.
 pub const SPAN: u64 = 16;
-/// Sequences per microsecond. Sequences start at the sixteenths of a microsecond since 1970, so they grow
-/// across restarts: a sender uses fewer per worker.
+/// Sequences per microsecond. A sender starts at the number of sixteenths of a microsecond since 1970, and uses
+/// fewer per worker. So its sequences grow across restarts.
 pub const SEQUENCES_A_MICROSECOND: u64 = 16;
-/// A sender whose sequence lags its clock by more jumps to the clock.
+/// Maximum lag of a sender's sequence behind its clock. Beyond it the sender skips sequences.
 pub const BEHIND_MAX: u64 = 1_000_000 * SEQUENCES_A_MICROSECOND;
 /// Distance behind a worker's newest sequence from which a packet is always too old.
 pub const OLD_MAX: u64 = 4 * BEHIND_MAX;
@@ -84,9 +84,9 @@ pub fn sequence_at(time: SystemTime) -> u64 {
 const SERVICE: usize = task::LEN + 8;
 /// Blocks that the CPU encrypts in parallel. A burst is rounded up to a multiple.
 #[cfg(feature = "auth")]
-const SIDE_BY_SIDE: usize = 8;
+const PARALLEL_BLOCKS: usize = 8;
 #[cfg(feature = "auth")]
-const _: () = assert!(BURST.is_multiple_of(SIDE_BY_SIDE));
+const _: () = assert!(BURST.is_multiple_of(PARALLEL_BLOCKS));
 
 /// A pool's key. It is never printed, and its memory is cleared on drop.
 #[cfg(feature = "auth")]
@@ -139,8 +139,8 @@ impl<const BLOCKS: usize> SignedPacket<BLOCKS> {
     #[inline]
     #[must_use]
     pub fn read(addresses: &impl Addresses<BLOCKS>, payload: &[u8]) -> Option<Self> {
-        let at = offset(payload)?;
-        let proof = payload.get(at..at + LEN)?;
+        let start = offset(payload)?;
+        let proof = payload.get(start..start + LEN)?;
         let (sequence, tag) = (u64_at(proof, 0), u64_at(proof, 8));
         Some(Self { claim: addresses.claim(payload, sequence), sequence, tag })
     }
@@ -207,14 +207,14 @@ fn block(low: u64, high: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// Source and destination as they are in an IPv4 header.
+/// Returns source and destination in the bytes of an IPv4 header.
 #[inline]
 #[must_use]
 pub fn addresses(src: u32, dst: u32) -> [u8; 8] {
     (u64::from(src) << 32 | u64::from(dst)).to_be_bytes()
 }
 
-/// Source and destination as they are in an IPv6 header.
+/// Returns source and destination in the bytes of an IPv6 header.
 #[inline]
 #[must_use]
 pub fn addresses_v6(src: u128, dst: u128) -> [u8; 32] {
@@ -279,10 +279,10 @@ impl Key {
     ) -> ArrayVec<u64, BURST> {
         let len = claims.len().min(BURST);
         let mut blocks = [Block::default(); BURST];
-        let blocks = &mut blocks[..len.next_multiple_of(SIDE_BY_SIDE)];
-        for at in 0..BLOCKS {
+        let blocks = &mut blocks[..len.next_multiple_of(PARALLEL_BLOCKS)];
+        for index in 0..BLOCKS {
             for (block, claim) in blocks.iter_mut().zip(claims.clone()) {
-                add(block, claim.0[at]);
+                add(block, claim.0[index]);
             }
             self.0.encrypt_blocks(blocks);
         }
@@ -321,10 +321,10 @@ impl Key {
         payload: &mut [u8],
         sequence: u64,
     ) {
-        let at = offset(payload).unwrap_or_default();
+        let start = offset(payload).unwrap_or_default();
         let tag = self.tag(&addresses.claim(payload, sequence));
-        payload[at..at + 8].copy_from_slice(&sequence.to_be_bytes());
-        payload[at + 8..at + LEN].copy_from_slice(&tag.to_be_bytes());
+        payload[start..start + 8].copy_from_slice(&sequence.to_be_bytes());
+        payload[start + 8..start + LEN].copy_from_slice(&tag.to_be_bytes());
     }
 }
 
@@ -365,7 +365,7 @@ mod tests {
         header: Header,
         (service_ns, sequence): (u32, u64),
         addresses: [u8; LEN_OF_BOTH],
-        (bit, others): (prop::sample::Index, usize),
+        (bit, count): (prop::sample::Index, usize),
     ) -> Result<(), TestCaseError>
     where
         [u8; LEN_OF_BOTH]: Addresses<BLOCKS>,
@@ -373,7 +373,7 @@ mod tests {
         let good = payload(&addresses, header, service_ns, sequence);
         prop_assert!(is_right(&addresses, &good));
         let signed = SignedPacket::read(&addresses, &good).unwrap();
-        let burst: Vec<_> = std::iter::repeat_n(&signed.claim, others).collect();
+        let burst: Vec<_> = std::iter::repeat_n(&signed.claim, count).collect();
         prop_assert!(key().tags(burst.into_iter()).iter().all(|&tag| tag == signed.tag));
         prop_assert!(Key::new([7; KEY_LEN]).tag(&signed.claim) != signed.tag);
 
@@ -449,15 +449,15 @@ mod tests {
         #[test]
         fn any_changed_bit_is_seen(
             (extended, more, is_v6) in any::<(bool, bool, bool)>(), fields: [u16; 5], service_ns: u32, sequence: u64,
-            addresses: [u8; 32], bit: prop::sample::Index, others in 1..BURST,
+            addresses: [u8; 32], bit: prop::sample::Index, count in 1..BURST,
         ) {
             let [pool, src, dst, qlen, seq] = fields;
             let code = Code::TaskDone;
             let header = Header { code, extended, authenticated: true, more, pool, src, dst, qlen, seq };
-            let (said, how) = ((service_ns, sequence), (bit, others));
+            let (values, index) = ((service_ns, sequence), (bit, count));
             match addresses.first_chunk::<8>() {
-                Some(&short) if !is_v6 => check_any_changed_bit(header, said, short, how)?,
-                _ => check_any_changed_bit(header, said, addresses, how)?,
+                Some(&short) if !is_v6 => check_any_changed_bit(header, values, short, index)?,
+                _ => check_any_changed_bit(header, values, addresses, index)?,
             }
         }
     }

@@ -39,10 +39,11 @@ impl PartialChecksum {
         }
         let mut sum = self;
         // The compiler does not unroll this form; unrolling costs more than a task's few words.
-        while let Some((word, behind)) = rest.split_first_chunk::<8>() {
-            (sum, rest) = (sum.chunk(word), behind);
+        while let Some((word, after)) = rest.split_first_chunk::<8>() {
+            (sum, rest) = (sum.chunk(word), after);
         }
         let last = frame.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
+        // Two shifts, because a single one by 64 bits would overflow.
         sum.add(last >> 1 >> (63 - 8 * rest.len()))
     }
 
@@ -55,6 +56,7 @@ impl PartialChecksum {
         Self(sum + u64::from(carry)) // cannot overflow: after a carry the sum is below its maximum
     }
 
+    /// Adds many bytes as 32-bit words in a 64-bit sum, a loop that the compiler vectorises.
     #[inline(never)]
     fn long(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
@@ -78,6 +80,7 @@ impl PartialChecksum {
         self.add(number.swap_bytes() as u64)
     }
 
+    /// Adds a word; the carry goes around to the lowest bit.
     #[inline]
     const fn add(self, word: u64) -> Self {
         let (total, carry) = self.0.overflowing_add(word);
@@ -143,7 +146,7 @@ impl ChecksumDelta {
     #[must_use]
     pub fn address(self, old: u128, new: u128) -> Self {
         // Four words of 32 bits each; a sum has room for them.
-        let words = [0, 32, 64, 96].map(|at| ((old >> at) as u32, (new >> at) as u32));
+        let words = [0, 32, 64, 96].map(|shift| ((old >> shift) as u32, (new >> shift) as u32));
         words.into_iter().fold(self, |delta, (old, new)| delta.double_word(old, new))
     }
 
@@ -211,8 +214,8 @@ impl FoldedDelta {
     /// Adds another change; at most eight parts in total.
     #[inline(always)]
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 + other.0)
+    pub const fn and(self, change: Self) -> Self {
+        Self(self.0 + change.0)
     }
 
     /// Replaces 32 bits at an odd offset, in memory order, by zero: two parts.

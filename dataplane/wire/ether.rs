@@ -95,6 +95,7 @@ pub fn is_to(frame: &[u8], mac: Mac) -> bool {
     let mut head = [0; 8];
     head.copy_from_slice(&frame[..8]);
     let head = u64::from_le_bytes(head);
+    // The shift drops the two bytes after the address.
     (head ^ mac.to_bits()) << 16 == 0
 }
 

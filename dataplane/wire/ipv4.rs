@@ -141,6 +141,7 @@ pub fn forward_from(packet: &mut [u8], src: u32) {
     decrement_ttl(packet, delta);
 }
 
+/// Decrements the time to live and updates the checksum by this and `delta`.
 #[inline]
 fn decrement_ttl(packet: &mut [u8], delta: ChecksumDelta) {
     packet[8] = packet[8].wrapping_sub(1);
@@ -195,7 +196,7 @@ pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: us
     packet[..LEN].fill(0);
     packet[0] = 0x45;
     put_u16(packet, 2, (LEN + payload_len) as u16);
-    put_u16(packet, 6, 0x4000);
+    put_u16(packet, 6, 0x4000); // don't fragment
     packet[8] = TTL;
     packet[9] = protocol;
     put_u32(packet, 12, src);

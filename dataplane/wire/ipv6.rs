@@ -20,8 +20,8 @@ const HOP_LIMIT: u8 = 64;
 const SRC: usize = 8;
 /// Offset of the destination.
 const DST: usize = 24;
-/// Hop-by-hop and destination options, routing, fragment, authentication, encrypted, mobility, host identity, shim6 and the two for
-/// experiments (RFC 7045).
+/// Types of extension headers (RFC 7045): hop-by-hop and destination options, routing, fragment, authentication,
+/// encrypted, mobility, host identity, shim6 and the two for experiments.
 const EXTENSIONS: [u8; 11] = [0, 43, 44, 50, 51, 60, 135, 139, 140, 253, 254];
 
 /// Fields of a checked header.
@@ -58,9 +58,10 @@ pub fn parse(packet: &[u8]) -> Result<Header, DropReason> {
     }
 }
 
-fn address_at(packet: &[u8], at: usize) -> u128 {
+/// Reads an address at `offset`.
+fn address_at(packet: &[u8], offset: usize) -> u128 {
     let mut address = [0; 16];
-    address.copy_from_slice(&packet[at..at + 16]);
+    address.copy_from_slice(&packet[offset..offset + 16]);
     u128::from_be_bytes(address)
 }
 
@@ -239,9 +240,9 @@ mod tests {
         ] {
             assert_eq!(is_unicast(address(text)), is_host, "{text}");
         }
-        let asked = solicited_node(address("fd00::abcd:1234:5678"));
-        assert_eq!(asked, address("ff02::1:ff34:5678"));
-        assert_eq!(group_mac(asked).to_string(), "33:33:ff:34:56:78");
+        let group = solicited_node(address("fd00::abcd:1234:5678"));
+        assert_eq!(group, address("ff02::1:ff34:5678"));
+        assert_eq!(group_mac(group).to_string(), "33:33:ff:34:56:78");
         assert_eq!(group_mac(ALL_NODES).to_string(), "33:33:00:00:00:01");
     }
 

@@ -17,38 +17,38 @@ pub mod vlan;
 
 // One slice and one copy each: byte-wise indexing compiles to one load per byte.
 
-/// Reads a big-endian `u16` at `at`.
+/// Reads a big-endian `u16` at `offset`.
 #[inline]
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     let mut number = [0; 2];
-    number.copy_from_slice(&bytes[at..at + 2]);
+    number.copy_from_slice(&bytes[offset..offset + 2]);
     u16::from_be_bytes(number)
 }
 
-/// Reads a big-endian `u32` at `at`.
+/// Reads a big-endian `u32` at `offset`.
 #[inline]
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     let mut number = [0; 4];
-    number.copy_from_slice(&bytes[at..at + 4]);
+    number.copy_from_slice(&bytes[offset..offset + 4]);
     u32::from_be_bytes(number)
 }
 
-/// Reads a big-endian `u64` at `at`.
+/// Reads a big-endian `u64` at `offset`.
 #[inline]
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     let mut number = [0; 8];
-    number.copy_from_slice(&bytes[at..at + 8]);
+    number.copy_from_slice(&bytes[offset..offset + 8]);
     u64::from_be_bytes(number)
 }
 
-/// Writes a big-endian `u16` at `at`.
+/// Writes a big-endian `u16` at `offset`.
 #[inline]
-fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
-    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+fn put_u16(bytes: &mut [u8], offset: usize, value: u16) {
+    bytes[offset..offset + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Writes a big-endian `u32` at `at`.
+/// Writes a big-endian `u32` at `offset`.
 #[inline]
-fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
-    bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+fn put_u32(bytes: &mut [u8], offset: usize, value: u32) {
+    bytes[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
 }

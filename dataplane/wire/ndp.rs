@@ -14,23 +14,27 @@ const OPTION_LEN: usize = 8;
 /// Unit of option lengths in bytes.
 const OPTION_UNIT: usize = 8;
 /// Hop limit of messages that no router has forwarded.
-const FROM_THE_LINK: u8 = 255;
+const HOP_LIMIT: u8 = 255;
 
-/// Types of messages.
+/// Type of a solicitation.
 const SOLICITATION: u8 = 135;
+/// Type of an advertisement.
 const ADVERTISEMENT: u8 = 136;
-/// Types of options.
+/// Type of the option with the sender's MAC address.
 const SOURCE_MAC: u8 = 1;
+/// Type of the option with the target's MAC address.
 const TARGET_MAC: u8 = 2;
-/// Flags of an advertisement: the sender is a router, was asked, and overrides the known address.
+/// Flag of an advertisement: the sender is a router.
 const ROUTER: u8 = 0x80;
+/// Flag of an advertisement: it answers a solicitation.
 const SOLICITED: u8 = 0x40;
+/// Flag of an advertisement: it replaces a known address.
 const OVERRIDE: u8 = 0x20;
 
 /// Solicitation or advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has `target`?
+    /// Question: which host has `target`?
     Solicitation,
     /// `target` is at `mac`.
     Advertisement,
@@ -70,7 +74,7 @@ impl Packet {
         let message = &packet[ipv6::LEN..ipv6::LEN + header.payload_len];
         let sum = ipv6::pseudo_header(packet, ipv6::ICMP, message.len() as u16).bytes(message);
         if header.next != ipv6::ICMP
-            || ipv6::hop_limit(packet) != FROM_THE_LINK
+            || ipv6::hop_limit(packet) != HOP_LIMIT
             || message.len() < MESSAGE_LEN
             || !sum.is_valid()
             || message[1] != 0
@@ -93,8 +97,9 @@ impl Packet {
         }
     }
 
+    /// Returns true if addresses and options do not contradict each other (RFC 4861, 7.1 and 4.3).
     fn is_plausible(&self, is_solicited: bool) -> bool {
-        let says = match self.operation {
+        let fits_operation = match self.operation {
             // A host without an address asks a multicast group, and cannot be answered directly.
             Operation::Solicitation if self.src == 0 => {
                 self.dst == ipv6::solicited_node(self.target) && self.mac.is_none()
@@ -102,18 +107,19 @@ impl Packet {
             Operation::Solicitation => true,
             Operation::Advertisement => !(is_solicited && ipv6::is_multicast(self.dst)),
         };
-        says && !ipv6::is_multicast(self.src)
+        fits_operation
+            && !ipv6::is_multicast(self.src)
             && !ipv6::is_multicast(self.target)
             && !self.mac.is_some_and(Mac::is_group)
     }
 
     /// Returns the answer to this solicitation from the node at `mac`, and its destination MAC address;
-    /// `asker` is the solicitation's source MAC address.
+    /// `requester` is the solicitation's source MAC address.
     #[must_use]
-    pub fn answer(&self, mac: Mac, asker: Mac) -> (Self, Mac) {
+    pub fn answer(&self, mac: Mac, requester: Mac) -> (Self, Mac) {
         let (dst, to) = match self.src {
             0 => (ipv6::ALL_NODES, ipv6::group_mac(ipv6::ALL_NODES)),
-            src => (src, self.mac.unwrap_or(asker)),
+            src => (src, self.mac.unwrap_or(requester)),
         };
         let (operation, src, mac) = (Operation::Advertisement, self.target, Some(mac));
         (Self { operation, src, dst, target: self.target, mac }, to)
@@ -145,7 +151,7 @@ impl Packet {
         let packet = &mut frame[ether::LEN..FRAME_LEN];
         let len = MESSAGE_LEN + OPTION_LEN;
         ipv6::emit(packet, (self.src, self.dst), ipv6::ICMP, len);
-        ipv6::set_hop_limit(packet, FROM_THE_LINK);
+        ipv6::set_hop_limit(packet, HOP_LIMIT);
         let message = &mut packet[ipv6::LEN..];
         message.fill(0);
         let option = match self.operation {
@@ -170,19 +176,19 @@ impl Packet {
 }
 
 /// Returns the MAC address in the option of this type, if present.
-fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, DropReason> {
-    let mut found = None;
+fn mac_option(mut options: &[u8], wanted_kind: u8) -> Result<Option<Mac>, DropReason> {
+    let mut address = None;
     while let [kind, units, ..] = *options {
         let len = usize::from(units) * OPTION_UNIT;
         // A length of 0 would loop for ever.
         let option = options.get(..len).filter(|_| len > 0).ok_or(DropReason::NdMalformed)?;
-        if kind == wanted && found.is_none() {
+        if kind == wanted_kind && address.is_none() {
             let mac = option[2..].first_chunk::<6>().ok_or(DropReason::NdMalformed)?;
-            found = Some(Mac(*mac));
+            address = Some(Mac(*mac));
         }
         options = &options[len..];
     }
-    if options.is_empty() { Ok(found) } else { Err(DropReason::NdMalformed) }
+    if options.is_empty() { Ok(address) } else { Err(DropReason::NdMalformed) }
 }
 
 #[cfg(test)]

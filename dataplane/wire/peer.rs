@@ -1,6 +1,9 @@
 //! Messages between nodes without a leaf, after the task header: heartbeats, requests for tasks, and critics'
 //! parameters; also the trailer of a forwarded task.
 //!
+//! A critic is the network by which a learning node values its load. Nodes exchange its parameters in rounds.
+//! A beat is the interval between two heartbeats.
+//!
 //! The first three begin with the sender and its assumptions; a request has nothing else:
 //!
 //! | off | type | field | meaning |
@@ -10,7 +13,7 @@
 //! | 2 | u16 | nodes | number of nodes |
 //! | 4 | u16 | id | sender |
 //! | 6 | u16 | reserved | 0 on sending, ignored on receipt |
-//! | 8 | u64 | born | start time of the sender, ns since 1970; a later start is another life |
+//! | 8 | u64 | born | start time of the sender, ns since 1970; a later start means a restart |
 //!
 //! A heartbeat continues with its number, parameters with their round:
 //!
@@ -66,7 +69,9 @@ pub const VIA_LEN: usize = 12;
 /// Maximum number of values per packet.
 pub const VALUES_MAX: usize = 256;
 
+/// Bytes up to the number, which heartbeats and parameters have.
 const NUMBERED_LEN: usize = 24;
+/// Bytes of a value.
 const VALUE_LEN: usize = 4;
 
 /// Sender of a message, and its assumptions.
@@ -190,6 +195,7 @@ impl Origin {
         bytes[8..REQUEST_LEN].copy_from_slice(&self.born.to_be_bytes());
     }
 
+    /// Writes [`NUMBERED_LEN`] bytes: the sender and a number.
     fn emit_numbered(&self, number: u64, bytes: &mut [u8]) {
         self.emit(bytes);
         bytes[REQUEST_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
@@ -222,8 +228,8 @@ impl Heartbeat {
         let BeatStatistics { migrations, steals, failed_tasks, failed_steals } = self.done;
         let words =
             [self.load.to_bits(), self.waiting, migrations, steals, failed_tasks, failed_steals];
-        for (place, word) in words.into_iter().enumerate() {
-            put_u32(bytes, NUMBERED_LEN + 4 * place, word);
+        for (index, word) in words.into_iter().enumerate() {
+            put_u32(bytes, NUMBERED_LEN + 4 * index, word);
         }
     }
 }
@@ -254,8 +260,8 @@ impl Parameters {
         put_u16(bytes, 26, self.chunks);
         put_u16(bytes, 28, values.len() as u16);
         put_u16(bytes, 30, 0);
-        for (place, value) in values.iter().enumerate() {
-            put_u32(bytes, PARAMETERS_LEN + VALUE_LEN * place, value.to_bits());
+        for (index, value) in values.iter().enumerate() {
+            put_u32(bytes, PARAMETERS_LEN + VALUE_LEN * index, value.to_bits());
         }
         PARAMETERS_LEN + VALUE_LEN * values.len()
     }

@@ -36,6 +36,7 @@ pub const UDP_PORT: u16 = 1234;
 pub const EXTENSION_BIT: u8 = 1 << 5;
 /// Bit of `kind`: sequence and tag follow, after the extension if present.
 pub const AUTHENTICATION_BIT: u8 = 1 << 6;
+/// Bit of `kind`: further packets of this task follow.
 const MORE_BIT: u8 = 1 << 7;
 
 /// Kind of a packet.
@@ -402,9 +403,9 @@ pub fn replace(payload: &mut [u8], header: &Header) -> ChecksumDelta {
     let old = words(payload);
     header.emit(payload);
     let new = words(payload);
-    (0..old.len())
-        .step_by(2)
-        .fold(ChecksumDelta::default(), |delta, at| delta.word(u16_at(&old, at), u16_at(&new, at)))
+    (0..old.len()).step_by(2).fold(ChecksumDelta::default(), |delta, offset| {
+        delta.word(u16_at(&old, offset), u16_at(&new, offset))
+    })
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub const PAYLOAD_V6: usize = ether::LEN + ipv6::LEN + LEN;
 /// headers of Ethernet and IPv4.
 pub const OFFLOADED: usize = ether::LEN + ipv4::LEN;
 /// Number of bytes of the longest frame without jumbo frames.
-const LONGEST: usize = ether::LEN + 1500;
+const FRAME_MAX: usize = ether::LEN + 1500;
 
 /// Addresses of a checked datagram (IPv4 by default) and its place in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn parse_without_options(
     head: &[u8; PAYLOAD],
     verified: bool,
 ) -> Result<Datagram, DropReason> {
-    const AT: usize = ether::LEN + ipv4::LEN;
+    const UDP_OFFSET: usize = ether::LEN + ipv4::LEN;
     let total_len = usize::from(u16_at(head, ether::LEN + 2));
     if total_len < ipv4::LEN || total_len > frame.len() - ether::LEN {
         return Err(offloaded_or(DropReason::Ipv4Header, frame));
@@ -90,24 +90,24 @@ fn parse_without_options(
     if header[9] != ipv4::UDP {
         return Err(DropReason::NotUdp);
     }
-    let udp_len = usize::from(u16_at(head, AT + 4));
+    let udp_len = usize::from(u16_at(head, UDP_OFFSET + 4));
     if udp_len < LEN || ipv4::LEN + udp_len > total_len {
         return Err(DropReason::UdpLength);
     }
     let (src, dst) = (u32_at(header, 12), u32_at(header, 16));
-    if !verified && u16_at(head, AT + 6) != 0 {
+    if !verified && u16_at(head, UDP_OFFSET + 6) != 0 {
         let sum = pseudo_header(header, udp_len as u16);
-        if !sum.bytes(&frame[AT..AT + udp_len]).is_valid() {
+        if !sum.bytes(&frame[UDP_OFFSET..UDP_OFFSET + udp_len]).is_valid() {
             return Err(DropReason::UdpChecksum);
         }
     }
     Ok(Datagram {
         src,
         dst,
-        src_port: u16_at(head, AT),
-        dst_port: u16_at(head, AT + 2),
-        at: AT as u16,
-        end: (AT + udp_len) as u16,
+        src_port: u16_at(head, UDP_OFFSET),
+        dst_port: u16_at(head, UDP_OFFSET + 2),
+        at: UDP_OFFSET as u16,
+        end: (UDP_OFFSET + udp_len) as u16,
     })
 }
 
@@ -115,7 +115,7 @@ fn parse_without_options(
 /// the kernel has cut the frame and its packet is longer than the frame, otherwise `reason`.
 #[cold]
 fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
-    let is_cut = frame.len() == OFFLOADED || frame.len() > LONGEST;
+    let is_cut = frame.len() == OFFLOADED || frame.len() > FRAME_MAX;
     let packet = &frame[ether::LEN..];
     let len = match ether::ether_type(frame) {
         _ if !is_cut => return reason,
@@ -147,6 +147,7 @@ fn pseudo_header(ip_header: &[u8], udp_len: u16) -> PartialChecksum {
         .number(udp_len)
 }
 
+/// Same as [`parse`], for any length of the IPv4 header.
 #[cold]
 fn parse_any(frame: &[u8], verified: bool) -> Result<Datagram, DropReason> {
     let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
@@ -213,7 +214,7 @@ pub fn parse_v6_at(
 /// The frame's drop reason.
 #[inline]
 pub fn parse_v6(frame: &[u8], verified: bool) -> Result<Datagram<u128>, DropReason> {
-    const AT: usize = ether::LEN + ipv6::LEN;
+    const UDP_OFFSET: usize = ether::LEN + ipv6::LEN;
     let packet = frame.get(ether::LEN..).ok_or(DropReason::Runt)?;
     let ip = ipv6::parse(packet).map_err(|reason| offloaded_or(reason, frame))?;
     if ip.next != ipv6::UDP {
@@ -241,8 +242,8 @@ pub fn parse_v6(frame: &[u8], verified: bool) -> Result<Datagram<u128>, DropReas
         dst: ip.dst,
         src_port: u16_at(segment, 0),
         dst_port: u16_at(segment, 2),
-        at: AT as u16,
-        end: (AT + udp_len) as u16,
+        at: UDP_OFFSET as u16,
+        end: (UDP_OFFSET + udp_len) as u16,
     })
 }
 
@@ -264,8 +265,11 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
     let (at, end) = (usize::from(at), usize::from(end));
     let header = &frame[ether::LEN..at];
     let pseudo = pseudo_header(header, (end - at) as u16);
-    let (found, partial) = (u16_at(frame, at + 6), !pseudo.checksum());
-    if found == 0 || found != partial || !PartialChecksum::default().bytes(header).is_valid() {
+    let (checksum_field, partial) = (u16_at(frame, at + 6), !pseudo.checksum());
+    if checksum_field == 0
+        || checksum_field != partial
+        || !PartialChecksum::default().bytes(header).is_valid()
+    {
         return false;
     }
     put_u16(frame, at + 6, 0);
@@ -275,7 +279,7 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
 }
 
 /// Returns true if the checksum of an IPv6 frame is right. The frame has no extension headers, and its
-/// datagram of `udp_len` bytes is complete.
+/// datagram of `udp_len` bytes is complete. `head` holds the first bytes of the frame.
 #[inline]
 #[must_use]
 pub fn checksum_is_valid_v6<const LEN: usize>(
@@ -283,13 +287,14 @@ pub fn checksum_is_valid_v6<const LEN: usize>(
     frame: &[u8],
     udp_len: usize,
 ) -> bool {
-    const AT: usize = ether::LEN + ipv6::LEN;
+    const UDP_OFFSET: usize = ether::LEN + ipv6::LEN;
     let sum = PartialChecksum::default().number(u16::from(ipv6::UDP)).number(udp_len as u16);
     // Both addresses, and the part of the datagram that is always there.
-    let sum = sum.bytes(&head[ether::LEN + 8..AT + 8]);
-    sum.range(frame, AT + 8, AT + udp_len).is_valid()
+    let sum = sum.bytes(&head[ether::LEN + 8..UDP_OFFSET + 8]);
+    sum.range(frame, UDP_OFFSET + 8, UDP_OFFSET + udp_len).is_valid()
 }
 
+/// Same as [`finish_checksum`], for a frame with IPv6.
 #[cold]
 fn finish_checksum_v6(frame: &mut [u8]) -> bool {
     let Ok(Datagram { at, end, .. }) = parse_v6(frame, true) else { return false };
@@ -561,7 +566,7 @@ mod tests {
 
     #[test]
     fn ipv6_requires_checksums_and_exact_lengths() {
-        const AT: usize = ether::LEN + ipv6::LEN;
+        const UDP_OFFSET: usize = ether::LEN + ipv6::LEN;
         let whole = frame_v6(&[1, 2, 3]);
         let datagram = parse_v6(&whole, false).unwrap();
         assert_eq!((datagram.src_port, datagram.dst_port, datagram.payload()), (40_000, 1234, 62));
@@ -571,9 +576,9 @@ mod tests {
             frame[at..at + 2].copy_from_slice(&bytes);
             parse_v6(&frame, true)
         };
-        assert_eq!(with(AT + 6, [0, 0]), Err(DropReason::UdpNoChecksum));
-        assert_eq!(with(AT + 4, [0, 12]), Err(DropReason::UdpLength));
-        assert_eq!(with(AT + 4, [0, 7]), Err(DropReason::UdpLength));
+        assert_eq!(with(UDP_OFFSET + 6, [0, 0]), Err(DropReason::UdpNoChecksum));
+        assert_eq!(with(UDP_OFFSET + 4, [0, 12]), Err(DropReason::UdpLength));
+        assert_eq!(with(UDP_OFFSET + 4, [0, 7]), Err(DropReason::UdpLength));
         assert_eq!(with(ether::LEN + 4, [0, 7]), Err(DropReason::UdpLength));
         assert_eq!(with(ether::LEN + 6, [58, 64]), Err(DropReason::NotUdp));
         assert_eq!(parse_v6(&whole[..10], true), Err(DropReason::Runt));
@@ -581,15 +586,15 @@ mod tests {
 
     #[test]
     fn ipv6_checksums_complete_and_endpoints_swap() {
-        const AT: usize = ether::LEN + ipv6::LEN;
+        const UDP_OFFSET: usize = ether::LEN + ipv6::LEN;
         let whole = frame_v6(&[1, 2, 3]);
         let mut partial = whole.clone();
         let sum = !ipv6::pseudo_header(&whole[ether::LEN..], ipv6::UDP, 11).checksum();
-        put_u16(&mut partial, AT + 6, sum);
+        put_u16(&mut partial, UDP_OFFSET + 6, sum);
         assert!(finish_checksum(&mut partial));
         assert_eq!(partial, whole);
         assert!(!finish_checksum(&mut partial));
-        swap_endpoints(&mut partial, AT);
+        swap_endpoints(&mut partial, UDP_OFFSET);
         let swapped = parse_v6(&partial, false).unwrap();
         assert_eq!((swapped.src_port, swapped.dst_port), (1234, 40_000));
         assert_eq!((swapped.src & 0xFFFF, swapped.dst & 0xFFFF), (0x101, 0x102));

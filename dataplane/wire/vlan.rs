@@ -13,6 +13,7 @@ pub const LEN: usize = 4;
 pub const ID_MAX: u16 = 4094;
 /// Bytes of both addresses.
 const ADDRESSES: usize = 12;
+/// Bits of the VLAN number in a tag. The remaining bits are the priority.
 const ID_BITS: u16 = 0x0FFF;
 
 /// Returns the VLAN number of a frame's tag; `None` if the frame has no tag, or is too short for an EtherType

@@ -221,12 +221,12 @@ fn an_adaptive_spin_follows_how_soon_tasks_come() {
     let (soon, late) = (Duration::from_micros(5), Duration::from_millis(1));
     let mut spin = Spin::new(longest, true);
     (0..10).for_each(|_| spin.learn(late));
-    assert_eq!(spin.now, longest / SPIN_RANGE);
+    assert_eq!(spin.current, longest / SPIN_RANGE);
     (0..3).for_each(|_| spin.learn(soon));
-    assert_eq!(spin.now, longest / 2);
+    assert_eq!(spin.current, longest / 2);
     (0..10).for_each(|_| spin.learn(soon));
-    assert_eq!(spin.now, longest);
+    assert_eq!(spin.current, longest);
     let mut fixed = Spin::new(longest, false);
     fixed.learn(late);
-    assert_eq!(fixed.now, longest);
+    assert_eq!(fixed.current, longest);
 }

@@ -29,15 +29,16 @@ fn main() -> ExitCode {
     let mut learner = Learner::new(Settings::new(nodes), &mut rng);
     // Loads vary at random, and each node is drawn now and then by both policies, as under high load.
     let mut loads: Vec<_> = (0..nodes).map(|_| (rng.next_u32() % 1000) as f32 * 1e-5).collect();
-    let mut wrong = 0.0;
+    let mut error_sum = 0.0;
     for _ in 0..beats {
         for load in &mut loads {
             *load = (*load + (rng.next_u32() % 1000) as f32 * 1e-7 - 5e-5).max(0.0);
         }
         let mut drawn = |most| (0..nodes).map(|_| rng.next_u32() % most).collect::<Vec<_>>();
         let (migrations, steals) = (drawn(3), drawn(2));
-        wrong += beat(&mut learner, &loads, Counts { migrations: &migrations, steals: &steals });
+        error_sum +=
+            beat(&mut learner, &loads, Counts { migrations: &migrations, steals: &steals });
     }
-    println!("{beats} beats of {nodes} nodes; mean TD error {}", wrong / beats as f32);
+    println!("{beats} beats of {nodes} nodes; mean TD error {}", error_sum / beats as f32);
     ExitCode::SUCCESS
 }

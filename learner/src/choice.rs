@@ -5,6 +5,7 @@ use crate::lanes::{LANES, Lane, lane, zeros};
 /// Discrete distribution as cumulative sums.
 #[derive(Clone, Debug)]
 pub struct Choice {
+    /// Sum of the probabilities up to each index.
     sums: Box<[Lane]>,
     /// Largest index with a probability above 0.
     last: usize,
@@ -38,15 +39,15 @@ impl Choice {
     #[inline]
     #[must_use]
     pub fn draw(&self, uniform: f32) -> usize {
-        let mut below = [0_u32; LANES];
+        let mut count = [0_u32; LANES];
         for sums in &self.sums {
-            let is_below = lane(|at| f32::from_bits(u32::from(sums[at] <= uniform)));
-            for (below, one) in below.iter_mut().zip(is_below) {
-                *below += one.to_bits();
+            let is_below = lane(|index| f32::from_bits(u32::from(sums[index] <= uniform)));
+            for (count, bits) in count.iter_mut().zip(is_below) {
+                *count += bits.to_bits();
             }
         }
-        // Rounding may leave the last sum below 1.
-        (below.iter().sum::<u32>() as usize).min(self.last)
+        // The number of sums up to `uniform` is the index. Rounding may leave the last sum below 1.
+        (count.iter().sum::<u32>() as usize).min(self.last)
     }
 }
 

@@ -4,7 +4,7 @@
 //! load, and the constant 1. The critic sees the first four powers of each node's load, the product of each
 //! pair of loads, and the constant 1. Features of absent nodes are 0.
 //!
-//! The critic's features are stored by kind, not by node, so that one vector operation covers all nodes.
+//! The critic's features are stored by kind, not by node: one vector operation then covers all nodes.
 //! First come the four powers. Then, for each distance below half the number of nodes, come the products of
 //! each node's load with the load of the node at that distance, modulo the number of nodes. At exactly half,
 //! each pair would occur twice, so only the first half is stored. The constant 1 comes last. Each kind starts
@@ -34,7 +34,7 @@ pub struct Features {
     /// 1 for each live node, else 0.
     live: Box<[Lane]>,
     /// Feature of each rank.
-    places: Box<[f32; PLACES]>,
+    rank_features: Box<[f32; PLACES]>,
     /// Loads; 0 for absent nodes and for padding.
     loads: Box<[Lane]>,
     /// Loads, twice in a row, so that products need no modulo.
@@ -43,7 +43,9 @@ pub struct Features {
     ranked: Box<[Lane]>,
     /// Number of nodes ranked before each node.
     before: Box<[Lane]>,
+    /// Features of the actor.
     actor: Box<[f32]>,
+    /// Features of the critic.
     pub critic: Box<[Lane]>,
 }
 
@@ -52,7 +54,7 @@ impl Features {
         let mut features = Self {
             nodes,
             live: zeros(nodes),
-            places: Box::new([0.0; PLACES]),
+            rank_features: Box::new([0.0; PLACES]),
             loads: zeros(nodes),
             twice: vec![0.0; 2 * nodes + 2 * LANES].into(),
             ranked: zeros(nodes),
@@ -61,7 +63,7 @@ impl Features {
             critic: zeros(Order::lanes(nodes) * LANES),
         };
         features.live.as_flattened_mut()[..nodes].fill(1.0);
-        features.place();
+        features.set_rank_features();
         features
     }
 
@@ -79,32 +81,33 @@ impl Features {
     pub fn set_live(&mut self, node: usize, is_live: bool) {
         assert!(node < self.nodes, "no node {node}");
         self.live.as_flattened_mut()[node] = f32::from(u8::from(is_live));
-        self.place();
+        self.set_rank_features();
     }
 
-    /// Recomputes the feature of each rank for the current number of live nodes.
-    fn place(&mut self) {
+    /// Recomputes the feature of each rank for the current number of live nodes: the logarithm of the rank, scaled
+    /// to -1 for the first node and 1 for the last one.
+    fn set_rank_features(&mut self) {
         let live = self.live.as_flattened().iter().filter(|live| **live > 0.0).count();
         let half = (live as f32).ln() / 2.0;
-        for (place, feature) in self.places[..self.nodes].iter_mut().enumerate() {
+        for (rank, feature) in self.rank_features[..self.nodes].iter_mut().enumerate() {
             // A single node is both first and last.
-            let is_some = live > 1 && place < live;
-            *feature = if is_some { ((place as f32 + 1.0).ln() - half) / half } else { 0.0 };
+            let has_rank = live > 1 && rank < live;
+            *feature = if has_rank { ((rank as f32 + 1.0).ln() - half) / half } else { 0.0 };
         }
     }
 
     /// Stores the loads of all nodes and computes the critic's features.
     #[inline(always)]
-    pub fn take<S: Simd>(&mut self, simd: S, loads: &[f32]) {
+    pub fn set_loads<S: Simd>(&mut self, simd: S, loads: &[f32]) {
         self.loads.as_flattened_mut()[..self.nodes].copy_from_slice(&loads[..self.nodes]);
-        let (own, _) = S::as_mut_simd_f32s(self.loads.as_flattened_mut());
-        for (own, live) in own.iter_mut().zip(S::as_simd_f32s(self.live.as_flattened()).0) {
-            *own = simd.mul_f32s(*own, *live);
+        let (stored, _) = S::as_mut_simd_f32s(self.loads.as_flattened_mut());
+        for (stored, live) in stored.iter_mut().zip(S::as_simd_f32s(self.live.as_flattened()).0) {
+            *stored = simd.mul_f32s(*stored, *live);
         }
-        let own = &self.loads.as_flattened()[..self.nodes];
+        let stored = &self.loads.as_flattened()[..self.nodes];
         let (first, second) = self.twice.split_at_mut(self.nodes);
-        first.copy_from_slice(own);
-        second[..self.nodes].copy_from_slice(own);
+        first.copy_from_slice(stored);
+        second[..self.nodes].copy_from_slice(stored);
 
         let (loads, twice) = (&self.loads, &self.twice);
         let (powers, rest) = self.critic.split_at_mut(4 * loads.len());
@@ -116,8 +119,8 @@ impl Features {
         multiply(simd, cube, square, twice);
         multiply(simd, fourth, square, square.as_flattened());
         let (pairs, rest) = rest.split_at_mut(Order::distances(self.nodes) * loads.len());
-        for (at, to) in pairs.chunks_exact_mut(loads.len()).enumerate() {
-            multiply(simd, to, loads, &twice[at + 1..]);
+        for (index, product) in pairs.chunks_exact_mut(loads.len()).enumerate() {
+            multiply(simd, product, loads, &twice[index + 1..]);
         }
         let half = self.nodes / 2;
         let (opposite, rest) = rest.split_at_mut(rest.len() - 1);
@@ -144,41 +147,42 @@ impl Features {
         let (ranked, _) = S::as_simd_f32s(self.ranked.as_flattened());
         let (before, _) = S::as_mut_simd_f32s(self.before.as_flattened_mut());
         let numbers = S::as_simd_f32s(&NUMBERS).0[0];
-        for (at, (before, own)) in before.iter_mut().zip(ranked).enumerate() {
+        // One vector of nodes at a time: `own` holds their loads, and each load of `all` is compared with these.
+        for (vector, (before, own)) in before.iter_mut().zip(ranked).enumerate() {
             // Among equals, nodes in earlier vectors rank first and nodes in later ones last.
-            let (smaller, rest) = all.split_at((at * S::F32_LANES).min(all.len()));
+            let (smaller, rest) = all.split_at((vector * S::F32_LANES).min(all.len()));
             let (these, greater) = rest.split_at(S::F32_LANES.min(rest.len()));
-            let mut more = zero;
+            let mut count = zero;
             for other in smaller {
                 let is_before = simd.greater_than_or_equal_f32s(simd.splat_f32s(*other), *own);
-                more = simd.add_f32s(more, simd.select_f32s_m32s(is_before, one, zero));
+                count = simd.add_f32s(count, simd.select_f32s_m32s(is_before, one, zero));
             }
             for (other, number) in these.iter().zip(NUMBERS) {
                 let other = simd.splat_f32s(*other);
                 let is_more = simd.greater_than_f32s(other, *own);
-                more = simd.add_f32s(more, simd.select_f32s_m32s(is_more, one, zero));
+                count = simd.add_f32s(count, simd.select_f32s_m32s(is_more, one, zero));
                 let is_behind = simd.greater_than_f32s(numbers, simd.splat_f32s(number));
                 let is_before = simd.and_m32s(simd.equal_f32s(other, *own), is_behind);
-                more = simd.add_f32s(more, simd.select_f32s_m32s(is_before, one, zero));
+                count = simd.add_f32s(count, simd.select_f32s_m32s(is_before, one, zero));
             }
             for other in greater {
                 let is_more = simd.greater_than_f32s(simd.splat_f32s(*other), *own);
-                more = simd.add_f32s(more, simd.select_f32s_m32s(is_more, one, zero));
+                count = simd.add_f32s(count, simd.select_f32s_m32s(is_more, one, zero));
             }
-            *before = more;
+            *before = count;
         }
         let loads = &self.loads.as_flattened()[..self.nodes];
         for (feature, before) in
             self.actor.iter_mut().zip(&self.before.as_flattened()[..self.nodes])
         {
-            *feature = self.places[*before as i32 as usize % PLACES];
+            *feature = self.rank_features[*before as i32 as usize % PLACES];
         }
         self.actor[self.nodes..2 * self.nodes].copy_from_slice(loads);
         self.actor[2 * self.nodes] = 1.0;
     }
 }
 
-/// Upper bound of the number of ranks.
+/// Upper bound of the number of ranks: a power of two, so that `% PLACES` needs no division and no bounds check.
 const PLACES: usize = NODES_MAX.next_power_of_two();
 /// Lane numbers.
 const NUMBERS: [f32; LANES] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
@@ -210,7 +214,7 @@ impl Order {
         Self(order.into_iter().map(|at| at as u16).collect())
     }
 
-    /// Returns the number of distances that meet each pair once.
+    /// Returns the number of distances below half the number of nodes. Each contains a pair once.
     fn distances(nodes: usize) -> usize {
         (nodes - 1) / 2
     }
@@ -227,9 +231,9 @@ impl Order {
         self.0.iter().map(|&at| &values[usize::from(at)])
     }
 
-    /// Calls `to` with the feature index of each value, which are in this order.
-    pub fn place(&self, values: &[f32], mut to: impl FnMut(usize, f32)) {
-        self.0.iter().zip(values).for_each(|(&at, &value)| to(usize::from(at), value));
+    /// Calls `set` with the feature index of each value. The values are in this order.
+    pub fn place(&self, values: &[f32], mut set: impl FnMut(usize, f32)) {
+        self.0.iter().zip(values).for_each(|(&index, &value)| set(usize::from(index), value));
     }
 }
 
@@ -241,7 +245,7 @@ mod tests {
 
     fn features(loads: &[f32]) -> Features {
         let mut features = Features::new(loads.len());
-        features.take(Scalar::new(), loads);
+        features.set_loads(Scalar::new(), loads);
         features.rank(Scalar::new());
         features
     }
@@ -305,7 +309,7 @@ mod tests {
     fn absent_nodes_are_excluded() {
         let mut some = Features::new(4);
         some.set_live(1, false);
-        some.take(Scalar::new(), &[1.0, 7.0, 0.0, 9.0]);
+        some.set_loads(Scalar::new(), &[1.0, 7.0, 0.0, 9.0]);
         some.rank(Scalar::new());
         let three = features(&[1.0, 0.0, 9.0]);
         let (some, three) = (some.actor(), three.actor());

@@ -1,4 +1,4 @@
-//! Beats of one batch, stored until their gradient is needed.
+//! Beats (learning steps) of one batch, stored until their gradient is needed.
 //!
 //! Each beat decays an actor's eligibility traces E and adds the draws: E <- decay E + d s^T. Here s is the
 //! actor's feature vector, and d holds the difference between actual and expected draws of each node. The
@@ -7,7 +7,7 @@
 //! G = decay c_1 E_0 + sum of c_t d_t s_t^T, with c_T = error_T and c_t = error_t + decay c_t+1, and
 //! E = decay^T E_0 + sum of decay^(T-t) d_t s_t^T.
 //!
-//! So a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes two
+//! Therefore a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes two
 //! multiplications a value and beat and no extra memory traffic, instead of five instructions. Beats without
 //! draws cost nothing.
 
@@ -24,32 +24,35 @@ const BLOCK: usize = 4;
 #[derive(Clone, Debug)]
 pub struct History {
     /// Feature vectors, beat by beat.
-    seen: Box<[f32]>,
+    features: Box<[f32]>,
+    /// Number of features.
     rows: usize,
     /// Actual minus expected draws of each node, beat by beat.
-    did: Box<[Lane]>,
+    differences: Box<[Lane]>,
     /// Beat number of each stored entry.
     beat: [u8; BEATS_MAX],
-    noted: usize,
+    /// Number of stored entries: beats with draws.
+    stored: usize,
     /// Errors of all beats.
     errors: [f32; BEATS_MAX],
+    /// Number of beats.
     beats: usize,
-    /// Weights of `did` in gradient and traces, computed vector by vector.
-    shares: Box<[Lane]>,
+    /// Weights of `differences` in gradient and traces, computed vector by vector.
+    draw_weights: Box<[Lane]>,
 }
 
 impl History {
     /// Creates a history for matrices with `rows` rows of `width` lanes.
     pub fn new(rows: usize, width: usize) -> Self {
         Self {
-            seen: vec![0.0; rows * BEATS_MAX].into(),
+            features: vec![0.0; rows * BEATS_MAX].into(),
             rows,
-            did: zeros(BEATS_MAX * width * LANES),
+            differences: zeros(BEATS_MAX * width * LANES),
             beat: [0; BEATS_MAX],
-            noted: 0,
+            stored: 0,
             errors: [0.0; BEATS_MAX],
             beats: 0,
-            shares: zeros(2 * BEATS_MAX * width * LANES),
+            draw_weights: zeros(2 * BEATS_MAX * width * LANES),
         }
     }
 
@@ -61,58 +64,66 @@ impl History {
     /// Stores a beat with its error. If anything was drawn, also stores the features and returns the buffer
     /// for the draw differences.
     #[inline(always)]
-    pub fn note(&mut self, seen: &[f32], error: f32, drew: bool) -> Option<&mut [Lane]> {
+    pub fn store(&mut self, features: &[f32], error: f32, has_draws: bool) -> Option<&mut [Lane]> {
         self.errors[self.beats] = error;
         self.beats += 1;
-        if !drew {
+        if !has_draws {
             return None;
         }
-        let at = self.noted;
-        self.beat[at] = self.beats as u8 - 1;
-        self.noted += 1;
-        self.seen[at * self.rows..][..self.rows].copy_from_slice(seen);
-        let width = self.did.len() / BEATS_MAX;
-        Some(&mut self.did[at * width..][..width])
+        let index = self.stored;
+        self.beat[index] = self.beats as u8 - 1;
+        self.stored += 1;
+        self.features[index * self.rows..][..self.rows].copy_from_slice(features);
+        let width = self.differences.len() / BEATS_MAX;
+        Some(&mut self.differences[index * width..][..width])
     }
 
     /// Updates traces and gradient from the stored beats, then clears them.
     #[inline(always)]
-    pub fn take_in<S: Simd>(
+    pub fn apply<S: Simd>(
         &mut self,
         simd: S,
         decay: f32,
         traces: &mut [Lane],
         gradient: &mut [Lane],
     ) {
-        // Weight of each beat's draws in the gradient and in the traces.
-        let mut of = [(0.0, 0.0); BEATS_MAX];
-        let (mut count, mut keep) = (0.0, 1.0);
-        for (of, error) in of[..self.beats].iter_mut().zip(&self.errors).rev() {
-            count = error + decay * count;
-            *of = (count, keep);
-            keep *= decay;
+        // Weight of each beat's draws in the gradient and in the traces: c_t and decay^(T-t), from the last beat on.
+        let mut weights = [(0.0, 0.0); BEATS_MAX];
+        let (mut gradient_weight, mut trace_weight) = (0.0, 1.0);
+        for (beat_weights, error) in weights[..self.beats].iter_mut().zip(&self.errors).rev() {
+            gradient_weight = error + decay * gradient_weight;
+            *beat_weights = (gradient_weight, trace_weight);
+            trace_weight *= decay;
         }
-        let before = (simd.splat_f32s(decay * count), simd.splat_f32s(keep));
-        let width = self.did.len() / BEATS_MAX * (LANES / S::F32_LANES);
-        let (did, _) = S::as_simd_f32s(self.did.as_flattened());
-        let (shares, _) = S::as_mut_simd_f32s(self.shares.as_flattened_mut());
+        let before = (simd.splat_f32s(decay * gradient_weight), simd.splat_f32s(trace_weight));
+        let width = self.differences.len() / BEATS_MAX * (LANES / S::F32_LANES);
+        let (differences, _) = S::as_simd_f32s(self.differences.as_flattened());
+        let (draw_weights, _) = S::as_mut_simd_f32s(self.draw_weights.as_flattened_mut());
         let (traces, _) = S::as_mut_simd_f32s(traces.as_flattened_mut());
         let (gradient, _) = S::as_mut_simd_f32s(gradient.as_flattened_mut());
-        let seen = &self.seen[..self.noted * self.rows];
+        let features = &self.features[..self.stored * self.rows];
         let mut first = 0;
         while first < width {
             let block = BLOCK.min(width - first);
-            for (at, did) in did.chunks_exact(width).take(self.noted).enumerate() {
-                let (count, keep) = of[usize::from(self.beat[at])];
-                let (count, keep) = (simd.splat_f32s(count), simd.splat_f32s(keep));
-                let shares = &mut shares[2 * block * at..][..2 * block];
-                for (vector, did) in did[first..first + block].iter().enumerate() {
-                    shares[vector] = simd.mul_f32s(count, *did);
-                    shares[block + vector] = simd.mul_f32s(keep, *did);
+            for (index, differences) in
+                differences.chunks_exact(width).take(self.stored).enumerate()
+            {
+                let (gradient_weight, trace_weight) = weights[usize::from(self.beat[index])];
+                let (gradient_weight, trace_weight) =
+                    (simd.splat_f32s(gradient_weight), simd.splat_f32s(trace_weight));
+                let draw_weights = &mut draw_weights[2 * block * index..][..2 * block];
+                for (vector, difference) in differences[first..first + block].iter().enumerate() {
+                    draw_weights[vector] = simd.mul_f32s(gradient_weight, *difference);
+                    draw_weights[block + vector] = simd.mul_f32s(trace_weight, *difference);
                 }
             }
-            let beats = Beats { seen, rows: self.rows, shares: &shares[..2 * block * self.noted] };
+            let beats = Beats {
+                features,
+                rows: self.rows,
+                draw_weights: &draw_weights[..2 * block * self.stored],
+            };
             let matrices = (&mut *traces, &mut *gradient);
+            // Narrow blocks take several rows at a time, to keep as many registers in use.
             match block {
                 1 => beats.rows::<1, 6>(simd, before, matrices, (first, width)),
                 2 => beats.rows::<2, 3>(simd, before, matrices, (first, width)),
@@ -121,17 +132,17 @@ impl History {
             }
             first += block;
         }
-        (self.beats, self.noted) = (0, 0);
+        (self.beats, self.stored) = (0, 0);
     }
 }
 
 /// Feature vectors of the stored beats, with the weights of a few matrix columns.
 struct Beats<'a, S: Simd> {
     /// Features, one value per row for each beat.
-    seen: &'a [f32],
+    features: &'a [f32],
     rows: usize,
     /// For each beat, the columns' weights in the gradient, then those in the traces.
-    shares: &'a [S::f32s],
+    draw_weights: &'a [S::f32s],
 }
 
 impl<S: Simd> Beats<'_, S> {
@@ -178,14 +189,17 @@ impl<S: Simd> Beats<'_, S> {
                 trace[row][at] = simd.mul_f32s(before.1, traces[at]);
             }
         }
-        let shares = self.shares.as_chunks::<VECTORS>().0.as_chunks::<2>().0;
-        for ([count, keep], seen) in shares.iter().zip(self.seen.chunks_exact(self.rows)) {
-            let seen = &seen[top..top + ROWS];
+        let draw_weights = self.draw_weights.as_chunks::<VECTORS>().0.as_chunks::<2>().0;
+        for ([gradient_weight, trace_weight], features) in
+            draw_weights.iter().zip(self.features.chunks_exact(self.rows))
+        {
+            let features = &features[top..top + ROWS];
             for row in 0..ROWS {
-                let seen = simd.splat_f32s(seen[row]);
+                let feature = simd.splat_f32s(features[row]);
                 for at in 0..VECTORS {
-                    slope[row][at] = simd.mul_add_e_f32s(seen, count[at], slope[row][at]);
-                    trace[row][at] = simd.mul_add_e_f32s(seen, keep[at], trace[row][at]);
+                    slope[row][at] =
+                        simd.mul_add_e_f32s(feature, gradient_weight[at], slope[row][at]);
+                    trace[row][at] = simd.mul_add_e_f32s(feature, trace_weight[at], trace[row][at]);
                 }
             }
         }
@@ -213,7 +227,7 @@ mod tests {
 
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) {
-            self.0.take_in(simd, self.1, self.2, self.3);
+            self.0.apply(simd, self.1, self.2, self.3);
         }
     }
 
@@ -224,11 +238,14 @@ mod tests {
         beats: &[(Vec<f32>, Vec<f32>, f32)],
     ) -> (Vec<f64>, Vec<f64>) {
         let (mut traces, mut gradient) = (vec![0.25; rows * columns], vec![0.5; rows * columns]);
-        for (seen, did, error) in beats {
-            let products = seen.iter().flat_map(|seen| did.iter().map(move |did| (*seen, *did)));
-            for ((trace, slope), (seen, did)) in traces.iter_mut().zip(&mut gradient).zip(products)
+        for (features, differences, error) in beats {
+            let products = features.iter().flat_map(|feature| {
+                differences.iter().map(move |difference| (*feature, *difference))
+            });
+            for ((trace, slope), (feature, difference)) in
+                traces.iter_mut().zip(&mut gradient).zip(products)
             {
-                *trace = 0.6 * *trace + f64::from(seen) * f64::from(did);
+                *trace = 0.6 * *trace + f64::from(feature) * f64::from(difference);
                 *slope += f64::from(*error) * *trace;
             }
         }
@@ -244,9 +261,10 @@ mod tests {
                 let beats: Vec<_> = (0..count)
                     .map(|beat| {
                         let drew = if beat % 3 == 1 { 0.0 } else { 1.0 };
-                        let seen = (0..rows).map(|row| value(beat * 31 + row)).collect();
-                        let did = (0..columns).map(|at| drew * value(beat * 57 + at)).collect();
-                        (seen, did, value(beat))
+                        let features = (0..rows).map(|row| value(beat * 31 + row)).collect();
+                        let differences =
+                            (0..columns).map(|at| drew * value(beat * 57 + at)).collect();
+                        (features, differences, value(beat))
                     })
                     .collect();
                 let (wanted_traces, wanted_gradient) = by_beats(rows, columns, &beats);
@@ -254,9 +272,9 @@ mod tests {
                     let mut history = History::new(rows, width);
                     let mut traces = vec![[0.25; LANES]; rows * width];
                     let mut gradient = vec![[0.5; LANES]; rows * width];
-                    for (beat, (seen, did, error)) in beats.iter().enumerate() {
-                        if let Some(to) = history.note(seen, *error, beat % 3 != 1) {
-                            to.as_flattened_mut().copy_from_slice(did);
+                    for (beat, (features, differences, error)) in beats.iter().enumerate() {
+                        if let Some(to) = history.store(features, *error, beat % 3 != 1) {
+                            to.as_flattened_mut().copy_from_slice(differences);
                         }
                     }
                     assert_eq!(history.is_full(), count == BEATS_MAX);
@@ -268,7 +286,7 @@ mod tests {
                             &mut gradient,
                         )),
                         false => {
-                            history.take_in(Scalar::new(), 0.6, &mut traces, &mut gradient);
+                            history.apply(Scalar::new(), 0.6, &mut traces, &mut gradient);
                         }
                     }
                     let near = |found: &[Lane], wanted: &[f64]| {

@@ -11,7 +11,7 @@ pub const LANES: usize = 8;
 pub type Lane = [f32; LANES];
 
 /// Smallest magnitude that is kept. Smaller values become 0, because denormal numbers are slow.
-const NOTHING: f32 = 1e-30;
+const TINY: f32 = 1e-30;
 
 /// Allocates zeroed lanes for `values` values.
 pub fn zeros(values: usize) -> Box<[Lane]> {
@@ -61,53 +61,54 @@ pub fn dots<S: Simd>(simd: S, a: &[Lane], [b, c]: [&[Lane]; 2]) -> [f32; 2] {
 
 /// Multiplies a matrix by a feature vector: one row per feature, one column per value of the product.
 #[inline(always)]
-pub fn product<S: Simd>(simd: S, matrix: &[Lane], seen: &[f32], product: &mut [Lane]) {
+pub fn product<S: Simd>(simd: S, matrix: &[Lane], features: &[f32], product: &mut [Lane]) {
     let (matrix, _) = S::as_simd_f32s(matrix.as_flattened());
     let (product, _) = S::as_mut_simd_f32s(product.as_flattened_mut());
     // The accumulators of narrow rows stay in registers.
     match product.len() {
-        1 => sums_of_rows::<S, 1>(simd, matrix, seen, product),
-        2 => sums_of_rows::<S, 2>(simd, matrix, seen, product),
-        3 => sums_of_rows::<S, 3>(simd, matrix, seen, product),
-        4 => sums_of_rows::<S, 4>(simd, matrix, seen, product),
-        5 => sums_of_rows::<S, 5>(simd, matrix, seen, product),
-        6 => sums_of_rows::<S, 6>(simd, matrix, seen, product),
-        7 => sums_of_rows::<S, 7>(simd, matrix, seen, product),
-        8 => sums_of_rows::<S, 8>(simd, matrix, seen, product),
+        1 => sums_of_rows::<S, 1>(simd, matrix, features, product),
+        2 => sums_of_rows::<S, 2>(simd, matrix, features, product),
+        3 => sums_of_rows::<S, 3>(simd, matrix, features, product),
+        4 => sums_of_rows::<S, 4>(simd, matrix, features, product),
+        5 => sums_of_rows::<S, 5>(simd, matrix, features, product),
+        6 => sums_of_rows::<S, 6>(simd, matrix, features, product),
+        7 => sums_of_rows::<S, 7>(simd, matrix, features, product),
+        8 => sums_of_rows::<S, 8>(simd, matrix, features, product),
         _ => {
             product.fill(simd.splat_f32s(0.0));
-            for (row, seen) in matrix.chunks_exact(product.len()).zip(seen) {
-                let seen = simd.splat_f32s(*seen);
+            for (row, feature) in matrix.chunks_exact(product.len()).zip(features) {
+                let feature = simd.splat_f32s(*feature);
                 for (sum, value) in product.iter_mut().zip(row) {
-                    *sum = simd.mul_add_e_f32s(seen, *value, *sum);
+                    *sum = simd.mul_add_e_f32s(feature, *value, *sum);
                 }
             }
         }
     }
 }
 
+/// Same as `product`, for rows of `WIDTH` vectors. Four rows at a time.
 #[inline(always)]
 fn sums_of_rows<S: Simd, const WIDTH: usize>(
     simd: S,
     matrix: &[S::f32s],
-    seen: &[f32],
+    features: &[f32],
     product: &mut [S::f32s],
 ) {
     let mut sums = [simd.splat_f32s(0.0); WIDTH];
     let (rows, last_rows) = matrix.as_chunks::<WIDTH>().0.as_chunks::<4>();
-    let (seen, last_seen) = seen.as_chunks::<4>();
-    for (rows, seen) in rows.iter().zip(seen) {
+    let (features, last_features) = features.as_chunks::<4>();
+    for (rows, features) in rows.iter().zip(features) {
         for row in 0..4 {
-            let seen = simd.splat_f32s(seen[row]);
+            let feature = simd.splat_f32s(features[row]);
             for at in 0..WIDTH {
-                sums[at] = simd.mul_add_e_f32s(seen, rows[row][at], sums[at]);
+                sums[at] = simd.mul_add_e_f32s(feature, rows[row][at], sums[at]);
             }
         }
     }
-    for (row, seen) in last_rows.iter().zip(last_seen) {
-        let seen = simd.splat_f32s(*seen);
+    for (row, feature) in last_rows.iter().zip(last_features) {
+        let feature = simd.splat_f32s(*feature);
         for at in 0..WIDTH {
-            sums[at] = simd.mul_add_e_f32s(seen, row[at], sums[at]);
+            sums[at] = simd.mul_add_e_f32s(feature, row[at], sums[at]);
         }
     }
     product.copy_from_slice(&sums);
@@ -115,41 +116,44 @@ fn sums_of_rows<S: Simd, const WIDTH: usize>(
 
 /// Multiplies values element by element, for as many whole lanes as `to` has.
 #[inline(always)]
-pub fn multiply<S: Simd>(simd: S, to: &mut [Lane], a: &[Lane], b: &[f32]) {
-    let (to, a) = (to.as_flattened_mut(), a.as_flattened());
-    let len = to.len();
-    let (to, a, b) =
-        (S::as_mut_simd_f32s(to).0, S::as_simd_f32s(&a[..len]).0, S::as_simd_f32s(&b[..len]).0);
-    for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
-        *to = simd.mul_f32s(*a, *b);
+pub fn multiply<S: Simd>(simd: S, product: &mut [Lane], a: &[Lane], b: &[f32]) {
+    let (product, a) = (product.as_flattened_mut(), a.as_flattened());
+    let len = product.len();
+    let (product, a, b) = (
+        S::as_mut_simd_f32s(product).0,
+        S::as_simd_f32s(&a[..len]).0,
+        S::as_simd_f32s(&b[..len]).0,
+    );
+    for ((product, a), b) in product.iter_mut().zip(a).zip(b) {
+        *product = simd.mul_f32s(*a, *b);
     }
 }
 
 /// Replaces values of tiny magnitude by 0.
 #[inline(always)]
 pub fn flushed<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
-    let is_nothing = simd.less_than_f32s(simd.abs_f32s(values), simd.splat_f32s(NOTHING));
-    simd.select_f32s_m32s(is_nothing, simd.splat_f32s(0.0), values)
+    let is_tiny = simd.less_than_f32s(simd.abs_f32s(values), simd.splat_f32s(TINY));
+    simd.select_f32s_m32s(is_tiny, simd.splat_f32s(0.0), values)
 }
 
 /// Returns the value, or 0 if its magnitude is tiny.
 #[inline(always)]
-pub fn unless_nothing(value: f32) -> f32 {
-    if value.abs() < NOTHING { 0.0 } else { value }
+pub fn flush_tiny(value: f32) -> f32 {
+    if value.abs() < TINY { 0.0 } else { value }
 }
 
 /// Computes the exponential of values up to 0, to two units in the last place. Values below -87 count as -87.
 #[inline(always)]
-pub fn exp<S: Simd>(simd: S, of: S::f32s) -> S::f32s {
+pub fn exp<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
     /// Adding and subtracting this rounds to an integer, which the low bits hold in between.
     const ROUND: f32 = 12_582_912.0;
     /// ln 2, split so that products of the first part with integers are exact.
     const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
     let splat = |value| simd.splat_f32s(value);
-    let of = simd.max_f32s(of, splat(-87.0));
-    let rounded = simd.mul_add_e_f32s(of, splat(std::f32::consts::LOG2_E), splat(ROUND));
+    let values = simd.max_f32s(values, splat(-87.0));
+    let rounded = simd.mul_add_e_f32s(values, splat(std::f32::consts::LOG2_E), splat(ROUND));
     let power = simd.sub_f32s(rounded, splat(ROUND));
-    let rest = simd.mul_add_e_f32s(power, splat(-LN_2.0), of);
+    let rest = simd.mul_add_e_f32s(power, splat(-LN_2.0), values);
     let rest = simd.mul_add_e_f32s(power, splat(-LN_2.1), rest);
     // Polynomial with the least error over half a power of two each way (Cephes, expf).
     let mut series = splat(1.987_569_1e-4);
@@ -165,11 +169,11 @@ pub fn exp<S: Simd>(simd: S, of: S::f32s) -> S::f32s {
 
 /// Converts small integers to floating point; only the low 23 bits count.
 #[inline(always)]
-pub fn floats<S: Simd>(simd: S, of: S::u32s) -> S::f32s {
+pub fn floats<S: Simd>(simd: S, values: S::u32s) -> S::f32s {
     /// From 2^23 on, the last bit of a float counts 1.
     const BASE: f32 = 8_388_608.0;
-    let of = simd.and_u32s(of, simd.splat_u32s(0x007F_FFFF));
-    let bits = simd.or_u32s(of, simd.splat_u32s(BASE.to_bits()));
+    let values = simd.and_u32s(values, simd.splat_u32s(0x007F_FFFF));
+    let bits = simd.or_u32s(values, simd.splat_u32s(BASE.to_bits()));
     simd.sub_f32s(simd.transmute_f32s_u32s(bits), simd.splat_f32s(BASE))
 }
 
@@ -200,7 +204,7 @@ mod tests {
         let mut to = a.clone();
         multiply(pulp::Scalar::new(), &mut to[..2], &a[1..], ones.as_flattened());
         assert_eq!((to[0], to[2]), (a[1], a[2]));
-        assert_eq!([1e-31, -1e-31, 11.0].map(unless_nothing), [0.0, 0.0, 11.0]);
+        assert_eq!([1e-31, -1e-31, 11.0].map(flush_tiny), [0.0, 0.0, 11.0]);
         assert_eq!(flushed(pulp::Scalar::new(), -1e-31), 0.0);
     }
 }

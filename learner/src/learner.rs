@@ -126,64 +126,73 @@ impl Actor {
 
     /// Computes the softmax of matrix times features over the live nodes.
     #[inline(always)]
-    fn decide<S: Simd>(&mut self, simd: S, seen: &[f32], live: &[Lane], sharpness: f32) {
-        product(simd, &self.parameters.values, seen, &mut self.probabilities);
+    fn decide<S: Simd>(&mut self, simd: S, features: &[f32], live: &[Lane], sharpness: f32) {
+        product(simd, &self.parameters.values, features, &mut self.probabilities);
         let (weights, _) = S::as_mut_simd_f32s(self.probabilities.as_flattened_mut());
         let (live, _) = S::as_simd_f32s(live.as_flattened());
         let (zero, never) = (simd.splat_f32s(0.0), simd.splat_f32s(NEVER));
         let sharpness = simd.splat_f32s(sharpness);
-        let mut most = never;
+        let mut largest = never;
         for (weight, live) in weights.iter_mut().zip(live) {
             let is_live = simd.greater_than_f32s(*live, zero);
             let logit = simd.mul_f32s(sharpness, *weight);
             *weight = simd.select_f32s_m32s(is_live, logit, never);
-            most = simd.max_f32s(most, *weight);
+            largest = simd.max_f32s(largest, *weight);
         }
-        let most = simd.splat_f32s(simd.reduce_max_f32s(most));
+        let largest = simd.splat_f32s(simd.reduce_max_f32s(largest));
         let mut total = zero;
         for (weight, live) in weights.iter_mut().zip(live) {
-            *weight = simd.mul_f32s(exp(simd, simd.sub_f32s(*weight, most)), *live);
+            *weight = simd.mul_f32s(exp(simd, simd.sub_f32s(*weight, largest)), *live);
             total = simd.add_f32s(total, *weight);
         }
-        let share = simd.splat_f32s(1.0 / simd.reduce_sum_f32s(total));
+        let scale = simd.splat_f32s(1.0 / simd.reduce_sum_f32s(total));
         for weight in weights {
-            *weight = simd.mul_f32s(*weight, share);
+            *weight = simd.mul_f32s(*weight, scale);
         }
     }
 
     /// Stores the draws and the critic's error.
     #[inline(always)]
-    fn note<S: Simd>(
+    fn store<S: Simd>(
         &mut self,
         simd: S,
         drawn: &[u32],
-        seen: &[f32],
+        features: &[f32],
         (decay, sharpness, error): (f32, f32, f32),
     ) {
-        let all = drawn.iter().fold(0_u32, |all, one| all.wrapping_add(*one));
-        if let Some(did) = self.history.note(seen, error, all > 0) {
-            let by = simd.splat_f32s(sharpness / all as f32);
-            let less = simd.splat_f32s(-sharpness);
-            let (whole, rest) = S::as_simd_u32s(drawn);
-            let rest = simd.partial_load_u32s(rest);
-            let (did, _) = S::as_mut_simd_f32s(did.as_flattened_mut());
+        let total = drawn.iter().fold(0_u32, |total, count| total.wrapping_add(*count));
+        if let Some(differences) = self.history.store(features, error, total > 0) {
+            let draw_weight = simd.splat_f32s(sharpness / total as f32);
+            let negative_sharpness = simd.splat_f32s(-sharpness);
+            let (full_vectors, last_vector) = S::as_simd_u32s(drawn);
+            let last_vector = simd.partial_load_u32s(last_vector);
+            let (differences, _) = S::as_mut_simd_f32s(differences.as_flattened_mut());
             let (probabilities, _) = S::as_simd_f32s(self.probabilities.as_flattened());
-            for (at, (did, probability)) in did.iter_mut().zip(probabilities).enumerate() {
+            for (vector, (difference, probability)) in
+                differences.iter_mut().zip(probabilities).enumerate()
+            {
                 // Values beyond the last node have no probability, and their weight is never read.
-                let drawn = floats(simd, if at < whole.len() { whole[at] } else { rest });
-                *did = simd.mul_add_e_f32s(by, drawn, simd.mul_f32s(less, *probability));
+                let drawn = floats(
+                    simd,
+                    if vector < full_vectors.len() { full_vectors[vector] } else { last_vector },
+                );
+                *difference = simd.mul_add_e_f32s(
+                    draw_weight,
+                    drawn,
+                    simd.mul_f32s(negative_sharpness, *probability),
+                );
             }
         }
         if self.history.is_full() {
-            self.take_in(simd, decay);
+            self.apply(simd, decay);
         }
     }
 
     /// Updates traces and gradient from the stored beats.
     #[inline(always)]
-    fn take_in<S: Simd>(&mut self, simd: S, decay: f32) {
+    fn apply<S: Simd>(&mut self, simd: S, decay: f32) {
         let (traces, gradient) = self.parameters.sums();
-        self.history.take_in(simd, decay, traces, gradient);
+        self.history.apply(simd, decay, traces, gradient);
     }
 }
 
@@ -195,7 +204,7 @@ pub struct Learner {
     features: Features,
     order: Order,
     /// Critic's features at the last beat; zeros before the first.
-    seen: Box<[Lane]>,
+    last_features: Box<[Lane]>,
     critic: Parameters,
     migration: Actor,
     stealing: Actor,
@@ -226,7 +235,7 @@ impl Learner {
         let order = Order::new(nodes);
         let mut learner = Self {
             vectors: Arch::new(),
-            seen: zeros(features.critic.len() * LANES),
+            last_features: zeros(features.critic.len() * LANES),
             sum: zeros(features.critic.len() * LANES),
             senders: 0,
             migration: Actor::new(&settings, settings.migration_rate),
@@ -241,11 +250,11 @@ impl Learner {
         let (actor, critic) = (features::of_actor(nodes), features::of_critic(nodes));
         let mut values = vec![0.0; critic];
         uniform(&mut values, critic, rng);
-        let to = learner.critic.values.as_flattened_mut();
-        learner.order.place(&values, |at, value| to[at] = value);
-        for which in [&mut learner.migration, &mut learner.stealing] {
-            let width = which.width();
-            for row in which.parameters.values.as_flattened_mut().chunks_exact_mut(width) {
+        let critic_values = learner.critic.values.as_flattened_mut();
+        learner.order.place(&values, |index, value| critic_values[index] = value);
+        for policy in [&mut learner.migration, &mut learner.stealing] {
+            let width = policy.width();
+            for row in policy.parameters.values.as_flattened_mut().chunks_exact_mut(width) {
                 uniform(&mut row[..nodes], actor, rng);
             }
         }
@@ -275,6 +284,7 @@ impl Learner {
         self.by_node(&self.stealing)
     }
 
+    /// Iterates over a policy's parameters, node by node.
     fn by_node<'a>(&self, actor: &'a Actor) -> impl Iterator<Item = &'a f32> {
         let (width, nodes) = (actor.width(), self.settings.nodes);
         let values = actor.parameters.values.as_flattened();
@@ -310,8 +320,8 @@ impl Learner {
         check("critic's parameters", critic, features::of_critic(nodes))?;
         check("migration's parameters", migration, nodes * row)?;
         check("stealing's parameters", stealing, nodes * row)?;
-        let to = self.critic.values.as_flattened_mut();
-        self.order.place(critic, |at, value| to[at] = value);
+        let critic_values = self.critic.values.as_flattened_mut();
+        self.order.place(critic, |index, value| critic_values[index] = value);
         for (actor, values) in [(&mut self.migration, migration), (&mut self.stealing, stealing)] {
             let width = actor.width();
             let to = actor.parameters.values.as_flattened_mut();
@@ -337,7 +347,7 @@ impl Learner {
     /// If the number of loads differs from the number of nodes, or a load is negative or not finite.
     pub fn start(&mut self, loads: &[f32]) -> Result<(), BeatError> {
         self.check_loads(loads)?;
-        self.features.take(Scalar::new(), loads);
+        self.features.set_loads(Scalar::new(), loads);
         self.decide();
         Ok(())
     }
@@ -347,6 +357,7 @@ impl Learner {
         vectors.dispatch(Decide(self));
     }
 
+    /// Computes the probabilities of both policies from the current loads.
     #[inline(always)]
     fn decide_inlined<S: Simd>(&mut self, simd: S) {
         self.features.rank(simd);
@@ -356,6 +367,7 @@ impl Learner {
         }
     }
 
+    /// Checks the number of loads, and that each is finite and not negative.
     fn check_loads(&self, loads: &[f32]) -> Result<(), BeatError> {
         check("loads", loads, self.settings.nodes)?;
         if !loads.iter().fold(false, |any, load| any | (*load < 0.0)) {
@@ -398,23 +410,24 @@ impl Learner {
         Ok(Beat { td_error, average_reward: self.average_reward })
     }
 
+    /// Updates critic and policies by the temporal-difference error of the beat. Returns that error.
     #[inline(always)]
     fn learn<S: Simd>(&mut self, simd: S, loads: &[f32], reward: f32, drawn: Counts<'_>) -> f32 {
         let Settings { lambda, sharpness, average_rate, .. } = self.settings;
-        self.features.take(simd, loads);
-        let states = [&self.seen[..], &self.features.critic];
+        self.features.set_loads(simd, loads);
+        let states = [&self.last_features[..], &self.features.critic];
         let [before, after] = dots(simd, &self.critic.values, states);
         let td_error = reward - self.average_reward - before + after;
         self.average_reward += average_rate * td_error;
 
         let error = td_error * self.steps.as_ref().map_or(1.0, Steps::share);
-        self.critic.trace(simd, lambda, &self.seen, error);
-        let by = (lambda, sharpness, error);
-        self.migration.note(simd, drawn.migrations, self.features.actor(), by);
-        self.stealing.note(simd, drawn.steals, self.features.actor(), by);
+        self.critic.trace(simd, lambda, &self.last_features, error);
+        let factors = (lambda, sharpness, error);
+        self.migration.store(simd, drawn.migrations, self.features.actor(), factors);
+        self.stealing.store(simd, drawn.steals, self.features.actor(), factors);
         self.ascend(simd);
 
-        std::mem::swap(&mut self.seen, &mut self.features.critic);
+        std::mem::swap(&mut self.last_features, &mut self.features.critic);
         self.decide_inlined(simd);
         td_error
     }
@@ -425,8 +438,8 @@ impl Learner {
         if self.steps.as_mut().is_some_and(|steps| !steps.is_due()) {
             return;
         }
-        self.migration.take_in(simd, self.settings.lambda);
-        self.stealing.take_in(simd, self.settings.lambda);
+        self.migration.apply(simd, self.settings.lambda);
+        self.stealing.apply(simd, self.settings.lambda);
         self.critic.flush_traces();
         let rates = [self.settings.critic_rate, self.migration.rate, self.stealing.rate];
         let all = [&mut self.critic, &mut self.migration.parameters, &mut self.stealing.parameters];
@@ -449,7 +462,7 @@ impl Learner {
     pub fn receive_critic(&mut self, critic: &[f32]) -> Result<(), BeatError> {
         check("critic's parameters", critic, features::of_critic(self.settings.nodes))?;
         let sum = self.sum.as_flattened_mut();
-        self.order.place(critic, |at, parameter| sum[at] += parameter);
+        self.order.place(critic, |index, parameter| sum[index] += parameter);
         self.senders += 1;
         Ok(())
     }
@@ -459,10 +472,10 @@ impl Learner {
     pub fn agree(&mut self) -> u32 {
         let senders = std::mem::take(&mut self.senders);
         let share = 1.0 / (senders + 1) as f32;
-        for (own, sum) in self.critic.values.iter_mut().zip(&mut self.sum) {
+        for (parameters, sum) in self.critic.values.iter_mut().zip(&mut self.sum) {
             if senders > 0 {
-                let before = (*own, *sum);
-                *own = lane(|at| (before.0[at] + before.1[at]) * share);
+                let before = (*parameters, *sum);
+                *parameters = lane(|index| (before.0[index] + before.1[index]) * share);
             }
             *sum = [0.0; LANES];
         }
@@ -499,11 +512,12 @@ impl WithSimd for Learn<'_> {
     }
 }
 
+/// Fills `values` with random numbers, uniform in +-1/sqrt(count).
 fn uniform(values: &mut [f32], count: usize, rng: &mut impl Rng) {
-    let most = 1.0 / (count as f32).sqrt();
+    let bound = 1.0 / (count as f32).sqrt();
     for value in values {
         let unit = (rng.next_u32() >> 8) as f32 / 16_777_216.0;
-        *value = most * (2.0 * unit - 1.0);
+        *value = bound * (2.0 * unit - 1.0);
     }
 }
 

@@ -2,10 +2,11 @@
 //! node that gets a fresh task, and the node that an idle node asks for one.
 //!
 //! Each node has an actor with two softmax policies, migration and stealing, over the loads of all nodes. It
-//! also has a critic; nodes average their critics' parameters from time to time. The caller drives a
-//! [`Learner`] with one call per beat: [`Learner::beat`] takes the loads of all nodes, the reward, and the
-//! number of draws of each destination. Then [`Learner::migration`] and [`Learner::stealing`] return the
-//! probabilities until the next beat, and [`Choice`] draws from them.
+//! also has a critic, which estimates the value of a state; nodes average their critics' parameters from time to
+//! time. A beat is one step of learning, at a fixed interval. The caller drives a [`Learner`] with one call per
+//! beat: [`Learner::beat`] takes the loads of all nodes, the reward, and the number of draws of each
+//! destination. Then [`Learner::migration`] and [`Learner::stealing`] return the probabilities until the next
+//! beat, and [`Choice`] draws from them.
 //!
 //! All arithmetic is in `f32`, eight lanes at a time, in vectors where the machine has them; [`pulp`] selects
 //! them at run time. Equal inputs give equal outputs on machines with the same vectors; other machines differ

@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use crate::lanes::{Lane, unless_nothing, zeros};
+use crate::lanes::{Lane, flush_tiny, zeros};
 
 /// Factor on learning rates, by step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,11 +27,14 @@ pub enum Schedule {
 #[derive(Clone, Copy, Debug)]
 struct Annealing {
     schedule: Schedule,
+    /// Length of the current period in steps.
     period: u32,
+    /// Step in the period.
     step: u32,
 }
 
 impl Annealing {
+    /// Returns the factor of this step, and goes to the next one.
     fn next(&mut self) -> f32 {
         let Schedule::Cosine { least, most, factor, .. } = self.schedule else { return 1.0 };
         let angle = std::f32::consts::PI * self.step as f32 / self.period as f32;
@@ -153,7 +156,9 @@ pub struct Parameters {
     /// Eligibility traces.
     pub traces: Box<[Lane]>,
     gradient: Box<[Lane]>,
+    /// Mean gradient.
     mean: Box<[Lane]>,
+    /// Mean squared gradient.
     square: Box<[Lane]>,
 }
 
@@ -166,13 +171,13 @@ impl Parameters {
 
     /// Decays the traces, adds the features, and adds the weighted traces to the gradient.
     #[inline(always)]
-    pub fn trace<S: Simd>(&mut self, simd: S, decay: f32, seen: &[Lane], error: f32) {
+    pub fn trace<S: Simd>(&mut self, simd: S, decay: f32, features: &[Lane], error: f32) {
         let (traces, _) = S::as_mut_simd_f32s(self.traces.as_flattened_mut());
         let (gradient, _) = S::as_mut_simd_f32s(self.gradient.as_flattened_mut());
-        let (seen, _) = S::as_simd_f32s(seen.as_flattened());
+        let (features, _) = S::as_simd_f32s(features.as_flattened());
         let (decay, error) = (simd.splat_f32s(decay), simd.splat_f32s(error));
-        for ((trace, gradient), seen) in traces.iter_mut().zip(gradient).zip(seen) {
-            *trace = simd.mul_add_e_f32s(decay, *trace, *seen);
+        for ((trace, gradient), features) in traces.iter_mut().zip(gradient).zip(features) {
+            *trace = simd.mul_add_e_f32s(decay, *trace, *features);
             *gradient = simd.mul_add_e_f32s(error, *trace, *gradient);
         }
     }
@@ -194,8 +199,8 @@ impl Parameters {
         let values = &mut self.values.as_flattened_mut()[..mean.len()];
         for at in 0..mean.len() {
             let slope = gradient[at];
-            mean[at] = unless_nothing(beta1 * mean[at] + (1.0 - beta1) * slope);
-            square[at] = unless_nothing(beta2 * square[at] + (1.0 - beta2) * (slope * slope));
+            mean[at] = flush_tiny(beta1 * mean[at] + (1.0 - beta1) * slope);
+            square[at] = flush_tiny(beta2 * square[at] + (1.0 - beta2) * (slope * slope));
             let slope = first * mean[at] / ((second * square[at]).sqrt() + epsilon);
             values[at] = step.decay * values[at] + step.rate * slope;
             gradient[at] = 0.0;
@@ -205,7 +210,7 @@ impl Parameters {
     /// Replaces traces of tiny magnitude by 0.
     #[inline(always)]
     pub fn flush_traces(&mut self) {
-        self.traces.as_flattened_mut().iter_mut().for_each(|trace| *trace = unless_nothing(*trace));
+        self.traces.as_flattened_mut().iter_mut().for_each(|trace| *trace = flush_tiny(*trace));
     }
 
     /// Takes a step along the gradient of one beat.
@@ -237,9 +242,9 @@ mod tests {
         let constants = AdamW { batch: 2, weight_decay: 0.0, ..AdamW::default() };
         let mut steps = Steps::new(constants);
         let mut parameters = Parameters::new(9);
-        let mut seen = zeros(9);
-        (seen[0][0], seen[0][1], seen[1][0]) = (1.0, -4.0, 1e-3);
-        parameters.trace(pulp::Scalar::new(), 0.6, &seen, 0.5 * steps.share());
+        let mut features = zeros(9);
+        (features[0][0], features[0][1], features[1][0]) = (1.0, -4.0, 1e-3);
+        parameters.trace(pulp::Scalar::new(), 0.6, &features, 0.5 * steps.share());
         assert!(!steps.is_due() && steps.is_due());
         let multiplier = steps.multiplier();
         parameters.step(&steps.step(0.01, multiplier));

@@ -66,6 +66,7 @@ pub struct Reward {
     scale: f32,
     costs: Costs,
     utility: Utility,
+    /// Imbalance at the last beat.
     before: f32,
 }
 

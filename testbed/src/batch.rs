@@ -16,12 +16,12 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 /// Bytes per counted unit of work.
-const PIECE: usize = 1 << 20;
+const UNIT_BYTES: usize = 1 << 20;
 /// Size of the buffers for the memory copy, larger than any cache.
 const STREAM: usize = 64 << 20;
 /// Bytes per write to gzip, few enough that the pipe blocks only for a short time.
-const COMPRESSED: usize = 1 << 16;
-/// Pieces per serial stage, and in total per parallel stage of [`THREADS`] threads.
+const WRITE_BYTES: usize = 1 << 16;
+/// Units per serial stage, and in total per parallel stage of [`THREADS`] threads.
 const STAGE: usize = 100;
 const THREADS: usize = 4;
 
@@ -60,12 +60,12 @@ impl Batch {
     /// # Errors
     /// If the counter file cannot be opened or written, or gzip cannot run.
     pub fn run(self, units: Option<u64>, counter: Option<&Path>) -> io::Result<()> {
-        let done = WorkDone::open(units.unwrap_or(u64::MAX), counter)?;
+        let progress = WorkDone::open(units.unwrap_or(u64::MAX), counter)?;
         match self {
-            Self::Hash => hash(&done, usize::MAX),
-            Self::Memory => stream(&done),
-            Self::Compress => compress(&done),
-            Self::SerialThenParallel => in_stages(&done),
+            Self::Hash => hash(&progress, usize::MAX),
+            Self::Memory => stream(&progress),
+            Self::Compress => compress(&progress),
+            Self::SerialThenParallel => in_stages(&progress),
         }
     }
 }
@@ -79,6 +79,7 @@ impl FromStr for Batch {
     }
 }
 
+/// Returns the names of all batch jobs.
 fn names() -> String {
     Batch::ALL.map(Batch::name).join(", ")
 }
@@ -86,14 +87,14 @@ fn names() -> String {
 /// Count of completed units, with its limit and its file.
 struct WorkDone {
     units: AtomicU64,
-    most: u64,
+    limit: u64,
     file: Option<File>,
 }
 
 impl WorkDone {
-    fn open(most: u64, counter: Option<&Path>) -> io::Result<Self> {
+    fn open(limit: u64, counter: Option<&Path>) -> io::Result<Self> {
         let open = |path| File::options().write(true).open(path);
-        Ok(Self { units: AtomicU64::new(0), most, file: counter.map(open).transpose()? })
+        Ok(Self { units: AtomicU64::new(0), limit, file: counter.map(open).transpose()? })
     }
 
     /// Counts one more unit. Returns false if it was the last.
@@ -102,58 +103,61 @@ impl WorkDone {
         if let Some(file) = &self.file {
             file.write_all_at(&units.to_le_bytes(), 0)?;
         }
-        Ok(units < self.most)
+        Ok(units < self.limit)
     }
 
+    /// Returns true if all units are done.
     fn is_over(&self) -> bool {
-        self.units.load(Relaxed) >= self.most
+        self.units.load(Relaxed) >= self.limit
     }
 }
 
-/// Hashes at most `pieces` units.
-fn hash(done: &WorkDone, pieces: usize) -> io::Result<()> {
-    let piece = vec![0x5A_u8; PIECE / 16];
-    for _ in 0..pieces {
-        if done.is_over() {
+/// Hashes at most `units` units.
+fn hash(progress: &WorkDone, units: usize) -> io::Result<()> {
+    let data = vec![0x5A_u8; UNIT_BYTES / 16];
+    for _ in 0..units {
+        if progress.is_over() {
             break;
         }
         let mut hasher = DefaultHasher::new();
-        // Repeats one sixteenth of a piece, which stays in the caches.
-        (0..16).for_each(|_| hasher.write(black_box(&piece)));
+        // Repeats one sixteenth of a unit, which stays in the caches.
+        (0..16).for_each(|_| hasher.write(black_box(&data)));
         black_box(hasher.finish());
-        done.count()?;
+        progress.count()?;
     }
     Ok(())
 }
 
-fn stream(done: &WorkDone) -> io::Result<()> {
-    let (from, mut to) = (vec![1_u8; STREAM], vec![2_u8; STREAM]);
+/// Copies one large buffer into another, unit by unit, until all units are done.
+fn stream(progress: &WorkDone) -> io::Result<()> {
+    let (source, mut target) = (vec![1_u8; STREAM], vec![2_u8; STREAM]);
     loop {
-        for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
-            to.copy_from_slice(black_box(from));
-            if !done.count()? {
+        for (source, target) in source.chunks(UNIT_BYTES).zip(target.chunks_mut(UNIT_BYTES)) {
+            target.copy_from_slice(black_box(source));
+            if !progress.count()? {
                 return Ok(());
             }
         }
-        black_box(&mut to);
+        black_box(&mut target);
     }
 }
 
-fn compress(done: &WorkDone) -> io::Result<()> {
+/// Writes text to gzip, a unit per write.
+fn compress(progress: &WorkDone) -> io::Result<()> {
     let mut gzip = Command::new("gzip");
     gzip.arg("-c").stdin(Stdio::piped()).stdout(Stdio::null());
     let named = |error: io::Error| io::Error::new(error.kind(), format!("gzip: {error}"));
     let mut child = gzip.spawn().map_err(named)?;
     let Some(mut input) = child.stdin.take() else { return Err(io::ErrorKind::BrokenPipe.into()) };
     // Pseudo-random words that recur, like those of a text.
-    let (mut state, mut text) = (1_u64, Vec::with_capacity(COMPRESSED + 16));
-    while text.len() < COMPRESSED {
+    let (mut state, mut text) = (1_u64, Vec::with_capacity(WRITE_BYTES + 16));
+    while text.len() < WRITE_BYTES {
         state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
         write!(text, "{:x} ", (state >> 32) % 4099)?;
     }
     loop {
-        input.write_all(&text[..COMPRESSED]).map_err(named)?;
-        if !done.count()? {
+        input.write_all(&text[..WRITE_BYTES]).map_err(named)?;
+        if !progress.count()? {
             break;
         }
     }
@@ -161,14 +165,15 @@ fn compress(done: &WorkDone) -> io::Result<()> {
     child.wait().map(|_| ())
 }
 
-fn in_stages(done: &WorkDone) -> io::Result<()> {
-    while !done.is_over() {
-        hash(done, STAGE)?;
+/// Runs serial and parallel stages in turn.
+fn in_stages(progress: &WorkDone) -> io::Result<()> {
+    while !progress.is_over() {
+        hash(progress, STAGE)?;
         std::thread::scope(|scope| {
             let threads: Vec<_> =
-                (0..THREADS).map(|_| scope.spawn(|| hash(done, STAGE / THREADS))).collect();
-            let gone = |_| io::Error::other("a thread of the batch panicked");
-            threads.into_iter().try_for_each(|thread| thread.join().map_err(gone)?)
+                (0..THREADS).map(|_| scope.spawn(|| hash(progress, STAGE / THREADS))).collect();
+            let panicked = |_| io::Error::other("a thread of the batch panicked");
+            threads.into_iter().try_for_each(|thread| thread.join().map_err(panicked)?)
         })?;
     }
     Ok(())

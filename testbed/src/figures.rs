@@ -37,6 +37,7 @@ pub struct Arguments {
     pub only: String,
 }
 
+/// Flags of the simulator with their values.
 type Keys = &'static [(&'static str, &'static str)];
 /// Label and points of a series.
 type Line = (&'static str, Vec<(f64, Row)>);
@@ -47,6 +48,7 @@ struct Figure {
     title: &'static str,
     /// Flag of the x axis, with its values.
     x: (&'static str, &'static str),
+    /// Quantity of the y axis.
     y: Quantity,
     /// Flags common to all series.
     setup: Keys,
@@ -54,6 +56,7 @@ struct Figure {
     series: &'static [(&'static str, Keys)],
 }
 
+/// Result of a run that a figure shows.
 #[derive(Clone, Copy)]
 enum Quantity {
     Mean,
@@ -113,6 +116,7 @@ pub fn make(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
+/// Makes one figure in a folder; with true, of long runs.
 type Make = fn(&Path, bool) -> Result<(), String>;
 
 /// Figures of other kinds.
@@ -152,15 +156,16 @@ fn command(keys: &[(&str, &str)]) -> String {
     text
 }
 
+/// Writes one file of a figure.
 fn write(out: &Path, name: &str, ending: &str, text: &str) -> Result<(), String> {
     let path = out.join(format!("{name}.{ending}"));
     ReportFile::new("--out", &path)?.write(text)
 }
 
 /// Returns the flags of one series.
-fn keys(figure: &Figure, own: Keys, full: bool) -> Vec<(&'static str, &'static str)> {
+fn keys(figure: &Figure, series: Keys, full: bool) -> Vec<(&'static str, &'static str)> {
     let mut keys = figure.setup.to_vec();
-    keys.extend(own);
+    keys.extend(series);
     keys.extend(length(&keys, full));
     keys.push(figure.x);
     keys
@@ -184,8 +189,8 @@ fn length(keys: &[(&str, &str)], full: bool) -> Vec<(&'static str, &'static str)
 /// Runs every series of a figure.
 fn run(figure: &Figure, full: bool) -> Result<Vec<Line>, String> {
     let mut lines = Vec::new();
-    for &(label, own) in figure.series {
-        let rows = rows(&arguments(&keys(figure, own, full))?)?;
+    for &(label, series) in figure.series {
+        let rows = rows(&arguments(&keys(figure, series, full))?)?;
         lines.push((label, figure.x.1.split(',').map(number).zip(rows).collect()));
     }
     Ok(lines)
@@ -196,14 +201,16 @@ fn number(text: &str) -> f64 {
     text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap_or(f64::NAN)
 }
 
+/// Returns the title and the simulator command of each series.
 fn commands(figure: &Figure, full: bool) -> String {
     let mut text = format!("{}\n", figure.title);
-    for &(_, own) in figure.series {
-        let _ = writeln!(text, "{}", command(&keys(figure, own, full)));
+    for &(_, series) in figure.series {
+        let _ = writeln!(text, "{}", command(&keys(figure, series, full)));
     }
     text
 }
 
+/// Formats all points as CSV.
 fn table(figure: &Figure, lines: &[Line]) -> String {
     let mut text = format!(
         "series,{},mean,p50,p99,p999,mean_ci95,messages_per_task,imbalance_p99,lost,unstable,unit\n",
@@ -248,15 +255,15 @@ pub(crate) fn draw(
     (x_label, y_label): (&str, &str),
     lines: &[(String, Vec<(f64, f64)>)],
 ) -> Result<String, String> {
-    let sound = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
+    let drawable = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
         points.iter().copied().filter(|(_, y)| y.is_finite() && *y > 0.0).collect()
     };
-    let all: Vec<_> = lines.iter().flat_map(|(_, points)| sound(points)).collect();
-    let range = |of: fn(&(f64, f64)) -> f64| {
-        let values = all.iter().map(of);
-        values.fold((f64::MAX, f64::MIN), |(least, most), v| (least.min(v), most.max(v)))
+    let all: Vec<_> = lines.iter().flat_map(|(_, points)| drawable(points)).collect();
+    let range = |coordinate: fn(&(f64, f64)) -> f64| {
+        let values = all.iter().map(coordinate);
+        values.fold((f64::MAX, f64::MIN), |(min, max), v| (min.min(v), max.max(v)))
     };
-    let ((x_least, x_most), (y_least, y_most)) = (range(|p| p.0), range(|p| p.1));
+    let ((x_min, x_max), (y_min, y_max)) = (range(|p| p.0), range(|p| p.1));
     let mut text = String::new();
     {
         let fail = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
@@ -268,15 +275,15 @@ pub(crate) fn draw(
             .x_label_area_size(40)
             .y_label_area_size(70)
             .build_cartesian_2d(
-                x_least..x_most.max(x_least + 1e-9),
-                (0.9 * y_least..1.1 * y_most).log_scale(),
+                x_min..x_max.max(x_min + 1e-9),
+                (0.9 * y_min..1.1 * y_max).log_scale(),
             )
             .map_err(fail)?;
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(x_label).y_desc(y_label).draw().map_err(fail)?;
-        for (place, (label, points)) in lines.iter().enumerate() {
-            let color = Palette99::pick(place).to_rgba();
-            let series = LineSeries::new(sound(points), color.stroke_width(2)).point_size(3);
+        for (index, (label, points)) in lines.iter().enumerate() {
+            let color = Palette99::pick(index).to_rgba();
+            let series = LineSeries::new(drawable(points), color.stroke_width(2)).point_size(3);
             let line = chart.draw_series(series).map_err(fail)?;
             line.label(label).legend(move |(x, y)| {
                 PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2))

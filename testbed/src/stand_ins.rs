@@ -26,6 +26,7 @@ pub struct StandIns {
     /// Workers without a task. Each poll checks only these for new tasks.
     idle: Vec<usize>,
     app: EmulatedApp,
+    /// Nanoseconds per tick of the clock.
     tick_ns: f64,
     counts: Counts,
     lateness: Lateness,
@@ -35,7 +36,7 @@ pub struct StandIns {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Busy {
     done_at: u64,
-    at: usize,
+    worker: usize,
 }
 
 impl StandIns {
@@ -72,11 +73,11 @@ impl StandIns {
     /// Replies to the tasks that are due by `now` and takes new ones.
     #[inline]
     pub fn poll(&mut self, now: u64) {
-        let mut place = 0;
-        while let Some(&at) = self.idle.get(place) {
-            match self.take(at, now) {
-                true => drop(self.idle.swap_remove(place)),
-                false => place += 1,
+        let mut position = 0;
+        while let Some(&worker) = self.idle.get(position) {
+            match self.take(worker, now) {
+                true => drop(self.idle.swap_remove(position)),
+                false => position += 1,
             }
         }
         while let Some(&Reverse(busy)) = self.busy.peek() {
@@ -85,8 +86,8 @@ impl StandIns {
             }
             self.busy.pop();
             self.answer(busy, now);
-            if !self.take(busy.at, busy.done_at) {
-                self.idle.push(busy.at);
+            if !self.take(busy.worker, busy.done_at) {
+                self.idle.push(busy.worker);
             }
         }
     }
@@ -94,7 +95,7 @@ impl StandIns {
     /// Replies to the task of a worker.
     #[inline]
     fn answer(&mut self, busy: Busy, now: u64) {
-        if let Some(task) = self.workers[busy.at].resume() {
+        if let Some(task) = self.workers[busy.worker].resume() {
             task.reply_with(|work, reply| self.app.serve(work, reply));
         }
         let late = (now - busy.done_at) as f64 * self.tick_ns;
@@ -104,11 +105,11 @@ impl StandIns {
 
     /// Takes the next task of a worker that is free since `free_at`. Returns false if there is none.
     #[inline]
-    fn take(&mut self, at: usize, free_at: u64) -> bool {
-        while let Some(task) = self.workers[at].poll() {
+    fn take(&mut self, worker: usize, free_at: u64) -> bool {
+        while let Some(task) = self.workers[worker].poll() {
             if let Some(service_ns) = begin(task, &mut self.counts) {
                 let done_at = free_at + (f64::from(service_ns) / self.tick_ns).round() as u64;
-                self.busy.push(Reverse(Busy { done_at, at }));
+                self.busy.push(Reverse(Busy { done_at, worker }));
                 return true;
             }
         }

@@ -10,7 +10,7 @@ use wedjat::worker::{Detached, Worker};
 use crate::app::App;
 
 /// Longest wait for a task before an idle worker checks the stop flag.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Reason why a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl fmt::Display for WorkerEnd {
         match self {
             Self::StopRequested => f.write_str("stopped"),
             Self::AgentStopped => f.write_str("the agent has stopped"),
-            Self::Gone(gone) => gone.fmt(f),
+            Self::Gone(reason) => reason.fmt(f),
         }
     }
 }
@@ -57,7 +57,7 @@ pub struct WorkerSummary {
 impl WorkerSummary {
     /// Returns true if the worker ended in order.
     #[must_use]
-    pub fn is_well(&self) -> bool {
+    pub fn ended_in_order(&self) -> bool {
         !matches!(self.ended, WorkerEnd::Gone(_))
     }
 }
@@ -83,7 +83,7 @@ pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> Work
         if stop.load(Ordering::Relaxed) {
             break WorkerEnd::StopRequested;
         }
-        match worker.recv(LOOK) {
+        match worker.recv(POLL_TIMEOUT) {
             Ok(Some(task)) => {
                 let began = Instant::now();
                 task.reply_with(|work, reply| app.serve(work, reply));
@@ -92,7 +92,7 @@ pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> Work
             }
             Ok(None) => {}
             Err(Detached::Stopped) => break WorkerEnd::AgentStopped,
-            Err(gone) => break WorkerEnd::Gone(gone),
+            Err(reason) => break WorkerEnd::Gone(reason),
         }
     };
     let service_mean_us = busy.as_secs_f64() * 1e6 / (tasks as f64).max(1.0);
@@ -163,7 +163,7 @@ mod tests {
         });
         assert_eq!((served.worker, served.pool, served.tasks), (4, 2, 30));
         assert_eq!(served.ended, WorkerEnd::StopRequested);
-        assert!(served.is_well() && served.to_string().contains("30 tasks"), "{served}");
+        assert!(served.ended_in_order() && served.to_string().contains("30 tasks"), "{served}");
     }
 
     #[test]
@@ -185,6 +185,6 @@ mod tests {
             channel.wake();
         });
         assert_eq!((served.tasks, served.ended), (1, WorkerEnd::Gone(Detached::ShutOut)));
-        assert!(!served.is_well());
+        assert!(!served.ended_in_order());
     }
 }

@@ -13,8 +13,8 @@ fn profile() -> PathBuf {
 
 pub fn run(command: &mut Command) {
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {stderr}", output.status);
 }
 
 /// Returns the path of the header generated with the library.

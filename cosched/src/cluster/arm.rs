@@ -16,9 +16,11 @@ pub enum Arm {
     Static,
     /// Two jobs may share cores. The second gets what the first leaves idle. Not in the paper.
     Idle,
-    /// ASA_X as printed, except for the happiness formula.
+    /// ASA_X with the learning rule as printed and the corrected happiness formula
+    /// ([`HappinessFormula::Ratio`]), which falls for slower jobs.
     AsaxPaper,
-    /// ASA_X as printed, with the happiness formula as printed.
+    /// ASA_X with the learning rule and the happiness formula ([`HappinessFormula::Printed`]) as printed. Happiness
+    /// then rises for slower jobs.
     AsaxPrinted,
     /// ASA_X with importance-weighted risk.
     AsaxIw,

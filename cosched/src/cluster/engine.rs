@@ -17,23 +17,25 @@ const INTERVAL: f64 = 60.0;
 
 /// Learner for hosts of one workflow.
 pub(super) struct WorkflowLearner {
-    logged: LoggingChooser<Box<dyn Write>>,
+    chooser: LoggingChooser<Box<dyn Write>>,
+    /// Number of decisions.
     decisions: u64,
+    /// Last completed round.
     last: Option<Round>,
 }
 
 impl WorkflowLearner {
     pub(super) fn new(chooser: Chooser, log: Box<dyn Write>) -> std::io::Result<Self> {
-        Ok(Self { logged: LoggingChooser::new(chooser, log)?, decisions: 0, last: None })
+        Ok(Self { chooser: LoggingChooser::new(chooser, log)?, decisions: 0, last: None })
     }
 
     fn decide(&mut self, now: f64, state: &State) -> Result<(u64, Share), ClusterError> {
         self.decisions += 1;
-        Ok(self.logged.decide_concurrent(nanoseconds(now), state, Share::MOST)?)
+        Ok(self.chooser.decide_concurrent(nanoseconds(now), state, Share::MOST)?)
     }
 
     fn learn(&mut self, decision: u64, now: f64, outcome: &Outcome) -> Result<(), ClusterError> {
-        let learnt = self.logged.learn_of(decision, nanoseconds(now), outcome)?;
+        let learnt = self.chooser.learn_of(decision, nanoseconds(now), outcome)?;
         if let Some(round) = learnt.and_then(|learnt| learnt.ended) {
             self.last = Some(round);
         }
@@ -41,14 +43,14 @@ impl WorkflowLearner {
     }
 
     fn end(self, workflow: Workflow) -> Result<Learner, ClusterError> {
-        let experts = self.logged.chooser().experts().iter().map(|expert| expert.name.clone());
+        let experts = self.chooser.chooser().experts().iter().map(|expert| expert.name.clone());
         let (experts, decisions, last) = (experts.collect(), self.decisions, self.last);
-        self.logged.into_log()?;
+        self.chooser.into_log()?;
         Ok(Learner { workflow, decisions, experts, last })
     }
 }
 
-/// Outcome of a decision that gave nothing away.
+/// Returns the outcome of a decision that gave no share: the host is not slower than expected.
 fn unharmed(batch: Option<Progress>) -> Outcome {
     Outcome { expected: INTERVAL, observed: INTERVAL, batch }
 }
@@ -60,34 +62,38 @@ fn nanoseconds(seconds: f64) -> u64 {
 /// A job that has started.
 #[derive(Clone, Debug)]
 struct ActiveJob {
+    /// Index of the job.
     job: usize,
+    /// Time of its start in seconds.
     started: f64,
+    /// Index of its current stage.
     stage: usize,
     /// Completed work in seconds at standalone speed: in total, and of the current stage.
     done: f64,
-    of_stage: f64,
+    done_in_stage: f64,
     /// Current speed, in seconds of work per second.
     speed: f64,
     /// Cores that the job keeps busy now.
     busy: f64,
     /// Completed work at the time of the last decision.
-    mark: f64,
+    done_at_decision: f64,
     usage: Usage,
 }
 
 impl ActiveJob {
+    /// Returns the job's progress at this rate, as a learner sees it.
     fn progress(&self, job: &Job, now: f64, rate: f64) -> Progress {
         let elapsed = now - self.started;
         Progress { wall: job.wall, elapsed, rate, remaining: (job.alone - self.done).max(0.0) }
     }
 
     /// Returns the remaining work of the stage.
-    fn left(&self, job: &Job) -> f64 {
-        job.workflow.stages()[self.stage].part * job.alone - self.of_stage
+    fn remaining_work(&self, job: &Job) -> f64 {
+        job.workflow.stages()[self.stage].part * job.alone - self.done_in_stage
     }
 
     /// Returns the number of cores that the stage can use.
-    fn wants(&self, job: &Job) -> f64 {
+    fn usable_cores(&self, job: &Job) -> f64 {
         job.workflow.stages()[self.stage].cpu.map_or(1.0, |cpu| cpu * f64::from(job.cores))
     }
 
@@ -107,16 +113,19 @@ struct Allocation {
     /// Number of the decision that chose the share, at the host's learner.
     decision: u64,
     /// Time of that decision.
-    chosen: f64,
+    chosen_at: f64,
     /// Time of the next decision. Without a guest, the earliest time at which a job may ask.
     due: f64,
 }
 
+/// State of a simulation. Times are in seconds.
 pub(super) struct Engine {
     arm: Arm,
     contention: Contention,
+    /// Time after a refusal for which a host gets no new request.
     refusal: f64,
     cores: u32,
+    /// Number of cores without a host.
     free: u32,
     jobs: Vec<Job>,
     /// Waiting jobs: first guests that got no share, then jobs that have not started.
@@ -127,28 +136,32 @@ pub(super) struct Engine {
     finished: Vec<JobRecord>,
 }
 
+/// A waiting job.
 #[derive(Clone, Debug)]
 struct QueuedJob {
+    /// Index of the job.
     job: usize,
-    begun: Option<ActiveJob>,
+    /// State of a guest that lost its share.
+    suspended: Option<ActiveJob>,
 }
 
 impl Engine {
     pub(super) fn new(
-        of: &Experiment,
+        experiment: &Experiment,
         jobs: Vec<Job>,
         learners: Vec<WorkflowLearner>,
     ) -> Result<Self, ClusterError> {
-        if of.cores < WIDEST {
-            return Err(ClusterError::Cores { cores: of.cores, needed: WIDEST });
+        let cores = experiment.cores;
+        if cores < WIDEST {
+            return Err(ClusterError::Cores { cores, needed: WIDEST });
         }
         Ok(Self {
-            arm: of.arm,
-            contention: of.contention,
-            refusal: of.refusal,
-            cores: of.cores,
-            free: of.cores,
-            queue: (0..jobs.len()).map(|job| QueuedJob { job, begun: None }).collect(),
+            arm: experiment.arm,
+            contention: experiment.contention,
+            refusal: experiment.refusal,
+            cores,
+            free: cores,
+            queue: (0..jobs.len()).map(|job| QueuedJob { job, suspended: None }).collect(),
             jobs,
             allocations: Vec::new(),
             learners,
@@ -175,21 +188,22 @@ impl Engine {
     /// Gives cores, or a share of them, to waiting jobs in order. Jobs behind the first one that finds no
     /// cores are backfilled: they get only cores that do not delay it.
     fn place(&mut self) -> Result<(), ClusterError> {
+        // Start of the first job without cores, and the number of cores that it leaves free then.
         let mut reserved: Option<(f64, u32)> = None;
-        let mut at = 0;
-        while at < self.queue.len() {
-            let job = self.queue[at].job;
+        let mut position = 0;
+        while position < self.queue.len() {
+            let job = self.queue[position].job;
             let (cores, wall) = (self.jobs[job].cores, self.jobs[job].wall);
-            let may = match reserved {
+            let fits = match reserved {
                 None => true,
-                Some((when, spare)) => self.now + wall <= when || cores <= spare,
+                Some((end, spare)) => self.now + wall <= end || cores <= spare,
             };
-            if cores <= self.free && may {
-                if let Some((when, spare)) = &mut reserved {
-                    *spare -= if self.now + wall <= *when { 0 } else { cores };
+            if cores <= self.free && fits {
+                if let Some((end, spare)) = &mut reserved {
+                    *spare -= if self.now + wall <= *end { 0 } else { cores };
                 }
                 self.free -= cores;
-                let host = self.begin(at);
+                let host = self.begin(position);
                 let now = self.now;
                 self.allocations.push(Allocation {
                     cores,
@@ -197,7 +211,7 @@ impl Engine {
                     guest: None,
                     share: Share::NONE,
                     decision: 0,
-                    chosen: now,
+                    chosen_at: now,
                     due: now,
                 });
                 continue;
@@ -205,60 +219,61 @@ impl Engine {
             if reserved.is_none() {
                 reserved = Some(self.reservation(cores));
             }
-            if let Some(host) = self.host_for(job, at)? {
-                let guest = self.begin(at);
+            if let Some(host) = self.host_for(job, position)? {
+                let guest = self.begin(position);
                 let (index, decision, share) = host;
                 let allocation = &mut self.allocations[index];
                 allocation.decision = decision;
-                allocation.host.mark = allocation.host.done;
+                allocation.host.done_at_decision = allocation.host.done;
                 (allocation.guest, allocation.share) = (Some(guest), share);
-                (allocation.chosen, allocation.due) = (self.now, self.now + INTERVAL);
+                (allocation.chosen_at, allocation.due) = (self.now, self.now + INTERVAL);
                 continue;
             }
-            at += 1;
+            position += 1;
         }
         Ok(())
     }
 
     /// Removes a job from the queue and starts or resumes it.
-    fn begin(&mut self, at: usize) -> ActiveJob {
-        let waiting = self.queue.remove(at).unwrap_or_else(|| unreachable!("a place of the queue"));
-        let mut running = waiting.begun.unwrap_or(ActiveJob {
-            job: waiting.job,
+    fn begin(&mut self, position: usize) -> ActiveJob {
+        let queued =
+            self.queue.remove(position).unwrap_or_else(|| unreachable!("a place of the queue"));
+        let mut running = queued.suspended.unwrap_or(ActiveJob {
+            job: queued.job,
             started: self.now,
             stage: 0,
             done: 0.0,
-            of_stage: 0.0,
+            done_in_stage: 0.0,
             speed: 0.0,
             busy: 0.0,
-            mark: 0.0,
+            done_at_decision: 0.0,
             usage: Usage::default(),
         });
-        running.mark = running.done;
+        running.done_at_decision = running.done;
         running
     }
 
     /// Returns the time at which `cores` cores are free if all jobs use their requested wall time, and the
     /// number of cores left over then.
     fn reservation(&self, cores: u32) -> (f64, u32) {
-        let end =
+        let end_of =
             |running: &ActiveJob| (running.started + self.jobs[running.job].wall).max(self.now);
         let mut ends: Vec<_> = self
             .allocations
             .iter()
             .map(|allocation| {
                 (
-                    allocation.guest.iter().map(end).fold(end(&allocation.host), f64::max),
+                    allocation.guest.iter().map(end_of).fold(end_of(&allocation.host), f64::max),
                     allocation.cores,
                 )
             })
             .collect();
         ends.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut free = self.free;
-        for (when, ended) in ends {
+        for (end_time, ended) in ends {
             free += ended;
             if free >= cores {
-                return (when, free - cores);
+                return (end_time, free - cores);
             }
         }
         (f64::INFINITY, 0)
@@ -268,7 +283,7 @@ impl Engine {
     fn host_for(
         &mut self,
         job: usize,
-        at: usize,
+        position: usize,
     ) -> Result<Option<(usize, u64, Share)>, ClusterError> {
         for index in 0..self.allocations.len() {
             let allocation = &self.allocations[index];
@@ -288,14 +303,14 @@ impl Engine {
                 return Ok(Some((index, decision, share)));
             }
             // A decision to give nothing does no harm, and the guest makes no progress.
-            let waits = match &self.queue[at].begun {
-                Some(begun) => begun.progress(&self.jobs[job], self.now, 0.0),
+            let progress = match &self.queue[position].suspended {
+                Some(suspended) => suspended.progress(&self.jobs[job], self.now, 0.0),
                 None => {
                     let Job { alone, wall, .. } = self.jobs[job];
                     Progress { wall, elapsed: 0.0, rate: 0.0, remaining: alone }
                 }
             };
-            learner.learn(decision, self.now, &unharmed(Some(waits)))?;
+            learner.learn(decision, self.now, &unharmed(Some(progress)))?;
             self.allocations[index].due = self.now + self.refusal;
         }
         Ok(None)
@@ -305,7 +320,7 @@ impl Engine {
     fn state(&self, allocation: &Allocation) -> State {
         let host = &allocation.host;
         let job = &self.jobs[host.job];
-        let wanted = host.wants(job) / f64::from(job.cores);
+        let wanted = host.usable_cores(job) / f64::from(job.cores);
         let rate = if host.speed > 0.0 { host.speed } else { 1.0 };
         State {
             cpu: wanted,
@@ -321,7 +336,7 @@ impl Engine {
         for allocation in &mut self.allocations {
             let all = f64::from(allocation.cores);
             let host_job = &self.jobs[allocation.host.job];
-            let wanted = allocation.host.wants(host_job);
+            let wanted = allocation.host.usable_cores(host_job);
             let (for_host, for_guest) = match self.arm {
                 Arm::Static => (all / 2.0, all / 2.0),
                 Arm::Idle => (all, (all - wanted).max(0.0)),
@@ -334,7 +349,7 @@ impl Engine {
                 continue;
             };
             let guest_job = &self.jobs[guest.job];
-            let got = [wanted.min(for_host), guest.wants(guest_job).min(for_guest)];
+            let got = [wanted.min(for_host), guest.usable_cores(guest_job).min(for_guest)];
             let memory = |job: &Job| job.workflow.memory() * f64::from(job.cores);
             let missing = ((memory(host_job) + memory(guest_job)) / all - 1.0).max(0.0);
             // A guest without cores touches no memory.
@@ -350,17 +365,20 @@ impl Engine {
         for allocation in &self.allocations {
             for running in std::iter::once(&allocation.host).chain(&allocation.guest) {
                 if running.speed > 0.0 {
-                    step = step.min(running.left(&self.jobs[running.job]).max(0.0) / running.speed);
+                    step = step.min(
+                        running.remaining_work(&self.jobs[running.job]).max(0.0) / running.speed,
+                    );
                 }
             }
-            let is_asked = allocation.guest.is_some() || !self.queue.is_empty();
-            if !self.learners.is_empty() && is_asked && allocation.due > self.now {
+            let is_awaited = allocation.guest.is_some() || !self.queue.is_empty();
+            if !self.learners.is_empty() && is_awaited && allocation.due > self.now {
                 step = step.min(allocation.due - self.now);
             }
         }
         step.is_finite().then_some(step)
     }
 
+    /// Advances the time by `step` seconds, and all jobs by their work in it.
     fn advance(&mut self, step: f64) {
         self.now += step;
         for allocation in &mut self.allocations {
@@ -375,7 +393,7 @@ impl Engine {
                 (running().map(memory).sum::<f64>() / f64::from(allocation.cores)).min(1.0);
             for running in std::iter::once(&mut allocation.host).chain(&mut allocation.guest) {
                 running.done += step * running.speed;
-                running.of_stage += step * running.speed;
+                running.done_in_stage += step * running.speed;
                 running.usage.add(step, running.busy, used, memory);
             }
         }
@@ -383,39 +401,40 @@ impl Engine {
 
     /// Moves jobs whose stage has ended to the next stage, or out of the simulation.
     fn end_stages(&mut self) -> Result<(), ClusterError> {
-        let mut at = 0;
-        while at < self.allocations.len() {
+        let mut index = 0;
+        while index < self.allocations.len() {
             let now = self.now;
-            let allocation = &mut self.allocations[at];
-            let host_ended = allocation.host.step_on(&self.jobs);
+            let allocation = &mut self.allocations[index];
+            let host_ended = allocation.host.next_stage(&self.jobs);
             let guest_ended =
-                allocation.guest.as_mut().is_some_and(|guest| guest.step_on(&self.jobs));
+                allocation.guest.as_mut().is_some_and(|guest| guest.next_stage(&self.jobs));
             if host_ended || guest_ended {
-                self.learn(at)?;
+                self.learn(index)?;
             }
-            let allocation = &mut self.allocations[at];
+            let allocation = &mut self.allocations[index];
             if guest_ended {
                 self.finished.extend(allocation.guest.take().map(|guest| guest.finish(now)));
                 allocation.due = now;
             }
             if !host_ended {
-                at += 1;
+                index += 1;
                 continue;
             }
             // A guest that outlives its host keeps the cores that it requested. The remaining cores become free.
-            let left = allocation.guest.take();
-            let kept = left.as_ref().map_or(0, |guest| self.jobs[guest.job].cores);
-            self.free += allocation.cores - kept;
-            match left {
+            let remaining_guest = allocation.guest.take();
+            let kept_cores = remaining_guest.as_ref().map_or(0, |guest| self.jobs[guest.job].cores);
+            self.free += allocation.cores - kept_cores;
+            match remaining_guest {
                 Some(guest) => {
                     let host = std::mem::replace(&mut allocation.host, guest);
                     self.finished.push(host.finish(now));
-                    allocation.host.mark = allocation.host.done;
-                    (allocation.cores, allocation.share, allocation.due) = (kept, Share::NONE, now);
-                    at += 1;
+                    allocation.host.done_at_decision = allocation.host.done;
+                    (allocation.cores, allocation.share, allocation.due) =
+                        (kept_cores, Share::NONE, now);
+                    index += 1;
                 }
                 None => {
-                    let allocation = self.allocations.swap_remove(at);
+                    let allocation = self.allocations.swap_remove(index);
                     self.finished.push(allocation.host.finish(now));
                 }
             }
@@ -429,16 +448,16 @@ impl Engine {
         let (Some(guest), false) = (&allocation.guest, self.learners.is_empty()) else {
             return Ok(());
         };
-        let (host, passed) = (&allocation.host, self.now - allocation.chosen);
-        let worked = host.done - host.mark;
-        if passed <= 0.0 || worked <= 0.0 {
-            self.learners[self.jobs[host.job].workflow.index()].logged.forget(allocation.decision);
+        let (host, elapsed) = (&allocation.host, self.now - allocation.chosen_at);
+        let work = host.done - host.done_at_decision;
+        if elapsed <= 0.0 || work <= 0.0 {
+            self.learners[self.jobs[host.job].workflow.index()].chooser.forget(allocation.decision);
             return Ok(());
         }
-        let rate = (guest.done - guest.mark) / passed;
+        let rate = (guest.done - guest.done_at_decision) / elapsed;
         let batch = Some(guest.progress(&self.jobs[guest.job], self.now, rate));
         // Rounding may make the job faster than alone.
-        let outcome = Outcome { expected: worked, observed: passed.max(worked), batch };
+        let outcome = Outcome { expected: work, observed: elapsed.max(work), batch };
         self.learners[self.jobs[host.job].workflow.index()].learn(
             allocation.decision,
             self.now,
@@ -462,16 +481,16 @@ impl Engine {
             let (decision, share) = learner.decide(self.now, &state)?;
             let now = self.now;
             let allocation = &mut self.allocations[at];
-            allocation.host.mark = allocation.host.done;
-            (allocation.share, allocation.chosen, allocation.due) = (share, now, now + INTERVAL);
+            allocation.host.done_at_decision = allocation.host.done;
+            (allocation.share, allocation.chosen_at, allocation.due) = (share, now, now + INTERVAL);
             allocation.decision = decision;
             if share == Share::NONE {
                 let Some(guest) = allocation.guest.take() else { continue };
-                let waits = guest.progress(&self.jobs[guest.job], now, 0.0);
-                learner.learn(decision, now, &unharmed(Some(waits)))?;
-                self.queue.push_front(QueuedJob { job: guest.job, begun: Some(guest) });
+                let progress = guest.progress(&self.jobs[guest.job], now, 0.0);
+                learner.learn(decision, now, &unharmed(Some(progress)))?;
+                self.queue.push_front(QueuedJob { job: guest.job, suspended: Some(guest) });
             } else if let Some(guest) = &mut allocation.guest {
-                guest.mark = guest.done;
+                guest.done_at_decision = guest.done;
             }
         }
         Ok(())
@@ -479,33 +498,33 @@ impl Engine {
 }
 
 impl ActiveJob {
-    /// Sets the speed from the cores the job gets, the busy fraction of its neighbour, and the fraction of
-    /// missing memory.
+    /// Sets the speed from the number of cores that the job gets, the fraction of the allocation that its
+    /// neighbour keeps busy, and the fraction of missing memory.
     fn set_speed(
         &mut self,
         job: &Job,
-        got: f64,
+        cores: f64,
         contention: &Contention,
-        beside: f64,
-        missing: f64,
+        neighbour_busy: f64,
+        missing_memory: f64,
     ) {
-        let part = got / self.wants(job);
+        let part = cores / self.usable_cores(job);
         let (power, caches) = match self.is_parallel(job) {
-            true => (contention.barriers, contention.caches * beside),
+            true => (contention.barriers, contention.caches * neighbour_busy),
             false => (1.0, 0.0),
         };
-        self.speed = part.powf(power) / (1.0 + caches) / (1.0 + contention.paging * missing);
-        self.busy = got;
+        self.speed = part.powf(power) / (1.0 + caches) / (1.0 + contention.paging * missing_memory);
+        self.busy = cores;
     }
 
     /// Moves to the next stage if the current one has ended. Returns true after the last stage.
-    fn step_on(&mut self, jobs: &[Job]) -> bool {
+    fn next_stage(&mut self, jobs: &[Job]) -> bool {
         let job = &jobs[self.job];
         // Less than a microsecond of work counts as none.
-        if self.left(job) > 1e-6 {
+        if self.remaining_work(job) > 1e-6 {
             return false;
         }
-        self.of_stage = 0.0;
+        self.done_in_stage = 0.0;
         if self.stage + 1 == job.workflow.stages().len() {
             return true;
         }
@@ -513,6 +532,7 @@ impl ActiveJob {
         false
     }
 
+    /// Returns the record of a completed job.
     fn finish(self, now: f64) -> JobRecord {
         JobRecord { job: self.job, started: self.started, ended: now, usage: self.usage }
     }

@@ -105,10 +105,10 @@ impl Workflow {
     /// cores. Mean and spread over the core counts match the table.
     fn hours_alone(self, cores: u32) -> f64 {
         let (mean, spread) = self.hours();
-        let each: Vec<_> = self.widths().iter().map(|cores| 1.0 / f64::from(*cores)).collect();
-        let count = each.len() as f64;
-        let inverse = each.iter().sum::<f64>() / count;
-        let variance = each.iter().map(|each| (each - inverse).powi(2)).sum::<f64>() / count;
+        let inverses: Vec<_> = self.widths().iter().map(|cores| 1.0 / f64::from(*cores)).collect();
+        let count = inverses.len() as f64;
+        let inverse = inverses.iter().sum::<f64>() / count;
+        let variance = inverses.iter().map(|value| (value - inverse).powi(2)).sum::<f64>() / count;
         let divided = mean * spread / variance.sqrt();
         mean - divided * inverse + divided / f64::from(cores)
     }
@@ -141,8 +141,9 @@ pub(super) fn submitted(seed: u64) -> Vec<Job> {
         for workflow in Workflow::ALL {
             for cores in workflow.widths() {
                 let alone = workflow.hours_alone(*cores) * 3600.0;
-                let asked = 1.2 + 0.8 * (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-                jobs.push(Job { workflow, cores: *cores, alone, wall: alone * asked });
+                let wall_factor =
+                    1.2 + 0.8 * (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+                jobs.push(Job { workflow, cores: *cores, alone, wall: alone * wall_factor });
             }
         }
         let set = &mut jobs[start..];

@@ -1,6 +1,8 @@
 //! Event simulation of the paper's evaluation: 45 jobs of four workflows on 64, 128 and 256 cores. Schemes
-//! are space sharing with backfill, a static division, ASA_X, and one that is not in the paper, in which a
-//! guest gets what its host leaves idle.
+//! are space sharing with backfill, a static division, ASA_X, and one beyond the paper: a guest gets the cores
+//! that its host leaves idle.
+//!
+//! A host is a job with cores of its own. A guest is a second job that shares a host's cores.
 //!
 //! Standalone run times are from the paper's tables. The paper does not say how jobs slow each other down;
 //! [`Contention`] models that.
@@ -28,8 +30,8 @@ pub struct Contention {
     pub caches: f64,
     /// Relative slow-down per unit of memory demand beyond the total memory.
     pub paging: f64,
-    /// Exponent of a parallel stage's speed over its fraction of the wanted cores. 1 is proportional; larger
-    /// values model threads that wait for each other.
+    /// Exponent of a parallel stage's speed: the speed is this power of the fraction of usable cores that it has.
+    /// 1 is proportional; larger values model threads that wait for each other.
     pub barriers: f64,
 }
 
@@ -55,7 +57,7 @@ pub struct Experiment {
     pub experts: Vec<Expert>,
     /// Slow-down by sharing.
     pub contention: Contention,
-    /// Seconds for which a host that gave no share is not asked again.
+    /// Seconds after a refusal for which a host gets no new request of a guest.
     pub refusal: f64,
     /// Seed of the job order, the users' estimates and all draws.
     pub seed: u64,

@@ -10,15 +10,18 @@ use super::{Arm, Workflow};
 /// CPU and memory use of a job over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
+    /// Run time.
     seconds: f64,
+    /// Sum of busy cores times seconds.
     busy: f64,
+    /// Sums of the used fractions of CPU and memory, times seconds.
     cpu: f64,
     memory: f64,
 }
 
 impl Usage {
-    /// Adds `seconds` with this many busy cores of its own, and this CPU and memory use of the whole
-    /// allocation.
+    /// Adds `seconds` in which the job itself had `busy` busy cores, and the whole allocation used these fractions
+    /// of CPU and memory.
     pub(super) fn add(&mut self, seconds: f64, busy: f64, cpu: f64, memory: f64) {
         self.seconds += seconds;
         self.busy += busy * seconds;
@@ -107,8 +110,10 @@ pub struct Figures {
     pub learners: Vec<Learner>,
 }
 
+/// Seconds in an hour.
 const HOUR: f64 = 3600.0;
 
+/// Computes the results of one run.
 pub(super) fn figures(
     cores: u32,
     arm: Arm,
@@ -116,20 +121,21 @@ pub(super) fn figures(
     finished: &[JobRecord],
     learners: Vec<Learner>,
 ) -> Figures {
-    let mean = |of: &dyn Fn(&JobRecord) -> f64| {
-        MeanDeviation::of(&finished.iter().map(of).collect::<Vec<_>>()).mean
+    let mean = |value_of: &dyn Fn(&JobRecord) -> f64| {
+        MeanDeviation::of(&finished.iter().map(value_of).collect::<Vec<_>>()).mean
     };
     let makespan = finished.iter().map(|job| job.ended).fold(0.0, f64::max);
     let busy: f64 = finished.iter().map(|job| job.usage.busy).sum();
     let workflows = Workflow::ALL.into_iter().map(|workflow| {
-        let of: Vec<_> = finished.iter().filter(|job| jobs[job.job].workflow == workflow).collect();
-        let runtimes: Vec<_> = of.iter().map(|job| (job.ended - job.started) / HOUR).collect();
-        let seconds: f64 = of.iter().map(|job| job.usage.seconds).sum();
+        let records: Vec<_> =
+            finished.iter().filter(|job| jobs[job.job].workflow == workflow).collect();
+        let runtimes: Vec<_> = records.iter().map(|job| (job.ended - job.started) / HOUR).collect();
+        let seconds: f64 = records.iter().map(|job| job.usage.seconds).sum();
         PerWorkflow {
             workflow,
             runtime_h: MeanDeviation::of(&runtimes),
-            cpu: of.iter().map(|job| job.usage.cpu).sum::<f64>() / seconds,
-            memory: of.iter().map(|job| job.usage.memory).sum::<f64>() / seconds,
+            cpu: records.iter().map(|job| job.usage.cpu).sum::<f64>() / seconds,
+            memory: records.iter().map(|job| job.usage.memory).sum::<f64>() / seconds,
         }
     });
     Figures {

@@ -36,7 +36,7 @@ impl Core {
     fn window(&mut self, load: f64, share: Share) -> Window {
         let end = self.now_ns + WINDOW_NS as f64;
         let speed = 1.0 - share.part();
-        let (mut came, mut waits) = (0, Vec::new());
+        let (mut arrived, mut waits) = (0, Vec::new());
         while self.now_ns < end {
             let done =
                 self.tasks.front().map_or(f64::INFINITY, |(_, need)| self.now_ns + need / speed);
@@ -46,17 +46,17 @@ impl Core {
             }
             self.now_ns = next;
             if next == done {
-                waits.extend(self.tasks.pop_front().map(|(came, _)| next - came));
+                waits.extend(self.tasks.pop_front().map(|(arrived, _)| next - arrived));
             } else if next == self.next_ns {
                 self.tasks.push_back((next, SERVICE_NS));
-                came += 1;
+                arrived += 1;
                 let uniform = (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
                 self.next_ns += -(1.0 - uniform).ln() * SERVICE_NS / load;
             }
         }
         waits.sort_by(f64::total_cmp);
         let tail = waits.get((waits.len() * 999) / 1000).or(waits.last()).map(|wait| wait / 1000.0);
-        let load = f64::from(came) * SERVICE_NS / WINDOW_NS as f64;
+        let load = f64::from(arrived) * SERVICE_NS / WINDOW_NS as f64;
         let seen = Observation { load, backlog: self.tasks.len() as f64, tail };
         Window { seen, batch: share, ended_ns: end as u64 }
     }
@@ -88,18 +88,23 @@ fn violated(windows: &[Window]) -> usize {
 fn load_step_stops_the_batch_within_100_ms() {
     let loads = [0.2, 0.2, 0.2, 0.2, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8].repeat(4);
     for seed in 0..5 {
-        let without = windows(seed, &loads, &settings(), false);
-        assert_eq!(violated(&without), 0, "seed {seed}: violated without batch");
-        let with = windows(seed, &loads, &settings(), true);
-        let low = with[300..500].iter().map(|window| window.batch.part()).sum::<f64>() / 200.0;
+        let without_batch = windows(seed, &loads, &settings(), false);
+        assert_eq!(violated(&without_batch), 0, "seed {seed}: violated without batch");
+        let with_batch = windows(seed, &loads, &settings(), true);
+        let low =
+            with_batch[300..500].iter().map(|window| window.batch.part()).sum::<f64>() / 200.0;
         assert!(low > 0.3, "seed {seed}: at low load the batch has {low}");
         for step in (500..4000).step_by(1000) {
-            let after = &with[step + 10..step + 500];
+            let after = &with_batch[step + 10..step + 500];
             let most = after.iter().map(|window| window.batch.part()).fold(0.0, f64::max);
             assert!(most < 0.05, "seed {seed}: {most} of the core 100 ms after the step");
         }
-        let bad = violated(&with);
-        assert!(bad * 100 <= with.len(), "seed {seed}: {bad} of {} windows", with.len());
+        let bad = violated(&with_batch);
+        assert!(
+            bad * 100 <= with_batch.len(),
+            "seed {seed}: {bad} of {} windows",
+            with_batch.len()
+        );
     }
 }
 
@@ -108,7 +113,7 @@ fn harmful_batch_is_admitted_ever_more_rarely() {
     // The batch harms at any share, as through caches, and the load does not show it.
     let mut guard = Guard::new(settings()).unwrap();
     let mut entries = Vec::new();
-    let (mut share, mut given) = (Share::NONE, 0_u64);
+    let (mut share, mut windows_with_batch) = (Share::NONE, 0_u64);
     for at in 0..6000_u64 {
         let tail = Some(if share > Share::NONE { 5000.0 } else { 300.0 });
         let now_ns = at * WINDOW_NS;
@@ -116,12 +121,12 @@ fn harmful_batch_is_admitted_ever_more_rarely() {
         if share == Share::NONE && next > Share::NONE {
             entries.push(at);
         }
-        given += u64::from(share > Share::NONE);
+        windows_with_batch += u64::from(share > Share::NONE);
         share = next;
     }
     let gaps: Vec<_> = entries.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.len() >= 3 && gaps.windows(2).all(|pair| pair[1] >= pair[0]), "{gaps:?}");
-    assert!(given * 100 <= 6000, "{given} of 6000 windows with batch");
+    assert!(windows_with_batch * 100 <= 6000, "{windows_with_batch} of 6000 windows with batch");
 }
 
 #[test]

@@ -18,15 +18,17 @@ pub trait Actuator {
 /// CPU quota. A share of 0 freezes the batch where possible.
 #[derive(Clone, Debug)]
 pub struct Quota {
+    /// Number of CPUs that a full share would use.
     cpus: f64,
-    given: Option<Share>,
+    /// Share that is set.
+    current: Option<Share>,
 }
 
 impl Quota {
     /// Creates a quota over `cpus` CPUs.
     #[must_use]
     pub fn of(cpus: usize) -> Self {
-        Self { cpus: cpus as f64, given: None }
+        Self { cpus: cpus as f64, current: None }
     }
 }
 
@@ -36,15 +38,15 @@ impl Actuator for Quota {
     }
 
     fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError> {
-        if self.given == Some(share) {
+        if self.current == Some(share) {
             return Ok(());
         }
-        let had = self.given.replace(share);
+        let previous = self.current.replace(share);
         match share {
             Share::NONE if group.freeze(true)? => Ok(()),
             _ => {
                 group.set_quota(share.part() * self.cpus)?;
-                if had == Some(Share::NONE) {
+                if previous == Some(Share::NONE) {
                     group.freeze(false)?;
                 }
                 Ok(())
@@ -57,6 +59,7 @@ impl Actuator for Quota {
 #[derive(Clone, Debug, Default)]
 pub struct Weight {
     is_frozen: bool,
+    /// True once the weight is set.
     is_set: bool,
 }
 

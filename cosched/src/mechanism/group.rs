@@ -63,7 +63,7 @@ impl Group {
         limits: &Limits,
     ) -> Result<Self, GroupError> {
         let mut group = Self { system: hierarchies.system, folders: Vec::new() };
-        let made = planned.folders().try_for_each(|(version, path)| {
+        let result = planned.folders().try_for_each(|(version, path)| {
             if version == Version::V2 {
                 group.delegate(path.parent().unwrap_or(path), hierarchies)?;
             }
@@ -71,7 +71,7 @@ impl Group {
             group.folders.push(Folder { version, path: path.to_owned() });
             Ok(())
         });
-        if let Err(error) = made.and_then(|()| group.limit(limits)) {
+        if let Err(error) = result.and_then(|()| group.limit(limits)) {
             let _ = group.remove(Duration::ZERO);
             return Err(error);
         }
@@ -80,7 +80,7 @@ impl Group {
 
     /// Opens the folders that another process recorded. Skips those that no longer exist.
     #[must_use]
-    pub fn left(made: &CgroupFolders, system: System) -> Self {
+    pub fn reopen(made: &CgroupFolders, system: System) -> Self {
         let folders = made.folders().filter(|(_, path)| path.is_dir());
         let folders = folders.map(|(version, path)| Folder { version, path: path.to_owned() });
         Self { system, folders: folders.collect() }
@@ -89,17 +89,18 @@ impl Group {
     /// Enables the controllers in the parent folder, as version 2 requires.
     fn delegate(&self, parent: &Path, hierarchies: &Hierarchies) -> Result<(), GroupError> {
         let file = parent.join("cgroup.subtree_control");
-        let now = fs::read_to_string(&file).unwrap_or_default();
+        let enabled = fs::read_to_string(&file).unwrap_or_default();
         for controller in [Controller::Cpu, Controller::Cpuset, Controller::Pids] {
-            let is_here =
+            let is_v2 =
                 hierarchies.place(controller).is_some_and(|place| place.version == Version::V2);
-            if is_here && !now.split_whitespace().any(|name| name == controller.name()) {
-                put(&file, &format!("+{}", controller.name()))?;
+            if is_v2 && !enabled.split_whitespace().any(|name| name == controller.name()) {
+                write_file(&file, &format!("+{}", controller.name()))?;
             }
         }
         Ok(())
     }
 
+    /// Sets the CPUs and the maximum number of processes.
     fn limit(&self, limits: &Limits) -> Result<(), GroupError> {
         if let Some(path) = self.file("cpuset.cpus") {
             // A cpuset of version 1 accepts processes only once it has memory nodes; copies those of its
@@ -108,13 +109,13 @@ impl Group {
                 && let (mems, Some(parent)) = (folder.join("cpuset.mems"), folder.parent())
                 && let Ok(inherited) = fs::read_to_string(parent.join("cpuset.mems"))
             {
-                put(&mems, inherited.trim())?;
+                write_file(&mems, inherited.trim())?;
             }
             let list: Vec<_> = limits.cpus.iter().map(usize::to_string).collect();
-            put(&path, &list.join(","))?;
+            write_file(&path, &list.join(","))?;
         }
         if let Some(path) = self.file("pids.max") {
-            put(&path, &limits.processes.to_string())?;
+            write_file(&path, &limits.processes.to_string())?;
         }
         Ok(())
     }
@@ -138,7 +139,7 @@ impl Group {
     /// If the system refuses.
     pub fn yield_to_all(&self) -> Result<bool, GroupError> {
         match self.file("cpu.idle") {
-            Some(path) => put(&path, "1").map(|()| true),
+            Some(path) => write_file(&path, "1").map(|()| true),
             None => Ok(false),
         }
     }
@@ -148,18 +149,19 @@ impl Group {
     /// # Errors
     /// If the system refuses, or the control file is missing.
     pub fn set_quota(&self, cpus: f64) -> Result<(), GroupError> {
-        // A short period keeps each run within it short.
+        // A short period keeps the batch's uninterrupted runs short.
         const PERIOD_US: u32 = 20_000;
+        // Smallest quota that the kernel accepts.
         const LEAST_US: f64 = 1000.0;
         let quota = (cpus * f64::from(PERIOD_US)).max(LEAST_US) as u64;
         if let Some(path) = self.file("cpu.max") {
-            return put(&path, &format!("{quota} {PERIOD_US}"));
+            return write_file(&path, &format!("{quota} {PERIOD_US}"));
         }
         let Some(path) = self.file("cpu.cfs_quota_us") else {
             return Err(GroupError::Missing("a quota (cpu.max, or cpu.cfs_quota_us)"));
         };
-        put(&path.with_file_name("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
-        put(&path, &quota.to_string())
+        write_file(&path.with_file_name("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+        write_file(&path, &quota.to_string())
     }
 
     /// Sets the smallest CPU weight.
@@ -168,10 +170,10 @@ impl Group {
     /// If the system refuses, or the control file is missing.
     pub fn set_least_weight(&self) -> Result<(), GroupError> {
         if let Some(path) = self.file("cpu.weight") {
-            return put(&path, "1");
+            return write_file(&path, "1"); // the kernel's minima: 1 here, and 2 in version 1
         }
         match self.file("cpu.shares") {
-            Some(path) => put(&path, "2"),
+            Some(path) => write_file(&path, "2"),
             None => Err(GroupError::Missing("a weight (cpu.weight, or cpu.shares)")),
         }
     }
@@ -182,10 +184,10 @@ impl Group {
     /// If the system refuses.
     pub fn freeze(&self, is_frozen: bool) -> Result<bool, GroupError> {
         if let Some(path) = self.file("freezer.state") {
-            return put(&path, if is_frozen { "FROZEN" } else { "THAWED" }).map(|()| true);
+            return write_file(&path, if is_frozen { "FROZEN" } else { "THAWED" }).map(|()| true);
         }
         match self.file("cgroup.freeze") {
-            Some(path) => put(&path, if is_frozen { "1" } else { "0" }).map(|()| true),
+            Some(path) => write_file(&path, if is_frozen { "1" } else { "0" }).map(|()| true),
             None => Ok(false),
         }
     }
@@ -206,8 +208,9 @@ impl Group {
     pub fn processes(&self) -> BTreeSet<u32> {
         let files = self.entrances();
         let texts = files.iter().map(|path| fs::read_to_string(path).unwrap_or_default());
-        let of = |text: String| text.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>();
-        texts.flat_map(of).filter(|pid| *pid != 0).collect()
+        let pids =
+            |text: String| text.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>();
+        texts.flat_map(pids).filter(|pid| *pid != 0).collect()
     }
 
     /// Sends a signal to each process in the group.
@@ -225,10 +228,10 @@ impl Group {
         let began = Instant::now();
         // No process can fork from here on.
         if let Some(path) = self.file("pids.max") {
-            let _ = put(&path, "0");
+            let _ = write_file(&path, "0");
         }
         loop {
-            match self.file("cgroup.kill").is_some_and(|path| put(&path, "1").is_ok()) {
+            match self.file("cgroup.kill").is_some_and(|path| write_file(&path, "1").is_ok()) {
                 true => {}
                 // A frozen process cannot fork while others are killed. It dies when thawed.
                 false => {
@@ -271,13 +274,13 @@ impl Group {
 }
 
 /// Writes a control file.
-fn put(path: &Path, text: &str) -> Result<(), GroupError> {
-    let written = fs::OpenOptions::new()
+fn write_file(path: &Path, text: &str) -> Result<(), GroupError> {
+    let result = fs::OpenOptions::new()
         .write(true)
         .truncate(true)
         .open(path)
         .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
-    written.map_err(|error| GroupError::at(path, error))
+    result.map_err(|error| GroupError::at(path, error))
 }
 
 /// Reason why a batch cannot be held.
@@ -304,6 +307,7 @@ impl GroupError {
     }
 }
 
+/// Returns the remedy for an error of the system, as the end of a message.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {

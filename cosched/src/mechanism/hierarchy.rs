@@ -37,7 +37,7 @@ impl Controller {
         }
     }
 
-    /// Version 2 freezes and accounts CPU time in every cgroup, without a controller.
+    /// Returns true if version 2 has the function in every cgroup, without a controller.
     fn is_part_of_version_2(self) -> bool {
         matches!(self, Self::Freezer | Self::Cpuacct)
     }
@@ -96,38 +96,41 @@ impl Hierarchies {
     pub fn below(root: &Path, system: System) -> Self {
         let mounts = fs::read_to_string(root.join("proc/mounts")).unwrap_or_default();
         let mut places = Vec::new();
-        let mut all_in_one = None;
+        let mut v2_folder = None;
         for line in mounts.lines() {
             let mut fields = line.split(' ').skip(1);
-            let (Some(at), Some(kind), Some(options)) =
+            let (Some(mount_point), Some(kind), Some(options)) =
                 (fields.next(), fields.next(), fields.next())
             else {
                 continue;
             };
-            let folder = root.join(at.replace("\\040", " ").trim_start_matches('/'));
+            let folder = root.join(mount_point.replace("\\040", " ").trim_start_matches('/'));
             match kind {
                 "cgroup" => {
-                    let of = |one: &Controller| options.split(',').any(|it| it == one.name());
+                    let has_option =
+                        |one: &Controller| options.split(',').any(|it| it == one.name());
                     let place = Place { version: Version::V1, folder };
-                    let found = Controller::ALL.into_iter().filter(of);
+                    let found = Controller::ALL.into_iter().filter(has_option);
                     places.extend(found.map(|controller| (controller, place.clone())));
                 }
-                "cgroup2" => all_in_one = all_in_one.or(Some(folder)),
+                "cgroup2" => v2_folder = v2_folder.or(Some(folder)),
                 _ => {}
             }
         }
-        // A controller mounted in version 1 is not available in version 2. Functions without a controller are
-        // taken from the hierarchy of the remaining functions.
-        if let Some(folder) = all_in_one {
-            let there = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
+        // A controller mounted in version 1 is not available in version 2. If the CPU controller is one of them,
+        // freezing and CPU accounting are not taken from version 2 either.
+        if let Some(folder) = v2_folder {
+            let available =
+                fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
             let has_cpu = |places: &[(Controller, Place)]| {
                 places.iter().any(|(controller, _)| *controller == Controller::Cpu)
             };
-            let is_old = has_cpu(&places);
+            let cpu_is_v1 = has_cpu(&places);
             for controller in Controller::ALL {
-                let is_there = there.split_whitespace().any(|name| name == controller.name())
-                    || (controller.is_part_of_version_2() && !is_old);
-                if is_there && !places.iter().any(|(other, _)| *other == controller) {
+                let is_available =
+                    available.split_whitespace().any(|name| name == controller.name())
+                        || (controller.is_part_of_version_2() && !cpu_is_v1);
+                if is_available && !places.iter().any(|(other, _)| *other == controller) {
                     let place = Place { version: Version::V2, folder: folder.clone() };
                     places.push((controller, place));
                 }
@@ -138,8 +141,8 @@ impl Hierarchies {
 
     /// Returns the place of a controller, or `None` if the machine lacks it.
     #[must_use]
-    pub fn place(&self, of: Controller) -> Option<&Place> {
-        self.places.iter().find(|(controller, _)| *controller == of).map(|(_, place)| place)
+    pub fn place(&self, wanted: Controller) -> Option<&Place> {
+        self.places.iter().find(|(controller, _)| *controller == wanted).map(|(_, place)| place)
     }
 
     /// Returns the missing controllers.

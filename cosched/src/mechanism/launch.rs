@@ -33,6 +33,7 @@ impl Class {
         }
     }
 
+    /// Returns the kernel's number of the class.
     fn policy(self) -> libc::c_int {
         match self {
             Self::Idle => libc::SCHED_IDLE,
@@ -83,7 +84,7 @@ pub fn in_group<'a>(
     limits.cpus.iter().for_each(|cpu| cpus.set(*cpu));
     let parent = rustix::process::getpid();
     let prepare = move || {
-        // These calls neither allocate nor lock, because the child has only one of its parent's threads. The
+        // These calls neither allocate nor lock: another thread of the parent may have held a lock at the fork. The
         // class comes first, since a cgroup may refuse real-time threads.
         set_class(0, class)?;
         for entrance in &entrances {

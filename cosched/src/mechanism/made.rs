@@ -16,7 +16,7 @@ impl CgroupFolders {
         Self(folders.collect())
     }
 
-    /// Returns the folders with our prefix. Others are never removed, whatever a file says.
+    /// Returns the folders with [`PREFIX`]. A damaged or forged list thus cannot remove other folders.
     pub(super) fn folders(&self) -> impl Iterator<Item = (Version, &Path)> {
         let is_ours = |path: &Path| {
             path.is_absolute()
@@ -28,7 +28,7 @@ impl CgroupFolders {
             .filter(move |it| is_ours(it.1))
     }
 
-    /// Returns the paths.
+    /// Returns the paths of these folders.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.folders().map(|(_, path)| path)
     }

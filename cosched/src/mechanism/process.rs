@@ -89,19 +89,21 @@ const STATE: usize = 0;
 const STARTED: usize = 19;
 const CLASS: usize = 38;
 
+/// Fields of a `stat` file after the name.
 struct Stat(String);
 
 impl Stat {
+    /// Reads the file in a folder of /proc. Returns `None` if there is none.
     fn of(folder: &str) -> Option<Self> {
         let text = fs::read_to_string(PathBuf::from(folder).join("stat")).ok()?;
         text.rsplit_once(") ").map(|(_, fields)| Self(fields.to_owned()))
     }
 
-    fn field(&self, at: usize) -> &str {
-        self.0.split_whitespace().nth(at).unwrap_or_default()
+    fn field(&self, index: usize) -> &str {
+        self.0.split_whitespace().nth(index).unwrap_or_default()
     }
 
-    fn number(&self, at: usize) -> Option<u64> {
-        self.field(at).parse().ok()
+    fn number(&self, index: usize) -> Option<u64> {
+        self.field(index).parse().ok()
     }
 }

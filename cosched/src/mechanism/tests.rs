@@ -189,7 +189,7 @@ fn note_identifies_leftovers_of_a_killed_process() {
     Group::make(&hierarchies, &planned, &limits()).unwrap();
     let read: CgroupFolders = serde_json::from_str(&text).unwrap();
     assert_eq!(read, planned);
-    Group::left(&read, FAKE).remove(Duration::ZERO).unwrap();
+    Group::reopen(&read, FAKE).remove(Duration::ZERO).unwrap();
     assert!(planned.paths().all(|path| !path.exists()) && planned.paths().count() == 4);
     // A note that another program wrote.
     let foreign = tree.0.path().join("sys/fs/cgroup/cpu/system.slice");
@@ -198,7 +198,7 @@ fn note_identifies_leftovers_of_a_killed_process() {
         serde_json::from_value(serde_json::json!([["V1", foreign], ["V1", "wedjat-relative"]]))
             .unwrap();
     assert_eq!(note.paths().count(), 0);
-    Group::left(&note, FAKE).remove(Duration::ZERO).unwrap();
+    Group::reopen(&note, FAKE).remove(Duration::ZERO).unwrap();
     assert!(foreign.exists());
 }
 

@@ -87,6 +87,7 @@ pub struct Run {
 }
 
 impl Run {
+    /// Returns the job that the arguments describe.
     fn job(&self) -> Result<Job, Box<dyn std::error::Error>> {
         let mut setup = match &self.experts {
             Some(file) => Setup::load(file)?,
@@ -105,11 +106,11 @@ impl Run {
             )
             .into());
         }
-        let of_file = Objective { us: setup.guard.objective_us, ..Objective::default() };
+        let default_objective = Objective { us: setup.guard.objective_us, ..Objective::default() };
         let setting = Setting {
             agent: self.agent.clone(),
             policy: self.policy,
-            objective: self.objective.unwrap_or(of_file),
+            objective: self.objective.unwrap_or(default_objective),
             setup,
             processes: self.processes,
         };
@@ -152,9 +153,9 @@ pub fn configured(config: &Path, number: usize) -> Outcome {
 fn signals() -> io::Result<Signals> {
     let signals = Signals::default();
     let ends = Arc::clone(&signals.ends);
-    let mut told = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let mut end_signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("wedjat-signals".to_owned()).spawn(move || {
-        told.forever().for_each(|_| {
+        end_signals.forever().for_each(|_| {
             ends.fetch_add(1, Release);
         });
     })?;
@@ -167,14 +168,15 @@ fn signals() -> io::Result<Signals> {
 
 /// Returns the exit code that a shell would give.
 fn exit_code(ended: &JobEnd) -> ExitCode {
+    /// Exit code after the job's time, as of `timeout`.
     const LATE: u8 = 124;
-    let of = |status: ExitStatus| {
+    let code_of = |status: ExitStatus| {
         let signal = status.signal().map(|signal| 128 + signal);
         status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
     };
     match ended.status {
         _ if ended.is_late => ExitCode::from(LATE),
-        Some(status) => ExitCode::from(of(status)),
+        Some(status) => ExitCode::from(code_of(status)),
         None => ExitCode::from(128 + SIGTERM as u8),
     }
 }
@@ -200,6 +202,7 @@ pub fn status(arguments: &Status) -> Outcome {
     }
 }
 
+/// Formats a job for people.
 fn text(note: &Note) -> String {
     let Note { agent, command, policy, objective, state, figures, .. } = note;
     let mut text = format!(
@@ -237,12 +240,12 @@ pub fn cancel(id: u32) -> Outcome {
     let jobs = folder.jobs();
     let Some(note) = jobs.iter().find(|note| note.id() == id) else {
         let ids: Vec<_> = jobs.iter().map(|note| note.id().to_string()).collect();
-        let there = if ids.is_empty() {
+        let existing_jobs = if ids.is_empty() {
             "there is none".to_owned()
         } else {
             format!("there are {}", ids.join(", "))
         };
-        return Err(format!("there is no job {id}; {there} (wedjat cosched status)").into());
+        return Err(format!("there is no job {id}; {existing_jobs} (wedjat cosched status)").into());
     };
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw).ok_or("no process has this number")?;
     kill_process(pid, Signal::TERM)

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use wedjat::config::ControllerAddress;
 use wedjat::controller::generated::{Node, TopologyReply};
-use wedjat::controller::{Command as Asked, Operator};
+use wedjat::controller::{Command as FabricCommand, Operator};
 use wedjat::quantity;
 
 use super::{Arguments, Command, PoolCommand, print_result, with};
@@ -51,14 +51,14 @@ pub enum FabricRequest {
     /// Show the topology.
     Topology,
     /// Execute a command.
-    Command(Asked),
+    Command(FabricCommand),
 }
 
 type Error = Box<dyn std::error::Error>;
 
 /// Returns the request of a command to a controller; `None` for a request to a node. A command that both
 /// accept goes to the controller only if `is_named`.
-pub fn asked(command: &Command, is_named: bool) -> Option<Result<FabricRequest, Error>> {
+pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequest, Error>> {
     let text = match command {
         Command::Topology => return Some(Ok(FabricRequest::Topology)),
         Command::AddSpine { id, ip } => format!("add-spine id={id} ip={ip}"),
@@ -83,7 +83,7 @@ pub fn asked(command: &Command, is_named: bool) -> Option<Result<FabricRequest, 
         Command::Pool { command: create @ PoolCommand::Create { fabric, .. }, agent: false }
             if is_named || fabric.workers.is_some() =>
         {
-            created(create)
+            creation_text(create)
         }
         _ if !is_named => return None,
         Command::RemoveServer { ip } => format!("remove-server ip={ip}"),
@@ -107,7 +107,8 @@ pub fn asked(command: &Command, is_named: bool) -> Option<Result<FabricRequest, 
     Some(text.parse().map(FabricRequest::Command).map_err(Into::into))
 }
 
-fn created(command: &PoolCommand) -> String {
+/// Returns the text of a command that creates a pool.
+fn creation_text(command: &PoolCommand) -> String {
     let PoolCommand::Create { id, fabric, policy, queue, overflow, .. } = command else {
         return String::new();
     };
@@ -130,23 +131,23 @@ fn created(command: &PoolCommand) -> String {
 
 /// Returns the controller's address: a URL, its socket, or its store. The socket is beside the store.
 fn address(arguments: &Arguments) -> Result<ControllerAddress, Error> {
-    let given = arguments.controller.clone().or_else(|| std::env::var("WEDJAT_CONTROLLER").ok());
+    let text = arguments.controller.clone().or_else(|| std::env::var("WEDJAT_CONTROLLER").ok());
     let none = "no controller: give --controller, or set WEDJAT_CONTROLLER";
-    let given = given.filter(|given| !given.is_empty()).ok_or(none)?;
-    if let Some(address) = ControllerAddress::parse(&given) {
+    let text = text.filter(|text| !text.is_empty()).ok_or(none)?;
+    if let Some(address) = ControllerAddress::parse(&text) {
         return Ok(address);
     }
-    if given.contains("://") {
+    if text.contains("://") {
         let allowed = "https://HOST:PORT, http://127.0.0.1:PORT on this host, or a path";
-        return Err(format!("--controller {given}: allowed: {allowed}").into());
+        return Err(format!("--controller {text}: allowed: {allowed}").into());
     }
-    let path = PathBuf::from(given);
+    let path = PathBuf::from(text);
     let is_socket = path.extension().is_some_and(|ending| ending == "ctl");
     Ok(ControllerAddress::Socket(if is_socket { path } else { wedjat::admin::socket_path(&path) }))
 }
 
 /// Sends the request and prints the answer.
-pub fn run(arguments: &Arguments, ask: FabricRequest) -> Outcome {
+pub fn run(arguments: &Arguments, request: FabricRequest) -> Outcome {
     let tls = match (&arguments.ca, &arguments.certificate, &arguments.key) {
         (Some(ca), Some(certificate), Some(key)) => {
             Some([ca.clone(), certificate.clone(), key.clone()])
@@ -159,31 +160,32 @@ pub fn run(arguments: &Arguments, ask: FabricRequest) -> Outcome {
         return Err("https needs --ca, --certificate and --key".into());
     }
     let mut operator = Operator::open(&address, tls.as_ref())?;
-    match ask {
+    match request {
         FabricRequest::Topology => {
             let reply = operator.topology()?;
             print_result(arguments, &topology(&reply), &serde_json::to_value(&reply)?)
         }
         FabricRequest::Command(command) => {
             let reply = operator.command(&command, arguments.if_version)?;
-            let made = reply.pool.filter(|_| matches!(command, Asked::AddPool { .. }));
+            let new_pool = reply.pool.filter(|_| matches!(command, FabricCommand::AddPool { .. }));
             let mut text = format!("version {}: {command}", reply.version);
-            made.iter().for_each(|pool| _ = write!(text, "\npool {pool}"));
+            new_pool.iter().for_each(|pool| _ = write!(text, "\npool {pool}"));
             reply.notes.iter().for_each(|note| _ = write!(text, "\nnote: {note}"));
-            let mut told = json!({ "version": reply.version, "notes": reply.notes });
-            if let Some(pool) = made {
-                told["pool"] = pool.into();
+            let mut result = json!({ "version": reply.version, "notes": reply.notes });
+            if let Some(pool) = new_pool {
+                result["pool"] = pool.into();
             }
-            print_result(arguments, &text, &told)
+            print_result(arguments, &text, &result)
         }
     }
 }
 
+/// Describes whether a node follows the controller's version.
 fn node(node: Option<&Node>, version: u64) -> String {
     let Some(node) = node.filter(|node| node.connected) else { return "not connected".to_owned() };
     let mut text = if node.refuses.is_empty() {
         match node.version {
-            at if at < version => format!("version {at}"),
+            current if current < version => format!("version {current}"),
             _ => "follows".to_owned(),
         }
     } else {
@@ -195,6 +197,7 @@ fn node(node: Option<&Node>, version: u64) -> String {
     text
 }
 
+/// Formats the topology.
 fn topology(reply: &TopologyReply) -> String {
     let failed = |is_failed| if is_failed { "  down" } else { "" };
     let mut out =
@@ -218,15 +221,15 @@ fn topology(reply: &TopologyReply) -> String {
         }
     }
     for pool in &reply.pools {
-        let Some(of) = &pool.pool else { continue };
+        let Some(definition) = &pool.pool else { continue };
         let _ = write!(
             out,
             "\npool {}  policy {}  {} of {}  {}  {}",
-            of.id,
-            of.policy,
+            definition.id,
+            definition.policy,
             pool.members,
-            quantity(of.workers, "worker"),
-            of.placement,
+            quantity(definition.workers, "worker"),
+            definition.placement,
             quantity(pool.racks.len(), "rack")
         );
         for rack in &pool.racks {

@@ -41,6 +41,7 @@ pub struct Arguments {
     workers: usize,
 }
 
+/// Parses the interval of the command line.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if interval < INTERVAL_MIN {
@@ -61,6 +62,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     watch(arguments, &path, first)
 }
 
+/// Shows the node on the screen until the user ends it.
 #[cfg(feature = "top")]
 fn watch(arguments: &Arguments, path: &Path, first: Reading) -> Outcome {
     use std::io::IsTerminal;

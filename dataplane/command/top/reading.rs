@@ -30,9 +30,10 @@ impl Reading {
     /// # Errors
     /// Like [`Snapshot::open`].
     pub fn of(path: &Path) -> Result<Self, StateError> {
-        let beside = agents_file(path);
-        let times =
-            || [path, &beside].map(|path| fs::metadata(path).and_then(|file| file.modified()).ok());
+        let agent_path = agents_file(path);
+        let times = || {
+            [path, &agent_path].map(|path| fs::metadata(path).and_then(|file| file.modified()).ok())
+        };
         let (mut before, mut snapshot) = (times(), Snapshot::open(path)?);
         for _ in 1..TRIES {
             let now = times();

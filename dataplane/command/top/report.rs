@@ -37,8 +37,9 @@ pub struct Section {
 impl Section {
     /// Returns the width of each column.
     pub fn widths(&self) -> Vec<usize> {
-        let cell = |at: usize| self.rows.iter().map(move |row| row.cells[at].chars().count());
-        let width = |(at, name): (usize, &&str)| cell(at).chain([name.len()]).max().unwrap_or(0);
+        let cell = |index: usize| self.rows.iter().map(move |row| row.cells[index].chars().count());
+        let width =
+            |(index, name): (usize, &&str)| cell(index).chain([name.len()]).max().unwrap_or(0);
         self.columns.iter().enumerate().map(width).collect()
     }
 }
@@ -58,26 +59,26 @@ impl Report {
     /// Compares two readings of one file. For a node started in between, the report covers the time since its
     /// start.
     pub fn between(before: &Reading, now: &Reading, workers: usize) -> Self {
-        let of = |now: &NodeReading| {
-            let same = |before: &&NodeReading| {
-                let started = |reading: &NodeReading| {
+        let report_of = |now: &NodeReading| {
+            let is_same_run = |before: &&NodeReading| {
+                let run_of = |reading: &NodeReading| {
                     let Snapshot { role, pid, started, .. } = reading.snapshot;
                     (role as u64, pid, started)
                 };
-                started(before) == started(now)
+                run_of(before) == run_of(now)
             };
-            let before = before.0.iter().find(same);
+            let before = before.0.iter().find(is_same_run);
             Change { before, now }.report(workers, SystemTime::now())
         };
-        Self(now.0.iter().map(of).collect())
+        Self(now.0.iter().map(report_of).collect())
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, node) in self.0.iter().enumerate() {
-            let apart = if at > 0 { "\n" } else { "" };
-            writeln!(f, "{apart}{}", node.head.cells.join("  "))?;
+        for (index, node) in self.0.iter().enumerate() {
+            let separator = if index > 0 { "\n" } else { "" };
+            writeln!(f, "{separator}{}", node.head.cells.join("  "))?;
             for section in &node.sections {
                 let names = section.columns.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
                 let widths = section.widths();
@@ -96,8 +97,8 @@ impl fmt::Display for Report {
 /// Aligns the first and last cell to the left, and the cells between to the right.
 pub fn aligned(cells: &[String], widths: &[usize]) -> Vec<String> {
     let last = cells.len() - 1;
-    let align = |(at, (cell, &width)): (usize, (&String, &usize))| match at {
-        at if at == 0 || at == last => format!("{cell:width$}"),
+    let align = |(index, (cell, &width)): (usize, (&String, &usize))| match index {
+        index if index == 0 || index == last => format!("{cell:width$}"),
         _ => format!("{cell:>width$}"),
     };
     cells.iter().zip(widths).enumerate().map(align).collect()
@@ -110,6 +111,7 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
+    /// Returns the tables with at most `workers` workers.
     fn report(&self, workers: usize, moment: SystemTime) -> NodeReport {
         let mut sections = vec![self.cores(), self.pools(), self.drops(), self.workers(workers)];
         if !self.now.jobs.is_empty() {
@@ -132,6 +134,7 @@ impl Change<'_> {
         format!("{:.0}", seconds.map_or(0.0, |seconds| count / seconds))
     }
 
+    /// Returns the name and condition of the node at this moment.
     fn head(&self, moment: SystemTime) -> Row {
         let Snapshot { role, node, pid, epoch, running, .. } = &self.now.snapshot;
         let age = self.now.written.and_then(|written| moment.duration_since(written).ok());
@@ -150,6 +153,7 @@ impl Change<'_> {
         Row { cells, is_bad }
     }
 
+    /// Returns the table of batch jobs.
     fn jobs(&self) -> Section {
         let row = |note: &Note| {
             let figures = &note.figures;
@@ -173,15 +177,16 @@ impl Change<'_> {
     /// Returns each core at both moments.
     fn both_cores(&self) -> impl Iterator<Item = (Option<&CoreSnapshot>, &CoreSnapshot)> {
         let before = self.before.map(|before| &before.snapshot.cores[..]).unwrap_or_default();
-        self.now.snapshot.cores.iter().enumerate().map(|(at, now)| (before.get(at), now))
+        self.now.snapshot.cores.iter().enumerate().map(|(index, now)| (before.get(index), now))
     }
 
+    /// Returns the table of cores, with their sum if there are several.
     fn cores(&self) -> Section {
         let cores: Vec<_> = self.both_cores().map(|(before, now)| Core::of(before, now)).collect();
         let mut rows: Vec<_> = cores
             .iter()
             .enumerate()
-            .map(|(at, core)| self.core(&at.to_string(), core, 1))
+            .map(|(index, core)| self.core(&index.to_string(), core, 1))
             .collect();
         for core in self.now.snapshot.idle_cores() {
             rows[core].cells[0] += " no packets";
@@ -194,10 +199,12 @@ impl Change<'_> {
         Section { columns: Core::COLUMNS, rows }
     }
 
-    fn core(&self, name: &str, core: &Core, of: usize) -> Row {
+    /// Returns a row for `core_count` cores together.
+    fn core(&self, name: &str, core: &Core, core_count: usize) -> Row {
         let rate = |since: u64| self.rate(0, since);
         let share = |ticks: u64| {
-            let of_core = ticks as f64 / self.now.snapshot.ticks_hz.max(1) as f64 / of as f64;
+            let of_core =
+                ticks as f64 / self.now.snapshot.ticks_hz.max(1) as f64 / core_count as f64;
             self.seconds().map_or(0.0, |seconds| (of_core / seconds).min(1.0))
         };
         let shares = [core.busy_ticks, core.stalled_ticks].map(share);
@@ -212,6 +219,7 @@ impl Change<'_> {
         Row { cells, is_bad: core.dropped > 0 || shares[1] >= STALLED }
     }
 
+    /// Returns the table of pools.
     fn pools(&self) -> Section {
         let row = |pool: &PoolSnapshot| {
             let away = pool.members.iter().filter(|member| is_away(member)).count();
@@ -249,25 +257,25 @@ impl Change<'_> {
         before.map_or(0, |before| u64::from(now.reports.wrapping_sub(before.reports)))
     }
 
+    /// Returns the table of drop reasons: new and total packets, most new ones first.
     fn drops(&self) -> Section {
         let mut reasons: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
         for (before, now) in self.both_cores() {
             for (reason, &count) in &now.drops {
                 let earlier =
                     before.and_then(|before| before.drops.get(reason)).copied().unwrap_or(0);
-                let [fresh, total] = reasons.entry(reason).or_default();
-                *fresh += count.saturating_sub(if self.before.is_some() { earlier } else { count });
+                let [new, total] = reasons.entry(reason).or_default();
+                *new += count.saturating_sub(if self.before.is_some() { earlier } else { count });
                 *total += count;
             }
         }
         let mut reasons: Vec<_> = reasons.into_iter().collect();
         reasons.sort_by_key(|(_, counts)| std::cmp::Reverse(*counts));
-        let row = |(name, [fresh, total]): (&str, [u64; 2])| {
+        let row = |(name, [new, total]): (&str, [u64; 2])| {
             let reason = DropReason::ALL.iter().find(|reason| reason.name() == name);
             let help = reason.map_or("", |reason| reason.help());
-            let cells =
-                vec![name.to_owned(), fresh.to_string(), total.to_string(), help.to_owned()];
-            Row { cells, is_bad: fresh > 0 }
+            let cells = vec![name.to_owned(), new.to_string(), total.to_string(), help.to_owned()];
+            Row { cells, is_bad: new > 0 }
         };
         let columns = &["dropped", "new", "total", "the packet"];
         Section { columns, rows: reasons.into_iter().map(row).collect() }
@@ -309,7 +317,9 @@ fn is_away(member: &MemberSnapshot) -> bool {
 /// Activity of a core between the two moments, and its contents at the second.
 #[derive(Default)]
 struct Core {
+    /// Ticks in polls that brought packets.
     busy_ticks: u64,
+    /// Ticks in stalls, including a current one.
     stalled_ticks: u64,
     received: u64,
     sent: u64,
@@ -317,8 +327,11 @@ struct Core {
     replies: u64,
     refused: u64,
     dropped: u64,
+    /// Packets that wait for the MAC address of their next hop.
     held: u64,
+    /// Tasks that wait for a worker.
     queued: u64,
+    /// Times at which the machine stopped the core.
     pauses: u64,
 }
 
@@ -338,26 +351,28 @@ impl Core {
         "pauses",
     ];
 
+    /// Returns the differences of the counters. They are 0 for a core without an earlier reading.
     fn of(before: Option<&CoreSnapshot>, now: &CoreSnapshot) -> Self {
         let Some(before) = before else { return Self::default() };
-        let since = |of: &dyn Fn(&CoreSnapshot) -> u64| of(now).saturating_sub(of(before));
-        let counted = |counter: Counter| since(&|core| count(core, counter.name()));
+        let change =
+            |value: &dyn Fn(&CoreSnapshot) -> u64| value(now).saturating_sub(value(before));
+        let change_of = |counter: Counter| change(&|core| count(core, counter.name()));
         let tx_full =
-            since(&|core| core.drops.get(DropReason::TxFull.name()).copied().unwrap_or(0));
+            change(&|core| core.drops.get(DropReason::TxFull.name()).copied().unwrap_or(0));
         Self {
-            busy_ticks: counted(Counter::BusyTicks),
-            stalled_ticks: since(&|core| {
+            busy_ticks: change_of(Counter::BusyTicks),
+            stalled_ticks: change(&|core| {
                 count(core, Counter::StalledTicks.name()) + count(core, Gauge::StallTicks.name())
             }),
-            received: counted(Counter::RxPackets),
-            sent: counted(Counter::Forwarded).saturating_sub(tx_full),
-            scheduled: counted(Counter::Scheduled),
-            replies: counted(Counter::Replies),
-            refused: counted(Counter::Refused),
-            dropped: since(&|core| core.drops.values().sum()),
+            received: change_of(Counter::RxPackets),
+            sent: change_of(Counter::Forwarded).saturating_sub(tx_full),
+            scheduled: change_of(Counter::Scheduled),
+            replies: change_of(Counter::Replies),
+            refused: change_of(Counter::Refused),
+            dropped: change(&|core| core.drops.values().sum()),
             held: count(now, Gauge::Held.name()),
             queued: count(now, Gauge::Queued.name()),
-            pauses: since(&|core| core.pauses),
+            pauses: change(&|core| core.pauses),
         }
     }
 
@@ -379,6 +394,7 @@ impl Core {
     }
 }
 
+/// Returns a counter of a core by name; 0 if it is missing.
 fn count(core: &CoreSnapshot, name: &str) -> u64 {
     core.counters.get(name).copied().unwrap_or(0)
 }

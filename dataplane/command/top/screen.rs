@@ -18,15 +18,17 @@ use super::reading::Reading;
 use super::report::{NodeReport, Report, Row, Section, aligned};
 
 /// Interval between checks for keys and signals.
-const GLANCE: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Style of rows that show a problem.
 const BAD: Style = Style::new().fg(Color::Red);
+/// Style of column names.
 const NAMES: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Action requested by a key.
 #[derive(Debug, PartialEq, Eq)]
 enum KeyAction {
     End,
-    Hold,
+    TogglePause,
 }
 
 /// Draws until the user ends it. Restores the terminal afterwards, also after a panic.
@@ -41,15 +43,15 @@ pub fn run(path: &Path, first: Reading, interval: Duration, workers: usize) -> i
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let mut terminal = ratatui::try_init()?;
-    let (mut before, mut text, mut holds) = (first, Err("reading ...".to_owned()), false);
+    let (mut before, mut text, mut is_paused) = (first, Err("reading ...".to_owned()), false);
     let result = loop {
-        if let Err(error) = terminal.draw(|frame| draw(frame, &text, holds)) {
+        if let Err(error) = terminal.draw(|frame| draw(frame, &text, is_paused)) {
             break Err(error);
         }
         match wait(interval, &stop) {
-            Ok(None) if holds => {}
-            Ok(None) => text = look(path, &mut before, workers),
-            Ok(Some(KeyAction::Hold)) => holds = !holds,
+            Ok(None) if is_paused => {}
+            Ok(None) => text = read_changes(path, &mut before, workers),
+            Ok(Some(KeyAction::TogglePause)) => is_paused = !is_paused,
             Ok(Some(KeyAction::End)) => break Ok(()),
             Err(error) => break Err(error),
         }
@@ -60,7 +62,7 @@ pub fn run(path: &Path, first: Reading, interval: Duration, workers: usize) -> i
 
 /// Returns the changes since the last reading, or the reason why there is no reading. The node may have been
 /// restarted.
-fn look(path: &Path, before: &mut Reading, workers: usize) -> Result<Report, String> {
+fn read_changes(path: &Path, before: &mut Reading, workers: usize) -> Result<Report, String> {
     let now = Reading::of(path).map_err(|error| error.to_string())?;
     let report = Report::between(before, &now, workers);
     *before = now;
@@ -71,22 +73,23 @@ fn look(path: &Path, before: &mut Reading, workers: usize) -> Result<Report, Str
 fn wait(interval: Duration, stop: &AtomicBool) -> io::Result<Option<KeyAction>> {
     let until = Instant::now() + interval;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
+        let remaining = until.saturating_duration_since(Instant::now());
         if stop.load(Relaxed) {
             return Ok(Some(KeyAction::End));
         }
-        if left.is_zero() {
+        if remaining.is_zero() {
             return Ok(None);
         }
-        if event::poll(left.min(GLANCE))?
+        if event::poll(remaining.min(CHECK_INTERVAL))?
             && let Event::Key(key) = event::read()?
-            && let Some(wish) = action_of(key)
+            && let Some(action) = action_of(key)
         {
-            return Ok(Some(wish));
+            return Ok(Some(action));
         }
     }
 }
 
+/// Returns the action of a key, if it has one.
 fn action_of(key: KeyEvent) -> Option<KeyAction> {
     match (key.kind, key.code) {
         (KeyEventKind::Release, _) => None,
@@ -94,26 +97,29 @@ fn action_of(key: KeyEvent) -> Option<KeyAction> {
             Some(KeyAction::End)
         }
         (_, KeyCode::Char('q') | KeyCode::Esc) => Some(KeyAction::End),
-        (_, KeyCode::Char('p')) => Some(KeyAction::Hold),
+        (_, KeyCode::Char('p')) => Some(KeyAction::TogglePause),
         _ => None,
     }
 }
 
-fn draw(frame: &mut Frame<'_>, text: &Result<Report, String>, holds: bool) {
+/// Draws the report, or the reason why there is none.
+fn draw(frame: &mut Frame<'_>, text: &Result<Report, String>, is_paused: bool) {
     let mut area = frame.area();
     match text {
-        Ok(report) => report.0.iter().for_each(|node| area = draw_node(frame, area, node, holds)),
+        Ok(report) => {
+            report.0.iter().for_each(|node| area = draw_node(frame, area, node, is_paused))
+        }
         Err(text) => frame.render_widget(Line::raw(text.as_str()), area),
     }
 }
 
 /// Draws the tables of a node that fit, from the top. Returns the rest of the area.
-fn draw_node(frame: &mut Frame<'_>, area: Rect, node: &NodeReport, holds: bool) -> Rect {
+fn draw_node(frame: &mut Frame<'_>, area: Rect, node: &NodeReport, is_paused: bool) -> Rect {
     let height = |section: &Section| Constraint::Length(section.rows.len() as u16 + 2);
     let heights = std::iter::once(Constraint::Length(1)).chain(node.sections.iter().map(height));
     let areas = Layout::vertical(heights.chain([Constraint::Fill(1)])).split(area);
-    let held = if holds { "  (paused; p continues)" } else { "" };
-    let head = Line::raw(node.head.cells.join("  ") + held).style(style(&node.head));
+    let pause_text = if is_paused { "  (paused; p continues)" } else { "" };
+    let head = Line::raw(node.head.cells.join("  ") + pause_text).style(style(&node.head));
     frame.render_widget(head.style(style(&node.head).add_modifier(Modifier::BOLD)), areas[0]);
     for (section, &area) in node.sections.iter().zip(&areas[1..]) {
         draw_section(frame, area, section);
@@ -121,10 +127,12 @@ fn draw_node(frame: &mut Frame<'_>, area: Rect, node: &NodeReport, holds: bool) 
     areas[areas.len() - 1]
 }
 
+/// Returns the style of a row.
 fn style(row: &Row) -> Style {
     if row.is_bad { BAD } else { Style::new() }
 }
 
+/// Draws a table.
 fn draw_section(frame: &mut Frame<'_>, area: Rect, section: &Section) {
     let widths = section.widths();
     let names: Vec<_> = section.columns.iter().map(|&name| name.to_owned()).collect();
@@ -178,7 +186,7 @@ mod tests {
         let key = |code| action_of(KeyEvent::new(code, KeyModifiers::NONE));
         assert_eq!(key(KeyCode::Char('q')), Some(KeyAction::End));
         assert_eq!(key(KeyCode::Esc), Some(KeyAction::End));
-        assert_eq!(key(KeyCode::Char('p')), Some(KeyAction::Hold));
+        assert_eq!(key(KeyCode::Char('p')), Some(KeyAction::TogglePause));
         assert_eq!((key(KeyCode::Char('c')), key(KeyCode::Enter)), (None, None));
         let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(action_of(control), Some(KeyAction::End));

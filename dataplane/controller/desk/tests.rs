@@ -112,7 +112,7 @@ type Answer = oneshot::Receiver<Result<CommandResult, AskError>>;
 struct Site {
     store: FakeStore,
     asks: mpsc::Sender<CommandRequest>,
-    reader: PersistentReader,
+    reader: StandingReader,
     desk: Option<Desk<FakeStore>>,
     stop: watch::Sender<bool>,
 }
@@ -120,10 +120,15 @@ struct Site {
 impl Site {
     fn new(clock: Clock) -> Self {
         let store = FakeStore::new(clock);
-        let (asks, asked) = mpsc::channel(64);
-        let (standing, reader) = PersistentReader::new();
-        let desk =
-            Desk { store: store.clone(), asked, standing, known: Position::default(), tried: 0 };
+        let (asks, requests) = mpsc::channel(64);
+        let (standing, reader) = StandingReader::new();
+        let desk = Desk {
+            store: store.clone(),
+            requests,
+            standing,
+            known: Position::default(),
+            compaction_tried: 0,
+        };
         Self { store, asks, reader, desk: Some(desk), stop: watch::channel(false).0 }
     }
 
@@ -134,9 +139,9 @@ impl Site {
         self.until(|standing| matches!(standing, Standing::Leads { .. })).await;
     }
 
-    async fn until(&self, met: impl Fn(&Standing) -> bool) {
+    async fn until(&self, is_reached: impl Fn(&Standing) -> bool) {
         let mut reader = self.reader.restarted();
-        while !met(&self.reader.now()) {
+        while !is_reached(&self.reader.now()) {
             reader.changed().await.unwrap();
         }
     }

@@ -24,7 +24,7 @@ use tokio::time::sleep;
 use tonic::Status;
 
 pub use self::members::EtcdAccess;
-use self::members::{CallError, LOOK, Members};
+use self::members::{CallError, Members, RETRY_PAUSE};
 use super::{Store, StoreError, records};
 use crate::controller::etcd_api::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::controller::etcd_api::kv_client::KvClient;
@@ -53,7 +53,8 @@ struct Leadership {
     term: i64,
     lease: Lease,
     renewal: Renewal,
-    keeping: JoinHandle<()>,
+    /// Task that renews the lease.
+    keep_alive_task: JoinHandle<()>,
     /// Number of writes so far.
     writes: u64,
     /// True while a write is in flight or its outcome is unknown. Set before the write is sent, since its
@@ -63,7 +64,7 @@ struct Leadership {
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        self.keeping.abort();
+        self.keep_alive_task.abort();
         self.renewal.end();
     }
 }
@@ -80,12 +81,14 @@ pub struct EtcdStore {
     /// Version of the stored whole fabric.
     base: u64,
     /// Last leader named in the log.
-    told: String,
+    logged_leader: String,
 }
 
 /// Outcome of a transaction.
 struct Outcome {
+    /// True if all comparisons held.
     succeeded: bool,
+    /// Revision of etcd's store after it.
     revision: i64,
     /// Key read after a failed comparison.
     found: Option<KeyValue>,
@@ -100,22 +103,25 @@ impl EtcdStore {
 
     /// Like [`Self::new`], with a lease measured by `clock`.
     fn by_clock(access: EtcdAccess, clock: Clock) -> Self {
-        let (members, abandoned, told) = (Members::new(access.clone()), Vec::new(), String::new());
-        Self { access, clock, members, lead: None, abandoned, base: 0, told }
+        let (members, abandoned, logged_leader) =
+            (Members::new(access.clone()), Vec::new(), String::new());
+        Self { access, clock, members, lead: None, abandoned, base: 0, logged_leader }
     }
 
+    /// Returns a key below the prefix.
     fn key(&self, name: &str) -> Vec<u8> {
         format!("{}/{name}", self.access.prefix).into_bytes()
     }
 
+    /// Reads all keys from `from` to `to` (exclusive), a page at a time.
     async fn range(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<Vec<KeyValue>, StoreError> {
         let (mut found, mut next) = (Vec::new(), from);
         loop {
-            let asked = RangeRequest { key: next.clone(), range_end: to.clone(), limit: PAGE };
+            let request = RangeRequest { key: next.clone(), range_end: to.clone(), limit: PAGE };
             let call = move |channel| {
                 let client = KvClient::new(channel).max_decoding_message_size(ANSWER_MAX);
-                let (mut client, asked) = (client, asked.clone());
-                async move { Ok(client.range(asked).await?.into_inner()) }
+                let (mut client, request) = (client, request.clone());
+                async move { Ok(client.range(request).await?.into_inner()) }
             };
             let answer = self.members.call("read", call).await?;
             let last = answer.kvs.last().map(|kv| kv.key.clone());
@@ -130,6 +136,7 @@ impl EtcdStore {
         }
     }
 
+    /// Reads one key.
     async fn get(&mut self, name: &str) -> Result<Option<KeyValue>, StoreError> {
         Ok(self.range(self.key(name), Vec::new()).await?.pop())
     }
@@ -142,10 +149,10 @@ impl EtcdStore {
         witness: &str,
     ) -> Result<Outcome, CallError> {
         let read = RangeRequest { key: self.key(witness), range_end: Vec::new(), limit: 1 };
-        let asked = TxnRequest { compare, success, failure: vec![op(Op::RequestRange(read))] };
+        let request = TxnRequest { compare, success, failure: vec![op(Op::RequestRange(read))] };
         let call = move |channel| {
-            let asked = asked.clone();
-            async move { Ok(KvClient::new(channel).txn(asked).await?.into_inner()) }
+            let request = request.clone();
+            async move { Ok(KvClient::new(channel).txn(request).await?.into_inner()) }
         };
         let answer = self.members.call("write", call).await?;
         let found = answer.responses.into_iter().find_map(|answer| match answer.response {
@@ -156,8 +163,12 @@ impl EtcdStore {
         Ok(Outcome { succeeded: answer.succeeded, revision, found })
     }
 
-    /// Executes a write if this controller still leads and `more` holds.
-    async fn write(&mut self, more: Compare, mut ops: Vec<RequestOp>) -> Result<(), StoreError> {
+    /// Executes a write if this controller still leads and `condition` holds.
+    async fn write(
+        &mut self,
+        condition: Compare,
+        mut ops: Vec<RequestOp>,
+    ) -> Result<(), StoreError> {
         let (leader, attempt) = (self.key("leader"), self.key("attempt"));
         let lead = self.lead.as_mut().filter(|lead| lead.lease.holds() && !lead.is_unsettled);
         let lead = lead.ok_or(StoreError::Deposed)?;
@@ -165,7 +176,7 @@ impl EtcdStore {
         lead.is_unsettled = true;
         // etcd never reuses the number of a lease, so the name is unique.
         let name = format!("{:x}-{}", lead.id, lead.writes).into_bytes();
-        let compare = vec![made_at(leader, lead.term), more];
+        let compare = vec![made_at(leader, lead.term), condition];
         ops.push(put(attempt, name.clone()));
         let outcome = self.txn(compare, ops, "attempt").await;
         if !matches!(outcome, Err(CallError::Unknown(_)))
@@ -180,28 +191,28 @@ impl EtcdStore {
 
     /// Returns true if this controller made the current key `leader`.
     async fn is_ours(&mut self, term: i64) -> Result<bool, StoreError> {
-        Ok(self.get("leader").await?.is_some_and(|there| there.create_revision == term))
+        Ok(self.get("leader").await?.is_some_and(|leader| leader.create_revision == term))
     }
 
     /// Takes the lead if no controller has it.
     async fn try_to_lead(
         &mut self,
-        told: &(impl Fn(&str) + Sync),
+        report_leader: &(impl Fn(&str) + Sync),
     ) -> Result<Option<Leadership>, StoreError> {
-        if let Some(there) = self.get("leader").await? {
-            let name = String::from_utf8_lossy(&there.value).into_owned();
-            told(&format!("{name} leads"));
-            if name != self.told {
+        if let Some(leader) = self.get("leader").await? {
+            let name = String::from_utf8_lossy(&leader.value).into_owned();
+            report_leader(&format!("{name} leads"));
+            if name != self.logged_leader {
                 log::info!("stands by: {name} leads");
-                self.told = name;
+                self.logged_leader = name;
             }
             return Ok(None);
         }
         let ttl = i64::try_from(self.access.lease.as_secs()).unwrap_or(i64::MAX);
-        let asked = LeaseGrantRequest { ttl, id: 0 };
+        let request = LeaseGrantRequest { ttl, id: 0 };
         let began = (self.clock)();
         let call = move |channel| async move {
-            Ok(LeaseClient::new(channel).lease_grant(asked).await?.into_inner())
+            Ok(LeaseClient::new(channel).lease_grant(request).await?.into_inner())
         };
         let grant = self.members.call("grant a lease", call).await?;
         // Abandoned until the lead is certain.
@@ -216,23 +227,33 @@ impl EtcdStore {
         let term = match outcome.found {
             _ if outcome.succeeded => outcome.revision,
             // An attempt whose answer was lost has succeeded.
-            Some(there) if there.lease == grant.id => there.create_revision,
+            Some(leader) if leader.lease == grant.id => leader.create_revision,
             _ => return Ok(None),
         };
         self.abandoned.retain(|id| *id != grant.id);
         let ttl = Duration::from_secs(grant.ttl.unsigned_abs());
         let (renewal, lease) = Lease::new(self.clock, began + ttl);
         let (members, clock) = (self.members.separate(), self.clock);
-        let (kept, extended) = (lease.clone(), renewal.clone());
-        let keeping = tokio::spawn(async move {
-            let reason = keep_alive(members, (grant.id, ttl), clock, kept, &extended).await;
+        let (task_lease, task_renewal) = (lease.clone(), renewal.clone());
+        let keep_alive_task = tokio::spawn(async move {
+            let reason =
+                keep_alive(members, (grant.id, ttl), clock, task_lease, &task_renewal).await;
             log::error!("the lease is lost: {reason}; this controller does not lead any more");
-            extended.end();
+            task_renewal.end();
         });
         let (writes, is_unsettled) = (0, false);
-        Ok(Some(Leadership { id: grant.id, term, lease, renewal, keeping, writes, is_unsettled }))
+        Ok(Some(Leadership {
+            id: grant.id,
+            term,
+            lease,
+            renewal,
+            keep_alive_task,
+            writes,
+            is_unsettled,
+        }))
     }
 
+    /// Gives up the lead. Its lease is ended later.
     fn give_up(&mut self) {
         self.abandoned.extend(self.lead.take().map(|lead| lead.id));
     }
@@ -240,9 +261,9 @@ impl EtcdStore {
     /// Ends the leases of earlier leads, so that no controller waits for their timeout.
     async fn revoke_abandoned(&mut self) -> Result<(), StoreError> {
         while let Some(&id) = self.abandoned.last() {
-            let asked = LeaseRevokeRequest { id };
+            let request = LeaseRevokeRequest { id };
             let call = move |channel| async move {
-                LeaseClient::new(channel).lease_revoke(asked).await.map(|_| ())
+                LeaseClient::new(channel).lease_revoke(request).await.map(|_| ())
             };
             match self.members.call("end a lease", call).await {
                 // etcd refuses to end an unknown lease.
@@ -272,53 +293,56 @@ async fn keep_alive(
     mut lease: Lease,
     renewal: &Renewal,
 ) -> String {
-    let mut told = String::new();
+    let mut logged = String::new();
     let mut wait = ttl / 6;
     loop {
         sleep(wait).await;
         let call = move |channel| async move {
-            let asked = clock();
+            let sent_at = clock();
             let one = tokio_stream::once(LeaseKeepAliveRequest { id });
             let mut answers = LeaseClient::new(channel).lease_keep_alive(one).await?.into_inner();
             let answer = answers.message().await?;
             let answer = answer.ok_or_else(|| Status::unavailable("no answer"))?;
-            Ok((asked, answer.ttl))
+            Ok((sent_at, answer.ttl))
         };
-        let answered = tokio::select! {
-            answered = members.call("keep the lease", call) => answered,
+        let outcome = tokio::select! {
+            outcome = members.call("keep the lease", call) => outcome,
             () = lease.end() => Err(CallError::Unknown(StoreError::Deposed)),
         };
         if !lease.holds() {
             return "it ran out while etcd did not answer in time, or this process stood still"
                 .to_owned();
         }
-        match answered {
-            Ok((asked, left)) if left > 0 => {
-                renewal.extend(asked + ttl);
-                told.clear();
+        match outcome {
+            Ok((sent_at, remaining)) if remaining > 0 => {
+                renewal.extend(sent_at + ttl);
+                logged.clear();
                 wait = ttl / 6;
             }
             Ok(_) => return "etcd does not know it any more".to_owned(),
             Err(error) => {
                 let error = StoreError::from(error).to_string();
-                if told != error {
+                if logged != error {
                     log::warn!("etcd did not keep the lease ({error}); it is asked again");
-                    told = error;
+                    logged = error;
                 }
-                wait = LOOK.min(ttl / 6);
+                wait = RETRY_PAUSE.min(ttl / 6);
             }
         }
     }
 }
 
+/// Wraps an operation for a transaction.
 fn op(request: Op) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
+/// Returns the operation that writes a key.
 fn put(key: Vec<u8>, value: Vec<u8>) -> RequestOp {
     op(Op::RequestPut(PutRequest { key, value, lease: 0 }))
 }
 
+/// Returns a comparison for equality.
 fn compare(key: Vec<u8>, target: CompareTarget, value: TargetUnion) -> Compare {
     let (result, target) = (CompareResult::Equal as i32, target as i32);
     Compare { result, target, key, target_union: Some(value) }
@@ -329,6 +353,7 @@ fn made_at(key: Vec<u8>, revision: i64) -> Compare {
     compare(key, CompareTarget::Create, TargetUnion::CreateRevision(revision))
 }
 
+/// Parses the number under a key; 0 if the key is missing.
 fn number_of(kv: Option<KeyValue>) -> Result<u64, StoreError> {
     let Some(kv) = kv else { return Ok(0) };
     let text = String::from_utf8_lossy(&kv.value).into_owned();
@@ -337,7 +362,10 @@ fn number_of(kv: Option<KeyValue>) -> Result<u64, StoreError> {
 }
 
 impl Store for EtcdStore {
-    async fn lead(&mut self, told: impl Fn(&str) + Send + Sync) -> Result<u64, StoreError> {
+    async fn lead(
+        &mut self,
+        report_leader: impl Fn(&str) + Send + Sync,
+    ) -> Result<u64, StoreError> {
         loop {
             let held = self.lead.as_ref().filter(|lead| lead.lease.holds() && !lead.is_unsettled);
             if let Some(term) = held.map(|lead| lead.term)
@@ -347,14 +375,14 @@ impl Store for EtcdStore {
             }
             self.give_up();
             self.revoke_abandoned().await?;
-            match self.try_to_lead(&told).await? {
+            match self.try_to_lead(&report_leader).await? {
                 Some(lead) => {
-                    self.told.clear();
+                    self.logged_leader.clear();
                     let term = lead.term.unsigned_abs();
                     self.lead = Some(lead);
                     return Ok(term);
                 }
-                None => sleep(LOOK).await,
+                None => sleep(RETRY_PAUSE).await,
             }
         }
     }
@@ -407,17 +435,17 @@ impl Store for EtcdStore {
             self.write(before.clone(), vec![part]).await?;
             count += 1;
         }
-        let gone = |from: String, to: String| {
+        let deletion = |from: String, to: String| {
             let (key, range_end) = (self.key(&from), self.key(&to));
             op(Op::RequestDeleteRange(DeleteRangeRequest { key, range_end }))
         };
         let ops = vec![
             put(self.key("base"), version.to_string().into_bytes()),
             put(self.key("version"), version.to_string().into_bytes()),
-            gone(parts_key(0, 0), parts_key(version, 0)),
+            deletion(parts_key(0, 0), parts_key(version, 0)),
             // Parts of an unfinished compaction by a leader of another release.
-            gone(parts_key(version, count), parts_key(version, u64::MAX)),
-            gone(log_key(0), log_key(version + 1)),
+            deletion(parts_key(version, count), parts_key(version, u64::MAX)),
+            deletion(log_key(0), log_key(version + 1)),
         ];
         self.write(before, ops).await?;
         self.base = version;
@@ -435,6 +463,7 @@ fn log_key(version: u64) -> String {
     format!("log/{version:020}")
 }
 
+/// Returns the key of a part of the whole fabric.
 fn parts_key(version: u64, part: u64) -> String {
     format!("parts/{version:020}/{part:020}")
 }

@@ -43,11 +43,13 @@ pub struct FileStore {
     base: u64,
     /// Delay before the next attempt to open the file.
     backoff: Duration,
+    /// Lock on the file's name against other controllers.
     _name: NameLock,
 }
 
 /// Reason why an operation on the database failed.
 enum Failure {
+    /// Error of the database.
     Database(redb::Error),
     /// Invalid record or number.
     Content(String),
@@ -60,7 +62,8 @@ impl<E: Into<redb::Error>> From<E> for Failure {
 }
 
 impl Failure {
-    fn at(self, path: &Path) -> StoreError {
+    /// Converts the failure of an operation on this file.
+    fn for_file(self, path: &Path) -> StoreError {
         let path = path.to_owned();
         match self {
             Self::Content(reason) => StoreError::DamagedFile { path, reason },
@@ -86,7 +89,7 @@ impl Failure {
 fn guard<T>(path: &Path, operation: impl FnOnce() -> Result<T, Failure>) -> Result<T, StoreError> {
     let done = within_limits(|| catch_unwind(AssertUnwindSafe(operation)));
     let panicked = |_| Err(Failure::Content("its pages contradict each other".to_owned()));
-    done.unwrap_or_else(panicked).map_err(|failure| failure.at(path))
+    done.unwrap_or_else(panicked).map_err(|failure| failure.for_file(path))
 }
 
 /// Opens the database in `file`. Creates it if the file is empty.
@@ -102,6 +105,7 @@ fn begin_write(database: &Database) -> Result<WriteTransaction, Failure> {
     Ok(write)
 }
 
+/// Returns a number by name; 0 if it is missing.
 fn number(database: &Database, name: &str) -> Result<u64, Failure> {
     let numbers = database.begin_read()?.open_table(NUMBERS)?;
     Ok(numbers.get(name)?.map_or(0, |number| number.value()))
@@ -124,18 +128,19 @@ impl FileStore {
         Ok(store)
     }
 
+    /// Converts an error of the system.
     fn system(&self, error: io::Error) -> StoreError {
         (self.path.clone(), error).into()
     }
 
     /// Finds the file. Refuses one that another user could have written.
     fn find(&self) -> Result<Option<ExistingFile>, StoreError> {
-        let found = ExistingFile::at(&self.path).map_err(|error| self.system(error))?;
-        if let Some(fault) = found.as_ref().and_then(|found| found.check_private().err()) {
+        let file = ExistingFile::at(&self.path).map_err(|error| self.system(error))?;
+        if let Some(fault) = file.as_ref().and_then(|file| file.check_private().err()) {
             let reason = format!("the file {fault}; name one of this user or root of mode 0600");
             return Err(StoreError::File { path: self.path.clone(), reason });
         }
-        Ok(found)
+        Ok(file)
     }
 
     /// Makes an empty store under another name and renames it. A crash leaves either nothing or the whole
@@ -157,13 +162,13 @@ impl FileStore {
 
     /// Opens the file and verifies it.
     fn reopen(&mut self) -> Result<(), StoreError> {
-        let lost = |reason: &str| StoreError::DamagedFile {
+        let damaged = |reason: &str| StoreError::DamagedFile {
             path: self.path.clone(),
             reason: reason.to_owned(),
         };
-        let found = self.find()?.ok_or_else(|| lost("somebody removed it"))?;
+        let found = self.find()?.ok_or_else(|| damaged("somebody removed it"))?;
         if found.size() == 0 {
-            return Err(lost("it is empty"));
+            return Err(damaged("it is empty"));
         }
         let file = found.open(true).map_err(|error| self.system(error))?;
         let (database, format) = guard(&self.path, || {
@@ -198,18 +203,18 @@ impl FileStore {
 
     /// Returns the term of this process. If it has none, takes the next one and writes it to the file.
     fn begin(&mut self) -> Result<u64, StoreError> {
-        let held = self.term;
+        let own_term = self.term;
         let term = self.call(|database| {
-            let kept = number(database, "term")?;
+            let stored_term = number(database, "term")?;
             // After an I/O error the same process keeps its term. That needs no space on a full disk.
-            if held == Some(kept) {
-                return Ok(kept);
+            if own_term == Some(stored_term) {
+                return Ok(stored_term);
             }
             let write = begin_write(database)?;
             write.open_table(NUMBERS)?.insert("format", FORMAT)?;
-            write.open_table(NUMBERS)?.insert("term", kept + 1)?;
+            write.open_table(NUMBERS)?.insert("term", stored_term + 1)?;
             write.commit()?;
-            Ok(kept + 1)
+            Ok(stored_term + 1)
         })?;
         self.term = Some(term);
         Ok(term)
@@ -253,6 +258,7 @@ fn read(database: &Database) -> Result<Fabric, Failure> {
     Ok(fabric)
 }
 
+/// Replaces the log and the parts by a whole fabric.
 fn replace(database: &Database, fabric: &Fabric) -> Result<(), Failure> {
     let write = begin_write(database)?;
     write.delete_table(PARTS)?;
@@ -260,8 +266,8 @@ fn replace(database: &Database, fabric: &Fabric) -> Result<(), Failure> {
     {
         write.open_table(LOG)?;
         let mut parts = write.open_table(PARTS)?;
-        for (at, part) in (0..).zip(records::parts(fabric)) {
-            parts.insert(at, part.as_slice())?;
+        for (number, part) in (0..).zip(records::parts(fabric)) {
+            parts.insert(number, part.as_slice())?;
         }
         write.open_table(NUMBERS)?.insert("base", fabric.version)?;
     }

@@ -81,11 +81,11 @@ impl StoreError {
 
 /// Store of a fabric's desired state.
 pub(super) trait Store: Send {
-    /// Waits for the lead, and passes the name of the current leader to `told`. Returns the term, which is
+    /// Waits for the lead, and passes the name of the current leader to `report_leader`. Returns the term, which is
     /// larger than all earlier ones.
     fn lead(
         &mut self,
-        told: impl Fn(&str) + Send + Sync,
+        report_leader: impl Fn(&str) + Send + Sync,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Returns the stored fabric.
@@ -128,7 +128,7 @@ impl From<(PathBuf, NameError)> for StoreError {
     fn from((path, error): (PathBuf, NameError)) -> Self {
         let reason = match error {
             NameError::Held(_) => return Self::InUse(path),
-            NameError::Foreign(at, found) => format!("{} is {found}; remove it", at.display()),
+            NameError::Foreign(path, found) => format!("{} is {found}; remove it", path.display()),
             NameError::Io(error) => return (path, error).into(),
         };
         Self::File { path, reason }

@@ -21,6 +21,7 @@ pub fn write(events: &[Event]) -> Vec<u8> {
     seal(&lines(events))
 }
 
+/// Encodes events, one per line.
 fn lines(events: &[Event]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for event in events {
@@ -31,6 +32,7 @@ fn lines(events: &[Event]) -> Vec<u8> {
     bytes
 }
 
+/// Puts the form and the digest before lines.
 fn seal(lines: &[u8]) -> Vec<u8> {
     [&[FORM], &digest(&SHA256, lines).as_ref()[..DIGEST], lines].concat()
 }

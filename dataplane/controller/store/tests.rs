@@ -57,11 +57,11 @@ fn write(path: &Path, bytes: &[u8]) {
 }
 
 /// Loads a damaged copy. Either the damage is reported, or the fabric is the stored one.
-fn check_damaged(path: &Path, bytes: &[u8], kept: &Fabric, damage: &str) -> bool {
+fn check_damaged(path: &Path, bytes: &[u8], stored: &Fabric, damage: &str) -> bool {
     write(path, bytes);
     match load(path) {
         Ok((_, fabric)) => {
-            assert_eq!(fabric, *kept, "{damage}");
+            assert_eq!(fabric, *stored, "{damage}");
             false
         }
         Err(StoreError::DamagedFile { reason, .. }) => {
@@ -75,29 +75,29 @@ fn check_damaged(path: &Path, bytes: &[u8], kept: &Fabric, damage: &str) -> bool
 #[test]
 fn damaged_file_is_reported_or_harmless() {
     let folder = tempfile::tempdir().unwrap();
-    let (stores, kept) = stores(folder.path());
+    let (stores, stored) = stores(folder.path());
     let path = folder.path().join("damaged");
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(33);
     let mut reported = 0;
-    for (store, what) in stores.iter().zip(["closed", "killed"]) {
-        let used: Vec<usize> = (0..store.len()).filter(|&at| store[at] != 0).collect();
+    for (store, state) in stores.iter().zip(["closed", "killed"]) {
+        let used: Vec<usize> = (0..store.len()).filter(|&offset| store[offset] != 0).collect();
         for round in 0..100 {
             let mut bytes = store.clone();
-            let at = used[rng.random_range(0..used.len())];
+            let offset = used[rng.random_range(0..used.len())];
             match round % 5 {
-                0 | 1 => bytes[at] ^= 1 << rng.random_range(0..8),
+                0 | 1 => bytes[offset] ^= 1 << rng.random_range(0..8),
                 2 => {
-                    let end = (at + rng.random_range(1..64)).min(bytes.len());
-                    rng.fill(&mut bytes[at..end]);
+                    let end = (offset + rng.random_range(1..64)).min(bytes.len());
+                    rng.fill(&mut bytes[offset..end]);
                 }
                 3 => bytes.truncate(rng.random_range(1..store.len())),
                 _ => {
-                    let (page, other) = (at / 4096 * 4096, rng.random_range(0..8) * 4096);
+                    let (page, other) = (offset / 4096 * 4096, rng.random_range(0..8) * 4096);
                     bytes.copy_within(other..other + 4096, page);
                 }
             }
-            let damage = format!("{what} store, round {round}, byte {at}");
-            reported += u32::from(check_damaged(&path, &bytes, &kept, &damage));
+            let damage = format!("{state} store, round {round}, byte {offset}");
+            reported += u32::from(check_damaged(&path, &bytes, &stored, &damage));
         }
     }
     assert!(reported > 40, "{reported} of 200");
@@ -106,14 +106,14 @@ fn damaged_file_is_reported_or_harmless() {
 #[test]
 fn flipped_header_bit_is_reported_or_harmless() {
     let folder = tempfile::tempdir().unwrap();
-    let ([_, killed], kept) = stores(folder.path());
+    let ([_, killed], stored) = stores(folder.path());
     let path = folder.path().join("damaged");
     // Bits of the first 64 bytes, and some of both commit slots.
     let bits = (0..8 * 64).chain((8 * 64..8 * 320).step_by(23));
     for bit in bits.filter(|bit| *bit != NEWER_SLOT) {
         let mut bytes = killed.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        check_damaged(&path, &bytes, &kept, &format!("bit {bit}"));
+        check_damaged(&path, &bytes, &stored, &format!("bit {bit}"));
     }
 }
 

@@ -27,6 +27,7 @@ pub struct Eal {
     ticks_hz: u64,
 }
 
+/// The running EAL of this process.
 struct EalProcess {
     arguments: Vec<String>,
     /// Relays of memif devices.
@@ -39,7 +40,7 @@ impl Drop for EalProcess {
         let folder = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) }
             .to_string_lossy()
             .into_owned();
-        turns::end();
+        turns::block_thread();
         // SAFETY: created only after a successful rte_eal_init. Pools and devices hold an `Eal`, so none is
         // left.
         unsafe { sys::rte_eal_cleanup() };
@@ -114,12 +115,12 @@ impl Eal {
         devices: &[&str],
         dispatchers: &[usize],
     ) -> Result<Self, EalError> {
-        let others = cpus::except(dispatchers);
-        let cpus = if others.is_empty() { cpus::usable() } else { others };
+        let other_cpus = cpus::except(dispatchers);
+        let cpus = if other_cpus.is_empty() { cpus::usable() } else { other_cpus };
         if !places_lcores(user) {
             // EAL gives its control threads the caller's CPUs minus those of the lcores. If none is left,
             // they get the main lcore's CPUs.
-            stay_on(&cpus);
+            restrict_to(&cpus);
         }
         load()?;
         // Cleans up first, because the next step looks for free pages.
@@ -128,12 +129,15 @@ impl Eal {
         Self::start(&arguments)
     }
 
+    /// Starts EAL with exactly these arguments, except that memif devices get private sockets.
     fn start(arguments: &[String]) -> Result<Self, EalError> {
         let mut relays = Relays::default();
         let settle: memif::MapSettler = Arc::new(|| turns::take_turn(&|| {}));
-        let given = relays.interpose(arguments, &settle)?;
-        let mut argv = Vec::with_capacity(given.len() + 2);
-        for argument in std::iter::once("wedjat").chain(given.iter().map(String::as_str)) {
+        let relayed_arguments = relays.interpose(arguments, &settle)?;
+        let mut argv = Vec::with_capacity(relayed_arguments.len() + 2);
+        for argument in
+            std::iter::once("wedjat").chain(relayed_arguments.iter().map(String::as_str))
+        {
             let text =
                 CString::new(argument).map_err(|_| EalError::Argument(argument.to_owned()))?;
             // EAL and its drivers keep pointers into argv until the process exits.
@@ -146,7 +150,7 @@ impl Eal {
         Pages::remove_at_exit();
         // Another process may use the user's prefix; our own is unique.
         if Pages::prefix(arguments) == Some(eal_prefix(std::process::id())) {
-            Pages::are_of(arguments);
+            Pages::set_prefix(arguments);
         }
         // SAFETY: argv is NULL-terminated and its strings are never freed; the array is leaked in the same
         // call.
@@ -154,13 +158,13 @@ impl Eal {
             unsafe { sys::rte_eal_init(argc, argv.leak().as_mut_ptr().cast::<*mut c_char>()) };
         let errno = errno();
         drop(watch);
-        let said = log.map(LogCapture::finish).unwrap_or_default();
+        let log_text = log.map(LogCapture::finish).unwrap_or_default();
         if parsed < 0 {
             Pages::remove();
-            return Err(refusal(errno, &said, arguments));
+            return Err(refusal(errno, &log_text, arguments));
         }
-        Pages::are_of(arguments);
-        dpdk_log::note(&said);
+        Pages::set_prefix(arguments);
+        dpdk_log::log_captured(&log_text);
         // SAFETY: EAL is running, so the TSC has been calibrated.
         let ticks_hz = unsafe { sys::rte_get_tsc_hz() };
         let running = EalProcess { arguments: arguments.to_vec(), relays };
@@ -207,26 +211,27 @@ impl Eal {
     /// If EAL has no lcore id left.
     pub fn register_thread(&self) -> Result<Lcore, EalError> {
         // SAFETY: reads a thread-local variable.
-        let known = unsafe { sys::rte_lcore_id() } < sys::RTE_MAX_LCORE;
+        let is_registered = unsafe { sys::rte_lcore_id() } < sys::RTE_MAX_LCORE;
         // SAFETY: EAL is running and this thread is not registered.
-        if !known && unsafe { sys::rte_thread_register() } != 0 {
+        if !is_registered && unsafe { sys::rte_thread_register() } != 0 {
             return Err(EalError::Register { reason: error_text(errno()) });
         }
-        Ok(Lcore { ours: !known, _eal: self.clone(), _this_thread: PhantomData })
+        Ok(Lcore { has_registered: !is_registered, _eal: self.clone(), _this_thread: PhantomData })
     }
 }
 
 /// Registration of a thread with EAL; stays on its thread.
 #[must_use = "the thread is registered while this lives"]
 pub struct Lcore {
-    ours: bool,
+    /// True if this guard has registered the thread.
+    has_registered: bool,
     _eal: Eal,
     _this_thread: PhantomData<*const ()>,
 }
 
 impl Drop for Lcore {
     fn drop(&mut self) {
-        if self.ours {
+        if self.has_registered {
             // SAFETY: this guard registered its own thread (it is not Send), and EAL still runs.
             unsafe { sys::rte_thread_unregister() };
         }
@@ -279,32 +284,32 @@ pub fn arguments(
     cpus: &[usize],
     process: u32,
 ) -> Vec<String> {
-    let given = |options: &[&str]| is_given(user, options);
+    let has = |options: &[&str]| is_given(user, options);
     let mut all = user.to_vec();
     let mut add = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
 
-    let no_huge = given(&["--no-huge"]);
+    let no_huge = has(&["--no-huge"]);
     let memory = ["-m", "--socket-mem", "--huge-dir", "--in-memory", "--single-file-segments"];
-    if no_huge || (!hugepages && !given(&memory)) {
+    if no_huge || (!hugepages && !has(&memory)) {
         if !no_huge {
             add(&["--no-huge"]);
         }
         // `--in-memory` would do more. EAL refuses it with `--no-huge`, which implies `--legacy-mem`.
-        if !given(&["--no-shconf", "--in-memory", "--proc-type"]) {
+        if !has(&["--no-shconf", "--in-memory", "--proc-type"]) {
             add(&["--no-shconf"]);
         }
-        if !given(&["-m"]) {
+        if !has(&["-m"]) {
             add(&["-m", &MEMORY_MB.to_string()]);
         }
     }
-    if !given(&["--file-prefix"]) {
+    if !has(&["--file-prefix"]) {
         add(&["--file-prefix", &eal_prefix(process)]);
     }
     if !places_lcores(user) && !cpus.is_empty() {
         let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
         add(&["--lcores", &format!("0@({})", list.join(","))]);
     }
-    if !given(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
+    if !has(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
         let addresses: Vec<&&str> =
             devices.iter().filter(|device| is_pci_address(device)).collect();
         addresses.iter().for_each(|address| add(&["-a", address]));
@@ -317,22 +322,24 @@ pub fn arguments(
             add(&["--vdev", device]);
         },
     );
-    if !given(&["--log-level"]) {
+    if !has(&["--log-level"]) {
         add(&["--log-level", "warning"]);
     }
     all
 }
 
+/// Returns true if the user's arguments name the CPUs of lcores.
 fn places_lcores(user: &[String]) -> bool {
     is_given(user, &["-l", "-c", "--lcores", "-s", "-S"])
 }
 
+/// Returns true if `user` contains one of the options.
 fn is_given(user: &[String], options: &[&str]) -> bool {
     user.iter().any(|argument| options.iter().any(|option| is_option(argument, option)))
 }
 
 /// Restricts the calling thread to `cpus`. On failure the scheduler keeps the old set.
-fn stay_on(cpus: &[usize]) {
+fn restrict_to(cpus: &[usize]) {
     // SAFETY: a CPU set is plain bits, and zero is valid. CPUs beyond its range are filtered out. Size and
     // pointer agree.
     unsafe {
@@ -366,6 +373,7 @@ fn hugepages_usable() -> bool {
         && fs::read_dir("/sys/kernel/mm/hugepages").is_ok_and(|folders| folders.flatten().any(free))
 }
 
+/// Returns `rte_errno`.
 pub(super) fn errno() -> c_int {
     // SAFETY: reads a thread-local variable.
     unsafe { sys::wedjat_errno() }
@@ -377,34 +385,36 @@ pub(super) fn error_text(number: c_int) -> String {
     unsafe { CStr::from_ptr(sys::rte_strerror(number.abs())) }.to_string_lossy().into_owned()
 }
 
-fn refusal(errno: c_int, said: &str, arguments: &[String]) -> EalError {
+/// Returns the error of a failed start, with the end of EAL's log.
+fn refusal(errno: c_int, log: &str, arguments: &[String]) -> EalError {
     EalError::Init {
         reason: error_text(errno),
-        said: indented_end(said),
+        said: indented_end(log),
         arguments: arguments.join(" "),
-        hint: hint(errno, said),
+        hint: hint(errno, log),
     }
 }
 
 /// Returns the last 8 lines of a log, indented, each on its own line after a message.
-pub(super) fn indented_end(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().collect();
+pub(super) fn indented_end(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(8)..].iter().map(|line| format!("\n    {line}")).collect()
 }
 
-fn hint(errno: c_int, said: &str) -> &'static str {
-    let said = said.to_lowercase();
+/// Returns advice for a failed start, from the error number and the words of the log.
+fn hint(errno: c_int, log: &str) -> &'static str {
+    let log = log.to_lowercase();
     if errno == libc::EALREADY {
         "EAL starts once in a process; use the running one"
-    } else if said.contains("command line") {
+    } else if log.contains("command line") {
         "correct the EAL arguments (those after --)"
-    } else if said.contains("hugepage") || said.contains("memory") || errno == libc::ENOMEM {
+    } else if log.contains("hugepage") || log.contains("memory") || errno == libc::ENOMEM {
         "reserve hugepages (dpdk-hugepages.py --setup 1G) or start with --no-huge -m 512"
-    } else if said.contains("lock") && said.contains("config") {
+    } else if log.contains("lock") && log.contains("config") {
         "another DPDK process uses this --file-prefix: give each its own"
-    } else if said.contains("permission") || errno == libc::EACCES || errno == libc::EPERM {
+    } else if log.contains("permission") || errno == libc::EACCES || errno == libc::EPERM {
         "start as root, or with --no-huge --no-pci, which need no rights"
-    } else if said.contains("vdev") || said.contains("probe") || errno == libc::ENODEV {
+    } else if log.contains("vdev") || log.contains("probe") || errno == libc::ENODEV {
         "check the device's name and arguments, and that its driver is installed (librte-net-*); wedjat doctor lists them"
     } else {
         "check the EAL arguments (those after --); wedjat doctor checks the machine"
@@ -417,6 +427,7 @@ pub(super) struct LogCapture {
 }
 
 impl LogCapture {
+    /// Redirects the log to a file in memory. `None` if the system refuses.
     pub(super) fn start() -> Option<Self> {
         // SAFETY: a plain system call with a static name. `file` owns the descriptor from here on.
         let descriptor = unsafe { libc::memfd_create(c"eal-log".as_ptr(), libc::MFD_CLOEXEC) };
@@ -438,6 +449,7 @@ impl LogCapture {
         opened.then_some(Self { file })
     }
 
+    /// Redirects the log to wedjat's and returns the captured text.
     pub(super) fn finish(mut self) -> String {
         dpdk_log::redirect();
         let mut text = String::new();
@@ -460,14 +472,15 @@ impl Pages {
         if arguments.clone().any(is_secondary) {
             return None;
         }
-        let given = arguments.find(|text| is_option(text, "--file-prefix"))?;
-        given
+        let option = arguments.find(|text| is_option(text, "--file-prefix"))?;
+        option
             .strip_prefix("--file-prefix=")
             .or(arguments.next().map(String::as_str))
             .map(str::to_owned)
     }
 
-    fn are_of(arguments: &[String]) {
+    /// Records the prefix of these arguments for [`Pages::remove`].
+    fn set_prefix(arguments: &[String]) {
         let prefix = Self::prefix(arguments).map(|prefix| (prefix, std::process::id()));
         *PAGES.lock().unwrap_or_else(PoisonError::into_inner) = prefix;
     }
@@ -492,6 +505,7 @@ impl Pages {
     }
 }
 
+/// Exit handler that removes the hugepage files.
 extern "C" fn remove_pages() {
     Pages::remove();
 }
@@ -505,6 +519,7 @@ struct ExitWatch;
 static STARTING: Mutex<Option<(File, Vec<String>)>> = Mutex::new(None);
 
 impl ExitWatch {
+    /// Watches the start from now on.
     fn start(log: &LogCapture, arguments: &[String]) -> Option<Self> {
         let file = log.file.try_clone().ok()?;
         // SAFETY: the handler takes no arguments and lives for the whole process.
@@ -515,6 +530,7 @@ impl ExitWatch {
         Some(Self)
     }
 
+    /// Ends the watch. Returns the log and arguments if it was running.
     fn end() -> Option<(File, Vec<String>)> {
         STARTING.lock().ok()?.take()
     }
@@ -529,9 +545,9 @@ impl Drop for ExitWatch {
 /// Exit handler during the start of EAL. An empty log means that EAL printed its usage on request: no error.
 extern "C" fn report_exit() {
     let Some((mut file, arguments)) = ExitWatch::end() else { return };
-    let mut said = String::new();
-    if file.rewind().and_then(|()| file.read_to_string(&mut said)).is_ok() && !said.is_empty() {
-        let error = refusal(libc::EINVAL, &said, &arguments);
+    let mut log = String::new();
+    if file.rewind().and_then(|()| file.read_to_string(&mut log)).is_ok() && !log.is_empty() {
+        let error = refusal(libc::EINVAL, &log, &arguments);
         let _ = writeln!(io::stderr(), "wedjat: {error}");
         // SAFETY: ends the process, which is exiting already. No other handler may run, because EAL is only
         // half started.

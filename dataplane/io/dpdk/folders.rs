@@ -25,19 +25,19 @@ pub(super) fn eal_prefix(process: u32) -> String {
 /// `/run/wedjat` for root, else `wedjat` in `$XDG_RUNTIME_DIR`, else `/tmp/wedjat-UID`.
 ///
 /// # Errors
-/// If it cannot be created, or is not a folder of this user alone. The text names it.
+/// If it cannot be created, or another user may enter it. The text names it.
 pub(super) fn runtime() -> io::Result<PathBuf> {
-    let folder = place();
-    own(&folder)?;
+    let folder = path_of_runtime();
+    create_own(&folder)?;
     Ok(folder)
 }
 
 /// Returns the path of that folder without creating it.
 ///
 /// # Errors
-/// If it exists and is not a folder of this user alone.
-pub(super) fn look() -> io::Result<PathBuf> {
-    let folder = place();
+/// If it exists and another user may enter it.
+pub(super) fn checked_path() -> io::Result<PathBuf> {
+    let folder = path_of_runtime();
     match fs::symlink_metadata(&folder) {
         Ok(_) => check_own(&folder).map(|()| folder),
         Err(_) => Ok(folder),
@@ -45,12 +45,12 @@ pub(super) fn look() -> io::Result<PathBuf> {
 }
 
 /// Returns the path of that folder, existing or not.
-fn place() -> PathBuf {
+fn path_of_runtime() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
-    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match given.filter(|given| given.is_absolute() && given.is_dir()) {
+    let xdg_folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    match xdg_folder.filter(|xdg_folder| xdg_folder.is_absolute() && xdg_folder.is_dir()) {
         _ if user == 0 => PathBuf::from("/run/wedjat"),
-        Some(given) => given.join("wedjat"),
+        Some(xdg_folder) => xdg_folder.join("wedjat"),
         None => PathBuf::from(format!("/tmp/wedjat-{user}")),
     }
 }
@@ -64,12 +64,12 @@ impl PrivateFolder {
     /// # Errors
     /// See [`runtime`].
     pub(super) fn new() -> io::Result<Self> {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Relaxed));
         let folder = runtime()?.join(format!("{PRIVATE}{process}.{number}"));
         // An earlier process with the same id may have left it.
         let _ = fs::remove_dir_all(&folder);
-        own(&folder)?;
+        create_own(&folder)?;
         Ok(Self(folder))
     }
 
@@ -85,36 +85,36 @@ impl Drop for PrivateFolder {
 }
 
 /// Creates a folder for this user alone, or checks the existing one.
-fn own(folder: &Path) -> io::Result<()> {
-    let told = |error: io::Error| {
+fn create_own(folder: &Path) -> io::Result<()> {
+    let with_folder = |error: io::Error| {
         io::Error::new(error.kind(), format!("folder {}: {error}", folder.display()))
     };
     match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(told(error)),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(with_folder(error)),
         _ => check_own(folder),
     }
 }
 
 /// Checks that only this user may enter the folder.
 fn check_own(folder: &Path) -> io::Result<()> {
-    let told = |error: io::Error| {
+    let with_folder = |error: io::Error| {
         io::Error::new(error.kind(), format!("folder {}: {error}", folder.display()))
     };
-    let found = fs::symlink_metadata(folder).map_err(told)?;
+    let metadata = fs::symlink_metadata(folder).map_err(with_folder)?;
     let user = rustix::process::geteuid().as_raw();
-    if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
+    if metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0 {
         return Ok(());
     }
     let text = format!("it must be a folder of user {user} with mode 0700: remove it");
-    Err(told(io::Error::new(io::ErrorKind::PermissionDenied, text)))
+    Err(with_folder(io::Error::new(io::ErrorKind::PermissionDenied, text)))
 }
 
 /// Removes the leftovers of dead wedjat processes: EAL's folders and hugepage files with our prefix, and
 /// folders of sockets. Keeps files of other users and files that may be in use.
 pub(super) fn clean() {
-    for (folder, prefix) in [(eal_place(), PREFIX), (place(), PRIVATE)] {
+    for (folder, prefix) in [(eal_folder(), PREFIX), (path_of_runtime(), PRIVATE)] {
         // In /tmp any user may have created it.
-        if is_own(&folder, fs::Metadata::is_dir) {
+        if is_owned(&folder, fs::Metadata::is_dir) {
             clean_folders(&folder, prefix);
         }
     }
@@ -139,30 +139,30 @@ pub(super) fn remove_pages(prefix: &str) {
         let number = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_prefix("map_"));
         let is_of_eal =
             number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-        if is_of_eal && is_own(&entry.path(), fs::Metadata::is_file) {
+        if is_of_eal && is_owned(&entry.path(), fs::Metadata::is_file) {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
 /// Returns the folder in which EAL creates a folder for each prefix (`eal_create_runtime_dir`).
-fn eal_place() -> PathBuf {
+fn eal_folder() -> PathBuf {
     let folder = match std::env::var_os("RUNTIME_DIRECTORY") {
-        Some(given) => PathBuf::from(given),
+        Some(folder) => PathBuf::from(folder),
         None if rustix::process::getuid().is_root() => PathBuf::from("/var/run"),
         None => std::env::var_os("XDG_RUNTIME_DIR").map_or("/tmp".into(), PathBuf::from),
     };
     folder.join("dpdk")
 }
 
-/// Removes the folders in `home` that are named after `prefix` and the id of a dead process.
-fn clean_folders(home: &Path, prefix: &str) {
-    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
+/// Removes the folders in `parent` that are named after `prefix` and the id of a dead process.
+fn clean_folders(parent: &Path, prefix: &str) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(prefix));
         let process = process.and_then(|rest| rest.split('.').next()?.parse().ok());
         let is_dead = process.is_some_and(has_exited);
-        if is_dead && is_own(&entry.path(), fs::Metadata::is_dir) && is_unused(&entry.path()) {
+        if is_dead && is_owned(&entry.path(), fs::Metadata::is_dir) && is_unused(&entry.path()) {
             log::info!("{} was left by a process that died: removed", entry.path().display());
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -171,8 +171,8 @@ fn clean_folders(home: &Path, prefix: &str) {
 
 /// Removes the hugepage files of dead processes, such as `wedjat-123map_0`. EAL holds a lock on each file in
 /// use.
-fn clean_pages(home: &Path) {
-    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
+fn clean_pages(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let parts = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once("map_"));
         let Some((process, _)) =
@@ -181,7 +181,7 @@ fn clean_pages(home: &Path) {
             continue;
         };
         let is_dead =
-            process.parse().is_ok_and(has_exited) && is_own(&entry.path(), fs::Metadata::is_file);
+            process.parse().is_ok_and(has_exited) && is_owned(&entry.path(), fs::Metadata::is_file);
         let is_free = |file: File| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if is_dead && open(&entry.path()).is_ok_and(is_free) {
             log::info!("{} was left by a process that died: removed", entry.path().display());
@@ -196,9 +196,11 @@ fn has_exited(process: u32) -> bool {
     process != std::process::id() && !Path::new("/proc").join(process.to_string()).exists()
 }
 
-fn is_own(path: &Path, is_such: fn(&fs::Metadata) -> bool) -> bool {
-    fs::symlink_metadata(path)
-        .is_ok_and(|found| is_such(&found) && found.uid() == rustix::process::geteuid().as_raw())
+/// Returns true if this user owns the file, and `is_kind` accepts its metadata.
+fn is_owned(path: &Path, is_kind: fn(&fs::Metadata) -> bool) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| {
+        is_kind(&metadata) && metadata.uid() == rustix::process::geteuid().as_raw()
+    })
 }
 
 /// Returns true if no process uses the folder. EAL locks `config` while it runs, and each socket in use has a
@@ -222,11 +224,12 @@ fn is_unused(folder: &Path) -> bool {
 /// Returns true if no process serves a socket. A served socket of another type gives another error.
 pub(super) fn is_unserved(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let asked = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    let result = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(path)?));
-    asked == Err(Errno::CONNREFUSED)
+    result == Err(Errno::CONNREFUSED)
 }
 
+/// Opens a file for a lock. Does not follow a link or wait.
 fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
@@ -257,10 +260,10 @@ mod tests {
             fs::create_dir(&folder).unwrap();
             folder
         };
-        let left = folder(eal_prefix(dead));
-        File::create(left.join("config")).unwrap();
-        drop(UnixDatagram::bind(left.join("mp_socket")).unwrap());
-        let ours = folder(eal_prefix(alive));
+        let leftover = folder(eal_prefix(dead));
+        File::create(leftover.join("config")).unwrap();
+        drop(UnixDatagram::bind(leftover.join("mp_socket")).unwrap());
+        let own_folder = folder(eal_prefix(alive));
         let of_others = [folder(format!("rte-{dead}")), folder("wedjat-x".to_owned())];
         // Its process runs outside this PID namespace.
         let served = folder(format!("{}.2", eal_prefix(dead)));
@@ -282,8 +285,8 @@ mod tests {
         io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut [0]).unwrap();
 
         clean_folders(home.path(), PREFIX);
-        assert!(!left.exists());
-        assert!(ours.exists() && of_others.iter().all(|other| other.exists()));
+        assert!(!leftover.exists());
+        assert!(own_folder.exists() && of_others.iter().all(|other| other.exists()));
         assert!(served.exists() && link.is_symlink() && locked.exists());
         drop((listener, holder.stdin.take()));
         holder.wait().unwrap();
@@ -299,33 +302,33 @@ mod tests {
             let path = home.path().join(name);
             (File::create(&path).unwrap(), path)
         };
-        let (_, left) = file(&format!("{prefix}map_0"));
-        let (held, held_path) = file(&format!("{prefix}map_1"));
-        flock(&held, FlockOperation::LockShared).unwrap();
-        let others = [
+        let (_, leftover) = file(&format!("{prefix}map_0"));
+        let (mapped, mapped_path) = file(&format!("{prefix}map_1"));
+        flock(&mapped, FlockOperation::LockShared).unwrap();
+        let foreign = [
             file(&format!("{}map_0", eal_prefix(std::process::id()))),
             file("rtemap_0"),
             file(&format!("{prefix}map_x")),
             file(&format!("{prefix}0")),
         ];
         clean_pages(home.path());
-        assert!(!left.exists() && held_path.exists());
-        assert!(others.iter().all(|(_, path)| path.exists()));
+        assert!(!leftover.exists() && mapped_path.exists());
+        assert!(foreign.iter().all(|(_, path)| path.exists()));
     }
 
     #[test]
     fn unsafe_folder_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("wedjat");
-        own(&folder).unwrap();
-        own(&folder).unwrap();
+        create_own(&folder).unwrap();
+        create_own(&folder).unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o750)).unwrap();
-        let refused = own(&folder).unwrap_err().to_string();
+        let refused = create_own(&folder).unwrap_err().to_string();
         assert!(refused.contains("wedjat") && refused.contains("0700"), "{refused}");
         let link = home.path().join("link");
         std::os::unix::fs::symlink(home.path(), &link).unwrap();
-        assert!(own(&link).is_err(), "somebody else may have made it");
-        assert!(own(&home.path().join("a/b")).is_err());
+        assert!(create_own(&link).is_err(), "somebody else may have made it");
+        assert!(create_own(&home.path().join("a/b")).is_err());
     }
 }

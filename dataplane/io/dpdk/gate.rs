@@ -1,4 +1,5 @@
-//! Gate that keeps threads out of a device's bursts while memory that they access is mapped or unmapped.
+//! Gate that keeps threads out of a device's bursts. It closes while the driver maps or unmaps memory that the
+//! bursts access.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
@@ -7,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Interval of checks for a thread in the middle of a burst.
-const LOOK: Duration = Duration::from_micros(20);
+const CHECK_INTERVAL: Duration = Duration::from_micros(20);
 
 /// Gate that polling threads pass for every burst.
 #[derive(Default)]
@@ -26,17 +27,18 @@ struct InBurst(AtomicBool);
 /// One thread's pass through a gate.
 pub(super) struct Pass {
     gate: Arc<Gate>,
-    inside: Arc<InBurst>,
+    in_burst: Arc<InBurst>,
 }
 
 impl Gate {
+    /// Creates a pass for a thread.
     pub(super) fn pass(self: &Arc<Self>) -> Pass {
-        let inside = Arc::<InBurst>::default();
-        self.passes().push(Arc::clone(&inside));
-        Pass { gate: Arc::clone(self), inside }
+        let in_burst = Arc::<InBurst>::default();
+        self.passes().push(Arc::clone(&in_burst));
+        Pass { gate: Arc::clone(self), in_burst }
     }
 
-    /// A panicked thread leaves the list consistent.
+    /// Locks the list of passes. A panicked thread leaves it consistent.
     fn passes(&self) -> MutexGuard<'_, Vec<Arc<InBurst>>> {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -44,14 +46,14 @@ impl Gate {
     /// Runs `work` while no thread is in a burst: waits for bursts in progress, and blocks new ones.
     pub(super) fn while_closed(&self, work: impl FnOnce()) {
         self.closed.fetch_add(1, Relaxed);
-        // Before the checks: a thread that misses the closed gate is seen inside. Pairs with the fence in
-        // `Pass::burst`.
+        // Orders the store before the checks. Pairs with the fence in `Pass::burst`: either that thread reads the
+        // closed gate, or this one reads its burst.
         fence(SeqCst);
         // Passes are created before their threads poll, and never during a long wait here.
         let passes = self.passes().clone();
-        for inside in passes {
-            while inside.0.load(Acquire) {
-                thread::sleep(LOOK);
+        for in_burst in passes {
+            while in_burst.0.load(Acquire) {
+                thread::sleep(CHECK_INTERVAL);
             }
         }
         work();
@@ -60,23 +62,24 @@ impl Gate {
 }
 
 impl Pass {
-    /// Runs `burst`, unless the gate is closed.
+    /// Runs `burst` and returns its result; 0 if the gate is closed.
     #[inline]
     pub(super) fn burst(&self, burst: impl FnOnce() -> usize) -> usize {
-        self.inside.0.store(true, Relaxed);
+        self.in_burst.0.store(true, Relaxed);
+        // Pairs with the fence in `Gate::while_closed`.
         fence(SeqCst);
-        let done = match self.gate.closed.load(Acquire) {
+        let count = match self.gate.closed.load(Acquire) {
             0 => burst(),
             _ => 0,
         };
-        self.inside.0.store(false, Release);
-        done
+        self.in_burst.0.store(false, Release);
+        count
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.gate.passes().retain(|inside| !Arc::ptr_eq(inside, &self.inside));
+        self.gate.passes().retain(|in_burst| !Arc::ptr_eq(in_burst, &self.in_burst));
     }
 }
 
@@ -89,21 +92,21 @@ mod tests {
     #[test]
     fn closed_gate_excludes_bursts() {
         let (gate, stop) = (Arc::<Gate>::default(), AtomicBool::new(false));
-        let (inside, bursts) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let mut seen = 0;
+        let (in_burst, bursts) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let mut in_burst_while_closed = 0;
         thread::scope(|scope| {
             for _ in 0..2 {
                 let pass = gate.pass();
-                let (stop, inside, bursts) = (&stop, &inside, &bursts);
+                let (stop, in_burst, bursts) = (&stop, &in_burst, &bursts);
                 scope.spawn(move || {
                     while !stop.load(Relaxed) {
-                        let done = pass.burst(|| {
-                            inside.fetch_add(1, SeqCst);
+                        let packets = pass.burst(|| {
+                            in_burst.fetch_add(1, SeqCst);
                             std::hint::spin_loop();
-                            inside.fetch_sub(1, SeqCst);
+                            in_burst.fetch_sub(1, SeqCst);
                             1
                         });
-                        bursts.fetch_add(done as u64, Relaxed);
+                        bursts.fetch_add(packets as u64, Relaxed);
                     }
                 });
             }
@@ -112,19 +115,21 @@ mod tests {
                 while bursts.load(Relaxed) == before {
                     thread::yield_now();
                 }
-                gate.while_closed(|| seen += (0..100).map(|_| inside.load(SeqCst)).sum::<usize>());
+                gate.while_closed(|| {
+                    in_burst_while_closed += (0..100).map(|_| in_burst.load(SeqCst)).sum::<usize>()
+                });
             }
             stop.store(true, Relaxed);
         });
-        assert_eq!(seen, 0);
+        assert_eq!(in_burst_while_closed, 0);
     }
 
     #[test]
     fn closed_gate_moves_nothing_and_ignores_dropped_passes() {
         let gate = Arc::<Gate>::default();
-        let (pass, gone) = (gate.pass(), gate.pass());
-        gone.inside.0.store(true, Relaxed);
-        drop(gone);
+        let (pass, dropped) = (gate.pass(), gate.pass());
+        dropped.in_burst.0.store(true, Relaxed);
+        drop(dropped);
         gate.while_closed(|| assert_eq!(pass.burst(|| 7), 0));
         assert_eq!(pass.burst(|| 7), 7);
     }

@@ -15,8 +15,9 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use crate::io::memif_control::RingPlace;
 
-/// Offset of a ring's flags, and the flag for no interrupts.
-const FLAGS_AT: usize = 4;
+/// Offset of the flags in a ring's header.
+const FLAGS_OFFSET: usize = 4;
+/// Flag for no interrupts.
 const MASKED: u16 = 1;
 
 /// Interrupt of one ring.
@@ -24,6 +25,7 @@ const MASKED: u16 = 1;
 pub(super) struct RingInterrupt {
     event: OwnedFd,
     region: Arc<MmapRaw>,
+    /// Offset of the ring's flags in the region.
     offset: usize,
 }
 
@@ -32,11 +34,12 @@ impl RingInterrupt {
     /// ring does not exist.
     fn new(event: OwnedFd, regions: &[Arc<MmapRaw>], place: RingPlace) -> Option<Arc<Self>> {
         let region = Arc::clone(regions.get(usize::from(place.region))?);
-        let offset = place.offset as usize + FLAGS_AT;
+        let offset = place.offset as usize + FLAGS_OFFSET;
         let lies_within = offset.is_multiple_of(2) && offset + 2 <= region.len();
         (lies_within && is_eventfd(event.as_fd())).then(|| Arc::new(Self { event, region, offset }))
     }
 
+    /// Returns the flags in the shared memory.
     fn flags(&self) -> &AtomicU16 {
         // SAFETY: aligned and within the region, which is sealed and stays mapped while borrowed. Other
         // writers there access it like an atomic.
@@ -45,6 +48,7 @@ impl RingInterrupt {
 
     /// Requests interrupts. Check for earlier packets afterwards.
     pub(super) fn unmask(&self) {
+        // The fence orders the flag before the caller's check of the ring, so no packet is missed.
         self.flags().fetch_and(!MASKED, SeqCst);
         fence(SeqCst);
     }
@@ -93,5 +97,5 @@ impl AnnouncedMemory {
 /// a file system's.
 pub(super) fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-    std::fs::read_link(link).is_ok_and(|what| what.as_os_str() == "anon_inode:[eventfd]")
+    std::fs::read_link(link).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
 }

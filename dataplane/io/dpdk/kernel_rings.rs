@@ -32,7 +32,7 @@ impl KernelRings {
         let open = descriptors().into_iter();
         let sockets: Vec<_> =
             open.filter(|&socket| index != 0 && is_bound(socket, index)).collect();
-        if let Err(error) = offloads::cut(&sockets) {
+        if let Err(error) = offloads::cut_segmented_packets(&sockets) {
             log::info!(
                 "{interface}: the kernel refuses the filter for segmented packets: {error}; \
                  give the leaf CAP_BPF, or turn UDP_SEGMENT off"
@@ -70,7 +70,7 @@ impl KernelRings {
 
     /// Returns the number of packets dropped so far. The driver of AF_XDP counts its own.
     pub(super) fn dropped(&self) -> u64 {
-        let new: u64 = self.sockets.iter().map(|&socket| since_last(socket)).sum();
+        let new: u64 = self.sockets.iter().map(|&socket| drops_since_last(socket)).sum();
         self.dropped.fetch_add(new, Relaxed) + new
     }
 }
@@ -86,8 +86,8 @@ fn index_of(interface: &str) -> u32 {
 fn is_absent(index: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the documented size.
-    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
-    found.is_null() && io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO)
+    let name_pointer = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    name_pointer.is_null() && io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO)
 }
 
 /// Returns the open descriptors of this process.
@@ -106,11 +106,11 @@ fn domain(socket: RawFd) -> Option<i32> {
     let mut domain = 0;
     let mut len = size_of::<i32>() as libc::socklen_t;
     // SAFETY: the value has the given length. The system refuses descriptors of other kinds.
-    let asked = unsafe {
+    let result = unsafe {
         let value = (&raw mut domain).cast();
         libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_DOMAIN, value, &raw mut len)
     };
-    (asked == 0).then_some(domain)
+    (result == 0).then_some(domain)
 }
 
 /// Returns true if the descriptor is a packet socket bound to the interface with this index.
@@ -119,23 +119,23 @@ fn is_bound(socket: RawFd, index: u32) -> bool {
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: the address has the given length, and zeros are a valid one. The system refuses descriptors of
     // other kinds.
-    let (asked, address) = unsafe {
-        let asked = libc::getsockname(socket, address.as_mut_ptr().cast(), &raw mut len);
-        (asked, address.assume_init())
+    let (result, address) = unsafe {
+        let result = libc::getsockname(socket, address.as_mut_ptr().cast(), &raw mut len);
+        (result, address.assume_init())
     };
-    asked == 0
+    result == 0
         && i32::from(address.sll_family) == libc::AF_PACKET
         && u32::try_from(address.sll_ifindex) == Ok(index)
 }
 
 /// Returns the number of packets dropped since the last call.
-fn since_last(socket: RawFd) -> u64 {
+fn drops_since_last(socket: RawFd) -> u64 {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
     // SAFETY: the value has the given length, and the socket is open.
-    let asked = unsafe {
+    let result = unsafe {
         let value = (&raw mut stats).cast();
         libc::getsockopt(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, value, &raw mut len)
     };
-    if asked == 0 { u64::from(stats.tp_drops) } else { 0 }
+    if result == 0 { u64::from(stats.tp_drops) } else { 0 }
 }

@@ -42,19 +42,19 @@ pub(super) fn redirect() {
 }
 
 /// Harmless warnings of each normal start. No primary process shares its devices with secondary ones.
-const USUAL: [&str; 2] = [
+const HARMLESS: [&str; 2] = [
     "TELEMETRY: No legacy callbacks",
     "rte_pmd_memif_probe(): Failed to register mp action callback: Operation not supported",
 ];
 
 /// Returns the level for a line that DPDK logs at `level`.
 fn level_of_line(line: &str, level: log::Level) -> log::Level {
-    if USUAL.iter().any(|usual| line.starts_with(usual)) { log::Level::Debug } else { level }
+    if HARMLESS.iter().any(|start| line.starts_with(start)) { log::Level::Debug } else { level }
 }
 
 /// Logs the captured lines of a start as warnings. By default DPDK logs only warnings and errors.
-pub(super) fn note(said: &str) {
-    for line in said.lines() {
+pub(super) fn log_captured(text: &str) {
+    for line in text.lines() {
         log::log!(target: TARGET, level_of_line(line, log::Level::Warn), "{line}");
     }
 }
@@ -66,13 +66,13 @@ unsafe extern "C" fn write(_: *mut c_void, text: *const c_char, len: usize) -> i
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: reads a thread-local variable.
         let level = level(unsafe { sys::rte_log_cur_msg_loglevel() });
-        take(&String::from_utf8_lossy(text), level);
+        log_message(&String::from_utf8_lossy(text), level);
     }));
     len as isize
 }
 
 /// Logs a message. Without a logger prints it to standard error, as DPDK's own stream would.
-fn take(text: &str, level: log::Level) {
+fn log_message(text: &str, level: log::Level) {
     if log::max_level() == log::LevelFilter::Off {
         eprint!("{text}");
         return;
@@ -82,8 +82,8 @@ fn take(text: &str, level: log::Level) {
 }
 
 /// Converts DPDK's log level.
-fn level(of_dpdk: c_int) -> log::Level {
-    match of_dpdk {
+fn level(dpdk_level: c_int) -> log::Level {
+    match dpdk_level {
         ..=4 => log::Level::Error,
         5 => log::Level::Warn,
         6 | 7 => log::Level::Info,
@@ -100,7 +100,7 @@ mod tests {
         let levels = [4, 5, 6, 7, 8].map(level);
         use log::Level::{Debug, Error, Info, Warn};
         assert_eq!(levels, [Error, Warn, Info, Info, Debug]);
-        assert_eq!(level_of_line(&format!("{}\r", USUAL[1]), Warn), Debug);
+        assert_eq!(level_of_line(&format!("{}\r", HARMLESS[1]), Warn), Debug);
         let other = "rte_pmd_memif_probe(): Failed to register mp action callback: No space";
         assert_eq!(level_of_line(other, Warn), Warn);
     }

@@ -64,12 +64,12 @@ impl Mbuf {
     /// Removes `len` bytes from the packet's start. Returns false, without a change, if the first segment is
     /// shorter.
     pub(super) fn shorten_front(&mut self, len: u16) -> bool {
-        let (off, there): (u16, u16) =
+        let (offset, segment_len): (u16, u16) =
             (self.field(sys::WEDJAT_MBUF_DATA_OFF), self.field(sys::WEDJAT_MBUF_DATA_LEN));
-        let fits = len <= there;
+        let fits = len <= segment_len;
         if fits {
-            let all: u32 = self.field(sys::WEDJAT_MBUF_PKT_LEN);
-            self.set_front(off + len, there - len, all - u32::from(len));
+            let packet_len: u32 = self.field(sys::WEDJAT_MBUF_PKT_LEN);
+            self.set_front(offset + len, segment_len - len, packet_len - u32::from(len));
         }
         fits
     }
@@ -77,21 +77,21 @@ impl Mbuf {
     /// Adds `len` unspecified bytes before the packet's start. Returns false, without a change, if there is
     /// no room.
     pub(super) fn extend_front(&mut self, len: u16) -> bool {
-        let (off, there): (u16, u16) =
+        let (offset, segment_len): (u16, u16) =
             (self.field(sys::WEDJAT_MBUF_DATA_OFF), self.field(sys::WEDJAT_MBUF_DATA_LEN));
-        let fits = len <= off && there.checked_add(len).is_some();
+        let fits = len <= offset && segment_len.checked_add(len).is_some();
         if fits {
-            let all: u32 = self.field(sys::WEDJAT_MBUF_PKT_LEN);
-            self.set_front(off - len, there + len, all + u32::from(len));
+            let packet_len: u32 = self.field(sys::WEDJAT_MBUF_PKT_LEN);
+            self.set_front(offset - len, segment_len + len, packet_len + u32::from(len));
         }
         fits
     }
 
     /// Sets the offset of the data, its length in the first segment, and the packet's total length.
-    fn set_front(&mut self, off: u16, there: u16, all: u32) {
-        self.set_field(sys::WEDJAT_MBUF_DATA_OFF, off);
-        self.set_field(sys::WEDJAT_MBUF_DATA_LEN, there);
-        self.set_field(sys::WEDJAT_MBUF_PKT_LEN, all);
+    fn set_front(&mut self, offset: u16, segment_len: u16, packet_len: u32) {
+        self.set_field(sys::WEDJAT_MBUF_DATA_OFF, offset);
+        self.set_field(sys::WEDJAT_MBUF_DATA_LEN, segment_len);
+        self.set_field(sys::WEDJAT_MBUF_PKT_LEN, packet_len);
     }
 
     /// Reads the field of type `T` at `offset`, one of the `WEDJAT_MBUF_*` constants. Wrapper.h asserts their
@@ -102,18 +102,21 @@ impl Mbuf {
         unsafe { self.0.as_ptr().byte_add(offset as usize).cast::<T>().read() }
     }
 
+    /// Writes the field of type `T` at `offset`, as in [`Mbuf::field`].
     #[inline(always)]
     fn set_field<T: Copy>(&mut self, offset: u32, value: T) {
         // SAFETY: as in `field`, and this value is the only owner.
         unsafe { self.0.as_ptr().byte_add(offset as usize).cast::<T>().write(value) }
     }
 
+    /// Returns the start of the packet.
     #[inline(always)]
     fn data(&self) -> *mut u8 {
         let start: *mut u8 = self.field(sys::WEDJAT_MBUF_BUF_ADDR);
         start.wrapping_add(usize::from(self.field::<u16>(sys::WEDJAT_MBUF_DATA_OFF)))
     }
 
+    /// Returns the length of the first segment.
     #[inline(always)]
     fn data_len(&self) -> usize {
         usize::from(self.field::<u16>(sys::WEDJAT_MBUF_DATA_LEN))

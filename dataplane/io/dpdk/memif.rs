@@ -6,6 +6,9 @@
 //! forwards messages between the two. Messages that make it map or unmap wait at the [`Gate`].
 //! [`memif_control`] checks the messages of peers. A server's driver sees a client only after all its
 //! messages, and only if all are valid.
+//!
+//! memif is a packet interface in shared memory: the client allocates regions with rings and announces them to
+//! the server over a Unix socket, the control channel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -46,25 +49,26 @@ use crate::state::files::advice;
 /// Socket of a device without a `socket=` argument.
 const DEFAULT_SOCKET: &str = "memif";
 
-/// Length of the queue of clients at the listener.
+/// Maximum number of clients that wait at the listener.
 const BACKLOG: i32 = 16;
 /// Maximum number of concurrent handshakes of a socket. The next client waits until one of them ends.
 const HANDSHAKES: usize = 16;
 /// Time limit of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 /// Pause between clients after a shortage of descriptors or memory.
-const REST: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Descriptors reserved for the rest of the process. EAL's interrupt thread ends the process if it cannot
 /// open one.
 const SPARE: usize = 32;
-/// Reason for refusing a peer that would use them.
+/// Reason for refusing a peer that would use the reserved descriptors.
 const NO_DESCRIPTORS: &str = "too few descriptors left for another peer: raise ulimit -n";
 /// Minimum interval between log lines about refused peers.
-const COMPLAINTS: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of checks of a socket file before it counts as left over. A live one may be bound but not served
 /// yet.
-const LOOKS: usize = 3;
-const LOOK: Duration = Duration::from_millis(20);
+const CHECKS_MAX: usize = 3;
+/// Interval of these checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Role of a device in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,20 +140,21 @@ pub(super) struct Relay {
     listener: OwnedFd,
     /// True if this process created the file of `outer`, and it still exists.
     has_file: AtomicBool,
-    ways: MapBarrier,
+    barrier: MapBarrier,
     /// Users whose processes may be peers, besides our own and root.
     users: BTreeSet<u32>,
-    /// Descriptor that drivers get in place of a forbidden one: our own eventfd, which no thread waits for. A
-    /// peer could make its descriptor block the core that writes or reads it. So drivers write only to
-    /// descriptors of peers that could stop this process anyway ([`Relay::may_be_woken`]), and read none.
-    bell: OwnedFd,
+    /// Our own eventfd, which no thread waits for. Drivers get it in place of a forbidden descriptor. A peer
+    /// could make its own descriptor block the core that writes or reads it. So drivers write only to descriptors
+    /// of peers that could stop this process anyway ([`Relay::may_be_woken`]), and read none.
+    dummy_event: OwnedFd,
     /// Interrupts of the rings that this end reads, by device id, for each connected device.
     interrupts: Mutex<BTreeMap<u32, RingInterrupts>>,
     /// Number of changes of `interrupts`.
     connection: AtomicU64,
     /// Queues of a server's started devices, by device id.
     served: Mutex<BTreeMap<u32, Rings>>,
-    told: Mutex<PeerStatus>,
+    /// Status of the peers, for reports.
+    status: Mutex<PeerStatus>,
     /// Time limit of a handshake, in milliseconds.
     handshake_ms: AtomicU64,
 }
@@ -166,29 +171,31 @@ struct PeerStatus {
     refused: u64,
     /// Number of refused peers since the last log line.
     unlogged: u64,
+    /// Time of the last log line.
     logged_at: Option<Instant>,
     /// Reason why the last connection failed.
-    last: String,
+    last_failure: String,
 }
 
 /// Barrier for messages that make the driver map or unmap memory.
 struct MapBarrier {
     gate: Arc<Gate>,
+    /// Waits until the driver has processed all earlier messages.
     settle: MapSettler,
 }
 
 impl MapBarrier {
-    /// Sends a message to the driver by `say` and waits until the driver has mapped or unmapped the memory.
-    /// No core is in a burst meanwhile.
-    fn send_and_settle(&self, say: impl FnOnce()) {
+    /// Calls `send`, which sends a message to the driver. Then waits until the driver has mapped or unmapped the
+    /// memory. No core is in a burst meanwhile.
+    fn send_and_settle(&self, send: impl FnOnce()) {
         self.gate.while_closed(|| {
-            say();
+            send();
             (self.settle)();
         });
     }
 }
 
-/// Waits until the driver has processed all earlier messages.
+/// Function that waits until the driver has processed all earlier messages.
 pub(super) type MapSettler = Arc<dyn Fn() + Send + Sync>;
 
 /// A started device of a server. While one exists, the relay accepts peers.
@@ -221,7 +228,8 @@ struct Arguments<'a> {
     is_abstract: Option<bool>,
     id: u32,
     users: &'a str,
-    others: Vec<&'a str>,
+    /// Arguments that the driver gets unchanged.
+    for_driver: Vec<&'a str>,
 }
 
 impl fmt::Display for Socket {
@@ -240,6 +248,7 @@ impl Socket {
         Self { name: file.display().to_string(), is_abstract: false }
     }
 
+    /// Returns the address for system calls.
     fn address(&self) -> Result<SocketAddrUnix, Errno> {
         match self.is_abstract {
             true => SocketAddrUnix::new_abstract_name(self.name.as_bytes()),
@@ -272,14 +281,14 @@ impl Socket {
         let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
         !self.is_abstract
             && std::fs::symlink_metadata(&self.name).is_ok_and(is_socket)
-            && (0..LOOKS).all(|look| {
-                thread::sleep(LOOK * u32::from(look > 0));
+            && (0..CHECKS_MAX).all(|look| {
+                thread::sleep(CHECK_INTERVAL * u32::from(look > 0));
                 folders::is_unserved(Path::new(&self.name))
             })
     }
 
     /// Returns the error for a name in use, depending on the kind of file.
-    fn taken(&self) -> SocketError {
+    fn in_use_error(&self) -> SocketError {
         let socket = self.to_string();
         if !self.is_not_a_socket() {
             return SocketError::Served(socket);
@@ -299,7 +308,8 @@ impl Socket {
     fn is_listed(&self, sockets: &str) -> bool {
         let name = if self.is_abstract { format!("@{}", self.name) } else { self.name.clone() };
         sockets.lines().any(|line| {
-            // Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.
+            // The columns are Num RefCount Protocol Flags Type St Inode Path. A listening socket has the flag
+            // __SO_ACCEPTCON. The second `nth(3)` counts from the column after Flags.
             let mut words = line.split_whitespace();
             words.nth(3) == Some("00010000") && words.nth(3) == Some(name.as_str())
         })
@@ -322,6 +332,7 @@ impl Socket {
     }
 }
 
+/// Creates an unconnected socket of the type that memif uses.
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | flags, None)
@@ -336,7 +347,7 @@ impl<'a> Arguments<'a> {
             is_abstract: None,
             id: 0,
             users: "",
-            others: Vec::new(),
+            for_driver: Vec::new(),
         };
         for argument in arguments.split(',').filter(|argument| !argument.is_empty()) {
             let (key, value) = argument.split_once('=').unwrap_or((argument, ""));
@@ -346,7 +357,7 @@ impl<'a> Arguments<'a> {
                 ("socket-abstract", "no") => parsed.is_abstract = Some(false),
                 ("socket-abstract", _) => return None,
                 ("users", users) => parsed.users = users,
-                _ => parsed.others.push(argument),
+                _ => parsed.for_driver.push(argument),
             }
             match (key, value) {
                 ("role", "server" | "master") => parsed.role = Role::Server,
@@ -369,10 +380,11 @@ impl<'a> Arguments<'a> {
         Ok(Socket { name, is_abstract })
     }
 
+    /// Returns the ids of the users in `users=`.
     fn users(&self, device: &str) -> Result<BTreeSet<u32>, SocketError> {
         let unknown = |user: &str| SocketError::User { device: device.into(), user: user.into() };
         let named = self.users.split('+').filter(|user| !user.is_empty());
-        named.map(|user| number_of(user).ok_or_else(|| unknown(user))).collect()
+        named.map(|user| user_id(user).ok_or_else(|| unknown(user))).collect()
     }
 }
 
@@ -391,7 +403,7 @@ pub struct ServerAddress {
 ///
 /// # Errors
 /// If the socket is not available. A server that serves it already is no error.
-pub fn meeting_point(device: &str) -> Result<ServerAddress, SocketError> {
+pub fn server_address(device: &str) -> Result<ServerAddress, SocketError> {
     let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
     let Some(arguments) = Arguments::parse(arguments) else {
         let known = "yes or no".to_owned();
@@ -399,22 +411,22 @@ pub fn meeting_point(device: &str) -> Result<ServerAddress, SocketError> {
         return Err(SocketError::Argument { device: name.to_owned(), found, known });
     };
     arguments.users(name)?;
-    let socket = arguments.socket(folders::look)?;
+    let socket = arguments.socket(folders::checked_path)?;
     let (is_server, is_served) = (arguments.role == Role::Server, socket.is_served());
     if is_server && socket.is_not_a_socket() {
-        return Err(socket.taken());
+        return Err(socket.in_use_error());
     }
     Ok(ServerAddress { socket: socket.to_string(), is_server, is_served })
 }
 
 /// Returns a user's id from a name or number.
-fn number_of(user: &str) -> Option<u32> {
-    let of = |line: &str| {
+fn user_id(user: &str) -> Option<u32> {
+    let id_in = |line: &str| {
         let mut fields = line.split(':');
         (fields.next() == Some(user)).then(|| fields.nth(1)?.parse().ok()).flatten()
     };
-    let known = || std::fs::read_to_string("/etc/passwd").ok()?.lines().find_map(of);
-    user.parse().ok().or_else(known)
+    let id_by_name = || std::fs::read_to_string("/etc/passwd").ok()?.lines().find_map(id_in);
+    user.parse().ok().or_else(id_by_name)
 }
 
 impl Relays {
@@ -428,14 +440,15 @@ impl Relays {
         settle: &MapSettler,
     ) -> Result<Vec<String>, SocketError> {
         let mut all = Vec::with_capacity(arguments.len());
-        for word in arguments {
-            let (option, vdev) =
-                word.strip_prefix("--vdev=").map_or(("", word.as_str()), |vdev| ("--vdev=", vdev));
+        for argument in arguments {
+            let (option, vdev) = argument
+                .strip_prefix("--vdev=")
+                .map_or(("", argument.as_str()), |vdev| ("--vdev=", vdev));
             let is_vdev = !option.is_empty() || all.last().is_some_and(|last| last == "--vdev");
             let (name, rest) = vdev.split_once(',').unwrap_or((vdev, ""));
             all.push(match is_vdev && name.starts_with("net_memif") {
                 true => format!("{option}{}", self.interposed(name, rest, settle)?),
-                false => word.clone(),
+                false => argument.clone(),
             });
         }
         Ok(all)
@@ -463,8 +476,8 @@ impl Relays {
         };
         let (role, id) = (arguments.role, arguments.id);
         let (socket, users) = (arguments.socket(folders::runtime)?, arguments.users(device)?);
-        let mut there = self.all.iter().map(|one| &one.relay);
-        let relay = match there.find(|relay| relay.role == role && relay.outer == socket) {
+        let mut relays = self.all.iter().map(|one| &one.relay);
+        let relay = match relays.find(|relay| relay.role == role && relay.outer == socket) {
             Some(relay) if relay.users != users => {
                 return Err(SocketError::Users(socket.to_string()));
             }
@@ -479,10 +492,10 @@ impl Relays {
             }
         };
         let inner = &relay.inner.name;
-        let all: Vec<&str> = std::iter::once(device).chain(arguments.others).collect();
-        let words = format!("{},socket={inner},socket-abstract=no", all.join(","));
+        let all: Vec<&str> = std::iter::once(device).chain(arguments.for_driver).collect();
+        let device_text = format!("{},socket={inner},socket-abstract=no", all.join(","));
         self.all.push(RelayedDevice { device: device.to_owned(), id, relay });
-        Ok(words)
+        Ok(device_text)
     }
 }
 
@@ -495,21 +508,21 @@ impl Relay {
         settle: MapSettler,
     ) -> Result<Self, SocketError> {
         let inner = outer.inner(role, folder);
-        let ours = match role {
+        let listening = match role {
             Role::Server => &outer,
             Role::Client => &inner,
         };
-        let refused = |error: Errno| match error {
-            Errno::ADDRINUSE => ours.taken(),
-            _ => SocketError::Refused { socket: ours.to_string(), reason: error.to_string() },
+        let refusal = |error: Errno| match error {
+            Errno::ADDRINUSE => listening.in_use_error(),
+            _ => SocketError::Refused { socket: listening.to_string(), reason: error.to_string() },
         };
         // With `users=` the file is open to all, and `admit` checks each peer.
         let mode = if users.is_empty() { 0o600 } else { 0o666 };
-        let listener = ours.listen(mode).map_err(refused)?;
+        let listener = listening.listen(mode).map_err(refusal)?;
         let has_file = (role == Role::Server && !outer.is_abstract).into();
-        let bell = new_event().map_err(refused)?;
-        let ways = MapBarrier { gate: Arc::default(), settle };
-        let (served, told) = Default::default();
+        let dummy_event = new_event().map_err(refusal)?;
+        let barrier = MapBarrier { gate: Arc::default(), settle };
+        let (served, status) = Default::default();
         let handshake_ms = AtomicU64::new(HANDSHAKE_MAX.as_millis() as u64);
         Ok(Self {
             role,
@@ -517,47 +530,50 @@ impl Relay {
             inner,
             listener,
             has_file,
-            ways,
+            barrier,
             users,
-            bell,
+            dummy_event,
             interrupts: Mutex::default(),
             connection: AtomicU64::new(0),
             served,
-            told,
+            status,
             handshake_ms,
         })
     }
 
+    /// Returns the role of the socket's devices.
     pub(super) fn role(&self) -> Role {
         self.role
     }
 
+    /// Returns the time limit of a handshake.
     fn handshake_max(&self) -> Duration {
         Duration::from_millis(self.handshake_ms.load(Relaxed))
     }
 
+    /// Returns the gate that the cores of the socket's devices pass for each burst.
     pub(super) fn gate(&self) -> &Arc<Gate> {
-        &self.ways.gate
+        &self.barrier.gate
     }
 
     /// Returns the public socket.
-    pub(super) fn place(&self) -> &Socket {
+    pub(super) fn public_socket(&self) -> &Socket {
         &self.outer
     }
 
     /// Returns the reason why the last connection failed.
     pub(super) fn last_refusal(&self) -> String {
-        locked(&self.told).last.clone()
+        locked(&self.status).last_failure.clone()
     }
 
     /// Returns the number of ended connections of a device.
     pub(super) fn ended(&self, id: u32) -> u64 {
-        locked(&self.told).ended.get(&id).copied().unwrap_or(0)
+        locked(&self.status).ended.get(&id).copied().unwrap_or(0)
     }
 
     /// Returns the number of refused peers, over all devices of the socket.
     pub(super) fn refused(&self) -> u64 {
-        locked(&self.told).refused
+        locked(&self.status).refused
     }
 
     /// Registers a started device of a server, with its queues. The first one starts the thread that accepts
@@ -570,11 +586,12 @@ impl Relay {
             is_first
         };
         if is_first {
-            drop(Carrier::new(self, true).spawn());
+            drop(Forwarder::new(self, true).spawn());
         }
         ServerDevice { relay: Arc::clone(self), id }
     }
 
+    /// Accepts a connection from the listener. Waits for one.
     fn accept(&self) -> Result<OwnedFd, Errno> {
         retry_on_intr(|| rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC))
     }
@@ -590,7 +607,7 @@ impl Relay {
         let peer = match self.outer.connect() {
             Ok(peer) => peer,
             Err(error) => {
-                locked(&self.told).last = error.to_string();
+                locked(&self.status).last_failure = error.to_string();
                 return None;
             }
         };
@@ -601,10 +618,10 @@ impl Relay {
         self.forget_pending();
         // The driver connects before its start returns.
         let driver = start().then(|| self.accept().ok())??;
-        let mut carrier = Carrier::new(self, false);
-        let (says, announced) = (ServerMessages::new(rings), AnnouncedMemory::default());
-        carrier.add(peer, Stage::Server { id, says, driver, announced });
-        carrier.spawn()
+        let mut forwarder = Forwarder::new(self, false);
+        let (checker, announced) = (ServerMessages::new(rings), AnnouncedMemory::default());
+        forwarder.add(peer, Stage::Server { id, checker, driver, announced });
+        forwarder.spawn()
     }
 
     /// Drops connections of the driver from starts that failed.
@@ -620,10 +637,10 @@ impl Relay {
         let Some(user) = credentials(peer).map(|peer| peer.uid) else {
             return Err("the system does not name its user".to_owned());
         };
-        let may = user.is_root()
+        let is_allowed = user.is_root()
             || user == rustix::process::geteuid()
             || self.users.contains(&user.as_raw());
-        match may {
+        match is_allowed {
             true => Ok(()),
             false => Err("its user is neither this user nor root nor in users=".to_owned()),
         }
@@ -658,34 +675,36 @@ impl Relay {
 
     /// Counts a refused peer. Logs refusals at most once per [`COMPLAINTS`].
     fn refuse(&self, peer: &OwnedFd, why: &dyn fmt::Display) {
-        let mut told = locked(&self.told);
-        told.last = why.to_string();
-        told.refused += 1;
-        told.unlogged += 1;
-        if told.logged_at.is_some_and(|last| last.elapsed() < COMPLAINTS) {
+        let mut status = locked(&self.status);
+        status.last_failure = why.to_string();
+        status.refused += 1;
+        status.unlogged += 1;
+        if status.logged_at.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
             return;
         }
-        let who = credentials(peer).map_or("somebody".to_owned(), |peer| {
+        let process = credentials(peer).map_or("somebody".to_owned(), |peer| {
             format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw())
         });
-        let (socket, count) = (&self.outer, std::mem::take(&mut told.unlogged));
-        told.logged_at = Some(Instant::now());
+        let (socket, count) = (&self.outer, std::mem::take(&mut status.unlogged));
+        status.logged_at = Some(Instant::now());
         match self.role {
             Role::Server => {
-                log::warn!("memif socket {socket}: refused {count} peers, last {who}: {why}")
+                log::warn!("memif socket {socket}: refused {count} peers, last {process}: {why}")
             }
             Role::Client => {
-                log::info!("memif socket {socket}: the server, {who}, is refused: {why}")
+                log::info!("memif socket {socket}: the server, {process}, is refused: {why}")
             }
         }
     }
 
     /// Returns true if this process can open `descriptors` more descriptors.
     fn has_room_for(&self, descriptors: usize) -> bool {
-        let more: Result<Vec<_>, _> = (0..descriptors).map(|_| self.bell.try_clone()).collect();
+        let more: Result<Vec<_>, _> =
+            (0..descriptors).map(|_| self.dummy_event.try_clone()).collect();
         more.is_ok()
     }
 
+    /// Removes the file of the public socket if this process created it.
     fn remove_file(&self) {
         if self.has_file.swap(false, Relaxed) {
             let _ = std::fs::remove_file(&self.outer.name);
@@ -697,12 +716,16 @@ impl Relay {
     ///
     /// # Errors
     /// If the driver refuses, with the reason given by it, if any.
-    fn introduce(&self, peer: &OwnedFd, said: &[Message]) -> Result<(OwnedFd, Message), String> {
+    fn introduce(
+        &self,
+        peer: &OwnedFd,
+        messages: &[Message],
+    ) -> Result<(OwnedFd, Message), String> {
         let driver = self.inner.connect().map_err(|error| error.to_string())?;
-        match self.introduce_to(&driver, Self::may_be_woken(peer), said) {
+        match self.introduce_to(&driver, Self::may_be_woken(peer), messages) {
             Ok(connected) => Ok((driver, connected)),
             Err(reason) => {
-                self.ways.send_and_settle(|| {
+                self.barrier.send_and_settle(|| {
                     let _ = rustix::net::shutdown(&driver, Shutdown::Both);
                 });
                 Err(reason)
@@ -710,11 +733,13 @@ impl Relay {
         }
     }
 
+    /// Sends a client's messages to the driver on its socket and waits for each answer. Returns the last one.
+    /// `may_wake` allows the driver to write to the client's eventfds.
     fn introduce_to(
         &self,
         driver: &OwnedFd,
-        wakes: bool,
-        said: &[Message],
+        may_wake: bool,
+        messages: &[Message],
     ) -> Result<Message, String> {
         let silent = || "the driver does not accept it".to_owned();
         let expect = |expected: MessageKind| {
@@ -726,21 +751,22 @@ impl Relay {
             }
         };
         expect(MessageKind::Hello)?;
-        let (connect, all) = said.split_last().ok_or_else(silent)?;
+        let (connect, all) = messages.split_last().ok_or_else(silent)?;
         for message in all {
-            message.send(driver, Some(message.event(wakes, false).unwrap_or(&self.bell)));
+            message.send(driver, Some(message.event(may_wake, false).unwrap_or(&self.dummy_event)));
             expect(MessageKind::Ack)?;
         }
-        self.ways.send_and_settle(|| connect.send(driver, None));
+        self.barrier.send_and_settle(|| connect.send(driver, None));
         expect(MessageKind::Connected)
     }
 }
 
-/// Locks a mutex. Its data is consistent even after a panic in another thread.
+/// Locks a mutex. A panic of another thread leaves the data consistent, so it is ignored.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the process and user of a peer, as the kernel recorded them at its connect.
 fn credentials(peer: &OwnedFd) -> Option<UCred> {
     socket_peercred(peer).ok()
 }
@@ -764,12 +790,12 @@ impl Drop for Relay {
 }
 
 /// Thread that forwards all messages of a server's socket, or of a client's single connection.
-struct Carrier {
+struct Forwarder {
     relay: Arc<Relay>,
     /// True while it accepts peers.
-    takes: bool,
+    accepts: bool,
     /// Earliest time of the next accept, after a shortage.
-    takes_from: Option<Instant>,
+    accepts_from: Option<Instant>,
     /// Failures to accept a peer.
     outage: Outage,
     channels: Vec<Channel>,
@@ -781,19 +807,22 @@ struct Carrier {
 struct Channel {
     peer: OwnedFd,
     stage: Stage,
+    /// Time of the channel's creation.
     began: Instant,
 }
 
+/// Progress of a connection. A `checker` accepts only messages that the protocol allows next.
 enum Stage {
-    /// Handshake of a client; the driver does not know of it yet.
-    Client { says: ClientMessages, said: Vec<Message> },
+    /// Handshake of a client. Its valid messages wait in `messages`; the driver has seen none of them.
+    Client { checker: ClientMessages, messages: Vec<Message> },
     /// Handshake of our driver with a server.
-    Server { id: u32, says: ServerMessages, driver: OwnedFd, announced: AnnouncedMemory },
+    Server { id: u32, checker: ServerMessages, driver: OwnedFd, announced: AnnouncedMemory },
     /// The connection is up: packets flow.
     Connected { id: u32, driver: OwnedFd },
 }
 
 impl Stage {
+    /// Returns the driver's socket, once it takes part.
     fn driver(&self) -> Option<&OwnedFd> {
         match self {
             Self::Client { .. } => None,
@@ -801,6 +830,7 @@ impl Stage {
         }
     }
 
+    /// Returns true until the connection is up.
     fn is_handshake(&self) -> bool {
         !matches!(self, Self::Connected { .. })
     }
@@ -813,13 +843,14 @@ struct ReadyEnds {
     peer: bool,
 }
 
-impl Carrier {
-    fn new(relay: &Arc<Relay>, takes: bool) -> Self {
+impl Forwarder {
+    fn new(relay: &Arc<Relay>, accepts: bool) -> Self {
         let (relay, channels) = (Arc::clone(relay), Vec::new());
         let (outage, connected) = (Outage::default(), BTreeSet::new());
-        Self { relay, takes, takes_from: None, outage, channels, connected }
+        Self { relay, accepts, accepts_from: None, outage, channels, connected }
     }
 
+    /// Adds a channel.
     fn add(&mut self, peer: OwnedFd, stage: Stage) {
         self.channels.push(Channel { peer, stage, began: Instant::now() });
     }
@@ -827,19 +858,19 @@ impl Carrier {
     /// Starts the thread on the caller's CPUs. It sleeps except when a peer connects or leaves.
     fn spawn(self) -> Option<JoinHandle<()>> {
         // Without a thread there is no link. The caller that waits for the link reports that.
-        thread::Builder::new().name("memif".to_owned()).spawn(move || self.carry()).ok()
+        thread::Builder::new().name("memif".to_owned()).spawn(move || self.run()).ok()
     }
 
     /// Runs until it accepts no more peers and the last one has left.
-    fn carry(mut self) {
-        while self.takes || !self.channels.is_empty() {
-            let (ready, has_newcomer) = self.wait();
+    fn run(mut self) {
+        while self.accepts || !self.channels.is_empty() {
+            let (ready, has_client) = self.wait();
             for (channel, ready) in std::mem::take(&mut self.channels).into_iter().zip(ready) {
-                let next = self.turn(channel, ready);
+                let next = self.advance(channel, ready);
                 self.channels.extend(next);
             }
-            if has_newcomer {
-                self.take();
+            if has_client {
+                self.accept_client();
             }
         }
     }
@@ -848,14 +879,16 @@ impl Carrier {
     /// waits at the listener.
     fn wait(&mut self) -> (Vec<ReadyEnds>, bool) {
         let now = Instant::now();
-        if self.takes_from.is_some_and(|from| from <= now) {
-            self.takes_from = None;
+        if self.accepts_from.is_some_and(|from| from <= now) {
+            self.accepts_from = None;
         }
         let handshakes = || self.channels.iter().filter(|channel| channel.stage.is_handshake());
-        let listens = self.takes && self.takes_from.is_none() && handshakes().count() < HANDSHAKES;
+        let listens =
+            self.accepts && self.accepts_from.is_none() && handshakes().count() < HANDSHAKES;
         let longest = self.relay.handshake_max();
         let ends = handshakes().map(|channel| channel.began + longest);
-        let wait = ends.chain(self.takes_from).min().map(|end| end.saturating_duration_since(now));
+        let wait =
+            ends.chain(self.accepts_from).min().map(|end| end.saturating_duration_since(now));
         // Rounded up, so that the deadline has passed at the return.
         let wait = wait.and_then(|wait| Timespec::try_from(wait + Duration::from_millis(1)).ok());
 
@@ -871,25 +904,25 @@ impl Carrier {
         if retry_on_intr(|| poll(&mut ends, wait.as_ref())).is_err() {
             // No end counts as ready. The system may lack memory now and have some later.
             ends.iter_mut().for_each(PollFd::clear_revents);
-            thread::sleep(LOOK);
+            thread::sleep(CHECK_INTERVAL);
         }
-        let mut spoke = ends.iter().map(|end| !end.revents().is_empty());
-        let mut next = || spoke.next().unwrap_or(false);
+        let mut readiness = ends.iter().map(|end| !end.revents().is_empty());
+        let mut next_is_ready = || readiness.next().unwrap_or(false);
         let ready = self.channels.iter().map(|channel| ReadyEnds {
-            peer: next(),
-            driver: channel.stage.driver().is_some() && next(),
+            peer: next_is_ready(),
+            driver: channel.stage.driver().is_some() && next_is_ready(),
         });
         let ready = ready.collect();
-        (ready, listens && next())
+        (ready, listens && next_is_ready())
     }
 
     /// Accepts a client from the listener.
-    fn take(&mut self) {
+    fn accept_client(&mut self) {
         let relay = Arc::clone(&self.relay);
         let peer = match relay.accept() {
             Ok(peer) => peer,
             Err(_) if locked(&relay.served).is_empty() => {
-                self.takes = false;
+                self.accepts = false;
                 return;
             }
             Err(Errno::CONNABORTED | Errno::AGAIN) => return,
@@ -902,7 +935,7 @@ impl Carrier {
                         advice(&error)
                     );
                 }
-                self.takes_from = Some(Instant::now() + REST);
+                self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
                 return;
             }
         };
@@ -913,34 +946,34 @@ impl Carrier {
             return relay.refuse(&peer, &why);
         }
         if !relay.has_room_for(SPARE) {
-            self.takes_from = Some(Instant::now() + REST);
+            self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
             return relay.refuse(&peer, &NO_DESCRIPTORS);
         }
-        let most =
+        let largest =
             |of: fn(&Rings) -> u16| locked(&relay.served).values().map(of).max().unwrap_or(0);
         let offered = Rings {
-            to_server: most(|rings| rings.to_server),
-            to_client: most(|rings| rings.to_client),
+            to_server: largest(|rings| rings.to_server),
+            to_client: largest(|rings| rings.to_client),
         };
         Message::new(memif_control::hello(offered)).send(&peer, None);
-        self.add(peer, Stage::Client { says: ClientMessages::default(), said: Vec::new() });
+        self.add(peer, Stage::Client { checker: ClientMessages::default(), messages: Vec::new() });
     }
 
     /// Advances a channel by one message or its timeout. Returns `None` at its end.
-    fn turn(&mut self, channel: Channel, ready: ReadyEnds) -> Option<Channel> {
+    fn advance(&mut self, channel: Channel, ready: ReadyEnds) -> Option<Channel> {
         let relay = Arc::clone(&self.relay);
         let Channel { peer, stage, began } = channel;
         let longest = relay.handshake_max();
         let is_late = stage.is_handshake() && began.elapsed() >= longest;
         let stage = match stage {
-            Stage::Client { says, said } if ready.peer => {
-                self.receive_from_client(&peer, says, said)?
+            Stage::Client { checker, messages } if ready.peer => {
+                self.receive_from_client(&peer, checker, messages)?
             }
-            Stage::Server { id, says, driver, announced } if ready.driver => {
-                self.receive_from_driver(&peer, id, says, driver, announced)?
+            Stage::Server { id, checker, driver, announced } if ready.driver => {
+                self.receive_from_driver(&peer, id, checker, driver, announced)?
             }
-            Stage::Server { id, says, driver, announced } if ready.peer => {
-                self.receive_from_server(&peer, id, says, driver, announced)?
+            Stage::Server { id, checker, driver, announced } if ready.peer => {
+                self.receive_from_server(&peer, id, checker, driver, announced)?
             }
             Stage::Connected { id, driver } if ready.driver => {
                 // The driver comes first: its state decides the meaning of the peer's message.
@@ -967,10 +1000,12 @@ impl Carrier {
         Some(Channel { peer, stage, began })
     }
 
+    /// Counts an ended connection, whose device becomes free for another peer. Returns `None`, which ends the
+    /// channel.
     fn count_end(&mut self, id: u32) -> Option<Channel> {
         self.connected.remove(&id);
         self.relay.note_connection(id, None);
-        *locked(&self.relay.told).ended.entry(id).or_default() += 1;
+        *locked(&self.relay.status).ended.entry(id).or_default() += 1;
         None
     }
 
@@ -978,8 +1013,8 @@ impl Carrier {
     fn receive_from_client(
         &mut self,
         peer: &OwnedFd,
-        mut says: ClientMessages,
-        mut said: Vec<Message>,
+        mut checker: ClientMessages,
+        mut messages: Vec<Message>,
     ) -> Option<Stage> {
         let relay = Arc::clone(&self.relay);
         let message = Message::receive(peer)?;
@@ -991,37 +1026,37 @@ impl Carrier {
             Some(&rings) => Ok(rings),
             None => Err(Refusal::NoDevice(id)),
         };
-        let step = says.take(message.bytes(), &memory, rings_of);
-        said.push(message);
+        let step = checker.take(message.bytes(), &memory, rings_of);
+        messages.push(message);
         let refuse = |why: &dyn fmt::Display| {
             relay.refuse(peer, why);
             Message::new(memif_control::disconnect(&why.to_string())).send(peer, None);
         };
-        let id = says.id().unwrap_or_default();
+        let id = checker.id().unwrap_or_default();
         match step {
             Ok(_) if !has_room => {
-                self.takes_from = Some(Instant::now() + REST);
+                self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
                 refuse(&NO_DESCRIPTORS);
                 None
             }
             Ok(Step::Next) => {
                 Message::new(memif_control::ack()).send(peer, None);
-                Some(Stage::Client { says, said })
+                Some(Stage::Client { checker, messages })
             }
             Ok(Step::Leaves) => None,
             Ok(Step::Complete) if self.connected.contains(&id) => {
                 refuse(&Refusal::Taken(id));
                 None
             }
-            Ok(Step::Complete) if !relay.has_room_for(SPARE + 2 * said.len()) => {
-                self.takes_from = Some(Instant::now() + REST);
+            Ok(Step::Complete) if !relay.has_room_for(SPARE + 2 * messages.len()) => {
+                self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
                 refuse(&NO_DESCRIPTORS);
                 None
             }
-            Ok(Step::Complete) => match relay.introduce(peer, &said) {
+            Ok(Step::Complete) => match relay.introduce(peer, &messages) {
                 Ok((driver, connected)) => {
                     self.connected.insert(id);
-                    relay.note_connection(id, Some(announced(said).interrupts()));
+                    relay.note_connection(id, Some(announced(messages).interrupts()));
                     connected.send(peer, None);
                     Some(Stage::Connected { id, driver })
                 }
@@ -1042,13 +1077,13 @@ impl Carrier {
         &mut self,
         peer: &OwnedFd,
         id: u32,
-        mut says: ServerMessages,
+        mut checker: ServerMessages,
         driver: OwnedFd,
         mut announced: AnnouncedMemory,
     ) -> Option<Stage> {
         let message = Message::receive(&driver)?;
         if let Ok(kind) = message.kind() {
-            says.note_client_message(kind);
+            checker.note_client_message(kind);
         }
         if message.kind() == Ok(MessageKind::AddRegion)
             && let Some(region) = message.descriptors.first()
@@ -1057,14 +1092,14 @@ impl Carrier {
         }
         // The peer writes the rings that we read. It gets our own eventfd, which our driver never reads.
         let read = RingPlace::of(message.bytes()).filter(|place| !place.to_server);
-        let ours = read.and_then(|_| new_event().ok());
-        let wakes = Relay::may_be_woken(peer);
-        let event = ours.as_ref().or_else(|| message.event(wakes, true));
-        message.send(peer, Some(event.unwrap_or(&self.relay.bell)));
-        if let (Some(place), Some(event)) = (read, ours) {
+        let own_event = read.and_then(|_| new_event().ok());
+        let may_wake = Relay::may_be_woken(peer);
+        let event = own_event.as_ref().or_else(|| message.event(may_wake, true));
+        message.send(peer, Some(event.unwrap_or(&self.relay.dummy_event)));
+        if let (Some(place), Some(event)) = (read, own_event) {
             announced.add_ring(place, event);
         }
-        Some(Stage::Server { id, says, driver, announced })
+        Some(Stage::Server { id, checker, driver, announced })
     }
 
     /// Processes the next message of a server in a handshake with our driver.
@@ -1072,19 +1107,19 @@ impl Carrier {
         &mut self,
         peer: &OwnedFd,
         id: u32,
-        mut says: ServerMessages,
+        mut checker: ServerMessages,
         driver: OwnedFd,
         announced: AnnouncedMemory,
     ) -> Option<Stage> {
         let relay = Arc::clone(&self.relay);
         let Some(message) = Message::receive(peer) else {
-            locked(&relay.told).last = "the server closed its end".to_owned();
+            locked(&relay.status).last_failure = "the server closed its end".to_owned();
             self.end(peer, &driver, None);
             return None;
         };
-        match says.take(message.bytes(), message.descriptors.len()) {
+        match checker.take(message.bytes(), message.descriptors.len()) {
             // The driver creates its regions and rings.
-            Ok(MessageKind::Hello) => relay.ways.send_and_settle(|| message.send(&driver, None)),
+            Ok(MessageKind::Hello) => relay.barrier.send_and_settle(|| message.send(&driver, None)),
             Ok(MessageKind::Connected) => {
                 message.send(&driver, None);
                 relay.note_connection(id, Some(announced.interrupts()));
@@ -1092,7 +1127,7 @@ impl Carrier {
                 return Some(Stage::Connected { id, driver });
             }
             Ok(MessageKind::Disconnect) => {
-                locked(&relay.told).last = memif_control::reason(message.bytes());
+                locked(&relay.status).last_failure = memif_control::reason(message.bytes());
                 self.end(peer, &driver, Some(message));
                 return None;
             }
@@ -1104,13 +1139,13 @@ impl Carrier {
                 return None;
             }
         }
-        Some(Stage::Server { id, says, driver, announced })
+        Some(Stage::Server { id, checker, driver, announced })
     }
 
     /// Disconnects the driver from its peer, and waits until it has unmapped the peer's memory. Closing our
     /// end would not suffice: a process that this one has just started may have a copy of it.
     fn end(&self, peer: &OwnedFd, driver: &OwnedFd, last: Option<Message>) {
-        self.relay.ways.send_and_settle(|| {
+        self.relay.barrier.send_and_settle(|| {
             let is_farewell = |last: &Message| last.kind() == Ok(MessageKind::Disconnect);
             if let Some(message) = last.filter(is_farewell) {
                 Message { descriptors: Vec::new(), ..message }.send(driver, None);
@@ -1125,6 +1160,7 @@ impl Carrier {
     }
 }
 
+/// Message of the control channel with its descriptors.
 struct Message {
     /// One byte more than the protocol's messages, to detect longer ones.
     bytes: [u8; MESSAGE_BYTES + 1],
@@ -1173,29 +1209,29 @@ impl Message {
 
     /// Returns the eventfd of a ring written by our driver, to the server if `to_server`. `None` if the
     /// driver may not write to it.
-    fn event(&self, wakes: bool, to_server: bool) -> Option<&OwnedFd> {
+    fn event(&self, may_wake: bool, to_server: bool) -> Option<&OwnedFd> {
         let place = RingPlace::of(self.bytes())?;
         let event = self.descriptors.first()?;
-        (wakes && place.to_server == to_server && is_eventfd(event.as_fd())).then_some(event)
+        (may_wake && place.to_server == to_server && is_eventfd(event.as_fd())).then_some(event)
     }
 
     /// Waits for the next message, at most for the time of a handshake.
-    fn await_from(end: &OwnedFd, longest: Duration) -> Option<Self> {
-        let wait = Timespec::try_from(longest).ok();
+    fn await_from(end: &OwnedFd, timeout: Duration) -> Option<Self> {
+        let wait = Timespec::try_from(timeout).ok();
         let mut watched = [PollFd::new(end, PollFlags::IN)];
-        let said = retry_on_intr(|| poll(&mut watched, wait.as_ref()));
-        (said == Ok(1)).then(|| Self::receive(end)).flatten()
+        let ready_ends = retry_on_intr(|| poll(&mut watched, wait.as_ref()));
+        (ready_ends == Ok(1)).then(|| Self::receive(end)).flatten()
     }
 
-    /// Sends the message. A closed or busy end misses it; the state of that end shows the reason. `bell`
-    /// replaces the eventfd of a ring.
-    fn send(&self, end: &OwnedFd, bell: Option<&OwnedFd>) {
+    /// Sends the message. A closed or busy end misses it; the state of that end shows the reason. If
+    /// given, `event` replaces the eventfd of a ring.
+    fn send(&self, end: &OwnedFd, event: Option<&OwnedFd>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let own = self.descriptors.first();
+        let original = self.descriptors.first();
         let descriptor = match self.kind() {
-            Ok(MessageKind::AddRing) => bell.or(own),
-            _ => own,
+            Ok(MessageKind::AddRing) => event.or(original),
+            _ => original,
         };
         let descriptor = descriptor.map(AsFd::as_fd);
         if let Some(descriptor) = &descriptor {
@@ -1215,9 +1251,9 @@ fn new_event() -> Result<OwnedFd, Errno> {
 }
 
 /// Collects a client's memory from its messages. This end reads the rings to the server.
-fn announced(said: Vec<Message>) -> AnnouncedMemory {
+fn announced(messages: Vec<Message>) -> AnnouncedMemory {
     let mut announced = AnnouncedMemory::default();
-    for Message { bytes, descriptors, .. } in said {
+    for Message { bytes, descriptors, .. } in messages {
         let message = &bytes[..MESSAGE_BYTES];
         let place = RingPlace::of(message).filter(|place| place.to_server);
         let is_region = MessageKind::of(message) == Ok(MessageKind::AddRegion);
@@ -1353,16 +1389,16 @@ mod tests {
         /// last answer and its reason.
         fn visit(&self, all: &[Message]) -> (OwnedFd, Option<MessageKind>, String) {
             let peer = self.connect();
-            let mut heard = receive(&peer);
+            let mut answer = receive(&peer);
             for message in all {
                 message.send(&peer, None);
-                heard = receive(&peer);
-                if heard.as_ref().is_none_or(|heard| heard.kind() != Ok(MessageKind::Ack)) {
+                answer = receive(&peer);
+                if answer.as_ref().is_none_or(|answer| answer.kind() != Ok(MessageKind::Ack)) {
                     break;
                 }
             }
-            let reason = heard.as_ref().map(|heard| memif_control::reason(heard.bytes()));
-            (peer, heard.map(|heard| heard.kind().unwrap()), reason.unwrap_or_default())
+            let reason = answer.as_ref().map(|answer| memif_control::reason(answer.bytes()));
+            (peer, answer.map(|answer| answer.kind().unwrap()), reason.unwrap_or_default())
         }
 
         fn connect(&self) -> OwnedFd {
@@ -1381,8 +1417,8 @@ mod tests {
             thread::scope(|scope| {
                 let visitor = scope.spawn(|| self.visit(&introduction(3)));
                 let driver = self.drive();
-                let (peer, heard, reason) = visitor.join().unwrap();
-                assert_eq!(heard, Some(MessageKind::Connected), "{reason}");
+                let (peer, answer, reason) = visitor.join().unwrap();
+                assert_eq!(answer, Some(MessageKind::Connected), "{reason}");
                 (peer, driver)
             })
         }
@@ -1396,10 +1432,10 @@ mod tests {
                 MessageKind::AddRing,
                 MessageKind::AddRing,
             ] {
-                let heard = receive(&driver).unwrap();
-                assert_eq!(heard.kind(), Ok(kind));
+                let received = receive(&driver).unwrap();
+                assert_eq!(received.kind(), Ok(kind));
                 let expected = usize::from(kind != MessageKind::Init);
-                assert_eq!(heard.descriptors.len(), expected);
+                assert_eq!(received.descriptors.len(), expected);
                 plain(MessageKind::Ack).send(&driver, None);
             }
             assert_eq!(receive_kind(&driver), Some(MessageKind::Connect));
@@ -1511,11 +1547,11 @@ mod tests {
     #[test]
     fn driver_sees_clients_only_between_bursts() {
         for (farewell, test) in [(None, "falls"), (Some(MessageKind::Disconnect), "leaves")] {
-            let (settled, told) = channel();
-            let told = Mutex::new(told);
+            let (settled, is_settled) = channel();
+            let is_settled = Mutex::new(is_settled);
             let scene = Scene::new(
                 test,
-                &(Arc::new(move || told.lock().unwrap().recv().unwrap()) as MapSettler),
+                &(Arc::new(move || is_settled.lock().unwrap().recv().unwrap()) as MapSettler),
             );
             let pass = scene.relay.gate().pass();
             let peer = scene.connect();
@@ -1641,17 +1677,17 @@ mod tests {
             let driver = scene.receive_of_one();
             let mut bells = 0;
             loop {
-                let heard = receive(&driver).unwrap();
-                if heard.kind() == Ok(MessageKind::Connect) {
+                let received = receive(&driver).unwrap();
+                if received.kind() == Ok(MessageKind::Connect) {
                     break;
                 }
-                if heard.kind() == Ok(MessageKind::AddRing) {
+                if received.kind() == Ok(MessageKind::AddRing) {
                     let target = std::fs::read_link(format!(
                         "/proc/self/fd/{}",
-                        std::os::fd::AsRawFd::as_raw_fd(&heard.descriptors[0])
+                        std::os::fd::AsRawFd::as_raw_fd(&received.descriptors[0])
                     ));
                     assert_eq!(target.unwrap().to_str(), Some("anon_inode:[eventfd]"));
-                    let flags = rustix::fs::fcntl_getfl(&heard.descriptors[0]).unwrap();
+                    let flags = rustix::fs::fcntl_getfl(&received.descriptors[0]).unwrap();
                     assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
                     bells += 1;
                 }
@@ -1670,22 +1706,22 @@ mod tests {
         let scene = Scene::new("wake", &at_once());
         assert!(scene.relay.interrupts(3).is_none(), "there is no peer");
         let events = [new_event().unwrap(), new_event().unwrap()];
-        let mut said = introduction(3);
-        for (ring, event) in said[2..4].iter_mut().zip(&events) {
+        let mut messages = introduction(3);
+        for (ring, event) in messages[2..4].iter_mut().zip(&events) {
             ring.descriptors = vec![event.try_clone().unwrap()];
         }
         let before = scene.relay.connection();
         let rings = thread::scope(|scope| {
-            let visitor = scope.spawn(|| scene.visit(&said));
+            let visitor = scope.spawn(|| scene.visit(&messages));
             let driver = scene.receive_of_one();
             let mut rings = Vec::new();
             loop {
-                let heard = receive(&driver).unwrap();
-                if heard.kind() == Ok(MessageKind::Connect) {
+                let received = receive(&driver).unwrap();
+                if received.kind() == Ok(MessageKind::Connect) {
                     break;
                 }
-                let is_ring = heard.kind() == Ok(MessageKind::AddRing);
-                rings.extend(heard.descriptors.into_iter().filter(|_| is_ring));
+                let is_ring = received.kind() == Ok(MessageKind::AddRing);
+                rings.extend(received.descriptors.into_iter().filter(|_| is_ring));
                 plain(MessageKind::Ack).send(&driver, None);
             }
             plain(MessageKind::Connected).send(&driver, None);
@@ -1721,9 +1757,9 @@ mod tests {
             .env("WEDJAT_HALF_OPEN", "")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&child.stdout);
+        let output = String::from_utf8_lossy(&child.stdout);
         let errors = String::from_utf8_lossy(&child.stderr);
-        assert!(child.status.success() && said.contains("nothing left"), "{said}{errors}");
+        assert!(child.status.success() && output.contains("nothing left"), "{output}{errors}");
     }
 
     /// Child process of the test above; does nothing in the main process.
@@ -1784,9 +1820,9 @@ mod tests {
         assert_eq!(scene.relay.admit(&ours), Ok(()), "this process is our user's");
         let no_socket = OwnedFd::from(std::io::pipe().unwrap().0);
         assert!(scene.relay.admit(&no_socket).is_err());
-        assert_eq!(number_of("root"), Some(0));
-        assert_eq!(number_of("4711"), Some(4711));
-        assert_eq!(number_of("nobody-of-that-name"), None);
+        assert_eq!(user_id("root"), Some(0));
+        assert_eq!(user_id("4711"), Some(4711));
+        assert_eq!(user_id("nobody-of-that-name"), None);
     }
 
     #[test]
@@ -1844,8 +1880,8 @@ mod tests {
         let (last, all) = introduction(0).split_off_last();
         for message in all {
             message.send(&driver, None);
-            let heard = receive(&peer).unwrap();
-            assert_eq!(heard.descriptors.len(), message.descriptors.len());
+            let received = receive(&peer).unwrap();
+            assert_eq!(received.descriptors.len(), message.descriptors.len());
             plain(MessageKind::Ack).send(&peer, None);
             assert_eq!(receive_kind(&driver), Some(MessageKind::Ack));
         }

@@ -37,7 +37,7 @@
 //!
 //! | device | arguments | needs |
 //! |---|---|---|
-//! | `net_memif0` | `role=server,id=0,socket=wedjat` on one side, `role=client,id=0,socket=wedjat` on the other | nothing |
+//! | `net_memif0` | `role=server,id=0,socket=wedjat` on one side, `role=client,id=0,socket=wedjat` on its peer | nothing |
 //! | `net_vhost0` with `net_virtio_user0` | `iface=/run/wedjat.sock,queues=1` on the server, `path=/run/wedjat.sock,queues=1,queue_size=256` on the client | nothing |
 //! | `net_af_packet0` | `iface=veth0`, several queues: `,qpairs=2` | `CAP_NET_RAW` |
 //! | `net_af_xdp0` | `iface=veth0`, several queues: `,queue_count=2` | `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_BPF` |
@@ -57,7 +57,7 @@
 //! - memif: the driver maps a peer's memory in EAL's interrupt thread when the peer connects, and unmaps it when
 //!   the peer leaves, even in the middle of a burst. So it never has the peer's socket but a private one, and
 //!   gets both messages between bursts. This costs each burst a fence, some 20 cycles.
-//! - AF_PACKET and AF_XDP: packets of the kernel's own sockets on the other end of a veth pair arrive with an
+//! - AF_PACKET and AF_XDP: packets of the kernel's own sockets on the peer end of a veth pair arrive with an
 //!   incomplete checksum, the pseudo header's sum. The kernel marks such packets, but the drivers drop the mark.
 //!   The port recognizes these checksums by their value, and finishes them ([`DeviceStats::rx_partial`]).
 //! - AF_PACKET: the driver does not report packets that the kernel dropped because the ring was full. The port
@@ -87,7 +87,7 @@ mod yardsticks;
 
 pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
 pub use mbuf::Mbuf;
-pub use memif::{ServerAddress, SocketError, meeting_point};
+pub use memif::{ServerAddress, SocketError, server_address};
 pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, Outlet, QueuePort};
 pub use rss::RssFields;

@@ -28,6 +28,7 @@ struct Instruction {
     value: i32,
 }
 
+/// Creates an instruction; arguments as in `struct bpf_insn`.
 const fn instruction(code: u8, registers: u8, offset: i16, value: i32) -> Instruction {
     Instruction { code, registers, offset, value }
 }
@@ -58,7 +59,7 @@ struct Load {
 ///
 /// # Errors
 /// If the kernel refuses the filter, for example without CAP_BPF.
-pub(super) fn cut(sockets: &[RawFd]) -> io::Result<()> {
+pub(super) fn cut_segmented_packets(sockets: &[RawFd]) -> io::Result<()> {
     if sockets.is_empty() {
         return Ok(());
     }
@@ -66,6 +67,7 @@ pub(super) fn cut(sockets: &[RawFd]) -> io::Result<()> {
     sockets.iter().try_for_each(|&socket| attach(socket, &program))
 }
 
+/// Loads the filter into the kernel.
 fn load() -> io::Result<OwnedFd> {
     let load = Load {
         kind: SOCKET_FILTER,
@@ -85,6 +87,7 @@ fn load() -> io::Result<OwnedFd> {
     }
 }
 
+/// Attaches the filter to a socket.
 fn attach(socket: RawFd, program: &OwnedFd) -> io::Result<()> {
     let program = program.as_raw_fd();
     // SAFETY: the value lives through the call, which reads the given number of bytes.

@@ -1,8 +1,8 @@
 //! Mempools in our own memory, densely packed on transparent huge pages, for an EAL without hugepages.
 //!
 //! Otherwise DPDK places each mbuf at the start of a 4 KiB page. The first lines of all mbufs then fall into
-//! one set of the first-level cache, which holds eight, and a burst needs more pages than a TLB holds. That
-//! costs as much as all other work on a packet.
+//! one set of the first-level cache, with room for eight. A burst also needs more pages than a TLB holds. Both
+//! together double the cost of a packet.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -20,8 +20,8 @@ const PAGE: usize = 2 << 20;
 const BAD_IOVA: sys::rte_iova_t = sys::rte_iova_t::MAX;
 
 /// Drivers that access mbufs by the CPU only, at any address. Other drivers translate addresses of EAL's
-/// memory for a device or for a process at the other end.
-const ANYWHERE: [&str; 8] = [
+/// memory for a device or for a peer process.
+const CPU_ONLY_DRIVERS: [&str; 8] = [
     "net_af_packet",
     "net_af_xdp",
     "net_memif",
@@ -34,12 +34,12 @@ const ANYWHERE: [&str; 8] = [
 
 /// Returns true if EAL has no hugepages, and every device accepts mbufs at any address.
 pub(super) fn are_wanted(eal: &Eal) -> bool {
-    let shares = eal.arguments().iter().any(|word| word.contains("zero-copy=yes"));
+    let has_zero_copy = eal.arguments().iter().any(|word| word.contains("zero-copy=yes"));
     // SAFETY: EAL runs; this reads its configuration.
     let has_hugepages = unsafe { sys::rte_eal_has_hugepages() } != 0;
     !has_hugepages
-        && !shares
-        && eal::drivers().iter().all(|driver| ANYWHERE.contains(&driver.as_str()))
+        && !has_zero_copy
+        && eal::drivers().iter().all(|driver| CPU_ONLY_DRIVERS.contains(&driver.as_str()))
 }
 
 /// Creates a pool like `rte_pktmbuf_pool_create`. `None` if that is impossible in this way.
@@ -64,6 +64,7 @@ pub(super) fn pool(
     None
 }
 
+/// Adds densely packed memory with `mbufs` mbufs to an empty pool. Returns true on success.
 fn fill(pool: NonNull<sys::rte_mempool>, mbufs: u32) -> bool {
     let pool = pool.as_ptr();
     // SAFETY: the pool is empty and ours; without arguments its mbufs are as large as its elements allow.
@@ -92,10 +93,10 @@ fn fill(pool: NonNull<sys::rte_mempool>, mbufs: u32) -> bool {
 
 /// Allocates memory for `mbufs` elements. Returns the memory with the start and length to use.
 fn memory_for(pool: *mut sys::rte_mempool, mbufs: u32) -> Option<(MmapMut, *mut c_char, usize)> {
-    let (mut least, mut align) = (0, 0);
+    let (mut min_chunk, mut align) = (0, 0);
     // SAFETY: computes with the pool's own parameters.
     let needed = unsafe {
-        sys::rte_mempool_op_calc_mem_size_default(pool, mbufs, 0, &mut least, &mut align)
+        sys::rte_mempool_op_calc_mem_size_default(pool, mbufs, 0, &mut min_chunk, &mut align)
     };
     let len = usize::try_from(needed).ok()?.next_multiple_of(PAGE);
     let mut memory = MmapMut::map_anon(len + PAGE).ok()?;

@@ -25,6 +25,7 @@ const ANY_NODE: c_int = -1;
 #[derive(Clone)]
 pub struct MbufPool(Arc<Mempool>);
 
+/// DPDK's mempool, freed on drop.
 struct Mempool {
     pool: NonNull<sys::rte_mempool>,
     size: u32,
@@ -54,6 +55,7 @@ pub enum PoolError {
     },
 }
 
+/// Returns advice for a pool that was not created.
 fn hint(errno: c_int) -> &'static str {
     match errno {
         libc::ENOMEM => {

@@ -1,4 +1,6 @@
 //! A configured and started device, and its queue pairs as ports.
+//!
+//! An outlet is a transmit queue without a receive queue; an inlet is a receive queue without a transmit queue.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
@@ -38,13 +40,13 @@ const PEER_RETRY: Duration = Duration::from_millis(20);
 /// Time that a memif server may take to answer a client. A server that is not ready refuses at once.
 const PEER_ANSWER: Duration = Duration::from_secs(2);
 
-/// Number of refusals after which a memif client with extra transmit queues gives them up. The running server
-/// then has too few receive queues.
-const REFUSALS: u32 = 8;
+/// Number of refusals by a running server after which a memif client gives up its extra transmit queues. The
+/// server then probably has too few receive queues.
+const REFUSALS_MAX: u32 = 8;
 
 /// Drivers without hardware that may carry packets of kernel sockets. Such packets may have checksums that
 /// were left to a device.
-const IN_SOFTWARE: [&str; 5] =
+const SOFTWARE_DRIVERS: [&str; 5] =
     ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio_user"];
 
 /// Treatment of checksums that the device has not verified.
@@ -111,7 +113,7 @@ pub struct DeviceOptions {
     pub stamps: bool,
     /// True to set up receive interrupts, so that a core may sleep. Has no effect on a device without them.
     pub interrupts: bool,
-    /// Time to wait for the server of a memif client. Other devices start or fail at once.
+    /// Time that a memif client waits for its server. Other devices start or fail at once.
     pub wait_for_peer: Duration,
     /// Set to true to end that wait early.
     pub stop: Arc<AtomicBool>,
@@ -144,8 +146,8 @@ impl DeviceOptions {
     /// Returns the defaults, with another wait for a memif server if `patience` is given.
     #[must_use]
     pub fn patient(patience: Option<Duration>) -> Self {
-        let usual = Self::default();
-        Self { wait_for_peer: patience.unwrap_or(usual.wait_for_peer), ..usual }
+        let defaults = Self::default();
+        Self { wait_for_peer: patience.unwrap_or(defaults.wait_for_peer), ..defaults }
     }
 }
 
@@ -153,7 +155,7 @@ impl DeviceOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The device does not exist.
-    #[error("no device {name:?}: EAL has {present}; {}", way_to(name))]
+    #[error("no device {name:?}: EAL has {present}; {}", absence_hint(name))]
     Absent {
         /// Name of the device.
         name: String,
@@ -224,16 +226,20 @@ pub enum DeviceError {
 /// A started device. Dropping it and all its ports stops and closes it.
 pub struct Device(Arc<OpenedDevice>);
 
+/// A device in DPDK. Its ports share it.
 struct OpenedDevice {
     id: u16,
     name: String,
     driver: String,
+    /// Number of transmit queues, at least one for each port.
     queues: u16,
     /// Number of receive queues in total.
     rx: u16,
     /// Relay to the peers of a memif device.
     relay: Option<RelayedDevice>,
+    /// Registration at the relay of a memif server. The relay accepts peers while it exists.
     serving: Option<ServerDevice>,
+    /// Sockets of an AF_PACKET or AF_XDP device.
     kernel_rings: KernelRings,
     /// True if its receive queues have interrupts.
     interrupts: bool,
@@ -316,14 +322,14 @@ impl Device {
         let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0, interrupts: false };
         let log = LogCapture::start();
         let opened = setup.open(eal);
-        let said = log.map(LogCapture::finish).unwrap_or_default();
-        let opened = Arc::new(opened.map_err(|error| error.with_log(&said))?);
-        super::log::note(&said);
+        let log_text = log.map(LogCapture::finish).unwrap_or_default();
+        let opened = Arc::new(opened.map_err(|error| error.with_log(&log_text))?);
+        super::log::log_captured(&log_text);
         let port = |queue| {
             let (device, inlets) = (Arc::clone(&opened), 0..0);
             let pass = device.relay.as_ref().map(|memif| memif.relay.gate().pass());
             let checksums = Checksums {
-                finishes: IN_SOFTWARE.contains(&device.driver.as_str()),
+                finishes: SOFTWARE_DRIVERS.contains(&device.driver.as_str()),
                 verifies_one: device.verifies_one,
                 trusts: options.trust_checksums,
             };
@@ -376,8 +382,8 @@ impl Device {
             let options = DeviceOptions { wait_for_peer, ..DeviceOptions::default() };
             self.0.start(&options, u32::MAX)
         });
-        let said = log.map(LogCapture::finish).unwrap_or_default();
-        started.map(drop).map_err(|error| error.with_log(&said))
+        let log_text = log.map(LogCapture::finish).unwrap_or_default();
+        started.map(drop).map_err(|error| error.with_log(&log_text))
     }
 
     /// Returns the name by which it was opened.
@@ -533,7 +539,7 @@ impl OpenedDevice {
                 return Err(DeviceError::Stopped { name });
             }
             if began.elapsed() >= options.wait_for_peer {
-                let (socket, reason) = (relay.place().to_string(), relay.last_refusal());
+                let (socket, reason) = (relay.public_socket().to_string(), relay.last_refusal());
                 let waited = options.wait_for_peer;
                 return Err(DeviceError::NoPeer { name, waited, socket, reason });
             }
@@ -541,10 +547,12 @@ impl OpenedDevice {
         }
     }
 
+    /// Waits until the link of a memif client is up. Returns false if the server refuses or does not answer
+    /// in time, or after a stop request.
     fn becomes_linked(&self, connection: &JoinHandle<()>, stop: &AtomicBool) -> bool {
         let began = Instant::now();
-        let goes_on = || !connection.is_finished() && !stop.load(Acquire);
-        while began.elapsed() < PEER_ANSWER && goes_on() {
+        let may_continue = || !connection.is_finished() && !stop.load(Acquire);
+        while began.elapsed() < PEER_ANSWER && may_continue() {
             if self.link().up {
                 return true;
             }
@@ -553,6 +561,7 @@ impl OpenedDevice {
         false
     }
 
+    /// Starts the device once.
     fn try_start(&self) -> Result<(), DeviceError> {
         // SAFETY: every queue is set up.
         accept(&self.name, "start it", unsafe { sys::rte_eth_dev_start(self.id) })
@@ -561,7 +570,7 @@ impl OpenedDevice {
     /// Stops the device. The caller must ensure that no thread polls it.
     fn stop(&self) -> Result<(), DeviceError> {
         let (id, outcome) = (self.id, AtomicI32::new(0));
-        self.alone(&|| {
+        self.run_exclusively(&|| {
             // SAFETY: the device is open. Polling a stopped device is an error that DPDK logs, not undefined
             // behaviour.
             outcome.store(unsafe { sys::rte_eth_dev_stop(id) }, Relaxed);
@@ -570,13 +579,14 @@ impl OpenedDevice {
     }
 
     /// Runs `work` while the driver handles no peer.
-    fn alone(&self, work: &(dyn Fn() + Sync)) {
+    fn run_exclusively(&self, work: &(dyn Fn() + Sync)) {
         match self.driver.as_str() {
             "net_memif" => take_turn(work),
             _ => work(),
         }
     }
 
+    /// Returns the state of the link by the driver.
     fn link(&self) -> Link {
         let mut speed_mbps = 0;
         // SAFETY: the port is open and the speed is valid for writing.
@@ -592,7 +602,7 @@ impl Drop for OpenedDevice {
         self.serving = None;
         // SAFETY: this is the last owner, so no thread polls a queue any more. Closing frees the mbufs of the
         // queues.
-        self.alone(&|| unsafe {
+        self.run_exclusively(&|| unsafe {
             sys::rte_eth_dev_stop(id);
             sys::rte_eth_dev_close(id);
         });
@@ -644,6 +654,7 @@ impl QueuePort {
         }
     }
 
+    /// Receives from one queue. Returns 0 while the gate is closed.
     #[inline]
     fn receive(&mut self, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
         match &self.pass {
@@ -670,6 +681,7 @@ impl QueuePort {
         burst.len() - before
     }
 
+    /// Receives from the further queues while the burst has room.
     fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) {
         for queue in self.inlets.clone() {
             if !burst.is_full() {
@@ -678,6 +690,7 @@ impl QueuePort {
         }
     }
 
+    /// Sends a burst. Returns 0 while the gate is closed.
     #[inline]
     fn send(&mut self, burst: &mut Burst<Mbuf>) -> usize {
         match &self.pass {
@@ -709,6 +722,7 @@ impl Port for QueuePort {
     }
 }
 
+/// Appends packets from one receive queue to `burst`. Returns their number.
 #[inline]
 fn receive(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
     let len = burst.len();
@@ -724,6 +738,7 @@ fn receive(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
     }
 }
 
+/// Sends packets from the front of `burst` and removes them. Returns their number.
 #[inline]
 fn send(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
     let len = burst.len();
@@ -776,6 +791,7 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
+    /// Configures and starts the device.
     fn open(&mut self, eal: &Eal) -> Result<OpenedDevice, DeviceError> {
         let info = self.info()?;
         self.check_queues(&info)?;
@@ -809,7 +825,7 @@ impl Setup<'_> {
             _eal: eal.clone(),
         };
         let before = kernel_rings::xdp_sockets();
-        self.queues()?;
+        self.set_up_queues()?;
         if opened.driver == "net_af_xdp" {
             opened.kernel_rings = KernelRings::xdp_since(&before, interface.as_deref());
         }
@@ -820,18 +836,18 @@ impl Setup<'_> {
             // everything anyway.
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
-        let patience = if self.tx > self.options.queues { REFUSALS } else { u32::MAX };
+        let patience = if self.tx > self.options.queues { REFUSALS_MAX } else { u32::MAX };
         if self.interrupts && opened.start(self.options, patience).is_err() {
             // A driver with interrupts may lack them here: without vfio, or with too few vectors.
             (self.interrupts, opened.interrupts) = (false, false);
             self.configure(&info)?;
-            self.queues()?;
+            self.set_up_queues()?;
         }
         if !opened.interrupts && !opened.start(self.options, patience)? {
             // The server has fewer receive queues than our transmit queues.
             (self.tx, opened.queues) = (self.options.queues, self.options.queues);
             self.configure(&info)?;
-            self.queues()?;
+            self.set_up_queues()?;
             opened.start(self.options, u32::MAX)?;
         }
         let served = opened.relay.as_ref().filter(|memif| memif.relay.role() == Role::Server);
@@ -843,12 +859,14 @@ impl Setup<'_> {
     /// Returns the kernel interface of the device: `iface=` in its own arguments or in EAL's `--vdev`.
     fn interface(&self, eal: &Eal) -> Option<String> {
         let name = self.name.split(',').next().unwrap_or_default();
-        let is_of_us = |text: &&str| text.split(',').next() == Some(name);
-        let given = eal.arguments().iter().map(|text| text.strip_prefix("--vdev=").unwrap_or(text));
-        let mut texts = std::iter::once(self.name).chain(given).filter(is_of_us);
+        let is_this_device = |text: &&str| text.split(',').next() == Some(name);
+        let in_eal =
+            eal.arguments().iter().map(|text| text.strip_prefix("--vdev=").unwrap_or(text));
+        let mut texts = std::iter::once(self.name).chain(in_eal).filter(is_this_device);
         texts.find_map(|text| vdev::argument(text, "iface")).map(str::to_owned)
     }
 
+    /// Returns DPDK's description of the device.
     fn info(&self) -> Result<sys::rte_eth_dev_info, DeviceError> {
         let mut info = sys::rte_eth_dev_info::default();
         // SAFETY: `find` returned a valid port, and `info` is valid for writing.
@@ -857,6 +875,7 @@ impl Setup<'_> {
         Ok(info)
     }
 
+    /// Checks that the driver supports the requested number of queues.
     fn check_queues(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
         let most = info.max_rx_queues.min(info.max_tx_queues.saturating_add(self.options.inlets));
         let asked = self.options.queues.saturating_add(self.options.inlets);
@@ -900,6 +919,7 @@ impl Setup<'_> {
         (self.rx, self.tx) = (rx.max(queues + inlets), queues + outlets);
     }
 
+    /// Configures the device with its numbers of queues, offloads and RSS.
     fn configure(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
         let mut conf = sys::rte_eth_conf::default();
         if let Some(mtu) = self.options.mtu {
@@ -915,10 +935,10 @@ impl Setup<'_> {
         let mut rss = self.options.rss.on(info.flow_type_rss_offloads, info.hash_key_size);
         if let Some(rss) = rss.as_mut().filter(|_| self.rx > 1) {
             conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
-            let told = &mut conf.rx_adv_conf.rss_conf;
-            told.rss_hf = rss.fields;
+            let rss_conf = &mut conf.rx_adv_conf.rss_conf;
+            rss_conf.rss_hf = rss.fields;
             if let Some(key) = &mut rss.key {
-                (told.rss_key, told.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
+                (rss_conf.rss_key, rss_conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
             }
         }
         // SAFETY: the port is valid and not started. DPDK copies `conf` and the key that it points to.
@@ -928,8 +948,8 @@ impl Setup<'_> {
 
     /// Returns the checksum offloads of the device that are enabled.
     fn checksum_offloads(&self, info: &sys::rte_eth_dev_info) -> u64 {
-        let wanted = if self.options.checksums { sys::WEDJAT_RX_OFFLOAD_CKSUM } else { 0 };
-        info.rx_offload_capa & wanted
+        let requested = if self.options.checksums { sys::WEDJAT_RX_OFFLOAD_CKSUM } else { 0 };
+        info.rx_offload_capa & requested
     }
 
     /// Returns the position and clock of the receive time in its packets.
@@ -941,7 +961,8 @@ impl Setup<'_> {
         stamps::field().map(|field| Stamping { field, clock })
     }
 
-    fn queues(&self) -> Result<(), DeviceError> {
+    /// Sets up all receive and transmit queues of the configured device.
+    fn set_up_queues(&self) -> Result<(), DeviceError> {
         let (mut rx_slots, mut tx_slots) = (self.options.rx_slots, self.options.tx_slots);
         // SAFETY: the port is configured and both counts are valid for writing.
         let error =
@@ -968,12 +989,13 @@ impl Setup<'_> {
         Ok(())
     }
 
+    /// Converts DPDK's return value for a step of the set-up.
     fn accept(&self, step: &'static str, error: c_int) -> Result<(), DeviceError> {
         accept(self.name, step, error)
     }
 }
 
-/// Converts DPDK's return value, which is 0 on success.
+/// Converts DPDK's return value, which is 0 on success, to a result. `step` completes "cannot ...".
 fn accept(name: &str, step: &'static str, error: c_int) -> Result<(), DeviceError> {
     if error == 0 {
         return Ok(());
@@ -983,6 +1005,7 @@ fn accept(name: &str, step: &'static str, error: c_int) -> Result<(), DeviceErro
 }
 
 impl DeviceError {
+    /// Adds the end of DPDK's log to a failed call.
     fn with_log(mut self, log: &str) -> Self {
         if let Self::Refused { said, .. } = &mut self {
             *said = indented_end(log);
@@ -992,7 +1015,7 @@ impl DeviceError {
 }
 
 /// Returns advice for a missing device.
-fn way_to(name: &str) -> String {
+fn absence_hint(name: &str) -> String {
     match name.contains(',') {
         true => "the driver refused these arguments; see its messages above".to_owned(),
         false => format!(
@@ -1020,7 +1043,7 @@ fn find(name: &str) -> Result<u16, DeviceError> {
 
 /// Returns the names of all devices, for messages.
 fn present() -> String {
-    let named = |id: u16| {
+    let name_of = |id: u16| {
         let mut name = [0 as c_char; NAME_BYTES];
         // SAFETY: the buffer has the size that DPDK documents, and DPDK writes a trailing NUL.
         let text = unsafe {
@@ -1030,7 +1053,7 @@ fn present() -> String {
         };
         text.map(|text| text.to_string_lossy().into_owned())
     };
-    let names: Vec<String> = (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(named).collect();
+    let names: Vec<String> = (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(name_of).collect();
     if names.is_empty() { "no device at all".to_owned() } else { names.join(", ") }
 }
 

@@ -37,12 +37,12 @@ const KEY: [u8; 2] = [0x6d, 0x5a];
 impl RssFields {
     /// Returns the fields of a device that hashes `fields` (`rss_hf`).
     pub fn of(fields: u64) -> Option<Self> {
-        let known =
+        let one_end =
             [Self::Source, Self::Destination].into_iter().find(|one| fields & one.only() != 0);
-        (fields & sys::WEDJAT_RSS_UDP != 0).then(|| known.unwrap_or_default())
+        (fields & sys::WEDJAT_RSS_UDP != 0).then(|| one_end.unwrap_or_default())
     }
 
-    /// Returns the bits that exclude the other end.
+    /// Returns the bits of `rss_hf` that restrict the hash to one end; 0 for both ends.
     fn only(self) -> u64 {
         let shifted = match self {
             Self::FourTuple => 0,
@@ -52,19 +52,18 @@ impl RssFields {
         shifted << sys::WEDJAT_RSS_ONLY_SHIFT
     }
 
-    /// Returns the configuration for a device that offers the fields `offered` (`flow_type_rss_offloads`) and
-    /// takes keys of `key_bytes`, over IPv4 and IPv6 as far as it hashes both. `None` if it hashes no UDP at
-    /// all.
+    /// Returns the configuration for a device with the fields `offered` (`flow_type_rss_offloads`) and keys of
+    /// `key_bytes`. Covers those of IPv4 and IPv6 that the device hashes. `None` if it hashes no UDP at all.
     pub fn on(self, offered: u64, key_bytes: u8) -> Option<Rss> {
         let udp = offered & sys::WEDJAT_RSS_UDP;
         let only = self.only();
-        let whole = only != 0 && offered & only == only;
+        let can_restrict = only != 0 && offered & only == only;
         let repeated = || KEY.into_iter().cycle().take(usize::from(key_bytes)).collect();
         // mlx5 accepts one end of an address only together with a hash of addresses.
         let one_end = udp | only | offered & sys::WEDJAT_RSS_IP;
         (udp != 0).then(|| Rss {
-            fields: if whole { one_end } else { udp },
-            key: (whole && key_bytes > 0).then(repeated),
+            fields: if can_restrict { one_end } else { udp },
+            key: (can_restrict && key_bytes > 0).then(repeated),
         })
     }
 }

@@ -24,26 +24,29 @@ const NAP: Duration = Duration::from_micros(50);
 /// Delay by which the kernel may postpone a wake-up, to combine several.
 const SLACK_NS: u64 = 1_000;
 
-/// Rings with interrupts for a core.
+/// Rings of one memif device that a core reads.
 struct Rings {
     relay: Arc<Relay>,
+    /// Id of the device in the memif protocol.
     id: u32,
+    /// Numbers of the rings.
     rings: Vec<u16>,
-    /// Connection of the rings.
+    /// Number of the connection ([`Relay::connection`]) whose interrupts these are.
     connection: u64,
+    /// Interrupts of the rings that have one.
     interrupts: Vec<Arc<RingInterrupt>>,
     /// True if the peer does not send interrupts.
-    is_mute: bool,
+    needs_naps: bool,
 }
 
 /// Sleeper of one core.
 pub struct Sleeper {
     epoll: OwnedFd,
-    /// Queues of devices with interrupts.
+    /// Device and queue numbers of the queues with interrupts.
     queues: Vec<(u16, u16)>,
     memifs: Vec<Rings>,
     /// True if some port cannot wake the core.
-    is_mute: bool,
+    needs_naps: bool,
 }
 
 impl Sleeper {
@@ -53,7 +56,7 @@ impl Sleeper {
     /// If the system refuses.
     pub fn new<'a>(ports: impl IntoIterator<Item = &'a QueuePort>) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let mut sleeper = Self { epoll, queues: Vec::new(), memifs: Vec::new(), is_mute: false };
+        let mut sleeper = Self { epoll, queues: Vec::new(), memifs: Vec::new(), needs_naps: false };
         for port in ports {
             match port.source() {
                 Source::Interrupt { device, queues } => {
@@ -72,9 +75,9 @@ impl Sleeper {
                     rings,
                     connection: u64::MAX,
                     interrupts: Vec::new(),
-                    is_mute: false,
+                    needs_naps: false,
                 }),
-                Source::Sockets(_) | Source::Nothing => sleeper.is_mute = true,
+                Source::Sockets(_) | Source::Nothing => sleeper.needs_naps = true,
             }
         }
         // On failure each sleep takes about 50 us longer.
@@ -82,11 +85,12 @@ impl Sleeper {
         Ok(sleeper)
     }
 
+    /// Adds the receive interrupt of a queue.
     fn add_interrupt(&mut self, device: u16, queue: u16) -> io::Result<()> {
         // SAFETY: the device is open and has the queue.
         let event = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(device, queue) };
         if event < 0 {
-            self.is_mute = true;
+            self.needs_naps = true;
             return Ok(());
         }
         // SAFETY: the device keeps it open while it is started.
@@ -102,11 +106,11 @@ impl Sleeper {
         for &(device, queue) in &self.queues {
             // SAFETY: the device is open, and this thread owns the queue.
             if unsafe { sys::rte_eth_dev_rx_intr_enable(device, queue) } != 0 {
-                self.is_mute = true;
+                self.needs_naps = true;
             }
         }
         for rings in &mut self.memifs {
-            rings.follow(&self.epoll);
+            rings.update(&self.epoll);
             rings.interrupts.iter().for_each(|ring| ring.unmask());
         }
     }
@@ -120,47 +124,47 @@ impl Sleeper {
         self.memifs.iter().flat_map(|rings| &rings.interrupts).for_each(|ring| ring.mask());
     }
 
-    /// Sleeps until a packet arrives, for at most `longest`. Returns true for a packet.
-    pub fn sleep(&mut self, longest: Duration) -> bool {
-        let is_mute = self.is_mute || self.memifs.iter().any(|rings| rings.is_mute);
-        let longest = if is_mute { longest.min(NAP) } else { longest };
-        let Ok(longest) = Timespec::try_from(longest) else { return false };
+    /// Sleeps until a packet arrives, for at most `timeout`. Returns true for a packet.
+    pub fn sleep(&mut self, timeout: Duration) -> bool {
+        let needs_naps = self.needs_naps || self.memifs.iter().any(|rings| rings.needs_naps);
+        let timeout = if needs_naps { timeout.min(NAP) } else { timeout };
+        let Ok(timeout) = Timespec::try_from(timeout) else { return false };
         // epoll's own timeout is in milliseconds before Linux 5.11.
-        let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&longest));
-        if !waited.is_ok_and(|ready| ready > 0) {
+        let ready_count = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
+        if !ready_count.is_ok_and(|count| count > 0) {
             return false;
         }
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 8];
         let at_once = Timespec::default();
-        let taken = epoll::wait(&self.epoll, &mut events, Some(&at_once));
-        taken.is_ok_and(|(taken, _)| !taken.is_empty())
+        let events_read = epoll::wait(&self.epoll, &mut events, Some(&at_once));
+        events_read.is_ok_and(|(events, _)| !events.is_empty())
     }
 }
 
-/// Adds an edge-triggered event: each packet is an event, whether or not anything is read. An eventfd is
+/// Adds an edge-triggered event: each packet is an event, even if nothing is read. An eventfd is
 /// never read, and a socket whose interface has gone stays readable.
-fn watch(epoll: &OwnedFd, what: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(epoll::add(epoll, what, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?)
+fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(epoll::add(epoll, descriptor, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?)
 }
 
 impl Rings {
-    /// Checks whether the peer has changed.
-    fn follow(&mut self, epoll: &OwnedFd) {
+    /// Replaces the interrupts if the peer has changed.
+    fn update(&mut self, epoll: &OwnedFd) {
         let connection = self.relay.connection();
         if connection == self.connection {
             return;
         }
-        for gone in self.interrupts.drain(..) {
+        for interrupt in self.interrupts.drain(..) {
             // The peer may still have it open, so it must be removed explicitly.
-            let _ = epoll::delete(epoll, gone.event());
+            let _ = epoll::delete(epoll, interrupt.event());
         }
-        (self.connection, self.is_mute) = (connection, false);
-        let Some(there) = self.relay.interrupts(self.id) else { return };
+        (self.connection, self.needs_naps) = (connection, false);
+        let Some(interrupts) = self.relay.interrupts(self.id) else { return };
         for ring in &self.rings {
-            let found = there.get(usize::from(*ring)).cloned().flatten();
-            let found = found.filter(|found| watch(epoll, found.event()).is_ok());
-            self.is_mute |= found.is_none();
-            self.interrupts.extend(found);
+            let interrupt = interrupts.get(usize::from(*ring)).cloned().flatten();
+            let interrupt = interrupt.filter(|ring| watch(epoll, ring.event()).is_ok());
+            self.needs_naps |= interrupt.is_none();
+            self.interrupts.extend(interrupt);
         }
     }
 }

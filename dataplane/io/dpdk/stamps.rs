@@ -55,8 +55,8 @@ impl StampClock {
 /// Returns true if a device of the pcap driver receives from an interface. Its description names one if it
 /// uses the interface for both directions.
 fn receives_live(device: &str, info: &sys::rte_eth_dev_info) -> bool {
-    let given = |key| vdev::argument(device, key).is_some();
-    info.if_index > 0 || (!given("rx_pcap") && (given("rx_iface") || given("rx_iface_in")))
+    let has = |key| vdev::argument(device, key).is_some();
+    info.if_index > 0 || (!has("rx_pcap") && (has("rx_iface") || has("rx_iface_in")))
 }
 
 /// Reason why there are no timestamps.
@@ -108,8 +108,8 @@ pub(super) fn field() -> Result<StampField, NoStamps> {
         // SAFETY: reads a thread-local variable.
         return Err(refused(error_text(-unsafe { sys::wedjat_errno() })));
     }
-    let room = sys::WEDJAT_MBUF_SIZE as usize - size_of::<u64>();
-    let offset = u16::try_from(offset).ok().filter(|&at| usize::from(at) <= room);
+    let offset_max = sys::WEDJAT_MBUF_SIZE as usize - size_of::<u64>();
+    let offset = u16::try_from(offset).ok().filter(|&offset| usize::from(offset) <= offset_max);
     let offset = offset.ok_or_else(|| refused("a field outside of them".to_owned()))?;
     Ok(StampField { offset, flag })
 }

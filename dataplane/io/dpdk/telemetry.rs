@@ -36,6 +36,7 @@ pub enum Answer {
 /// telemetry's thread.
 pub type Answerer = fn(&str, &str) -> Option<Answer>;
 
+/// Answerer of the registered commands.
 static ANSWERER: OnceLock<Answerer> = OnceLock::new();
 
 /// Registers commands, as pairs of path and help, for the rest of the process. The first `answerer` answers
@@ -69,14 +70,15 @@ unsafe extern "C" fn answer(
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     let (command, parameters) = (text(command), text(parameters));
-    let answered =
+    let result =
         catch_unwind(|| ANSWERER.get().and_then(|answerer| answerer(&command, &parameters)));
-    match answered.ok().flatten() {
+    match result.ok().flatten() {
         Some(answer) => write(data, &answer),
         None => -libc::EINVAL,
     }
 }
 
+/// Writes an answer. Returns 0, which means success.
 fn write(data: *mut sys::rte_tel_data, answer: &Answer) -> c_int {
     let c_string = |text: &str| CString::new(text.replace('\0', " ")).unwrap_or_default();
     // SAFETY: `data` is the answer to fill, and telemetry copies each value. It refuses or truncates values

@@ -34,9 +34,10 @@ pub(super) fn take_turn(work: &(dyn Fn() + Sync)) {
     let Some((source, _ready)) = source() else { return work() };
     let mut request = Request { work, source, done };
     let argument = std::ptr::from_mut(&mut request).cast();
-    // SAFETY: called once, with a request that lives until `over` has been called, which is its last use.
-    let asked = unsafe { sys::rte_intr_callback_register(source, Some(carry_out), argument) } == 0;
-    match asked {
+    // SAFETY: called once. The request lives until the last call, of `signal_done`.
+    let is_registered =
+        unsafe { sys::rte_intr_callback_register(source, Some(run_request), argument) } == 0;
+    match is_registered {
         // `request` keeps a sender, so this waits for the completion.
         true => drop(is_done.recv()),
         false => work(),
@@ -45,8 +46,9 @@ pub(super) fn take_turn(work: &(dyn Fn() + Sync)) {
     unsafe { sys::rte_intr_instance_free(source) };
 }
 
-extern "C" fn carry_out(argument: *mut c_void) {
-    // SAFETY: `take_turn` passes its request, and waits for the completion that `over` sends.
+/// Runs the work of a request in EAL's interrupt thread, and removes the source.
+extern "C" fn run_request(argument: *mut c_void) {
+    // SAFETY: `take_turn` passes its request, and waits for the completion that `signal_done` sends.
     let request = unsafe { &*argument.cast::<Request<'_>>() };
     (request.work)();
     // SAFETY: this is the callback of that source during its call, so it is removed when the callback
@@ -54,22 +56,23 @@ extern "C" fn carry_out(argument: *mut c_void) {
     unsafe {
         sys::rte_intr_callback_unregister_pending(
             request.source,
-            Some(carry_out),
+            Some(run_request),
             argument,
-            Some(over),
+            Some(signal_done),
         );
     }
 }
 
-extern "C" fn over(_: *mut sys::rte_intr_handle, argument: *mut c_void) {
-    // SAFETY: as in `carry_out`; after the completion the request is not used.
+/// Signals the completion of a request. EAL calls it after it has removed the source.
+extern "C" fn signal_done(_: *mut sys::rte_intr_handle, argument: *mut c_void) {
+    // SAFETY: as in `run_request`; after the completion the request is not used.
     let done = unsafe { &*argument.cast::<Request<'_>>() }.done.clone();
     // The receiver is waiting.
     let _ = done.send(());
 }
 
 /// Smallest descriptor number of a source, if the descriptor limit allows it.
-const HIGH: u64 = 4096;
+const DESCRIPTOR_MIN: u64 = 4096;
 
 /// Creates an interrupt source that is always ready, with its descriptor.
 ///
@@ -79,7 +82,7 @@ const HIGH: u64 = 4096;
 fn source() -> Option<(*mut sys::rte_intr_handle, OwnedFd)> {
     let (ready, _) = UnixStream::pair().ok()?; // at the end of its stream at once
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let lowest = HIGH.min(limit / 4 * 3) as i32;
+    let lowest = DESCRIPTOR_MIN.min(limit / 4 * 3) as i32;
     let ready = rustix::io::fcntl_dupfd_cloexec(&ready, lowest).unwrap_or_else(|_| ready.into());
     // SAFETY: a new instance, or null, which the next calls refuse.
     unsafe {
@@ -95,21 +98,21 @@ fn source() -> Option<(*mut sys::rte_intr_handle, OwnedFd)> {
 /// The thread walks its list of interrupt sources on every change. A memif server (DPDK 22.11) leaves its
 /// listener in the list when it closes, in memory that EAL's cleanup unmaps, and the cleanup itself changes
 /// the list.
-pub(super) fn end() {
+pub(super) fn block_thread() {
     let Some((source, ready)) = source() else { return };
     std::mem::forget(ready);
     fill_gaps();
-    let (held, is_held) = channel::<()>();
-    let held = Box::into_raw(Box::new(held)).cast();
+    let (parked, is_parked) = channel::<()>();
+    let parked = Box::into_raw(Box::new(parked)).cast();
     // SAFETY: called once, and takes the box.
-    if unsafe { sys::rte_intr_callback_register(source, Some(stand_still), held) } == 0 {
-        let _ = is_held.recv();
+    if unsafe { sys::rte_intr_callback_register(source, Some(park_forever), parked) } == 0 {
+        let _ = is_parked.recv();
     }
 }
 
 /// Opens all closed descriptors with low numbers for the rest of the process. EAL panics if it rebuilds its
-/// set while a source's descriptor is closed, as virtio-user (DPDK 22.11) leaves one when its peer
-/// disconnects at a bad moment.
+/// set while a source's descriptor is closed. virtio-user (DPDK 22.11) may leave such a source when its peer
+/// disconnects.
 fn fill_gaps() {
     const GAPS: usize = 64;
     let Ok(silent) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else {
@@ -122,11 +125,12 @@ fn fill_gaps() {
     std::mem::forget(silent);
 }
 
-extern "C" fn stand_still(held: *mut c_void) {
-    // SAFETY: `end` gives it away, and this never returns, so it is called once.
-    let held = unsafe { Box::from_raw(held.cast::<Sender<()>>()) };
+/// Signals that the thread is blocked, and blocks it forever.
+extern "C" fn park_forever(parked: *mut c_void) {
+    // SAFETY: `block_thread` gives it away, and this never returns, so it is called once.
+    let parked = unsafe { Box::from_raw(parked.cast::<Sender<()>>()) };
     // The receiver is waiting.
-    let _ = held.send(());
+    let _ = parked.send(());
     loop {
         thread::park();
     }

@@ -10,19 +10,20 @@ use crate::wire::vlan;
 
 /// Removes the tag of this VLAN from the packets from index `before` on; frees and counts packets of other
 /// VLANs.
-pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, others: &AtomicU64) {
-    let came = burst.len();
-    let mut at = 0;
+pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, foreign_count: &AtomicU64) {
+    let received = burst.len();
+    let mut index = 0;
     burst.retain(|packet| {
-        at += 1;
-        at <= before || untag_one(id, packet)
+        index += 1;
+        index <= before || untag_one(id, packet)
     });
-    let foreign = came - burst.len();
+    let foreign = received - burst.len();
     if foreign > 0 {
-        others.fetch_add(foreign as u64, Relaxed);
+        foreign_count.fetch_add(foreign as u64, Relaxed);
     }
 }
 
+/// Removes the tag of this VLAN from a packet. Returns false for a packet of another VLAN.
 fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
     let is_ours = vlan::id(packet.bytes()) == Some(id);
     if is_ours {

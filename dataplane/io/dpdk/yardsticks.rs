@@ -52,13 +52,13 @@ impl<T> Shared<T> {
     }
 }
 
-/// Runs `serve` on a thread, prepared by `prepare`, while this thread runs `drive`; `turn` is called until
-/// the thread has ended. Returns the time of `drive`.
+/// Runs `serve` on a thread, prepared by `prepare`, while this thread runs `drive`. Then calls `poll` until the
+/// thread has ended. Returns the time of `drive`.
 fn measure(
     prepare: impl FnOnce() + Send,
     serve: impl FnOnce(*const u8) + Send,
     drive: impl FnOnce(),
-    turn: impl Fn(),
+    poll: impl Fn(),
 ) -> Duration {
     let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -72,12 +72,12 @@ fn measure(
         }
         let began = Instant::now();
         drive();
-        let took = began.elapsed();
+        let elapsed = began.elapsed();
         stop.store(true, Release);
         while !worker.is_finished() {
-            turn();
+            poll();
         }
-        took
+        elapsed
     })
 }
 
@@ -117,7 +117,7 @@ impl RingPair {
             // SAFETY: the rings live as long as `self`, this thread is the only one on the worker's
             // side, and the flag outlives it.
             |stop| unsafe { sys::wedjat_rings_serve(forth.as_ptr(), back.as_ptr(), stop) },
-            // SAFETY: as above for the other side, since `self` is mutably borrowed.
+            // SAFETY: as above for the dispatcher's side, since `self` is mutably borrowed.
             || unsafe {
                 sys::wedjat_rings_drive(forth.as_ptr(), back.as_ptr(), depth as u32, tasks)
             },

@@ -1,4 +1,5 @@
-//! Choice by weight in constant time: alias table (Walker 1977, in Vose's construction, 1991).
+//! Choice by weight in constant time: alias table (Walker 1977, in Vose's construction, 1991). A table has one
+//! cell per member. A draw picks a cell uniformly, then one of the cell's two members by its threshold.
 
 use rand::Rng as _;
 
@@ -6,21 +7,22 @@ use crate::policy::Rng;
 use crate::policy::sample::{below, select};
 use crate::state::Member;
 
-/// A cell: its own member with a probability, else another one.
+/// A cell: its member with a probability, else the alias.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// The cell's own member is chosen if a random number does not exceed this.
+    /// The cell's member is chosen if a random number does not exceed this, otherwise the alias.
     threshold: u32,
-    own: Member,
-    other: Member,
+    member: Member,
+    alias: Member,
 }
 
 /// Members, each chosen in proportion to its weight.
 #[derive(Clone, Debug, Default)]
 pub struct Alias {
     cells: Vec<Cell>,
-    /// Scratch memory of `rebuild`.
-    left: Vec<f64>,
+    /// Scratch memory of `rebuild`: each member's weight not yet distributed, in mean weights.
+    remaining: Vec<f64>,
+    /// Members with a remaining weight below 1, and all others.
     small: Vec<usize>,
     large: Vec<usize>,
 }
@@ -32,27 +34,33 @@ impl Alias {
         self.reserve(most);
         let total: f64 = members.iter().map(|&member| weight(member)).sum();
         let mean = total / members.len() as f64;
-        let Self { cells, left, small, large } = self;
-        left.extend(members.iter().map(|&m| if total > 0.0 { weight(m) / mean } else { 1.0 }));
+        let Self { cells, remaining, small, large } = self;
+        remaining.extend(members.iter().map(|&m| if total > 0.0 { weight(m) / mean } else { 1.0 }));
         (0..members.len())
-            .for_each(|at| if left[at] < 1.0 { &mut *small } else { &mut *large }.push(at));
-        cells.extend(members.iter().map(|&own| Cell { threshold: u32::MAX, own, other: own }));
-        while let (Some(less), Some(&more)) = (small.pop(), large.last()) {
-            cells[less].threshold = (left[less] * 32.0_f64.exp2()) as u32;
-            cells[less].other = members[more];
-            left[more] -= 1.0 - left[less];
-            if left[more] < 1.0 {
+            .for_each(|i| if remaining[i] < 1.0 { &mut *small } else { &mut *large }.push(i));
+        cells.extend(members.iter().map(|&member| Cell {
+            threshold: u32::MAX,
+            member,
+            alias: member,
+        }));
+        while let (Some(light), Some(&heavy)) = (small.pop(), large.last()) {
+            // The heavy member fills the rest of the light one's cell.
+            cells[light].threshold = (remaining[light] * 32.0_f64.exp2()) as u32;
+            cells[light].alias = members[heavy];
+            remaining[heavy] -= 1.0 - remaining[light];
+            if remaining[heavy] < 1.0 {
                 large.pop();
-                small.push(more);
+                small.push(heavy);
             }
         }
     }
 
+    /// Empties the table and reserves memory for `most` members.
     fn reserve(&mut self, most: usize) {
         self.cells.clear();
         self.cells.reserve(most);
-        self.left.clear();
-        self.left.reserve(most);
+        self.remaining.clear();
+        self.remaining.reserve(most);
         for places in [&mut self.small, &mut self.large] {
             places.clear();
             places.reserve(most);
@@ -71,8 +79,8 @@ impl Alias {
     pub fn sample(&self, rng: &mut Rng) -> Option<Member> {
         let bits = rng.next_u64();
         let cell = self.cells.get(below(self.cells.len(), (bits >> 32) as u32))?;
-        let stands = bits as u32 <= cell.threshold;
-        Some(select(stands, cell.other, cell.own))
+        let is_member = bits as u32 <= cell.threshold;
+        Some(select(is_member, cell.alias, cell.member))
     }
 }
 

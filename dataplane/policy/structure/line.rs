@@ -5,6 +5,7 @@ use crate::state::Member;
 /// Ring of doubly linked members; its sentinel follows the last member.
 #[derive(Clone, Debug)]
 pub struct Line {
+    /// Next member, or the sentinel.
     next: Vec<u16>,
     /// Previous member. A member that is its own predecessor is not in the list.
     previous: Vec<u16>,
@@ -32,7 +33,8 @@ impl Line {
         }
     }
 
-    fn joint(&self) -> u16 {
+    /// Returns the index of the sentinel.
+    fn sentinel(&self) -> u16 {
         self.next.len() as u16 - 1
     }
 
@@ -47,12 +49,12 @@ impl Line {
         if self.contains(member) {
             return;
         }
-        let joint = self.joint();
-        let last = self.previous[usize::from(joint)];
+        let sentinel = self.sentinel();
+        let last = self.previous[usize::from(sentinel)];
         self.next[usize::from(last)] = member.0;
         self.previous[member.index()] = last;
-        self.next[member.index()] = joint;
-        self.previous[usize::from(joint)] = member.0;
+        self.next[member.index()] = sentinel;
+        self.previous[usize::from(sentinel)] = member.0;
     }
 
     /// Removes a member, if it is in the list.
@@ -70,9 +72,9 @@ impl Line {
     /// Returns the first member.
     #[inline]
     pub fn first(&self) -> Option<Member> {
-        let joint = self.joint();
-        let first = self.next[usize::from(joint)];
-        (first != joint).then_some(Member(first))
+        let sentinel = self.sentinel();
+        let first = self.next[usize::from(sentinel)];
+        (first != sentinel).then_some(Member(first))
     }
 }
 

@@ -2,7 +2,7 @@
 //! a member pauses from time to time, so the tasks that are in flight at each of 64 consecutive replies are
 //! lost.
 
-use crate::state::{Load, MemberWords, Parts, Report, View};
+use crate::state::{Load, MemberState, Parts, Report, View};
 
 /// Replies in a window.
 const REPLIES: u8 = 64;
@@ -10,7 +10,9 @@ const REPLIES: u8 = 64;
 /// Minimum number of tasks in flight to a member over a window of its replies.
 #[derive(Clone, Copy, Debug)]
 struct Window {
+    /// Number of replies so far.
     replies: u8,
+    /// Minimum so far.
     least: u32,
 }
 
@@ -46,8 +48,8 @@ impl Losses {
     /// at the member.
     #[inline]
     pub fn take(&mut self, report: &Report, view: &View) -> u32 {
-        let words = view.of(report.member);
-        self.watch(view.members()).take(words, report, words.outstanding())
+        let state = view.of(report.member);
+        self.watch(view.members()).take(state, report, state.outstanding())
     }
 
     /// Processes the reports of replies, each counted as answered. Returns the number of replies from members
@@ -55,8 +57,8 @@ impl Losses {
     #[inline(always)]
     pub fn answer_run(&mut self, reports: &[Report], view: &mut View) -> usize {
         let parts = view.parts();
-        let watch = self.watch(parts.words.members());
-        match parts.words.are_alone() {
+        let watch = self.watch(parts.states.members());
+        match parts.states.are_alone() {
             true => watch.answer_each(reports, parts.alone()),
             false => watch.answer_each(reports, parts),
         }
@@ -77,52 +79,51 @@ impl LossWatch<'_> {
     /// Counts a task as answered and processes its report. Returns the tasks left at the member.
     #[inline(always)]
     pub fn answer(&mut self, report: &Report, parts: &mut Parts<'_>) -> u32 {
-        let words = parts.words.of(report.member);
-        let mut outstanding = words.outstanding();
-        if outstanding == 0 && words.is_exact() {
+        let state = parts.states.of(report.member);
+        let mut outstanding = state.outstanding();
+        if outstanding == 0 && state.is_exact() {
             parts.surplus += 1;
         } else {
-            words.take_off(1);
+            state.take_off(1);
             outstanding = outstanding.saturating_sub(1);
         }
-        self.take(words, report, outstanding)
+        self.take(state, report, outstanding)
     }
 
     /// Processes a report of a member with `outstanding` tasks. Returns the tasks left, without the lost
     /// ones.
     #[inline(always)]
-    fn take(&mut self, words: MemberWords<'_>, report: &Report, outstanding: u32) -> u32 {
+    fn take(&mut self, state: MemberState<'_>, report: &Report, outstanding: u32) -> u32 {
         let in_flight = outstanding.saturating_sub(report.load.rounded_tasks());
-        words.set_load(report.load);
-        outstanding - self.settle(words, in_flight)
+        state.set_load(report.load);
+        outstanding - self.settle(state, in_flight)
     }
 
-    /// Processes a report and stores as drift the tasks that were in flight when the member answered: the
-    /// outstanding tasks beyond those reported. Returns their number.
+    /// Processes a report. The outstanding tasks beyond the reported ones were in flight when the member
+    /// answered: they become its drift. Returns their number.
     #[inline(always)]
-    pub fn keep_in_flight(&mut self, words: MemberWords<'_>, load: Load) -> u32 {
-        let in_flight = words.outstanding().saturating_sub(load.rounded_tasks());
-        let in_flight = in_flight - self.settle(words, in_flight);
-        words.set_load(load);
-        words.add_drift(words.estimate(), Load(in_flight.saturating_mul(Load::ONE.0)));
+    pub fn keep_in_flight(&mut self, state: MemberState<'_>, load: Load) -> u32 {
+        let in_flight = state.outstanding().saturating_sub(load.rounded_tasks());
+        let in_flight = in_flight - self.settle(state, in_flight);
+        state.set_load(load);
+        state.add_drift(state.estimate(), Load(in_flight.saturating_mul(Load::ONE.0)));
         in_flight
     }
 
     /// Updates a member's window with the tasks in flight at one of its replies. Returns how many of them are
     /// written off as lost now.
     #[inline(always)]
-    fn settle(&mut self, words: MemberWords<'_>, in_flight: u32) -> u32 {
-        let window = &mut self.windows[words.member().index()];
+    fn settle(&mut self, state: MemberState<'_>, in_flight: u32) -> u32 {
+        let window = &mut self.windows[state.member().index()];
         window.least = window.least.min(in_flight);
         window.replies += 1;
         if window.replies < REPLIES {
             return 0;
         }
-        // Other cores' tasks are not known exactly here. The code that reads all cores' words writes off
-        // there.
-        let lost = if words.is_exact() { window.least } else { 0 };
+        // With inexact counts of other cores' tasks, a lost task looks like one in flight.
+        let lost = if state.is_exact() { window.least } else { 0 };
         *window = Window::FRESH;
-        words.take_off(lost); // at most those in flight now
+        state.take_off(lost); // at most those in flight now
         lost
     }
 }

@@ -15,6 +15,7 @@ struct Stretch {
 }
 
 impl Stretch {
+    /// Adds the values of a later stretch.
     fn join(&mut self, later: Self) {
         self.count += later.count;
         self.sum += later.sum;
@@ -25,9 +26,11 @@ impl Stretch {
 #[derive(Clone, Debug)]
 pub struct MovingWindow {
     stretches: [Stretch; STRETCHES],
-    /// Index of the oldest stretch; the others follow cyclically.
+    /// Index of the oldest stretch; newer ones follow cyclically.
     oldest: usize,
+    /// Number of stretches in use.
     len: usize,
+    /// Sums over all stretches in use; its start is unused.
     total: Stretch,
     /// Time of the last value, or of the start.
     last_ns: u64,
@@ -42,8 +45,8 @@ impl MovingWindow {
 
     /// Adds `count` values with total `sum`, and drops values older than the last `window` ones.
     pub fn add(&mut self, now_ns: u64, count: u64, sum: u64, window: u64) {
-        let full = (window / WINDOW_STRETCHES).max(1);
-        if self.len == 0 || self.newest().count >= full {
+        let stretch_len = (window / WINDOW_STRETCHES).max(1);
+        if self.len == 0 || self.newest().count >= stretch_len {
             self.open();
         }
         let value = Stretch { start_ns: 0, count, sum };
@@ -51,18 +54,20 @@ impl MovingWindow {
         self.total.join(value);
         self.last_ns = now_ns;
         while self.len > 1 && self.total.count - self.stretches[self.oldest].count >= window {
-            let left = self.stretches[self.oldest];
-            self.total.count -= left.count;
-            self.total.sum -= left.sum;
+            let dropped = self.stretches[self.oldest];
+            self.total.count -= dropped.count;
+            self.total.sum -= dropped.sum;
             self.oldest = (self.oldest + 1) % STRETCHES;
             self.len -= 1;
         }
     }
 
+    /// Returns the newest stretch.
     fn newest(&mut self) -> &mut Stretch {
         &mut self.stretches[(self.oldest + self.len.max(1) - 1) % STRETCHES]
     }
 
+    /// Begins a new stretch.
     fn open(&mut self) {
         if self.len == STRETCHES {
             self.join_pairs();

@@ -59,10 +59,10 @@ fn jump_by_whole_windows_keeps_packets_in_flight() {
 fn packet_delayed_for_seconds_is_refused() {
     let window = window();
     // No later sequence has replaced the words of these sequences, so only the clock can refuse them.
-    let (held, now) = (START + 40, START + OLD_MAX + 2 * BEHIND_MAX);
+    let (delayed, now) = (START + 40, START + OLD_MAX + 2 * BEHIND_MAX);
     assert!(window.note(START) && window.note(now));
-    assert!(!window.note(held));
-    assert!(window.note(held + 3 * BEHIND_MAX), "seconds are allowed");
+    assert!(!window.note(delayed));
+    assert!(window.note(delayed + 3 * BEHIND_MAX), "seconds are allowed");
     assert!(!window.note(now - OLD_MAX - 1));
 }
 
@@ -98,11 +98,11 @@ proptest! {
                 _ => base + 1,
             };
             base = base.max(sequence);
-            let believed = window.note(sequence);
+            let accepted = window.note(sequence);
             if !seen.insert(sequence) {
-                prop_assert!(!believed, "{sequence} twice");
+                prop_assert!(!accepted, "{sequence} twice");
             } else if sequence >= START && sequence + WINDOW - SPAN > newest {
-                prop_assert!(believed, "{sequence}, with {newest} the newest");
+                prop_assert!(accepted, "{sequence}, with {newest} the newest");
             }
             newest = newest.max(sequence);
         }
@@ -115,26 +115,26 @@ fn one_of_several_threads_accepts_a_packet() {
     const THREADS: usize = 4;
     const PACKETS: usize = 4 * WINDOW as usize;
     let window = Arc::new(window());
-    let believed: Arc<Vec<_>> = Arc::new((0..PACKETS).map(|_| AtomicUsize::new(0)).collect());
+    let accepted: Arc<Vec<_>> = Arc::new((0..PACKETS).map(|_| AtomicUsize::new(0)).collect());
     let barrier = Arc::new(Barrier::new(THREADS));
     let threads = (0..THREADS).map(|thread| {
-        let (window, believed, barrier) = (window.clone(), believed.clone(), barrier.clone());
+        let (window, accepted, barrier) = (window.clone(), accepted.clone(), barrier.clone());
         std::thread::spawn(move || {
             // The threads go through the parts together. Each part fits into the window, and each thread has
             // its own order.
             for part in (0..PACKETS).step_by(WINDOW as usize) {
                 barrier.wait();
                 for step in 0..WINDOW as usize {
-                    let at = part + (step * (2 * thread + 1)) % WINDOW as usize;
-                    if window.note(START + at as u64) {
-                        believed[at].fetch_add(1, Relaxed);
+                    let index = part + (step * (2 * thread + 1)) % WINDOW as usize;
+                    if window.note(START + index as u64) {
+                        accepted[index].fetch_add(1, Relaxed);
                     }
                 }
             }
         })
     });
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
-    assert!(believed.iter().all(|times| times.load(Relaxed) == 1));
+    assert!(accepted.iter().all(|times| times.load(Relaxed) == 1));
 }
 
 mod orderings {
@@ -170,8 +170,8 @@ mod orderings {
     #[test]
     fn packet_is_accepted_once() {
         loom::model(|| {
-            let ([one, other], word) = race([[(5, 0), (5, 1)], [(5, 1), (5, 2)]]);
-            assert!(one[0] && other[1] && (one[1] ^ other[0]), "{one:?} {other:?}");
+            let ([first, second], word) = race([[(5, 0), (5, 1)], [(5, 1), (5, 2)]]);
+            assert!(first[0] && second[1] && (first[1] ^ second[0]), "{first:?} {second:?}");
             assert_eq!(word, 5 << SPAN | 0b111);
         });
     }
@@ -179,8 +179,8 @@ mod orderings {
     #[test]
     fn later_lap_replaces_the_word_in_any_order() {
         loom::model(|| {
-            let ([one, other], word) = race([[(5, 0), (6, 1)], [(5, 0), (6, 1)]]);
-            assert!(!(one[0] && other[0]) && (one[1] ^ other[1]), "{one:?} {other:?}");
+            let ([first, second], word) = race([[(5, 0), (6, 1)], [(5, 0), (6, 1)]]);
+            assert!(!(first[0] && second[0]) && (first[1] ^ second[1]), "{first:?} {second:?}");
             assert_eq!(word, 6 << SPAN | 0b10);
         });
     }

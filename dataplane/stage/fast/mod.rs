@@ -2,7 +2,7 @@
 //! own.
 //!
 //! The first packet that the [`Template`] does not recognise ends the run. That packet and those behind it
-//! take the stages, which know every drop reason. A test checks that the fast path and the stages give the
+//! go to the stages, which know every drop reason. A test checks that the fast path and the stages give the
 //! same results.
 
 pub mod template;
@@ -55,9 +55,9 @@ impl Iterator for BurstMask {
     #[inline(always)]
     fn next(&mut self) -> Option<usize> {
         let first = self.0.trailing_zeros();
-        let more = self.0 != 0;
+        let has_next = self.0 != 0;
         self.0 &= self.0.wrapping_sub(1);
-        more.then_some(first as usize)
+        has_next.then_some(first as usize)
     }
 }
 
@@ -87,49 +87,51 @@ impl Fields {
 }
 
 impl LeadingRun {
-    /// Adds the packet at the next index.
+    /// Adds the packet at `index`, the next one.
     #[inline(always)]
     pub fn push(
         &mut self,
-        at: usize,
+        index: usize,
         code: CodeByte,
         frame: &[u8],
         source: u32,
         fields: &mut Fields,
     ) {
         if code.is_extended() && !code.is_reply() {
-            let tasks = at - self.replies.count_ones() as usize;
+            let tasks = index - self.replies.count_ones() as usize;
             fields.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
         }
-        fields.sources[at % BURST] = source;
-        self.replies |= u32::from(code.is_reply()) << at;
-        self.len = at as u32 + 1;
+        fields.sources[index % BURST] = source;
+        self.replies |= u32::from(code.is_reply()) << index;
+        self.len = index as u32 + 1;
     }
 
     /// Like [`LeadingRun::push`], over IPv6.
     #[inline(always)]
-    pub fn push_v6(&mut self, at: usize, code: CodeByte, frame: &[u8], fields: &mut Fields) {
+    pub fn push_v6(&mut self, index: usize, code: CodeByte, frame: &[u8], fields: &mut Fields) {
         if code.is_extended() && !code.is_reply() {
-            let tasks = at - self.replies.count_ones() as usize;
+            let tasks = index - self.replies.count_ones() as usize;
             fields.tasks[tasks % BURST].class = Extension::parse(&frame[template_v6::TASK..]).class;
         }
-        self.replies |= u32::from(code.is_reply()) << at;
-        self.len = at as u32 + 1;
+        self.replies |= u32::from(code.is_reply()) << index;
+        self.len = index as u32 + 1;
     }
 
     /// Ends the run before the first task whose source no reply reaches. The stages handle the rest.
     #[inline(always)]
     fn end_before_unreachable(&mut self, fields: &Fields, unreachable: &[UnreachableSource]) {
-        let found = match_unreachable(&fields.sources, unreachable) & !self.replies;
-        if found & BurstMask::first(self.len).0 != 0 {
-            self.len = found.trailing_zeros();
+        let refused = match_unreachable(&fields.sources, unreachable) & !self.replies;
+        if refused & BurstMask::first(self.len).0 != 0 {
+            self.len = refused.trailing_zeros();
         }
     }
 
+    /// Returns the indices of the replies.
     fn replies(&self) -> BurstMask {
         BurstMask(self.replies & BurstMask::first(self.len).0)
     }
 
+    /// Returns the indices of the tasks.
     fn tasks(&self) -> BurstMask {
         BurstMask(!self.replies & BurstMask::first(self.len).0)
     }
@@ -187,8 +189,9 @@ fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]
 }
 
 fn match_unreachable_scalar(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
-    let is_unreachable = |&address: &u32| unreachable.iter().any(|one| one.is(address));
-    let bits = addresses.iter().enumerate().map(|(at, one)| u32::from(is_unreachable(one)) << at);
+    let is_unreachable = |&address: &u32| unreachable.iter().any(|range| range.is(address));
+    let addresses = addresses.iter().enumerate();
+    let bits = addresses.map(|(index, address)| u32::from(is_unreachable(address)) << index);
     bits.fold(0, |all, bit| all | bit)
 }
 
@@ -203,8 +206,8 @@ pub fn recognise_scalar<B: Buf>(
         packet.prefetch();
     }
     let packets = &packets[..packets.len().min(BURST)];
-    for (at, packet) in packets.iter().enumerate() {
-        if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
+    for (index, packet) in packets.iter().enumerate() {
+        if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
         if packet.is_segmented() {
@@ -214,7 +217,7 @@ pub fn recognise_scalar<B: Buf>(
         let Some(code) = template.recognise(frame, packet.checksums_verified()) else {
             break;
         };
-        run.push(at, code, frame, ipv4::src(&frame[IP..]).to_be(), fields);
+        run.push(index, code, frame, ipv4::src(&frame[IP..]).to_be(), fields);
     }
     run
 }
@@ -231,27 +234,27 @@ fn replies<B: Buf>(
 ) {
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
-    let mut believed = BurstMask(0);
+    let mut accepted = BurstMask(0);
     let neighbours = &stages.neighbours;
     let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
-    for at in places {
-        let Some(packet) = packets.get(at) else {
+    for index in places {
+        let Some(packet) = packets.get(index) else {
             return;
         };
         let frame = packet.bytes();
         if let Some(report) = report(network, pool, shared, frame) {
             reports.push(report);
-            believed.0 |= 1 << at;
+            accepted.0 |= 1 << index;
         } else {
             let reason = refusal(network, (neighbours, port), frame);
             stages.counters.drop(reason, 1);
-            verdicts.other(at, Verdict::Drop(reason));
+            verdicts.other(index, Verdict::Drop(reason));
         }
     }
     if let Some(authenticator) = network.authenticator(port, pool) {
-        for (at, reason) in prove(authenticator, packets, &mut believed, &mut reports) {
+        for (index, reason) in check_proofs(authenticator, packets, &mut accepted, &mut reports) {
             stages.counters.drop(reason, 1);
-            verdicts.other(at, Verdict::Drop(reason));
+            verdicts.other(index, Verdict::Drop(reason));
         }
     }
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
@@ -261,14 +264,14 @@ fn replies<B: Buf>(
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
     let mut rewriter = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms, pool);
-    for at in believed {
-        let head = packets.get_mut(at).and_then(|packet| packet.bytes_mut().first_chunk_mut());
+    for index in accepted {
+        let head = packets.get_mut(index).and_then(|packet| packet.bytes_mut().first_chunk_mut());
         let Some(head) = head else {
             return;
         };
-        if let Err(reason) = rewriter.send(head, verdicts, at) {
+        if let Err(reason) = rewriter.send(head, verdicts, index) {
             stages.counters.drop(reason, 1);
-            verdicts.other(at, Verdict::Drop(reason));
+            verdicts.other(index, Verdict::Drop(reason));
         }
     }
 }
@@ -284,7 +287,7 @@ fn report(
 ) -> Option<Report> {
     let head = frame.first_chunk::<HEAD>()?;
     let worker = network.worker(task::src(&head[TASK..]))?;
-    let believed = network.is_at(&worker, ipv4::src(&head[IP..]))
+    let accepted = network.is_at(&worker, ipv4::src(&head[IP..]))
         && usize::from(worker.pool) == pool
         && !network.is_own(ipv4::dst(&head[IP..]))
         && shared.is_none_or(|(neighbours, port)| {
@@ -295,43 +298,43 @@ fn report(
         false => 0,
     };
     let load = Load::tasks(task::reported_queue(&head[TASK..]));
-    believed.then_some(Report::new(worker.member, load, service_ns))
+    accepted.then_some(Report::new(worker.member, load, service_ns))
 }
 
 /// Removes the reports of packets with a wrong tag or a repeated sequence. Returns the index of each packet,
 /// with the reason.
 #[inline(never)]
-fn prove<B: Buf>(
+fn check_proofs<B: Buf>(
     authenticator: &ReplyAuthenticator,
     packets: &[B],
-    believed: &mut BurstMask,
+    accepted: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
     let claim = |frame: &[u8]| auth::claim(frame, TASK);
-    prove_claims((authenticator, claim), packets, believed, reports)
+    check_claims((authenticator, claim), packets, accepted, reports)
 }
 
-/// Like [`prove`], for frames of either IP version. `claim` reads the signed values of a frame.
+/// Like [`check_proofs`], for frames of either IP version. `claim` reads the signed values of a frame.
 #[inline(always)]
-fn prove_claims<B: Buf, const BLOCKS: usize>(
+fn check_claims<B: Buf, const BLOCKS: usize>(
     (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<SignedPacket<BLOCKS>>),
     packets: &[B],
-    believed: &mut BurstMask,
+    accepted: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
     // The frames are long enough: their length was checked when they were read.
-    let claims = (*believed).zip(&*reports).map_while(|(at, report)| {
-        claim(packets.get(at)?.bytes()).map(|signed| (report.member, signed))
+    let claims = (*accepted).zip(&*reports).map_while(|(index, report)| {
+        claim(packets.get(index)?.bytes()).map(|signed| (report.member, signed))
     });
     let claims: ArrayVec<_, BURST> = claims.collect();
-    let mut refused = authenticator.judge(&claims);
-    refused.extend((claims.len()..reports.len()).map(|at| (at, DropReason::TaskShort)));
+    let mut refused = authenticator.check(&claims);
+    refused.extend((claims.len()..reports.len()).map(|index| (index, DropReason::TaskShort)));
     // Removes refused reports from the back, so that earlier indices stay valid.
-    for (at, _) in refused.iter_mut().rev() {
-        reports.remove(*at);
-        let mut places = *believed; // a copy: counting consumes it
-        *at = places.nth(*at).unwrap_or_default();
-        believed.0 &= !(1 << *at);
+    for (index, _) in refused.iter_mut().rev() {
+        reports.remove(*index);
+        let mut places = *accepted; // a copy, because `nth` consumes it
+        *index = places.nth(*index).unwrap_or_default();
+        accepted.0 &= !(1 << *index);
     }
     refused
 }
@@ -379,13 +382,13 @@ fn tasks<B: Buf>(
     };
     let mut sent = 0;
     if run.replies == 0 {
-        for (at, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
-            sent += rewriter.send(packet, *pick, verdicts, at);
+        for (index, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
+            sent += rewriter.send(packet, *pick, verdicts, index);
         }
     } else {
-        for (at, pick) in places.zip(picks) {
-            if let Some(packet) = packets.get_mut(at) {
-                sent += rewriter.send(packet, *pick, verdicts, at);
+        for (index, pick) in places.zip(picks) {
+            if let Some(packet) = packets.get_mut(index) {
+                sent += rewriter.send(packet, *pick, verdicts, index);
             }
         }
     }
@@ -412,14 +415,14 @@ impl TaskRewriter<'_> {
         packet: &mut B,
         pick: Option<Pick>,
         verdicts: &mut (impl Verdicts + ?Sized),
-        at: usize,
+        index: usize,
     ) -> u64 {
         let (Some(pick), Some(head)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
-            verdicts.other(at, Verdict::Drop(DropReason::NoMember));
+            verdicts.other(index, Verdict::Drop(DropReason::NoMember));
             return 0;
         };
         let target = &self.targets[pick.member.index()];
-        let place = (verdicts, at);
+        let place = (verdicts, index);
         rewrite::fast_task(self.neighbours, head, self.removed, target, pick.idle, place);
         1
     }
@@ -543,14 +546,14 @@ pub(super) mod tests {
         pool: &FramePool,
         frame: &[u8],
     ) -> Result<(), TestCaseError> {
-        let mut one = [pool.frame(frame).unwrap()];
-        let mut other = [pool.frame(frame).unwrap()];
-        let (mut first, mut second) = ([Verdict::Consumed], [Verdict::Consumed]);
-        with.process(0, 1, &mut one, &mut first[..]);
-        without.learn(0, &other);
-        without.process_in_stages(0, 1, &mut other, &mut second);
-        prop_assert_eq!(first, second);
-        prop_assert_eq!(one[0].bytes(), other[0].bytes());
+        let mut fast = [pool.frame(frame).unwrap()];
+        let mut slow = [pool.frame(frame).unwrap()];
+        let (mut fast_verdicts, mut slow_verdicts) = ([Verdict::Consumed], [Verdict::Consumed]);
+        with.process(0, 1, &mut fast, &mut fast_verdicts[..]);
+        without.learn(0, &slow);
+        without.process_in_stages(0, 1, &mut slow, &mut slow_verdicts);
+        prop_assert_eq!(fast_verdicts, slow_verdicts);
+        prop_assert_eq!(fast[0].bytes(), slow[0].bytes());
         Ok(())
     }
 
@@ -600,12 +603,12 @@ pub(super) mod tests {
     /// of a passing test is not shown.
     #[cfg(target_arch = "x86_64")]
     pub fn has_vectors() -> bool {
-        static SAID: std::sync::Once = std::sync::Once::new();
+        static NOTED: std::sync::Once = std::sync::Once::new();
         let has = is_x86_feature_detected!("avx2");
         if !has {
             let skipped =
                 "SKIPPED: this machine has no AVX2, so vectors are not compared with words";
-            SAID.call_once(|| {
+            NOTED.call_once(|| {
                 _ = std::io::Write::write_all(
                     &mut std::io::stderr(),
                     format!("{skipped}\n").as_bytes(),
@@ -787,7 +790,7 @@ pub(super) mod tests {
     }
 
     /// Builds a reply that is addressed to the leaf.
-    fn misled() -> Vec<u8> {
+    fn reply_to_the_leaf() -> Vec<u8> {
         let mut frame = frame(reply(3, 2), &[]);
         let delta = ChecksumDelta::default().double_word(ipv4::dst(&frame[IP..]), LEAF);
         udp::update_checksum(&mut frame[UDP..], delta);
@@ -801,7 +804,8 @@ pub(super) mod tests {
     fn reply_addressed_to_the_leaf_is_refused() {
         let pool = FramePool::new(4, 256);
         let mut verdicts = [Verdict::Consumed; 2];
-        let mut burst = [misled(), misled()].map(|frame| pool.frame(&frame).unwrap());
+        let mut burst =
+            [reply_to_the_leaf(), reply_to_the_leaf()].map(|frame| pool.frame(&frame).unwrap());
         let (mut with, mut without) = (stages(), stages());
         assert_eq!(super::burst(&mut with, 0, &mut burst[..1], &mut verdicts[..1]), 1);
         without.process_in_stages(0, 1, &mut burst[1..], &mut verdicts[1..]);

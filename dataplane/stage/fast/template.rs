@@ -25,6 +25,7 @@ const _: () = assert!(Code::NewTask as u8 == 0 && Code::TaskDoneIdle as u8 == RE
 pub struct CodeByte(u8);
 
 impl CodeByte {
+    /// Reads the value from the first bytes of a packet.
     #[inline(always)]
     pub fn of(head: &[u8; HEAD]) -> Self {
         Self(head[TASK])
@@ -36,11 +37,13 @@ impl CodeByte {
         Self(first)
     }
 
+    /// Returns true for the code of a reply.
     #[inline(always)]
     pub fn is_reply(self) -> bool {
         self.0 & REPLY_BIT != 0
     }
 
+    /// Returns true if the header has an extension.
     #[inline(always)]
     pub fn is_extended(self) -> bool {
         self.0 & task::EXTENSION_BIT != 0
@@ -109,18 +112,18 @@ impl Pattern {
     /// in it. Its worker can reply: the source port is not 0, and the time to live lasts.
     fn task(
         address: &PortAddress,
-        (to, udp_port): (u32, u16),
-        near: Option<(u32, u32)>,
+        (task_address, udp_port): (u32, u16),
+        client_network: Option<(u32, u32)>,
         least_ttl: u8,
     ) -> Self {
         let mut pattern = Self::datagram(address);
         pattern.require_ttl(least_ttl);
         pattern.require(UDP, &[0xFF; 2], &[0xFF; 2]);
         pattern.tolerance[(UDP - IP) / 2] = NOT_ZERO;
-        pattern.require(IP + 16, &to.to_be_bytes(), &[0xFF; 4]);
+        pattern.require(IP + 16, &task_address.to_be_bytes(), &[0xFF; 4]);
         pattern.require(UDP + 2, &udp_port.to_be_bytes(), &[0xFF; 2]);
         pattern.require(TASK, &[Code::NewTask as u8], &[!task::EXTENSION_BIT]);
-        if let Some((network, mask)) = near {
+        if let Some((network, mask)) = client_network {
             pattern.require(IP + 12, &network.to_be_bytes(), &mask.to_be_bytes());
         }
         pattern
@@ -142,28 +145,32 @@ impl Pattern {
         least_udp_len: u16::MAX,
     };
 
+    /// Requires these bytes at an offset, where the mask has ones.
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
         self.expected[at..at + bytes.len()].copy_from_slice(bytes);
         self.mask[at..at + mask.len()].copy_from_slice(mask);
     }
 
+    /// Requires a minimum time to live.
     fn require_ttl(&mut self, least: u8) {
         self.require(IP + 8, &[0xFF], &[0xFF]);
         self.tolerance[8 / 2] = at_least(least);
     }
 
+    /// Requires this pool id.
     fn of_pool(mut self, pool: [u8; 2]) -> Self {
         self.require(TASK + 1, &pool, &[0xFF; 2]);
         self
     }
 
-    /// Adds sequence and tag behind the header.
+    /// Requires an authenticated message: sequence and tag behind the header.
     fn authenticated(mut self) -> Self {
         self.expected[TASK] |= task::AUTHENTICATION_BIT;
         self.least_udp_len += auth::LEN as u16;
         self
     }
 
+    /// Returns true if the first bytes of a frame match.
     #[inline(always)]
     fn fits(&self, head: &[u8; HEAD]) -> bool {
         let differing = |at| differing(head, &self.expected, &self.mask, at);
@@ -186,24 +193,24 @@ impl Template {
     /// Builds the patterns of the port at `index` for this pool. They check neither that a task's source is a
     /// client's, nor the proof of replies. With a key, only replies with a proof match.
     pub fn new(network: &Network, index: usize, pool: usize) -> Self {
-        let (address, to) = (network.port(index), network.task_address(index, pool));
+        let (address, task_address) = (network.port(index), network.task_address(index, pool));
         let authenticated = network.authenticator(index, pool).is_some();
         let is_v4 = address.v6.is_none() && network.takes_v4(pool);
         let least_ttl = network.least_ttl(pool);
         let pool = network.pool_id(pool).unwrap_or_default().to_be_bytes();
-        let on = |side: bool, pattern: Pattern| match side {
+        let pattern_if = |side: bool, pattern: Pattern| match side {
             true => pattern.of_pool(pool),
             false => Pattern::NOTHING,
         };
-        let (near, _) = network.sources(index);
+        let (client_network, _) = network.sources(index);
         let reply = Pattern::reply(address, network.udp_port);
         let reply = if authenticated { reply.authenticated() } else { reply };
         Self([
-            on(
+            pattern_if(
                 is_v4 && address.side.has_clients(),
-                Pattern::task(address, (to, network.udp_port), near, least_ttl),
+                Pattern::task(address, (task_address, network.udp_port), client_network, least_ttl),
             ),
-            on(is_v4 && address.side.has_workers() && !network.is_spine(), reply),
+            pattern_if(is_v4 && address.side.has_workers() && !network.is_spine(), reply),
         ])
     }
 

@@ -62,6 +62,7 @@ impl Pattern {
         pattern
     }
 
+    /// Requires a minimum hop limit.
     fn require_hops(&mut self, least: u8) {
         const AT: usize = IP + 7;
         self.require(AT, &[0xFF], &[0xFF]);
@@ -74,11 +75,13 @@ impl Pattern {
         self.tolerance[1][(at - VECTORS[1]) / 2] = NOT_ZERO;
     }
 
+    /// Requires these bytes at an offset, where the mask has ones.
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
         self.expected[at..at + bytes.len()].copy_from_slice(bytes);
         self.mask[at..at + mask.len()].copy_from_slice(mask);
     }
 
+    /// Returns true if the first bytes of a frame match.
     #[inline(always)]
     fn fits(&self, head: &[u8; HEAD]) -> bool {
         let differing = |at| differing(head, &self.expected, &self.mask, at);
@@ -139,9 +142,9 @@ impl TemplateV6 {
         let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8 | proof, reply_mask);
         reply.require(UDP, &udp_port, &mask);
         reply.least += if authenticated { auth::LEN } else { 0 };
-        let on = |side, pattern| if side { pattern } else { Pattern::NOTHING };
+        let pattern_if = |side, pattern| if side { pattern } else { Pattern::NOTHING };
         let has_replies = replies.is_some() && address.side.has_workers();
-        Self([on(address.side.has_clients(), task), on(has_replies, reply)])
+        Self([pattern_if(address.side.has_clients(), task), pattern_if(has_replies, reply)])
     }
 
     /// Returns the pattern of packets with this code.

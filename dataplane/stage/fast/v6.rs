@@ -11,7 +11,7 @@ use super::template::CodeByte;
 use super::template_v6::{HEAD, IP, TASK, TemplateV6, UDP};
 #[cfg(target_arch = "x86_64")]
 use super::vector_v6;
-use super::{BurstMask, Fields, LeadingRun, prove_claims};
+use super::{BurstMask, Fields, LeadingRun, check_claims};
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::policy::Pick;
@@ -90,8 +90,8 @@ pub fn recognise_scalar<B: Buf>(
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
-    for (at, packet) in packets.iter().enumerate().take(BURST) {
-        if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
+    for (index, packet) in packets.iter().enumerate().take(BURST) {
+        if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
         if packet.is_segmented() {
@@ -102,7 +102,7 @@ pub fn recognise_scalar<B: Buf>(
         if !code.is_reply() && !v6.is_client(ipv6::src(&frame[IP..])) {
             break;
         }
-        run.push_v6(at, code, frame, fields);
+        run.push_v6(index, code, frame, fields);
     }
     run
 }
@@ -122,19 +122,19 @@ fn replies<B: Buf>(
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
     let is_shared = network.port(port).side == Side::Both;
     let shared = is_shared.then_some((&stages.neighbours, port));
-    for at in run.replies() {
-        let frame = packets.get(at).map_or(&[][..], Buf::bytes);
+    for index in run.replies() {
+        let frame = packets.get(index).map_or(&[][..], Buf::bytes);
         let Some(report) = report((network, v6), pool, shared, frame) else {
-            run.len = at as u32;
+            run.len = index as u32;
             break;
         };
         reports.push(report);
     }
-    let mut believed = run.replies();
+    let mut accepted = run.replies();
     if let Some(authenticator) = network.authenticator(port, pool) {
-        for (at, reason) in prove(authenticator, packets, &mut believed, &mut reports) {
+        for (index, reason) in check_proofs(authenticator, packets, &mut accepted, &mut reports) {
             stages.counters.drop(reason, 1);
-            verdicts.other(at, Verdict::Drop(reason));
+            verdicts.other(index, Verdict::Drop(reason));
         }
     }
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
@@ -144,26 +144,26 @@ fn replies<B: Buf>(
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
     let mut rewriter = ReplyRewriterV6::new(network, &stages.neighbours, stages.now_ms, pool);
-    for at in believed {
-        let head = packets.get_mut(at).map(Buf::bytes_mut);
+    for index in accepted {
+        let head = packets.get_mut(index).map(Buf::bytes_mut);
         let Some(head) = head.and_then(<[u8]>::first_chunk_mut::<HEAD>) else { return };
-        if let Err(reason) = rewriter.send(head, UDP, verdicts, at) {
+        if let Err(reason) = rewriter.send(head, UDP, verdicts, index) {
             stages.counters.drop(reason, 1);
-            verdicts.other(at, Verdict::Drop(reason));
+            verdicts.other(index, Verdict::Drop(reason));
         }
     }
 }
 
-/// Like [`super::prove`], over IPv6.
+/// Like [`super::check_proofs`], over IPv6.
 #[inline(never)]
-fn prove<B: Buf>(
+fn check_proofs<B: Buf>(
     authenticator: &ReplyAuthenticator,
     packets: &[B],
-    believed: &mut BurstMask,
+    accepted: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
     let claim = |frame: &[u8]| auth::claim_v6(frame, TASK);
-    prove_claims((authenticator, claim), packets, believed, reports)
+    check_claims((authenticator, claim), packets, accepted, reports)
 }
 
 /// Returns the load report of a reply, if one of the pool's workers sent it to a client. On a port `shared`
@@ -177,7 +177,7 @@ fn report(
 ) -> Option<Report> {
     let head = frame.first_chunk::<HEAD>()?;
     let worker = network.worker(task::src(&head[TASK..]))?;
-    let believed = v6.is_at(worker.server, ipv6::src(&head[IP..]))
+    let accepted = v6.is_at(worker.server, ipv6::src(&head[IP..]))
         && usize::from(worker.pool) == pool
         && !v6.is_own(ipv6::dst(&head[IP..]))
         && shared.is_none_or(|(neighbours, port)| {
@@ -188,7 +188,7 @@ fn report(
         false => 0,
     };
     let load = Load::tasks(task::reported_queue(&head[TASK..]));
-    believed.then_some(Report::new(worker.member, load, service_ns))
+    accepted.then_some(Report::new(worker.member, load, service_ns))
 }
 
 /// Picks members for the tasks, and readdresses the tasks to them.
@@ -214,13 +214,13 @@ fn tasks<B: Buf>(
     };
     let mut sent = 0;
     if run.replies == 0 {
-        for (at, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
-            sent += rewriter.send(packet, *pick, verdicts, at);
+        for (index, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
+            sent += rewriter.send(packet, *pick, verdicts, index);
         }
     } else {
-        for (at, pick) in places.zip(picks) {
-            if let Some(packet) = packets.get_mut(at) {
-                sent += rewriter.send(packet, *pick, verdicts, at);
+        for (index, pick) in places.zip(picks) {
+            if let Some(packet) = packets.get_mut(index) {
+                sent += rewriter.send(packet, *pick, verdicts, index);
             }
         }
     }
@@ -250,15 +250,15 @@ impl TaskRewriter<'_> {
         packet: &mut B,
         pick: Option<Pick>,
         verdicts: &mut (impl Verdicts + ?Sized),
-        at: usize,
+        index: usize,
     ) -> u64 {
         let (Some(pick), Some(head)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
-            verdicts.other(at, Verdict::Drop(DropReason::NoMember));
+            verdicts.other(index, Verdict::Drop(DropReason::NoMember));
             return 0;
         };
         let member = pick.member.index();
         let target = (&self.targets[member], &self.members[member]);
-        let place = (verdicts, at);
+        let place = (verdicts, index);
         rewrite::fast_task_v6(self.neighbours, head, self.removed, target, pick.idle, place);
         1
     }
@@ -410,8 +410,9 @@ mod tests {
             for source in SOURCES {
                 let sources = v6.sources(0).unwrap();
                 let listed = sources.unreachable.as_deref().unwrap();
-                let is_listed = listed.iter().any(|one| one.is(source.to_be()));
-                let is_near = sources.near.is_none_or(|(net, mask)| (source ^ net) & mask == 0);
+                let is_listed = listed.iter().any(|range| range.is(source.to_be()));
+                let is_near =
+                    sources.client_network.is_none_or(|(net, mask)| (source ^ net) & mask == 0);
                 assert_eq!(
                     is_near && !is_listed,
                     v6.is_client(source),

@@ -3,7 +3,7 @@
 //! One and a half vectors hold everything to compare. The whole one also holds all bytes of the IPv4 checksum
 //! and the first bytes of the UDP checksum. The sums are checked once per burst, all together.
 //!
-//! Words are summed in memory order, in one's complement (see [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The
+//! The code adds words in memory order, in one's complement (see [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The
 //! instruction that multiplies and adds words takes signed words. With their top bits inverted, each is 2^15
 //! too small; this is corrected afterwards.
 #![allow(
@@ -45,13 +45,15 @@ const DATAGRAM: [i16; 16] = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1];
 pub const LAST: [[i16; 16]; 2] = [[1; 16], [1 << 8; 16]];
 /// Corrections of the sums, for the last vector at an even and at an odd offset: 2^15 for each word, and the
 /// protocol.
-const LACKING: [PacketChecksums; 2] = [lacking(0), lacking(1)];
+const CORRECTIONS: [PacketChecksums; 2] = [correction(0), correction(1)];
 
-const fn lacking(odd: usize) -> PacketChecksums {
+/// Returns the corrections for an even (0) or odd (1) offset of the last vector.
+const fn correction(odd: usize) -> PacketChecksums {
     let datagram = weight(&DATAGRAM) + weight(&LAST[odd]);
     PacketChecksums([weight(&HEADER) << 15, (datagram << 15) + (ipv4::UDP as u32) * 0x100])
 }
 
+/// Returns the sum of the weights.
 pub const fn weight(words: &[i16; 16]) -> u32 {
     let (mut sum, mut at) = (0, 0);
     while at < words.len() {
@@ -88,6 +90,7 @@ pub fn recognise<B: Buf>(
     unsafe { recognise_avx2(template, packets, fields) }
 }
 
+/// Does the work of [`recognise`].
 #[target_feature(enable = "avx2")]
 fn recognise_avx2<B: Buf>(
     template: &Template,
@@ -100,8 +103,8 @@ fn recognise_avx2<B: Buf>(
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
-    for (at, packet) in packets.iter().enumerate() {
-        if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
+    for (index, packet) in packets.iter().enumerate() {
+        if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
         if packet.is_segmented() {
@@ -116,9 +119,9 @@ fn recognise_avx2<B: Buf>(
             break;
         };
         if !packet.checksums_verified() {
-            take_sums(head, &frame[..end], &mut sums[at]);
+            take_sums(head, &frame[..end], &mut sums[index]);
         }
-        run.push(at, code, frame, source(head), fields);
+        run.push(index, code, frame, source(head), fields);
     }
     are_good(&sums).then_some(run)
 }
@@ -134,7 +137,7 @@ fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Opti
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
-        && total_len == ipv4::LEN + udp_len // a longer packet takes the stages: slower, and also right
+        && total_len == ipv4::LEN + udp_len // a longer packet goes to the stages: slower, and also correct
         && udp_len >= usize::from(pattern.least_udp_len) + code.extension_len()
         && end <= len;
     fits.then_some(end)
@@ -191,6 +194,7 @@ pub fn match_unreachable(
     Some(unsafe { match_unreachable_avx2(addresses, unreachable) })
 }
 
+/// Does the work of [`match_unreachable`].
 #[target_feature(enable = "avx2")]
 fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
     // SAFETY: the load reads only addresses of the array, and needs no alignment.
@@ -206,22 +210,22 @@ fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSo
         }
     }
     let bits = |eight| _mm256_movemask_ps(_mm256_castsi256_ps(eight)).cast_unsigned();
-    equal.iter().enumerate().fold(0, |found, (at, &eight)| found | bits(eight) << (8 * at))
+    equal.iter().enumerate().fold(0, |found, (index, &eight)| found | bits(eight) << (8 * index))
 }
 
 /// Sums the headers and the datagram. `frame` ends with the datagram.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut PacketChecksums) {
-    let behind = inverted(load(head, IP));
-    let header = _mm256_madd_epi16(behind, load_words(&HEADER));
-    let datagram = _mm256_madd_epi16(behind, load_words(&DATAGRAM));
+    let second = inverted(load(head, IP));
+    let header = _mm256_madd_epi16(second, load_words(&HEADER));
+    let datagram = _mm256_madd_epi16(second, load_words(&DATAGRAM));
     let odd = frame.len() % 2;
     let datagram = add_rest(datagram, frame, BODY);
     let pairs = _mm256_hadd_epi32(header, datagram);
     let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
     let quarters = _mm_add_epi32(halves.0, halves.1);
-    let totals = _mm_add_epi32(_mm_hadd_epi32(quarters, quarters), load_sums(&LACKING[odd]));
+    let totals = _mm_add_epi32(_mm_hadd_epi32(quarters, quarters), load_sums(&CORRECTIONS[odd]));
     // SAFETY: the store writes exactly the two sums, and needs no alignment.
     unsafe { _mm_storel_epi64((&raw mut sums.0).cast(), totals) };
     if number(head, UDP + 6) == 0 {

@@ -34,11 +34,12 @@ const SECOND_WORDS: [i16; 16] = [0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
 const THIRD_WORDS: [i16; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
 /// Corrections of the sums, for the last vector at an even and at an odd offset: 2^15 for each word, and the
 /// protocol.
-const LACKING: [u32; 2] = [lacking(0), lacking(1)];
+const CORRECTIONS: [u32; 2] = [correction(0), correction(1)];
 /// Sum of a packet with a right checksum.
 const GOOD: u32 = 0xFFFF;
 
-const fn lacking(odd: usize) -> u32 {
+/// Returns the correction for an even (0) or odd (1) offset of the last vector.
+const fn correction(odd: usize) -> u32 {
     let words = weight(&SECOND_WORDS) + weight(&THIRD_WORDS) + weight(&LAST[odd]);
     (words << 15) + (ipv6::UDP as u32) * 0x100
 }
@@ -72,8 +73,8 @@ fn recognise_avx2<B: Buf>(
     for packet in packets.iter().take(PREFETCH_AHEAD) {
         packet.prefetch();
     }
-    for (at, packet) in packets.iter().enumerate() {
-        if let Some(ahead) = packets.get(at + PREFETCH_AHEAD) {
+    for (index, packet) in packets.iter().enumerate() {
+        if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
             ahead.prefetch();
         }
         if packet.is_segmented() {
@@ -91,9 +92,9 @@ fn recognise_avx2<B: Buf>(
             break;
         }
         if !packet.udp_checksum_verified() {
-            sums[at] = sum(head, &frame[..end]);
+            sums[index] = sum(head, &frame[..end]);
         }
-        run.push_v6(at, code, frame, fields);
+        run.push_v6(index, code, frame, fields);
     }
     are_good(&sums).then_some(run)
 }
@@ -112,7 +113,7 @@ fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Opti
     let (payload_len, udp_len) = (number(head, IP + 4), number(head, UDP + 4));
     let end = UDP + udp_len;
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
-        && payload_len == udp_len // a longer packet takes the stages: slower, and also right
+        && payload_len == udp_len // a longer packet goes to the stages: slower, and also correct
         && udp_len >= pattern.least + code.extension_len()
         && end <= len;
     fits.then_some(end)
@@ -126,9 +127,9 @@ fn is_listed(head: &[u8; HEAD], unreachable: &[UnreachableV6]) -> bool {
     // SAFETY: the load reads exactly an address, and needs no alignment.
     let load = |bytes: *const u8| unsafe { _mm_loadu_si128(bytes.cast()) };
     let source = load(source.as_ptr());
-    for one in unreachable {
-        let differs = _mm_xor_si128(source, load((&raw const one.network).cast()));
-        if _mm_testz_si128(differs, load((&raw const one.mask).cast())) != 0 {
+    for range in unreachable {
+        let differs = _mm_xor_si128(source, load((&raw const range.network).cast()));
+        if _mm_testz_si128(differs, load((&raw const range.mask).cast())) != 0 {
             return true;
         }
     }
@@ -146,7 +147,7 @@ fn sum(head: &[u8; HEAD], frame: &[u8]) -> u32 {
     let quarters = _mm_add_epi32(halves.0, halves.1);
     let eighths = _mm_hadd_epi32(quarters, quarters);
     let total = _mm_cvtsi128_si32(_mm_hadd_epi32(eighths, eighths)).cast_unsigned();
-    total.wrapping_add(LACKING[frame.len() % 2])
+    total.wrapping_add(CORRECTIONS[frame.len() % 2])
 }
 
 /// Returns true if all sums are right: 0 as a one's complement number, in its form of all ones.

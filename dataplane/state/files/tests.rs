@@ -62,13 +62,13 @@ fn existing_file_is_inspected_without_opening() {
 #[test]
 fn new_file_is_private_from_the_start() {
     let (folder, path) = folder();
-    let made = Scratch::file(&path, None).unwrap();
+    let scratch = Scratch::file(&path, None).unwrap();
     let name = names(&folder).pop().unwrap();
     assert!(name.starts_with(".wedjat-") && name.len() == 40, "{name}");
-    assert_ne!(made.entry.name, Scratch::file(&path, None).unwrap().entry.name);
+    assert_ne!(scratch.entry.name, Scratch::file(&path, None).unwrap().entry.name);
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&folder.path().join(&name)), 0o600);
-    drop(made);
+    drop(scratch);
     assert!(names(&folder).is_empty(), "what is not completed is removed");
     let (_file, known) = Scratch::file(&path, None).unwrap().put_at(&path, false).unwrap();
     assert_eq!((names(&folder), mode(&path)), (vec!["name".to_owned()], 0o600));
@@ -107,12 +107,12 @@ fn concurrent_claims_have_one_owner() {
             let threads = [(); 4].map(|()| scope.spawn(take));
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let own = Some(std::process::id());
+        let this_process = Some(std::process::id());
         let (won, lost): (Vec<_>, Vec<_>) = taken.into_iter().partition(Result::is_ok);
         assert_eq!((won.len(), lost.len()), (1, 3), "round {round}");
         for error in lost {
             let Err(NameError::Held(pid)) = error else { panic!("{error:?}") };
-            assert!(pid.is_none() || pid == own.map(u64::from)); // none while its owner writes it
+            assert!(pid.is_none() || pid == this_process.map(u64::from)); // none while its owner writes it
         }
         assert_eq!(names(&folder), ["name.lock"]);
         drop(won);
@@ -123,17 +123,17 @@ fn concurrent_claims_have_one_owner() {
 #[test]
 fn name_is_claimed_while_others_release_it() {
     let (folder, path) = folder();
-    let inside = std::sync::atomic::AtomicUsize::new(0);
+    let holders = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let mut had = 0;
-                while had < 200 {
+                let mut taken = 0;
+                while taken < 200 {
                     let Ok(lock) = NameLock::take(&path) else { continue };
-                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
-                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    assert_eq!(holders.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    holders.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
                     drop(lock);
-                    had += 1;
+                    taken += 1;
                 }
             });
         }
@@ -145,8 +145,8 @@ fn name_is_claimed_while_others_release_it() {
 fn stale_lock_is_taken_over_foreign_file_kept() {
     let (folder, path) = folder();
     let lock = folder.path().join("name.lock");
-    for left in ["", "wedjat 999999999\n"] {
-        fs::write(&lock, left).unwrap();
+    for text in ["", "wedjat 999999999\n"] {
+        fs::write(&lock, text).unwrap();
         drop(NameLock::take(&path).unwrap());
         assert!(!lock.exists());
     }
@@ -182,8 +182,8 @@ fn file_size_limit_is_an_error() {
         .env("WEDJAT_BEYOND", &path)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success() && said.contains("refused with File too large"), "{said}");
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && output.contains("refused with File too large"), "{output}");
     assert!(rustix::process::getrlimit(limit).current.is_none(), "here there is none");
     drop(folder);
 }

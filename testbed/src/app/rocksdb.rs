@@ -48,11 +48,11 @@ impl RocksDb {
         let database = Database::open(path)
             .map_err(|error| unusable(error.to_string(), "remove it, or give another folder"))?;
         let app = Self { database: Arc::new(database) };
-        let found = app.scan();
-        if Oracle::new(Workload::RocksDb, LEN).outcome(SCAN, 0) != Some(found) {
+        let outcome = app.scan();
+        if Oracle::new(Workload::RocksDb, LEN).outcome(SCAN, 0) != Some(outcome) {
             let problem = format!(
                 "it holds {} objects, not the {OBJECTS} of the workload, or different ones",
-                found.objects
+                outcome.objects
             );
             return Err(unusable(problem, "remove it, or give another folder"));
         }
@@ -63,7 +63,7 @@ impl RocksDb {
     /// nanoseconds.
     #[must_use]
     pub fn pace(&self, now: impl Fn() -> u64) -> [f64; 2] {
-        let timed = |run: &dyn Fn(u64) -> Outcome| {
+        let median_us = |run: &dyn Fn(u64) -> Outcome| {
             let mut samples: Vec<_> = (0..SAMPLES)
                 .map(|seed| {
                     let began = now();
@@ -74,9 +74,10 @@ impl RocksDb {
             samples.sort_unstable();
             samples[samples.len() / 2] as f64 / 1e3
         };
-        [timed(&|seed| self.get(seed)), timed(&|_| self.scan())]
+        [median_us(&|seed| self.get(seed)), median_us(&|_| self.scan())]
     }
 
+    /// Reads the objects of a GET by key.
     fn get(&self, seed: u64) -> Outcome {
         let mut outcome = Outcome { operation: GET, ..Outcome::default() };
         for number in objects::read_by(seed) {
@@ -89,6 +90,7 @@ impl RocksDb {
         outcome
     }
 
+    /// Iterates over all objects.
     fn scan(&self) -> Outcome {
         let mut outcome = Outcome { operation: SCAN, ..Outcome::default() };
         let read = |key: &[u8], value: &[u8]| add(&mut outcome, objects::digest(key, value));
@@ -99,6 +101,7 @@ impl RocksDb {
     }
 }
 
+/// Adds an object that was read.
 fn add(outcome: &mut Outcome, digest: u64) {
     outcome.objects += 1;
     outcome.digest = outcome.digest.wrapping_add(digest);

@@ -83,7 +83,7 @@ impl Spin {
     pub fn calibrate(now: impl Fn() -> u64) -> Calibration {
         Self::calibrate_on(|rounds| {
             let began = now();
-            turn(rounds);
+            work_rounds(rounds);
             (now() - began) as f64
         })
     }
@@ -95,14 +95,15 @@ impl Spin {
             if best.is_good() {
                 break;
             }
-            let next = attempt(&mut measure);
-            if next.worst() < best.worst() {
-                best = next;
+            let candidate = attempt(&mut measure);
+            if candidate.worst() < best.worst() {
+                best = candidate;
             }
         }
         best
     }
 
+    /// Returns the number of rounds that take `ns` nanoseconds.
     fn rounds(&self, ns: f64) -> u64 {
         ((ns - self.overhead_ns) * self.rounds_per_ns).max(0.0) as u64
     }
@@ -110,7 +111,7 @@ impl Spin {
     /// Keeps the core busy for `ns` nanoseconds.
     #[inline]
     pub fn busy(&self, ns: f64) {
-        turn(self.rounds(ns));
+        work_rounds(self.rounds(ns));
     }
 }
 
@@ -124,15 +125,16 @@ fn attempt(measure: &mut impl FnMut(u64) -> f64) -> Calibration {
     Calibration { spin, errors: errors.into() }
 }
 
+/// Returns the median time of `rounds` rounds, in nanoseconds.
 fn median(measure: &mut impl FnMut(u64) -> f64, rounds: u64) -> f64 {
     let mut samples: Vec<_> = (0..SAMPLES).map(|_| measure(rounds)).collect();
     samples.sort_by(f64::total_cmp);
     samples[SAMPLES / 2]
 }
 
-/// Busy work of `rounds` rounds.
+/// Works for `rounds` rounds.
 #[inline(never)]
-fn turn(rounds: u64) {
+fn work_rounds(rounds: u64) {
     let mut state = black_box(1_u64);
     for _ in 0..rounds {
         // No closed form exists, and each round depends on the previous one.

@@ -24,8 +24,9 @@ impl App for Tpcc {
     fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
         answer(work, reply, |work| {
             let operation = work.operation;
-            let at = usize::from(operation).checked_sub(1);
-            let Some(transaction) = at.and_then(|at| TPCC.get(at)) else {
+            // Operations count from 1.
+            let index = usize::from(operation).checked_sub(1);
+            let Some(transaction) = index.and_then(|index| TPCC.get(index)) else {
                 let status = Status::UnknownOperation;
                 return Outcome { operation, status, ..Outcome::default() };
             };

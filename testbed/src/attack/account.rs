@@ -11,7 +11,7 @@ pub struct Check {
     pub promise: String,
     /// True if the promise held.
     pub held: bool,
-    /// The finding.
+    /// Observed value.
     pub found: String,
 }
 
@@ -30,10 +30,10 @@ pub struct Account {
 
 impl Account {
     /// Adds to the number of inputs sent.
-    pub fn tried(&mut self, what: &str, count: u64) {
-        match self.tried.iter_mut().find(|(name, _)| name == what) {
+    pub fn tried(&mut self, kind: &str, count: u64) {
+        match self.tried.iter_mut().find(|(name, _)| name == kind) {
             Some((_, sum)) => *sum += count,
-            None => self.tried.push((what.to_owned(), count)),
+            None => self.tried.push((kind.to_owned(), count)),
         }
     }
 
@@ -64,14 +64,14 @@ impl Account {
     }
 
     /// Records an attack that this machine does not allow, with the reason.
-    pub fn skip(&mut self, what: impl Into<String>) {
-        self.skipped.push(what.into());
+    pub fn skip(&mut self, reason: impl Into<String>) {
+        self.skipped.push(reason.into());
     }
 
     /// Returns true if something was checked or skipped, and every checked promise held.
     #[must_use]
     pub fn held(&self) -> bool {
-        let looked = !self.checks.is_empty() || !self.skipped.is_empty();
-        looked && self.checks.iter().all(|check| check.held)
+        let has_results = !self.checks.is_empty() || !self.skipped.is_empty();
+        has_results && self.checks.iter().all(|check| check.held)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::rigs::processes::{Job, Site, check_alive, check_driven, check_end};
+use super::rigs::processes::{Job, Site, check_alive, check_end, check_outcomes};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
@@ -20,7 +20,7 @@ pub static ATTACKS: &[Attack] = &[
         run: |budget, account| {
             let site = Site::new()?;
             let (leaf, driver) = (site.leaf()?, site.start_drive(budget.seconds)?);
-            changed(&site, leaf, driver, &LEAF, budget, account)
+            change_under_load(&site, leaf, driver, &LEAF, budget, account)
         },
     },
     Attack {
@@ -30,7 +30,7 @@ pub static ATTACKS: &[Attack] = &[
         run: |budget, account| {
             let site = Site::new()?;
             let (agent, driver) = (site.agent()?, site.start_attached(budget.seconds)?);
-            changed(&site, agent, driver, &AGENT, budget, account)
+            change_under_load(&site, agent, driver, &AGENT, budget, account)
         },
     },
 ];
@@ -63,7 +63,7 @@ const AGENT: [&str; 9] = [
 ];
 
 /// Changes a node until shortly before its driver ends. Every change and every task must be answered.
-fn changed(
+fn change_under_load(
     site: &Site,
     mut node: LeafProcess,
     driver: Job,
@@ -74,27 +74,27 @@ fn changed(
     site.until("the first task", || Ok(site.counter("scheduled")? > 0))?;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     let began = Instant::now();
-    let (mut made, mut refused, mut silent) = (0_u64, 0_u64, Vec::new());
+    let (mut accepted, mut refused, mut failed) = (0_u64, 0_u64, Vec::new());
     while began.elapsed().as_secs_f64() < 0.8 * budget.seconds && node.check().is_ok() {
         let change = changes[random.random_range(0..changes.len())];
         let mut command = Command::new(site.binary());
         command.args(["ctl", "--node"]).arg(site.state()).args(change.split(' '));
         let output = command.output()?;
-        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         // The workers may already exist, may still be leaving, or may be gone.
-        let is_refusal = printed.contains("exists already")
-            || printed.contains("does not exist")
-            || printed.contains("it is leaving");
+        let is_expected = errors.contains("exists already")
+            || errors.contains("does not exist")
+            || errors.contains("it is leaving");
         match output.status.success() {
-            true => made += 1,
-            false if is_refusal => refused += 1,
-            false => silent.push(format!("{change}: {}", printed.trim())),
+            true => accepted += 1,
+            false if is_expected => refused += 1,
+            false => failed.push(format!("{change}: {}", errors.trim())),
         }
     }
-    account.tried("changes", made + refused);
-    account.check("every change is answered", silent.is_empty(), silent.join("; "));
-    account.check("changes are made", made > 0, format!("{made} made, {refused} refused"));
-    check_driven(account, "every task is answered", driver.driven());
+    account.tried("changes", accepted + refused);
+    account.check("every change is answered", failed.is_empty(), failed.join("; "));
+    account.check("changes are made", accepted > 0, format!("{accepted} made, {refused} refused"));
+    check_outcomes(account, "every task is answered", driver.outcomes());
     if check_alive(account, "the node lives", &mut node) {
         check_end(account, "the node", node);
     }

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::rigs::processes::{Job, PATIENCE, Site, check_alive, check_driven, how};
+use super::rigs::processes::{Job, PATIENCE, Site, check_alive, check_outcomes, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
 /// Number of idle connections to each listener: more than it accepts.
 const IDLE: usize = 200;
-/// Number of faulty entries.
+/// Number of invalid entries in the configuration.
 const FAULTY: usize = 20_000;
 
 /// The attacks of this file.
@@ -55,6 +55,7 @@ const SUBSTITUTES: [Substitute; 4] = [
     ("an endless file", |path| fs::File::create(path)?.set_len(1 << 40)),
 ];
 
+/// Replaces the configuration by each object, and lets the leaf reload it.
 fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     for (name, make) in SUBSTITUTES {
         let site = Site::new()?;
@@ -63,37 +64,39 @@ fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
         fs::remove_file(&config)?;
         make(&config)?;
         let checked =
-            finish(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
+            run_wedjat(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
         account.check(
             format!("{name}: `wedjat check` refuses it"),
             checked.0 == Some(1) && checked.1.contains("can't be read"),
             format!("{:?}: {}", checked.0, checked.1.trim()),
         );
-        hang_up(&leaf)?;
+        reload(&leaf)?;
         account.tried("reloads", 1);
         site.until("a refused reload", || Ok(leaf.output().contains("reload refused")))?;
         check_control(account, name, &site)?;
-        check_driven(account, &format!("{name}: all tasks are answered"), site.drive(0.2));
+        check_outcomes(account, &format!("{name}: all tasks are answered"), site.drive(0.2));
         check_alive(account, &format!("{name}: the leaf lives"), &mut leaf);
         check_term(account, name, leaf)?;
     }
     Ok(())
 }
 
+/// Lets the leaf reload a configuration of invalid entries.
 fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
     let config = site.path("leaf.toml");
     let mut text = fs::read_to_string(&config)?;
-    for at in 0..FAULTY {
-        let [_, a, b, c] = (at as u32).to_be_bytes();
+    for index in 0..FAULTY {
+        let [_, a, b, c] = (index as u32).to_be_bytes();
         write!(text, "[[server]]\nip = '11.{a}.{b}.{c}'\npool = 9\nworkers = '0-3000'\n")?;
     }
     fs::write(&config, text)?;
     account.tried("entries with faults", FAULTY as u64);
-    hang_up(&leaf)?;
+    reload(&leaf)?;
     check_control(account, "during the reload", &site)?;
-    let checked = finish(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
+    let checked =
+        run_wedjat(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
     account.check(
         "`wedjat check` prints 100 faults and counts the rest",
         checked.0 == Some(1) && checked.1.contains("more faults not printed"),
@@ -104,9 +107,10 @@ fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     check_term(account, "after the reload", leaf)
 }
 
+/// Opens idle connections in rounds. Operators and Prometheus must be answered meanwhile.
 fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
-    let (listen, metrics) = (free()?, free()?);
+    let (listen, metrics) = (free_address()?, free_address()?);
     let config = site.leaf_config(&site.state())?;
     let config = format!("{config}\n[control]\nlisten = '{listen}'\nmetrics = '{metrics}'\n");
     let mut leaf = site.start(Command::new(site.binary()), "leaf", &config)?;
@@ -118,23 +122,23 @@ fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         for address in [listen, metrics] {
             tcp.extend((0..IDLE).filter_map(|_| TcpStream::connect(address).ok()));
         }
-        let local = (0..IDLE).filter_map(|_| UnixStream::connect(&socket).ok());
-        let local: Vec<_> = local.collect();
-        account.tried("idle connections", (tcp.len() + local.len()) as u64);
+        let unix = (0..IDLE).filter_map(|_| UnixStream::connect(&socket).ok());
+        let unix: Vec<_> = unix.collect();
+        account.tried("idle connections", (tcp.len() + unix.len()) as u64);
         let name = format!("round {round}");
         check_control(account, &name, &site)?;
         let url = format!("http://{listen}");
-        let shown = finish(&site, "ctl", &["ctl", "--connect", &url, "show"].map(Path::new))?;
+        let output = run_wedjat(&site, "ctl", &["ctl", "--connect", &url, "show"].map(Path::new))?;
         account.check(
             format!("{name}: an operator over TCP is answered"),
-            shown.0 == Some(0),
-            format!("{:?}: {}", shown.0, shown.1.trim()),
+            output.0 == Some(0),
+            format!("{:?}: {}", output.0, output.1.trim()),
         );
-        let read = scrape(metrics);
+        let scraped = scrape(metrics);
         account.check(
             format!("{name}: Prometheus is answered"),
-            read.as_ref().is_ok_and(|text| text.contains("wedjat_")),
-            read.map_or_else(|error| error.to_string(), |text| format!("{} bytes", text.len())),
+            scraped.as_ref().is_ok_and(|text| text.contains("wedjat_")),
+            scraped.map_or_else(|error| error.to_string(), |text| format!("{} bytes", text.len())),
         );
     }
     check_alive(account, "the leaf lives", &mut leaf);
@@ -142,10 +146,11 @@ fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
 }
 
 /// Returns a loopback address with a free port.
-fn free() -> Result<SocketAddr, Failure> {
+fn free_address() -> Result<SocketAddr, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
+/// Reads the metrics like Prometheus.
 fn scrape(metrics: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(metrics)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -155,21 +160,28 @@ fn scrape(metrics: SocketAddr) -> std::io::Result<String> {
     Ok(text)
 }
 
+/// Returns the path of the node's control socket.
 fn control_socket(site: &Site) -> PathBuf {
     wedjat::admin::socket_path(&site.state())
 }
 
-fn hang_up(leaf: &LeafProcess) -> Result<(), Failure> {
-    signal(leaf, Signal::HUP)
+/// Makes a leaf read its configuration again.
+fn reload(leaf: &LeafProcess) -> Result<(), Failure> {
+    send_signal(leaf, Signal::HUP)
 }
 
-fn signal(leaf: &LeafProcess, signal: Signal) -> Result<(), Failure> {
+/// Sends a signal to a leaf.
+fn send_signal(leaf: &LeafProcess, signal: Signal) -> Result<(), Failure> {
     let pid = Pid::from_raw(i32::try_from(leaf.id())?).ok_or("no process")?;
     Ok(kill_process(pid, signal)?)
 }
 
 /// Runs `wedjat` with these arguments. Returns its exit status and its output.
-fn finish(site: &Site, name: &str, arguments: &[&Path]) -> Result<(Option<i32>, String), Failure> {
+fn run_wedjat(
+    site: &Site,
+    name: &str,
+    arguments: &[&Path],
+) -> Result<(Option<i32>, String), Failure> {
     let mut command = Command::new(site.binary());
     let job = Job::start(command.args(arguments), &site.path(name))?;
     let (status, output, errors) = job.finish()?;
@@ -180,23 +192,23 @@ fn finish(site: &Site, name: &str, arguments: &[&Path]) -> Result<(Option<i32>, 
 fn check_control(account: &mut Account, name: &str, site: &Site) -> Result<(), Failure> {
     let state = site.state();
     let arguments = [Path::new("ctl"), Path::new("--node"), &state, Path::new("show")];
-    let shown = finish(site, "ctl", &arguments)?;
+    let output = run_wedjat(site, "ctl", &arguments)?;
     account.check(
         format!("{name}: the local socket answers"),
-        shown.0 == Some(0),
-        format!("{:?}: {}", shown.0, shown.1.trim()),
+        output.0 == Some(0),
+        format!("{:?}: {}", output.0, output.1.trim()),
     );
     Ok(())
 }
 
 /// Checks that one SIGTERM ends the leaf in order.
 fn check_term(account: &mut Account, name: &str, mut leaf: LeafProcess) -> Result<(), Failure> {
-    signal(&leaf, Signal::TERM)?;
-    let ended = leaf.ended_within(Duration::from_secs(20));
+    send_signal(&leaf, Signal::TERM)?;
+    let status = leaf.wait_for_exit(Duration::from_secs(20));
     account.check(
         format!("{name}: one SIGTERM ends the leaf in order"),
-        ended.is_some_and(|status| status.success()),
-        ended.map_or_else(|| "still running".to_owned(), how),
+        status.is_some_and(|status| status.success()),
+        status.map_or_else(|| "still running".to_owned(), describe_exit),
     );
     Ok(())
 }

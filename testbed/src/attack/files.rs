@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use super::rigs::processes::{Site, check_alive, check_driven, check_end, how};
+use super::rigs::processes::{Site, check_alive, check_end, check_outcomes, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
@@ -20,8 +20,8 @@ use crate::demo::leaf::LeafProcess;
 const REFUSAL: Duration = Duration::from_secs(20);
 /// Time after which a change to a node's file must have ended the node, if it ever does: the node counts its
 /// polls in the file.
-const NOTICED: Duration = Duration::from_millis(300);
-/// Contents of a stranger's file.
+const NOTICE_TIME: Duration = Duration::from_millis(300);
+/// Content of a foreign file, which no node may change.
 const PRECIOUS: &str = "a user's letters\n";
 
 /// The attacks of this file.
@@ -92,6 +92,7 @@ const ACTIONS: [FileAction; 7] = [
     }),
 ];
 
+/// Applies each action to the state file of a running leaf.
 fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
     // The leaf's own counters are in the state, so a process that may write the file may change them. The
     // promise is that the leaf survives.
@@ -105,9 +106,9 @@ fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
             Ok(()) => account.tried("deeds", 1),
             Err(_) => account.tried("actions refused by the system", 1),
         }
-        std::thread::sleep(NOTICED);
+        std::thread::sleep(NOTICE_TIME);
         if check_alive(account, &format!("state {action}: the leaf lives"), &mut leaf) {
-            check_driven(
+            check_outcomes(
                 account,
                 &format!("state {action}: all tasks are answered"),
                 site.drive(0.3),
@@ -121,28 +122,29 @@ fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Applies each action to the files of a running agent.
 fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
     for file in ["region", "state"] {
         for (action, act) in ACTIONS {
             let site = Site::new()?;
             let mut agent = site.agent()?;
-            let attached = site.start_attached(1.5)?;
+            let driver = site.start_attached(1.5)?;
             site.until("tasks", || Ok(site.counter("scheduled")? > 0))?;
             match act(&site.path(file)) {
                 Ok(()) => account.tried("deeds", 1),
                 Err(_) => account.tried("actions refused by the system", 1),
             }
             // The driver maps the region as well, and may end in any way.
-            let _ = attached.finish();
+            let _ = driver.finish();
             if !check_alive(account, &format!("{file} {action}: the agent lives"), &mut agent) {
                 continue;
             }
             if file == "region" && action == "overwritten" {
-                let again = site.start_attached(0.3)?.driven();
+                let outcomes = site.start_attached(0.3)?.outcomes();
                 let promise = format!(
                     "region {action}: workers can attach again, and all tasks are answered"
                 );
-                check_driven(account, &promise, again);
+                check_outcomes(account, &promise, outcomes);
             }
             if file == "state" && action != "overwritten" {
                 check_end(account, &format!("{file} {action}"), agent);
@@ -197,12 +199,13 @@ fn full(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Starts a node by `command` with its files in `folder`. Checks that it serves, or refuses with a message.
 fn serves_or_refuses(
     site: &Site,
     command: Command,
     role: &str,
     folder: &Path,
-    what: &str,
+    case: &str,
     account: &mut Account,
 ) -> Result<(), Failure> {
     let (state, region) = (folder.join("state"), folder.join("region"));
@@ -216,19 +219,19 @@ fn serves_or_refuses(
     while node.check().is_ok() && !site.socket().exists() && began.elapsed() < REFUSAL {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let mut ended = node.ended_within(Duration::from_millis(500));
-    if ended.is_none() && role == "leaf" {
+    let mut status = node.wait_for_exit(Duration::from_millis(500));
+    if status.is_none() && role == "leaf" {
         let _ = site.drive(0.3);
-        ended = node.ended_within(Duration::from_millis(100));
+        status = node.wait_for_exit(Duration::from_millis(100));
     }
-    let killed = ended.and_then(|status| status.signal());
+    let signal = status.and_then(|status| status.signal());
     let panicked = node.output_tail().contains("panicked");
     account.check(
-        format!("{role}, {what}: the node serves, or refuses with a message"),
-        killed.is_none() && !panicked,
+        format!("{role}, {case}: the node serves, or refuses with a message"),
+        signal.is_none() && !panicked,
         format!(
             "{}, {}",
-            ended.map_or_else(|| "runs".to_owned(), how),
+            status.map_or_else(|| "runs".to_owned(), describe_exit),
             node.output_tail().replace('\n', " ")
         ),
     );
@@ -245,10 +248,10 @@ fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
     let process = i32::try_from(leaf.id()).ok().and_then(Pid::from_raw);
-    let own = getrlimit(Resource::Nofile);
-    let limit = |current| prlimit(process, Resource::Nofile, Rlimit { current, ..own });
-    // Its memif connections need descriptors, and are made before the limit. They end after it: EAL aborts a process that has no
-    // descriptor for a new epoll instance.
+    let original = getrlimit(Resource::Nofile);
+    let limit = |current| prlimit(process, Resource::Nofile, Rlimit { current, ..original });
+    // The driver's memif connections need descriptors, and are made before the limit. They end after it: EAL
+    // aborts a process that has no descriptor for a new epoll instance.
     let before = descriptors(leaf.id())?;
     let driver = site.start_drive(8.0)?;
     wait_for_descriptors(&site, leaf.id(), &before)?;
@@ -261,8 +264,8 @@ fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
     site.until("a line of the log", || Ok(lines() > 0))?;
     // Time of about ten retries.
     std::thread::sleep(Duration::from_secs(1));
-    limit(own.current)?;
-    check_driven(account, "all tasks are answered without descriptors", driver.driven());
+    limit(original.current)?;
+    check_outcomes(account, "all tasks are answered without descriptors", driver.outcomes());
     account.check("the log reports it once", lines() == 1, format!("{} lines", lines()));
     if check_alive(account, "the leaf lives", &mut leaf) {
         check_end(account, "after a time without descriptors", leaf);
@@ -272,13 +275,13 @@ fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
 
 /// Waits until a process has other descriptors than `before`, and the same ones for half a second.
 fn wait_for_descriptors(site: &Site, process: u32, before: &BTreeSet<u64>) -> Result<(), Failure> {
-    let (mut last, mut since) = (before.clone(), Instant::now());
+    let (mut previous, mut unchanged_since) = (before.clone(), Instant::now());
     site.until("the driver's memif connections", || {
-        let now = descriptors(process)?;
-        if now != last {
-            (last, since) = (now, Instant::now());
+        let current = descriptors(process)?;
+        if current != previous {
+            (previous, unchanged_since) = (current, Instant::now());
         }
-        Ok(last != *before && since.elapsed() > Duration::from_millis(500))
+        Ok(previous != *before && unchanged_since.elapsed() > Duration::from_millis(500))
     })
 }
 
@@ -301,8 +304,8 @@ fn next_descriptor(process: u32) -> Result<u64, Failure> {
 type Obstacle = (&'static str, fn(&Path) -> std::io::Result<()>);
 
 const OBSTACLES: [Obstacle; 8] = [
-    ("a FIFO", |path| made(Command::new("mkfifo").arg(path))),
-    ("a device", |path| made(Command::new("mknod").arg(path).args(["c", "1", "3"]))),
+    ("a FIFO", |path| run_tool(Command::new("mkfifo").arg(path))),
+    ("a device", |path| run_tool(Command::new("mknod").arg(path).args(["c", "1", "3"]))),
     ("a folder", |path| fs::create_dir(path)),
     ("a foreign file", |path| fs::write(path, PRECIOUS)),
     ("a foreign long file", |path| fs::write(path, PRECIOUS.repeat(100_000))),
@@ -315,16 +318,17 @@ const OBSTACLES: [Obstacle; 8] = [
     ("eight bytes, locked", |path| fs::write(path, [0; 8])),
 ];
 
-fn made(command: &mut Command) -> std::io::Result<()> {
+/// Runs a command that creates a file.
+fn run_tool(command: &mut Command) -> std::io::Result<()> {
     let output = command.output()?;
     let failed = || std::io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned());
     output.status.success().then_some(()).ok_or_else(failed)
 }
 
+/// Starts nodes with each obstacle at the path of one of their files.
 fn special(account: &mut Account) -> Result<(), Failure> {
-    let places =
-        [("leaf", "state"), ("agent", "state"), ("agent", "region"), ("leaf", "leaf.json")];
-    for (role, file) in places {
+    let files = [("leaf", "state"), ("agent", "state"), ("agent", "region"), ("leaf", "leaf.json")];
+    for (role, file) in files {
         let is_obstacle = |what: &str| match file {
             // An agent may replace the socket of an agent that has ended.
             "region" => what != "a socket",
@@ -348,14 +352,17 @@ fn special(account: &mut Account) -> Result<(), Failure> {
             };
             let mut node = site.start(Command::new(site.binary()), role, &config)?;
             account.tried("starts", 1);
-            let ended = node.ended_within(REFUSAL);
+            let status = node.wait_for_exit(REFUSAL);
             drop(locked);
             let line = last_line(&node);
             account.check(
                 format!("{role}, {what} as {file}: the node refuses immediately, with a message"),
-                ended.is_some_and(|status| status.code() == Some(1))
+                status.is_some_and(|status| status.code() == Some(1))
                     && !node.output_tail().contains("panicked"),
-                format!("{}: {line}", ended.map_or_else(|| "still running".to_owned(), how)),
+                format!(
+                    "{}: {line}",
+                    status.map_or_else(|| "still running".to_owned(), describe_exit)
+                ),
             );
             let after = description(&path);
             account.check(
@@ -385,19 +392,24 @@ fn description(path: &Path) -> String {
     let Ok(data) = fs::symlink_metadata(path) else { return "nothing".to_owned() };
     let kind = data.file_type();
     if kind.is_symlink() {
-        let to = fs::read_link(path).unwrap_or_default();
-        return format!("a link to {}, {}", to.display(), description(&to));
+        let target = fs::read_link(path).unwrap_or_default();
+        return format!("a link to {}, {}", target.display(), description(&target));
     }
     if kind.is_file() {
         let bytes = fs::read(path).unwrap_or_default();
-        let same = bytes.chunks(PRECIOUS.len()).all(|line| line == PRECIOUS.as_bytes());
-        return format!("a file of {} bytes{}", bytes.len(), if same { ", letters" } else { "" });
+        let is_precious = bytes.chunks(PRECIOUS.len()).all(|line| line == PRECIOUS.as_bytes());
+        return format!(
+            "a file of {} bytes{}",
+            bytes.len(),
+            if is_precious { ", letters" } else { "" }
+        );
     }
     let named = [(kind.is_fifo(), "a FIFO"), (kind.is_char_device(), "a device")];
-    let other = if kind.is_dir() { "a folder" } else { "something else" };
-    named.iter().find(|(is, _)| *is).map_or(other, |(_, name)| *name).to_owned()
+    let fallback = if kind.is_dir() { "a folder" } else { "something else" };
+    named.iter().find(|(matches, _)| *matches).map_or(fallback, |(_, name)| *name).to_owned()
 }
 
+/// Starts nodes with a link at the temporary name under which they create a file.
 fn temporaries(account: &mut Account) -> Result<(), Failure> {
     for (role, file) in [("leaf", "state"), ("agent", "state"), ("agent", "region")] {
         let site = Site::new()?;
@@ -413,15 +425,15 @@ fn temporaries(account: &mut Account) -> Result<(), Failure> {
         };
         let mut node = site.start(command, role, &config)?;
         account.tried("starts", 1);
-        let there = || path.exists() && site.socket().exists();
-        while node.check().is_ok() && !there() {
+        let is_ready = || path.exists() && site.socket().exists();
+        while node.check().is_ok() && !is_ready() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let found = description(&precious);
+        let content = description(&precious);
         account.check(
             format!("{role}: a foreign file behind a link at {file}'s name keeps its content"),
             fs::read_to_string(&precious).is_ok_and(|text| text == PRECIOUS),
-            found,
+            content,
         );
         let mode = fs::metadata(&path).map(|data| data.permissions().mode() & 0o7777);
         account.check(

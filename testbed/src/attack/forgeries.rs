@@ -62,12 +62,13 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
+/// Forges registrations for all workers. No presence may change, and every worker must still get tasks.
 fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in policies() {
         let setup = Setup { policy, seed: budget.seed, ..Setup::default() };
         let mut rig = Rig::new(&setup)?;
         let usual = rig.serve(budget.seconds, |_| {})?;
-        let idle_usually = idle(&rig);
+        let usually_without_tasks = without_tasks(&rig);
         let mut rig = Rig::new(&setup)?;
         let before = presences(&rig);
         for worker in 0..COUNT {
@@ -81,7 +82,7 @@ fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> 
             }
         }
         // Workers that now count as registered fall silent.
-        rig.pass(SECOND, |_| {});
+        rig.advance(SECOND, |_| {});
         let after = presences(&rig);
         account.check(
             format!("{policy}: no worker's presence changes"),
@@ -97,18 +98,19 @@ fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> 
         // Under a low load some policies use only a few members.
         account.check(
             format!("{policy}: every worker gets tasks"),
-            idle(&rig).is_empty() || !idle_usually.is_empty(),
-            format!("none for {:?}", idle(&rig)),
+            without_tasks(&rig).is_empty() || !usually_without_tasks.is_empty(),
+            format!("none for {:?}", without_tasks(&rig)),
         );
     }
     Ok(())
 }
 
 /// Returns the workers that never received a task.
-fn idle(rig: &Rig) -> Vec<u16> {
-    (0..COUNT).filter(|worker| rig.given.read(usize::from(*worker)) == 0).collect()
+fn without_tasks(rig: &Rig) -> Vec<u16> {
+    (0..COUNT).filter(|worker| rig.sent_tasks.read(usize::from(*worker)) == 0).collect()
 }
 
+/// Returns the presence of each worker as the leaf shows it (live, silent, unreachable, ...).
 fn presences(rig: &Rig) -> Vec<&'static str> {
     let Some(dispatcher) = rig.leaf.stages().dispatcher(0) else { return Vec::new() };
     let view = dispatcher.view();
@@ -119,12 +121,13 @@ fn presences(rig: &Rig) -> Vec<&'static str> {
     (0..COUNT).map(Member).map(name).collect()
 }
 
+/// Forges one report of a high load for an idle worker, and measures the time until it gets tasks again.
 fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let mut longest: f64 = 0.0;
     for policy in policies() {
         let setup = Setup { policy, seed: budget.seed, ..Setup::default() };
         let mut rig = Rig::new(&setup)?;
-        let (mut forged_at, mut given_before, mut given_at) = (None, 0, None);
+        let (mut forged_at, mut tasks_before, mut resumed_ms) = (None, 0, None);
         let began = rig.now;
         rig.serve_at(0, HALF_LOAD, budget.seconds.max(0.5), |rig| match forged_at {
             // Waits for an idle worker: one with a task soon sends a true report.
@@ -134,19 +137,21 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             }
             None => {}
             // Tasks sent in the same millisecond do not count.
-            Some(at) if rig.now < at + SECOND / 1000 => given_before = rig.given.read(0),
-            Some(at) if given_at.is_none() && rig.given.read(0) > given_before => {
-                given_at = Some((rig.now - at) as f64 / 1e6);
+            Some(forged) if rig.now < forged + SECOND / 1000 => {
+                tasks_before = rig.sent_tasks.read(0)
+            }
+            Some(forged) if resumed_ms.is_none() && rig.sent_tasks.read(0) > tasks_before => {
+                resumed_ms = Some((rig.now - forged) as f64 / 1e6);
             }
             Some(_) => {}
         })?;
         account.tried("forged replies", 1);
-        let after_ms = given_at.unwrap_or(f64::INFINITY);
+        let after_ms = resumed_ms.unwrap_or(f64::INFINITY);
         longest = longest.max(after_ms);
         account.check(
             format!("{policy}: the worker gets tasks again within {FORGIVEN_MS} ms"),
             after_ms <= FORGIVEN_MS,
-            match given_at {
+            match resumed_ms {
                 Some(ms) => format!("{ms:.1} ms"),
                 None => "none during the run".to_owned(),
             },
@@ -157,7 +162,8 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One worker appears idle: by replies that others forge, or by its own.
+/// Makes one worker appear idle, by forged replies, or by its own if `liar` is true. Checks that it does not
+/// get more than its share of the tasks.
 fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Result<(), Failure> {
     let mut greatest: f64 = 0.0;
     for policy in policies() {
@@ -172,13 +178,13 @@ fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Resu
             }
         })?;
         account.tried("honest tasks", served.sent);
-        let given: u64 = (0..COUNT).map(|at| rig.given.read(usize::from(at))).sum();
-        let share = rig.given.read(usize::from(LIAR)) as f64 * f64::from(COUNT) / given as f64;
+        let total: u64 = (0..COUNT).map(|worker| rig.sent_tasks.read(usize::from(worker))).sum();
+        let share = rig.sent_tasks.read(usize::from(LIAR)) as f64 * f64::from(COUNT) / total as f64;
         greatest = greatest.max(share);
         account.check(
             format!("{policy}: the worker draws at most {SHARE_RATIO} x its fair share"),
             share <= SHARE_RATIO,
-            format!("{share:.2} x of {given} tasks"),
+            format!("{share:.2} x of {total} tasks"),
         );
         let surplus = rig.counters().read(Counter::SurplusReplies);
         account.tried("of them above the fair share", if liar { 0 } else { surplus });
@@ -194,7 +200,7 @@ const TAGGED: u8 = 0x40;
 const TAG_BYTES: usize = 16;
 
 /// Returns the leaf's estimate of each worker: the number of its reports, and its load.
-fn beliefs(rig: &Rig) -> Vec<(u32, u64)> {
+fn estimates(rig: &Rig) -> Vec<(u32, u64)> {
     let Some(dispatcher) = rig.leaf.stages().dispatcher(0) else { return Vec::new() };
     let view = dispatcher.view();
     (0..COUNT)
@@ -203,6 +209,7 @@ fn beliefs(rig: &Rig) -> Vec<(u32, u64)> {
         .collect()
 }
 
+/// Sends forged packets to a pool with a key. The leaf must drop each and change no estimate.
 fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("key");
@@ -212,10 +219,10 @@ fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in policies() {
         let setup = Setup { policy, seed: budget.seed, pool: &pool, ..Setup::default() };
         let mut rig = Rig::new(&setup)?;
-        let before = (beliefs(&rig), presences(&rig));
+        let before = (estimates(&rig), presences(&rig));
         let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
         let (mut pace, mut sent) = (Pace::new(RATE), 0);
-        rig.pass((budget.seconds * SECOND as f64 / 4.0) as u64, |rig| {
+        rig.advance((budget.seconds * SECOND as f64 / 4.0) as u64, |rig| {
             for _ in 0..pace.due() {
                 let worker = random.random_range(0..COUNT);
                 let registration = match random.random_range(0..3) {
@@ -236,7 +243,7 @@ fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             }
         });
         account.tried("forged packets", sent);
-        let after = (beliefs(&rig), presences(&rig));
+        let after = (estimates(&rig), presences(&rig));
         account.check(
             format!("{policy}: the leaf accepts none of them"),
             before == after,
@@ -259,17 +266,17 @@ fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
 fn tag_at_random(frame: &mut Vec<u8>, random: &mut Xoshiro256PlusPlus) {
     let mut tag = [0; TAG_BYTES];
     random.fill_bytes(&mut tag);
-    let at = udp::PAYLOAD + task::LEN;
-    frame.splice(at..at, tag);
+    let end_of_header = udp::PAYLOAD + task::LEN;
+    frame.splice(end_of_header..end_of_header, tag);
     frame[udp::PAYLOAD] |= TAGGED;
-    if let Ok(before) = udp::parse(&frame[..frame.len() - TAG_BYTES], true) {
+    if let Ok(untagged) = udp::parse(&frame[..frame.len() - TAG_BYTES], true) {
         let flow = Flow {
             src_mac: packets::INTRUDER_MAC,
             dst_mac: LEAF_MACS[WORKERS],
-            src: before.src,
-            dst: before.dst,
-            src_port: before.src_port,
-            dst_port: before.dst_port,
+            src: untagged.src,
+            dst: untagged.dst,
+            src_port: untagged.src_port,
+            dst_port: untagged.dst_port,
         };
         let len = frame.len() - udp::PAYLOAD;
         flow.emit(frame, len);

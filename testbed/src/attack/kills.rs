@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::rigs::processes::{Job, Site, check_alive, check_driven, check_end, how};
+use super::rigs::processes::{Job, Site, check_alive, check_end, check_outcomes, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
@@ -58,17 +58,19 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
+/// Runs three drivers after each other against one leaf.
 fn runs_in_turn(account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
     for run in 1..=3 {
-        check_driven(account, &format!("run {run}: every task is answered"), site.drive(1.0));
+        check_outcomes(account, &format!("run {run}: every task is answered"), site.drive(1.0));
     }
     check_alive(account, "the leaf lives", &mut leaf);
     check_end(account, "the leaf", leaf);
     Ok(())
 }
 
+/// Kills the drivers behind the memif ports at random times.
 fn killed_peers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
@@ -81,31 +83,32 @@ fn killed_peers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         account.tried("kills", 1);
     }
     if check_alive(account, "the leaf lives", &mut leaf) {
-        check_driven(account, "every task is answered afterwards", site.drive(0.5));
+        check_outcomes(account, "every task is answered afterwards", site.drive(0.5));
         check_end(account, "the leaf", leaf);
     }
     Ok(())
 }
 
+/// Kills random workers and replaces each at once.
 fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut agent = site.agent()?;
-    let worker = |at: usize| {
+    let worker = |index: usize| {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "--app", "echo", "--attach"]).arg(site.region());
-        Job::start(&mut command, &site.path(&format!("worker{at}")))
+        Job::start(&mut command, &site.path(&format!("worker{index}")))
     };
     let mut workers = Vec::new();
-    for at in 0..3 {
-        workers.push(worker(at)?);
+    for index in 0..3 {
+        workers.push(worker(index)?);
     }
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     let (began, mut kills) = (Instant::now(), 0);
     while began.elapsed().as_secs_f64() < budget.seconds && agent.check().is_ok() {
         std::thread::sleep(Duration::from_millis(random.random_range(50..300)));
-        let at = random.random_range(0..workers.len());
-        let next = worker(at)?;
-        std::mem::replace(&mut workers[at], next).kill()?;
+        let index = random.random_range(0..workers.len());
+        let replacement = worker(index)?;
+        std::mem::replace(&mut workers[index], replacement).kill()?;
         kills += 1;
     }
     account.tried("kills", kills);
@@ -113,24 +116,29 @@ fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure>
         return Ok(());
     }
     drop(workers);
-    let driven = site.start_attached(0.5)?.driven();
-    check_driven(account, "workers can attach, and every task is answered afterwards", driven);
+    let outcomes = site.start_attached(0.5)?.outcomes();
+    check_outcomes(account, "workers can attach, and every task is answered afterwards", outcomes);
     let end = agent.stop()?;
-    let left = end["attach"]["left"].as_u64();
+    let detached = end["attach"]["left"].as_u64();
     // The driver's eight emulated workers leave in order.
     account.check(
         "no killed worker is counted as one that left",
-        left.is_some_and(|left| left <= 8),
-        format!("{left:?} left, {} died of {kills} killed and three more", end["attach"]["died"]),
+        detached.is_some_and(|detached| detached <= 8),
+        format!(
+            "{detached:?} left, {} died of {kills} killed and three more",
+            end["attach"]["died"]
+        ),
     );
     Ok(())
 }
 
+/// Sends a signal to a node.
 fn send_signal(node: &LeafProcess, signal: Signal) -> Result<(), Failure> {
     let pid = Pid::from_raw(i32::try_from(node.id())?).ok_or("no process")?;
     Ok(kill_process(pid, signal)?)
 }
 
+/// Sends the signals that end a node, and those that must not.
 fn signals(account: &mut Account) -> Result<(), Failure> {
     for (signal, name) in [(Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")] {
         let site = Site::new()?;
@@ -138,11 +146,11 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
         site.drive(0.1)?;
         send_signal(&leaf, signal)?;
         account.tried("signals", 1);
-        let ended = leaf.ended_within(END);
+        let status = leaf.wait_for_exit(END);
         account.check(
             format!("{name}: the leaf ends in order within {} s, with its account", END.as_secs()),
-            ended.is_some_and(|status| status.success()) && site.path("leaf.json").exists(),
-            ended.map_or_else(|| "still running".to_owned(), how),
+            status.is_some_and(|status| status.success()) && site.path("leaf.json").exists(),
+            status.map_or_else(|| "still running".to_owned(), describe_exit),
         );
     }
     let site = Site::new()?;
@@ -161,20 +169,20 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
         site.agent_config(&site.state(), &site.region()).replace("role=server", "role=client");
     let mut agent = site.start(Command::new(site.binary()), "agent", &config)?;
     std::thread::sleep(Duration::from_secs(1));
-    let alive = agent.check().is_ok();
+    let was_alive = agent.check().is_ok();
     send_signal(&agent, Signal::TERM)?;
     account.tried("signals", 1);
     let began = Instant::now();
-    let ended = agent.ended_within(Duration::from_secs(20));
+    let status = agent.wait_for_exit(Duration::from_secs(20));
     account.check(
         format!(
             "SIGTERM: an agent that waits for its memif server ends within {} s",
             END.as_secs()
         ),
-        alive && ended.is_some_and(|status| status.code().is_some()) && began.elapsed() < END,
+        was_alive && status.is_some_and(|status| status.code().is_some()) && began.elapsed() < END,
         format!(
             "{} after {:.1} s",
-            ended.map_or_else(|| "still running".to_owned(), how),
+            status.map_or_else(|| "still running".to_owned(), describe_exit),
             began.elapsed().as_secs_f64()
         ),
     );
@@ -188,13 +196,14 @@ fn rivals(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Starts agents with one name at once. One may run, and a worker must be able to attach to it.
 fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut agents = Vec::new();
     let sites = (0..RIVALS).map(|_| Site::new()).collect::<Result<Vec<_>, _>>()?;
-    for own in &sites {
-        let config = own.agent_config(&own.state(), &site.region());
-        agents.push(own.start(Command::new(own.binary()), "agent", &config)?);
+    for agent_site in &sites {
+        let config = agent_site.agent_config(&agent_site.state(), &site.region());
+        agents.push(agent_site.start(Command::new(agent_site.binary()), "agent", &config)?);
         account.tried("agents", 1);
     }
     let began = Instant::now();
@@ -208,8 +217,8 @@ fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
         running == 1,
         format!("{running} run"),
     );
-    if let Some(at) = agents.iter_mut().position(|agent| agent.check().is_ok()) {
-        site.until("the region", || Ok(agents[at].check().map(|()| site.region().exists())?))?;
+    if let Some(index) = agents.iter_mut().position(|agent| agent.check().is_ok()) {
+        site.until("the region", || Ok(agents[index].check().map(|()| site.region().exists())?))?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "--app", "echo", "--duration", "100ms", "--attach"]);
         let worker = Job::start(command.arg(site.region()), &site.path("worker"))?;
@@ -219,11 +228,12 @@ fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
             status.code() == Some(0),
             format!("{status}: {}", errors.trim()),
         );
-        check_end(account, &format!("round {round}, the running agent"), agents.swap_remove(at));
+        check_end(account, &format!("round {round}, the running agent"), agents.swap_remove(index));
     }
     Ok(())
 }
 
+/// Checks that `wedjat check` refuses invalid addresses in place of valid ones.
 fn addresses(account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let config = site.leaf_config(&site.state())?;
@@ -251,11 +261,11 @@ fn addresses(account: &mut Account) -> Result<(), Failure> {
             ["0.0.0.0", "255.255.255.255", "10.0.2.255", "10.0.2.0", "127.0.0.1", "224.0.0.1"],
         ),
     ];
-    for (sound, others) in cases {
-        for address in others {
+    for (valid, invalid) in cases {
+        for address in invalid {
             account.tried("configurations", 1);
-            let text = config.replacen(&format!("\"{sound}\""), &format!("\"{address}\""), 1);
-            account.check(format!("{address} for {sound} is refused"), !check(&text)?, "accepted");
+            let text = config.replacen(&format!("\"{valid}\""), &format!("\"{address}\""), 1);
+            account.check(format!("{address} for {valid} is refused"), !check(&text)?, "accepted");
         }
     }
     Ok(())

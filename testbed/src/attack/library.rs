@@ -21,18 +21,21 @@ pub static ATTACKS: &[Attack] = &[Attack {
     run: storm,
 }];
 
-/// A program: a context, and its held packets.
+/// A program that embeds the scheduler. The context asks it to hold packets, each at a numbered place.
 struct Program {
     context: Context,
-    kept: Vec<Option<Frame>>,
+    stored: Vec<Option<Frame>>,
     pool: FramePool,
-    /// Number of held packets with a used or invalid place, and of differences between stored and held
-    /// packets.
+    /// Number of held packets with a used or invalid place, and of calls after which the stored packets were
+    /// not the held ones.
     misplaced: u64,
+    /// Number of calls after which the ledger did not balance.
     unbalanced: u64,
 }
 
 impl Program {
+    /// Processes a burst of forged packets that arrive on a side, and releases held packets. Returns the
+    /// number of processed packets.
     fn process(&mut self, side: usize, now: u64, forger: &mut Forger) -> Result<usize, Failure> {
         let frames = || self.pool.frame(&forger.packet(side));
         let mut burst: Vec<Frame> = std::iter::from_fn(frames).take(BURST).collect();
@@ -41,24 +44,24 @@ impl Program {
         let count = burst.len();
         for (frame, verdict) in burst.into_iter().zip(verdicts) {
             if let Verdict::Hold { place, .. } = verdict {
-                match self.kept.get_mut(place as usize) {
+                match self.stored.get_mut(place as usize) {
                     Some(free @ None) => *free = Some(frame),
                     _ => self.misplaced += 1,
                 }
             }
         }
-        self.look();
-        while self.context.release(now, &mut self.kept).is_some() {
-            self.look();
+        self.check_state();
+        while self.context.release(now, &mut self.stored).is_some() {
+            self.check_state();
         }
         Ok(count)
     }
 
     /// Checks that the ledger balances, and that the program stores exactly the held packets.
-    fn look(&mut self) {
+    fn check_state(&mut self) {
         let counters = self.context.counters();
-        let kept = self.kept.iter().flatten().count() as u64;
-        self.misplaced += u64::from(kept != counters.read(Gauge::Held));
+        let stored = self.stored.iter().flatten().count() as u64;
+        self.misplaced += u64::from(stored != counters.read(Gauge::Held));
         self.unbalanced += u64::from(!counters.balances());
     }
 }
@@ -69,10 +72,10 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         let options = Options { ticks_hz: SECOND, macs: &LEAF_MACS };
         let mut scheduler = Scheduler::new(&config, &options)?;
         let context = scheduler.context(0).ok_or("a scheduler without a core")?;
-        let kept = (0..context.places()).map(|_| None).collect();
+        let stored = (0..context.places()).map(|_| None).collect();
         let pool = FramePool::new(FRAMES, FRAME_BYTES);
         let mut program =
-            Program { context, kept, pool: pool.clone(), misplaced: 0, unbalanced: 0 };
+            Program { context, stored, pool: pool.clone(), misplaced: 0, unbalanced: 0 };
         let mut forger = Forger::new(budget.seed);
         let bursts = (budget.seconds * RATE) as u64;
         for burst in 0..bursts {
@@ -80,7 +83,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             let side = [CLIENTS, WORKERS][burst as usize % 2];
             account.tried("packets", program.process(side, now, &mut forger)? as u64);
         }
-        let Program { misplaced, unbalanced, kept, context, .. } = program;
+        let Program { misplaced, unbalanced, stored, context, .. } = program;
         account.check(
             format!("{policy}: the ledger balances after every call"),
             unbalanced == 0,
@@ -91,7 +94,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             misplaced == 0,
             format!("a difference after {misplaced} calls"),
         );
-        drop((kept, context));
+        drop((stored, context));
         account.check_buffers(policy, pool.in_use());
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! Attacks on leaf, agent and library. Each sends the inputs of an attacker, and checks the promises that
-//! must hold nevertheless.
+//! must hold nevertheless. A result is *held* if the node kept every promise, otherwise *failed*.
 //!
 //! There are three kinds, by their environment. Attacks in memory run the node in this process over ports in
 //! memory, on an emulated clock: they are deterministic, and part of the tests. Attacks by the clock measure
@@ -63,6 +63,7 @@ pub struct Arguments {
     pub seed: u64,
 }
 
+/// Parses the length of an attack in seconds.
 fn positive(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.ok_or_else(|| {
@@ -143,13 +144,13 @@ pub fn attacks() -> Vec<&'static Attack> {
 }
 
 impl Attack {
-    /// Carries out the attack. An attack that panics or cannot be carried out counts as fallen.
+    /// Carries out the attack. An attack that panics or cannot be carried out counts as failed.
     #[must_use]
     pub fn run(&self, budget: &Budget) -> Row {
         let began = Instant::now();
         let mut account = Account::default();
-        let attacked = catch_unwind(AssertUnwindSafe(|| (self.run)(budget, &mut account)));
-        let error = match attacked {
+        let result = catch_unwind(AssertUnwindSafe(|| (self.run)(budget, &mut account)));
+        let error = match result {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(panic) => Some(format!("a panic: {}", panic_text(&*panic))),
@@ -158,6 +159,7 @@ impl Attack {
     }
 }
 
+/// Returns the message of a panic.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -178,13 +180,13 @@ fn selected(only: &[String]) -> Result<Vec<&'static Attack>, Failure> {
             );
         }
     }
-    let is_asked =
+    let is_selected =
         |attack: &&Attack| only.is_empty() || only.iter().any(|name| name == attack.name);
-    Ok(all.into_iter().filter(is_asked).collect())
+    Ok(all.into_iter().filter(is_selected).collect())
 }
 
-/// Lists the attacks, or carries them out and reports each one when it ends. Returns false if any attack
-/// fell.
+/// Lists the attacks, or carries them out and reports each one when it ends. Returns false if any result is
+/// *failed*.
 ///
 /// # Errors
 /// If a name is no attack's, or `out` cannot be written.
@@ -225,8 +227,12 @@ mod tests {
     #[test]
     fn names_are_distinct_and_unknown_ones_refused() {
         let all = attacks();
-        for (at, attack) in all.iter().enumerate() {
-            assert!(all[at + 1..].iter().all(|other| other.name != attack.name), "{}", attack.name);
+        for (index, attack) in all.iter().enumerate() {
+            assert!(
+                all[index + 1..].iter().all(|other| other.name != attack.name),
+                "{}",
+                attack.name
+            );
         }
         let error = selected(&["no-such".to_owned()]).err().map(|error| error.to_string());
         assert!(error.is_some_and(|error| error.contains(all[0].name)));

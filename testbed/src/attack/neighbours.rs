@@ -23,7 +23,8 @@ const RATE: f64 = 50_000.0;
 const SENDERS: u32 = 60_000;
 /// Time within which a returned host must be found, ns.
 const FOUND_WITHIN: u64 = 5 * SECOND;
-/// Policies under which hosts come and go: one that chooses by load, and one that queues tasks.
+/// Policies of the attacks in which hosts vanish and return: one that chooses by load, and one that queues
+/// tasks.
 const POLICIES: [&str; 2] = ["horus", "jbsq(k=2)"];
 /// Maximum cost of a packet, as a multiple of its usual cost.
 const COST_RATIO: f64 = 1.5;
@@ -63,7 +64,7 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Returns the frame of ARP packet number `number` on a side.
+/// Returns the frame of ARP packet number `number` on a side. The packet claims an address, or asks for one.
 fn claim(side: usize, number: u32, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     let attacker = [ATTACKER_MAC, INTRUDER_MAC][side];
     let invented = invented(side, number);
@@ -95,6 +96,7 @@ fn invented(side: usize, number: u32) -> u32 {
     }
 }
 
+/// Serves an honest client, then also a new one, during a storm of ARP packets.
 fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
@@ -116,19 +118,19 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
                 number += 1;
             }
         };
-        let known = rig.serve(budget.seconds, |rig| send(rig, account))?;
+        let known_client = rig.serve(budget.seconds, |rig| send(rig, account))?;
         account.check_answered(
             format!("{policy}: every task of a known client is answered"),
-            known.answered,
-            known.sent,
+            known_client.answered,
+            known_client.sent,
         );
         // The leaf has a second to learn a new client's address.
         rig.serve_at(1, HONEST_RATE, 0.9, |rig| send(rig, account))?;
-        let new = rig.serve_at(1, HONEST_RATE, 0.5, |rig| send(rig, account))?;
+        let new_client = rig.serve_at(1, HONEST_RATE, 0.5, |rig| send(rig, account))?;
         account.check_answered(
             format!("{policy}: a new client is served within a second"),
-            new.answered,
-            new.sent,
+            new_client.answered,
+            new_client.sent,
         );
         account.check(
             format!("{policy}: no honest host's packet goes to an attacker"),
@@ -141,6 +143,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Replaces all servers, as after a restart with new MAC addresses.
 fn servers_return(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
@@ -168,29 +171,30 @@ fn served_again(
     account: &mut Account,
 ) -> Result<(), Failure> {
     let seconds = FOUND_WITHIN as f64 / SECOND as f64;
-    let first = rig.serve_at(client, HONEST_RATE, seconds, |_| {})?;
-    account.tried("tasks", first.sent);
+    let during_change = rig.serve_at(client, HONEST_RATE, seconds, |_| {})?;
+    account.tried("tasks", during_change.sent);
     account.figure(
         format!("{policy}: tasks lost during the change"),
-        (first.sent - first.answered) as f64,
+        (during_change.sent - during_change.answered) as f64,
     );
-    let then = rig.serve_at(client, HONEST_RATE, 1.0, |_| {})?;
+    let after_change = rig.serve_at(client, HONEST_RATE, 1.0, |_| {})?;
     account.check_answered(
         format!("{policy}: all tasks are answered again {seconds} s later"),
-        then.answered,
-        then.sent,
+        after_change.answered,
+        after_change.sent,
     );
     account.check_ledger(policy, rig.counters().balances());
     Ok(())
 }
 
+/// Leaves out the second server, whose workers start at id 4, and lets it appear later.
 fn unreachable_server(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig =
             Rig::new(&Setup { policy, seed: budget.seed, servers: 1, ..Setup::default() })?;
         served_again(&mut rig, 0, policy, account)?;
         let view = rig.leaf.stages().dispatcher(0).ok_or("no pool")?.view();
-        let presence = view.presence(Member(4)).name();
+        let presence = view.presence(Member(4)).name(); // the first worker of the second server
         account.check(
             format!("{policy}: its workers are shown as unreachable"),
             presence == "unreachable",
@@ -202,11 +206,11 @@ fn unreachable_server(budget: &Budget, account: &mut Account) -> Result<(), Fail
         );
         rig.replace_servers()?;
         served_again(&mut rig, 0, policy, account)?;
-        let given = rig.given.read(4);
+        let before = rig.sent_tasks.read(4);
         rig.serve(1.0, |_| {})?;
         account.check(
             format!("{policy}: its workers get tasks again"),
-            rig.given.read(4) > given,
+            rig.sent_tasks.read(4) > before,
             "none",
         );
     }
@@ -220,39 +224,42 @@ fn cost(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     rig.serve(0.1, |_| {})?;
     let usual = [arp_ns(&mut rig, 100), task_ns(&mut rig)];
     for number in 0..SENDERS {
-        let question = question(number);
-        account.tried("invented senders", u64::from(rig.client_side.send(&question)));
+        let request = arp_request(number);
+        account.tried("invented senders", u64::from(rig.client_side.send(&request)));
         if number % 32 == 31 {
             rig.step();
         }
     }
-    let under = [arp_ns(&mut rig, SENDERS), task_ns(&mut rig)];
-    for (what, usual, under) in [("ARP", usual[0], under[0]), ("task", usual[1], under[1])] {
+    let after = [arp_ns(&mut rig, SENDERS), task_ns(&mut rig)];
+    for (what, usual, after) in [("ARP", usual[0], after[0]), ("task", usual[1], after[1])] {
         account.figure(format!("{what} packet before, ns"), usual);
-        account.figure(format!("{what} packet afterwards, ns"), under);
+        account.figure(format!("{what} packet afterwards, ns"), after);
         account.check(
             format!("a packet ({what}) costs at most {COST_RATIO} x its cost before"),
-            under <= COST_RATIO * usual,
-            format!("{:.2} x", under / usual),
+            after <= COST_RATIO * usual,
+            format!("{:.2} x", after / usual),
         );
     }
     Ok(())
 }
 
-fn question(number: u32) -> Vec<u8> {
+/// Returns the ARP request of an invented sender.
+fn arp_request(number: u32) -> Vec<u8> {
     let mac = Mac([2, 9, 9, (number >> 16) as u8, (number >> 8) as u8, number as u8]);
     let packet = Packet::request(mac, invented(CLIENTS, number), LEAF_IPS[CLIENTS]);
     packets::arp(&packet, Mac::BROADCAST)
 }
 
+/// Returns the cost of an ARP packet from one of `senders` senders, ns.
 fn arp_ns(rig: &mut Rig, senders: u32) -> f64 {
     let mut number = 0;
     packet_ns(rig, || {
         number = (number + 1) % senders;
-        question(number)
+        arp_request(number)
     })
 }
 
+/// Returns the cost of a task, ns.
 fn task_ns(rig: &mut Rig) -> f64 {
     let mut seq = 0_u16;
     packet_ns(rig, || {
@@ -275,7 +282,7 @@ fn packet_ns(rig: &mut Rig, mut packet: impl FnMut() -> Vec<u8>) -> f64 {
         rig.leaf.poll(rig.now);
         times.push(began.elapsed().as_nanos() as f64 / BURST as f64);
         // The workers serve the tasks that they received.
-        rig.pass(10 * STEP, |_| {});
+        rig.advance(10 * STEP, |_| {});
     }
     // A quarter of the rounds was at least as fast as this. It excludes the luckiest rounds, and those
     // disturbed by the machine.

@@ -23,11 +23,13 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
-use super::rigs::processes::{PATIENCE, Site, check_alive, check_driven, check_end, resources};
+use super::rigs::processes::{PATIENCE, Site, check_alive, check_end, check_outcomes, resources};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
+/// Bytes of a message.
 const MESSAGE_BYTES: usize = 128;
+/// Types of messages, in the order of a handshake.
 const INIT: u16 = 3;
 const ADD_REGION: u16 = 4;
 const ADD_RING: u16 = 5;
@@ -92,7 +94,7 @@ impl Peer {
     fn send_message(&self, bytes: &[u8], descriptors: &[&OwnedFd]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<_> = descriptors.iter().map(|one| one.as_fd()).collect();
+        let descriptors: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
         if !descriptors.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
@@ -140,7 +142,7 @@ struct Handshake {
     rings: Vec<Ring>,
     ring_descriptors: bool,
     /// Action on the region after the last message.
-    then: fn(&File) -> std::io::Result<()>,
+    final_action: fn(&File) -> std::io::Result<()>,
 }
 
 /// Creates a valid region: both rings with their cookies.
@@ -154,7 +156,8 @@ fn region(len: u64) -> Result<OwnedFd, Failure> {
 }
 
 impl Handshake {
-    fn in_order() -> Result<Self, Failure> {
+    /// Returns the handshake of a valid peer.
+    fn valid() -> Result<Self, Failure> {
         let ring =
             |flags, offset| Ring { flags, index: 0, region: 0, offset, log2_slots: LOG2_SLOTS };
         Ok(Self {
@@ -165,23 +168,24 @@ impl Handshake {
             index: 0,
             rings: vec![ring(1, 0), ring(0, SECOND_RING)],
             ring_descriptors: true,
-            then: |_| Ok(()),
+            final_action: |_| Ok(()),
         })
     }
 
     /// Sends the whole handshake, whatever the answers. Returns the number of answers.
-    fn shake(&self, socket: &Path) -> Result<usize, Failure> {
+    fn send_all(&self, socket: &Path) -> Result<usize, Failure> {
         let peer = Peer::connect(socket)?;
         let mut answers = usize::from(peer.receive_type().is_some());
-        let mut say = |bytes: &[u8], descriptors: &[&OwnedFd]| {
+        let mut exchange = |bytes: &[u8], descriptors: &[&OwnedFd]| {
             if peer.send_message(bytes, descriptors).is_ok() {
                 answers += usize::from(peer.receive_type().is_some());
             }
         };
+        // Version, id, mode and secret (25 bytes of 0), and the name of the peer.
         let init = [&self.version.to_ne_bytes()[..], &self.id.to_ne_bytes(), &[0; 25], b"hostile"];
-        say(&message(INIT, &init), &[]);
+        exchange(&message(INIT, &init), &[]);
         let fields = [&self.size.to_ne_bytes()[..], &self.index.to_ne_bytes()];
-        say(&message(ADD_REGION, &fields), &self.region.iter().collect::<Vec<_>>());
+        exchange(&message(ADD_REGION, &fields), &self.region.iter().collect::<Vec<_>>());
         for ring in &self.rings {
             let fields: [&[u8]; 6] = [
                 &ring.flags.to_ne_bytes(),
@@ -191,14 +195,15 @@ impl Handshake {
                 &[ring.log2_slots],
                 &[0; 2],
             ];
-            let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
-            let descriptors: &[&OwnedFd] = if self.ring_descriptors { &[&bell] } else { &[] };
-            say(&message(ADD_RING, &fields), descriptors);
+            let eventfd_descriptor = eventfd(0, EventfdFlags::CLOEXEC)?;
+            let descriptors: &[&OwnedFd] =
+                if self.ring_descriptors { &[&eventfd_descriptor] } else { &[] };
+            exchange(&message(ADD_RING, &fields), descriptors);
         }
-        say(&message(CONNECT, &[b"hostile"]), &[]);
+        exchange(&message(CONNECT, &[b"hostile"]), &[]);
         if let Some(region) = &self.region {
             // Some regions are objects that do not allow the action.
-            let _ = (self.then)(&File::from(region.try_clone()?));
+            let _ = (self.final_action)(&File::from(region.try_clone()?));
         }
         // The leaf polls in this time.
         std::thread::sleep(Duration::from_millis(50));
@@ -207,6 +212,9 @@ impl Handshake {
 }
 
 /// Fills both rings with invalid contents: indices far ahead, descriptors that point anywhere.
+///
+/// A ring has its cookie at offset 0, its head at 6 and its tail at 64. Descriptors of 16 bytes start at 128,
+/// each with its region at offset 2.
 fn overwrite(file: &File) -> std::io::Result<()> {
     for base in [0, u64::from(SECOND_RING)] {
         for slot in 0..1_u64 << LOG2_SLOTS {
@@ -224,89 +232,90 @@ fn overwrite(file: &File) -> std::io::Result<()> {
 /// A wrong handshake: the name of its fault, and the function that introduces it.
 type WrongHandshake = (&'static str, fn(&mut Handshake) -> Result<(), Failure>);
 
+/// Returns the reading end of a pipe.
 fn pipe_end() -> Result<OwnedFd, Failure> {
     Ok(std::io::pipe()?.0.into())
 }
 
 const WRONG: [WrongHandshake; 19] = [
-    ("region shorter than announced", |hand| {
-        hand.region = Some(region(4096)?);
+    ("region shorter than announced", |handshake| {
+        handshake.region = Some(region(4096)?);
         Ok(())
     }),
-    ("region of no bytes", |hand| {
-        hand.region = Some(region(0)?);
+    ("region of no bytes", |handshake| {
+        handshake.region = Some(region(0)?);
         Ok(())
     }),
-    ("region of 2^64 - 1 bytes", |hand| {
-        hand.size = u64::MAX;
+    ("region of 2^64 - 1 bytes", |handshake| {
+        handshake.size = u64::MAX;
         Ok(())
     }),
-    ("region announced as empty", |hand| {
-        hand.size = 0;
+    ("region announced as empty", |handshake| {
+        handshake.size = 0;
         Ok(())
     }),
-    ("region without descriptor", |hand| {
-        hand.region = None;
+    ("region without descriptor", |handshake| {
+        handshake.region = None;
         Ok(())
     }),
-    ("a pipe for a region", |hand| {
-        hand.region = Some(pipe_end()?);
+    ("a pipe for a region", |handshake| {
+        handshake.region = Some(pipe_end()?);
         Ok(())
     }),
-    ("a device for a region", |hand| {
-        hand.region = Some(File::open("/dev/null")?.into());
+    ("a device for a region", |handshake| {
+        handshake.region = Some(File::open("/dev/null")?.into());
         Ok(())
     }),
-    ("a folder for a region", |hand| {
-        hand.region = Some(File::open("/")?.into());
+    ("a folder for a region", |handshake| {
+        handshake.region = Some(File::open("/")?.into());
         Ok(())
     }),
-    ("an ordinary file for a region", |hand| {
+    ("an ordinary file for a region", |handshake| {
         let mut file = tempfile::tempfile()?;
         file.write_all(&[0; 4096])?;
-        hand.region = Some(file.into());
+        handshake.region = Some(file.into());
         Ok(())
     }),
-    ("region number 65535", |hand| {
-        hand.index = u16::MAX;
+    ("region number 65535", |handshake| {
+        handshake.index = u16::MAX;
         Ok(())
     }),
-    ("region truncated after the connection", |hand| {
-        hand.then = |file| file.set_len(0);
+    ("region truncated after the connection", |handshake| {
+        handshake.final_action = |file| file.set_len(0);
         Ok(())
     }),
-    ("rings overwritten after the connection", |hand| {
-        hand.then = overwrite;
+    ("rings overwritten after the connection", |handshake| {
+        handshake.final_action = overwrite;
         Ok(())
     }),
-    ("a ring beyond the region", |hand| {
-        hand.rings[1].offset = u32::MAX - 63;
+    ("a ring beyond the region", |handshake| {
+        handshake.rings[1].offset = u32::MAX - 63;
         Ok(())
     }),
-    ("a ring that ends beyond the region", |hand| {
-        hand.rings[1].offset = (REGION_BYTES - 64) as u32;
+    ("a ring that ends beyond the region", |handshake| {
+        handshake.rings[1].offset = (REGION_BYTES - 64) as u32;
         Ok(())
     }),
-    ("rings of 2^14 and of 2^255 slots", |hand| {
-        (hand.rings[0].log2_slots, hand.rings[1].log2_slots) = (14, 255);
+    ("rings of 2^14 and of 2^255 slots", |handshake| {
+        (handshake.rings[0].log2_slots, handshake.rings[1].log2_slots) = (14, 255);
         Ok(())
     }),
-    ("a ring in a missing region", |hand| {
-        hand.rings[0].region = 7;
+    ("a ring in a missing region", |handshake| {
+        handshake.rings[0].region = 7;
         Ok(())
     }),
-    ("a ring of number 65535", |hand| {
-        hand.rings[0].index = u16::MAX;
+    ("a ring of number 65535", |handshake| {
+        handshake.rings[0].index = u16::MAX;
         Ok(())
     }),
-    ("rings without descriptors, odd offsets", |hand| {
-        hand.ring_descriptors = false;
-        hand.rings[0].offset = 1;
+    ("rings without descriptors, odd offsets", |handshake| {
+        handshake.ring_descriptors = false;
+        handshake.rings[0].offset = 1;
         Ok(())
     }),
-    ("no rings, another version, another id", |hand| {
-        hand.rings.clear();
-        (hand.version, hand.id) = (0x0100, 99);
+    ("no rings, another version, another id", |handshake| {
+        handshake.rings.clear();
+        (handshake.version, handshake.id) = (0x0100, 99);
         Ok(())
     }),
 ];
@@ -315,6 +324,7 @@ const WRONG: [WrongHandshake; 19] = [
 struct ServedLeaf {
     site: Site,
     leaf: LeafProcess,
+    /// Numbers of descriptors and threads.
     resources: (usize, usize),
 }
 
@@ -332,8 +342,8 @@ impl ServedLeaf {
         if !check_alive(account, &format!("{what}: the leaf lives"), &mut self.leaf) {
             return false;
         }
-        let driven = self.site.drive(0.1);
-        check_driven(account, &format!("{what}: an honest peer is served"), driven);
+        let outcomes = self.site.drive(0.1);
+        check_outcomes(account, &format!("{what}: an honest peer is served"), outcomes);
         let returned = self.resources_return(account, what);
         check_alive(account, &format!("{what}: the leaf lives afterwards"), &mut self.leaf)
             && returned
@@ -343,52 +353,56 @@ impl ServedLeaf {
     /// do.
     fn resources_return(&self, account: &mut Account, what: &str) -> bool {
         let (began, before) = (Instant::now(), self.resources);
-        let is_back = |now: (usize, usize)| now.0 <= before.0 + SPARE && now.1 <= before.1 + SPARE;
-        let mut now = resources(self.leaf.id());
-        while !is_back(now) && began.elapsed() < PATIENCE / 10 {
+        let is_released = |current: (usize, usize)| {
+            current.0 <= before.0 + SPARE && current.1 <= before.1 + SPARE
+        };
+        let mut current = resources(self.leaf.id());
+        while !is_released(current) && began.elapsed() < PATIENCE / 10 {
             std::thread::sleep(Duration::from_millis(50));
-            now = resources(self.leaf.id());
+            current = resources(self.leaf.id());
         }
         account.check(
             format!("{what}: descriptors and threads are released"),
-            is_back(now),
-            format!("{} and {} instead of {} and {}", now.0, now.1, before.0, before.1),
+            is_released(current),
+            format!("{} and {} instead of {} and {}", current.0, current.1, before.0, before.1),
         );
-        is_back(now)
+        is_released(current)
     }
 
+    /// Ends the leaf and checks its account.
     fn end(self, account: &mut Account, what: &str) {
         check_end(account, what, self.leaf);
     }
 }
 
+/// Carries out each wrong handshake three times.
 fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
-    let mut served = ServedLeaf::start()?;
-    for (what, wrong) in WRONG {
+    let mut target = ServedLeaf::start()?;
+    for (fault, introduce) in WRONG {
         for _ in 0..3 {
-            let mut hand = Handshake::in_order()?;
-            wrong(&mut hand)?;
+            let mut handshake = Handshake::valid()?;
+            introduce(&mut handshake)?;
             // A refused connection is also an answer.
-            let answers = hand.shake(&served.site.socket()).unwrap_or(0);
+            let answers = handshake.send_all(&target.site.socket()).unwrap_or(0);
             account.tried("handshakes", 1);
             account.tried("answers", answers as u64);
         }
-        if !served.check(account, what) {
-            served = ServedLeaf::start()?;
+        if !target.check(account, fault) {
+            target = ServedLeaf::start()?;
         }
     }
-    served.end(account, "after all handshakes");
+    target.end(account, "after all handshakes");
     garbage(budget, account)
 }
 
 /// Sends random messages, short and long, with many descriptors.
 fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
-    let mut served = ServedLeaf::start()?;
+    let mut target = ServedLeaf::start()?;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     let began = Instant::now();
     let pipe = pipe_end()?;
-    while began.elapsed().as_secs_f64() < budget.seconds && served.leaf.check().is_ok() {
-        let Some(peer) = connect_patiently(&served.site.socket()) else { continue };
+    while began.elapsed().as_secs_f64() < budget.seconds && target.leaf.check().is_ok() {
+        let Some(peer) = connect_patiently(&target.site.socket()) else { continue };
         for _ in 0..random.random_range(1..6) {
             let mut bytes = vec![0; random.random_range(1..200)];
             random.fill_bytes(&mut bytes);
@@ -400,8 +414,8 @@ fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             account.tried("random messages", 1);
         }
     }
-    if served.check(account, "random messages") {
-        served.end(account, "random messages");
+    if target.check(account, "random messages") {
+        target.end(account, "random messages");
     }
     Ok(())
 }
@@ -419,19 +433,20 @@ fn connect_patiently(socket: &Path) -> Option<Peer> {
     None
 }
 
+/// Opens connections while an honest driver runs, and then ends connections in the middle of the handshake.
 fn flood(account: &mut Account) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
-    let room = limit.maximum.map_or(FLOOD, |most| most.saturating_sub(100).min(FLOOD));
-    let mut served = ServedLeaf::start()?;
-    let socket = served.site.socket();
-    let replies = served.site.counter("replies")?;
-    let driver = served.site.start_drive(5.0)?;
-    let site = &served.site;
+    let count = limit.maximum.map_or(FLOOD, |maximum| maximum.saturating_sub(100).min(FLOOD));
+    let mut target = ServedLeaf::start()?;
+    let socket = target.site.socket();
+    let replies = target.site.counter("replies")?;
+    let driver = target.site.start_drive(5.0)?;
+    let site = &target.site;
     site.until("the driver's link", || Ok(site.counter("replies")? > replies))?;
-    let before = resources(served.leaf.id());
+    let before = resources(target.leaf.id());
     let (began, mut peers) = (Instant::now(), Vec::new());
-    for _ in 0..room {
+    for _ in 0..count {
         if began.elapsed() < PATIENCE / 2 {
             peers.extend(connect_patiently(&socket));
         }
@@ -439,22 +454,22 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
     }
     account.figure("connections accepted or waiting", peers.len() as f64);
     std::thread::sleep(Duration::from_millis(300));
-    let during = resources(served.leaf.id());
-    let more = (during.0.saturating_sub(before.0), during.1.saturating_sub(before.1));
+    let during = resources(target.leaf.id());
+    let added = (during.0.saturating_sub(before.0), during.1.saturating_sub(before.1));
     account.figure("descriptors during the attack", during.0 as f64);
     account.figure("threads during the attack", during.1 as f64);
     account.check(
         format!("at most {} descriptors and {} threads more", BOUND.0, BOUND.1),
-        more.0 <= BOUND.0 && more.1 <= BOUND.1,
-        format!("{} and {}", more.0, more.1),
+        added.0 <= BOUND.0 && added.1 <= BOUND.1,
+        format!("{} and {}", added.0, added.1),
     );
-    check_driven(account, "the honest peer is served during the attack", driver.driven());
+    check_outcomes(account, "the honest peer is served during the attack", driver.outcomes());
     drop(peers);
-    if !served.check(account, "after the flood") {
-        served = ServedLeaf::start()?;
+    if !target.check(account, "after the flood") {
+        target = ServedLeaf::start()?;
     }
     for _ in 0..300 {
-        if let Some(peer) = connect_patiently(&served.site.socket()) {
+        if let Some(peer) = connect_patiently(&target.site.socket()) {
             let region = region(REGION_BYTES)?;
             peer.receive_type();
             let fields = [&REGION_BYTES.to_ne_bytes()[..], &[0; 2]];
@@ -464,29 +479,30 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
         }
         account.tried("connections that end early", 1);
     }
-    if served.check(account, "after 300 that end early") {
-        served.end(account, "after 300 that end early");
+    if target.check(account, "after 300 that end early") {
+        target.end(account, "after 300 that end early");
     }
     Ok(())
 }
 
+/// Connects until the leaf has no descriptor left.
 fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
-    let mut served = ServedLeaf::start()?;
+    let mut target = ServedLeaf::start()?;
     // The leaf keeps 32 descriptors to itself, and a peer needs some for its handshake.
-    let most = served.resources.0 as u64 + 96;
-    let pid = Pid::from_raw(i32::try_from(served.leaf.id())?);
-    prlimit(pid, Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
+    let limit = target.resources.0 as u64 + 96;
+    let pid = Pid::from_raw(i32::try_from(target.leaf.id())?);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(limit), maximum: Some(limit) })?;
     let mut peers = Vec::new();
     for _ in 0..200 {
-        peers.extend(connect_patiently(&served.site.socket()));
+        peers.extend(connect_patiently(&target.site.socket()));
         account.tried("connections", 1);
     }
     std::thread::sleep(Duration::from_millis(500));
-    check_alive(account, "the leaf lives without a free descriptor", &mut served.leaf);
+    check_alive(account, "the leaf lives without a free descriptor", &mut target.leaf);
     drop(peers);
-    served.resources_return(account, "connections until no descriptor is free");
-    if served.check(account, "afterwards") {
-        served.end(account, "afterwards");
+    target.resources_return(account, "connections until no descriptor is free");
+    if target.check(account, "afterwards") {
+        target.end(account, "afterwards");
     }
     Ok(())
 }

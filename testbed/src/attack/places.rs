@@ -1,5 +1,5 @@
-//! Tasks that take a worker's place for good: those whose replies are undeliverable, and those of which only
-//! the first packet arrives.
+//! Tasks that could occupy a worker forever in the leaf's count: their replies are undeliverable, or only
+//! their first packet arrives.
 
 use wedjat::reason::DropReason;
 use wedjat::state::Gauge;
@@ -56,19 +56,20 @@ pub static ATTACKS: &[Attack] = &[
 ];
 
 /// Returns a packet of a client that leaves segmentation to its device. The kernel delivers only its headers.
-fn cut(number: u64) -> Vec<u8> {
+fn offloaded_packet(number: u64) -> Vec<u8> {
     let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
     packet.truncate(udp::OFFLOADED);
     packet
 }
 
+/// Sends offloaded packets beside an honest client, and checks their drop reason.
 fn offloaded(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
-    with_honest_client(budget, account, "packets", cut)?;
+    with_honest_client(budget, account, "packets", offloaded_packet)?;
     let mut rig = Rig::new(&Setup { policy: "horus", seed: budget.seed, ..Setup::default() })?;
     let (mut pace, mut sent) = (Pace::new(RATE), 0);
     rig.serve(budget.seconds, |rig| {
         for _ in 0..pace.due() {
-            sent += u64::from(rig.client_side.send(&cut(sent)));
+            sent += u64::from(rig.client_side.send(&offloaded_packet(sent)));
         }
     })?;
     let counted = rig.counters().dropped(DropReason::SegmentationOffload);
@@ -83,7 +84,7 @@ fn offloaded(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
 /// Returns source addresses without a way back: the node's own, the servers', those of hosts of the workers'
 /// network, addresses without a route, martians, broadcast.
 fn unreachable_sources() -> Vec<u32> {
-    let others: [[u8; 4]; 16] = [
+    let further: [[u8; 4]; 16] = [
         [10, 0, 2, 200],
         [10, 0, 2, 2],
         [192, 168, 7, 7],
@@ -101,10 +102,11 @@ fn unreachable_sources() -> Vec<u32> {
         [10, 0, 2, 255],
         [10, 0, 2, 0],
     ];
-    let others = others.into_iter().map(u32::from_be_bytes);
-    LEAF_IPS.into_iter().chain(SERVERS).chain(others).collect()
+    let further = further.into_iter().map(u32::from_be_bytes);
+    LEAF_IPS.into_iter().chain(SERVERS).chain(further).collect()
 }
 
+/// Returns a task with one of the [`unreachable_sources`].
 fn unreachable(number: u64) -> Vec<u8> {
     let sources = unreachable_sources();
     let src = sources[number as usize % sources.len()];
@@ -135,10 +137,12 @@ fn unanswerable(number: u64) -> Vec<u8> {
     }
 }
 
+/// Returns a first packet from one source.
 fn unfinished(number: u64) -> Vec<u8> {
     packets::first_of_several(CLIENT, number as u16, (number >> 16) as u32)
 }
 
+/// Returns a first packet from one of 60,000 sources.
 fn unfinished_of_many(number: u64) -> Vec<u8> {
     // From 10.1.1.0: addresses of the clients' network without hosts.
     packets::first_of_several(0x0A01_0100 + (number % 60_000) as u32, number as u16, 9)
@@ -148,7 +152,7 @@ fn unfinished_of_many(number: u64) -> Vec<u8> {
 fn with_honest_client(
     budget: &Budget,
     account: &mut Account,
-    what: &str,
+    kind: &str,
     packet: fn(u64) -> Vec<u8>,
 ) -> Result<(), Failure> {
     let mut worst: f64 = 0.0;
@@ -162,7 +166,7 @@ fn with_honest_client(
                 sent += u64::from(rig.client_side.send(&packet(sent)));
             }
         })?;
-        account.tried(what, sent);
+        account.tried(kind, sent);
         account.tried("honest tasks", served.sent);
         account.check_answered(
             format!("{policy}: every honest task is answered"),
@@ -177,13 +181,13 @@ fn with_honest_client(
             format!("{ratio:.2} x ({:.0} us instead of {:.0} us)", served.p99_us, usual.p99_us),
         );
         // Waits for all timeouts: the affinity timeout, requests to neighbours, silence.
-        rig.pass(2 * rig.affinity_ns + super::rigs::memory::SECOND, |_| {});
+        rig.advance(2 * rig.affinity_ns + super::rigs::memory::SECOND, |_| {});
         let queued = rig.counters().read(Gauge::Queued);
-        let left = (rig.outstanding(), rig.held(), queued);
+        let remaining = (rig.outstanding(), rig.held(), queued);
         account.check(
             format!("{policy}: no task stays outstanding, held or queued"),
-            left == (0, 0, 0),
-            format!("{} outstanding, {} held, {} queued", left.0, left.1, left.2),
+            remaining == (0, 0, 0),
+            format!("{} outstanding, {} held, {} queued", remaining.0, remaining.1, remaining.2),
         );
         account.check_ledger(policy, rig.counters().balances());
         account.check_buffers(policy, rig.leaked());

@@ -19,7 +19,7 @@ use crate::demo::leaf::LeafProcess;
 
 /// Number of packets of a capture. Each uses a buffer of the node during the whole run.
 const FRAMES: usize = 4_000;
-/// Maximum number of messages per second and worker from an agent to its leaf.
+/// Maximum number of messages per second and worker from an agent to its leaf, however often the leaf asks.
 const MESSAGES: f64 = 550.0;
 const AGENT_IP: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
@@ -48,6 +48,7 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
+/// Writes a capture of the frames that are not empty. Returns its path.
 fn capture(
     site: &Site,
     name: &str,
@@ -59,12 +60,13 @@ fn capture(
     Ok(path.display().to_string())
 }
 
-/// Returns `met`, or an error if the node has ended.
-fn runs_and(node: &mut LeafProcess, met: bool) -> Result<bool, Failure> {
+/// Returns `condition`, or an error if the node has ended.
+fn unless_ended(node: &mut LeafProcess, condition: bool) -> Result<bool, Failure> {
     node.check()?;
-    Ok(met)
+    Ok(condition)
 }
 
+/// Replays forged packets from both sides to a leaf process.
 fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in ["horus", "jbsq(k=2)"] {
         let site = Site::new()?;
@@ -79,7 +81,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         let state = format!("state = '{}'", site.state().display());
         let config = text(&setup, [&devices[0], &devices[1]], &state);
         let mut leaf = site.start(Command::new(site.binary()), "leaf", &config)?;
-        site.until("packets", || runs_and(&mut leaf, site.counter("rx_packets")? > 0))?;
+        site.until("packets", || unless_ended(&mut leaf, site.counter("rx_packets")? > 0))?;
         std::thread::sleep(Duration::from_secs_f64(budget.seconds));
         account.tried("packets", site.counter("rx_packets")?);
         if check_alive(account, &format!("{policy}: the leaf lives"), &mut leaf) {
@@ -90,7 +92,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
 }
 
 /// Returns the configuration of an agent on a device that replays a capture.
-fn agent(site: &Site, capture: &str, leaf: &str) -> String {
+fn agent_config(site: &Site, capture: &str, leaf: &str) -> String {
     format!(
         "[agent]\nname = '{}'\ncore = 0\nstate = '{}'\nseed = 7\n{leaf}\
          [[port]]\ndevice = 'net_pcap0,rx_pcap={capture},infinite_rx=1'\nip = '10.0.2.11/24'\nmac = '{AGENT_MAC}'\n\
@@ -101,15 +103,16 @@ fn agent(site: &Site, capture: &str, leaf: &str) -> String {
     )
 }
 
-fn workers(site: &Site) -> Result<Job, Failure> {
+/// Starts worker processes that attach to the agent.
+fn start_workers(site: &Site) -> Result<Job, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["worker", "--app", "echo", "--workers", &AGENT_WORKERS.to_string(), "--attach"]);
     Job::start(command.arg(site.region()), &site.path("workers"))
 }
 
-/// Returns a packet to the agent: one forged for a leaf's port. A packet to the leaf's MAC address goes to
-/// the agent's instead.
-fn to_agent(forger: &mut Forger) -> Vec<u8> {
+/// Returns a packet that was forged for a leaf's port. If it is for the leaf's MAC address, the agent's
+/// replaces that.
+fn packet_to_agent(forger: &mut Forger) -> Vec<u8> {
     let mut frame = forger.packet(WORKERS);
     if frame.len() > 34 && frame[0..6] == LEAF_MACS[WORKERS].0 {
         frame[0..6].copy_from_slice(&AGENT_MAC.0);
@@ -117,18 +120,20 @@ fn to_agent(forger: &mut Forger) -> Vec<u8> {
     frame
 }
 
+/// Replays tasks and forged packets to an agent process with workers.
 fn storm_to_agent(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut forger = Forger::new(budget.seed);
     let tasks = (0..FRAMES).map(|seq| match seq % 2 {
         0 => task_to_agent(seq as u16),
-        _ => to_agent(&mut forger),
+        _ => packet_to_agent(&mut forger),
     });
     let file = capture(&site, "agent.pcap", tasks)?;
-    let mut agent = site.start(Command::new(site.binary()), "agent", &agent(&site, &file, ""))?;
-    site.until("the region", || runs_and(&mut agent, site.region().exists()))?;
-    let workers = workers(&site)?;
-    site.until("replies", || runs_and(&mut agent, site.counter("replies")? > 0))?;
+    let mut agent =
+        site.start(Command::new(site.binary()), "agent", &agent_config(&site, &file, ""))?;
+    site.until("the region", || unless_ended(&mut agent, site.region().exists()))?;
+    let workers = start_workers(&site)?;
+    site.until("replies", || unless_ended(&mut agent, site.counter("replies")? > 0))?;
     std::thread::sleep(Duration::from_secs_f64(budget.seconds));
     account.tried("packets", site.counter("rx_packets")?);
     account.figure("replies", site.counter("replies")? as f64);
@@ -139,6 +144,7 @@ fn storm_to_agent(budget: &Budget, account: &mut Account) -> Result<(), Failure>
     Ok(())
 }
 
+/// Returns a valid task for the agent.
 fn task_to_agent(seq: u16) -> Vec<u8> {
     let flow = Flow {
         src_mac: LEAF_MACS[WORKERS],
@@ -151,6 +157,7 @@ fn task_to_agent(seq: u16) -> Vec<u8> {
     packets::datagram(&flow, &Header::new_task(POOL, seq), 1, &[0; 16])
 }
 
+/// Replays forged acknowledgements to an agent, and checks the rate of its messages.
 fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     // First the leaf's MAC address, then acknowledgements with a timeout of a millisecond.
@@ -161,8 +168,8 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
         target_mac: AGENT_MAC,
         target: AGENT_IP,
     };
-    let forged = (0..64 * AGENT_WORKERS).map(|at| {
-        let asked = Header::worker_id(POOL, at % AGENT_WORKERS, 0, at / AGENT_WORKERS);
+    let forged = (0..64 * AGENT_WORKERS).map(|index| {
+        let registration = Header::worker_id(POOL, index % AGENT_WORKERS, 0, index / AGENT_WORKERS);
         let flow = Flow {
             src_mac: LEAF_MACS[WORKERS],
             dst_mac: AGENT_MAC,
@@ -171,14 +178,14 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
             src_port: UDP_PORT,
             dst_port: UDP_PORT,
         };
-        packets::datagram(&flow, &asked.acknowledged_by(9, 1), 0, &[])
+        packets::datagram(&flow, &registration.acknowledged_by(9, 1), 0, &[])
     });
     let frames = [packets::arp(&answer, AGENT_MAC)].into_iter().chain(forged);
     let file = capture(&site, "acks.pcap", frames)?;
-    let config = agent(&site, &file, "leaf = '10.0.2.1'\n");
+    let config = agent_config(&site, &file, "leaf = '10.0.2.1'\n");
     let mut agent = site.start(Command::new(site.binary()), "agent", &config)?;
-    site.until("the region", || runs_and(&mut agent, site.region().exists()))?;
-    let _workers = workers(&site)?;
+    site.until("the region", || unless_ended(&mut agent, site.region().exists()))?;
+    let _workers = start_workers(&site)?;
     let before = site.counter("originated")?;
     site.until("words", || Ok(site.counter("originated")? > before + 8))?;
     let (began, before) = (Instant::now(), site.counter("originated")?);

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Account, Attack, RunsOn};
 
-/// Maximum number of an attack's fallen promises that are printed for people.
+/// Maximum number of an attack's broken promises that are printed for people.
 const SHOWN: usize = 8;
 
 /// Result of an attack.
@@ -35,11 +35,11 @@ impl Row {
         attack: &Attack,
         account: Account,
         error: Option<String>,
-        took: Duration,
+        elapsed: Duration,
     ) -> Self {
         let Attack { name, summary, runs_on, .. } = *attack;
         let held = error.is_none() && account.held();
-        Self { name, summary, runs_on, held, error, account, seconds: took.as_secs_f64() }
+        Self { name, summary, runs_on, held, error, account, seconds: elapsed.as_secs_f64() }
     }
 }
 
@@ -47,28 +47,37 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Account { tried, checks, figures, skipped } = &self.account;
         let held = checks.iter().filter(|check| check.held).count();
-        let word = if self.held { "held" } else { "FAILED" };
-        writeln!(f, "{word}  {}: {} of {} ({:.1} s)", self.name, held, checks.len(), self.seconds)?;
-        let tried: Vec<_> = tried.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        let result = if self.held { "held" } else { "FAILED" };
+        writeln!(
+            f,
+            "{result}  {}: {} of {} ({:.1} s)",
+            self.name,
+            held,
+            checks.len(),
+            self.seconds
+        )?;
+        let tried: Vec<_> = tried.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         if !tried.is_empty() {
             writeln!(f, "      tried: {}", tried.join(", "))?;
         }
         if let Some(error) = &self.error {
             writeln!(f, "      FAILED: the attack did not finish: {error}")?;
         }
-        let fallen = checks.iter().filter(|check| !check.held);
-        for check in fallen.clone().take(SHOWN) {
+        let broken = checks.iter().filter(|check| !check.held);
+        for check in broken.clone().take(SHOWN) {
             writeln!(f, "      FAILED: {}; found: {}", check.promise, check.found)?;
         }
-        let more = fallen.skip(SHOWN).count();
+        let more = broken.skip(SHOWN).count();
         if more > 0 {
             writeln!(f, "      FAILED: {more} more; --format json lists them")?;
         }
         for reason in skipped {
             writeln!(f, "      SKIPPED: {reason}")?;
         }
-        let figures: Vec<_> =
-            figures.iter().map(|(name, value)| format!("{name} {}", short(*value))).collect();
+        let figures: Vec<_> = figures
+            .iter()
+            .map(|(name, value)| format!("{name} {}", format_figure(*value)))
+            .collect();
         if !figures.is_empty() {
             writeln!(f, "      figures: {}", figures.join(", "))?;
         }
@@ -77,7 +86,7 @@ impl fmt::Display for Row {
 }
 
 /// Formats a figure with as many decimals as it needs.
-fn short(value: f64) -> String {
+fn format_figure(value: f64) -> String {
     match value {
         whole if whole.fract() == 0.0 => format!("{whole:.0}"),
         great if great >= 100.0 => format!("{great:.0}"),
@@ -93,7 +102,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns true if no attack fell.
+    /// Returns true if the node kept every promise under every attack.
     #[must_use]
     pub fn held(&self) -> bool {
         self.rows.iter().all(|row| row.held)
@@ -102,11 +111,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fallen: Vec<_> = self.rows.iter().filter(|row| !row.held).map(|row| row.name).collect();
-        let (all, held) = (self.rows.len(), self.rows.len() - fallen.len());
-        write!(f, "{all} attacks: {held} held, {} failed", fallen.len())?;
-        if !fallen.is_empty() {
-            write!(f, ": {}", fallen.join(", "))?;
+        let failed: Vec<_> = self.rows.iter().filter(|row| !row.held).map(|row| row.name).collect();
+        let (all, held) = (self.rows.len(), self.rows.len() - failed.len());
+        write!(f, "{all} attacks: {held} held, {} failed", failed.len())?;
+        if !failed.is_empty() {
+            write!(f, ": {}", failed.join(", "))?;
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Attacks on the file of a controller: a full disk, another user's file in its place, and damage.
+//! Attacks on a controller's store, the file with its desired state: a full disk, another user's file in its
+//! place, and damage.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -53,6 +54,7 @@ impl Fabric {
         Ok(fabric)
     }
 
+    /// Writes the configuration.
     fn configure(&self) -> Result<(), Failure> {
         let text = format!("[controller]\nid = 1\nstore = '{}'\n", self.store().display());
         Ok(fs::write(self.0.path("controller.toml"), text)?)
@@ -62,28 +64,31 @@ impl Fabric {
         self.0.path("fabric")
     }
 
+    /// Returns the command that runs the controller.
     fn command(&self) -> Command {
         let mut command = Command::new(self.0.binary());
         command.args(["controller", "--config"]).arg(self.0.path("controller.toml"));
         command
     }
 
+    /// Starts the controller and waits until it leads.
     fn start(&self) -> Result<Job, Failure> {
         let job = Job::start(&mut self.command(), &self.0.path("controller"))?;
         self.0.until("the controller", || Ok(self.ctl(&["topology"])?.status.success()))?;
         Ok(job)
     }
 
+    /// Runs `wedjat ctl` on the controller.
     fn ctl(&self, arguments: &[&str]) -> Result<Output, Failure> {
         let mut command = Command::new(self.0.binary());
         command.env("WEDJAT_CONTROLLER", self.store());
         Ok(command.arg("ctl").args(arguments).arg("--json").output()?)
     }
 
-    /// Adds a leaf. Returns true if the store keeps it.
-    fn adds(&self, id: u16) -> Result<bool, Failure> {
-        let asked = self.ctl(&["add-leaf", &id.to_string(), &format!("10.0.1.{id}")])?;
-        Ok(asked.status.success())
+    /// Adds a leaf. Returns true if the controller acknowledges that it is stored.
+    fn add_leaf(&self, id: u16) -> Result<bool, Failure> {
+        let output = self.ctl(&["add-leaf", &id.to_string(), &format!("10.0.1.{id}")])?;
+        Ok(output.status.success())
     }
 
     /// Returns the controller's leaves.
@@ -94,59 +99,68 @@ impl Fabric {
     }
 
     /// Checks that a controller refuses its store with a sentence.
-    fn check_refused(&self, account: &mut Account, what: &str) -> Result<(), Failure> {
+    fn check_refused(&self, account: &mut Account, case: &str) -> Result<(), Failure> {
         let output = self.command().args(["--duration", RUNTIME]).output()?;
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         account.tried("starts", 1);
         account.check(
-            format!("{what}: the controller refuses it with a message"),
+            format!("{case}: the controller refuses it with a message"),
             output.status.code() == Some(1) && !printed.contains("panicked"),
-            format!("{}: {}", how(output.status), printed.lines().last().unwrap_or_default()),
+            format!(
+                "{}: {}",
+                describe_exit(output.status),
+                printed.lines().last().unwrap_or_default()
+            ),
         );
         Ok(())
     }
 }
 
-/// Takes room from a controller and gives it back.
-fn lacks_room(
+/// Exhausts a controller's space until it refuses a change, and restores the space. Then changes must succeed
+/// again, and all acknowledged changes must be stored.
+fn check_without_space(
     account: &mut Account,
-    what: &str,
+    case: &str,
     fabric: &Fabric,
-    take: impl FnOnce(u32) -> Result<(), Failure>,
-    give: impl FnOnce(u32) -> Result<(), Failure>,
+    exhaust: impl FnOnce(u32) -> Result<(), Failure>,
+    restore: impl FnOnce(u32) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let controller = fabric.start()?;
-    let mut kept = Vec::new();
+    let mut acknowledged = Vec::new();
     let mut add = |id: u16| -> Result<bool, Failure> {
-        let is_kept = fabric.adds(id)?;
+        let is_acknowledged = fabric.add_leaf(id)?;
         account.tried("changes", 1);
-        if is_kept {
-            kept.push(u64::from(id));
+        if is_acknowledged {
+            acknowledged.push(u64::from(id));
         }
-        Ok(is_kept)
+        Ok(is_acknowledged)
     };
     add(1)?;
-    take(controller.id())?;
+    exhaust(controller.id())?;
     let mut next = 1;
     fabric.0.until("a refused change", || {
         next += 1;
         Ok(!add(next)?)
     })?;
-    give(controller.id())?;
-    let (began, mut recovers) = (Instant::now(), false);
-    while !recovers && began.elapsed() < PATIENCE {
+    restore(controller.id())?;
+    let (began, mut has_recovered) = (Instant::now(), false);
+    while !has_recovered && began.elapsed() < PATIENCE {
         next += 1;
-        recovers = add(next)?;
+        has_recovered = add(next)?;
         std::thread::sleep(Duration::from_millis(50));
     }
-    account.check(format!("{what}: changes are stored again when there is space"), recovers, "");
-    controller.kill()?;
-    let _again = fabric.start()?;
-    let found = fabric.leaves()?;
     account.check(
-        format!("{what}: all acknowledged changes are stored"),
-        kept.iter().all(|leaf| found.contains(leaf)),
-        format!("{found:?} of {kept:?}"),
+        format!("{case}: changes are stored again when there is space"),
+        has_recovered,
+        "",
+    );
+    controller.kill()?;
+    let _restarted = fabric.start()?;
+    let leaves = fabric.leaves()?;
+    account.check(
+        format!("{case}: all acknowledged changes are stored"),
+        acknowledged.iter().all(|leaf| leaves.contains(leaf)),
+        format!("{leaves:?} of {acknowledged:?}"),
     );
     Ok(())
 }
@@ -160,6 +174,7 @@ impl Drop for Tmpfs {
     }
 }
 
+/// Checks a limit on file sizes, and a full file system.
 fn full(account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
     let limit = |id: u32, current| -> Result<(), Failure> {
@@ -167,8 +182,10 @@ fn full(account: &mut Account) -> Result<(), Failure> {
         prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None })?;
         Ok(())
     };
-    let take = |id| limit(id, Some(PAGE as u64));
-    lacks_room(account, "a limit of one page per file", &fabric, take, |id| limit(id, None))?;
+    let exhaust = |id| limit(id, Some(PAGE as u64));
+    check_without_space(account, "a limit of one page per file", &fabric, exhaust, |id| {
+        limit(id, None)
+    })?;
     if !geteuid().is_root() {
         account.skip("a full tmpfs: only root may mount one");
         return Ok(());
@@ -189,9 +206,10 @@ fn full(account: &mut Account) -> Result<(), Failure> {
         while file.write_all(&[1; PAGE]).is_ok() {}
         Ok(())
     };
-    lacks_room(account, "a full disk", &fabric, fill, |_| Ok(fs::remove_file(&filler)?))
+    check_without_space(account, "a full disk", &fabric, fill, |_| Ok(fs::remove_file(&filler)?))
 }
 
+/// Checks stores with unsafe modes, of another user, and behind a link.
 fn foreign(account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
     fabric.start()?.kill()?;
@@ -208,9 +226,9 @@ fn foreign(account: &mut Account) -> Result<(), Failure> {
     } else {
         account.skip("a file of another user: only root may create one");
     }
-    let other = fabric.0.path("other");
-    fs::rename(&store, &other)?;
-    symlink(&other, &store)?;
+    let target = fabric.0.path("other");
+    fs::rename(&store, &target)?;
+    symlink(&target, &store)?;
     fabric.check_refused(account, "a link")
 }
 
@@ -219,57 +237,58 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
     let controller = fabric.start()?;
     for leaf in 1..=9 {
-        fabric.adds(leaf)?;
+        fabric.add_leaf(leaf)?;
     }
-    let kept = fabric.leaves()?;
+    let expected = fabric.leaves()?;
     controller.kill()?;
     let store = fs::read(fabric.store())?;
-    let used: Vec<usize> = (PAGE..store.len()).filter(|&at| store[at] != 0).collect();
+    // Offsets of the bytes that may be damaged: the non-zero ones behind the first page.
+    let non_zero: Vec<usize> = (PAGE..store.len()).filter(|&offset| store[offset] != 0).collect();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     for round in 0..(budget.seconds * DAMAGES) as usize {
         let mut bytes = store.clone();
-        let at = used[random.random_range(0..used.len())];
-        let what = match round % 4 {
+        let offset = non_zero[random.random_range(0..non_zero.len())];
+        let damage = match round % 4 {
             0 => {
-                bytes[at] ^= 1 << random.random_range(0..8);
-                format!("a flipped bit of byte {at}")
+                bytes[offset] ^= 1 << random.random_range(0..8);
+                format!("a flipped bit of byte {offset}")
             }
             1 => {
-                let end = (at + random.random_range(1..64)).min(bytes.len());
-                random.fill(&mut bytes[at..end]);
-                format!("bytes {at} to {end}")
+                let end = (offset + random.random_range(1..64)).min(bytes.len());
+                random.fill(&mut bytes[offset..end]);
+                format!("bytes {offset} to {end}")
             }
             2 => {
-                bytes.truncate(at);
-                format!("cut at {at}")
+                bytes.truncate(offset);
+                format!("cut at {offset}")
             }
             _ => {
                 let from = random.random_range(0..8) * PAGE;
-                bytes.copy_within(from..from + PAGE, at / PAGE * PAGE);
-                format!("page {} replaced by the page of byte {at}", from / PAGE)
+                bytes.copy_within(from..from + PAGE, offset / PAGE * PAGE);
+                format!("page {} replaced by the page of byte {offset}", from / PAGE)
             }
         };
         fs::write(fabric.store(), bytes)?;
         let mut job = Job::start(&mut fabric.command(), &fabric.0.path("controller"))?;
         account.tried("damages", 1);
         let began = Instant::now();
-        let mut leads = false;
-        while !leads && job.is_running() && began.elapsed() < PATIENCE {
-            leads = fabric.ctl(&["topology"])?.status.success();
+        let mut is_leader = false;
+        while !is_leader && job.is_running() && began.elapsed() < PATIENCE {
+            is_leader = fabric.ctl(&["topology"])?.status.success();
         }
-        if leads {
-            let found = fabric.leaves()?;
+        if is_leader {
+            let leaves = fabric.leaves()?;
             job.kill()?;
             account.check(
-                format!("{what}: the controller has the stored state"),
-                found == kept,
-                format!("{found:?} instead of {kept:?}"),
+                format!("{damage}: the controller has the stored state"),
+                leaves == expected,
+                format!("{leaves:?} instead of {expected:?}"),
             );
             continue;
         }
         let (status, _, printed) = job.finish()?;
         account.check(
-            format!("{what}: the controller ends with a message"),
+            format!("{damage}: the controller ends with a message"),
             status.code() == Some(1)
                 && printed.contains("damaged")
                 && !printed.contains("panicked"),

@@ -58,6 +58,7 @@ impl Forger {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
+    /// Returns a random element.
     fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.0.random_range(0..choices.len())]
     }
@@ -77,12 +78,14 @@ impl Forger {
         frame
     }
 
+    /// Returns random bytes.
     fn raw(&mut self) -> Vec<u8> {
         let mut frame = vec![0; self.0.random_range(0..1500)];
         frame.fill_with(|| self.0.random_range(0..=255));
         frame
     }
 
+    /// Returns a random MAC address: known, the attacker's, or any.
     fn mac(&mut self, side: usize) -> Mac {
         let any = Mac([2, 8, 0, 0, 0, self.0.random_range(0..=255)]);
         let known = [LEAF_MACS[side], Mac::BROADCAST, Mac::default(), HONEST_MACS[0], RACK_MACS[0]];
@@ -90,6 +93,7 @@ impl Forger {
         self.one_of(&[known[0], known[1], known[2], known[3], known[4], attacker, any])
     }
 
+    /// Returns a random IP address: known, special, a client's, or any.
     fn address(&mut self) -> u32 {
         let any = self.0.random_range(0..=u32::MAX);
         let client = 0x0A01_0100 + self.0.random_range(0..60_000);
@@ -102,9 +106,9 @@ impl Forger {
             SERVERS[1],
             0,
             u32::MAX,
-            0x7F00_0001,
-            0xE000_0001,
-            0x0A00_02C8,
+            0x7F00_0001, // 127.0.0.1
+            0xE000_0001, // 224.0.0.1
+            0x0A00_02C8, // 10.0.2.200, an absent worker host
             client,
             any,
         ])
@@ -119,8 +123,8 @@ impl Forger {
             target_mac: self.mac(side),
             target: self.address(),
         };
-        let to = self.one_of(&[Mac::BROADCAST, LEAF_MACS[side]]);
-        packets::arp(&packet, to)
+        let dst = self.one_of(&[Mac::BROADCAST, LEAF_MACS[side]]);
+        packets::arp(&packet, dst)
     }
 
     fn flow(&mut self, side: usize, src: u32, dst: u32, ports: (u16, u16)) -> Flow {
@@ -183,10 +187,10 @@ impl Forger {
     /// Changes bytes, cuts off or appends. In half of the cases the checksums are then corrected.
     fn damage(&mut self, frame: &mut Vec<u8>) {
         for _ in 0..self.0.random_range(0..3) {
-            if let Some(at) =
+            if let Some(offset) =
                 frame.len().checked_sub(1).map(|last| self.0.random_range(0..=last.min(HEADERS)))
             {
-                frame[at] = self.0.random_range(0..=255);
+                frame[offset] = self.0.random_range(0..=255);
             }
         }
         match self.0.random_range(0..4) {
@@ -209,20 +213,22 @@ fn fix_checksums(frame: &mut [u8]) {
     if end < ether::LEN + 20 || end + udp::LEN > frame.len() {
         return;
     }
-    let at = ether::LEN + 10;
-    frame[at..at + 2].fill(0);
+    let checksum_offset = ether::LEN + 10;
+    frame[checksum_offset..checksum_offset + 2].fill(0);
     let checksum = PartialChecksum::default().bytes(&frame[ether::LEN..end]).checksum();
-    frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+    frame[checksum_offset..checksum_offset + 2].copy_from_slice(&checksum.to_be_bytes());
     frame[end + 6..end + 8].fill(0);
 }
 
+/// Sends forged packets from the given sides. The ledger must balance after every poll, and an honest client
+/// must be served afterwards.
 fn storm(budget: &Budget, account: &mut Account, sides: &[usize]) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
         let mut forger = Forger::new(budget.seed);
         let (mut pace, mut unbalanced) = (Pace::new(RATE), 0);
         let length = (budget.seconds * SECOND as f64) as u64;
-        rig.pass(length, |rig| {
+        rig.advance(length, |rig| {
             for _ in 0..pace.due() {
                 for &side in sides {
                     let frame = forger.packet(side);
@@ -238,12 +244,12 @@ fn storm(budget: &Budget, account: &mut Account, sides: &[usize]) -> Result<(), 
             unbalanced == 0,
             format!("unbalanced after {unbalanced} polls"),
         );
-        rig.pass(RECOVERY, |_| {});
-        let left = (rig.outstanding(), rig.held());
+        rig.advance(RECOVERY, |_| {});
+        let remaining = (rig.outstanding(), rig.held());
         account.check(
             format!("{policy}: no task stays outstanding or held"),
-            left == (0, 0),
-            format!("{} outstanding, {} held", left.0, left.1),
+            remaining == (0, 0),
+            format!("{} outstanding, {} held", remaining.0, remaining.1),
         );
         // A forged ARP packet may have claimed the client's address. The client's own packets contradict the
         // claim. The host that the leaf assumes to be the client then has 120 ms to answer.

@@ -87,13 +87,13 @@ impl fmt::Display for Costs {
 pub fn report(
     arguments: &Arguments,
     json: bool,
-    to: &mut impl Write,
+    out: &mut impl Write,
 ) -> Result<(), Box<dyn Error>> {
     let costs = measure(arguments.runs)?;
     if json {
-        writeln!(to, "{}", serde_json::to_string(&costs)?)?;
+        writeln!(out, "{}", serde_json::to_string(&costs)?)?;
     } else {
-        writeln!(to, "{costs}")?;
+        writeln!(out, "{costs}")?;
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ pub fn report(
 /// # Errors
 /// If a reply was not forwarded.
 pub fn measure(runs: u32) -> Result<Costs, Box<dyn Error>> {
-    let key = Key::new(std::array::from_fn::<_, KEY_LEN, _>(|at| at as u8));
+    let key = Key::new(std::array::from_fn::<_, KEY_LEN, _>(|index| index as u8));
     let keys = (0..WORKERS).map(|id| (id, key.clone()));
     let signer = Signer::new(keys, || sequence_at(std::time::SystemTime::now()));
     let signer = signer.ok_or("no worker to sign for")?;
@@ -127,19 +127,20 @@ pub fn measure(runs: u32) -> Result<Costs, Box<dyn Error>> {
             signing.push(per_reply(sign));
         }
     }
-    let median = |of: &dyn Fn(&[f64; 2]) -> f64| median(samples.iter().map(of).collect());
-    let added_ns = median(&|[without, with]| with - without);
+    let median_of = |value: &dyn Fn(&[f64; 2]) -> f64| median(samples.iter().map(value).collect());
+    let added_ns = median_of(&|[without, with]| with - without);
     Ok(Costs {
-        without_ns: median(&|times| times[0]),
-        with_ns: median(&|times| times[1]),
+        without_ns: median_of(&|times| times[0]),
+        with_ns: median_of(&|times| times[1]),
         added_ns,
-        ratio: median(&|[without, with]| with / without),
-        sign_ns: self::median(signing),
+        ratio: median_of(&|[without, with]| with / without),
+        sign_ns: median(signing),
         bar_ns: BAR_NS,
         met: added_ns <= BAR_NS,
     })
 }
 
+/// Returns the time per reply of one run, in nanoseconds.
 fn per_reply(time: Duration) -> f64 {
     time.as_nanos() as f64 / (BURSTS * BURST) as f64
 }
@@ -149,10 +150,12 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A leaf without ports, and its replies of one run.
+/// One side of the comparison: a leaf without ports, and its replies of one run.
 struct Side {
     context: Context,
+    /// Frames of the replies, [`STRIDE`] bytes apart.
     frames: Vec<u8>,
+    /// Bytes per frame.
     len: usize,
 }
 
@@ -206,16 +209,16 @@ impl Side {
         let mut signing = Duration::ZERO;
         let frames = self.frames.chunks_exact_mut(STRIDE).map(|frame| &mut frame[..self.len]);
         let mut frames: Vec<_> = frames.collect();
-        for (at, frame) in frames.iter_mut().enumerate() {
+        for (index, frame) in frames.iter_mut().enumerate() {
             let payload = &mut frame[PAYLOAD..];
             payload.fill(0xAB);
-            header(at as u16 % WORKERS, signer.is_some()).emit(payload);
-            Extension { app: 1, seq32: at as u32, service_ns: 10_000, class: 0 }.emit(payload);
+            header(index as u16 % WORKERS, signer.is_some()).emit(payload);
+            Extension { app: 1, seq32: index as u32, service_ns: 10_000, class: 0 }.emit(payload);
         }
         if let Some(signer) = signer {
             let began = Instant::now();
-            for (at, frame) in frames.iter_mut().enumerate() {
-                if let Some(credential) = signer.of(at as u16 % WORKERS) {
+            for (index, frame) in frames.iter_mut().enumerate() {
+                if let Some(credential) = signer.of(index as u16 % WORKERS) {
                     credential.sign(SERVER, CLIENT, &mut frame[PAYLOAD..]);
                 }
             }
@@ -236,14 +239,15 @@ impl Side {
         for (burst, verdicts) in frames.chunks_mut(BURST).zip(verdicts.chunks_mut(BURST)) {
             self.context.process(0, 2, burst, verdicts)?;
         }
-        let took = began.elapsed();
+        let elapsed = began.elapsed();
         match verdicts.iter().find(|verdict| !matches!(verdict, Verdict::Forward { .. })) {
             Some(other) => Err(format!("a reply was not forwarded: {other:?}").into()),
-            None => Ok(took),
+            None => Ok(elapsed),
         }
     }
 }
 
+/// Builds the header of a worker's reply.
 fn header(worker: u16, authenticated: bool) -> Header {
     let (code, src) = (Code::TaskDoneIdle, worker);
     Header { code, src, extended: true, authenticated, ..Header::new_task(POOL, 1) }

@@ -86,19 +86,23 @@ type Failure = Box<dyn Error>;
 /// # Errors
 /// If the measurement fails.
 pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bool, Failure> {
-    let found = measure(arguments)?;
+    let figures = measure(arguments)?;
     if json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?;
-        return Ok(found.holds);
+        writeln!(out, "{}", serde_json::to_string_pretty(&figures)?)?;
+        return Ok(figures.holds);
     }
-    let ControllerFigures { leaves, pools, members, load_s, snapshot_s, memory_mib, .. } = found;
+    let ControllerFigures { leaves, pools, members, load_s, snapshot_s, memory_mib, .. } = figures;
     writeln!(out, "{leaves} leaves, {pools} pools with {members} workers")?;
     writeln!(out, "store read          {load_s:9.3} s")?;
     writeln!(out, "all leaves updated  {snapshot_s:9.3} s    at most {} s", BARS.0)?;
     writeln!(out, "memory              {memory_mib:9.1} MiB  at most {} MiB", BARS.1)?;
-    writeln!(out, "change, p50         {:9.3} ms   at most {} ms", found.change_ms, BARS.2)?;
-    writeln!(out, "change, max         {:9.3} ms   at most {} ms", found.change_worst_ms, BARS.2)?;
-    Ok(found.holds)
+    writeln!(out, "change, p50         {:9.3} ms   at most {} ms", figures.change_ms, BARS.2)?;
+    writeln!(
+        out,
+        "change, max         {:9.3} ms   at most {} ms",
+        figures.change_worst_ms, BARS.2
+    )?;
+    Ok(figures.holds)
 }
 
 /// Builds a fabric of the requested size, with one pool that has a worker in each rack. Does the controller's
@@ -131,11 +135,11 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     let mut racks: Vec<_> = (0..arguments.leaves).map(rack).collect();
     pool(&mut fabric, &mut racks, COMMON, usize::from(arguments.leaves))?;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(arguments.seed);
-    let left = |racks: &[Rack]| racks.iter().map(|rack| rack.free).sum::<usize>();
-    let mean = left(&racks) as f64 * 0.8 / f64::from(arguments.pools);
+    let free_workers = |racks: &[Rack]| racks.iter().map(|rack| rack.free).sum::<usize>();
+    let mean = free_workers(&racks) as f64 * 0.8 / f64::from(arguments.pools);
     for id in 1..arguments.pools {
         let size = (-mean * (1.0 - random.random::<f64>()).ln()) as usize;
-        let size = size.clamp(1, left(&racks).max(1));
+        let size = size.clamp(1, free_workers(&racks).max(1));
         pool(&mut fabric, &mut racks, id, size)?;
     }
     fabric.version = 1;
@@ -189,8 +193,8 @@ impl Process {
     /// Returns the peak memory of the process, in MiB.
     fn memory_mib(&self) -> Result<f64, Failure> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = most.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
         Ok(kib.ok_or("/proc does not state the process's memory")? / 1024.0)
     }
 }
@@ -201,58 +205,63 @@ struct EmulatedLeaf {
 }
 
 impl EmulatedLeaf {
+    /// Connects leaf `leaf` to the controller at `socket`, and connects again whenever that fails.
     fn follow(tasks: &Handle, socket: &Path, leaf: u16) -> Self {
-        let (received, version) = watch::channel(0);
-        let at = format!("unix:{}", socket.display());
+        let (newest, version) = watch::channel(0);
+        let address = format!("unix:{}", socket.display());
         tasks.spawn(async move {
-            while !received.is_closed() {
+            while !newest.is_closed() {
                 // Fails until the controller runs and leads; tries again.
-                let _ = follow(&at, leaf, &received).await;
+                let _ = follow(&address, leaf, &newest).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
         Self { version }
     }
 
-    async fn has(&mut self, version: u64) -> Result<(), Failure> {
-        let had = self.version.wait_for(|now| *now >= version);
-        tokio::time::timeout(PATIENCE, had)
+    /// Waits until the leaf has received `version`.
+    async fn wait_for(&mut self, version: u64) -> Result<(), Failure> {
+        let reached = self.version.wait_for(|newest| *newest >= version);
+        tokio::time::timeout(PATIENCE, reached)
             .await
             .map_err(|_| "a leaf did not receive the new version in time")??;
         Ok(())
     }
 }
 
-async fn follow(at: &str, leaf: u16, received: &watch::Sender<u64>) -> Result<(), Failure> {
-    let channel = Endpoint::from_shared(at.to_owned())?.connect().await?;
+/// Follows the controller as leaf `leaf` until the connection ends. Acknowledges each version and stores it
+/// in `newest`.
+async fn follow(controller: &str, leaf: u16, newest: &watch::Sender<u64>) -> Result<(), Failure> {
+    let channel = Endpoint::from_shared(controller.to_owned())?.connect().await?;
     let mut client = FabricClient::new(channel).max_decoding_message_size(64 << 20);
-    let (to, messages) = tokio::sync::mpsc::channel(4);
+    let (requests, request_stream) = tokio::sync::mpsc::channel(4);
     let kind = proto::Kind::Leaf.into();
     let (address, term, version) = (String::new(), 0, 0);
     let (id, instance) = (leaf.into(), u64::from(leaf) + 1);
     let hello = proto::Hello { protocol: 1, kind, id, address, instance, term, version };
-    to.send(proto::FollowRequest { message: Some(Message::Hello(hello)) }).await?;
-    let mut from = client.follow(ReceiverStream::new(messages)).await?.into_inner();
-    while let Some(message) = from.message().await? {
+    requests.send(proto::FollowRequest { message: Some(Message::Hello(hello)) }).await?;
+    let mut updates = client.follow(ReceiverStream::new(request_stream)).await?.into_inner();
+    while let Some(message) = updates.message().await? {
         let version = message.version;
-        let _ = received.send(version);
+        let _ = newest.send(version);
         let acknowledge = Message::Acknowledge(proto::Acknowledge { version });
-        to.send(proto::FollowRequest { message: Some(acknowledge) }).await?;
+        requests.send(proto::FollowRequest { message: Some(acknowledge) }).await?;
     }
     Ok(())
 }
 
+/// Starts a controller with a large fabric, connects the emulated leaves, and measures snapshots and changes.
 fn measure(arguments: &Arguments) -> Result<ControllerFigures, Failure> {
     let folder = tempfile::tempdir()?;
-    let made = fabric(arguments)?;
-    let contradictions = made.contradictions();
+    let desired = fabric(arguments)?;
+    let contradictions = desired.contradictions();
     if !contradictions.is_empty() {
         return Err(format!("the fabric is inconsistent: {}", contradictions.join("; ")).into());
     }
-    let (version, pools) = (made.version, made.pools.len());
-    let members = made.pools.keys().map(|&pool| made.members(pool)).sum();
-    keep(&folder.path().join("fabric"), &made)?;
-    drop(made);
+    let (version, pools) = (desired.version, desired.pools.len());
+    let members = desired.pools.keys().map(|&pool| desired.members(pool)).sum();
+    keep(&folder.path().join("fabric"), &desired)?;
+    drop(desired);
     let socket = folder.path().join("fabric.ctl");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = runtime.handle().clone();
@@ -261,31 +270,31 @@ fn measure(arguments: &Arguments) -> Result<ControllerFigures, Failure> {
     let began = Instant::now();
     let controller = Process::start(folder.path())?;
     let mut leaves = vec![EmulatedLeaf::follow(&tasks, &socket, 0)];
-    tasks.block_on(leaves[0].has(version))?;
+    tasks.block_on(leaves[0].wait_for(version))?;
     let load_s = began.elapsed().as_secs_f64();
     let began = Instant::now();
     leaves.extend((1..arguments.leaves).map(|leaf| EmulatedLeaf::follow(&tasks, &socket, leaf)));
-    let all_have = |leaves: &mut Vec<EmulatedLeaf>, version| {
+    let wait_for_all = |leaves: &mut Vec<EmulatedLeaf>, version| {
         tasks.block_on(async {
             for leaf in leaves {
-                leaf.has(version).await?;
+                leaf.wait_for(version).await?;
             }
             Ok::<_, Failure>(())
         })
     };
-    all_have(&mut leaves, version)?;
+    wait_for_all(&mut leaves, version)?;
     let snapshot_s = began.elapsed().as_secs_f64();
     let mut operator = Operator::open(&ControllerAddress::Socket(socket), None)?;
-    let mut took = Vec::new();
+    let mut times_ms = Vec::new();
     for change in 0..arguments.changes {
         let command = format!("set-queue pool={COMMON} queue={}", 1000 + change).parse()?;
         let began = Instant::now();
         let version = operator.command(&command, None)?.version;
-        all_have(&mut leaves, version)?;
-        took.push(began.elapsed().as_secs_f64() * 1e3);
+        wait_for_all(&mut leaves, version)?;
+        times_ms.push(began.elapsed().as_secs_f64() * 1e3);
     }
-    took.sort_by(f64::total_cmp);
-    let (change_ms, change_worst_ms) = (took[took.len() / 2], took[took.len() - 1]);
+    times_ms.sort_by(f64::total_cmp);
+    let (change_ms, change_worst_ms) = (times_ms[times_ms.len() / 2], times_ms[times_ms.len() - 1]);
     let memory_mib = controller.memory_mib()?;
     let holds = snapshot_s <= BARS.0 && memory_mib <= BARS.1 && change_worst_ms <= BARS.2;
     let leaves = arguments.leaves;

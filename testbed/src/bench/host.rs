@@ -83,14 +83,15 @@ impl Rig {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 0 }).collect();
         let region = Arc::new(WorkerRegion::heap(&places, slots, 64)?);
         let (mut channels, mut worker_ends) = (Vec::new(), Vec::new());
-        for at in 0..places.len() {
-            channels.push(region.channel(at));
-            worker_ends.extend(region.claim(at)?);
+        for index in 0..places.len() {
+            channels.push(region.channel(index));
+            worker_ends.extend(region.claim(index)?);
         }
         Ok(Self { _region: region, channels, worker_ends })
     }
 
-    /// Grants the claims of all workers.
+    /// Grants the claims of all workers: a worker claims its place in the region, and the dispatcher grants
+    /// it before it sends tasks.
     fn granted(mut self) -> Self {
         for (channel, worker_end) in self.channels.iter_mut().zip(&mut self.worker_ends) {
             let sender = channel.sender_mut();
@@ -119,12 +120,13 @@ fn serve_on_worker_cpu(
         }
         let began = Instant::now();
         drive();
-        let took = began.elapsed();
+        let elapsed = began.elapsed();
         stop.store(true, Release);
-        took
+        elapsed
     })
 }
 
+/// Pins this thread to a CPU.
 fn pin(cpu: usize) {
     // Cannot fail: the CPU was checked at the start.
     core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
@@ -155,8 +157,9 @@ fn round_trip_ns(cpu: usize, trips: u64) -> f64 {
     nanoseconds_each(serve_on_worker_cpu(cpu, serve, drive), trips)
 }
 
-fn nanoseconds_each(took: Duration, tasks: u64) -> f64 {
-    took.as_nanos() as f64 / tasks as f64
+/// Returns the time per task in nanoseconds.
+fn nanoseconds_each(elapsed: Duration, tasks: u64) -> f64 {
+    elapsed.as_nanos() as f64 / tasks as f64
 }
 
 /// Measures the time from task to credit over our ring in nanoseconds, with `depth` tasks in flight. The
@@ -182,14 +185,14 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
             }
         }
     };
-    let mut at_fault = None;
+    let mut ring_fault = None;
     let drive = || {
         let (sender, notices) = (channel.sender_mut(), [Notice::default(); 32]);
         let (mut sent, mut done) = (0, 0);
         while done < tasks {
             match sender.collect() {
                 Ok(numbers) => done += numbers.end - numbers.start,
-                Err(fault) => return at_fault = Some(fault),
+                Err(fault) => return ring_fault = Some(fault),
             }
             let room = (depth - sender.outstanding()).min((tasks - sent) as usize);
             if room > 0 {
@@ -197,8 +200,8 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
             }
         }
     };
-    let took = serve_on_worker_cpu(cpu, serve, drive);
-    at_fault.map_or(Ok(nanoseconds_each(took, tasks)), |fault| Err(fault.into()))
+    let elapsed = serve_on_worker_cpu(cpu, serve, drive);
+    ring_fault.map_or(Ok(nanoseconds_each(elapsed, tasks)), |fault| Err(fault.into()))
 }
 
 /// Task without payload.
@@ -246,23 +249,23 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
             }
         }
     };
-    let (mut sent, mut done, mut wrong) = (0, 0, 0_u64);
+    let (mut sent, mut done, mut unanswered) = (0, 0, 0_u64);
     let drive = || {
         while done < tasks {
-            workers.collect(0, &mut |ended: Completion<'_, EmptyTask>| {
+            workers.collect(0, &mut |completion: Completion<'_, EmptyTask>| {
                 done += 1;
-                wrong += u64::from(!matches!(ended.outcome, Ok(Outcome::Reply { .. })));
+                unanswered += u64::from(!matches!(completion.outcome, Ok(Outcome::Reply { .. })));
             });
             while sent < tasks && workers.waiting() < 32 && workers.submit(EmptyTask, 0).is_ok() {
                 sent += 1;
             }
         }
     };
-    let took = serve_on_worker_cpu(cpu, serve, drive);
-    if wrong > 0 {
-        return Err(format!("{wrong} of {tasks} tasks were not answered").into());
+    let elapsed = serve_on_worker_cpu(cpu, serve, drive);
+    if unanswered > 0 {
+        return Err(format!("{unanswered} of {tasks} tasks were not answered").into());
     }
-    Ok(tasks as f64 / took.as_secs_f64() / 1e6)
+    Ok(tasks as f64 / elapsed.as_secs_f64() / 1e6)
 }
 
 /// Measurements of one subject.
@@ -275,10 +278,12 @@ impl Samples {
         Figure { name, value, unit, ratio: None, against: None, samples: self.0 }
     }
 
-    fn against(self, name: &'static str, other: &Figure) -> Figure {
-        let ratios = self.0.iter().zip(&other.samples).map(|(own, other)| own / other).collect();
+    /// Builds the figure with its ratio to a reference that was measured in the same rounds.
+    fn against(self, name: &'static str, reference: &Figure) -> Figure {
+        let ratios =
+            self.0.iter().zip(&reference.samples).map(|(value, base)| value / base).collect();
         let ratio = Some(median(ratios));
-        Figure { ratio, against: Some(other.name), ..self.figure(name, other.unit) }
+        Figure { ratio, against: Some(reference.name), ..self.figure(name, reference.unit) }
     }
 }
 
@@ -293,31 +298,36 @@ fn median(mut samples: Vec<f64>) -> f64 {
 /// If EAL fails or a CPU is not available.
 pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let usable = wedjat::cpus::usable();
-    let [here, there] = arguments.cpus[..] else {
+    let [dispatcher_cpu, worker_cpu] = arguments.cpus[..] else {
         return Err("--cpus: give two CPUs, the dispatcher's and the worker's, as in 0,1".into());
     };
-    if here == there || !usable.contains(&here) || !usable.contains(&there) {
-        let text = format!("--cpus {here},{there}: two different CPUs of {usable:?} are needed");
+    if dispatcher_cpu == worker_cpu
+        || !usable.contains(&dispatcher_cpu)
+        || !usable.contains(&worker_cpu)
+    {
+        let text = format!(
+            "--cpus {dispatcher_cpu},{worker_cpu}: two different CPUs of {usable:?} are needed"
+        );
         return Err(text.into());
     }
     let eal = Eal::init_excluding(&["--no-pci".to_owned()], &[], &arguments.cpus)?;
     let pool = MbufPool::new(&eal, "yardsticks", 1023)?;
     let mut rings = RingPair::new(&eal)?;
     let mut distributor = Distributor::new(&eal, &pool)?;
-    pin(here);
+    pin(dispatcher_cpu);
 
     let mut samples: [Samples; 7] = Default::default();
     for _ in 0..arguments.rounds.max(1) {
         let tasks = arguments.tasks;
         let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = &mut samples;
-        let worker = || pin(there);
-        trip.0.push(round_trip_ns(there, tasks / 4) * eal.ticks_hz() as f64 / 1e9);
-        two.0.push(hand_over_ns(there, 2, 1, tasks)?);
+        let worker = || pin(worker_cpu);
+        trip.0.push(round_trip_ns(worker_cpu, tasks / 4) * eal.ticks_hz() as f64 / 1e9);
+        two.0.push(hand_over_ns(worker_cpu, 2, 1, tasks)?);
         rings_two.0.push(nanoseconds_each(rings.measure(2, tasks, worker), tasks));
-        eight.0.push(hand_over_ns(there, 8, 8, tasks)?);
+        eight.0.push(hand_over_ns(worker_cpu, 8, 8, tasks)?);
         rings_eight.0.push(nanoseconds_each(rings.measure(8, tasks, worker), tasks));
         distributed.0.push(nanoseconds_each(distributor.measure(tasks, worker), tasks));
-        dispatched.0.push(dispatched_mtps(there, tasks)?);
+        dispatched.0.push(dispatched_mtps(worker_cpu, tasks)?);
     }
     let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = samples;
     let rings_two = rings_two.figure("rte_ring_pair_depth_2", "ns a task");
@@ -333,10 +343,10 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
         dispatched.figure("dispatcher_16_workers", "million tasks a second"),
     ];
     if arguments.load_seconds > 0 {
-        figures.extend(under_load(arguments, &eal, [here, there])?);
+        figures.extend(under_load(arguments, &eal, [dispatcher_cpu, worker_cpu])?);
     }
     if arguments.kills > 0 {
-        figures.extend(kills(arguments, [here, there])?);
+        figures.extend(kills(arguments, [dispatcher_cpu, worker_cpu])?);
     }
     Ok(figures)
 }
@@ -345,21 +355,21 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
 /// tasks that each worker had.
 fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure> {
     let program = std::env::current_exe()?;
-    let (mut resumed, mut lost) = (Samples::default(), Samples::default());
+    let (mut resumption, mut lost) = (Samples::default(), Samples::default());
     // The workers have the second CPU. So does this thread, which checks for dead workers.
     pin(cpus[1]);
     for seed in 1..=arguments.kills {
-        let killed = killed::once(&program, cpus, seed)?;
-        resumed.0.push(killed.resumed_ms);
-        lost.0.push(killed.lost as f64);
+        let kill = killed::kill_one(&program, cpus, seed)?;
+        resumption.0.push(kill.resumed_ms);
+        lost.0.push(kill.lost as f64);
     }
     pin(cpus[0]);
-    let worst = resumed.0.iter().copied().fold(0.0, f64::max);
-    let resumed = resumed.figure("killed_worker_replies_resume", "ms");
+    let longest = resumption.0.iter().copied().fold(0.0, f64::max);
+    let resumption = resumption.figure("killed_worker_replies_resume", "ms");
     let name = "killed_worker_replies_resume_worst";
     Ok(vec![
-        Figure { name, value: worst, ..resumed.clone() },
-        resumed,
+        Figure { name, value: longest, ..resumption.clone() },
+        resumption,
         lost.figure("killed_worker_tasks_lost", "of its own"),
     ])
 }
@@ -368,15 +378,15 @@ fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure
 fn under_load(
     arguments: &Arguments,
     eal: &Eal,
-    [here, there]: [usize; 2],
+    [agent_cpu, load_cpu]: [usize; 2],
 ) -> Result<Vec<Figure>, Failure> {
     let (simulated, floor) = (loaded::simulated_us()?, loaded::floor_us(eal)?);
-    pin(there);
+    pin(load_cpu);
     let mut loaded = LoadedResults::default();
     for seed in 1..=arguments.load_seconds {
-        loaded.run(eal, here, seed)?;
+        loaded.run(eal, agent_cpu, seed)?;
     }
-    pin(here);
+    pin(agent_cpu);
     let p99 = loaded.response.summary().p99.0;
     let all = |name, unit, of: fn(&Loops) -> f64| {
         Samples(loaded.loops.iter().map(of).collect()).figure(name, unit)
@@ -388,7 +398,7 @@ fn under_load(
         all("generator_and_workers_loop_round", "us", |run| run.driver_us),
     ];
     let one = |name, value, unit| Figure { value, ..Samples(vec![value]).figure(name, unit) };
-    let share = 100.0 * loaded.calm as f64 / loaded.slices.max(1) as f64;
+    let share = 100.0 * loaded.undisturbed as f64 / loaded.slices.max(1) as f64;
     let all_p99 = loaded.all.summary().p99.0;
     let calm_tasks = loaded.response.tasks() as f64;
     let mut figures = vec![
@@ -403,7 +413,7 @@ fn under_load(
         one("calm_slices", share, "per cent"),
         one("agent_cfcfs_p99_all_slices", all_p99, "us"),
         one("calm_tasks", calm_tasks, "tasks"),
-        one("thrown_tasks", loaded.thrown as f64, "tasks"),
+        one("thrown_tasks", loaded.discarded as f64, "tasks"),
         one("longest_pause", loaded.longest_pause_us, "us"),
     ];
     figures.extend(loops);
@@ -443,6 +453,7 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
     Ok(())
 }
 
+/// Writes a figure as one line.
 fn line(figure: &Figure, out: &mut impl Write) -> io::Result<()> {
     if figure.value.is_nan() {
         return writeln!(out, "{:32} no valid sample", figure.name);

@@ -4,7 +4,7 @@
 //! real addresses. The program runs itself under valgrind, whose tool lackey prints every memory access.
 //! There, `workload` runs all cores of a leaf in one thread, a burst each in turn, and marks the current core
 //! by stores to known words. `trace` splits the accesses by core. `coherence` models unlimited private caches
-//! under MESI. docs/explanation/performance.md has the results.
+//! under MESI, the usual cache-coherence protocol. docs/explanation/performance.md has the results.
 
 mod coherence;
 mod trace;
@@ -63,9 +63,10 @@ pub struct Arguments {
     pub traced: bool,
 }
 
-fn within(text: &str, from: usize, to: usize) -> Result<usize, String> {
-    let value = text.parse().ok().filter(|value| (from..=to).contains(value));
-    value.ok_or_else(|| format!("from {from} to {to} are allowed"))
+/// Parses a number from `min` to `max`.
+fn within(text: &str, min: usize, max: usize) -> Result<usize, String> {
+    let value = text.parse().ok().filter(|value| (min..=max).contains(value));
+    value.ok_or_else(|| format!("from {min} to {max} are allowed"))
 }
 
 fn cores(text: &str) -> Result<usize, String> {
@@ -155,28 +156,29 @@ pub struct Row {
 ///
 /// # Errors
 /// If valgrind is missing, a policy is unknown, or the output cannot be written.
-pub fn report(arguments: &Arguments, json: bool, to: &mut impl Write) -> Result<(), Failure> {
+pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
     let mut is_first = true;
     for plan in plans(arguments) {
         if arguments.traced {
-            workload::traced(plan, to)?;
+            workload::traced(plan, out)?;
             continue;
         }
         let row = row(&plan, arguments.top)?;
         if json {
-            writeln!(to, "{}", serde_json::to_string(&row)?)?;
+            writeln!(out, "{}", serde_json::to_string(&row)?)?;
         } else {
             if std::mem::take(&mut is_first) {
-                writeln!(to, "cache lines moved between cores per packet: transfers + upgrades")?;
-                writeln!(to, "{}", heading())?;
+                writeln!(out, "cache lines moved between cores per packet: transfers + upgrades")?;
+                writeln!(out, "{}", heading())?;
             }
-            writeln!(to, "{row}")?;
+            writeln!(out, "{row}")?;
         }
-        to.flush()?;
+        out.flush()?;
     }
     Ok(())
 }
 
+/// Returns one plan per combination of policy, workers, replies and cores.
 fn plans(arguments: &Arguments) -> impl Iterator<Item = Plan> + '_ {
     let Arguments { outstanding, warm_up, bursts, seed, .. } = *arguments;
     let policies = plan::split(&arguments.policy).into_iter();
@@ -215,8 +217,8 @@ fn row(plan: &Plan, top: usize) -> Result<Row, Failure> {
         valgrind.arg(flag).arg(value.to_string());
     }
     valgrind.arg("--outstanding").arg(plan.outstanding.to_string());
-    let (costs, passed) = run(&mut valgrind)?;
-    let CountedBursts { packets, replies } = passed;
+    let (costs, counts) = run(&mut valgrind)?;
+    let CountedBursts { packets, replies } = counts;
     let sections = costs.sections.into_iter();
     Ok(Row {
         policy: plan.policy.clone(),
@@ -242,17 +244,17 @@ fn run(valgrind: &mut Command) -> Result<(Costs, CountedBursts), Failure> {
         return Err("no pipe to valgrind".into());
     };
     let map = OnceLock::new();
-    let (passed, (tracer, printed)) = std::thread::scope(|scope| {
+    let (counts, (tracer, messages)) = std::thread::scope(|scope| {
         let read_counts = scope.spawn(|| read_counts(stdin, stdout, &map));
-        let followed = follow(trace, &map);
-        (read_counts.join(), followed)
+        let result = follow(trace, &map);
+        (read_counts.join(), result)
     });
     let status = child.wait()?;
-    let passed = passed.ok().flatten().filter(|_| status.success());
-    let (Some(passed), Some(tracer)) = (passed, tracer) else {
-        return Err(format!("the load under valgrind failed ({status}):\n{printed}").into());
+    let counts = counts.ok().flatten().filter(|_| status.success());
+    let (Some(counts), Some(tracer)) = (counts, tracer) else {
+        return Err(format!("the load under valgrind failed ({status}):\n{messages}").into());
     };
-    Ok((tracer.finish(), passed))
+    Ok((tracer.finish(), counts))
 }
 
 /// Reader that waits before each read, so that valgrind's single-line writes accumulate in the pipe and do
@@ -279,26 +281,27 @@ fn read_counts(
     serde_json::from_str(&lines.next()?.ok()?).ok()
 }
 
-/// Follows the trace from the arrival of the map. Also returns the rest of the output on the pipe.
+/// Models the trace from the arrival of the map on. Also returns all lines on the pipe that are no trace.
 fn follow(trace: impl Read, map: &OnceLock<Map>) -> (Option<Tracer>, String) {
     let mut trace = BufReader::with_capacity(1 << 20, PipeReader(trace));
-    let (mut tracer, mut printed, mut line) = (None, String::new(), Vec::new());
+    let (mut tracer, mut messages, mut line) = (None, String::new(), Vec::new());
     while trace.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
         match trace::event(&line) {
             Some(event) => {
                 tracer = tracer.or_else(|| map.get().cloned().map(Tracer::new));
-                tracer.iter_mut().for_each(|tracer| tracer.take(event));
+                tracer.iter_mut().for_each(|tracer| tracer.process(event));
             }
-            None => printed += &String::from_utf8_lossy(&line),
+            None => messages += &String::from_utf8_lossy(&line),
         }
         line.clear();
     }
-    (tracer, printed)
+    (tracer, messages)
 }
 
 /// Maximum number of functions reported per line.
 const FUNCTIONS: usize = 3;
 
+/// Describes an expensive line, with the functions that moved it most.
 fn describe(line: &LineCost, packets: u64) -> Line {
     let addresses: Vec<_> = line.instructions.keys().copied().collect();
     let all = line.instructions.values().sum::<u64>().max(1) as f64;

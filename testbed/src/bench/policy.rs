@@ -10,8 +10,8 @@
 //! task it sends. Both are timed per burst. The cost of the clock and of an empty call is measured and
 //! subtracted.
 //!
-//! valgrind counts the instructions in a second run of this program: those of the decisions, less those of
-//! the surrounding loop.
+//! valgrind counts the instructions in a second run of this program. The same counts for an empty subject,
+//! that is, for the surrounding loop, are subtracted.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -31,8 +31,8 @@ use wedjat::state::{Load, Member, Report, View};
 /// each in a row.
 const ROUNDS: usize = 7;
 const REPEATS: usize = 3;
-/// Number of random places, drawn before the clock starts.
-const PLACES: usize = 1 << 14;
+/// Number of random values that select tasks to complete. They are drawn before the clock starts.
+const DRAWS: usize = 1 << 14;
 /// Number of decisions for which valgrind counts instructions.
 const COUNTED: u64 = 64 * BURST as u64;
 
@@ -144,12 +144,12 @@ impl Chooser for NullPolicy {
 
 /// Plain structure of the members' queues.
 trait Plain {
-    /// Chooses the first member and adds a task to it.
+    /// Chooses the best member of the structure and adds a task to its queue.
     fn take(&mut self) -> u16;
     /// Sets the queue of a member.
-    fn learn(&mut self, member: u16, queue: u16);
+    fn set_queue(&mut self, member: u16, queue: u16);
     /// Returns true if the member's queue already has this value.
-    fn set_queue(&self, member: u16, queue: u16) -> bool;
+    fn has_queue(&self, member: u16, queue: u16) -> bool;
 }
 
 impl<P: Plain> Chooser for P {
@@ -161,7 +161,7 @@ impl<P: Plain> Chooser for P {
 
     fn report(&mut self, reports: &[Report]) {
         for (member, queue) in reports.iter().map(plain) {
-            self.learn(member, queue);
+            self.set_queue(member, queue);
         }
     }
 }
@@ -184,14 +184,16 @@ struct Sampling<P> {
 
 impl<P: Plain> Sampling<P> {
     #[inline(always)]
+    /// Draws two distinct members and updates their queues in the structure.
     fn sample(&mut self) {
         let (bits, members) = (self.rng.next_u64(), self.outstanding.len() as u64);
         let first = ((bits & 0xFFFF_FFFF) * members) >> 32;
         let second = ((bits >> 32) * (members - 1)) >> 32;
+        // Indices from the first one on move up by one, so that both differ.
         for member in [first, second + u64::from(second >= first)] {
             let queue = self.outstanding[member as usize];
-            if !self.plain.set_queue(member as u16, queue) {
-                self.plain.learn(member as u16, queue);
+            if !self.plain.has_queue(member as u16, queue) {
+                self.plain.set_queue(member as u16, queue);
             }
         }
     }
@@ -210,7 +212,7 @@ impl<P: Plain> Chooser for Sampling<P> {
     fn report(&mut self, reports: &[Report]) {
         for (member, queue) in reports.iter().map(plain) {
             self.outstanding[usize::from(member)] -= 1;
-            self.plain.learn(member, queue);
+            self.plain.set_queue(member, queue);
         }
     }
 }
@@ -218,6 +220,7 @@ impl<P: Plain> Chooser for Sampling<P> {
 /// Slice aligned to a cache line. Otherwise, the allocator would decide whether vectors straddle lines.
 struct Aligned<T> {
     all: Vec<T>,
+    /// Index of the first value that belongs to the slice. The values before it are padding.
     start: usize,
 }
 
@@ -257,6 +260,7 @@ struct Scan {
 }
 
 impl Scan {
+    /// Returns the member with the shortest queue.
     fn shortest(&mut self) -> usize {
         let queues = &*self.queues;
         let least = self.vectors.dispatch(|| queues.iter().copied().fold(u8::MAX, u8::min));
@@ -264,7 +268,7 @@ impl Scan {
         let start = ((bits * queues.len() as u64) >> 32) as usize;
         let (before, after) = queues.split_at(start);
         match memchr::memchr(least, after) {
-            Some(at) => start + at,
+            Some(index) => start + index,
             None => memchr::memchr(least, before).unwrap_or(0),
         }
     }
@@ -279,17 +283,18 @@ impl Plain for Scan {
     }
 
     #[inline]
-    fn learn(&mut self, member: u16, queue: u16) {
+    fn set_queue(&mut self, member: u16, queue: u16) {
         self.queues[usize::from(member)] = queue.min(255) as u8;
     }
 
     #[inline]
-    fn set_queue(&self, member: u16, queue: u16) -> bool {
+    fn has_queue(&self, member: u16, queue: u16) -> bool {
         u16::from(self.queues[usize::from(member)]) == queue.min(255)
     }
 }
 
-/// Like [`Scan`], by (queue + 1) / speed. Uses 16-bit words, in which the two speeds leave no remainder.
+/// Like [`Scan`], but ranks members by the time that the next task takes there, (queue + 1) / speed. A slow
+/// member has half the speed of a fast one, so that all times are whole numbers.
 struct SpeedScan {
     times: Aligned<u16>,
     slow: Vec<bool>,
@@ -298,10 +303,12 @@ struct SpeedScan {
 }
 
 impl SpeedScan {
+    /// Returns the time of the next task at a member, in units of a fast member's service time.
     fn time(&self, member: u16, queue: u16) -> u16 {
         (queue + 1) << u16::from(self.slow[usize::from(member)])
     }
 
+    /// Returns the member where the next task takes the least time.
     fn soonest(&mut self) -> usize {
         let times = &*self.times;
         let bits = u64::from(self.rng.next_u64() as u32);
@@ -309,7 +316,8 @@ impl SpeedScan {
         self.vectors.dispatch(|| {
             let least = times.iter().copied().fold(u16::MAX, u16::min);
             let (before, after) = times.split_at(start);
-            find(after, least).map_or_else(|| find(before, least).unwrap_or(0), |at| start + at)
+            find(after, least)
+                .map_or_else(|| find(before, least).unwrap_or(0), |index| start + index)
         })
     }
 }
@@ -320,7 +328,10 @@ fn find(times: &[u16], value: u16) -> Option<usize> {
     const BLOCK: usize = 32;
     for (number, block) in times.chunks(BLOCK).enumerate() {
         if block.iter().fold(false, |found, &time| found | (time == value)) {
-            return block.iter().position(|&time| time == value).map(|at| number * BLOCK + at);
+            return block
+                .iter()
+                .position(|&time| time == value)
+                .map(|offset| number * BLOCK + offset);
         }
     }
     None
@@ -335,21 +346,22 @@ impl Plain for SpeedScan {
     }
 
     #[inline]
-    fn learn(&mut self, member: u16, queue: u16) {
+    fn set_queue(&mut self, member: u16, queue: u16) {
         self.times[usize::from(member)] = self.time(member, queue);
     }
 
     #[inline]
-    fn set_queue(&self, member: u16, queue: u16) -> bool {
+    fn has_queue(&self, member: u16, queue: u16) -> bool {
         self.times[usize::from(member)] == self.time(member, queue)
     }
 }
 
-/// Binary heap of members by (queue + 1) / speed, with an index of every member's place. Random numbers break
-/// ties.
+/// Binary heap of members by (queue + 1) / speed. The root is the best member. Random numbers break ties.
 struct Heap {
     heap: Vec<u16>,
+    /// Index of each member in the heap.
     places: Vec<u16>,
+    /// Key of each member: the time of its next task in the upper half, a random number in the lower half.
     keys: Vec<u64>,
     /// Service time of a task at each member. If all are equal, the heap ranks by queue.
     times: Vec<u64>,
@@ -358,15 +370,20 @@ struct Heap {
 
 impl Heap {
     fn new(times: Vec<u64>, rng: Rng) -> Self {
-        let all: Vec<u16> = (0..times.len() as u16).collect();
-        let mut heap =
-            Self { heap: all.clone(), places: all.clone(), keys: vec![0; all.len()], times, rng };
-        all.into_iter().for_each(|member| heap.set(member, heap.times[usize::from(member)]));
+        let members: Vec<u16> = (0..times.len() as u16).collect();
+        let mut heap = Self {
+            heap: members.clone(),
+            places: members.clone(),
+            keys: vec![0; members.len()],
+            times,
+            rng,
+        };
+        members.into_iter().for_each(|member| heap.set(member, heap.times[usize::from(member)]));
         heap
     }
 
-    fn key(&self, at: usize) -> u64 {
-        self.keys[usize::from(self.heap[at])]
+    fn key(&self, index: usize) -> u64 {
+        self.keys[usize::from(self.heap[index])]
     }
 
     fn swap(&mut self, a: usize, b: usize) {
@@ -375,27 +392,28 @@ impl Heap {
         self.places[usize::from(self.heap[b])] = b as u16;
     }
 
+    /// Sets the time of a member's next task. Moves the member up, then down, to its place in the heap.
     fn set(&mut self, member: u16, time: u64) {
         self.keys[usize::from(member)] = time << 32 | self.rng.next_u64() >> 32;
-        let mut at = usize::from(self.places[usize::from(member)]);
-        while at > 0 && self.key(at) < self.key((at - 1) / 2) {
-            self.swap(at, (at - 1) / 2);
-            at = (at - 1) / 2;
+        let mut index = usize::from(self.places[usize::from(member)]);
+        while index > 0 && self.key(index) < self.key((index - 1) / 2) {
+            self.swap(index, (index - 1) / 2);
+            index = (index - 1) / 2;
         }
         loop {
-            let (left, right) = (2 * at + 1, 2 * at + 2);
-            let mut least = at;
+            let (left, right) = (2 * index + 1, 2 * index + 2);
+            let mut least = index;
             if left < self.heap.len() && self.key(left) < self.key(least) {
                 least = left;
             }
             if right < self.heap.len() && self.key(right) < self.key(least) {
                 least = right;
             }
-            if least == at {
+            if least == index {
                 break;
             }
-            self.swap(at, least);
-            at = least;
+            self.swap(index, least);
+            index = least;
         }
     }
 }
@@ -404,28 +422,32 @@ impl Plain for Heap {
     #[inline]
     fn take(&mut self) -> u16 {
         let member = self.heap[0];
-        let at = usize::from(member);
-        self.set(member, (self.keys[at] >> 32) + self.times[at]);
+        let index = usize::from(member);
+        self.set(member, (self.keys[index] >> 32) + self.times[index]);
         member
     }
 
     #[inline]
-    fn learn(&mut self, member: u16, queue: u16) {
+    fn set_queue(&mut self, member: u16, queue: u16) {
         self.set(member, (u64::from(queue) + 1) * self.times[usize::from(member)]);
     }
 
     #[inline]
-    fn set_queue(&self, member: u16, queue: u16) -> bool {
-        let at = usize::from(member);
-        self.keys[at] >> 32 == (u64::from(queue) + 1) * self.times[at]
+    fn has_queue(&self, member: u16, queue: u16) -> bool {
+        let index = usize::from(member);
+        self.keys[index] >> 32 == (u64::from(queue) + 1) * self.times[index]
     }
 }
 
 /// Emulated members with their outstanding tasks.
 struct EmulatedMembers {
+    /// Member of each outstanding task.
     outstanding: Vec<u16>,
+    /// Number of tasks at each member.
     queues: Vec<u16>,
-    places: Vec<u32>,
+    /// Random values, used in turn.
+    draws: Vec<u32>,
+    /// Number of used random values.
     next: usize,
     /// Target number of outstanding tasks between bursts.
     target: usize,
@@ -435,25 +457,25 @@ impl EmulatedMembers {
     fn new(members: usize, chooser: &mut impl Chooser) -> Self {
         let tasks = (members * 3 / 2).next_multiple_of(BURST);
         let mut rng = Rng::seed_from_u64(7);
-        let places = (0..PLACES).map(|_| rng.next_u64() as u32).collect();
-        let mut all = Self {
+        let draws = (0..DRAWS).map(|_| rng.next_u64() as u32).collect();
+        let mut emulated = Self {
             outstanding: Vec::new(),
             queues: vec![0; members],
-            places,
+            draws,
             next: 0,
             target: tasks,
         };
         // Bounded policies may refuse tasks before the target is reached.
         for _ in 0..tasks / BURST {
-            all.send_some(chooser);
+            emulated.send_burst(chooser);
         }
-        all
+        emulated
     }
 
     /// Returns the index of a random outstanding task.
     #[inline]
-    fn place(&mut self) -> usize {
-        let bits = self.places[self.next % PLACES];
+    fn random_task(&mut self) -> usize {
+        let bits = self.draws[self.next % DRAWS];
         self.next += 1;
         ((u64::from(bits) * self.outstanding.len() as u64) >> 32) as usize
     }
@@ -473,20 +495,21 @@ impl EmulatedMembers {
         if sent < BURST {
             // All workers of a bounded policy are full. Removing one burst of tasks makes room, so that its
             // next choices succeed.
-            self.finish_some(chooser);
+            self.finish_burst(chooser);
             self.target = self.outstanding.len();
         } else if self.outstanding.len() < self.target {
-            self.send_some(chooser);
+            self.send_burst(chooser);
         }
     }
 
-    /// Completes as many tasks as were sent in this burst.
+    /// Counts the chosen tasks as sent, and completes one random earlier task for each of them. Writes a
+    /// report for each completed task and returns their number.
     #[inline]
     fn answer(&mut self, chosen: &[Option<Pick>], reports: &mut [Report; BURST]) -> usize {
         let mut sent = 0;
         for Pick { member: Member(member), .. } in chosen.iter().copied().flatten() {
-            let place = self.place();
-            let done = std::mem::replace(&mut self.outstanding[place], member);
+            let index = self.random_task();
+            let done = std::mem::replace(&mut self.outstanding[index], member);
             self.queues[usize::from(member)] += 1;
             self.queues[usize::from(done)] -= 1;
             reports[sent % BURST] = report_of(done, self.queues[usize::from(done)]);
@@ -496,7 +519,7 @@ impl EmulatedMembers {
     }
 
     /// Sends a burst without completing tasks.
-    fn send_some(&mut self, chooser: &mut impl Chooser) {
+    fn send_burst(&mut self, chooser: &mut impl Chooser) {
         let mut chosen = [None; BURST];
         chooser.choose(&mut chosen);
         for Pick { member: Member(member), .. } in chosen.into_iter().flatten() {
@@ -505,11 +528,11 @@ impl EmulatedMembers {
         }
     }
 
-    /// Completes a burst of tasks without sending new ones, which makes room for queued tasks.
-    fn finish_some(&mut self, chooser: &mut impl Chooser) {
+    /// Completes a burst of tasks and sends none, which makes room for queued tasks.
+    fn finish_burst(&mut self, chooser: &mut impl Chooser) {
         for _ in 0..BURST.min(self.outstanding.len().saturating_sub(1)) {
-            let place = self.place();
-            let done = self.outstanding.swap_remove(place);
+            let index = self.random_task();
+            let done = self.outstanding.swap_remove(index);
             self.queues[usize::from(done)] -= 1;
             chooser.report(&[report_of(done, self.queues[usize::from(done)])]);
         }
@@ -519,7 +542,9 @@ impl EmulatedMembers {
 /// Work to do with a subject.
 #[derive(Clone, Copy)]
 enum Work {
+    /// Measure for about this time.
     Time(Duration),
+    /// Make this number of decisions between two marks for valgrind.
     Make(u64),
 }
 
@@ -547,15 +572,15 @@ impl Times {
     }
 }
 
-/// Returns the minimum times of a decision.
-fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
-    let mut around = EmulatedMembers::new(members, &mut chooser);
+/// Drives one subject: makes the decisions for valgrind, or returns the minimum times of a decision.
+fn drive(mut chooser: impl Chooser, members: usize, work: Work) -> Times {
+    let mut emulated = EmulatedMembers::new(members, &mut chooser);
     let mut bursts = |count: u64| {
         let mut spent = TimeSpent::default();
-        (0..count).for_each(|_| around.burst(&mut chooser, &mut spent));
+        (0..count).for_each(|_| emulated.burst(&mut chooser, &mut spent));
         spent
     };
-    match task {
+    match work {
         Work::Make(decisions) => {
             bursts(64);
             mark();
@@ -583,52 +608,52 @@ fn drive(mut chooser: impl Chooser, members: usize, task: Work) -> Times {
 }
 
 /// Like [`drive`], for a plain structure with or without sampling.
-fn drive_plain(plain: impl Plain, samples: bool, members: usize, task: Work) -> Times {
+fn drive_plain(plain: impl Plain, samples: bool, members: usize, work: Work) -> Times {
     if samples {
         let (outstanding, rng) = (vec![0; members], Rng::seed_from_u64(2));
-        return drive(Sampling { plain, outstanding, rng }, members, task);
+        return drive(Sampling { plain, outstanding, rng }, members, work);
     }
-    drive(plain, members, task)
+    drive(plain, members, work)
 }
 
 /// Runs a plain structure; `None` if the name is unknown. With speeds, every other member is slow.
-fn run_plain(name: &str, members: usize, task: Work) -> Option<Times> {
+fn run_plain(name: &str, members: usize, work: Work) -> Option<Times> {
     let (rng, vectors) = (Rng::seed_from_u64(1), pulp::Arch::new());
     let slow: Vec<bool> = (0..members).map(|member| member % 2 == 0).collect();
     let (name, samples) = name.strip_suffix(SAMPLING).map_or((name, false), |plain| (plain, true));
     Some(match name {
         "vector-scan" => {
             let queues = Aligned::new(&vec![0; members]);
-            drive_plain(Scan { queues, vectors, rng }, samples, members, task)
+            drive_plain(Scan { queues, vectors, rng }, samples, members, work)
         }
         "vector-scan-by-speed" => {
             let times: Vec<_> = slow.iter().map(|slow| 1 << u16::from(*slow)).collect();
             let times = Aligned::new(&times);
-            drive_plain(SpeedScan { times, slow, vectors, rng }, samples, members, task)
+            drive_plain(SpeedScan { times, slow, vectors, rng }, samples, members, work)
         }
-        "binary-heap" => drive_plain(Heap::new(vec![1; members], rng), samples, members, task),
+        "binary-heap" => drive_plain(Heap::new(vec![1; members], rng), samples, members, work),
         "binary-heap-by-speed" => {
             let times = slow.into_iter().map(|slow| 1 << u64::from(slow)).collect();
-            drive_plain(Heap::new(times, rng), samples, members, task)
+            drive_plain(Heap::new(times, rng), samples, members, work)
         }
         _ => return None,
     })
 }
 
 /// Runs a policy or one of the plain structures.
-fn run(name: &str, members: usize, task: Work) -> Result<Times, String> {
-    if let Some(times) = run_plain(name, members, task) {
+fn run(name: &str, members: usize, work: Work) -> Result<Times, String> {
+    if let Some(times) = run_plain(name, members, work) {
         return Ok(times);
     }
     Ok(match name {
-        "surroundings" => drive(NullPolicy { next: 0, members: members as u16 }, members, task),
+        "surroundings" => drive(NullPolicy { next: 0, members: members as u16 }, members, work),
         _ => {
             let spec = name.parse().map_err(|error| format!("--policies: {error}"))?;
             let view = View::heap(members, 1).remove(0);
             let mut dispatcher = Dispatcher::new(&spec, view, Core::ONLY, 1);
             let rates: Vec<_> = (0..members).map(|member| 1.0 + (member % 2) as f64).collect();
             dispatcher.set_rates(&rates);
-            drive(Policy(dispatcher), members, task)
+            drive(Policy(dispatcher), members, work)
         }
     })
 }
@@ -654,21 +679,25 @@ fn instructions(names: &[String], members: &[usize]) -> Result<Vec<f64>, String>
         .args(["--members", &members.join(","), "--decisions", &COUNTED.to_string()])
         .output()
         .map_err(|error| format!("--instructions needs valgrind: {error}"))?;
-    let counted = |subject: usize| {
+    let count_of = |subject: usize| {
         // Parts are numbered from 1. The one between a subject's two marks has an even number.
         let part = parts.with_extension((2 * subject + 2).to_string());
         let part = std::fs::read_to_string(part).ok()?;
         let total = part.lines().find_map(|line| line.strip_prefix("totals: "))?;
         Some(total.trim().parse::<f64>().ok()? / COUNTED as f64)
     };
-    let all: Option<Vec<f64>> = (0..members.len() * names.len()).map(counted).collect();
+    let all: Option<Vec<f64>> = (0..members.len() * names.len()).map(count_of).collect();
     all.ok_or_else(|| {
         format!("valgrind counted nothing:\n{}", String::from_utf8_lossy(&output.stderr))
     })
 }
 
-/// Like [`instructions`], if they are requested and valgrind works.
-fn counted(arguments: &Arguments, names: &[String]) -> Result<Option<Vec<f64>>, String> {
+/// Like [`instructions`]. Returns `None` if instructions are not requested, or valgrind does not work in mode
+/// `auto`.
+fn instructions_if_requested(
+    arguments: &Arguments,
+    names: &[String],
+) -> Result<Option<Vec<f64>>, String> {
     if arguments.instructions == InstructionCounting::No {
         return Ok(None);
     }
@@ -696,9 +725,11 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
             names.chain(plain).collect()
         }
     };
-    if let Some(wrong) = arguments.members.iter().find(|members| !(2..=32_767).contains(*members)) {
-        return Err(format!("--members {wrong}: from 2 to 32767 are allowed"));
+    if let Some(number) = arguments.members.iter().find(|members| !(2..=32_767).contains(*members))
+    {
+        return Err(format!("--members {number}: from 2 to 32767 are allowed"));
     }
+    // The empty subject comes first. Its cost is subtracted from the others.
     let mut names = vec!["surroundings".to_owned()];
     names.extend(policies);
     let subjects =
@@ -718,17 +749,17 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     }
     let mut costs = Vec::new();
     for (&members, times) in arguments.members.iter().zip(least.chunks(names.len())) {
-        for (name, own) in names.iter().zip(times).skip(1) {
+        for (name, best) in names.iter().zip(times).skip(1) {
             costs.push(Cost {
                 policy: name.clone(),
                 members,
-                ns_per_decision: round(own.all - times[0].all),
-                pick_ns: round(own.pick - times[0].pick),
+                ns_per_decision: round(best.all - times[0].all),
+                pick_ns: round(best.pick - times[0].pick),
                 instructions_per_decision: None,
             });
         }
     }
-    if let Some(counts) = counted(arguments, &names)? {
+    if let Some(counts) = instructions_if_requested(arguments, &names)? {
         let counts = counts.chunks(names.len());
         let counts = counts.flat_map(|counts| counts[1..].iter().map(|count| count - counts[0]));
         for (cost, count) in costs.iter_mut().zip(counts) {
@@ -837,11 +868,11 @@ mod tests {
         // Tasks of another dispatcher, without reports. The last member's count is unchanged.
         sampling.outstanding.copy_from_slice(&[80, 80, 80, 8]);
         (0..16).for_each(|_| sampling.sample());
-        assert!(sampling.plain.set_queue(0, 80) && !sampling.plain.set_queue(0, 8));
+        assert!(sampling.plain.has_queue(0, 80) && !sampling.plain.has_queue(0, 8));
         sampling.choose(&mut chosen);
         assert_eq!(chosen, [pick(3); BURST]);
         sampling.report(&[report_of(3, 39)]);
-        assert!(sampling.plain.set_queue(3, 39) && sampling.outstanding[3] == 39);
+        assert!(sampling.plain.has_queue(3, 39) && sampling.outstanding[3] == 39);
     }
 
     #[test]

@@ -45,6 +45,7 @@ pub struct Arguments {
     eal: Vec<String>,
 }
 
+/// Returns the error of a build without DPDK.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(_: &Arguments) -> Result<bool, Failure> {
     super::without_dpdk()

@@ -71,6 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(true)
 }
 
+/// Runs all experiments. Returns the output.
 fn report(arguments: &Arguments) -> Result<String, Failure> {
     let setup = match &arguments.experts {
         Some(file) => Setup::load(file)?,
@@ -91,7 +92,7 @@ fn report(arguments: &Arguments) -> Result<String, Failure> {
                 let experts = setup.trees();
                 let experiment =
                     Experiment { cores: *cores, arm: *arm, experts, contention, refusal, seed };
-                one(&experiment, arguments)
+                run_one(&experiment, arguments)
             });
             rows.extend(ClusterReport::of(runs.collect::<Result<_, _>>()?));
         }
@@ -106,12 +107,12 @@ fn report(arguments: &Arguments) -> Result<String, Failure> {
 }
 
 /// Runs one experiment, with logs if requested.
-fn one(
+fn run_one(
     experiment: &Experiment,
     arguments: &Arguments,
 ) -> Result<wedjat_cosched::cluster::Figures, Failure> {
     let Some(folder) = &arguments.log else { return Ok(experiment.run(&mut |_| None)?) };
-    let mut fault = None;
+    let mut log_error = None;
     let figures = experiment.run(&mut |workflow| {
         let Experiment { cores, arm, seed, .. } = experiment;
         let name = format!("{cores}-{}-{seed}-{}.jsonl", arm.name(), workflow.name());
@@ -119,13 +120,13 @@ fn one(
         match File::create(&path) {
             Ok(file) => Some(Box::new(BufWriter::new(file))),
             Err(error) => {
-                fault = Some(format!("{}: {error}", path.display()));
+                log_error = Some(format!("{}: {error}", path.display()));
                 None
             }
         }
     })?;
-    match fault {
-        Some(fault) => Err(fault.into()),
+    match log_error {
+        Some(log_error) => Err(log_error.into()),
         None => Ok(figures),
     }
 }

@@ -79,6 +79,7 @@ enum Clock {
 }
 
 impl Arguments {
+    /// Returns the servers and their workers.
     fn layout(&self) -> Result<Layout, String> {
         // Four servers if the workers divide evenly. The distribution over servers does not affect
         // scheduling.
@@ -100,6 +101,7 @@ fn policies(text: &str) -> Result<std::sync::Arc<Vec<PolicySpec>>, String> {
     specs.map(std::sync::Arc::new).map_err(|error: wedjat::policy::PolicyError| error.to_string())
 }
 
+/// Parses a load.
 fn load(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(load) if load > 0.0 && load <= 2.0 => Ok(load),
@@ -109,6 +111,7 @@ fn load(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Parses a number of seconds.
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds.is_finite() => Ok(seconds),
@@ -186,6 +189,7 @@ mod show {
     /// Address of the leaf on the clients' side.
     const LEAF: [u8; 4] = [10, 0, 1, 1];
 
+    /// Devices and settings of a demo in real time.
     struct Demo<'a> {
         arguments: &'a Arguments,
         stop: Arc<AtomicBool>,
@@ -198,6 +202,7 @@ mod show {
     }
 
     impl<'a> Demo<'a> {
+        /// Opens the devices and finds the leaf's command.
         fn open(arguments: &'a Arguments, stop: Arc<AtomicBool>) -> Result<Self, Failure> {
             let binary = leaves::command(arguments.leaf.as_deref())?;
             let layout = arguments.layout()?;
@@ -222,6 +227,7 @@ mod show {
             Ok(Self { arguments, stop, binary, ends, leaf_core, rig, folder })
         }
 
+        /// Measures all rows, and then the invalid ones again.
         fn rows(&mut self) -> Result<Vec<Row>, Failure> {
             let policies = Arc::clone(&self.arguments.policies);
             let runs = self.arguments.loads.iter();
@@ -236,16 +242,17 @@ mod show {
             }
             for _ in 0..self.arguments.retries {
                 // Selects the invalid row with the fewest attempts.
-                let doubtful = rows.iter().enumerate().filter(|(_, row)| !row.report.valid);
-                let Some((i, row)) = doubtful.min_by_key(|(_, row)| row.attempts) else { break };
-                let ((policy, load), attempts) = (runs[i], row.attempts + 1);
+                let invalid = rows.iter().enumerate().filter(|(_, row)| !row.report.valid);
+                let Some((index, row)) = invalid.min_by_key(|(_, row)| row.attempts) else { break };
+                let ((policy, load), attempts) = (runs[index], row.attempts + 1);
                 let reasons = row.report.reasons.join("; ");
                 progress.show(&format!("{policy} at {:.0}%, repeated: {reasons}", load * 100.0));
-                rows[i] = Row { attempts, ..self.row(policy, load)? };
+                rows[index] = Row { attempts, ..self.row(policy, load)? };
             }
             Ok(rows)
         }
 
+        /// Measures one policy under one load with a new leaf process.
         fn row(&mut self, policy: &PolicySpec, load: f64) -> Result<Row, Failure> {
             let offered = self.load(load);
             offered.self_test()?;
@@ -262,6 +269,7 @@ mod show {
             Ok(Row::new(policy.to_string(), load, report, rack, account))
         }
 
+        /// Returns the load for a fraction of the workers' capacity.
         fn load(&self, share: f64) -> Load {
             let service = self.arguments.service.clone();
             let rate_pps = share * f64::from(self.arguments.workers) * 1e9 / service.mean_ns();
@@ -275,6 +283,7 @@ mod show {
             .with_percentile(QUANTILE, Some(self.arguments.workers.into()))
         }
 
+        /// Starts a leaf process.
         fn start(&self, policy: &PolicySpec, load: &Load) -> Result<LeafProcess, Failure> {
             let folder = self.folder.path();
             let config = LeafConfig {
@@ -371,10 +380,11 @@ mod show {
             Self(bar)
         }
 
-        fn show(&self, what: &str) {
+        /// Shows the current step.
+        fn show(&self, step: &str) {
             match self.0.is_hidden() {
-                true => log::info!("{what}"),
-                false => self.0.set_message(what.to_owned()),
+                true => log::info!("{step}"),
+                false => self.0.set_message(step.to_owned()),
             }
         }
 
@@ -408,8 +418,8 @@ mod emulated {
     use super::{Arguments, Failure, Format};
     use crate::command::leaves::{self, Leaves, Placement};
 
-    /// Time for which the machine's pauses are watched.
-    const WATCHED: Duration = Duration::from_secs(2);
+    /// Time in which the machine's pauses are measured.
+    const WATCH_TIME: Duration = Duration::from_secs(2);
     /// Number of one-second rows measured in real time, for the first policy at load [`REAL_LOAD`].
     const SLICES: usize = 4;
     const REAL_LOAD: &str = "0.5";
@@ -422,17 +432,17 @@ mod emulated {
         leaves::command(arguments.leaf.as_deref())?;
         // Real time comes first, while this process and its children may use every CPU.
         log::info!("measuring pauses of this machine");
-        let pauses = Pauses::watch(WATCHED);
-        let real = real(arguments);
+        let pauses = Pauses::watch(WATCH_TIME);
+        let real = measure_real_time(arguments);
         let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
         let mut leaves = Leaves::open(arguments.leaf.as_deref(), place)?;
         let (mut rows, mut manifest) = (Vec::new(), Value::Null);
         for Cell { subject, model } in cells(arguments)? {
             let Model::Rack(config) = model else { continue };
             log::info!("{} at {:.0}%, emulated", subject.policy, subject.load * 100.0);
-            let ran = leaves.run(&config)?;
-            manifest = ran.account["manifest"].clone();
-            rows.push(Row::new(subject, vec![ran.outcome], None));
+            let result = leaves.run(&config)?;
+            manifest = result.account["manifest"].clone();
+            rows.push(Row::new(subject, vec![result.outcome], None));
         }
         let mut remarks = vec![pauses.to_string()];
         match &real {
@@ -479,7 +489,7 @@ mod emulated {
     }
 
     /// Runs the demo in real time in a separate process, because a DPDK process has only one set of devices.
-    fn real(arguments: &Arguments) -> Result<RealTimeRows, String> {
+    fn measure_real_time(arguments: &Arguments) -> Result<RealTimeRows, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
@@ -495,18 +505,18 @@ mod emulated {
             .arg(folder.path())
             .stdin(Stdio::null())
             .stderr(Stdio::piped());
-        let mut place = |flag: &str, cpu: Option<usize>| {
+        let mut add_cpu = |flag: &str, cpu: Option<usize>| {
             cpu.map(|cpu| command.args([flag, &cpu.to_string()]));
         };
-        place("--leaf-core", arguments.leaf_core);
-        place("--core", arguments.core);
+        add_cpu("--leaf-core", arguments.leaf_core);
+        add_cpu("--core", arguments.core);
         arguments.leaf.as_deref().map(|leaf: &Path| command.arg("--leaf").arg(leaf));
         log::info!("{policy} in real time");
         let output = command.output().map_err(|error| error.to_string())?;
         let rows = serde_json::from_slice(&output.stdout).ok().and_then(RealTimeRows::new);
         rows.ok_or_else(|| {
-            let printed = String::from_utf8_lossy(&output.stderr);
-            printed.lines().last().unwrap_or("no error message").to_owned()
+            let errors = String::from_utf8_lossy(&output.stderr);
+            errors.lines().last().unwrap_or("no error message").to_owned()
         })
     }
 

@@ -8,9 +8,9 @@ use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
 use super::Failure;
 
 /// Polls between two checks for signals.
-const POLLS_BETWEEN_LOOKS: u32 = 64;
+const POLLS_PER_CHECK: u32 = 64;
 /// Number of packet buffers besides those of outstanding tasks: for device queues, bursts and caches.
-const BUFFERS_BESIDES: u32 = 8191;
+const EXTRA_BUFFERS: u32 = 8191;
 
 /// A running EAL with a packet pool.
 pub struct Environment {
@@ -31,7 +31,7 @@ impl Environment {
     ) -> Result<Self, Failure> {
         let polling: Vec<_> = core.into_iter().collect();
         let eal = Eal::init_excluding(eal, devices, &polling)?;
-        let pool = MbufPool::new(&eal, "tasks", outstanding_max.saturating_add(BUFFERS_BESIDES))?;
+        let pool = MbufPool::new(&eal, "tasks", outstanding_max.saturating_add(EXTRA_BUFFERS))?;
         Ok(Self { eal, pool })
     }
 
@@ -62,13 +62,15 @@ pub fn two_cpus(leaf: Option<usize>, driver: Option<usize>) -> (usize, usize) {
 /// Creates a temporary folder, in memory if possible, so that writes to a leaf's state do not reach a disk.
 pub fn scratch(purpose: &str) -> Result<tempfile::TempDir, Failure> {
     let prefix = format!("wedjat-{purpose}-");
-    let named = || {
+    let builder_with_prefix = || {
         let mut builder = tempfile::Builder::new();
         builder.prefix(&prefix);
         builder
     };
-    let made = named().tempdir_in("/dev/shm").or_else(|_| named().tempdir());
-    made.map_err(|error| format!("cannot make a folder for the files of {purpose}: {error}").into())
+    let folder =
+        builder_with_prefix().tempdir_in("/dev/shm").or_else(|_| builder_with_prefix().tempdir());
+    folder
+        .map_err(|error| format!("cannot make a folder for the files of {purpose}: {error}").into())
 }
 
 /// Returns one of the two memif devices between this process and a leaf, with its arguments. Its socket is in
@@ -81,7 +83,7 @@ pub fn memif(folder: &Path, name: &str, id: u32, role: &str, rings: &str) -> Str
 /// Polls until `poll` returns true or a signal arrives.
 pub fn poll_until(stop: &AtomicBool, mut poll: impl FnMut() -> bool) {
     while !stop.load(Ordering::Relaxed) {
-        for _ in 0..POLLS_BETWEEN_LOOKS {
+        for _ in 0..POLLS_PER_CHECK {
             if poll() {
                 return;
             }

@@ -95,6 +95,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Returns the addresses of leaf and generator.
     fn addresses(&self) -> Result<Addresses, Failure> {
         let addresses = Addresses::new(self.dst, self.src, None)?;
         let servers = self.rack.servers;
@@ -108,6 +109,7 @@ impl Arguments {
         Ok(addresses)
     }
 
+    /// Returns the load that the flags describe.
     fn load(&self) -> Result<Load, Failure> {
         let workers = u32::from(self.rack.workers);
         let rate_pps = self.rate.pps(Some(workers), self.service.mean_ns())?;

@@ -113,6 +113,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(report.holds())
 }
 
+/// Formats the report as JSON.
 fn as_json(report: &Report) -> Result<String, Failure> {
     let outcome = &report.outcome;
     let json = json!({

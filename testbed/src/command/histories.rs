@@ -76,8 +76,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         );
     }
     if !arguments.in_namespaces {
-        let own = std::env::args_os().skip(1).chain(["--in-namespaces".into()]);
-        return Err(enter_namespaces(own).into());
+        let own_arguments = std::env::args_os().skip(1).chain(["--in-namespaces".into()]);
+        return Err(enter_namespaces(own_arguments).into());
     }
     let wedjat = match &arguments.wedjat {
         Some(file) => file.clone(),
@@ -96,9 +96,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         logs: Some(scratch.path().to_owned()),
     };
     let report = histories::run(&setting, &*signals::stop_on_signals()?)?;
-    let is_right = report.violations.is_empty();
+    let is_valid = report.violations.is_empty();
     let name = format!("histories-{}-{}", arguments.store.name(), arguments.seed);
-    let folder = arguments.report.clone().or((!is_right).then(|| PathBuf::from(name)));
+    let folder = arguments.report.clone().or((!is_valid).then(|| PathBuf::from(name)));
     if let Some(folder) = &folder {
         write(folder, &report, scratch.path())?;
     }
@@ -109,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(folder) = folder.filter(|_| arguments.format == Format::Text) {
         println!("wrote {}", folder.join("history.jsonl").display());
     }
-    if !is_right {
+    if !is_valid {
         eprintln!(
             "repeat with: wedjat-testbed histories --store {} --faults {} --seconds {} --seed {} --lease {} --clients {} \
              --followers {}; the seed does not determine the leader at a fault, so try several times",
@@ -122,7 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
             arguments.followers
         );
     }
-    Ok(is_right)
+    Ok(is_valid)
 }
 
 /// Parses the kinds of faults on the command line.
@@ -149,10 +149,11 @@ fn faults(arguments: &Arguments) -> Result<Vec<Fault>, Failure> {
     }
 }
 
+/// Checks a recorded history again. Returns false if it has a violation.
 fn check_file(file: &Path) -> Result<bool, Failure> {
-    let failed = |error| format!("--check {}: {error}", file.display());
-    let history = File::open(file).and_then(|open| History::read(BufReader::new(open)));
-    let history = history.map_err(failed)?;
+    let describe = |error| format!("--check {}: {error}", file.display());
+    let history = File::open(file).and_then(|opened| History::read(BufReader::new(opened)));
+    let history = history.map_err(describe)?;
     let violations = check::check(&history);
     let (operations, updates) = (history.operations.len(), history.updates.len());
     println!("{operations} operations, {updates} messages to followers");
@@ -160,6 +161,7 @@ fn check_file(file: &Path) -> Result<bool, Failure> {
     Ok(violations.is_empty())
 }
 
+/// Formats the first violations.
 fn as_sentences(violations: &[Violation]) -> String {
     let shown = violations.iter().take(SHOWN_MAX);
     let mut text: String = shown.map(|violation| format!("VIOLATED: {violation}\n")).collect();
@@ -172,6 +174,7 @@ fn as_sentences(violations: &[Violation]) -> String {
     text
 }
 
+/// Formats the report as text.
 fn as_text(report: &Report) -> String {
     let mut text = String::new();
     for injection in &report.injected {
@@ -194,6 +197,7 @@ fn as_text(report: &Report) -> String {
     text + &as_sentences(&report.violations)
 }
 
+/// Formats the report as JSON.
 fn as_json(report: &Report) -> serde_json::Value {
     let violations = report.violations.iter().map(|violation| {
         json!({ "rule": format!("{:?}", violation.rule), "at_ns": violation.at_ns, "what": violation.what,
@@ -215,10 +219,10 @@ fn as_json(report: &Report) -> serde_json::Value {
 fn write(folder: &Path, report: &Report, logs: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)?;
     let file = folder.join("history.jsonl");
-    let failed = |error| format!("{}: {error}", file.display());
-    let written =
-        File::create(&file).and_then(|open| report.history.write(&mut BufWriter::new(open)));
-    written.map_err(failed)?;
+    let describe = |error| format!("{}: {error}", file.display());
+    let result =
+        File::create(&file).and_then(|opened| report.history.write(&mut BufWriter::new(opened)));
+    result.map_err(describe)?;
     for log in std::fs::read_dir(logs)? {
         let log = log?;
         std::fs::copy(log.path(), folder.join(log.file_name()))?;

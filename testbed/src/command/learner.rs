@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Format::Text => print!("{}", differences.lines()),
     }
     let named = differences.named();
-    let above =
+    let exceeding =
         named.iter().filter(|(_, value)| value.is_some_and(|value| value > arguments.within));
-    Ok(above.count() == 0)
+    Ok(exceeding.count() == 0)
 }

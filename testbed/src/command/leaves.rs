@@ -59,12 +59,12 @@ pub struct RunResult {
 
 impl Leaves {
     /// Opens the devices. Without `binary`, finds the leaf's command beside this one or in PATH.
-    pub fn open(binary: Option<&Path>, place: Placement) -> Result<Self, Failure> {
+    pub fn open(binary: Option<&Path>, placement: Placement) -> Result<Self, Failure> {
         let binary = command(binary)?;
         let stop = signals::stop_on_signals()?;
-        let (leaf_core, core) = devices::two_cpus(place.leaf, place.conductor);
+        let (leaf_core, core) = devices::two_cpus(placement.leaf, placement.conductor);
         let folder = devices::scratch("lockstep")?;
-        let [clients, workers] = names(folder.path(), "server");
+        let [clients, workers] = device_arguments(folder.path(), "server");
         let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
         let environment = Environment::start(&eal, &[&clients, &workers], OUTSTANDING, Some(core))?;
         let (clients, clients_port) = environment.open(&clients)?;
@@ -80,17 +80,17 @@ impl Leaves {
         let (clock, state) = (folder.join("clock"), folder.join("state"));
         let mut conductor = Conductor::create(&clock, 1)?;
         let text = setting.leaf(config, self.leaf_core, &state).toml();
-        let [clients, workers] = names(folder, "client");
+        let [clients, workers] = device_arguments(folder, "client");
         let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
         let eal = eal.map(str::to_owned);
         let mut leaf =
             LeafProcess::start(&self.binary, folder, &text, LEAF_LIFETIME, Some(&clock), &eal)?;
-        let node = self.joined(&mut conductor, &mut leaf)?;
+        let node = self.wait_for_leaf(&mut conductor, &mut leaf)?;
         let process = Process::new(conductor, node).on(self.leaf_core, self.core);
-        let played = self.play(config, &setting, process);
+        let result = self.run_lockstep(config, &setting, process);
         // The error of a dead leaf explains more than that of the conductor.
         leaf.check()?;
-        let (outcome, process) = played?;
+        let (outcome, process) = result?;
         let account = leaf.stop()?;
         drop(process);
         if account["balanced"] != true || account["mbufs_leaked"] != 0 {
@@ -100,21 +100,25 @@ impl Leaves {
     }
 
     /// Waits until the leaf's devices are connected and the leaf waits for its first turn.
-    fn joined(&self, conductor: &mut Conductor, leaf: &mut LeafProcess) -> Result<usize, Failure> {
+    fn wait_for_leaf(
+        &self,
+        conductor: &mut Conductor,
+        leaf: &mut LeafProcess,
+    ) -> Result<usize, Failure> {
         let began = Instant::now();
         let node = Node { kind: NodeKind::Leaf, id: 1, core: 0 };
-        let linked = || self.clients.link().up && self.workers.link().up;
-        let mut found = None;
+        let is_linked = || self.clients.link().up && self.workers.link().up;
+        let mut number = None;
         loop {
             leaf.check()?;
-            found = found.or_else(|| conductor.take(node));
-            match found {
-                Some(node) if linked() => return Ok(node),
+            number = number.or_else(|| conductor.take(node));
+            match number {
+                Some(number) if is_linked() => return Ok(number),
                 _ if self.stop.load(Ordering::Relaxed) => return Err("stopped".into()),
                 _ if began.elapsed() > PATIENCE => {
-                    let waited = PATIENCE.as_secs();
+                    let seconds = PATIENCE.as_secs();
                     return Err(
-                        format!("the leaf has not joined its clock after {waited} s").into()
+                        format!("the leaf has not joined its clock after {seconds} s").into()
                     );
                 }
                 _ => std::thread::sleep(Duration::from_millis(1)),
@@ -123,36 +127,36 @@ impl Leaves {
     }
 
     /// Runs the lockstep on a separate thread, so that this thread and its child processes may use every CPU.
-    fn play(
+    fn run_lockstep(
         &mut self,
         config: &Config,
         setting: &Setting,
         mut process: Process,
     ) -> Result<(Outcome, Process), Failure> {
-        let gone = "an earlier run did not return its ports";
-        let (clients_port, workers_port) = self.ports.take().ok_or(gone)?;
+        let missing_ports = "an earlier run did not return its ports";
+        let (clients_port, workers_port) = self.ports.take().ok_or(missing_ports)?;
         let (client_mac, worker_mac) = (Mac(self.clients.mac()), Mac(self.workers.mac()));
         let pool: PoolHandle = self.environment.pool.handle();
         let (eal, core, stop): (&Eal, usize, _) = (&self.environment.eal, self.core, &*self.stop);
         let mut clients = Clients::new(clients_port, pool, &setting.target(client_mac));
         let mut workers = Workers::new(workers_port, setting.address(worker_mac));
-        let played = std::thread::scope(|scope| {
-            let playing = scope.spawn(|| {
+        let result = std::thread::scope(|scope| {
+            let running = scope.spawn(|| {
                 devices::pin(Some(core));
                 let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
                 lockstep::run(config, &mut clients, &mut workers, &mut process, stop)
                     .map_err(|error| error.to_string())
             });
-            playing.join().map_err(|_| "the conductor panicked".to_owned())?
+            running.join().map_err(|_| "the conductor panicked".to_owned())?
         });
         self.ports = Some((clients.into_port(), workers.into_port()));
-        Ok((played?, process))
+        Ok((result?, process))
     }
 }
 
-/// Returns the leaf's command: `given`, or `wedjat` beside this one or in PATH.
-pub fn command(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    match given {
+/// Returns the leaf's command: `file`, or `wedjat` beside this one or in PATH.
+pub fn command(file: Option<&Path>) -> Result<PathBuf, Failure> {
+    match file {
         Some(file) if file.is_file() => Ok(file.to_owned()),
         Some(file) => Err(format!("--leaf {}: no such file", file.display()).into()),
         None => Ok(leaf::find()?),
@@ -161,7 +165,7 @@ pub fn command(given: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// Returns both devices with their arguments. This process is the server of memif, so that leaves can come
 /// and go.
-fn names(folder: &Path, role: &str) -> [String; 2] {
+fn device_arguments(folder: &Path, role: &str) -> [String; 2] {
     [(CLIENTS_DEVICE, 0), (WORKERS_DEVICE, 1)]
         .map(|(name, id)| devices::memif(folder, name, id, role, ""))
 }

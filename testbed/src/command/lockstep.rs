@@ -140,8 +140,8 @@ pub struct Arguments {
 impl Arguments {
     /// Returns the runs as planned by the simulator.
     fn cells(&self) -> Result<Vec<Cell>, String> {
-        let usual = |given: &Option<String>, usual: &str| {
-            Some(given.clone().unwrap_or_else(|| usual.to_owned()))
+        let or_default = |value: &Option<String>, default: &str| {
+            Some(value.clone().unwrap_or_else(|| default.to_owned()))
         };
         let digest = (!self.has_racks()).then(|| "yes".to_owned());
         let args = SimArgs {
@@ -156,7 +156,7 @@ impl Arguments {
             hop: self.hop.clone(),
             hop_dist: self.hop_dist.clone(),
             node_delay: self.node_delay.clone(),
-            tasks: usual(&self.tasks, "200000"),
+            tasks: or_default(&self.tasks, "200000"),
             warmup: self.warmup.clone(),
             loss: self.loss.clone(),
             digest,
@@ -189,12 +189,12 @@ fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
         let (began, name) = (Instant::now(), format!("{} at {}", subject.policy, subject.load));
         let (outcome, report) = fabric::run(&config)?;
         let wall = (arguments.timing == "yes").then(|| began.elapsed());
-        let ((idle, again), tasks) = (report.idle_signals, outcome.tasks as f64);
+        let ((idle, repeated), tasks) = (report.idle_signals, outcome.tasks as f64);
         log::info!(
             "{name}: messages per task: {:.3} loads, {:.3} idle signals, and {:.3} repeated idle signals",
             (report.signals - idle) as f64 / tasks,
-            (idle - again) as f64 / tasks,
-            again as f64 / tasks
+            (idle - repeated) as f64 / tasks,
+            repeated as f64 / tasks
         );
         report.faults.iter().for_each(|fault| log::error!("{name}: {fault}"));
         let is_same = !arguments.compare || rack::run(&config)?.record == outcome.record;
@@ -251,10 +251,10 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         let outcome = leaves.run(&config)?.outcome;
         let wall = (arguments.timing == "yes").then(|| began.elapsed());
         if arguments.compare {
-            let same = rack::run(&config)?.record == outcome.record;
-            let verdict = if same { "ok" } else { "DIFFERS from the simulator" };
+            let is_same = rack::run(&config)?.record == outcome.record;
+            let verdict = if is_same { "ok" } else { "DIFFERS from the simulator" };
             log::info!("{} at {}: {verdict}", subject.policy, subject.load);
-            differ += usize::from(!same);
+            differ += usize::from(!is_same);
         }
         rows.push(Row::new(subject, vec![outcome], wall));
     }

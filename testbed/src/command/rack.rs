@@ -85,6 +85,7 @@ impl RackArguments {
     }
 }
 
+/// Parses a fraction.
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -92,7 +93,8 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-fn describe(text: &str) -> Result<PolicySpec, String> {
+/// Parses a policy that uses queue reports or probes.
+fn policy_with_messages(text: &str) -> Result<PolicySpec, String> {
     let policy: PolicySpec = text.parse().map_err(|error| format!("{error}"))?;
     match policy.takes_messages() {
         true => Ok(policy),
@@ -113,7 +115,7 @@ pub struct Arguments {
     #[arg(long = "leaf", value_name = "ADDRESS", requires = "leaf_policy")]
     leaves: Vec<IpAddr>,
     /// Policy of the leaves, if `reports` of their pool is "messages"
-    #[arg(long, requires = "leaves", value_parser = describe)]
+    #[arg(long, requires = "leaves", value_parser = policy_with_messages)]
     leaf_policy: Option<PolicySpec>,
     /// Pool of all workers, for the leaves
     #[arg(long, default_value_t = 1)]
@@ -142,6 +144,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Returns the layout of the rack, if its address family fits that of the leaves.
     fn layout(&self) -> Result<Layout, Failure> {
         let layout = self.rack.layout()?;
         match self.leaves.iter().find(|leaf| leaf.is_ipv6() != layout.is_v6()) {

@@ -23,7 +23,7 @@ use wedjat_testbed::stand_ins::StandIns;
 use super::Failure;
 use super::devices::{self, Environment};
 
-/// Virtual loopback device for the measurement of the floor.
+/// Virtual loopback device for the measurement of the floor: the response time without a scheduler.
 const FLOOR_DEVICE: &str = "net_ring_floor";
 /// Duration of the floor measurement in seconds.
 const FLOOR_S: f64 = 0.25;
@@ -58,6 +58,7 @@ pub struct Rig {
     // Drop order: ports before their devices, devices before the pool and EAL.
     client_port: Option<QueuePort>,
     worker_port: Option<QueuePort>,
+    /// Loopback floor, measured once.
     floor: Option<LatencySummary>,
     client: Device,
     worker: Option<Device>,
@@ -97,19 +98,19 @@ impl Rig {
         })
     }
 
-    /// Waits until both devices have a link, for at most `patience`. Stops waiting if `alive` returns an
+    /// Waits until both devices have a link, for at most `patience`. Stops waiting if `check_peer` returns an
     /// error.
     pub fn wait_for_peer(
         &self,
         patience: Duration,
         stop: &AtomicBool,
-        mut alive: impl FnMut() -> Result<(), Failure>,
+        mut check_peer: impl FnMut() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let start = Instant::now();
         let devices = || [&self.client].into_iter().chain(&self.worker);
-        let down = || devices().find(|device| !device.link().up);
-        while let Some(device) = down() {
-            alive()?;
+        let find_unlinked = || devices().find(|device| !device.link().up);
+        while let Some(device) = find_unlinked() {
+            check_peer()?;
             if stop.load(Ordering::Relaxed) {
                 return Err("stopped before the leaf was connected".into());
             }
@@ -173,16 +174,17 @@ impl Rig {
         Ok((report, rack_report))
     }
 
+    /// Creates the generator and the workers of a run. Measures the floor before the first run.
     fn set_up(&mut self, load: &Load, ends: &Endpoints) -> Result<BothEnds, Failure> {
         if self.floor.is_none() {
             self.floor = Some(self.measure_floor(load, ends.core)?);
         }
         let hz = self.environment.eal.ticks_hz() as f64;
-        let usual = Target::to(Mac(self.client.mac()), ends.addresses);
-        let target = Target { udp_port: ends.udp_port, pool: ends.pool, ..usual };
-        let gone = "an earlier run did not return its ports";
+        let base = Target::to(Mac(self.client.mac()), ends.addresses);
+        let target = Target { udp_port: ends.udp_port, pool: ends.pool, ..base };
+        let missing_ports = "an earlier run did not return its ports";
         let pool = self.environment.pool.handle();
-        let port = self.client_port.take().ok_or(gone)?;
+        let port = self.client_port.take().ok_or(missing_ports)?;
         let generator = Generator::new(load, &target, 0, hz, port, pool)?;
         let workers = match (&ends.agent, &self.worker) {
             (Some(agent), _) => {
@@ -192,7 +194,7 @@ impl Rig {
                 Workers::StandIns(Box::new(stand_ins))
             }
             (None, Some(device)) => {
-                let port = self.worker_port.take().ok_or(gone)?;
+                let port = self.worker_port.take().ok_or(missing_ports)?;
                 let mac = Mac(device.mac());
                 let mut rack = Rack::new(port, mac, ends.layout, ends.options.clone(), hz);
                 rack.log_replies(load.tasks_max());
@@ -212,7 +214,7 @@ impl Rig {
     fn measure_floor(&self, load: &Load, core: Option<usize>) -> Result<LatencySummary, Failure> {
         let (_device, mut port) = self.environment.open(FLOOR_DEVICE)?;
         let (eal, pool) = (&self.environment.eal, self.environment.pool.handle());
-        let measured = std::thread::scope(|scope| {
+        let result = std::thread::scope(|scope| {
             let measuring = scope.spawn(|| {
                 devices::pin(core);
                 let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
@@ -223,7 +225,7 @@ impl Rig {
             });
             measuring.join().map_err(|_| Failure::from("measuring the floor panicked"))
         })?;
-        Ok(measured?.response().summary())
+        Ok(result?.response().summary())
     }
 }
 
@@ -242,8 +244,10 @@ impl Workers {
     }
 }
 
+/// Generator and workers of a run.
 type BothEnds = (Generator<QueuePort, PoolHandle>, Workers);
 
+/// Runs generator and workers in one loop on CPU `core`.
 fn run(
     mut generator: Generator<QueuePort, PoolHandle>,
     mut workers: Workers,
@@ -256,14 +260,14 @@ fn run(
     let now = || eal.now();
     match &mut workers {
         Workers::Rack(rack, outages) => {
-            let poll = |at| {
-                outages.apply(rack, at);
-                rack.poll(at);
+            let poll = |time| {
+                outages.apply(rack, time);
+                rack.poll(time);
             };
             drive::run(&mut generator, poll, now, stop);
         }
         Workers::StandIns(stand_ins) => {
-            drive::run(&mut generator, |at| stand_ins.poll(at), now, stop)
+            drive::run(&mut generator, |time| stand_ins.poll(time), now, stop)
         }
     }
     Ok((generator, workers))

@@ -92,6 +92,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Returns the options of the worker that a thread runs.
     fn options(&self, thread: u16) -> Options {
         let cpus = self.core.len().max(1);
         Options {
@@ -118,25 +119,25 @@ struct Account {
 /// Serves until a stop signal. Returns false if a worker lost its agent.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
-    find(&arguments.attach, arguments.options(0).patience)?; // an app may take seconds to start
+    check_agent(&arguments.attach, arguments.options(0).patience)?; // an app may take seconds to start
     let stop = signals::stop_on_signals()?;
     let (app, _folder) = app(&arguments.run)?;
     let workers = serve_all(arguments, &app, &stop)?;
     let account = Account {
         app: arguments.run.app.name(),
         agent: arguments.attach.clone(),
-        tasks: workers.iter().map(|served| served.tasks).sum(),
+        tasks: workers.iter().map(|summary| summary.tasks).sum(),
         workers,
     };
     match arguments.format {
         Format::Text => account.workers.iter().try_for_each(print_line)?,
         Format::Json => print_line(serde_json::to_string_pretty(&account)?)?,
     }
-    Ok(account.workers.iter().all(WorkerSummary::is_well))
+    Ok(account.workers.iter().all(WorkerSummary::ended_in_order))
 }
 
 /// Checks that the agent is running.
-fn find(name: &str, patience: Duration) -> Result<(), AttachError> {
+fn check_agent(name: &str, patience: Duration) -> Result<(), AttachError> {
     match WorkerRegion::open_within(&path_of(name), patience)?.has_agent() {
         true => Ok(()),
         false => Err(AttachError::NoAgent(name.to_owned())),
@@ -154,27 +155,29 @@ fn serve_all(
             .map(|thread| {
                 let mut app = app.clone();
                 scope.spawn(move || {
-                    let attached = Worker::attach(&arguments.attach, &arguments.options(thread));
+                    let worker_result =
+                        Worker::attach(&arguments.attach, &arguments.options(thread));
                     let mut worker =
-                        attached.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+                        worker_result.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
                     log::info!("worker {} of pool {} is attached", worker.id(), worker.pool());
                     Ok(serve(&mut worker, &mut app, stop))
                 })
             })
             .collect();
         if let Some(duration) = arguments.duration {
-            wait(Duration::from_secs_f64(duration), stop);
+            wait_until_stopped(Duration::from_secs_f64(duration), stop);
             stop.store(true, Ordering::Relaxed);
         }
-        let ended = threads.into_iter().map(|thread| match thread.join() {
-            Ok(served) => served.map_err(|error: wedjat::worker::AttachError| error.into()),
+        let summaries = threads.into_iter().map(|thread| match thread.join() {
+            Ok(summary) => summary.map_err(|error: wedjat::worker::AttachError| error.into()),
             Err(_) => Err(Failure::from("a worker panicked")),
         });
-        ended.collect()
+        summaries.collect()
     })
 }
 
-fn wait(duration: Duration, stop: &AtomicBool) {
+/// Waits for `duration`, or until `stop` is set.
+fn wait_until_stopped(duration: Duration, stop: &AtomicBool) {
     let began = Instant::now();
     while began.elapsed() < duration && !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(5));
@@ -207,11 +210,13 @@ pub fn app(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir
     Ok((app, None))
 }
 
+/// Returns a clock that starts at 0.
 fn now_ns() -> impl Fn() -> u64 {
     let began = Instant::now();
     move || began.elapsed().as_nanos() as u64
 }
 
+/// Calibrates busy work and logs its error.
 fn calibrated() -> Spin {
     let calibration = Spin::calibrate(now_ns());
     match calibration.is_good() {
@@ -223,6 +228,7 @@ fn calibrated() -> Spin {
     calibration.spin
 }
 
+/// Opens or fills the database. Also returns its temporary folder, if it has one.
 #[cfg(feature = "rocksdb")]
 fn rocksdb(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
     use wedjat_testbed::app::RocksDb;
@@ -231,8 +237,8 @@ fn rocksdb(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir
         Some(_) => None,
         None => Some(tempfile::Builder::new().prefix("wedjat-objects-").tempdir()?),
     };
-    let own = folder.as_ref().map(|folder| folder.path().to_owned());
-    let path = arguments.db.clone().or(own).unwrap_or_default();
+    let temporary = folder.as_ref().map(|folder| folder.path().to_owned());
+    let path = arguments.db.clone().or(temporary).unwrap_or_default();
     let app = RocksDb::open(&path)?;
     let pace = app.pace(now_ns());
     log::info!("database {}: median GET {:.1} us, SCAN {:.1} us", path.display(), pace[0], pace[1]);

@@ -21,6 +21,7 @@ const COLUMNS: [&str; 10] = [
     "p99.9 us",
 ];
 
+/// Returns the cells of a row in the order of [`COLUMNS`].
 fn row_cells(row: &Row) -> [String; 10] {
     let us = |us: f64| format!("{us:.1}");
     [
@@ -40,23 +41,23 @@ fn row_cells(row: &Row) -> [String; 10] {
 /// Returns the finding in one sentence: the best and the worst policy at the highest load.
 #[must_use]
 pub fn headline(rows: &[Row]) -> String {
-    let most = rows.iter().map(|row| row.load).fold(0.0, f64::max);
-    let at_most = || rows.iter().filter(|row| row.load == most);
-    let best = at_most().min_by(|a, b| a.p99.total_cmp(&b.p99));
-    let worst = at_most().max_by(|a, b| a.p99.total_cmp(&b.p99));
+    let peak_load = rows.iter().map(|row| row.load).fold(0.0, f64::max);
+    let at_peak = || rows.iter().filter(|row| row.load == peak_load);
+    let best = at_peak().min_by(|a, b| a.p99.total_cmp(&b.p99));
+    let worst = at_peak().max_by(|a, b| a.p99.total_cmp(&b.p99));
     let (Some(best), Some(worst)) = (best, worst) else {
         return "No results.".to_owned();
     };
-    let found = format!(
+    let finding = format!(
         "At {:.0}% load {} answers 99% of the tasks within {:.0} us",
-        most * 100.0,
+        peak_load * 100.0,
         best.policy,
         best.p99
     );
     match worst.policy == best.policy {
-        true => format!("{found}."),
+        true => format!("{finding}."),
         false => format!(
-            "{found}, {} within {:.0} us, {:.1} times as long.",
+            "{finding}, {} within {:.0} us, {:.1} times as long.",
             worst.policy,
             worst.p99,
             worst.p99 / best.p99
@@ -91,8 +92,10 @@ impl RealTimeRows {
     /// Returns the run with the largest share of undisturbed slices.
     #[must_use]
     pub fn row(&self) -> &Value {
-        let calm = |row: &Value| row["slices"]["calm_share"].as_f64().unwrap_or_default();
-        let best = self.slices.iter().max_by(|a, b| calm(a).total_cmp(&calm(b)));
+        let undisturbed_share =
+            |row: &Value| row["slices"]["calm_share"].as_f64().unwrap_or_default();
+        let best =
+            self.slices.iter().max_by(|a, b| undisturbed_share(a).total_cmp(&undisturbed_share(b)));
         best.unwrap_or(&Value::Null)
     }
 
@@ -109,7 +112,7 @@ impl RealTimeRows {
         let (row, count) = (self.row(), self.slices.len());
         let load = row["load"].as_f64().unwrap_or_default() * 100.0;
         let policy = row["policy"].as_str().unwrap_or_default();
-        let us = |of: &Value, quantile: &str| match &of["response_us"][quantile] {
+        let us = |report: &Value, quantile: &str| match &report["response_us"][quantile] {
             Value::Null => "-".to_owned(),
             us => us.to_string(),
         };

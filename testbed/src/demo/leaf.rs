@@ -1,4 +1,4 @@
-//! Child process that runs `wedjat leaf`: its configuration, start, account and end.
+//! Child process that runs `wedjat leaf`: its configuration, start, account (final report) and end.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::rack::Layout;
 /// Command that runs a leaf.
 const BINARY: &str = "wedjat";
 /// Number of lines of the leaf's output in an error.
-const SHOWN: usize = 12;
+const TAIL_LINES: usize = 12;
 /// Longest wait for the end of a leaf after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Time that the leaf waits for this process's ends of its wires. These exist before it starts, or disappear
@@ -153,13 +153,14 @@ pub enum LeafError {
 /// # Errors
 /// If it is in neither place.
 pub fn find() -> Result<PathBuf, LeafError> {
-    let ours = std::env::current_exe().unwrap_or_default();
+    let this_program = std::env::current_exe().unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = ours.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    let folders =
+        this_program.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
     folders
         .map(|folder| folder.join(BINARY))
         .find(|file| file.is_file())
-        .ok_or(LeafError::Absent { beside: ours })
+        .ok_or(LeafError::Absent { beside: this_program })
 }
 
 /// A running leaf process, killed on drop.
@@ -235,7 +236,7 @@ impl LeafProcess {
     }
 
     /// Waits at most `patience` for the end of the process. Returns the exit status.
-    pub fn ended_within(&mut self, patience: Duration) -> Option<ExitStatus> {
+    pub fn wait_for_exit(&mut self, patience: Duration) -> Option<ExitStatus> {
         self.wait(patience)
     }
 
@@ -261,8 +262,8 @@ impl LeafProcess {
         if let Some(pid) =
             i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw)
         {
-            let sent = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-            sent.map_err(|error| failed(format!("SIGTERM: {error}"), self.output_tail()))?;
+            let result = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            result.map_err(|error| failed(format!("SIGTERM: {error}"), self.output_tail()))?;
         }
         let Some(status) = self.wait(STOP_PATIENCE) else {
             let how = format!("still running {} s after SIGTERM", STOP_PATIENCE.as_secs());
@@ -278,6 +279,7 @@ impl LeafProcess {
         })
     }
 
+    /// Polls until the process ends, for at most `patience`.
     fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         while start.elapsed() < patience {
@@ -300,7 +302,7 @@ impl LeafProcess {
     pub fn output_tail(&self) -> String {
         let text = self.output();
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(SHOWN)..];
+        let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
         match last.is_empty() {
             true => "\n    (nothing)".to_owned(),
             false => last.iter().map(|line| format!("\n    {line}")).collect(),

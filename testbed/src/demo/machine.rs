@@ -11,7 +11,7 @@ use super::page::PlotError;
 /// Minimum time between two clock readings that counts as a pause.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Maximum number of recorded pauses.
-const KEPT: usize = 100_000;
+const PAUSES_MAX: usize = 100_000;
 /// Size of the plot in pixels.
 const SIZE: (u32, u32) = (900, 240);
 
@@ -45,16 +45,16 @@ impl Pauses {
     #[must_use]
     pub fn watch(length: Duration) -> Self {
         let start = Instant::now();
-        let mut all = Vec::with_capacity(KEPT);
-        let (mut before, mut now) = (start, start);
+        let mut all = Vec::with_capacity(PAUSES_MAX);
+        let (mut previous, mut now) = (start, start);
         while now - start < length {
             now = Instant::now();
-            let gap = now - before;
-            if gap > PAUSE && all.len() < KEPT {
-                let at_ms = (before - start).as_secs_f64() * 1e3;
+            let gap = now - previous;
+            if gap > PAUSE && all.len() < PAUSES_MAX {
+                let at_ms = (previous - start).as_secs_f64() * 1e3;
                 all.push(Stall { at_ms, us: gap.as_secs_f64() * 1e6 });
             }
-            before = now;
+            previous = now;
         }
         Self::of(all, (now - start).as_secs_f64())
     }
@@ -78,13 +78,13 @@ impl Pauses {
         {
             let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
             area.fill(&WHITE)?;
-            let least = PAUSE.as_secs_f64() * 1e6;
-            let most = (self.longest_us * 2.0).max(10.0 * least);
+            let min_us = PAUSE.as_secs_f64() * 1e6;
+            let max_us = (self.longest_us * 2.0).max(10.0 * min_us);
             let mut chart = ChartBuilder::on(&area)
                 .margin(16)
                 .x_label_area_size(46)
                 .y_label_area_size(64)
-                .build_cartesian_2d(0.0..self.seconds * 1e3, (least..most).log_scale())?;
+                .build_cartesian_2d(0.0..self.seconds * 1e3, (min_us..max_us).log_scale())?;
             chart
                 .configure_mesh()
                 .x_desc("time, ms")
@@ -98,7 +98,7 @@ impl Pauses {
                 .draw()?;
             let colour = RGBColor(213, 94, 0);
             chart.draw_series(self.all.iter().map(|pause| {
-                PathElement::new([(pause.at_ms, least), (pause.at_ms, pause.us)], colour)
+                PathElement::new([(pause.at_ms, min_us), (pause.at_ms, pause.us)], colour)
             }))?;
             area.present()?;
         }

@@ -45,13 +45,14 @@ pub type PlotError = Box<dyn std::error::Error>;
 /// If the rows have no finite latency.
 pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
     let points = rows.iter().map(|row| {
-        let usual = |calm: f64, all: f64| if calm.is_finite() { calm } else { all };
-        let (calm, all) = (&row.report.calm.response_us, &row.report.response_us);
+        let finite_or =
+            |undisturbed: f64, all: f64| if undisturbed.is_finite() { undisturbed } else { all };
+        let (undisturbed, all) = (&row.report.calm.response_us, &row.report.response_us);
         Point {
             policy: row.policy.clone(),
             load: row.load,
-            p50: usual(calm.p50.0, all.p50.0),
-            p99: usual(calm.p99.0, all.p99.0),
+            p50: finite_or(undisturbed.p50.0, all.p50.0),
+            p99: finite_or(undisturbed.p99.0, all.p99.0),
             valid: row.report.valid,
         }
     });
@@ -93,19 +94,19 @@ fn draw(rows: &[Point], area: &DrawingArea<SVGBackend, Shift>) -> Result<(), Plo
         .bold_line_style(BLACK.mix(0.12))
         .draw()?;
     for (policy, colour) in policies(rows).into_iter().zip(COLOURS.iter().cycle()) {
-        let of = |of: Percentile| points(rows, policy, of);
+        let points_of = |percentile: Percentile| points(rows, policy, percentile);
         let line = colour.stroke_width(2);
         chart
-            .draw_series(LineSeries::new(of(P99).into_iter().map(|(at, _)| at), line))?
+            .draw_series(LineSeries::new(points_of(P99).into_iter().map(|(point, _)| point), line))?
             .label(format!("{policy}: p99 solid, p50 dashed"))
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], line));
-        let median = of(P50).into_iter().map(|(at, _)| at);
+        let median = points_of(P50).into_iter().map(|(point, _)| point);
         chart.draw_series(DashedLineSeries::new(median, 6, 4, colour.stroke_width(2)))?;
-        for key in [P99, P50] {
+        for percentile in [P99, P50] {
             // A hollow point marks an invalid run.
-            chart.draw_series(of(key).into_iter().map(|(at, valid)| {
+            chart.draw_series(points_of(percentile).into_iter().map(|(point, valid)| {
                 let style = if valid { colour.filled() } else { line };
-                Circle::new(at, 4, style)
+                Circle::new(point, 4, style)
             }))?;
         }
     }
@@ -132,11 +133,11 @@ fn policies(rows: &[Point]) -> Vec<&str> {
 
 /// Returns a policy's points by load, with true for valid runs. Omits infinite percentiles, which lost tasks
 /// cause.
-fn points(rows: &[Point], policy: &str, of: Percentile) -> Vec<((f64, f64), bool)> {
+fn points(rows: &[Point], policy: &str, percentile: Percentile) -> Vec<((f64, f64), bool)> {
     let mut points: Vec<_> = rows
         .iter()
         .filter(|row| row.policy == policy)
-        .map(|row| ((row.load * 100.0, of(row)), row.valid))
+        .map(|row| ((row.load * 100.0, percentile(row)), row.valid))
         .filter(|((_, us), _)| us.is_finite() && *us > 0.0)
         .collect();
     points.sort_by(|((a, _), _), ((b, _), _)| a.total_cmp(b));
@@ -155,12 +156,12 @@ fn ranges(rows: &[Point]) -> Option<(Range, Range)> {
     let all: Vec<_> = policies(rows)
         .into_iter()
         .flat_map(|policy| [points(rows, policy, P50), points(rows, policy, P99)].concat())
-        .map(|(at, _)| at)
+        .map(|(point, _)| point)
         .collect();
-    let least = |of: fn(&(f64, f64)) -> f64| all.iter().map(of).reduce(f64::min);
-    let most = |of: fn(&(f64, f64)) -> f64| all.iter().map(of).reduce(f64::max);
-    let (first, last) = (least(|at| at.0)?, most(|at| at.0)?);
-    let (low, high) = (least(|at| at.1)?, most(|at| at.1)?);
+    let min = |coordinate: fn(&(f64, f64)) -> f64| all.iter().map(coordinate).reduce(f64::min);
+    let max = |coordinate: fn(&(f64, f64)) -> f64| all.iter().map(coordinate).reduce(f64::max);
+    let (first, last) = (min(|point| point.0)?, max(|point| point.0)?);
+    let (low, high) = (min(|point| point.1)?, max(|point| point.1)?);
     Some((first - 5.0..last + 5.0, low / 1.5..high * 2.5))
 }
 
@@ -221,10 +222,12 @@ const EXPLANATION: &str = "<p>Response times count from the due time of a task, 
     undisturbed slices, if there are any. Hollow points and red rows mark invalid runs: too few slices were undisturbed, the \
     generator or the rack was overloaded, or a ledger did not balance.</p>";
 
+/// Wraps each text in a table cell with this tag.
 pub(super) fn cells<'a>(tag: &str, texts: impl Iterator<Item = &'a str>) -> String {
     texts.map(|text| format!("<{tag}>{}</{tag}>", escape(text))).collect()
 }
 
+/// Escapes the special characters of HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -132,13 +132,13 @@ pub(super) fn aligned(lines: Vec<Vec<String>>) -> String {
 /// Returns the reasons of invalid rows, and all warnings.
 #[must_use]
 pub fn notes(rows: &[Row]) -> Vec<String> {
-    let of = |row: &Row| {
+    let notes_of = |row: &Row| {
         let name = format!("{} at {:.0}%", row.policy, row.load * 100.0);
         let reasons = row.report.reasons.iter().map(|reason| format!("INVALID: {reason}"));
         let warnings = row.report.warnings.iter().map(|warning| format!("warning: {warning}"));
         reasons.chain(warnings).map(|note| format!("{name}: {note}")).collect::<Vec<_>>()
     };
-    rows.iter().flat_map(of).collect()
+    rows.iter().flat_map(notes_of).collect()
 }
 
 /// Formats the rows as CSV with stable keys.
@@ -147,9 +147,9 @@ pub fn notes(rows: &[Row]) -> Vec<String> {
 /// If the text cannot be written. In memory, this does not happen.
 pub fn csv(rows: &[Row]) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    for (i, row) in rows.iter().enumerate() {
+    for (index, row) in rows.iter().enumerate() {
         let fields = fields(row);
-        if i == 0 {
+        if index == 0 {
             writer.write_record(fields.iter().map(|(key, _)| key))?;
         }
         writer.write_record(fields.iter().map(|(_, value)| value))?;
@@ -158,6 +158,7 @@ pub fn csv(rows: &[Row]) -> Result<String, csv::Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Returns keys and values of a row: those of the generator, then those of rack and leaf.
 fn fields(row: &Row) -> Vec<(String, String)> {
     let mut fields = vec![
         ("policy".to_owned(), row.policy.clone()),

@@ -1,10 +1,12 @@
 //! Checker of histories: those of real controllers, and those of a soak in emulated time.
 //!
-//! - Each key is linearizable: additions, removals, settings, refusals and reads have an order that agrees with time.
-//! - Versions order all changes. No answer has a lower version than an answer that ended before its request. No two
-//!   changes share a version.
+//! - Each key is linearizable: additions, removals, settings, refusals and reads have an order that agrees
+//!   with time.
+//! - Versions order all changes. No answer has a lower version than an answer that ended before its request.
+//!   No two changes share a version.
 //! - A command with `--if-version` takes effect at that version only.
-//! - A version has one state. All clients and followers see the same one, and it contains its acknowledged change.
+//! - A version has one state. All clients and followers see the same one, and it contains its acknowledged
+//!   change.
 //! - A follower never goes back to a lower version.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -60,11 +62,11 @@ impl fmt::Display for Violation {
 /// Returns all violations of a history.
 #[must_use]
 pub fn check(history: &History) -> Vec<Violation> {
-    let mut found = keys(history);
-    found.extend(versions(history));
-    found.extend(states(history));
-    found.extend(followers(history));
-    found
+    let mut violations = keys(history);
+    violations.extend(versions(history));
+    violations.extend(states(history));
+    violations.extend(followers(history));
+    violations
 }
 
 /// Model of one key of a fabric.
@@ -104,12 +106,12 @@ fn apply(state: &Option<Rc<Entry>>, change: &Change) -> Option<Option<Rc<Entry>>
     match (state, change) {
         (None, Change::Add(entry)) => Some(Some(Rc::new(entry.clone()))),
         (Some(entry), &Change::Set(field, value)) => {
-            let at = entry.set.iter().position(|(of, _)| *of == field)?;
-            if entry.set[at].1 == value {
+            let index = entry.set.iter().position(|(name, _)| *name == field)?;
+            if entry.set[index].1 == value {
                 return Some(state.clone());
             }
             let mut entry = Entry::clone(entry);
-            entry.set[at].1 = value;
+            entry.set[index].1 = value;
             Some(Some(Rc::new(entry)))
         }
         (Some(_), Change::Remove) => Some(None),
@@ -133,6 +135,7 @@ impl Source<'_> {
     }
 }
 
+/// Calls on one key with their intervals and sources.
 type Calls<'a> = Vec<(Interval<Call<'a>>, Source<'a>)>;
 
 /// Returns the calls on one key: all its operations, and the first messages to followers that contain it.
@@ -143,13 +146,15 @@ fn calls_on(history: &History, key: Key) -> Calls<'_> {
             (Request::Read, &Answer::State { state, .. }) => {
                 Call::Read(value(&history.states[state], key))
             }
-            (Request::Command { key: of, change, .. }, answer) if *of == key => match answer {
-                Answer::Done { .. } => Call::Done(change),
-                Answer::Absent => Call::Absent,
-                Answer::Present => Call::Present,
-                Answer::Unknown { .. } => Call::Unknown(change),
-                _ => continue,
-            },
+            (Request::Command { key: changed, change, .. }, answer) if *changed == key => {
+                match answer {
+                    Answer::Done { .. } => Call::Done(change),
+                    Answer::Absent => Call::Absent,
+                    Answer::Present => Call::Present,
+                    Answer::Unknown { .. } => Call::Unknown(change),
+                    _ => continue,
+                }
+            }
             _ => continue,
         };
         let ended = (!matches!(call, Call::Unknown(_))).then_some(operation.ended_ns);
@@ -168,7 +173,7 @@ fn calls_on(history: &History, key: Key) -> Calls<'_> {
 }
 
 /// Checks the calls alone.
-fn judge(calls: &[(Interval<Call<'_>>, Source<'_>)]) -> Result<(), Rejection> {
+fn check_calls(calls: &[(Interval<Call<'_>>, Source<'_>)]) -> Result<(), Rejection> {
     let intervals: Vec<_> = calls.iter().map(|(interval, _)| interval.clone()).collect();
     linear::check::<OneKey<'_>>(None, &intervals)
 }
@@ -181,12 +186,13 @@ fn shrink(mut calls: Calls<'_>) -> Calls<'_> {
         let mut from = 0;
         while from < calls.len() {
             let group = from..(from + size).min(calls.len());
-            let is_left_out = |at: usize| group.contains(&at) && OneKey::is_pure(&calls[at].0.call);
+            let is_removed =
+                |index: usize| group.contains(&index) && OneKey::is_pure(&calls[index].0.call);
             let rest: Calls<'_> = (0..calls.len())
-                .filter(|&at| !is_left_out(at))
-                .map(|at| calls[at].clone())
+                .filter(|&index| !is_removed(index))
+                .map(|index| calls[index].clone())
                 .collect();
-            if rest.len() < calls.len() && judge(&rest).is_err() {
+            if rest.len() < calls.len() && check_calls(&rest).is_err() {
                 calls = rest;
             } else {
                 from += size;
@@ -218,10 +224,10 @@ fn keys(history: &History) -> Vec<Violation> {
         Request::Read => None,
     });
     let parts = history.updates.iter().flat_map(|update| &update.part).map(|(key, _)| *key);
-    let all: BTreeSet<Key> = read.chain(commands).chain(parts).collect();
-    let judged = all.into_iter().filter_map(|key| {
+    let keys: BTreeSet<Key> = read.chain(commands).chain(parts).collect();
+    let violations = keys.into_iter().filter_map(|key| {
         let calls = calls_on(history, key);
-        let (at, what) = match judge(&calls) {
+        let (index, what) = match check_calls(&calls) {
             Ok(()) => return None,
             Err(Rejection::TooMany) => {
                 let what = format!(
@@ -234,12 +240,12 @@ fn keys(history: &History) -> Vec<Violation> {
                     lines: Vec::new(),
                 });
             }
-            Err(Rejection::Unexplained(at)) => {
-                (at, format!("{key} is not linearizable: no order of these operations explains the last answer"))
+            Err(Rejection::Unexplained(index)) => {
+                (index, format!("{key} is not linearizable: no order of these operations explains the last answer"))
             }
         };
-        let at_ns = calls[at].1.ended_ns();
-        let until: Calls<'_> = calls
+        let at_ns = calls[index].1.ended_ns();
+        let prefix: Calls<'_> = calls
             .into_iter()
             .filter(|(interval, _)| interval.began <= at_ns)
             .map(|(interval, source)| {
@@ -248,16 +254,16 @@ fn keys(history: &History) -> Vec<Violation> {
             })
             .filter(|(interval, _)| interval.ended.is_some() || !OneKey::is_pure(&interval.call))
             .collect();
-        let mut shown = shrink(until);
+        let mut shown = shrink(prefix);
         shown.sort_by_key(|(interval, source)| (interval.ended.unwrap_or(interval.began), source.ended_ns()));
-        let left_out = shown.len().saturating_sub(LINES_MAX);
-        let mut lines: Vec<_> = shown[left_out..].iter().map(|call| line(call, key)).collect();
-        if left_out > 0 {
-            lines.insert(0, format!("({left_out} earlier operations on {key})"));
+        let omitted = shown.len().saturating_sub(LINES_MAX);
+        let mut lines: Vec<_> = shown[omitted..].iter().map(|call| line(call, key)).collect();
+        if omitted > 0 {
+            lines.insert(0, format!("({omitted} earlier operations on {key})"));
         }
         Some(Violation { rule: Rule::Linearizable, at_ns, what, lines })
     });
-    judged.collect()
+    violations.collect()
 }
 
 /// Version in an answer or a first message, with its interval.
@@ -281,10 +287,10 @@ impl fmt::Display for Stamp<'_> {
 
 /// Returns settings that several commands or additions give a key, so that a command may change nothing.
 fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
-    let mut first = HashMap::<_, usize>::new();
-    let mut found = BTreeSet::new();
+    let mut first_index = HashMap::<_, usize>::new();
+    let mut repeats = BTreeSet::new();
     let commands = history.operations.iter().enumerate();
-    for (at, operation) in commands {
+    for (index, operation) in commands {
         let Request::Command { key, change, .. } = &operation.request else { continue };
         let settings = match change {
             Change::Add(entry) => entry.set.clone(),
@@ -292,88 +298,90 @@ fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
             Change::Remove => continue,
         };
         for setting in settings {
-            match first.get(&(*key, setting)) {
-                Some(&before) => found.extend([(*key, before), (*key, at)]),
-                None => _ = first.insert((*key, setting), at),
+            match first_index.get(&(*key, setting)) {
+                Some(&earlier) => repeats.extend([(*key, earlier), (*key, index)]),
+                None => _ = first_index.insert((*key, setting), index),
             }
         }
     }
-    found
+    repeats
 }
 
 /// Returns violations of the order of versions.
 fn versions(history: &History) -> Vec<Violation> {
     let repeated = repeated(history);
-    let mut all = Vec::new();
-    let mut found = Vec::new();
-    for (at, operation) in history.operations.iter().enumerate() {
+    let mut stamps = Vec::new();
+    let mut violations = Vec::new();
+    for (index, operation) in history.operations.iter().enumerate() {
         let (version, is_change) = match (&operation.answer, &operation.request) {
             (&Answer::State { version, .. }, _) => (version, false),
             (&Answer::OtherVersion { found }, _) => (found, false),
             (&Answer::Done { version }, Request::Command { key, change, .. }) => {
                 let may_repeat =
-                    matches!(change, Change::Set(..)) && repeated.contains(&(*key, at));
+                    matches!(change, Change::Set(..)) && repeated.contains(&(*key, index));
                 (version, !may_repeat)
             }
             _ => continue,
         };
         let (began_ns, ended_ns) = (operation.began_ns, operation.ended_ns);
         let source = Source::Operation(operation);
-        found.extend(condition(operation, is_change));
-        all.push(Stamp { began_ns, ended_ns, version, source, is_change });
+        violations.extend(condition(operation, is_change));
+        stamps.push(Stamp { began_ns, ended_ns, version, source, is_change });
     }
     let firsts = history.updates.iter().filter_map(|update| {
         let (began_ns, ended_ns, version) = (update.asked_ns?, update.at_ns, update.version);
         let source = Source::Update(update);
         Some(Stamp { began_ns, ended_ns, version, source, is_change: false })
     });
-    all.extend(firsts);
+    stamps.extend(firsts);
     let mut changes = HashMap::<u64, &Stamp<'_>>::new();
-    for one in all.iter().filter(|one| one.is_change) {
-        if let Some(before) = changes.insert(one.version, one) {
-            found.push(Violation {
+    for stamp in stamps.iter().filter(|stamp| stamp.is_change) {
+        if let Some(earlier) = changes.insert(stamp.version, stamp) {
+            violations.push(Violation {
                 rule: Rule::Unique,
-                at_ns: one.ended_ns,
-                what: format!("two changes are acknowledged as version {}", one.version),
-                lines: vec![before.to_string(), one.to_string()],
+                at_ns: stamp.ended_ns,
+                what: format!("two changes are acknowledged as version {}", stamp.version),
+                lines: vec![earlier.to_string(), stamp.to_string()],
             });
         }
     }
-    let (mut by_begin, mut by_end): (Vec<_>, Vec<_>) = (all.iter().collect(), all.iter().collect());
-    by_begin.sort_by_key(|one| one.began_ns);
-    by_end.sort_by_key(|one| one.ended_ns);
-    let (mut ended, mut newest) = (by_end.into_iter().peekable(), None::<&Stamp<'_>>);
-    for one in by_begin {
-        while let Some(before) = ended.next_if(|before| before.ended_ns < one.began_ns) {
-            if newest.is_none_or(|newest| newest.version < before.version) {
-                newest = Some(before);
+    let (mut by_begin, mut by_end): (Vec<_>, Vec<_>) =
+        (stamps.iter().collect(), stamps.iter().collect());
+    by_begin.sort_by_key(|stamp| stamp.began_ns);
+    by_end.sort_by_key(|stamp| stamp.ended_ns);
+    let (mut ended_stamps, mut newest) = (by_end.into_iter().peekable(), None::<&Stamp<'_>>);
+    for stamp in by_begin {
+        while let Some(earlier) = ended_stamps.next_if(|earlier| earlier.ended_ns < stamp.began_ns)
+        {
+            if newest.is_none_or(|newest| newest.version < earlier.version) {
+                newest = Some(earlier);
             }
         }
         let Some(newest) = newest else { continue };
-        if one.version < newest.version || one.is_change && one.version == newest.version {
-            found.push(Violation {
+        if stamp.version < newest.version || stamp.is_change && stamp.version == newest.version {
+            violations.push(Violation {
                 rule: Rule::Monotonic,
-                at_ns: one.ended_ns,
+                at_ns: stamp.ended_ns,
                 what: format!(
                     "version {} answers a request that began after version {} was returned",
-                    one.version, newest.version
+                    stamp.version, newest.version
                 ),
-                lines: vec![newest.to_string(), one.to_string()],
+                lines: vec![newest.to_string(), stamp.to_string()],
             });
         }
     }
-    found
+    violations
 }
 
 /// Returns the violation of a command's condition, if any.
 fn condition(operation: &Operation, is_change: bool) -> Option<Violation> {
     let Request::Command { if_version: Some(wanted), .. } = operation.request else { return None };
-    let is_right = match operation.answer {
+    let is_met = match operation.answer {
         Answer::Done { version } => version == wanted + 1 || !is_change && version == wanted,
         Answer::OtherVersion { found } => found != wanted,
         _ => true,
     };
-    (!is_right).then(|| Violation {
+    (!is_met).then(|| Violation {
         rule: Rule::Condition,
         at_ns: operation.ended_ns,
         what: format!("a command for only version {wanted} is answered by another version"),
@@ -381,30 +389,32 @@ fn condition(operation: &Operation, is_change: bool) -> Option<Violation> {
     })
 }
 
-fn shown(entry: Option<&Entry>) -> String {
+/// Describes the value of a key.
+fn describe(entry: Option<&Entry>) -> String {
     entry.map_or("absent".to_owned(), ToString::to_string)
 }
 
 /// Returns violations of the rule that a version has one state.
 fn states(history: &History) -> Vec<Violation> {
     let mut known = BTreeMap::<u64, (usize, &Operation)>::new();
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for operation in &history.operations {
         let Answer::State { version, state, .. } = operation.answer else { continue };
-        let &mut (before, first) = known.entry(version).or_insert((state, operation));
-        if before != state {
-            let (one, other) = (&history.states[before], &history.states[state]);
-            let keys: BTreeSet<Key> = one.iter().chain(other).map(|(key, _)| *key).collect();
-            let differ = keys.into_iter().filter(|&key| value(one, key) != value(other, key));
+        let &mut (first_state, first_operation) =
+            known.entry(version).or_insert((state, operation));
+        if first_state != state {
+            let (left, right) = (&history.states[first_state], &history.states[state]);
+            let keys: BTreeSet<Key> = left.iter().chain(right).map(|(key, _)| *key).collect();
+            let differ = keys.into_iter().filter(|&key| value(left, key) != value(right, key));
             let differ: Vec<String> = differ
                 .map(|key| {
-                    let (one, other) = (shown(value(one, key)), shown(value(other, key)));
-                    format!("{key}: first {one}, then {other}")
+                    let (left, right) = (describe(value(left, key)), describe(value(right, key)));
+                    format!("{key}: first {left}, then {right}")
                 })
                 .collect();
-            let mut lines = vec![first.to_string(), operation.to_string()];
+            let mut lines = vec![first_operation.to_string(), operation.to_string()];
             lines.extend(differ);
-            found.push(Violation {
+            violations.push(Violation {
                 rule: Rule::OneState,
                 at_ns: operation.ended_ns,
                 what: format!("version {version} has two states"),
@@ -413,80 +423,82 @@ fn states(history: &History) -> Vec<Violation> {
         }
     }
     let state_of =
-        |version: u64| known.get(&version).map(|(state, by)| (&history.states[*state], by));
+        |version: u64| known.get(&version).map(|(state, reader)| (&history.states[*state], reader));
     for operation in &history.operations {
         let Request::Command { key, change, .. } = &operation.request else { continue };
         let Answer::Done { version } = operation.answer else { continue };
-        let Some((state, by)) = state_of(version) else { continue };
-        let there = value(state, *key);
-        let is_there = match change {
-            Change::Add(entry) => there == Some(entry),
-            Change::Set(field, value) => there.is_some_and(|of| of.set.contains(&(*field, *value))),
-            Change::Remove => there.is_none(),
+        let Some((state, reader)) = state_of(version) else { continue };
+        let current = value(state, *key);
+        let has_change = match change {
+            Change::Add(entry) => current == Some(entry),
+            Change::Set(field, value) => {
+                current.is_some_and(|entry| entry.set.contains(&(*field, *value)))
+            }
+            Change::Remove => current.is_none(),
         };
-        if !is_there {
-            found.push(Violation {
+        if !has_change {
+            violations.push(Violation {
                 rule: Rule::OneState,
-                at_ns: operation.ended_ns.max(by.ended_ns),
+                at_ns: operation.ended_ns.max(reader.ended_ns),
                 what: format!(
                     "version {version} lacks the change that was acknowledged with it: {key} is {}",
-                    shown(there)
+                    describe(current)
                 ),
-                lines: vec![operation.to_string(), by.to_string()],
+                lines: vec![operation.to_string(), reader.to_string()],
             });
         }
     }
     let mut views = HashMap::<_, &Update>::new();
     for update in &history.updates {
-        let before = *views.entry((&update.node, update.version)).or_insert(update);
-        if before.view != update.view {
-            found.push(Violation {
+        let first_update = *views.entry((&update.node, update.version)).or_insert(update);
+        if first_update.view != update.view {
+            violations.push(Violation {
                 rule: Rule::OneState,
                 at_ns: update.at_ns,
                 what: format!("{} has two views of version {}", update.node, update.version),
-                lines: vec![before.to_string(), update.to_string()],
+                lines: vec![first_update.to_string(), update.to_string()],
             });
         }
-        let Some((state, by)) = state_of(update.version) else { continue };
+        let Some((state, reader)) = state_of(update.version) else { continue };
         let differs = update.part.iter().find(|(key, entry)| value(state, *key) != Some(entry));
         if let Some((key, entry)) = differs {
-            found.push(Violation {
+            violations.push(Violation {
                 rule: Rule::OneState,
-                at_ns: update.at_ns.max(by.ended_ns),
+                at_ns: update.at_ns.max(reader.ended_ns),
                 what: format!(
                     "{} and a client see two states of version {}: {key} is {entry} at the node and {} at the client",
                     update.node,
                     update.version,
-                    shown(value(state, *key))
+                    describe(value(state, *key))
                 ),
-                lines: vec![update.to_string(), by.to_string()],
+                lines: vec![update.to_string(), reader.to_string()],
             });
         }
     }
-    found
+    violations
 }
 
 /// Returns violations of the rule that followers never go back.
 fn followers(history: &History) -> Vec<Violation> {
     let mut newest = HashMap::<_, &Update>::new();
-    let mut found = Vec::new();
+    let mut violations = Vec::new();
     for update in &history.updates {
-        let before = *newest.entry((&update.node, update.process)).or_insert(update);
-        if update.version < before.version {
-            found.push(Violation {
+        let newest_update = *newest.entry((&update.node, update.process)).or_insert(update);
+        if update.version < newest_update.version {
+            violations.push(Violation {
                 rule: Rule::Follower,
                 at_ns: update.at_ns,
                 what: format!(
                     "{} goes back from version {} to {}",
-                    update.node, before.version, update.version
+                    update.node, newest_update.version, update.version
                 ),
-                lines: vec![before.to_string(), update.to_string()],
+                lines: vec![newest_update.to_string(), update.to_string()],
             });
         } else {
             newest.insert((&update.node, update.process), update);
         }
     }
-    found
+    violations
 }
 
 #[cfg(test)]
@@ -546,7 +558,7 @@ mod tests {
             history
         }
 
-        fn seen(mut self, at_ns: u64, version: u64, state: State) -> Self {
+        fn with_read(mut self, at_ns: u64, version: u64, state: State) -> Self {
             let state = self.intern(state);
             let answer = Answer::State { term: 1, version, state };
             let request = Request::Read;
@@ -577,9 +589,9 @@ mod tests {
             unknown(POOL, Change::Set(Field::Queue, 6), 40),
             done(POOL, Change::Set(Field::Queue, 7), 70, 4),
         ])
-        .seen(50, 2, both(5))
-        .seen(60, 3, both(6))
-        .seen(80, 4, both(7))
+        .with_read(50, 2, both(5))
+        .with_read(60, 3, both(6))
+        .with_read(80, 4, both(7))
         .updates([update(1, 15, 1, 5), update(1, 65, 3, 6), update(1, 76, 4, 7)])
     }
 
@@ -592,7 +604,7 @@ mod tests {
     fn lost_acknowledged_change_is_found() {
         let mut history = right();
         history.operations.push(done(LEAF, Change::Remove, 90, 5));
-        let history = history.seen(100, 6, vec![(LEAF, leaf(1)), (POOL, pool(7))]);
+        let history = history.with_read(100, 6, vec![(LEAF, leaf(1)), (POOL, pool(7))]);
         let found = check(&history);
         let [violation] = &found[..] else { panic!("{found:?}") };
         assert_eq!(violation.rule, Rule::Linearizable);
@@ -604,7 +616,7 @@ mod tests {
 
     #[test]
     fn stale_read_is_found() {
-        let history = right().seen(90, 3, vec![(LEAF, leaf(1)), (POOL, pool(6))]);
+        let history = right().with_read(90, 3, vec![(LEAF, leaf(1)), (POOL, pool(6))]);
         assert_eq!(rules(&history), [Rule::Linearizable, Rule::Monotonic].into());
     }
 
@@ -643,13 +655,13 @@ mod tests {
         let mut history = right();
         history.operations.push(unknown(LEAF, Change::Remove, 85));
         history.operations.push(done(POOL, Change::Set(Field::Queue, 8), 90, 5));
-        let history = history.seen(100, 5, vec![(POOL, pool(7))]);
+        let history = history.with_read(100, 5, vec![(POOL, pool(7))]);
         assert_eq!(rules(&history), [Rule::Linearizable, Rule::OneState].into());
     }
 
     #[test]
     fn two_states_of_one_version_are_found() {
-        let history = right().seen(79, 4, vec![(POOL, pool(7))]);
+        let history = right().with_read(79, 4, vec![(POOL, pool(7))]);
         assert!(rules(&history).contains(&Rule::OneState));
         let history = right().updates([update(2, 90, 4, 9)]);
         assert_eq!(rules(&history), [Rule::OneState].into());

@@ -32,7 +32,7 @@ use super::record::{self, Answer, History, Key, Kind, Operation, Request, Update
 const PATIENCE: u32 = 3;
 /// Longest pause of a client between two operations, in a busy phase and in a quiet phase of the writers. A
 /// late write from before a fault only does harm under a quiet leader.
-const THINK_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
+const PAUSE_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
 /// Length of a phase, after which clients may become busy or quiet.
 const PHASE: Duration = Duration::from_secs(4);
 /// Time after which a client tries another controller.
@@ -51,13 +51,14 @@ const QUEUE_MAX: u64 = 60_000;
 
 type Client = FabricClient<Channel>;
 
-/// Controllers, and the history of their answers.
+/// State that clients and followers share: the controllers under test, and the history of their answers.
 #[derive(Debug)]
 pub struct Bench {
     /// Sockets of the controllers.
     sockets: Vec<PathBuf>,
     /// Start of the run.
     began: Instant,
+    /// Timeout of an answer.
     patience: Duration,
     history: RefCell<History>,
     /// Controller that answered last as the leader.
@@ -66,10 +67,13 @@ pub struct Bench {
     served_ns: Cell<u64>,
     /// Longest interval without an answer of a leader: its length and its end.
     longest_gap: Cell<(Duration, Duration)>,
+    /// Next unique number.
     counter: Cell<u64>,
+    /// True if clients and followers must end.
     is_over: Cell<bool>,
 }
 
+/// Connects to a controller.
 async fn connect(socket: &Path) -> Result<Client, String> {
     let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()));
     let channel = endpoint.map_err(|error| error.to_string())?.connect().await;
@@ -129,7 +133,7 @@ impl Bench {
 
     /// Returns the history so far and clears it.
     #[must_use]
-    pub fn take(&self) -> History {
+    pub fn take_history(&self) -> History {
         self.history.take()
     }
 
@@ -141,16 +145,18 @@ impl Bench {
         self.longest_gap.get().max((gap, Duration::from_nanos(now)))
     }
 
+    /// Returns the time since the start of the run, in nanoseconds.
     fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
 
     /// Returns a number unique among all calls.
-    fn number(&self) -> u64 {
+    fn unique_number(&self) -> u64 {
         self.counter.replace(self.counter.get() + 1)
     }
 
-    fn note_leader(&self, controller: usize) {
+    /// Records an answer of a leader.
+    fn record_leader(&self, controller: usize) {
         self.leader.store(controller, Ordering::Relaxed);
         self.longest_gap.set(self.longest_gap());
         self.served_ns.set(self.now_ns());
@@ -165,15 +171,15 @@ impl Bench {
         request: Request,
     ) -> Answer {
         let began_ns = self.now_ns();
-        let asked = self.ask(connections, controller, &request);
-        let answer = timeout(self.patience, asked).await;
-        let late = || Answer::Unknown { reason: format!("no answer for {:?}", self.patience) };
-        let mut answer = answer.unwrap_or_else(|_| late());
+        let reply = self.send_request(connections, controller, &request);
+        let answer = timeout(self.patience, reply).await;
+        let timed_out = || Answer::Unknown { reason: format!("no answer for {:?}", self.patience) };
+        let mut answer = answer.unwrap_or_else(|_| timed_out());
         if let (Request::Read, Answer::Unknown { reason }) = (&request, &answer) {
             answer = Answer::Fail { reason: reason.clone() };
         }
         if matches!(answer, Answer::State { .. } | Answer::Done { .. }) {
-            self.note_leader(controller);
+            self.record_leader(controller);
         }
         let operation = Operation {
             client: number,
@@ -187,14 +193,16 @@ impl Bench {
         answer
     }
 
-    async fn ask(
+    /// Sends a request over the connection to a controller, which it opens if necessary. Closes the
+    /// connection if the outcome is unknown.
+    async fn send_request(
         &self,
         connections: &mut [Option<Client>],
         controller: usize,
         request: &Request,
     ) -> Answer {
-        let place = &mut connections[controller];
-        let mut client = match place.take() {
+        let connection = &mut connections[controller];
+        let mut client = match connection.take() {
             Some(client) => client,
             None => match connect(&self.sockets[controller]).await {
                 Ok(client) => client,
@@ -213,34 +221,38 @@ impl Bench {
                 Err(status) => Answer::Fail { reason: status.message().to_owned() },
             },
             Request::Command { text, if_version, .. } => {
-                let asked = CommandRequest { command: text.clone(), if_version: *if_version };
-                match client.command(asked).await {
+                let command = CommandRequest { command: text.clone(), if_version: *if_version };
+                match client.command(command).await {
                     Ok(reply) => Answer::Done { version: reply.into_inner().version },
                     Err(status) => refusal(&status),
                 }
             }
         };
         if !matches!(answer, Answer::Unknown { .. }) {
-            *place = Some(client);
+            *connection = Some(client);
         }
         answer
     }
 
     /// Sends a command to one controller after another until one executes it, or refuses it because the key
     /// exists. Returns the controller, and the version if the command was executed. Fails after `time`.
-    async fn insist(&self, text: &str, time: Duration) -> Result<(usize, Option<u64>), String> {
+    async fn retry_until_done(
+        &self,
+        text: &str,
+        time: Duration,
+    ) -> Result<(usize, Option<u64>), String> {
         let request = command(text, None)?;
         let (began, mut connections) = (Instant::now(), vec![None; self.sockets.len()]);
         let mut answers = vec![String::new(); self.sockets.len()];
         loop {
-            for (controller, last) in answers.iter_mut().enumerate() {
+            for (controller, last_answer) in answers.iter_mut().enumerate() {
                 let answer = self.operate(0, &mut connections, controller, request.clone()).await;
                 match answer {
                     Answer::Done { version } => return Ok((controller, Some(version))),
                     Answer::Present => return Ok((controller, None)),
                     _ => {}
                 }
-                *last = answer.to_string();
+                *last_answer = answer.to_string();
             }
             if began.elapsed() > time {
                 let answers: Vec<_> = (1..)
@@ -259,15 +271,15 @@ impl Bench {
     /// If no controller leads in time.
     pub async fn prepare(&self, followers: u16, time: Duration) -> Result<(), String> {
         for leaf in 1..=followers {
-            self.insist(&format!("add-leaf id={leaf} ip=10.200.0.{leaf}"), time).await?;
+            self.retry_until_done(&format!("add-leaf id={leaf} ip=10.200.0.{leaf}"), time).await?;
             let server = format!("add-server ip=10.201.0.{leaf} leaf={leaf} workers=0-3");
-            self.insist(&server, time).await?;
+            self.retry_until_done(&server, time).await?;
         }
         let pool = format!(
             "add-pool id={COMMON} workers={} policy=horus queue=1",
             2 * u32::from(followers)
         );
-        self.insist(&pool, time).await?;
+        self.retry_until_done(&pool, time).await?;
         self.served_ns.set(self.now_ns());
         self.longest_gap.take();
         Ok(())
@@ -280,9 +292,10 @@ impl Bench {
     /// If one of these steps takes too long.
     pub async fn settle(&self, followers: u16, time: Duration) -> Result<Duration, String> {
         let began = Instant::now();
-        let text = format!("set-queue pool={COMMON} queue={}", self.number() % QUEUE_MAX + 1);
-        let (leader, version) = self.insist(&text, time).await?;
-        let took = began.elapsed();
+        let text =
+            format!("set-queue pool={COMMON} queue={}", self.unique_number() % QUEUE_MAX + 1);
+        let (leader, version) = self.retry_until_done(&text, time).await?;
+        let change_time = began.elapsed();
         let version = version.ok_or_else(|| format!("{text}: refused, it exists"))?;
         let mut connections = vec![None; self.sockets.len()];
         for number in 0..3 {
@@ -292,17 +305,17 @@ impl Bench {
             }
         }
         while began.elapsed() < time {
-            let behind = self.behind(followers, version);
-            if behind.is_empty() && (followers == 0 || self.has_reconnected()) {
-                return Ok(took);
+            let lagging = self.lagging_followers(followers, version);
+            if lagging.is_empty() && (followers == 0 || self.has_reconnected()) {
+                return Ok(change_time);
             }
             sleep(RETRY).await;
         }
-        let behind = self.behind(followers, version).join(", ");
-        Err(if behind.is_empty() {
+        let lagging = self.lagging_followers(followers, version).join(", ");
+        Err(if lagging.is_empty() {
             format!("no follower received a second snapshot within {time:?} after the faults")
         } else {
-            format!("{behind} did not receive version {version} within {time:?} after the faults")
+            format!("{lagging} did not receive version {version} within {time:?} after the faults")
         })
     }
 
@@ -316,21 +329,22 @@ impl Bench {
     }
 
     /// Returns the followers that have not received a version.
-    fn behind(&self, followers: u16, version: u64) -> Vec<String> {
+    fn lagging_followers(&self, followers: u16, version: u64) -> Vec<String> {
         let history = self.history.borrow();
         let nodes = (1..=followers).map(|id| NodeId::Leaf(id).to_string());
-        let is_behind = |node: &String| {
+        let is_lagging = |node: &String| {
             let newest = history.updates.iter().rev().find(|update| update.node == *node);
             newest.is_none_or(|update| update.version < version)
         };
-        nodes.filter(is_behind).collect()
+        nodes.filter(is_lagging).collect()
     }
 
     /// Runs a client until the end.
-    pub async fn work(self: Rc<Self>, number: u32, seed: u64) {
+    pub async fn run_client(self: Rc<Self>, number: u32, seed: u64) {
         let mut stream = StreamSeed::derive(seed, "client", number).stream();
         let count = self.sockets.len();
         let mut connections = vec![None; count];
+        // Newest version in an answer to this client.
         let mut known = 0;
         while !self.is_over.get() {
             // Half of the clients use any controller, including former leaders. Half of these only read, so
@@ -349,12 +363,12 @@ impl Bench {
             let phase = self.began.elapsed().as_secs() / PHASE.as_secs();
             let is_quiet = !only_reads
                 && StreamSeed::derive(seed, "phase", phase as u32).seed.is_multiple_of(3);
-            self.think(THINK_MAX[usize::from(is_quiet)].mul_f64(stream.random())).await;
+            self.pause(PAUSE_MAX[usize::from(is_quiet)].mul_f64(stream.random())).await;
         }
     }
 
     /// Waits for `time`, or until the end of the run.
-    async fn think(&self, time: Duration) {
+    async fn pause(&self, time: Duration) {
         let began = Instant::now();
         while !self.is_over.get() && began.elapsed() < time {
             sleep(RETRY.min(time - began.elapsed().min(time))).await;
@@ -369,7 +383,7 @@ impl Bench {
         let generation = self.began.elapsed().as_secs() / GENERATION.as_secs();
         let (kind, first, count) = PER_GENERATION[stream.random_range(0..PER_GENERATION.len())];
         let id = first + (generation * count + stream.random_range(0..count)) % 8000;
-        let unique = self.number();
+        let unique = self.unique_number();
         let ip = std::net::Ipv4Addr::from_bits(
             (11 << 24) + ((unique / 250) << 8) as u32 + (unique % 250) as u32 + 1,
         );
@@ -397,9 +411,9 @@ impl Bench {
     }
 
     /// Runs a leaf that follows one controller after another until the end. It sometimes restarts.
-    pub async fn follow(self: Rc<Self>, leaf: u16, seed: u64) {
+    pub async fn run_follower(self: Rc<Self>, leaf: u16, seed: u64) {
         let mut stream = StreamSeed::derive(seed, "follower", leaf.into()).stream();
-        let mut follower = Follower::new(leaf, self.number());
+        let mut follower = Follower::new(leaf, self.unique_number());
         let mut order: Vec<usize> = (0..self.sockets.len()).collect();
         while !self.is_over.get() {
             order.shuffle(&mut stream);
@@ -411,30 +425,31 @@ impl Bench {
                 }
             }
             if stream.random_bool(0.3) {
-                follower = Follower::new(leaf, self.number());
+                follower = Follower::new(leaf, self.unique_number());
             }
             sleep(RETRY).await;
         }
     }
 
+    /// Follows a controller over one connection and records each message.
     async fn session(&self, follower: &mut Follower, controller: usize) -> Result<(), String> {
         let asked_ns = self.now_ns();
         let mut client = connect(&self.sockets[controller]).await?;
-        let (to, messages) = mpsc::channel(4);
+        let (requests, request_stream) = mpsc::channel(4);
         let first = Message::Hello(hello(follower.node, follower.process, follower.known));
-        let send = |message| to.send(FollowRequest { message: Some(message) });
+        let send = |message| requests.send(FollowRequest { message: Some(message) });
         send(first).await.map_err(|error| error.to_string())?;
-        let called = client.follow(ReceiverStream::new(messages)).await;
-        let mut from = called.map_err(|status| status.message().to_owned())?.into_inner();
-        let mut asked = Some(asked_ns);
-        while let Some(message) = from.message().await.map_err(|status| status.to_string())? {
+        let response = client.follow(ReceiverStream::new(request_stream)).await;
+        let mut updates = response.map_err(|status| status.message().to_owned())?.into_inner();
+        let mut first_asked_ns = Some(asked_ns);
+        while let Some(message) = updates.message().await.map_err(|status| status.to_string())? {
             let version = message.version;
-            let (mut update, taken) = follower.take(message)?;
-            (update.asked_ns, update.at_ns) = (asked.take(), self.now_ns());
+            let (mut update, acceptance) = follower.apply(message)?;
+            (update.asked_ns, update.at_ns) = (first_asked_ns.take(), self.now_ns());
             update.controller = controller as u32 + 1;
             // A refused message is recorded too: the check judges the controller that sent it.
             self.history.borrow_mut().updates.push(update);
-            taken?;
+            acceptance?;
             let acknowledge = Message::Acknowledge(Acknowledge { version });
             send(acknowledge).await.map_err(|error| error.to_string())?;
         }
@@ -444,8 +459,8 @@ impl Bench {
 
 /// Converts a command's text to a request.
 fn command(text: &str, if_version: Option<u64>) -> Result<Request, String> {
-    let parsed = text.parse().map_err(|error| format!("{text}: {error}"))?;
-    let (key, change) = record::of_command(&parsed).ok_or(format!("{text}: of no one key"))?;
+    let command = text.parse().map_err(|error| format!("{text}: {error}"))?;
+    let (key, change) = record::of_command(&command).ok_or(format!("{text}: of no one key"))?;
     Ok(Request::Command { text: text.to_owned(), key, change, if_version })
 }
 
@@ -470,9 +485,9 @@ impl Follower {
 
     /// Applies a message as a node does. Returns its record. The inner error is the reason why a node refuses
     /// an older message.
-    fn take(&mut self, message: FollowReply) -> Result<(Update, Result<(), String>), String> {
+    fn apply(&mut self, message: FollowReply) -> Result<(Update, Result<(), String>), String> {
         let (version, term) = (message.version, message.term);
-        let received = Position { version, term };
+        let position = Position { version, term };
         let mut view = if message.snapshot { View::default() } else { self.view.clone() };
         view.take(delta(message).map_err(|error| error.to_string())?);
         let mut hasher = DefaultHasher::new();
@@ -492,10 +507,10 @@ impl Follower {
             view: hasher.finish(),
             part: pools.collect(),
         };
-        if received < self.known {
-            return Ok((update, Err(format!("it sends {received} after {}", self.known))));
+        if position < self.known {
+            return Ok((update, Err(format!("it sends {position} after {}", self.known))));
         }
-        (self.view, self.known) = (view, received);
+        (self.view, self.known) = (view, position);
         Ok((update, Ok(())))
     }
 }
@@ -525,9 +540,9 @@ mod tests {
         let message =
             |version, term| FollowReply { version, term, snapshot: true, ..Default::default() };
         let mut take = |version, term| {
-            let (update, taken) = follower.take(message(version, term)).unwrap();
+            let (update, acceptance) = follower.apply(message(version, term)).unwrap();
             assert_eq!((update.version, update.term), (version, term));
-            (taken.is_ok(), follower.known)
+            (acceptance.is_ok(), follower.known)
         };
         let newest = Position { version: 7, term: 2 };
         assert_eq!(take(7, 2), (true, newest));

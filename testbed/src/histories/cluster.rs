@@ -52,20 +52,22 @@ pub enum Host {
 impl std::fmt::Display for Host {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Member(at) => write!(f, "member {}", at + 1),
-            Self::Controller(at) => write!(f, "controller {}", at + 1),
+            Self::Member(index) => write!(f, "member {}", index + 1),
+            Self::Controller(index) => write!(f, "controller {}", index + 1),
         }
     }
 }
 
 impl Host {
+    /// Returns the number of the host in addresses and names.
     fn number(self) -> usize {
         match self {
-            Self::Member(at) => 1 + at,
-            Self::Controller(at) => 101 + at,
+            Self::Member(index) => 1 + index,
+            Self::Controller(index) => 101 + index,
         }
     }
 
+    /// Returns the name of the host's network namespace.
     fn namespace(self) -> String {
         format!("n{}", self.number())
     }
@@ -75,10 +77,12 @@ impl Host {
         format!("v{}", self.number())
     }
 
+    /// Returns the IP address of the host.
     fn address(self) -> String {
         format!("10.0.{}.2", self.number())
     }
 
+    /// Returns a command that runs `program` in the host's namespace.
     fn command(self, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace()]).arg(program);
@@ -86,18 +90,20 @@ impl Host {
     }
 }
 
-fn call(program: &str, arguments: &[&str]) -> Result<(), String> {
-    let failed = |reason: String| format!("{program} {}: {reason}", arguments.join(" "));
+/// Runs a command to its end. Returns its error output if it fails.
+fn run_command(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let describe = |reason: String| format!("{program} {}: {reason}", arguments.join(" "));
     let output = Command::new(program).args(arguments).output();
-    let output = output.map_err(|error| failed(error.to_string()))?;
+    let output = output.map_err(|error| describe(error.to_string()))?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        false => Err(describe(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
 }
 
+/// Runs `ip`, which configures the network.
 fn ip(arguments: &str) -> Result<(), String> {
-    call("ip", &arguments.split(' ').collect::<Vec<_>>())
+    run_command("ip", &arguments.split(' ').collect::<Vec<_>>())
 }
 
 /// Returns a command that runs another one with its own network, mounts and processes. All processes end with
@@ -170,29 +176,29 @@ impl Cluster {
             folder,
         };
         if store == Store::Etcd {
-            cluster.join()?;
+            cluster.create_network()?;
             cluster.members.resize_with(MEMBERS, || None);
-            (0..MEMBERS).try_for_each(|at| cluster.run(Host::Member(at)))?;
+            (0..MEMBERS).try_for_each(|index| cluster.run(Host::Member(index)))?;
             cluster.controllers.resize_with(CONTROLLERS, || None);
         } else {
             let folder = cluster.store_folder();
-            let failed = |error| format!("{}: {error}", folder.display());
-            fs::create_dir(&folder).map_err(failed)?;
-            let at = folder.to_string_lossy();
-            call("mount", &["-t", "tmpfs", "-o", STORE_SIZE, "tmpfs", &at])?;
+            let describe = |error| format!("{}: {error}", folder.display());
+            fs::create_dir(&folder).map_err(describe)?;
+            let path = folder.to_string_lossy();
+            run_command("mount", &["-t", "tmpfs", "-o", STORE_SIZE, "tmpfs", &path])?;
             cluster.controllers.push(None);
         }
-        for at in 0..cluster.controllers.len() {
-            cluster.configure(at)?;
-            cluster.run(Host::Controller(at))?;
+        for index in 0..cluster.controllers.len() {
+            cluster.configure(index)?;
+            cluster.run(Host::Controller(index))?;
         }
         Ok(cluster)
     }
 
     /// Creates the network: a router, and a link to each host.
-    fn join(&self) -> Result<(), String> {
+    fn create_network(&self) -> Result<(), String> {
         // Namespace names are files in `/run/netns`. These mounts are private to this process.
-        call("mount", &["-t", "tmpfs", "tmpfs", "/run"])?;
+        run_command("mount", &["-t", "tmpfs", "tmpfs", "/run"])?;
         fs::create_dir("/run/netns").map_err(|error| format!("/run/netns: {error}"))?;
         let forward = "/proc/sys/net/ipv4/ip_forward";
         fs::write(forward, "1").map_err(|error| format!("{forward}: {error}"))?;
@@ -211,6 +217,7 @@ impl Cluster {
         Ok(())
     }
 
+    /// Returns the folder of a controller's file.
     fn store_folder(&self) -> PathBuf {
         self.folder.path().join("store")
     }
@@ -229,37 +236,41 @@ impl Cluster {
 
     /// Returns the socket of a controller.
     #[must_use]
-    pub fn socket(&self, at: usize) -> PathBuf {
-        self.folder.path().join(format!("controller{}.ctl", at + 1))
+    pub fn socket(&self, index: usize) -> PathBuf {
+        self.folder.path().join(format!("controller{}.ctl", index + 1))
     }
 
-    fn configuration(&self, at: usize) -> PathBuf {
-        self.folder.path().join(format!("controller{}.toml", at + 1))
+    /// Returns the path of a controller's configuration file.
+    fn configuration(&self, index: usize) -> PathBuf {
+        self.folder.path().join(format!("controller{}.toml", index + 1))
     }
 
+    /// Returns the URL of a port of a host.
     fn url(host: Host, port: u16) -> String {
         format!("http://{}:{port}", host.address())
     }
 
-    fn configure(&self, at: usize) -> Result<(), String> {
-        let (id, socket) = (at + 1, self.socket(at));
+    /// Writes the configuration of a controller.
+    fn configure(&self, index: usize) -> Result<(), String> {
+        let (id, socket) = (index + 1, self.socket(index));
         let mut text = format!("[controller]\nid = {id}\nsocket = '{}'\n", socket.display());
         text += &match self.store {
             Store::Etcd => {
-                let urls = (0..MEMBERS).map(|at| Self::url(Host::Member(at), 2379));
+                let urls = (0..MEMBERS).map(|index| Self::url(Host::Member(index), 2379));
                 let urls: Vec<_> = urls.collect();
                 format!("etcd = {urls:?}\nlease_s = {}\n", self.lease.as_secs())
             }
             Store::File => format!("store = '{}'\n", self.store_folder().join("fabric").display()),
         };
-        let file = self.configuration(at);
+        let file = self.configuration(index);
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
     }
 
-    fn place(&mut self, host: Host) -> &mut Option<ChildProcess> {
+    /// Returns the entry for the process of a host.
+    fn process_slot(&mut self, host: Host) -> &mut Option<ChildProcess> {
         match host {
-            Host::Member(at) => &mut self.members[at],
-            Host::Controller(at) => &mut self.controllers[at],
+            Host::Member(index) => &mut self.members[index],
+            Host::Controller(index) => &mut self.controllers[index],
         }
     }
 
@@ -268,46 +279,48 @@ impl Cluster {
     /// # Errors
     /// If the process cannot be started.
     pub fn run(&mut self, host: Host) -> Result<(), String> {
-        if self.place(host).is_some() {
+        if self.process_slot(host).is_some() {
             return Ok(());
         }
         let command = match (host, self.store) {
-            (Host::Member(at), _) => {
-                let own = etcd(
-                    at,
+            (Host::Member(index), _) => {
+                let member_command = etcd(
+                    index,
                     self.folder.path(),
                     (&Self::url(host, 2379), &Self::url(host, 2380)),
-                    &(0..MEMBERS).map(|at| Self::url(Host::Member(at), 2380)).collect::<Vec<_>>(),
+                    &(0..MEMBERS)
+                        .map(|index| Self::url(Host::Member(index), 2380))
+                        .collect::<Vec<_>>(),
                 );
-                let mut command = host.command(Path::new(own.get_program()));
-                command.args(own.get_args());
+                let mut command = host.command(Path::new(member_command.get_program()));
+                command.args(member_command.get_args());
                 command
             }
-            (Host::Controller(at), store) => {
+            (Host::Controller(index), store) => {
                 let mut command = match store {
                     Store::Etcd => host.command(&self.wedjat),
                     Store::File => Command::new(&self.wedjat),
                 };
-                command.arg("controller").arg("--config").arg(self.configuration(at));
+                command.arg("controller").arg("--config").arg(self.configuration(index));
                 command
             }
         };
         let log = self.folder.path().join(format!("{host}.log").replace(' ', ""));
         let log = OpenOptions::new().create(true).append(true).open(&log);
         let log = log.map_err(|error| format!("log of {host}: {error}"))?;
-        *self.place(host) = Some(ChildProcess::start(command, Some(log))?);
+        *self.process_slot(host) = Some(ChildProcess::start(command, Some(log))?);
         Ok(())
     }
 
     /// Kills the process of a host.
     pub fn kill(&mut self, host: Host) {
-        drop(self.place(host).take());
+        drop(self.process_slot(host).take());
     }
 
     /// Pauses or resumes a process, unless it was killed.
     pub fn pause(&mut self, host: Host, is_paused: bool) {
         let signal = if is_paused { Signal::STOP } else { Signal::CONT };
-        if let Some(process) = self.place(host) {
+        if let Some(process) = self.process_slot(host) {
             let _ = process.signal(signal);
         }
     }
@@ -317,8 +330,8 @@ impl Cluster {
     /// # Errors
     /// If the system refuses.
     pub fn cut(&self, from: Host, to: Host, is_cut: bool) -> Result<(), String> {
-        let verb = if is_cut { "add" } else { "del" };
-        ip(&format!("rule {verb} from {} to {} blackhole", from.address(), to.address()))
+        let action = if is_cut { "add" } else { "del" };
+        ip(&format!("rule {action} from {} to {} blackhole", from.address(), to.address()))
     }
 
     /// Takes the link of a host down or up.
@@ -335,14 +348,14 @@ impl Cluster {
     /// If this fails for any reason except a full file system.
     pub fn fill(&self, is_full: bool) -> Result<(), String> {
         let ballast = self.store_folder().join("ballast");
-        let failed = |error: std::io::Error| format!("{}: {error}", ballast.display());
+        let describe = |error: std::io::Error| format!("{}: {error}", ballast.display());
         if !is_full {
             return match fs::remove_file(&ballast) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(describe(error)),
                 _ => Ok(()),
             };
         }
-        let mut file = File::create(&ballast).map_err(failed)?;
+        let mut file = File::create(&ballast).map_err(describe)?;
         for size in [1 << 16, 1 << 10, 1] {
             let block = vec![0; size];
             while file.write_all(&block).is_ok() {}
@@ -356,7 +369,7 @@ impl Drop for Cluster {
         self.controllers.clear();
         self.members.clear();
         if self.store == Store::File {
-            let _ = call("umount", &[&self.store_folder().to_string_lossy()]);
+            let _ = run_command("umount", &[&self.store_folder().to_string_lossy()]);
         }
     }
 }

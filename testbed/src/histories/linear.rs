@@ -3,7 +3,7 @@
 //! The search walks through the requests and answers in the order of time. It keeps every configuration that
 //! explains them so far: a state of the object, and the set of open operations that have taken effect. An
 //! operation takes effect no earlier than another operation's answer requires. An operation without an answer
-//! may take effect at any later time, or never.
+//! may take effect at any later time, or never. The history is rejected if no configuration remains.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -45,102 +45,110 @@ pub enum Rejection {
 /// Maximum number of configurations that a search keeps.
 const CONFIGURATIONS_MAX: usize = 100_000;
 
-/// Explanation of a history up to some time.
+/// Explanation of a history up to some time, as indices of calls.
 #[derive(Clone)]
 struct Configuration<S> {
     state: S,
-    /// Open calls with a known answer that have taken effect.
-    known: BTreeSet<usize>,
+    /// Open calls with an answer that have taken effect.
+    answered: BTreeSet<usize>,
     /// Calls without an answer that have taken effect.
-    unknown: BTreeSet<usize>,
+    unanswered: BTreeSet<usize>,
 }
 
-/// Minimal configurations. With equal state and equal known calls, a configuration with fewer unanswered
+/// Minimal configurations. With equal state and equal answered calls, a configuration with fewer unanswered
 /// calls explains more.
 struct Frontier<S> {
-    found: HashMap<(S, BTreeSet<usize>), Vec<BTreeSet<usize>>>,
+    /// Sets of unanswered calls, by state and answered calls.
+    sets: HashMap<(S, BTreeSet<usize>), Vec<BTreeSet<usize>>>,
     count: usize,
 }
 
 impl<S: Clone + Eq + Hash> Frontier<S> {
     fn new() -> Self {
-        Self { found: HashMap::new(), count: 0 }
+        Self { sets: HashMap::new(), count: 0 }
     }
 
     /// Adds a configuration. Returns false if another one explains as much.
-    fn add(&mut self, of: &Configuration<S>) -> bool {
-        let sets = self.found.entry((of.state.clone(), of.known.clone())).or_default();
-        if sets.iter().any(|set| set.is_subset(&of.unknown)) {
+    fn add(&mut self, configuration: &Configuration<S>) -> bool {
+        let sets = self
+            .sets
+            .entry((configuration.state.clone(), configuration.answered.clone()))
+            .or_default();
+        if sets.iter().any(|set| set.is_subset(&configuration.unanswered)) {
             return false;
         }
         let before = sets.len();
-        sets.retain(|set| !of.unknown.is_subset(set));
+        sets.retain(|set| !configuration.unanswered.is_subset(set));
         self.count = self.count + 1 + sets.len() - before;
-        sets.push(of.unknown.clone());
+        sets.push(configuration.unanswered.clone());
         true
     }
 
+    /// Returns all configurations.
     fn into_configurations(self) -> Vec<Configuration<S>> {
-        let all = self.found.into_iter().flat_map(|((state, known), sets)| {
-            sets.into_iter().map(move |unknown| Configuration {
+        let all = self.sets.into_iter().flat_map(|((state, answered), sets)| {
+            sets.into_iter().map(move |unanswered| Configuration {
                 state: state.clone(),
-                known: known.clone(),
-                unknown,
+                answered: answered.clone(),
+                unanswered,
             })
         });
         all.collect()
     }
 }
 
-/// Open calls.
+/// Open calls of all configurations: those with an answer later in the history, and those without one.
 struct OpenCalls<'a, M: Model> {
     calls: &'a [Interval<M::Call>],
-    known: BTreeSet<usize>,
-    unknown: BTreeSet<usize>,
+    answered: BTreeSet<usize>,
+    unanswered: BTreeSet<usize>,
 }
 
 impl<M: Model> OpenCalls<'_, M> {
     /// Lets all calls take effect that change nothing and fit this state: no later order explains more.
-    fn settle(&self, of: &mut Configuration<M::State>) {
-        let open = self.known.iter().filter(|at| M::is_pure(&self.calls[**at].call));
-        let open = open.filter(|at| M::step(&of.state, &self.calls[**at].call).is_some());
-        let open: Vec<usize> = open.copied().collect();
-        of.known.extend(open);
+    fn settle(&self, configuration: &mut Configuration<M::State>) {
+        let pure_calls = self.answered.iter().filter(|index| M::is_pure(&self.calls[**index].call));
+        let pure_calls = pure_calls
+            .filter(|index| M::step(&configuration.state, &self.calls[**index].call).is_some());
+        let pure_calls: Vec<usize> = pure_calls.copied().collect();
+        configuration.answered.extend(pure_calls);
     }
 
     /// Returns all configurations after one more call.
-    fn next(&self, of: &Configuration<M::State>) -> Vec<Configuration<M::State>> {
-        let mut found = Vec::new();
-        for &at in self.known.difference(&of.known) {
-            if let Some(state) = M::step(&of.state, &self.calls[at].call) {
-                let mut next = of.clone();
+    fn next(&self, configuration: &Configuration<M::State>) -> Vec<Configuration<M::State>> {
+        let mut successors = Vec::new();
+        for &index in self.answered.difference(&configuration.answered) {
+            if let Some(state) = M::step(&configuration.state, &self.calls[index].call) {
+                let mut next = configuration.clone();
                 next.state = state;
-                next.known.insert(at);
+                next.answered.insert(index);
                 self.settle(&mut next);
-                found.push(next);
+                successors.push(next);
             }
         }
-        let mut tried: Vec<usize> = Vec::new();
-        for &at in self.unknown.difference(&of.unknown) {
-            let call = &self.calls[at].call;
+        let mut tried_calls: Vec<usize> = Vec::new();
+        for &index in self.unanswered.difference(&configuration.unanswered) {
+            let call = &self.calls[index].call;
             // The oldest of several equal calls represents all of them.
-            if tried.iter().any(|&before| self.calls[before].call == *call) {
+            if tried_calls.iter().any(|&earlier| self.calls[earlier].call == *call) {
                 continue;
             }
-            tried.push(at);
-            let Some(state) = M::step(&of.state, call).filter(|state| *state != of.state) else {
+            tried_calls.push(index);
+            let Some(state) =
+                M::step(&configuration.state, call).filter(|state| *state != configuration.state)
+            else {
                 continue;
             };
-            let mut next = of.clone();
+            let mut next = configuration.clone();
             next.state = state;
-            next.unknown.insert(at);
+            next.unanswered.insert(index);
             self.settle(&mut next);
-            found.push(next);
+            successors.push(next);
         }
-        found
+        successors
     }
 
-    /// Collects all configurations after `from` in which the call has taken effect.
+    /// Collects all configurations after `from` in which the call has taken effect, by a depth-first search.
     fn reach(
         &self,
         from: Configuration<M::State>,
@@ -149,17 +157,17 @@ impl<M: Model> OpenCalls<'_, M> {
     ) -> Result<(), Rejection> {
         let mut visited = Frontier::new();
         visited.add(&from);
-        let mut open = vec![from];
-        while let Some(one) = open.pop() {
-            if one.known.contains(&call) {
-                let mut one = one;
-                one.known.remove(&call);
-                out.add(&one);
+        let mut stack = vec![from];
+        while let Some(configuration) = stack.pop() {
+            if configuration.answered.contains(&call) {
+                let mut configuration = configuration;
+                configuration.answered.remove(&call);
+                out.add(&configuration);
                 continue;
             }
-            for next in self.next(&one) {
+            for next in self.next(&configuration) {
                 if visited.add(&next) {
-                    open.push(next);
+                    stack.push(next);
                 }
             }
             if visited.count.max(out.count) > CONFIGURATIONS_MAX {
@@ -177,38 +185,41 @@ impl<M: Model> OpenCalls<'_, M> {
 pub fn check<M: Model>(initial: M::State, calls: &[Interval<M::Call>]) -> Result<(), Rejection> {
     // Requests precede answers at equal times: such calls are concurrent.
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
-    for (at, call) in calls.iter().enumerate() {
-        events.push((call.began, false, at));
-        events.extend(call.ended.map(|ended| (ended, true, at)));
+    for (index, call) in calls.iter().enumerate() {
+        events.push((call.began, false, index));
+        events.extend(call.ended.map(|ended| (ended, true, index)));
     }
     events.sort_unstable();
     let empty = (BTreeSet::new(), BTreeSet::new());
-    let mut pending = OpenCalls::<M> { calls, known: empty.0, unknown: empty.1 };
-    let first = Configuration { state: initial, known: BTreeSet::new(), unknown: BTreeSet::new() };
+    let mut pending = OpenCalls::<M> { calls, answered: empty.0, unanswered: empty.1 };
+    let first =
+        Configuration { state: initial, answered: BTreeSet::new(), unanswered: BTreeSet::new() };
     let mut configurations = vec![first];
-    for (_, is_answer, at) in events {
+    for (_, is_answer, index) in events {
         if is_answer {
-            if configurations.iter().all(|one| one.known.contains(&at)) {
-                configurations.iter_mut().for_each(|one| _ = one.known.remove(&at));
-                pending.known.remove(&at);
+            if configurations.iter().all(|configuration| configuration.answered.contains(&index)) {
+                configurations
+                    .iter_mut()
+                    .for_each(|configuration| _ = configuration.answered.remove(&index));
+                pending.answered.remove(&index);
                 continue;
             }
             let mut next = Frontier::new();
             for configuration in std::mem::take(&mut configurations) {
-                pending.reach(configuration, at, &mut next)?;
+                pending.reach(configuration, index, &mut next)?;
             }
-            pending.known.remove(&at);
+            pending.answered.remove(&index);
             configurations = next.into_configurations();
             if configurations.is_empty() {
-                return Err(Rejection::Unexplained(at));
+                return Err(Rejection::Unexplained(index));
             }
             continue;
         }
-        match calls[at].ended {
-            Some(_) => pending.known.insert(at),
-            None => pending.unknown.insert(at),
+        match calls[index].ended {
+            Some(_) => pending.answered.insert(index),
+            None => pending.unanswered.insert(index),
         };
-        configurations.iter_mut().for_each(|one| pending.settle(one));
+        configurations.iter_mut().for_each(|configuration| pending.settle(configuration));
     }
     Ok(())
 }
@@ -246,12 +257,12 @@ mod tests {
     }
 
     /// Tries all sequential orders that agree with time.
-    fn by_brute_force(state: u32, left: &[Interval<(bool, u32)>]) -> bool {
-        let earliest = left.iter().filter_map(|call| call.ended).min();
+    fn by_brute_force(state: u32, remaining: &[Interval<(bool, u32)>]) -> bool {
+        let earliest = remaining.iter().filter_map(|call| call.ended).min();
         let Some(earliest) = earliest else { return true };
-        (0..left.len()).filter(|&at| left[at].began <= earliest).any(|at| {
-            let mut rest = left.to_vec();
-            let call = rest.remove(at).call;
+        (0..remaining.len()).filter(|&index| remaining[index].began <= earliest).any(|index| {
+            let mut rest = remaining.to_vec();
+            let call = rest.remove(index).call;
             Register::step(&state, &call).is_some_and(|state| by_brute_force(state, &rest))
         })
     }

@@ -1,6 +1,6 @@
 //! Histories of controllers under faults. Clients send commands and reads to `wedjat controller` processes,
-//! followers receive their messages, and a nemesis injects faults. Afterwards [`check`] verifies that one
-//! versioned fabric explains all observations.
+//! followers receive their messages, and a nemesis (a thread, named as in Jepsen) injects faults. Afterwards
+//! [`check`] verifies that one versioned fabric explains all observations.
 //!
 //! The soak in emulated time records histories in the same form, for the same check.
 
@@ -72,7 +72,7 @@ impl Report {
     /// Returns the numbers of operations, by request and answer.
     #[must_use]
     pub fn outcomes(&self) -> BTreeMap<&'static str, usize> {
-        let mut found = BTreeMap::new();
+        let mut counts = BTreeMap::new();
         for operation in &self.history.operations {
             let name = match (&operation.request, &operation.answer) {
                 (Request::Read, Answer::State { .. }) => "reads",
@@ -84,19 +84,19 @@ impl Report {
                 (_, Answer::Unknown { .. }) => "changes unknown",
                 (_, _) => "changes not made",
             };
-            *found.entry(name).or_default() += 1;
+            *counts.entry(name).or_default() += 1;
         }
-        found
+        counts
     }
 
     /// Returns the numbers of faults, by kind.
     #[must_use]
     pub fn faults(&self) -> BTreeMap<&'static str, usize> {
-        let mut found = BTreeMap::new();
-        for one in &self.injected {
-            *found.entry(one.spell.fault.name()).or_default() += 1;
+        let mut counts = BTreeMap::new();
+        for injection in &self.injected {
+            *counts.entry(injection.period.fault.name()).or_default() += 1;
         }
-        found
+        counts
     }
 }
 
@@ -107,7 +107,7 @@ impl Report {
 /// If the history cannot be recorded. Violations are part of the report instead.
 pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let cluster = Cluster::start(setting.store, &setting.wedjat, setting.lease)?;
-    let sockets = (0..cluster.controllers()).map(|at| cluster.socket(at)).collect();
+    let sockets = (0..cluster.controllers()).map(|index| cluster.socket(index)).collect();
     let (cluster, leader) = (Mutex::new(cluster), Arc::new(AtomicUsize::new(usize::MAX)));
     let began = Instant::now();
     let bench = Rc::new(Bench::new(sockets, began, setting.lease, Arc::clone(&leader)));
@@ -122,35 +122,36 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let plan = nemesis::plan(&setting.faults, setting.seed, setting.time, setting.lease);
     let plan: Vec<_> = plan
         .into_iter()
-        .map(|spell| nemesis::FaultPeriod {
-            from: spell.from + offset,
-            to: spell.to + offset,
-            ..spell
+        .map(|period| nemesis::FaultPeriod {
+            from: period.from + offset,
+            to: period.to + offset,
+            ..period
         })
         .collect();
-    let until = offset + setting.time;
-    let ended = AtomicBool::new(false);
+    let end = offset + setting.time;
+    let stop_nemesis = AtomicBool::new(false);
     let (injected, (settled, longest_gap)) = std::thread::scope(|scope| {
         let nemesis = Nemesis {
             cluster: &cluster,
             store: setting.store,
             leader: &leader,
             began,
-            stop: &ended,
+            stop: &stop_nemesis,
         };
         let nemesis = scope.spawn(move || nemesis.run(&plan));
         let settled = tasks.block_on(&runtime, async {
             let clients = (1..=setting.clients).map(|number| {
-                tokio::task::spawn_local(Rc::clone(&bench).work(number, setting.seed))
+                tokio::task::spawn_local(Rc::clone(&bench).run_client(number, setting.seed))
             });
             let clients: Vec<_> = clients.collect();
-            let followers = (1..=setting.followers)
-                .map(|leaf| tokio::task::spawn_local(Rc::clone(&bench).follow(leaf, setting.seed)));
+            let followers = (1..=setting.followers).map(|leaf| {
+                tokio::task::spawn_local(Rc::clone(&bench).run_follower(leaf, setting.seed))
+            });
             let followers: Vec<_> = followers.collect();
-            while began.elapsed() < until && !stop.load(Ordering::Relaxed) {
+            while began.elapsed() < end && !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            ended.store(true, Ordering::Relaxed);
+            stop_nemesis.store(true, Ordering::Relaxed);
             while !nemesis.is_finished() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -168,10 +169,10 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let injected = injected.map_err(|_| "the nemesis panicked")??;
     let cluster = cluster.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(logs) = &setting.logs {
-        keep_logs(&cluster, logs)?;
+        copy_logs(&cluster, logs)?;
     }
     drop(cluster);
-    let (history, checked) = (bench.take(), Instant::now());
+    let (history, check_started) = (bench.take_history(), Instant::now());
     let mut violations = check::check(&history);
     let recovered = settled.as_ref().ok().copied();
     violations.extend(settled.err().map(|what| Violation {
@@ -187,18 +188,18 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
         longest_gap,
         recovered,
         violations,
-        checked_in: checked.elapsed(),
+        checked_in: check_started.elapsed(),
     })
 }
 
 /// Copies the logs of all processes.
-fn keep_logs(cluster: &Cluster, to: &std::path::Path) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", to.display());
-    std::fs::create_dir_all(to).map_err(failed)?;
-    for file in std::fs::read_dir(cluster.folder()).map_err(failed)? {
-        let file = file.map_err(failed)?;
+fn copy_logs(cluster: &Cluster, target: &std::path::Path) -> Result<(), String> {
+    let describe = |error: std::io::Error| format!("{}: {error}", target.display());
+    std::fs::create_dir_all(target).map_err(describe)?;
+    for file in std::fs::read_dir(cluster.folder()).map_err(describe)? {
+        let file = file.map_err(describe)?;
         if file.path().extension().is_some_and(|ending| ending == "log") {
-            std::fs::copy(file.path(), to.join(file.file_name())).map_err(failed)?;
+            std::fs::copy(file.path(), target.join(file.file_name())).map_err(describe)?;
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ use super::cluster::{Cluster, Host, MEMBERS, Store};
 /// Time of the first fault.
 const BEGIN: Duration = Duration::from_secs(1);
 /// Interval at which the nemesis checks for the end of the run.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,7 +110,7 @@ pub struct FaultPeriod {
     pub from: Duration,
     /// End, relative to the start of the run.
     pub to: Duration,
-    /// Random number that selects the target.
+    /// Random number that selects the target. Different parts of it decide independent questions.
     pub draw: u64,
 }
 
@@ -118,25 +118,25 @@ pub struct FaultPeriod {
 #[must_use]
 pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec<FaultPeriod> {
     let mut stream = StreamSeed::derive(seed, "faults", 0).stream();
-    let (mut spells, mut from, mut left) = (Vec::<FaultPeriod>::new(), BEGIN, Vec::new());
+    let (mut periods, mut from, mut remaining) = (Vec::<FaultPeriod>::new(), BEGIN, Vec::new());
     if faults.is_empty() {
-        return spells;
+        return periods;
     }
     loop {
-        if left.is_empty() {
-            left = faults.to_vec();
-            left.shuffle(&mut stream);
+        if remaining.is_empty() {
+            remaining = faults.to_vec();
+            remaining.shuffle(&mut stream);
         }
-        let Some(fault) = left.pop() else { return spells };
-        let (least, most) = fault.length();
+        let Some(fault) = remaining.pop() else { return periods };
+        let (min, max) = fault.length();
         // Short faults are as likely as long ones: messages in flight at the end of a short fault are still
         // fresh.
-        let length = least * (most / least).powf(stream.random());
+        let length = min * (max / min).powf(stream.random());
         let to = from + lease.mul_f64(length);
         if to > time {
-            return spells;
+            return periods;
         }
-        spells.push(FaultPeriod { fault, from, to, draw: stream.random() });
+        periods.push(FaultPeriod { fault, from, to, draw: stream.random() });
         let gap = lease.mul_f64(stream.random_range(0.2..1.0));
         // Some faults overlap.
         from = if stream.random_bool(0.2) { from + (to - from) / 2 } else { to + gap };
@@ -147,14 +147,14 @@ pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec
 #[derive(Clone, Debug, PartialEq)]
 pub struct Injection {
     /// Fault of the plan.
-    pub spell: FaultPeriod,
+    pub period: FaultPeriod,
     /// Description of the target.
     pub target: String,
 }
 
 impl fmt::Display for Injection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FaultPeriod { fault, from, to, .. } = self.spell;
+        let FaultPeriod { fault, from, to, .. } = self.period;
         let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
         write!(f, "{from:7.3} s to {to:7.3} s: {} {}", fault.name(), self.target)
     }
@@ -162,10 +162,15 @@ impl fmt::Display for Injection {
 
 /// Action that undoes a fault.
 enum Undo {
+    /// Start the processes of these hosts.
     Run(Vec<Host>),
+    /// Resume a process.
     Continue(Host),
+    /// Deliver packets between these pairs, sender first.
     Join(Vec<(Host, Host)>),
+    /// Bring the link of a host up.
     Plug(Host),
+    /// Free the file system of the store.
     Free,
 }
 
@@ -185,6 +190,7 @@ pub struct Nemesis<'a> {
 }
 
 impl Nemesis<'_> {
+    /// Locks the cluster.
     fn cluster(&self) -> std::sync::MutexGuard<'_, Cluster> {
         self.cluster.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -197,11 +203,11 @@ impl Nemesis<'_> {
         let (mut injected, mut active) = (Vec::new(), BTreeMap::<(Duration, usize), Undo>::new());
         let mut next = plan.iter().enumerate().peekable();
         loop {
-            let begin = next.peek().map(|(_, spell)| spell.from);
+            let begin = next.peek().map(|(_, period)| period.from);
             let end = active.first_key_value().map(|((end, _), _)| *end);
             let Some(due) = begin.into_iter().chain(end).min() else { return Ok(injected) };
             while self.began.elapsed() < due && !self.stop.load(Ordering::Relaxed) {
-                std::thread::sleep(LOOK.min(due.saturating_sub(self.began.elapsed())));
+                std::thread::sleep(CHECK_INTERVAL.min(due.saturating_sub(self.began.elapsed())));
             }
             if self.stop.load(Ordering::Relaxed) {
                 active.into_values().try_for_each(|undo| self.undo(undo))?;
@@ -210,10 +216,10 @@ impl Nemesis<'_> {
             if end == Some(due) {
                 let Some((_, undo)) = active.pop_first() else { continue };
                 self.undo(undo)?;
-            } else if let Some((number, spell)) = next.next() {
-                let (target, undo) = self.inject(spell)?;
-                active.insert((spell.to, number), undo);
-                injected.push(Injection { spell: *spell, target });
+            } else if let Some((number, period)) = next.next() {
+                let (target, undo) = self.inject(period)?;
+                active.insert((period.to, number), undo);
+                injected.push(Injection { period: *period, target });
             }
         }
     }
@@ -234,9 +240,10 @@ impl Nemesis<'_> {
         }
     }
 
-    fn inject(&self, spell: &FaultPeriod) -> Result<(String, Undo), String> {
-        let (mut cluster, draw) = (self.cluster(), spell.draw);
-        Ok(match spell.fault {
+    /// Injects a fault. Returns a description of its target, and the action that undoes it.
+    fn inject(&self, period: &FaultPeriod) -> Result<(String, Undo), String> {
+        let (mut cluster, draw) = (self.cluster(), period.draw);
+        Ok(match period.fault {
             Fault::Kill => {
                 let host = self.controller(draw, &cluster);
                 cluster.kill(host);
@@ -265,13 +272,13 @@ impl Nemesis<'_> {
                 if (draw >> 40) % 4 == 0 {
                     members = vec![members[(draw >> 48) as usize % members.len()]];
                 }
-                let (out, back) = match spell.fault {
+                let (is_outbound, is_inbound) = match period.fault {
                     Fault::Cut => (true, true),
                     _ => ((draw >> 56) % 2 == 0, (draw >> 56) % 2 == 1),
                 };
-                let from = members.iter().filter(|_| out).map(|&member| (host, member));
-                let to = members.iter().filter(|_| back).map(|&member| (member, host));
-                let pairs: Vec<_> = from.chain(to).collect();
+                let outbound = members.iter().filter(|_| is_outbound).map(|&member| (host, member));
+                let inbound = members.iter().filter(|_| is_inbound).map(|&member| (member, host));
+                let pairs: Vec<_> = outbound.chain(inbound).collect();
                 pairs.iter().try_for_each(|&(from, to)| cluster.cut(from, to, true))?;
                 let target = pairs.iter().map(|(from, to)| format!("{from} > {to}"));
                 (target.collect::<Vec<_>>().join(", "), Undo::Join(pairs))
@@ -290,6 +297,7 @@ impl Nemesis<'_> {
         })
     }
 
+    /// Undoes a fault.
     fn undo(&self, undo: Undo) -> Result<(), String> {
         let mut cluster = self.cluster();
         match undo {
@@ -317,11 +325,11 @@ mod tests {
         let draw = |seed| plan(&Fault::ALL, seed, Duration::from_secs(120), lease);
         assert_eq!(draw(5), draw(5));
         assert_ne!(draw(5), draw(6));
-        let spells = draw(5);
+        let periods = draw(5);
         for fault in Fault::ALL {
-            assert!(spells.iter().any(|spell| spell.fault == fault), "{fault:?}");
+            assert!(periods.iter().any(|period| period.fault == fault), "{fault:?}");
         }
-        assert!(spells.iter().all(|spell| spell.from < spell.to && spell.to.as_secs() <= 120));
+        assert!(periods.iter().all(|period| period.from < period.to && period.to.as_secs() <= 120));
         assert_eq!(plan(&[], 5, Duration::from_secs(120), lease), []);
     }
 }

@@ -57,7 +57,7 @@ impl Field {
 /// Value of an entity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// Fixed value from `add-*`: an address, or a pool's policy.
+    /// Fixed value from an `add-*` command: an address, or a pool's policy.
     pub made: String,
     /// Settings.
     pub set: Vec<(Field, u64)>,
@@ -93,15 +93,16 @@ pub type State = Vec<(Key, Entry)>;
 /// Returns the value of a key in a state.
 #[must_use]
 pub fn value(state: &State, key: Key) -> Option<&Entry> {
-    state.binary_search_by_key(&key, |(key, _)| *key).ok().map(|at| &state[at].1)
+    state.binary_search_by_key(&key, |(key, _)| *key).ok().map(|index| &state[index].1)
 }
 
 /// Returns the value of a pool with these settings.
 #[must_use]
-pub fn of_pool(of: &PoolSettings) -> Entry {
-    pool_entry(&of.policy, of.queue as u64, of.workers as u64)
+pub fn of_pool(settings: &PoolSettings) -> Entry {
+    pool_entry(&settings.policy, settings.queue as u64, settings.workers as u64)
 }
 
+/// Returns the value of a pool.
 fn pool_entry(policy: &str, queue: u64, workers: u64) -> Entry {
     Entry::new(policy, &[(Field::Queue, queue), (Field::Workers, workers)])
 }
@@ -112,22 +113,24 @@ pub fn of_topology(reply: &TopologyReply) -> State {
     let failed = |is_failed: bool| [(Field::Failed, is_failed.into())];
     let spines = reply.spines.iter();
     let mut state: State = spines
-        .map(|one| (Key(Kind::Spine, one.id), Entry::new(&one.address, &failed(one.failed))))
+        .map(|spine| {
+            (Key(Kind::Spine, spine.id), Entry::new(&spine.address, &failed(spine.failed)))
+        })
         .collect();
     for leaf in &reply.leaves {
         let entry = Entry::new(&leaf.address, &failed(leaf.failed));
         state.push((Key(Kind::Leaf, leaf.id), entry));
         let ip = |text: &str| text.parse().map_or(0, std::net::Ipv4Addr::to_bits);
-        let servers = leaf.servers.iter().map(|one| {
-            let entry = Entry::new("", &[(Field::Drained, one.drained.into())]);
-            (Key(Kind::Server, ip(&one.ip)), entry)
+        let servers = leaf.servers.iter().map(|server| {
+            let entry = Entry::new("", &[(Field::Drained, server.drained.into())]);
+            (Key(Kind::Server, ip(&server.ip)), entry)
         });
         state.extend(servers);
     }
-    let pools = reply.pools.iter().filter_map(|one| one.pool.as_ref());
-    state.extend(
-        pools.map(|one| (Key(Kind::Pool, one.id), pool_entry(&one.policy, one.queue, one.workers))),
-    );
+    let pools = reply.pools.iter().filter_map(|reply| reply.pool.as_ref());
+    state.extend(pools.map(|pool| {
+        (Key(Kind::Pool, pool.id), pool_entry(&pool.policy, pool.queue, pool.workers))
+    }));
     state.sort_by_key(|(key, _)| *key);
     state
 }
@@ -138,12 +141,14 @@ pub fn of_fabric(fabric: &Fabric) -> State {
     let failed = |is_failed: bool| [(Field::Failed, is_failed.into())];
     let spines = fabric.spines.iter();
     let mut state: State = spines
-        .map(|(&id, one)| (Key(Kind::Spine, id.into()), Entry::new(one.ip, &failed(one.is_failed))))
+        .map(|(&id, spine)| {
+            (Key(Kind::Spine, id.into()), Entry::new(spine.ip, &failed(spine.is_failed)))
+        })
         .collect();
     for (&id, leaf) in &fabric.leaves {
         state.push((Key(Kind::Leaf, id.into()), Entry::new(leaf.ip, &failed(leaf.is_failed))));
-        state.extend(leaf.servers.iter().map(|(ip, one)| {
-            let entry = Entry::new("", &[(Field::Drained, one.is_drained.into())]);
+        state.extend(leaf.servers.iter().map(|(ip, server)| {
+            let entry = Entry::new("", &[(Field::Drained, server.is_drained.into())]);
             (Key(Kind::Server, ip.to_bits()), entry)
         }));
     }
@@ -346,9 +351,9 @@ impl History {
     ///
     /// # Errors
     /// If the input cannot be read, or a line does not belong to a history.
-    pub fn read(from: impl BufRead) -> io::Result<Self> {
+    pub fn read(input: impl BufRead) -> io::Result<Self> {
         let mut history = Self::default();
-        for line in from.lines() {
+        for line in input.lines() {
             match serde_json::from_str(&line?)? {
                 Line::State(state) => history.states.push(state),
                 Line::Operation(operation) => history.operations.push(operation),
@@ -367,6 +372,7 @@ impl History {
     }
 }
 
+/// Converts nanoseconds to seconds.
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }

@@ -47,9 +47,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
     }
 
     /// Requests the scheduler's MAC address.
-    pub(super) fn ask(&mut self, now_ns: u64) -> Result<(), LockstepError> {
-        let question = self.pool.take().and_then(|mut buf| self.host.ask(&mut buf).then_some(buf));
-        self.send_buffer(question.ok_or(LockstepError::Buffers)?, now_ns)
+    pub(super) fn request_mac(&mut self, now_ns: u64) -> Result<(), LockstepError> {
+        let request = self.pool.take().and_then(|mut buf| self.host.ask(&mut buf).then_some(buf));
+        self.send_buffer(request.ok_or(LockstepError::Buffers)?, now_ns)
     }
 
     /// Sends a task.
@@ -59,6 +59,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         self.send_buffer(buf, now_ns)
     }
 
+    /// Takes a buffer of this length from the pool.
     fn buffer(&mut self, len: usize) -> Result<P::Buf, LockstepError> {
         let buf = self.pool.take().and_then(|mut buf| buf.resize(len).then_some(buf));
         buf.ok_or(LockstepError::Buffers)
@@ -68,12 +69,12 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         super::workers::send(&mut self.port, buf, SIDE, now_ns)
     }
 
-    /// Receives all waiting packets and passes each answer to `answered`, with the task's number. Returns the
-    /// number of packets received, and the number sent in reply.
+    /// Receives all waiting packets and passes each answer to `on_answer`, with the task's number. Returns the
+    /// number of packets received, and the number of ARP replies sent.
     pub(super) fn receive(
         &mut self,
         now_ns: u64,
-        mut answered: impl FnMut(u32, &Answer) -> Result<(), LockstepError>,
+        mut on_answer: impl FnMut(u32, &Answer) -> Result<(), LockstepError>,
     ) -> Result<(u64, u64), LockstepError> {
         let mut incoming = std::mem::take(&mut self.incoming);
         let count = self.port.rx_burst(&mut incoming) as u64;
@@ -83,7 +84,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
             match self.host.receive(&mut buf, verified) {
                 FrameKind::Answer(answer) => {
                     let number = answer.id.map_or(u32::MAX, |(_, number)| number);
-                    answered(number, &answer)?;
+                    on_answer(number, &answer)?;
                 }
                 FrameKind::NeighbourAnswer => {
                     self.send_buffer(buf, now_ns)?;

@@ -42,13 +42,16 @@ const POOL: u16 = 1;
 const SPINE_ID: u16 = 900;
 /// Application number of all tasks.
 const APP: u32 = 1;
+/// Number of packet buffers of each node.
 const FRAMES: usize = 8192;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 200);
 const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
+/// MAC address of all servers.
 const SERVERS_MAC: Mac = Mac([2, 9, 0, 0, 0, 2]);
-/// Ports of spine and leaves.
+/// Index of a node's port towards the clients, or of a leaf's port towards the spine.
 const UP: usize = 0;
+/// Index of a node's port towards the leaves or workers.
 const DOWN: usize = 1;
 /// Time for which nodes continue after the last task: packets in flight arrive, and nodes notice silences.
 const AFTER_NS: u64 = 60_000_000;
@@ -62,7 +65,7 @@ pub struct Report {
     pub refused: u64,
     /// Lost tasks, by the place of the loss.
     pub lost: BTreeMap<&'static str, u64>,
-    /// Time from a leaf's end to the last task that the spine sent it, in nanoseconds, by rack.
+    /// Time from a leaf's end to the last task that the spine still sent to it, in nanoseconds, by rack.
     pub chosen_after_ns: BTreeMap<usize, u64>,
     /// Signals sent by leaves, without heartbeats.
     pub signals: u64,
@@ -76,8 +79,11 @@ pub struct Report {
 
 /// A task in flight.
 struct Flight {
+    /// Time of its arrival at the spine, in ticks.
     arrived: u64,
+    /// Start of its service.
     started: u64,
+    /// Service time at speed 1, in ticks.
     service: u64,
     number: u64,
     class: u16,
@@ -85,35 +91,45 @@ struct Flight {
     worker: u16,
     /// The task's packet, on its way to a leaf or at a worker.
     frame: Vec<u8>,
+    /// Headers of the packet that the leaf sent to the worker; the reply needs them.
     headers: Option<(Datagram, Header)>,
 }
 
 /// A spine or a leaf.
 struct Node {
+    /// The node; `None` after its end.
     local: Option<LocalLeaf>,
+    /// Far ends of its ports.
     ports: Vec<RingPort>,
+    /// Progress after its last turn.
     line: Line,
     /// Time at which the node ended.
     ended: Option<u64>,
 }
 
+/// State of a run.
 struct Run<'a> {
     config: &'a Config,
     /// The spine first, then the leaves.
     nodes: Vec<Node>,
+    /// Index of the first worker of each rack.
     first_worker: Vec<usize>,
     host: Host,
     template: Template,
     now: u64,
     events: Events,
     flights: Slab<Flight>,
-    places: Vec<Option<u32>>,
+    /// Slot in `flights` of each task in flight, by task number.
+    slots: Vec<Option<u32>>,
+    /// Queue of each worker.
     queues: Vec<Fifo>,
+    /// Packets of signals in flight, by the event's packed signal.
     signals: HashMap<u64, Vec<u8>>,
     /// Last idle signal of each rack.
     last_idle_signal: HashMap<usize, u8>,
     schedule: Schedule,
     streams: Streams,
+    /// A packet is lost if a random number is below this.
     loss_below: u64,
     recorder: Recorder,
     /// Number of tasks that no worker has finished, and number of replies in flight.
@@ -129,29 +145,32 @@ struct Run<'a> {
 /// If a node breaks a rule of the run, or the arguments contradict each other.
 pub fn run(config: &Config) -> Result<(Outcome, Report), LockstepError> {
     let mut run = Run::new(config).map_err(LockstepError::Arguments)?;
-    run.play()?;
+    run.run_events()?;
     Ok(run.finish())
 }
 
 /// Returns the seed of a one-pool node whose policy stream equals that of the model's node `place`.
 pub(super) fn seed_of(seed: u64, place: usize) -> u64 {
-    let wanted = stream_seed(seed, place, 0);
-    // Inverts both steps of SplitMix64 (Steele, Lea and Flood 2014).
-    let back = |output: u64| {
+    let model_seed = stream_seed(seed, place, 0);
+    // Inverts one step of SplitMix64 (Steele, Lea and Flood 2014). The multipliers are the inverses of the
+    // step's multipliers modulo 2^64.
+    let invert = |output: u64| {
+        // Inverts `x ^ x >> by`: each pass recovers `by` more bits.
         let unshift = |value: u64, by: u32| {
-            let mut found = value;
+            let mut input = value;
             for _ in 0..64 / by {
-                found = value ^ found >> by;
+                input = value ^ input >> by;
             }
-            found
+            input
         };
         let z = unshift(output, 31).wrapping_mul(0x3196_42B2_D24D_8EC3);
         let z = unshift(z, 27).wrapping_mul(0x96DE_1B17_3F11_9089);
         unshift(z, 30).wrapping_sub(0x9E37_79B9_7F4A_7C15)
     };
-    let found = back(back(wanted));
-    debug_assert_eq!(stream_seed(found, 0, 0), wanted);
-    found
+    // A node derives its policy's stream from its seed in two steps.
+    let node_seed = invert(invert(model_seed));
+    debug_assert_eq!(stream_seed(node_seed, 0, 0), model_seed);
+    node_seed
 }
 
 fn mac(node: usize, port: usize) -> Mac {
@@ -162,6 +181,7 @@ fn leaf_ip(rack: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 3, 10 + rack as u8)
 }
 
+/// Returns the configuration of one port.
 fn port_text(port: usize, side: &str, ip: Ipv4Addr, prefix: u8, node: usize) -> String {
     let mac = mac(node, port);
     format!(
@@ -211,6 +231,7 @@ pub fn leaf_text(config: &Config, rack: usize) -> String {
     )
 }
 
+/// Creates the node of a configuration.
 fn node(text: &str, seed: u64) -> Result<Node, String> {
     let mut config =
         NodeConfig::parse(Path::new("node.toml"), text).map_err(|error| error.to_string())?;
@@ -236,17 +257,17 @@ impl<'a> Run<'a> {
             ..Target::new(CLIENT_MAC, CLIENT.to_bits(), SERVICE.to_bits())
         };
         let (schedule, _) = config.schedules()?;
-        let before = |rack| config.racks[..rack].iter().sum();
+        let first_worker = |rack| config.racks[..rack].iter().sum();
         let mut run = Self {
             config,
             nodes,
-            first_worker: (0..config.racks.len()).map(before).collect(),
+            first_worker: (0..config.racks.len()).map(first_worker).collect(),
             host: target.host(),
             template: Template::new(&target.frame(APP)),
             now: 0,
             events: Events::default(),
             flights: Slab::default(),
-            places: vec![None; config.tasks as usize],
+            slots: vec![None; config.tasks as usize],
             queues: vec![Fifo::EMPTY; config.speeds.len()],
             signals: HashMap::new(),
             last_idle_signal: HashMap::new(),
@@ -265,27 +286,28 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    fn play(&mut self) -> Result<(), LockstepError> {
-        for at in 0..self.nodes.len() {
-            self.turn(at)?;
+    /// Runs all arrivals, timers and events in order.
+    fn run_events(&mut self) -> Result<(), LockstepError> {
+        for index in 0..self.nodes.len() {
+            self.turn(index)?;
         }
-        let mut left = self.config.tasks;
+        let mut remaining = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
-        let mut until = u64::MAX;
+        let mut end = u64::MAX;
         loop {
             let timers = self.nodes.iter().filter(|node| node.local.is_some());
             let timer = timers.map(|node| from_ns(node.line.timer_ns)).min().unwrap_or(u64::MAX);
             let next = self.events.next_time();
-            if left == 0 && self.busy == (0, 0) && until == u64::MAX {
-                until = self.now + from_ns(AFTER_NS);
+            if remaining == 0 && self.busy == (0, 0) && end == u64::MAX {
+                end = self.now + from_ns(AFTER_NS);
             }
-            if next.min(timer) > until {
+            if next.min(timer) > end {
                 return Ok(());
             }
-            if left > 0 && arrival <= next.min(timer) {
+            if remaining > 0 && arrival <= next.min(timer) {
                 self.now = arrival;
                 self.arrive()?;
-                left -= 1;
+                remaining -= 1;
                 arrival = self.schedule.advance(&mut self.streams.arrivals);
                 continue;
             }
@@ -299,18 +321,18 @@ impl<'a> Run<'a> {
             }
             let Some((time, event)) = self.events.pop() else { return Ok(()) };
             self.now = time;
-            let (kind, about) = event::unpack(event);
+            let (kind, argument) = event::unpack(event);
             match kind {
-                event::AT_LEAF => self.at_leaf(about as u32)?,
-                event::AT_WORKER => self.at_worker(about as u32),
-                event::DONE => self.done(about as u32),
-                event::REPLY => self.reply(about as u32)?,
+                event::AT_LEAF => self.at_leaf(argument as u32)?,
+                event::AT_WORKER => self.at_worker(argument as u32),
+                event::DONE => self.done(argument as u32),
+                event::REPLY => self.reply(argument as u32)?,
                 event::SIGNAL => {
-                    if let Some(frame) = self.signals.remove(&about) {
-                        self.give(0, DOWN, &frame)?;
+                    if let Some(frame) = self.signals.remove(&argument) {
+                        self.deliver(0, DOWN, &frame)?;
                     }
                 }
-                _ => self.act(about as usize),
+                _ => self.act(argument as usize),
             }
         }
     }
@@ -325,23 +347,27 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Draws whether a packet sent now is lost.
     fn loses(&mut self) -> bool {
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
     }
 
-    fn send(&mut self, hops: u32, kind: u64, about: u64) {
+    /// Schedules the arrival of a packet after this many hops.
+    fn send(&mut self, hops: u32, kind: u64, argument: u64) {
         let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
-        let worked = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
-        self.events.push(time + worked, event::pack(kind, about));
+        let processing = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
+        self.events.push(time + processing, event::pack(kind, argument));
     }
 
-    fn lose(&mut self, place: u32, how: &'static str) {
-        *self.report.lost.entry(how).or_default() += 1;
+    /// Removes a task that was lost at this place, and counts it.
+    fn lose(&mut self, slot: u32, place: &'static str) {
+        *self.report.lost.entry(place).or_default() += 1;
         self.busy.0 -= 1;
-        self.places[self.flights[place].number as usize] = None;
-        self.flights.remove(place);
+        self.slots[self.flights[slot].number as usize] = None;
+        self.flights.remove(slot);
     }
 
+    /// Sends a client's next task to the spine.
     fn arrive(&mut self) -> Result<(), LockstepError> {
         let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
         let number = self.recorder.arrive(self.busy.0);
@@ -362,56 +388,60 @@ impl<'a> Run<'a> {
             service_ns: reported_ns(flight.service, 1.0),
             class: flight.class,
         };
-        let place = self.flights.add(flight);
-        self.places[number as usize] = Some(place);
+        let slot = self.flights.add(flight);
+        self.slots[number as usize] = Some(slot);
         let mut frame = vec![0; self.template.frame_len()];
         self.template.write(&mut frame, task);
-        self.give(0, UP, &frame)?;
+        self.deliver(0, UP, &frame)?;
         // The spine does not queue: it dropped any task that it did not forward.
-        if self.places[number as usize].is_some_and(|place| self.flights[place].frame.is_empty()) {
-            self.lose(place, "no leaf");
+        if self.slots[number as usize].is_some_and(|slot| self.flights[slot].frame.is_empty()) {
+            self.lose(slot, "no leaf");
         }
         Ok(())
     }
 
-    fn at_leaf(&mut self, place: u32) -> Result<(), LockstepError> {
-        let rack = usize::from(self.flights[place].rack);
+    /// Delivers a task to its leaf.
+    fn at_leaf(&mut self, slot: u32) -> Result<(), LockstepError> {
+        let rack = usize::from(self.flights[slot].rack);
         if self.nodes[rack + 1].ended.is_some() {
-            self.lose(place, "leaf");
+            self.lose(slot, "leaf");
             return Ok(());
         }
-        let frame = std::mem::take(&mut self.flights[place].frame);
-        self.give(rack + 1, UP, &frame)
+        let frame = std::mem::take(&mut self.flights[slot].frame);
+        self.deliver(rack + 1, UP, &frame)
     }
 
-    fn at_worker(&mut self, place: u32) {
-        let queue = &mut self.queues[usize::from(self.flights[place].worker)];
-        queue.push(place, &mut self.flights);
+    /// Queues a task at its worker.
+    fn at_worker(&mut self, slot: u32) {
+        let queue = &mut self.queues[usize::from(self.flights[slot].worker)];
+        queue.push(slot, &mut self.flights);
         if queue.len() == 1 {
-            self.start(place);
+            self.start(slot);
         }
     }
 
-    fn start(&mut self, place: u32) {
-        let flight = &mut self.flights[place];
+    /// Starts a task at its worker.
+    fn start(&mut self, slot: u32) {
+        let flight = &mut self.flights[slot];
         flight.started = self.now;
         let ticks = service_at(flight.service, self.config.speeds[usize::from(flight.worker)]);
-        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(place)));
+        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(slot)));
     }
 
-    fn done(&mut self, place: u32) {
-        let worker = usize::from(self.flights[place].worker);
+    /// Ends a task at its worker and sends the reply.
+    fn done(&mut self, slot: u32) {
+        let worker = usize::from(self.flights[slot].worker);
         self.queues[worker].pop(&self.flights);
-        let (next, left) = (self.queues[worker].first(), self.queues[worker].len());
+        let (next, remaining) = (self.queues[worker].first(), self.queues[worker].len());
         if let Some(next) = next {
             self.start(next);
         }
-        let flight = &mut self.flights[place];
+        let flight = &mut self.flights[slot];
         let (number, ticks) = (flight.number, self.now - flight.arrived);
         let member = worker - self.first_worker[usize::from(flight.rack)];
         let service_ns = reported_ns(flight.service, self.config.speeds[worker]);
         if let Some((datagram, header)) = &flight.headers {
-            let reply = Reply { worker: member as u16, left, service_ns };
+            let reply = Reply { worker: member as u16, left: remaining, service_ns };
             reply.write(&mut flight.frame, datagram.at.into(), header, SERVERS_MAC);
         }
         let started = flight.started;
@@ -420,57 +450,59 @@ impl<'a> Run<'a> {
         self.busy.0 -= 1;
         if self.loses() {
             *self.report.lost.entry("reply").or_default() += 1;
-            self.forget(place);
+            self.forget(slot);
         } else {
-            self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(place));
+            self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(slot));
             self.busy.1 += 1;
         }
     }
 
-    fn forget(&mut self, place: u32) {
-        self.places[self.flights[place].number as usize] = None;
-        self.flights.remove(place);
+    /// Removes a task that is finished or lost.
+    fn forget(&mut self, slot: u32) {
+        self.slots[self.flights[slot].number as usize] = None;
+        self.flights.remove(slot);
     }
 
-    fn reply(&mut self, place: u32) -> Result<(), LockstepError> {
+    /// Delivers a reply to its leaf.
+    fn reply(&mut self, slot: u32) -> Result<(), LockstepError> {
         self.busy.1 -= 1;
-        let flight = &mut self.flights[place];
+        let flight = &mut self.flights[slot];
         let (rack, frame) = (usize::from(flight.rack), std::mem::take(&mut flight.frame));
         if self.nodes[rack + 1].ended.is_some() {
             *self.report.lost.entry("reply at leaf").or_default() += 1;
-            self.forget(place);
+            self.forget(slot);
             return Ok(());
         }
         // The simulator also frees the number here.
-        self.flights.remove(place);
-        self.give(rack + 1, DOWN, &frame)
+        self.flights.remove(slot);
+        self.deliver(rack + 1, DOWN, &frame)
     }
 
     /// Delivers a frame to a node's port.
-    fn give(&mut self, at: usize, port: usize, frame: &[u8]) -> Result<(), LockstepError> {
-        if self.nodes[at].local.is_none() {
+    fn deliver(&mut self, index: usize, port: usize, frame: &[u8]) -> Result<(), LockstepError> {
+        if self.nodes[index].local.is_none() {
             return Ok(());
         }
-        if !self.nodes[at].ports[port].send(frame) {
+        if !self.nodes[index].ports[port].send(frame) {
             return Err(LockstepError::Full { side: "nodes", now_ns: to_ns(self.now) });
         }
-        self.turn(at)
+        self.turn(index)
     }
 
     /// Gives a node a turn and handles the frames that it sends.
-    fn turn(&mut self, at: usize) -> Result<(), LockstepError> {
+    fn turn(&mut self, index: usize) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
-        let node = &mut self.nodes[at];
+        let node = &mut self.nodes[index];
         let Some(local) = &mut node.local else { return Ok(()) };
         node.line = local.turn(now_ns)?;
         let mut frames = Vec::new();
         for (port, end) in node.ports.iter_mut().enumerate() {
             frames.extend(
-                std::iter::from_fn(|| end.receive()).map(|one| (port, one.bytes().to_vec())),
+                std::iter::from_fn(|| end.receive()).map(|frame| (port, frame.bytes().to_vec())),
             );
         }
         for (port, frame) in frames {
-            self.on_frame(at, port, frame)?;
+            self.on_frame(index, port, frame)?;
         }
         Ok(())
     }
@@ -478,24 +510,24 @@ impl<'a> Run<'a> {
     /// Handles a frame that a node sent from one of its ports.
     fn on_frame(
         &mut self,
-        at: usize,
+        index: usize,
         port: usize,
         mut frame: Vec<u8>,
     ) -> Result<(), LockstepError> {
         if ether::ether_type(&frame) == ether::ARP {
-            return self.resolve(at, port, frame);
+            return self.resolve(index, port, frame);
         }
-        let refused =
+        let invalid =
             |reason| LockstepError::Packet { side: "nodes", now_ns: to_ns(self.now), reason };
-        let datagram = udp::parse(&frame, false).map_err(refused)?;
+        let datagram = udp::parse(&frame, false).map_err(invalid)?;
         let payload = &frame[datagram.payload()..];
-        let header = Header::parse(payload).map_err(refused)?;
+        let header = Header::parse(payload).map_err(invalid)?;
         let Extension { seq32, service_ns, .. } = Extension::parse(payload);
-        match (at, port, header.code) {
+        match (index, port, header.code) {
             (0, DOWN, Code::KeepAlive) => {
-                let is_leafs = |rack: &usize| leaf_ip(*rack).to_bits() == datagram.dst;
-                match (0..self.config.racks.len()).find(is_leafs) {
-                    Some(rack) => self.give(rack + 1, UP, &frame),
+                let is_destination = |rack: &usize| leaf_ip(*rack).to_bits() == datagram.dst;
+                match (0..self.config.racks.len()).find(is_destination) {
+                    Some(rack) => self.deliver(rack + 1, UP, &frame),
                     None => Ok(()),
                 }
             }
@@ -505,39 +537,38 @@ impl<'a> Run<'a> {
                 if let Some(ended) = self.nodes[rack + 1].ended {
                     self.report.chosen_after_ns.insert(rack, to_ns(now - ended));
                 }
-                let place = self.place("task", seq32)?;
-                (self.flights[place].rack, self.flights[place].frame) = (rack as u16, frame);
+                let slot = self.slot("task", seq32)?;
+                (self.flights[slot].rack, self.flights[slot].frame) = (rack as u16, frame);
                 match self.loses() {
-                    true => self.lose(place, "task"),
-                    false => self.send(self.config.hops.spine_leaf, event::AT_LEAF, place.into()),
+                    true => self.lose(slot, "task"),
+                    false => self.send(self.config.hops.spine_leaf, event::AT_LEAF, slot.into()),
                 }
                 Ok(())
             }
             (1.., DOWN, Code::NewTask) => {
-                let place = self.place("task", seq32)?;
-                let worker = self.first_worker[at - 1] + usize::from(header.dst);
-                let flight = &mut self.flights[place];
+                let slot = self.slot("task", seq32)?;
+                let worker = self.first_worker[index - 1] + usize::from(header.dst);
+                let flight = &mut self.flights[slot];
                 flight.worker = worker as u16;
                 (flight.headers, flight.frame) = (Some((datagram, header)), frame);
                 match self.loses() {
-                    true => self.lose(place, "task"),
-                    false => {
-                        self.send(self.config.hops.leaf_worker, event::AT_WORKER, place.into())
-                    }
+                    true => self.lose(slot, "task"),
+                    false => self.send(self.config.hops.leaf_worker, event::AT_WORKER, slot.into()),
                 }
                 Ok(())
             }
             (1.., UP, code) if code.is_signal() => {
-                self.send_signal(at - 1, &header, service_ns, frame);
+                self.send_signal(index - 1, &header, service_ns, frame);
                 Ok(())
             }
-            _ => self.answered(&mut frame),
+            _ => self.receive_at_clients(&mut frame),
         }
     }
 
-    fn place(&self, what: &'static str, number: u32) -> Result<u32, LockstepError> {
-        let place = self.places.get(number as usize).copied().flatten();
-        place.ok_or(LockstepError::Stray { what, number, now_ns: to_ns(self.now) })
+    /// Returns the slot of a task in flight.
+    fn slot(&self, packet: &'static str, number: u32) -> Result<u32, LockstepError> {
+        let slot = self.slots.get(number as usize).copied().flatten();
+        slot.ok_or(LockstepError::Stray { packet, number, now_ns: to_ns(self.now) })
     }
 
     /// Sends a leaf's signal on its way to the spine.
@@ -549,20 +580,20 @@ impl<'a> Run<'a> {
         };
         self.report.signals += u64::from(header.code != Code::KeepAlive);
         if let Signal::IdleAdd | Signal::IdleRemove = signal {
-            let (all, again) = &mut self.report.idle_signals;
+            let (all, repeated) = &mut self.report.idle_signals;
             *all += 1;
             let last = self.last_idle_signal.insert(rack, header.code as u8);
-            *again += u64::from(last == Some(header.code as u8));
+            *repeated += u64::from(last == Some(header.code as u8));
         }
-        let about = signal::pack(rack, header.seq, signal);
+        let packed = signal::pack(rack, header.seq, signal);
         if !self.loses() {
-            self.signals.insert(about, frame);
-            self.send(self.config.hops.leaf_spine, event::SIGNAL, about);
+            self.signals.insert(packed, frame);
+            self.send(self.config.hops.leaf_spine, event::SIGNAL, packed);
         }
     }
 
     /// Delivers a frame to the clients.
-    fn answered(&mut self, mut frame: &mut [u8]) -> Result<(), LockstepError> {
+    fn receive_at_clients(&mut self, mut frame: &mut [u8]) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
         let source = udp::parse(frame, false).map(|datagram| datagram.src);
         match self.host.receive(&mut frame, false) {
@@ -574,14 +605,19 @@ impl<'a> Run<'a> {
                         .push(format!("task {number} is answered from a wrong source address"));
                 }
                 if answer.refused {
-                    let place = self.place("the refusal of task", number)?;
+                    let slot = self.slot("the refusal of task", number)?;
                     self.report.refused += 1;
                     self.busy.0 -= 1;
-                    self.forget(place);
+                    self.forget(slot);
                     return Ok(());
                 }
-                let first = self.places.get_mut(number as usize).and_then(Option::take);
-                first.ok_or(LockstepError::Stray { what: "the answer to task", number, now_ns })?;
+                // The slot is taken, so that a second answer is an error.
+                let first = self.slots.get_mut(number as usize).and_then(Option::take);
+                first.ok_or(LockstepError::Stray {
+                    packet: "the answer to task",
+                    number,
+                    now_ns,
+                })?;
                 self.report.answered += 1;
                 Ok(())
             }
@@ -592,38 +628,44 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Delivers ARP requests and answers in no time.
-    fn resolve(&mut self, at: usize, port: usize, mut frame: Vec<u8>) -> Result<(), LockstepError> {
-        let refused =
+    /// Delivers ARP requests and answers at once, without a delay.
+    fn resolve(
+        &mut self,
+        index: usize,
+        port: usize,
+        mut frame: Vec<u8>,
+    ) -> Result<(), LockstepError> {
+        let invalid =
             |reason| LockstepError::Packet { side: "nodes", now_ns: to_ns(self.now), reason };
-        let packet = arp::Packet::parse(&frame).map_err(refused)?;
-        if port == DOWN && at > 0 {
+        let packet = arp::Packet::parse(&frame).map_err(invalid)?;
+        if port == DOWN && index > 0 {
             packet.answer(SERVERS_MAC).emit(&mut frame, packet.sender_mac);
-            return self.give(at, port, &frame);
+            return self.deliver(index, port, &frame);
         }
         if packet.target == CLIENT.to_bits() {
             return match self.host.receive(&mut frame.as_mut_slice(), false) {
-                FrameKind::NeighbourAnswer => self.give(at, port, &frame),
+                FrameKind::NeighbourAnswer => self.deliver(index, port, &frame),
                 _ => Ok(()),
             };
         }
         // The network of the spine and its leaves.
-        let there = |rack: &usize| leaf_ip(*rack).to_bits() == packet.target;
-        match (0..self.config.racks.len()).find(there) {
-            Some(rack) => self.give(rack + 1, UP, &frame),
-            None => self.give(0, DOWN, &frame),
+        let is_target = |rack: &usize| leaf_ip(*rack).to_bits() == packet.target;
+        match (0..self.config.racks.len()).find(is_target) {
+            Some(rack) => self.deliver(rack + 1, UP, &frame),
+            None => self.deliver(0, DOWN, &frame),
         }
     }
 
+    /// Checks the nodes' ledgers, and returns the outcome and the report.
     fn finish(mut self) -> (Outcome, Report) {
-        let names = |node: &Node| {
+        let counters_of = |node: &Node| {
             let cores = node.local.iter().flat_map(LocalLeaf::cores);
             let counters = cores.map(|core: &Leaf<_, _>| core.stages().counters().clone());
             counters.collect::<Vec<_>>()
         };
-        for at in 0..self.nodes.len() {
+        for index in 0..self.nodes.len() {
             let mut counted = BTreeMap::new();
-            for counters in names(&self.nodes[at]) {
+            for counters in counters_of(&self.nodes[index]) {
                 for counter in Counter::ALL {
                     *counted.entry(counter.name()).or_default() += counters.read(counter);
                 }
@@ -631,15 +673,15 @@ impl<'a> Run<'a> {
                     *counted.entry(reason.name()).or_default() += counters.dropped(reason);
                 }
                 if !counters.balances() {
-                    self.report.faults.push(format!("the ledger of node {at} does not balance"));
+                    self.report.faults.push(format!("the ledger of node {index} does not balance"));
                 }
             }
             self.report.counted.push(counted);
         }
         // Tasks at workers or on their way there, and replies on their way back, of leaves that have ended.
-        let kept = self.places.iter().flatten().count() as u64;
-        if kept > 0 {
-            *self.report.lost.entry("kept").or_default() += kept;
+        let stranded = self.slots.iter().flatten().count() as u64;
+        if stranded > 0 {
+            *self.report.lost.entry("kept").or_default() += stranded;
         }
         let record = Record { digest: self.digest, answered: self.report.answered };
         let outcome = Outcome {

@@ -1,7 +1,7 @@
 //! Several leaves over the same workers in emulated time, in this process: the simulator's model `ct` on
 //! packets, for policies whose members send their load reports in messages.
 //!
-//! The loop, its streams, delays and servers are those of the model. A server knows each leaf's estimate of
+//! The loop, its streams, delays and servers are those of the model. A server tracks each leaf's estimate of
 //! its load ([`wedjat::policy::member::MemberSide`]). Each leaf has its own clients, and the model's servers
 //! as its workers. Tasks, replies and load reports reach the leaf as packets, at the times at which the
 //! model's dispatchers receive them. The leaf's timers get their turns in between.
@@ -67,7 +67,7 @@ pub fn run(config: &Config) -> Result<(Outcome, RunDetails), LockstepError> {
         return Err(refuse(format!("{policy} uses no queue reports and no probes")));
     }
     let mut leaves = Leaves::new(config).map_err(refuse)?;
-    leaves.introduce(config)?;
+    leaves.resolve_and_report(config)?;
     let mut sim = Sim::new(config, |_| leaves).map_err(refuse)?;
     sim.run()?;
     let (outcome, leaves) = sim.finish();
@@ -82,9 +82,12 @@ struct Node {
     pool: FramePool,
     line: Line,
     /// Number of each worker's last report to this leaf.
-    numbers: Vec<u16>,
+    report_numbers: Vec<u16>,
+    /// Load reports delivered to the leaf.
     reports: u64,
-    probed: u64,
+    /// Answers to probes delivered to the leaf.
+    probe_answers: u64,
+    /// Replies delivered to the leaf.
     answered: u64,
 }
 
@@ -103,16 +106,16 @@ struct Leaves {
     layout: Layout,
     /// Tasks at workers or on their way, by number.
     packets: HashMap<u64, Packet<Frame>>,
-    /// Probes, by number of their task: the worker's place, its number of tasks on the probe's arrival, and
-    /// the packet.
-    questions: HashMap<u64, Vec<(u16, u32, Packet<Frame>)>>,
-    /// True if the leaves probe for each task.
-    asks: bool,
+    /// Probes, by number of their task: the worker's place, its number of tasks when the probe arrived, and the
+    /// packet.
+    probes: HashMap<u64, Vec<(u16, u32, Packet<Frame>)>>,
+    /// True if the leaves send probes for each task.
+    sends_probes: bool,
     /// Number of load reports sent before the first task.
-    first: u64,
+    initial_reports: u64,
 }
 
-fn leaf_inside(index: usize) -> Ipv4Addr {
+fn leaf_worker_side_ip(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 2, 1 + index as u8)
 }
 
@@ -125,7 +128,7 @@ fn leaf_mac(index: usize, port: usize) -> Mac {
 pub fn leaf_text(config: &Config, index: usize, layout: &Layout) -> String {
     let mut text = format!("[leaf]\nid = {}\ncores = [0]\n", index + 1);
     for (port, (side, ip)) in
-        [("clients", LEAF), ("workers", leaf_inside(index))].iter().enumerate()
+        [("clients", LEAF), ("workers", leaf_worker_side_ip(index))].iter().enumerate()
     {
         let mac = leaf_mac(index, port);
         text += &format!(
@@ -146,8 +149,8 @@ pub fn leaf_text(config: &Config, index: usize, layout: &Layout) -> String {
 
 /// Returns a layout in which the workers of each server have one speed.
 fn layout(speeds: &[f64]) -> Result<Layout, String> {
-    let alike = speeds.chunk_by(|a, b| a == b).map(<[f64]>::len);
-    let each = alike.reduce(|a, b| if a == b { a } else { 1 }).unwrap_or(1);
+    let groups = speeds.chunk_by(|a, b| a == b).map(<[f64]>::len);
+    let each = groups.reduce(|a, b| if a == b { a } else { 1 }).unwrap_or(1);
     let count = speeds.len() / each;
     if count > SERVERS_MAX {
         return Err(format!(
@@ -178,24 +181,24 @@ impl Leaves {
                 workers: Workers::new(ends.workers, address),
                 pool: ends.pool,
                 line: Line::default(),
-                numbers: vec![0; config.speeds.len()],
+                report_numbers: vec![0; config.speeds.len()],
                 reports: 0,
-                probed: 0,
+                probe_answers: 0,
                 answered: 0,
             })
         };
         let nodes = (0..config.dispatchers).map(node).collect::<Result<_, String>>()?;
-        let asks = config.policy.probes();
-        let (packets, questions) = (HashMap::new(), HashMap::new());
-        Ok(Self { nodes, layout, packets, questions, asks, first: 0 })
+        let sends_probes = config.policy.probes();
+        let (packets, probes) = (HashMap::new(), HashMap::new());
+        Ok(Self { nodes, layout, packets, probes, sends_probes, initial_reports: 0 })
     }
 
     /// Prepares the run at time 0, before the first task. Clients resolve their leaf's MAC address. Under
     /// policies with idle lists, each worker reports to the leaf whose list holds it in the model.
-    fn introduce(&mut self, config: &Config) -> Result<(), LockstepError> {
+    fn resolve_and_report(&mut self, config: &Config) -> Result<(), LockstepError> {
         for index in 0..self.nodes.len() {
             self.turn(index, 0)?;
-            self.nodes[index].clients.ask(0)?;
+            self.nodes[index].clients.request_mac(0)?;
             self.turn(index, 0)?;
             if !self.nodes[index].clients.is_resolved() {
                 return Err(LockstepError::Unresolved(LEAF.into()));
@@ -205,7 +208,7 @@ impl Leaves {
             for member in (0..config.speeds.len() as u16).map(Member) {
                 let index = member.index() % self.nodes.len();
                 self.report(index, 0, &Report::new(member, Load(0), 0))?;
-                self.first += 1;
+                self.initial_reports += 1;
             }
         }
         Ok(())
@@ -215,9 +218,9 @@ impl Leaves {
     fn advance(&mut self, index: usize, now_ns: u64) -> Result<(), LockstepError> {
         while self.nodes[index].line.timer_ns < now_ns {
             let timer_ns = self.nodes[index].line.timer_ns;
-            let came = self.turn(index, timer_ns)?;
-            if let Some(&(number, ..)) = came.tasks.first() {
-                return Err(LockstepError::Stray { what: "task", number, now_ns: timer_ns });
+            let output = self.turn(index, timer_ns)?;
+            if let Some(&(number, ..)) = output.tasks.first() {
+                return Err(LockstepError::Stray { packet: "task", number, now_ns: timer_ns });
             }
             if self.nodes[index].line.timer_ns <= timer_ns {
                 return Err(LockstepError::Timer { timer_ns, now_ns });
@@ -228,19 +231,19 @@ impl Leaves {
 
     /// Gives a leaf a turn and collects its output.
     fn turn(&mut self, index: usize, now_ns: u64) -> Result<LeafOutput, LockstepError> {
-        let (node, mut came) = (&mut self.nodes[index], LeafOutput::default());
+        let (node, mut output) = (&mut self.nodes[index], LeafOutput::default());
         loop {
             node.line = node.local.turn(now_ns)?;
             let (tasks, _) = node.workers.receive(now_ns, |number, place, packet| {
-                came.tasks.push((number, place, packet));
+                output.tasks.push((number, place, packet));
                 Ok(())
             })?;
             let (answers, _) = node.clients.receive(now_ns, |number, _| {
-                came.answers.push(number);
+                output.answers.push(number);
                 Ok(())
             })?;
             if tasks + answers == 0 {
-                return Ok(came);
+                return Ok(output);
             }
         }
     }
@@ -260,14 +263,15 @@ impl Leaves {
         number: u64,
     ) -> Result<(), LockstepError> {
         self.advance(index, now_ns)?;
-        for (_, tasks, mut packet) in self.questions.remove(&number).into_iter().flatten() {
+        for (_, tasks, mut packet) in self.probes.remove(&number).into_iter().flatten() {
             Workers::<SpreadingEnd>::answer_probe(&mut packet, tasks);
             self.nodes[index].workers.send(packet, now_ns)?;
-            self.nodes[index].probed += 1;
+            self.nodes[index].probe_answers += 1;
         }
         Ok(())
     }
 
+    /// Compares the leaves' counters with the packets delivered to them. Returns the details of the run.
     fn finish(self) -> RunDetails {
         let reports: u64 = self.nodes.iter().map(|node| node.reports).sum();
         let mut faults = Vec::new();
@@ -275,12 +279,12 @@ impl Leaves {
             let counters = node.local.leaf().stages().counters();
             let counted = [Counter::QueueReports, Counter::ProbeAnswers, Counter::Replies]
                 .map(|counter| counters.read(counter));
-            let passed_over = [Counter::QueueReportsOld, Counter::ProbeAnswersLate]
+            let ignored = [Counter::QueueReportsOld, Counter::ProbeAnswersLate]
                 .map(|counter| counters.read(counter));
-            let is_right = counted == [node.reports, node.probed, node.answered];
-            if !is_right || passed_over != [0; 2] || counters.dropped_total() > 0 {
+            let is_complete = counted == [node.reports, node.probe_answers, node.answered];
+            if !is_complete || ignored != [0; 2] || counters.dropped_total() > 0 {
                 faults.push(format!(
-                    "leaf {index} counted {counted:?} reports, probe answers and replies, and ignored {passed_over:?}"
+                    "leaf {index} counted {counted:?} reports, probe answers and replies, and ignored {ignored:?}"
                 ));
             }
             if !counters.balances() {
@@ -290,8 +294,8 @@ impl Leaves {
         if !self.packets.is_empty() {
             faults.push(format!("{} tasks were not answered", self.packets.len()));
         }
-        let probes = self.nodes.iter().map(|node| node.probed).sum();
-        RunDetails { reports: reports - self.first, probes, faults }
+        let probes = self.nodes.iter().map(|node| node.probe_answers).sum();
+        RunDetails { reports: reports - self.initial_reports, probes, faults }
     }
 }
 
@@ -313,38 +317,38 @@ impl Dispatchers for Leaves {
         number: u64,
         task: u32,
     ) -> Result<Placement<u32>, LockstepError> {
-        if self.asks {
+        if self.sends_probes {
             self.answer_probes(index, now_ns, number)?;
         } else {
             self.send(index, now_ns, number)?;
         }
-        let mut came = self.turn(index, now_ns)?;
-        match (came.tasks.pop(), came.tasks.len()) {
-            (Some((came, place, packet)), 0) if u64::from(came) == number => {
+        let mut output = self.turn(index, now_ns)?;
+        match (output.tasks.pop(), output.tasks.len()) {
+            (Some((sent_number, place, packet)), 0) if u64::from(sent_number) == number => {
                 self.packets.insert(number, packet);
                 Ok(Ok(Some((task, Pick { member: Member(place), idle: false }))))
             }
-            _ => Err(LockstepError::Stray { what: "task", number: number as u32, now_ns }),
+            _ => Err(LockstepError::Stray { packet: "task", number: number as u32, now_ns }),
         }
     }
 
-    fn asks(&self) -> bool {
-        self.asks
+    fn sends_probes(&self) -> bool {
+        self.sends_probes
     }
 
-    fn ask(&mut self, index: usize, now_ns: u64, number: u64) -> Result<(), LockstepError> {
+    fn send_probes(&mut self, index: usize, now_ns: u64, number: u64) -> Result<(), LockstepError> {
         self.send(index, now_ns, number)?;
         if let Some(&(number, ..)) = self.turn(index, now_ns)?.tasks.first() {
-            return Err(LockstepError::Stray { what: "task", number, now_ns });
+            return Err(LockstepError::Stray { packet: "task", number, now_ns });
         }
         let probes = self.nodes[index].workers.take_probes();
-        let asked = probes.into_iter().map(|(place, packet)| (place, 0, packet)).collect();
-        self.questions.insert(number, asked);
+        let probes = probes.into_iter().map(|(place, packet)| (place, 0, packet)).collect();
+        self.probes.insert(number, probes);
         Ok(())
     }
 
-    fn asked(&mut self, number: u64, queue: impl Fn(Member) -> u32) {
-        for (place, tasks, _) in self.questions.get_mut(&number).into_iter().flatten() {
+    fn on_probes(&mut self, number: u64, queue: impl Fn(Member) -> u32) {
+        for (place, tasks, _) in self.probes.get_mut(&number).into_iter().flatten() {
             *tasks = queue(Member(*place));
         }
     }
@@ -369,11 +373,11 @@ impl Dispatchers for Leaves {
         report: &Report,
     ) -> Result<(), LockstepError> {
         self.advance(index, now_ns)?;
-        let stray = |what| LockstepError::Stray { what, number: number as u32, now_ns };
+        let stray = |packet| LockstepError::Stray { packet, number: number as u32, now_ns };
         let mut packet = self.packets.remove(&number).ok_or(stray("the answer to task"))?;
         let workers = &mut self.nodes[index].workers;
         // The reply carries the number of remaining tasks, but the leaf must not use it.
-        workers.turn_around(&mut packet, report.member.0, report.load.rounded_tasks(), 0);
+        workers.write_reply(&mut packet, report.member.0, report.load.rounded_tasks(), 0);
         workers.send(packet, now_ns)?;
         self.nodes[index].answered += 1;
         match self.turn(index, now_ns)?.answers[..] {
@@ -386,7 +390,7 @@ impl Dispatchers for Leaves {
         self.advance(index, now_ns)?;
         let (layout, worker) = (self.layout, report.member.0);
         let node = &mut self.nodes[index];
-        let number = &mut node.numbers[report.member.index()];
+        let number = &mut node.report_numbers[report.member.index()];
         *number = number.wrapping_add(1);
         let tasks = report.load.rounded_tasks() as u16;
         let header = Header::queue_report(POOL, worker, tasks, *number);
@@ -397,7 +401,7 @@ impl Dispatchers for Leaves {
             src_mac: SERVERS_MAC,
             dst_mac: leaf_mac(index, 1),
             src: ip.to_bits(),
-            dst: leaf_inside(index).to_bits(),
+            dst: leaf_worker_side_ip(index).to_bits(),
             src_port: UDP_PORT,
             dst_port: UDP_PORT,
         };
@@ -411,6 +415,6 @@ impl Dispatchers for Leaves {
 
     fn picks(&self) -> (u64, u64) {
         // The model counts the servers' messages.
-        (self.nodes.iter().map(|node| node.probed).sum(), 0)
+        (self.nodes.iter().map(|node| node.probe_answers).sum(), 0)
     }
 }

@@ -28,10 +28,11 @@ const DEPTH: usize = 512;
 /// Maximum number of bytes of a frame.
 const FRAME_BYTES: usize = 256;
 
-/// A leaf in this process, with its ports in memory.
+/// A leaf or spine in this process, with its ports in memory.
 pub struct LocalLeaf {
     /// One entry per core.
     cores: Vec<Leaf<RingPort, FramePool>>,
+    /// Number of polls so far, over all turns.
     polls: u64,
 }
 
@@ -86,7 +87,7 @@ impl LocalLeaf {
         };
         let cores: Vec<_> = stages.into_iter().zip(commands).map(core).collect();
         let spread = |queues: Vec<_>, replies| SpreadingEnd {
-            by: Cores { count: queues.len(), ..Cores::ONE },
+            cores: Cores { count: queues.len(), ..Cores::ONE },
             queues,
             replies,
         };
@@ -123,14 +124,16 @@ impl LocalLeaf {
 /// does; packets other than tasks and replies go to the first queue.
 pub struct SpreadingEnd {
     queues: Vec<RingPort>,
-    by: Cores,
+    /// Rule that assigns packets to cores.
+    cores: Cores,
+    /// True on the workers' side, whose packets are replies.
     replies: bool,
 }
 
 impl SpreadingEnd {
     /// Sets whether replies reach the core that sent the task, or any core.
     pub fn set_steered(&mut self, steered: bool) {
-        self.by.steered = steered;
+        self.cores.steered = steered;
     }
 
     /// Returns the far ends of the queues.
@@ -139,13 +142,14 @@ impl SpreadingEnd {
         self.queues
     }
 
+    /// Returns the queue that a frame is sent to.
     fn queue_of(&self, frame: &[u8]) -> usize {
         // The clients' tasks and the workers' replies have the extension, and no IP options.
-        if self.by.count == 1 || frame.len() < udp::PAYLOAD + task::LEN + task::EXTENSION_LEN {
+        if self.cores.count == 1 || frame.len() < udp::PAYLOAD + task::LEN + task::EXTENSION_LEN {
             return 0;
         }
         let number = u64::from(Extension::parse(&frame[udp::PAYLOAD..]).seq32);
-        if self.replies { self.by.of_reply(number) } else { self.by.of_task(number) }
+        if self.replies { self.cores.of_reply(number) } else { self.cores.of_task(number) }
     }
 }
 
@@ -160,9 +164,10 @@ impl Port for SpreadingEnd {
         let mut sent = 0;
         while let Some(first) = burst.first() {
             let queue = self.queue_of(first.bytes());
-            let mut one: Burst<Frame> = burst.drain(..1).collect();
-            if self.queues[queue].tx_burst(&mut one) == 0 {
-                burst.extend(one);
+            let mut single: Burst<Frame> = burst.drain(..1).collect();
+            if self.queues[queue].tx_burst(&mut single) == 0 {
+                // The queue is full: puts the packet back in front.
+                burst.extend(single);
                 burst.rotate_right(1);
                 break;
             }
@@ -185,7 +190,7 @@ impl Scheduler for LocalLeaf {
     }
 }
 
-/// An agent in this process, on a port in memory, with places for workers that attach to its region.
+/// An agent in this process, on a port in memory, with channels for workers that attach to its memory region.
 pub struct LocalAgent {
     agent: Agent<RingPort, FramePool>,
     region: Arc<WorkerRegion>,

@@ -1,9 +1,10 @@
-//! A real scheduler in emulated time. The conductor plays clients, network and workers around it, as in the
-//! simulator's model `rack`, and advances the time.
+//! A real scheduler in emulated time. The conductor (the code in this module) emulates the clients, network and
+//! workers around it, as in the simulator's model `rack`, and advances the time.
 //!
 //! The scheduler is a leaf with its own ports, packets, stages and timers, in another process ([`Process`])
-//! or in this one ([`LocalLeaf`]). Its clock is frozen during its work. It gets a turn for each packet and
-//! for each of its timers, at the due time, and polls until it is quiet. So a run is a function of its seeds.
+//! or in this one ([`LocalLeaf`]). The conductor gives it a turn for each packet and for each of its timers, at
+//! the due time. In a turn the scheduler polls until it is quiet, and its clock does not advance. A run is
+//! therefore a function of its seeds.
 //! A task's start and response time equal those of the simulator under the same seeds, to the picosecond;
 //! [`crate::sim::digest`] hashes them all into one number.
 //!
@@ -62,20 +63,20 @@ pub enum LockstepError {
     Buffers,
     /// The packet counts of scheduler and conductor differ.
     #[error(
-        "packet counts differ at {now_ns} ns: the scheduler received {received} of {given} packets, and {taken} of its {sent} \
+        "packet counts differ at {now_ns} ns: the scheduler received {received} of {delivered} packets, and {arrived} of its {sent} \
          sent packets arrived"
     )]
     PacketCounts {
         /// Time of the failure.
         now_ns: u64,
-        /// Packets sent to the scheduler.
-        given: u64,
+        /// Packets delivered to the scheduler.
+        delivered: u64,
         /// Packets received by the scheduler.
         received: u64,
         /// Packets sent by the scheduler.
         sent: u64,
-        /// Packets received from the scheduler.
-        taken: u64,
+        /// Packets that arrived from the scheduler.
+        arrived: u64,
     },
     /// The scheduler sent an invalid packet.
     #[error("at {now_ns} ns the scheduler sent the {side} an invalid packet: {reason:?}")]
@@ -88,10 +89,10 @@ pub enum LockstepError {
         reason: DropReason,
     },
     /// The scheduler sent a task or an answer that is not in flight.
-    #[error("at {now_ns} ns the scheduler sent {what} {number}, which is not in flight there")]
+    #[error("at {now_ns} ns the scheduler sent {packet} {number}, which is not in flight there")]
     Stray {
-        /// Task or answer.
-        what: &'static str,
+        /// Kind of the packet: a task or an answer.
+        packet: &'static str,
         /// Number of the task.
         number: u32,
         /// Time of the failure.

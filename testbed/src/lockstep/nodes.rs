@@ -44,7 +44,7 @@ const APP: u32 = 1;
 mod kind {
     pub const TASK: u64 = 0;
     pub const DONE: u64 = 1;
-    pub const ASK: u64 = 2;
+    pub const STEAL_REQUEST: u64 = 2;
     pub const HEARTBEAT: u64 = 3;
     pub const PARAMETERS: u64 = 4;
 }
@@ -58,7 +58,7 @@ pub struct RunDetails {
     pub messages: u64,
     /// Tasks dropped by full nodes.
     pub lost: u64,
-    /// Tasks that passed between nodes.
+    /// Tasks forwarded or stolen between nodes.
     pub passed: ForwardedTasks,
     /// Learned state of each node at the end.
     pub peers: Vec<Peers>,
@@ -72,36 +72,47 @@ pub struct RunDetails {
 /// If a node breaks a rule of the run, or the arguments contradict each other.
 pub fn run(config: &Config) -> Result<RunDetails, LockstepError> {
     let mut run = Run::new(config).map_err(LockstepError::Arguments)?;
-    run.introduce()?;
-    run.play()?;
+    run.attach_workers()?;
+    run.run_events()?;
     Ok(run.finish())
 }
 
 /// A worker and its current task.
 struct Worker {
+    /// The worker's end of its channel to the agent.
     end: WorkerEnd,
+    /// Number of the task that it serves.
     task: Option<u32>,
 }
 
+/// A node and its workers.
 struct Node {
     local: LocalAgent,
+    /// Far end of the agent's port.
     far: RingPort,
     workers: Vec<Worker>,
+    /// Progress after its last turn.
     line: Line,
+    /// Number of tasks dropped by its full queue so far.
     dropped: u64,
 }
 
 /// A task in flight.
 #[derive(Clone, Copy)]
 struct Flight {
+    /// Time of its arrival at the first node, in ticks.
     arrived: u64,
+    /// Start of its service.
     started: u64,
+    /// Service time, in ticks.
     service: u64,
-    /// Node that received the task from the client, and node that serves it.
+    /// Node that received the task from the client.
     origin: usize,
+    /// Node that serves the task.
     node: usize,
 }
 
+/// State of a run.
 struct Run<'a> {
     config: &'a Config,
     now: u64,
@@ -110,8 +121,9 @@ struct Run<'a> {
     nodes: Vec<Node>,
     /// Tasks, by number.
     flights: Vec<Flight>,
-    /// Packets in flight between nodes.
+    /// Packets in flight between nodes, with their receivers.
     packets: Slab<(usize, Vec<u8>)>,
+    /// Stream of the nodes that clients choose.
     choice: Stream,
     service: Stream,
     in_system: u64,
@@ -131,7 +143,7 @@ fn mac(node: usize) -> Mac {
 }
 
 /// Returns a node's configuration.
-fn text(config: &Config, own: usize) -> String {
+fn text(config: &Config, index: usize) -> String {
     let nodes: Vec<_> =
         (0..config.workers.len()).map(|node| format!("'{}'", address(node))).collect();
     format!(
@@ -142,27 +154,27 @@ fn text(config: &Config, own: usize) -> String {
         nodes.join(","),
         config.policy,
         config.beat_ns / 1000,
-        address(own),
-        mac(own),
-        config.workers[own] - 1,
+        address(index),
+        mac(index),
+        config.workers[index] - 1,
         config.queue,
     )
 }
 
 impl Node {
-    fn new(config: &Config, own: usize) -> Result<Self, String> {
-        let text = text(config, own);
+    fn new(config: &Config, index: usize) -> Result<Self, String> {
+        let text = text(config, index);
         let mut agent = AgentConfig::parse(Path::new("agent.toml"), &text)
             .map_err(|error| error.to_string())?;
-        let settings = settings(config, own, 0, 0);
+        let settings = settings(config, index, 0, 0);
         agent.seed = Some(settings.seed);
         let pool = FramePool::new(FRAMES, FRAME_BYTES);
         let (local, far) = LocalAgent::of(&agent, &pool, Some(settings))?;
-        let claim = |at| match local.region().claim(at) {
+        let attach = |channel| match local.region().claim(channel) {
             Ok(Some(end)) => Ok(Worker { end, task: None }),
-            _ => Err(format!("worker {at} of node {own} has no free place")),
+            _ => Err(format!("worker {channel} of node {index} has no free place")),
         };
-        let workers = (0..config.workers[own]).map(claim).collect::<Result<_, _>>()?;
+        let workers = (0..config.workers[index]).map(attach).collect::<Result<_, _>>()?;
         Ok(Self { local, far, workers, line: Line::default(), dropped: 0 })
     }
 }
@@ -175,7 +187,7 @@ impl<'a> Run<'a> {
             );
         }
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
-        let nodes = (0..config.workers.len()).map(|own| Node::new(config, own));
+        let nodes = (0..config.workers.len()).map(|index| Node::new(config, index));
         Ok(Self {
             config,
             now: 0,
@@ -195,8 +207,9 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Admits the workers and resolves the nodes' MAC addresses, at time 0 before the first task.
-    fn introduce(&mut self) -> Result<(), LockstepError> {
+    /// Gives each node a turn at time 0, in which the nodes resolve each other's MAC addresses, and starts the
+    /// workers.
+    fn attach_workers(&mut self) -> Result<(), LockstepError> {
         for node in 0..self.nodes.len() {
             self.turn(node)?;
         }
@@ -211,19 +224,20 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn play(&mut self) -> Result<(), LockstepError> {
+    /// Runs all arrivals, timers and events in order.
+    fn run_events(&mut self) -> Result<(), LockstepError> {
         let (mut schedule, _) = self.config.schedules().map_err(LockstepError::Arguments)?;
         let mut arrivals = StreamSeed::derive(self.config.seed, "arrivals", 0).stream();
-        let mut left = self.config.tasks;
+        let mut remaining = self.config.tasks;
         let mut arrival = schedule.advance(&mut arrivals);
-        while left > 0 || self.in_system > 0 {
+        while remaining > 0 || self.in_system > 0 {
             let due = |node: &Node| from_ns(node.line.timer_ns);
             let timers = self.nodes.iter().map(due).zip(0..);
             let (timer, node) = timers.min().unwrap_or((u64::MAX, 0));
             let next = self.events.next_time();
-            if left > 0 && arrival <= next.min(timer) {
+            if remaining > 0 && arrival <= next.min(timer) {
                 self.now = arrival;
-                left -= 1;
+                remaining -= 1;
                 self.arrive()?;
                 arrival = schedule.advance(&mut arrivals);
             } else if timer < next {
@@ -237,8 +251,8 @@ impl<'a> Run<'a> {
                 let Some((time, event)) = self.events.pop() else { break };
                 self.now = time;
                 match unpack(event) {
-                    (kind::DONE, about) => self.done(about as u32)?,
-                    (_, about) => self.deliver(about as u32)?,
+                    (kind::DONE, number) => self.done(number as u32)?,
+                    (_, slot) => self.deliver(slot as u32)?,
                 }
             }
         }
@@ -268,16 +282,17 @@ impl<'a> Run<'a> {
             dst_port: UDP_PORT,
         };
         flow.emit(&mut frame, header.len());
-        self.give(origin, &frame)
+        self.put_frame(origin, &frame)
     }
 
     /// Delivers a packet to its node.
-    fn deliver(&mut self, place: u32) -> Result<(), LockstepError> {
-        let Some((node, frame)) = self.packets.remove(place) else { return Ok(()) };
-        self.give(node, &frame)
+    fn deliver(&mut self, slot: u32) -> Result<(), LockstepError> {
+        let Some((node, frame)) = self.packets.remove(slot) else { return Ok(()) };
+        self.put_frame(node, &frame)
     }
 
-    fn give(&mut self, node: usize, frame: &[u8]) -> Result<(), LockstepError> {
+    /// Puts a frame into a node's port and gives the node a turn.
+    fn put_frame(&mut self, node: usize, frame: &[u8]) -> Result<(), LockstepError> {
         if !self.nodes[node].far.send(frame) {
             return Err(LockstepError::Full { side: "nodes", now_ns: to_ns(self.now) });
         }
@@ -288,7 +303,7 @@ impl<'a> Run<'a> {
     fn done(&mut self, number: u32) -> Result<(), LockstepError> {
         let Flight { arrived, started, node, .. } = self.flights[number as usize];
         let service_ns = to_ns(self.now - started);
-        let stray = LockstepError::Stray { what: "task", number, now_ns: to_ns(self.now) };
+        let stray = LockstepError::Stray { packet: "task", number, now_ns: to_ns(self.now) };
         let mut workers = self.nodes[node].workers.iter_mut();
         let worker = workers.find(|worker| worker.task == Some(number)).ok_or(stray)?;
         worker.task = None;
@@ -303,7 +318,7 @@ impl<'a> Run<'a> {
         let now_ns = to_ns(self.now);
         self.nodes[node].line = self.nodes[node].local.turn(now_ns)?;
         while let Some(frame) = self.nodes[node].far.receive() {
-            self.sent(node, frame.bytes())?;
+            self.on_frame(node, frame.bytes())?;
         }
         let Node { local, workers, dropped, .. } = &mut self.nodes[node];
         for worker in workers.iter_mut().filter(|worker| worker.task.is_none()) {
@@ -316,6 +331,7 @@ impl<'a> Run<'a> {
                 self.events.push(self.now + flight.service, pack(kind::DONE, u64::from(number)));
             }
         }
+        // Drops since the last turn.
         let lost = local.agent().counters().dropped(DropReason::QueueFull) - *dropped;
         *dropped += lost;
         self.in_system -= lost;
@@ -324,15 +340,15 @@ impl<'a> Run<'a> {
     }
 
     /// Handles a packet that a node sent.
-    fn sent(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
+    fn on_frame(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
         if ether::ether_type(frame) == ether::ARP {
             return self.resolve(from, frame);
         }
         let now_ns = to_ns(self.now);
-        let refused = |reason| LockstepError::Packet { side: "nodes", now_ns, reason };
-        let datagram = udp::parse(frame, false).map_err(refused)?;
+        let invalid = |reason| LockstepError::Packet { side: "nodes", now_ns, reason };
+        let datagram = udp::parse(frame, false).map_err(invalid)?;
         let payload = &frame[datagram.payload()..usize::from(datagram.end)];
-        let header = Header::parse(payload).map_err(refused)?;
+        let header = Header::parse(payload).map_err(invalid)?;
         if header.code.is_reply() {
             let number = Extension::parse(payload).seq32;
             let origin =
@@ -340,36 +356,37 @@ impl<'a> Run<'a> {
             let is_right = (ether::dst(frame), datagram.dst, datagram.dst_port, Some(datagram.src))
                 == (CLIENT_MAC, CLIENT.to_bits(), CLIENT_PORT, origin);
             self.answered += 1;
-            let stray = LockstepError::Stray { what: "the answer to task", number, now_ns };
+            let stray = LockstepError::Stray { packet: "the answer to task", number, now_ns };
             return if is_right { Ok(()) } else { Err(stray) };
         }
         let nodes = 0..self.nodes.len();
-        let to = nodes.into_iter().find(|&node| mac(node) == ether::dst(frame));
-        let to = to.ok_or_else(|| refused(DropReason::OtherMac))?;
+        let receiver = nodes.into_iter().find(|&node| mac(node) == ether::dst(frame));
+        let receiver = receiver.ok_or_else(|| invalid(DropReason::OtherMac))?;
         let kind = match header.code {
             Code::PassedTask => kind::TASK,
-            Code::StealRequest => kind::ASK,
+            Code::StealRequest => kind::STEAL_REQUEST,
             Code::Heartbeat => kind::HEARTBEAT,
             Code::Parameters => kind::PARAMETERS,
-            _ => return Err(refused(DropReason::TaskRole)),
+            _ => return Err(invalid(DropReason::TaskRole)),
         };
         self.messages += 1;
-        self.passed.steals += u64::from(kind == kind::ASK);
-        let place = self.packets.add((to, frame.to_vec()));
-        self.events.push(self.now + self.delay, pack(kind, u64::from(place)));
+        self.passed.steals += u64::from(kind == kind::STEAL_REQUEST);
+        let slot = self.packets.add((receiver, frame.to_vec()));
+        self.events.push(self.now + self.delay, pack(kind, u64::from(slot)));
         Ok(())
     }
 
-    /// Delivers ARP requests and answers in no time: the model has none.
+    /// Delivers ARP requests and answers at once, without a delay: the model has none.
     fn resolve(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
         for node in (0..self.nodes.len()).filter(|&node| node != from) {
             if [Mac::BROADCAST, mac(node)].contains(&ether::dst(frame)) {
-                self.give(node, frame)?;
+                self.put_frame(node, frame)?;
             }
         }
         Ok(())
     }
 
+    /// Checks the nodes' ledgers and returns the result.
     fn finish(mut self) -> RunDetails {
         use wedjat::state::Counter;
         let (mut faults, mut peers) = (Vec::new(), Vec::new());
@@ -380,8 +397,12 @@ impl<'a> Run<'a> {
             agent.close();
             self.passed.migrations += counters.read(Counter::TasksPassed);
             self.passed.stolen += counters.read(Counter::TasksGiven);
-            let other = counters.dropped_total() - counters.dropped(DropReason::QueueFull);
-            if !counters.balances() || other > 0 || counters.read(Counter::OriginatedUnsent) > 0 {
+            let unexpected_drops =
+                counters.dropped_total() - counters.dropped(DropReason::QueueFull);
+            if !counters.balances()
+                || unexpected_drops > 0
+                || counters.read(Counter::OriginatedUnsent) > 0
+            {
                 faults.push(format!(
                     "unexpected drops at node {index}: {:?}",
                     counters.totals().drops()

@@ -7,31 +7,30 @@ use wedjat::clock::{Conductor, Line, TurnError};
 
 use super::Scheduler;
 
-/// Number of turns by which a CPU is judged.
+/// Number of turns over which a CPU's speed is measured.
 const WINDOW: u32 = 512;
-/// Number of windows after which the other CPU is tried again.
+/// Number of windows after which the unused CPU is measured again.
 const TRY_AFTER: u32 = 96;
 
-/// A leaf process that has joined the clock; see the module's documentation.
+/// A leaf process whose clock the conductor controls.
 #[derive(Debug)]
 pub struct Process {
     conductor: Conductor,
     node: usize,
-    place: Option<Place>,
+    cpu_choice: Option<CpuChoice>,
 }
 
 impl Process {
     /// Creates the scheduler for the conductor's node `node`.
     #[must_use]
     pub fn new(conductor: Conductor, node: usize) -> Self {
-        Self { conductor, node, place: None }
+        Self { conductor, node, cpu_choice: None }
     }
 
-    /// Lets the thread that gives the turns run on one of two CPUs, the leaf's own first. It uses the CPU
-    /// with the shorter turns.
+    /// Lets the conductor's thread run on the leaf's CPU or on a second CPU, whichever gives the shorter turns.
     #[must_use]
-    pub fn on(mut self, leaf: usize, other: usize) -> Self {
-        self.place = (leaf != other).then(|| Place::new([leaf, other]));
+    pub fn on(mut self, leaf_cpu: usize, second_cpu: usize) -> Self {
+        self.cpu_choice = (leaf_cpu != second_cpu).then(|| CpuChoice::new([leaf_cpu, second_cpu]));
         self
     }
 
@@ -44,43 +43,49 @@ impl Process {
 impl Scheduler for Process {
     #[inline]
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
-        if let Some(place) = &mut self.place {
-            place.count_turn();
+        if let Some(cpu_choice) = &mut self.cpu_choice {
+            cpu_choice.count_turn();
         }
         self.conductor.set_now_ns(now_ns);
         self.conductor.turn(self.node)
     }
 }
 
-/// CPU of the conductor's thread. Turns are shortest on a CPU of its own without other programs. Beside other
-/// programs, leaf and conductor wait for their turn on the CPU, for milliseconds at a time. Sharing one CPU
-/// costs nothing: leaf and conductor never run at once, and hand the CPU to each other.
+/// Choice of the CPU for the conductor's thread, by the duration of its turns.
+///
+/// Turns are shortest on a separate CPU that runs no other program. If other programs use that CPU, the
+/// conductor waits for it, for milliseconds at a time. The leaf's CPU is then better: leaf and conductor never
+/// run at the same time.
 #[derive(Debug)]
-struct Place {
+struct CpuChoice {
     cpus: [usize; 2],
     /// Index of the current CPU.
-    at: usize,
+    current: usize,
     /// Duration of the last window on each CPU.
-    took: [Option<Duration>; 2],
+    durations: [Option<Duration>; 2],
+    /// Turns in the current window.
     turns: u32,
+    /// Windows since the unused CPU was last measured.
     windows: u32,
+    /// Start of the current window.
     began: Instant,
 }
 
-impl Place {
+impl CpuChoice {
     fn new(cpus: [usize; 2]) -> Self {
-        Self { cpus, at: 1, took: [None; 2], turns: 0, windows: 0, began: Instant::now() }
+        Self { cpus, current: 1, durations: [None; 2], turns: 0, windows: 0, began: Instant::now() }
     }
 
+    /// Counts a turn. At the end of a window, moves the thread to the better CPU.
     #[inline]
     fn count_turn(&mut self) {
         self.turns += 1;
         if self.turns == WINDOW {
-            let took = self.began.elapsed();
-            let next = self.judge(took);
-            if next != self.at {
-                self.at = next;
-                // If the system refuses, turns take as long as before.
+            let duration = self.began.elapsed();
+            let next = self.next_cpu(duration);
+            if next != self.current {
+                self.current = next;
+                // A refusal by the system is harmless: turns only stay as long as before.
                 core_affinity::set_for_current(CoreId { id: self.cpus[next] });
             }
             (self.turns, self.began) = (0, Instant::now());
@@ -88,18 +93,18 @@ impl Place {
     }
 
     /// Records a window's duration. Returns the index of the next CPU.
-    fn judge(&mut self, took: Duration) -> usize {
-        let other = 1 - self.at;
-        self.took[self.at] = Some(took);
+    fn next_cpu(&mut self, duration: Duration) -> usize {
+        let unused = 1 - self.current;
+        self.durations[self.current] = Some(duration);
         self.windows += 1;
-        match self.took[other] {
-            Some(there) if self.windows < TRY_AFTER => {
-                let better = there < took;
-                if better { other } else { self.at }
+        match self.durations[unused] {
+            Some(unused_duration) if self.windows < TRY_AFTER => {
+                let is_better = unused_duration < duration;
+                if is_better { unused } else { self.current }
             }
             _ => {
                 self.windows = 0;
-                other
+                unused
             }
         }
     }
@@ -111,21 +116,21 @@ mod tests {
 
     #[test]
     fn better_cpu_is_chosen_and_the_other_retried() {
-        let mut place = Place::new([0, 1]);
-        let mut took = [Duration::from_millis(9), Duration::from_millis(2)];
-        let mut windows = |took: &[Duration; 2], count: u32| {
-            let mut at = [0_u32; 2];
+        let mut cpu_choice = CpuChoice::new([0, 1]);
+        let mut durations = [Duration::from_millis(9), Duration::from_millis(2)];
+        let mut windows = |durations: &[Duration; 2], count: u32| {
+            let mut uses = [0_u32; 2];
             for _ in 0..count {
-                at[place.at] += 1;
-                place.at = place.judge(took[place.at]);
+                uses[cpu_choice.current] += 1;
+                cpu_choice.current = cpu_choice.next_cpu(durations[cpu_choice.current]);
             }
-            at
+            uses
         };
-        let at = windows(&took, 960);
-        assert!((8..=20).contains(&at[0]), "{at:?}");
+        let uses = windows(&durations, 960);
+        assert!((8..=20).contains(&uses[0]), "{uses:?}");
         // Another program starts on the CPU that was free.
-        took[1] = Duration::from_millis(40);
-        let at = windows(&took, 960);
-        assert!((8..=20).contains(&at[1]), "{at:?}");
+        durations[1] = Duration::from_millis(40);
+        let uses = windows(&durations, 960);
+        assert!((8..=20).contains(&uses[1]), "{uses:?}");
     }
 }

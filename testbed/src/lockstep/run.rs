@@ -23,28 +23,31 @@ use crate::sim::stats::Recorder;
 /// Maximum number of turns at one time, before the run fails because time does not advance.
 const TURNS_MAX: u32 = 1000;
 /// Time without an event after which the scheduler's remaining tasks count as lost. It is several times the
-/// longest silence after which a central queue gives up a worker's tasks.
+/// longest timeout after which a central queue counts a worker's tasks as lost.
 const GIVE_UP_NS: u64 = 60_000_000_000;
 /// Maximum number of tasks of a run: task numbers have 32 bits on the wire.
 const TASKS_MAX: u64 = u32::MAX as u64 - 1;
 
-/// Marker for no place in the slab.
+/// Marker for no slot in the slab.
 const NONE: u32 = u32::MAX;
 
 /// A task in flight.
 struct Flight<B> {
+    /// Time of its arrival at the spine, in ticks.
     arrived: u64,
+    /// Start of its service.
     started: u64,
     /// Service time at speed 1, in ticks.
     service: u64,
     number: u64,
     class: u16,
     worker: u16,
+    /// The task's packet while it is at the worker, then the reply.
     packet: Option<Packet<B>>,
 }
 
-/// Places in the slab of a burst's packets.
-type Places = ArrayVec<u32, BURST>;
+/// Slots in the slab of a burst's tasks.
+type Slots = ArrayVec<u32, BURST>;
 
 /// State of a run.
 struct Run<'a, P: Port, L, S: ?Sized> {
@@ -55,13 +58,16 @@ struct Run<'a, P: Port, L, S: ?Sized> {
     now: u64,
     events: Events,
     flights: Slab<Flight<P::Buf>>,
-    /// Place in the slab of each task that has arrived and is not yet answered.
-    places: Vec<u32>,
+    /// Slot in the slab of each task that has arrived and is not yet answered, by task number.
+    slots: Vec<u32>,
+    /// Queue of each worker.
     queues: Vec<Fifo>,
     schedule: Schedule,
     streams: Streams,
+    /// A packet is lost if a random number is below this.
     loss_below: u64,
     recorder: Recorder,
+    /// Tasks that no worker has finished.
     in_system: u64,
     /// Replies in flight.
     replies: u64,
@@ -74,10 +80,11 @@ struct Run<'a, P: Port, L, S: ?Sized> {
 /// Packet counts of the scheduler and of the conductor.
 #[derive(Default)]
 struct PacketLedger {
-    /// Packets sent to the scheduler.
-    given: u64,
-    /// Packets received from the scheduler.
-    taken: u64,
+    /// Packets delivered to the scheduler.
+    delivered: u64,
+    /// Packets that arrived from the scheduler.
+    arrived: u64,
+    /// The scheduler's own counts, and its next timer.
     line: Line,
 }
 
@@ -111,7 +118,7 @@ where
         now: 0,
         events: Events::default(),
         flights: Slab::default(),
-        places: vec![NONE; config.tasks as usize],
+        slots: vec![NONE; config.tasks as usize],
         queues: vec![Fifo::EMPTY; config.speeds.len()],
         schedule,
         streams: Streams::new(config.seed),
@@ -124,8 +131,8 @@ where
         digest: Digest::default(),
         ledger: PacketLedger::default(),
     };
-    run.introduce()?;
-    run.play(stop)?;
+    run.resolve()?;
+    run.run_events(stop)?;
     Ok(run.finish())
 }
 
@@ -136,10 +143,10 @@ where
     S: Scheduler + ?Sized,
 {
     /// Resolves all MAC addresses, at time 0 before the first task.
-    fn introduce(&mut self) -> Result<(), LockstepError> {
+    fn resolve(&mut self) -> Result<(), LockstepError> {
         self.turn()?;
-        self.clients.ask(0)?;
-        self.ledger.given += 1;
+        self.clients.request_mac(0)?;
+        self.ledger.delivered += 1;
         self.turn()?;
         match self.clients.is_resolved() {
             true => Ok(()),
@@ -147,17 +154,18 @@ where
         }
     }
 
-    fn play(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
-        let mut left = self.config.tasks;
+    /// Runs all arrivals, timers and events in order.
+    fn run_events(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
+        let mut remaining = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
-        let (mut last, mut stands) = (0, 0);
-        while left > 0 || self.in_system > 0 || self.replies > 0 {
+        let (mut last_event, mut stalled_turns) = (0, 0);
+        while remaining > 0 || self.in_system > 0 || self.replies > 0 {
             let timer_ns = self.ledger.line.timer_ns;
             let (timer, next) = (from_ns(timer_ns), self.events.next_time());
-            if left > 0 && arrival <= next.min(timer) {
+            if remaining > 0 && arrival <= next.min(timer) {
                 self.now = arrival;
                 self.arrive();
-                left -= 1;
+                remaining -= 1;
                 arrival = self.schedule.advance(&mut self.streams.arrivals);
                 if stop.load(Ordering::Relaxed) {
                     return Err(LockstepError::Stopped);
@@ -165,11 +173,11 @@ where
                 continue;
             }
             if timer < next {
-                stands = if timer > self.now { 0 } else { stands + 1 };
-                if stands > TURNS_MAX {
+                stalled_turns = if timer > self.now { 0 } else { stalled_turns + 1 };
+                if stalled_turns > TURNS_MAX {
                     return Err(LockstepError::Timer { timer_ns, now_ns: to_ns(self.now) });
                 }
-                if left == 0 && next == u64::MAX && timer > last + from_ns(GIVE_UP_NS) {
+                if remaining == 0 && next == u64::MAX && timer > last_event + from_ns(GIVE_UP_NS) {
                     break;
                 }
                 self.now = timer.max(self.now);
@@ -177,16 +185,16 @@ where
                 continue;
             }
             let Some((time, event)) = self.events.pop() else { break };
-            (self.now, last) = (time, time);
-            let (kind, about) = event::unpack(event);
+            (self.now, last_event) = (time, time);
+            let (kind, slot) = event::unpack(event);
             match kind {
-                event::AT_LEAF => self.at_leaf(about as u32)?,
-                event::AT_WORKER => self.at_worker(about as u32),
-                event::DONE => self.done(about as u32),
-                _ => self.reply(about as u32)?,
+                event::AT_LEAF => self.at_leaf(slot as u32)?,
+                event::AT_WORKER => self.at_worker(slot as u32),
+                event::DONE => self.done(slot as u32),
+                _ => self.reply(slot as u32)?,
             }
         }
-        // Tasks that the scheduler dropped, or still has.
+        // The scheduler dropped the remaining tasks, or still holds them.
         self.lost += std::mem::take(&mut self.in_system);
         Ok(())
     }
@@ -196,36 +204,38 @@ where
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
     }
 
-    fn send(&mut self, hops: u32, kind: u64, place: u32) {
+    /// Schedules the arrival of a packet after this many hops.
+    fn send(&mut self, hops: u32, kind: u64, slot: u32) {
         let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
-        let worked = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
-        self.events.push(time + worked, event::pack(kind, u64::from(place)));
+        let processing = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
+        self.events.push(time + processing, event::pack(kind, u64::from(slot)));
     }
 
     /// Forwards a task, unless its packet is lost.
-    fn send_task(&mut self, hops: u32, kind: u64, place: u32) {
+    fn send_task(&mut self, hops: u32, kind: u64, slot: u32) {
         if self.loses() {
             self.lost += 1;
             self.in_system -= 1;
-            self.forget(place);
+            self.forget(slot);
         } else {
-            self.send(hops, kind, place);
+            self.send(hops, kind, slot);
         }
     }
 
     /// Removes a finished or lost task.
-    fn forget(&mut self, place: u32) {
-        let flight = &mut self.flights[place];
+    fn forget(&mut self, slot: u32) {
+        let flight = &mut self.flights[slot];
         flight.packet = None;
-        self.places[flight.number as usize] = NONE;
-        self.flights.remove(place);
+        self.slots[flight.number as usize] = NONE;
+        self.flights.remove(slot);
     }
 
+    /// Starts the next task at the spine.
     fn arrive(&mut self) {
         let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
         let number = self.recorder.arrive(self.in_system);
         self.in_system += 1;
-        let place = self.flights.add(Flight {
+        let slot = self.flights.add(Flight {
             arrived: self.now,
             started: 0,
             service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
@@ -234,129 +244,142 @@ where
             worker: 0,
             packet: None,
         });
-        self.places[number as usize] = place;
-        self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, place);
+        self.slots[number as usize] = slot;
+        self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, slot);
     }
 
-    fn at_leaf(&mut self, place: u32) -> Result<(), LockstepError> {
-        let flight = &self.flights[place];
+    /// Delivers a task to the leaf.
+    fn at_leaf(&mut self, slot: u32) -> Result<(), LockstepError> {
+        let flight = &self.flights[slot];
         let task = Task {
             seq: flight.number as u32,
             service_ns: reported_ns(flight.service, 1.0),
             class: flight.class,
         };
         self.clients.send(task, to_ns(self.now))?;
-        self.ledger.given += 1;
+        self.ledger.delivered += 1;
         self.turn()
     }
 
-    fn at_worker(&mut self, place: u32) {
-        let queue = &mut self.queues[usize::from(self.flights[place].worker)];
-        queue.push(place, &mut self.flights);
+    /// Queues a task at its worker.
+    fn at_worker(&mut self, slot: u32) {
+        let queue = &mut self.queues[usize::from(self.flights[slot].worker)];
+        queue.push(slot, &mut self.flights);
         if queue.len() == 1 {
-            self.start(place);
+            self.start(slot);
         }
     }
 
-    fn start(&mut self, place: u32) {
-        let flight = &mut self.flights[place];
+    /// Starts a task at its worker.
+    fn start(&mut self, slot: u32) {
+        let flight = &mut self.flights[slot];
         flight.started = self.now;
         let ticks = service_at(flight.service, self.config.speeds[usize::from(flight.worker)]);
-        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(place)));
+        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(slot)));
     }
 
-    fn done(&mut self, place: u32) {
-        let worker = self.flights[place].worker;
+    /// Ends a task at its worker and sends the reply.
+    fn done(&mut self, slot: u32) {
+        let worker = self.flights[slot].worker;
         let queue = &mut self.queues[usize::from(worker)];
         queue.pop(&self.flights);
-        let (next, left) = (queue.first(), queue.len());
+        let (next, remaining) = (queue.first(), queue.len());
         if let Some(next) = next {
             self.start(next);
         }
-        let flight = &mut self.flights[place];
+        let flight = &mut self.flights[slot];
         let (number, ticks) = (flight.number, self.now - flight.arrived);
         let service_ns = reported_ns(flight.service, self.config.speeds[usize::from(worker)]);
         if let Some(packet) = &mut flight.packet {
-            self.workers.turn_around(packet, worker, left, service_ns);
+            self.workers.write_reply(packet, worker, remaining, service_ns);
         }
         self.recorder.done(number, ticks);
         self.digest.add([number, u64::from(worker), flight.started, ticks]);
         self.in_system -= 1;
         if self.loses() {
-            self.forget(place);
+            self.forget(slot);
         } else {
-            self.send(self.config.hops.worker_leaf, event::REPLY, place);
+            self.send(self.config.hops.worker_leaf, event::REPLY, slot);
             self.replies += 1;
         }
     }
 
-    fn reply(&mut self, place: u32) -> Result<(), LockstepError> {
+    /// Delivers a reply to the leaf.
+    fn reply(&mut self, slot: u32) -> Result<(), LockstepError> {
         self.replies -= 1;
-        if let Some(packet) = self.flights[place].packet.take() {
+        if let Some(packet) = self.flights[slot].packet.take() {
             self.workers.send(packet, to_ns(self.now))?;
-            self.ledger.given += 1;
+            self.ledger.delivered += 1;
         }
-        // Before the turn, so that no task can reuse the number in between. The simulator also frees it here.
-        self.flights.remove(place);
+        // Frees the slot at the same point as the simulator, so that both reuse slots in the same order: slots
+        // order simultaneous events.
+        self.flights.remove(slot);
         self.turn()
     }
 
-    /// Gives the scheduler a turn and handles the packets that it sends.
+    /// Gives the scheduler turns and handles the packets that it sends, until it has no more packets to receive.
     fn turn(&mut self) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
         loop {
             self.ledger.line = self.scheduler.turn(now_ns)?;
-            let given = self.ledger.given;
-            while self.ledger.taken < self.ledger.line.sent {
-                if self.take(now_ns)? == 0 {
+            let delivered = self.ledger.delivered;
+            while self.ledger.arrived < self.ledger.line.sent {
+                if self.receive(now_ns)? == 0 {
                     break;
                 }
             }
-            let PacketLedger { taken, line: Line { received, sent, .. }, .. } = self.ledger;
-            if taken != sent || received != given {
-                return Err(LockstepError::PacketCounts { now_ns, given, received, sent, taken });
+            let PacketLedger { arrived, line: Line { received, sent, .. }, .. } = self.ledger;
+            if arrived != sent || received != delivered {
+                return Err(LockstepError::PacketCounts {
+                    now_ns,
+                    delivered,
+                    received,
+                    sent,
+                    arrived,
+                });
             }
-            if self.ledger.given == given {
+            // ARP replies sent in between need another turn.
+            if self.ledger.delivered == delivered {
                 return Ok(());
             }
         }
     }
 
     /// Receives the scheduler's packets and returns their number.
-    fn take(&mut self, now_ns: u64) -> Result<u64, LockstepError> {
-        let Self { workers, clients, flights, places, answered, .. } = self;
-        let stray = |what, number| LockstepError::Stray { what, number, now_ns };
-        let (mut sent, mut refused) = (Places::new(), Places::new());
+    fn receive(&mut self, now_ns: u64) -> Result<u64, LockstepError> {
+        let Self { workers, clients, flights, slots, answered, .. } = self;
+        let stray = |packet, number| LockstepError::Stray { packet, number, now_ns };
+        let (mut sent, mut refused) = (Slots::new(), Slots::new());
         let from_workers = workers.receive(now_ns, |number, worker, packet| {
-            let place = places.get(number as usize).copied().filter(|place| *place != NONE);
-            let place = place
-                .filter(|place| flights.get(*place).is_some_and(|flight| flight.packet.is_none()));
-            let place = place.ok_or(stray("task", number))?;
-            let flight = &mut flights[place];
+            let slot = slots.get(number as usize).copied().filter(|slot| *slot != NONE);
+            let slot = slot
+                .filter(|slot| flights.get(*slot).is_some_and(|flight| flight.packet.is_none()));
+            let slot = slot.ok_or(stray("task", number))?;
+            let flight = &mut flights[slot];
             (flight.worker, flight.packet) = (worker, Some(packet));
-            sent.push(place);
+            sent.push(slot);
             Ok(())
         })?;
         let from_clients = clients.receive(now_ns, |number, answer| {
-            let place = places.get_mut(number as usize).filter(|place| **place != NONE);
-            let place = place.ok_or(stray("the answer to task", number))?;
-            let place = std::mem::replace(place, NONE);
+            let slot = slots.get_mut(number as usize).filter(|slot| **slot != NONE);
+            let slot = slot.ok_or(stray("the answer to task", number))?;
+            let slot = std::mem::replace(slot, NONE);
             match answer.refused {
-                true => refused.push(place),
+                true => refused.push(slot),
                 false => *answered += 1,
             }
             Ok(())
         })?;
         let count = from_workers.0 + from_clients.0;
-        self.ledger.taken += count;
-        self.ledger.given += from_workers.1 + from_clients.1;
-        for place in sent {
-            self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, place);
+        self.ledger.arrived += count;
+        self.ledger.delivered += from_workers.1 + from_clients.1;
+        for slot in sent {
+            self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, slot);
         }
-        for place in refused {
+        for slot in refused {
             self.lost += 1;
             self.in_system -= 1;
-            self.flights.remove(place);
+            self.flights.remove(slot);
         }
         Ok(count)
     }

@@ -1,4 +1,4 @@
-//! Addresses and configuration around a leaf in lockstep, from the simulator's configuration.
+//! Addresses and configuration of a leaf in lockstep, derived from the simulator's configuration.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub const WORKERS_DEVICE: &str = "net_memif1";
 /// The leaf's address on the clients' side.
 const LEAF: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 /// The leaf's address on the workers' side.
-const LEAF_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
+const LEAF_WORKER_SIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 /// The clients' address.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
 /// Address of the first server.
@@ -28,8 +28,8 @@ const SERVERS_MAX: usize = 200;
 const SERVERS: usize = 4;
 /// Worker pool.
 const POOL: u16 = 1;
-/// Number of tasks that may wait at the leaf. It exceeds the backlog of any stable system, so that it decides
-/// no run.
+/// Number of tasks that may wait at the leaf. It exceeds the backlog of any stable system, so that it does not
+/// affect a run.
 pub const QUEUE: usize = 1 << 15;
 
 /// Addresses of a leaf and its servers.
@@ -45,10 +45,11 @@ impl Setting {
     /// If a leaf's configuration cannot express them.
     pub fn new(config: &Config) -> Result<Self, String> {
         let workers = config.speeds.len();
-        let alike = config.speeds.chunk_by(|a, b| a == b).map(<[f64]>::len).reduce(gcd);
-        let each = match alike.unwrap_or(1) {
+        // The number of workers of a server divides the length of every run of workers with one speed.
+        let group = config.speeds.chunk_by(|a, b| a == b).map(<[f64]>::len).reduce(gcd);
+        let each = match group.unwrap_or(1) {
             all if all == workers && workers.is_multiple_of(SERVERS) => workers / SERVERS,
-            some => some,
+            size => size,
         };
         if workers / each > SERVERS_MAX {
             return Err(format!(
@@ -62,13 +63,13 @@ impl Setting {
         Ok(Self { layout: Layout::new(servers, each, 0)? })
     }
 
-    /// Returns the target of the clients.
+    /// Returns the addresses and the pool that the clients, with this MAC address, send tasks with.
     #[must_use]
     pub fn target(&self, mac: Mac) -> Target {
         Target { pool: POOL, ..Target::new(mac, CLIENT.to_bits(), LEAF.to_bits()) }
     }
 
-    /// Returns the address of the workers.
+    /// Returns the addresses of the workers, with this MAC address.
     #[must_use]
     pub fn address(&self, mac: Mac) -> Address {
         Address { mac, layout: self.layout, udp_port: wedjat::wire::task::UDP_PORT }
@@ -77,12 +78,12 @@ impl Setting {
     /// Returns the leaf's configuration, with its dispatcher on CPU `core`.
     #[must_use]
     pub fn leaf<'a>(&self, config: &'a Config, core: usize, state: &'a Path) -> LeafConfig<'a> {
-        let alike = config.speeds.windows(2).all(|two| two[0] == two[1]);
+        let have_one_speed = config.speeds.windows(2).all(|pair| pair[0] == pair[1]);
         LeafConfig {
             policy: &config.leaf,
             layout: self.layout,
             clients_ip: LEAF,
-            workers_ip: LEAF_INSIDE,
+            workers_ip: LEAF_WORKER_SIDE,
             clients_device: CLIENTS_DEVICE,
             workers_device: WORKERS_DEVICE,
             pool: POOL,
@@ -94,7 +95,7 @@ impl Setting {
             queue: Some(QUEUE),
             // The simulator's leaf does not compare the workers' reports with its own counts of sent tasks.
             shared_workers: true,
-            speeds: if alike { &[] } else { &config.speeds },
+            speeds: if have_one_speed { &[] } else { &config.speeds },
         }
     }
 }
@@ -141,8 +142,8 @@ mod tests {
                 .iter()
                 .flat_map(|server| vec![server.speed; server.workers.len()])
                 .collect();
-            let alike = servers * each != 12 && servers != 5;
-            assert!(alike || speeds == config.speeds, "{speeds:?}");
+            let have_one_speed = servers * each != 12 && servers != 5;
+            assert!(have_one_speed || speeds == config.speeds, "{speeds:?}");
         }
         let error = Setting::new(&config("401", "400x1,1x2")).unwrap_err();
         assert!(error.contains("next to each other"), "{error}");

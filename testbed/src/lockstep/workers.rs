@@ -1,4 +1,4 @@
-//! Packets of the workers of a lockstep run: their port receives tasks and sends the replies made from them.
+//! Workers of a lockstep run, on one port. It receives tasks, and sends replies written into the tasks' buffers.
 
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;
@@ -11,7 +11,7 @@ use crate::rack::{Address, FrameKind, Reply, Segment};
 /// Name of this side in errors.
 const SIDE: &str = "workers";
 
-/// A task's packet at its worker. Its reply is made from it.
+/// A task's packet at its worker. The reply reuses its buffer.
 pub struct Packet<B> {
     buf: B,
     segment: Segment,
@@ -23,8 +23,9 @@ pub struct Workers<P: Port> {
     port: P,
     address: Address,
     incoming: Burst<P::Buf>,
+    /// Number of tasks whose worker the leaf estimated to be idle.
     idle_picks: u64,
-    /// Received probes: the worker's place, and the packet.
+    /// Received probes: the worker's place in the layout, and the packet.
     probes: Vec<(u16, Packet<P::Buf>)>,
 }
 
@@ -34,32 +35,32 @@ impl<P: Port> Workers<P> {
         Self { port, address, incoming: Burst::new(), idle_picks: 0, probes: Vec::new() }
     }
 
-    /// Receives all waiting packets and passes each task to `task`, with its number and its worker's place.
-    /// Returns the number of packets received, and the number sent in reply.
+    /// Receives all waiting packets and passes each task to `on_task`, with its number and its worker's place.
+    /// Returns the number of packets received, and the number of ARP replies sent.
     pub(super) fn receive(
         &mut self,
         now_ns: u64,
-        mut task: impl FnMut(u32, u16, Packet<P::Buf>) -> Result<(), LockstepError>,
+        mut on_task: impl FnMut(u32, u16, Packet<P::Buf>) -> Result<(), LockstepError>,
     ) -> Result<(u64, u64), LockstepError> {
         let mut incoming = std::mem::take(&mut self.incoming);
         let count = self.port.rx_burst(&mut incoming) as u64;
         let mut replies = 0;
         for mut buf in incoming.drain(..) {
-            let refused = |reason| LockstepError::Packet { side: SIDE, now_ns, reason };
-            match self.address.parse_frame(&mut buf).map_err(refused)? {
+            let invalid = |reason| LockstepError::Packet { side: SIDE, now_ns, reason };
+            match self.address.parse_frame(&mut buf).map_err(invalid)? {
                 FrameKind::Probe(segment, header) => {
                     let place = self.address.layout.place(header.dst, segment.server);
-                    let place = place.ok_or_else(|| refused(DropReason::UnknownWorker))?;
+                    let place = place.ok_or_else(|| invalid(DropReason::UnknownWorker))?;
                     self.probes.push((place, Packet { buf, segment, header }));
                 }
                 FrameKind::Task(segment, header) => {
                     let place = self.address.layout.place(header.dst, segment.server);
-                    let place = place.ok_or_else(|| refused(DropReason::UnknownWorker))?;
+                    let place = place.ok_or_else(|| invalid(DropReason::UnknownWorker))?;
                     self.idle_picks += u64::from(header.qlen == 1);
                     let number = Extension::parse(&buf.bytes()[segment.payload()..]).seq32;
-                    task(number, place, Packet { buf, segment, header })?;
+                    on_task(number, place, Packet { buf, segment, header })?;
                 }
-                FrameKind::Acknowledgement(..) => return Err(refused(DropReason::NotAsked)),
+                FrameKind::Acknowledgement(..) => return Err(invalid(DropReason::NotAsked)),
                 FrameKind::NeighbourAnswer => {
                     send(&mut self.port, buf, SIDE, now_ns)?;
                     replies += 1;
@@ -77,7 +78,7 @@ impl<P: Port> Workers<P> {
     }
 
     /// Turns a task's packet into a reply of the worker at `place`.
-    pub(super) fn turn_around(
+    pub(super) fn write_reply(
         &self,
         packet: &mut Packet<P::Buf>,
         place: u16,

@@ -4,8 +4,8 @@
 //! dispatcher to the end of its service. Tasks, reports and replies take the delay. Answers to probes
 //! ([`super::knowledge`]) take it too, unless configured to be immediate.
 //!
-//! Benchmark tasks requested by a policy are copies of its dispatcher's last task. A server runs them when
-//! idle, without interruption, and queues only a few. Reports exclude them.
+//! Some policies request benchmark tasks, which measure a server's speed. They are copies of the dispatcher's last
+//! task. A server runs them when idle, without interruption, and queues only a few. Reports exclude them.
 //!
 //! The decisions are a separate part ([`Dispatchers`]): either policies driven by this model, or leaves with
 //! their complete dataplane ([`crate::lockstep::leaves`]).
@@ -38,8 +38,8 @@ const UNIT_TICKS: f64 = 1e9;
 const SAMPLE_TICKS: u64 = UNIT_TICKS as u64;
 /// Number of a benchmark task.
 const BENCHMARK: u64 = u64::MAX;
-/// Benchmark tasks that a server queues; it drops more.
-const BENCHMARKS_KEPT: u32 = 8;
+/// Maximum number of benchmark tasks in a server's queue. It drops further ones.
+const BENCHMARKS_MAX: u32 = 8;
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -90,21 +90,27 @@ pub trait Dispatchers {
     /// Returns the next server that should run a benchmark task.
     fn next_benchmark(&mut self, index: usize) -> Option<Member>;
 
-    /// Returns true if dispatchers probe queues with separate messages before they decide.
-    fn asks(&self) -> bool {
+    /// Returns true if the implementation sends probes as messages before it decides. Otherwise the model supplies
+    /// the answers to probes.
+    fn sends_probes(&self) -> bool {
         false
     }
 
-    /// Announces task `_number`. The decision follows once the probed servers have answered.
+    /// Sends the probes of task `_number`. The decision follows after the servers' answers.
     ///
     /// # Errors
     /// If the implementation fails.
-    fn ask(&mut self, _index: usize, _now_ns: u64, _number: u64) -> Result<(), Self::Error> {
+    fn send_probes(
+        &mut self,
+        _index: usize,
+        _now_ns: u64,
+        _number: u64,
+    ) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// The probes of a task have arrived at the servers: `queue` returns each server's current queue.
-    fn asked(&mut self, _number: u64, _queue: impl Fn(Member) -> u32) {}
+    /// Handles the arrival of a task's probes at the servers: `queue` returns each server's current queue length.
+    fn on_probes(&mut self, _number: u64, _queue: impl Fn(Member) -> u32) {}
 
     /// Decides on a new task with this number; `task` is the model's handle.
     ///
@@ -134,7 +140,7 @@ pub trait Dispatchers {
     /// If the implementation fails.
     fn reply(&mut self, index: usize, report: &Report) -> Result<(), Self::Error>;
 
-    /// Processes the reply to this task where the policy ignores the queue in replies.
+    /// Processes the reply to this task, for policies that ignore the queue length in replies.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -175,7 +181,7 @@ impl Policies {
     }
 }
 
-/// Task as the policy sees it.
+/// Returns the task as the policy sees it.
 #[inline]
 fn task_of(number: u64) -> Task {
     Task { decision: Some(Decision::of(number)), ..Task::default() }
@@ -248,10 +254,14 @@ impl Dispatchers for Policies {
     }
 }
 
+/// A task in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
+    /// Time of its arrival at the dispatcher, in ticks.
     arrived: u64,
+    /// Start of its service.
     started: u64,
+    /// Service time at rate 1, in ticks.
     service: u64,
     number: u64,
     dispatcher: u16,
@@ -260,14 +270,19 @@ struct Flight {
     queue: u16,
 }
 
+/// A server.
 struct Server {
+    /// Tasks in order of arrival; the first one runs, unless a benchmark task does.
     queue: Fifo,
+    /// Benchmark tasks that wait.
     benchmarks: Fifo,
     runs_benchmark: bool,
     speed: f64,
+    /// Rule that decides when the server sends load reports.
     side: MemberSide,
 }
 
+/// Kinds of events: the top bits of an event's number. The task or another argument follows.
 mod event {
     pub const AT_SERVER: u64 = 0;
     pub const DONE: u64 = 1;
@@ -279,7 +294,7 @@ mod event {
     /// The answers to a task's probes have arrived.
     pub const ANSWERED: u64 = 6;
     /// A task's probes have arrived at the servers.
-    pub const ASKED: u64 = 7;
+    pub const PROBES: u64 = 7;
     pub const KIND_SHIFT: u32 = 60;
 }
 
@@ -288,6 +303,7 @@ pub struct Sim<'a, D> {
     config: &'a Config,
     now: u64,
     delay: u64,
+    /// Cause on which servers send load reports.
     notify: Notify,
     events: Events,
     flights: Slab<Flight>,
@@ -297,7 +313,7 @@ pub struct Sim<'a, D> {
     servers: Vec<Server>,
     knowledge: Knowledge,
     /// Round-trip time of probes.
-    wait: u64,
+    probe_round_trip: u64,
     schedule: Schedule,
     /// Schedules of the script's load changes.
     changes: Vec<Option<Schedule>>,
@@ -305,11 +321,15 @@ pub struct Sim<'a, D> {
     schedule_start: u64,
     arrivals: Stream,
     service: Stream,
+    /// Stream of the dispatchers that tasks go to.
     choice: Stream,
     shuffles: Stream,
+    /// Random numbers of the servers, for example of the dispatcher that a report goes to.
     members: Rng,
     recorder: Recorder,
+    /// Samples of the longest queue over the mean queue, in thousandths.
     imbalance: Histogram<u64>,
+    /// Tasks that no server has finished.
     in_system: u64,
     /// Number of tasks that wait at dispatchers.
     waiting: u64,
@@ -344,9 +364,9 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let servers = config.speeds.len();
         let notify = config.policy.notify();
         let delay = (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64;
-        let asks = config.policy.asks();
+        let probe_kind = config.policy.asks();
         let probe_delay = if config.probes_at_once { 0 } else { delay };
-        let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, asks);
+        let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, probe_kind);
         let server = |(number, &speed): (usize, &f64)| Server {
             queue: Fifo::EMPTY,
             benchmarks: Fifo::EMPTY,
@@ -367,7 +387,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             last_services: vec![0; config.dispatchers],
             servers: config.speeds.iter().enumerate().map(server).collect(),
             knowledge,
-            wait: if asks == ProbeKind::Some { 2 * probe_delay } else { 0 },
+            probe_round_trip: if probe_kind == ProbeKind::Some { 2 * probe_delay } else { 0 },
             schedule,
             changes,
             schedule_start: 0,
@@ -398,13 +418,13 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     /// # Errors
     /// If a dispatcher fails.
     pub fn run(&mut self) -> Result<(), D::Error> {
-        let mut left = self.config.tasks;
+        let mut remaining = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.arrivals);
-        while left > 0 || self.in_system > 0 || self.config.digest && self.in_flight > 0 {
-            if left > 0 && arrival + self.schedule_start <= self.events.next_time() {
+        while remaining > 0 || self.in_system > 0 || self.config.digest && self.in_flight > 0 {
+            if remaining > 0 && arrival + self.schedule_start <= self.events.next_time() {
                 self.now = arrival + self.schedule_start;
                 self.arrive()?;
-                left -= 1;
+                remaining -= 1;
                 arrival = self.schedule.advance(&mut self.arrivals);
                 continue;
             }
@@ -422,7 +442,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
                     self.report(event)?;
                 }
                 event::ANSWERED => self.decide(event as u32)?,
-                event::ASKED => self.asked(event as u32),
+                event::PROBES => self.on_probes(event as u32),
                 event::SCRIPT => {
                     if self.act(event as u32 as usize) {
                         arrival = self.schedule.advance(&mut self.arrivals);
@@ -441,19 +461,20 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 
     /// Schedules an event after the delay; without a delay it happens immediately.
     #[inline]
-    fn after_delay(&mut self, kind: u64, about: u64) -> Result<(), D::Error> {
+    fn after_delay(&mut self, kind: u64, argument: u64) -> Result<(), D::Error> {
         if self.delay > 0 {
             self.in_flight += u64::from(kind != event::AT_SERVER);
-            self.events.push(self.now + self.delay, kind << event::KIND_SHIFT | about);
+            self.events.push(self.now + self.delay, kind << event::KIND_SHIFT | argument);
             return Ok(());
         }
         match kind {
-            event::AT_SERVER => self.at_server(about as u32),
-            event::REPLY => self.reply(about as u32),
-            _ => self.report(about),
+            event::AT_SERVER => self.at_server(argument as u32),
+            event::REPLY => self.reply(argument as u32),
+            _ => self.report(argument),
         }
     }
 
+    /// Starts the next task at a random dispatcher.
     fn arrive(&mut self) -> Result<(), D::Error> {
         let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
         let number = self.recorder.arrive(self.in_system);
@@ -469,32 +490,33 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             member: 0,
             queue: 0,
         });
-        let asks = self.dispatchers.asks();
-        if asks {
-            self.dispatchers.ask(index as usize, self.now_ns(), number)?;
+        let sends_probes = self.dispatchers.sends_probes();
+        if sends_probes {
+            self.dispatchers.send_probes(index as usize, self.now_ns(), number)?;
         }
-        if self.wait > 0 {
+        if self.probe_round_trip > 0 {
             let event = event::ANSWERED << event::KIND_SHIFT | u64::from(task);
-            self.events.push(self.now + self.wait, event);
-            if asks {
-                let event = event::ASKED << event::KIND_SHIFT | u64::from(task);
-                self.events.push(self.now + self.wait / 2, event);
+            self.events.push(self.now + self.probe_round_trip, event);
+            if sends_probes {
+                let event = event::PROBES << event::KIND_SHIFT | u64::from(task);
+                self.events.push(self.now + self.probe_round_trip / 2, event);
             }
             return Ok(());
         }
-        if asks {
-            self.asked(task);
+        if sends_probes {
+            self.on_probes(task);
         }
         self.decide(task)
     }
 
-    /// Takes the queues that the probes of a task find.
-    fn asked(&mut self, task: u32) {
+    /// Passes the servers' queue lengths to the probes of a task.
+    fn on_probes(&mut self, task: u32) {
         let servers = &self.servers;
         let queue = |member: Member| servers[member.index()].queue.len();
-        self.dispatchers.asked(self.flights[task].number, queue);
+        self.dispatchers.on_probes(self.flights[task].number, queue);
     }
 
+    /// Lets the task's dispatcher decide.
     #[inline]
     fn decide(&mut self, task: u32) -> Result<(), D::Error> {
         let (index, number) =
@@ -502,8 +524,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.last_services[index] = self.flights[task].service;
         self.tick(index)?;
         self.knowledge.advance(self.now);
-        let offered = self.dispatchers.offer(index, self.now_ns(), number, task)?;
-        if !self.dispatch(offered)? {
+        let placement = self.dispatchers.offer(index, self.now_ns(), number, task)?;
+        if !self.dispatch(placement)? {
             self.waiting += 1;
         }
         Ok(())
@@ -531,15 +553,16 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 
     /// Carries out a decision. Returns false if the task waits or there was none.
     #[inline]
-    fn dispatch(&mut self, offered: Placement<u32>) -> Result<bool, D::Error> {
-        let offered = offered.unwrap_or_else(|_| unreachable!("all servers are there"));
-        let Some((task, pick)) = offered else { return Ok(false) };
+    fn dispatch(&mut self, placement: Placement<u32>) -> Result<bool, D::Error> {
+        let placement = placement.unwrap_or_else(|_| unreachable!("all servers are there"));
+        let Some((task, pick)) = placement else { return Ok(false) };
         let flight = &mut self.flights[task];
         flight.member = pick.member.0;
         self.knowledge.sent(flight.dispatcher, flight.member);
         self.after_delay(event::AT_SERVER, u64::from(task)).map(|()| true)
     }
 
+    /// Queues a task at its server.
     #[inline]
     fn at_server(&mut self, task: u32) -> Result<(), D::Error> {
         let flight = self.flights[task];
@@ -560,7 +583,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     fn benchmark_at_server(&mut self, task: u32) {
         let member = usize::from(self.flights[task].member);
         let server = &mut self.servers[member];
-        if server.benchmarks.len() == BENCHMARKS_KEPT {
+        if server.benchmarks.len() == BENCHMARKS_MAX {
             self.flights.remove(task);
             return;
         }
@@ -580,6 +603,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         }
     }
 
+    /// Ends a benchmark task and sends its reply.
     fn benchmark_done(&mut self, task: u32) -> Result<(), D::Error> {
         let member = usize::from(self.flights[task].member);
         let server = &mut self.servers[member];
@@ -592,6 +616,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.after_delay(event::REPLY, u64::from(task))
     }
 
+    /// Starts a task at its server.
     #[inline]
     fn start(&mut self, task: u32) {
         let flight = &mut self.flights[task];
@@ -601,6 +626,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.events.push(self.now + ticks, event::DONE << event::KIND_SHIFT | u64::from(task));
     }
 
+    /// Ends a task at its server, and sends its reply and a load report if one is due.
     #[inline]
     fn done(&mut self, task: u32) -> Result<(), D::Error> {
         if self.flights[task].number == BENCHMARK {
@@ -629,19 +655,20 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         if let Some(dispatcher) = dispatcher {
             // Dispatchers that process only some of the reports count these themselves.
             self.messages += u64::from(self.notify != Notify::Always);
-            let about = (dispatcher as u64) << 32 | (member as u64) << 16 | u64::from(queue);
-            self.after_delay(event::REPORT, about)?;
+            let argument = (dispatcher as u64) << 32 | (member as u64) << 16 | u64::from(queue);
+            self.after_delay(event::REPORT, argument)?;
         }
         Ok(())
     }
 
+    /// Delivers a reply to the dispatcher.
     #[inline]
     fn reply(&mut self, task: u32) -> Result<(), D::Error> {
         let flight = self.flights[task];
         self.flights.remove(task);
         let index = usize::from(flight.dispatcher);
         let (member, load) = (Member(flight.member), Load::tasks(flight.queue));
-        if self.notify == Notify::Reply && !self.dispatchers.asks() {
+        if self.notify == Notify::Reply && !self.dispatchers.sends_probes() {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.servers[member.index()].speed;
             let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
@@ -679,9 +706,10 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.dispatch(next)
     }
 
-    fn report(&mut self, about: u64) -> Result<(), D::Error> {
-        let dispatcher = (about >> 32 & 0xFFFF) as usize;
-        let (member, load) = (Member((about >> 16) as u16), Load::tasks(about as u16));
+    /// Delivers a load report to its dispatcher.
+    fn report(&mut self, argument: u64) -> Result<(), D::Error> {
+        let dispatcher = (argument >> 32 & 0xFFFF) as usize;
+        let (member, load) = (Member((argument >> 16) as u16), Load::tasks(argument as u16));
         self.dispatchers.report(dispatcher, self.now_ns(), &Report::new(member, load, 0))
     }
 
@@ -711,12 +739,13 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         false
     }
 
+    /// Samples the imbalance of the queues.
     fn sample(&mut self) -> Result<(), D::Error> {
         (0..self.config.dispatchers).try_for_each(|index| self.tick(index))?;
-        let most = self.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
+        let longest = self.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
         if self.in_system > 0 {
             let mean = self.in_system as f64 / self.servers.len() as f64;
-            record(&mut self.imbalance, (f64::from(most) / mean * 1e3) as u64);
+            record(&mut self.imbalance, (f64::from(longest) / mean * 1e3) as u64);
         }
         self.events.push(self.now + SAMPLE_TICKS, event::SAMPLE << event::KIND_SHIFT);
         Ok(())

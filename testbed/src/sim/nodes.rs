@@ -1,10 +1,11 @@
 //! Model `nodes`: nodes without a scheduler between them. Each has a queue and workers. Clients send to any
-//! node; nodes forward fresh tasks and ask each other for tasks (Malcolm, POMACS 2022).
+//! node. Nodes forward new tasks to each other (migration), and request tasks from each other (stealing), as in
+//! Malcolm (POMACS 2022).
 //!
 //! The decisions are the dataplane's own ([`wedjat::peers`]). The model covers the network between nodes, and
 //! workers that serve in order of arrival. A task's response time runs from its arrival at the first node to
-//! the end of its service. Forwarded tasks, requests, heartbeats and parameters take the delay. The nodes'
-//! beats are out of phase.
+//! the end of its service. Forwarded tasks, requests, heartbeats and parameters take the delay. A beat is a
+//! node's periodic work, in which it learns and sends its heartbeat. The nodes' beats are out of phase.
 //!
 //! A task is lost if a node's queue is full, or if its node dies or is down. Nodes detect a dead node by its
 //! silence; clients never do.
@@ -35,11 +36,11 @@ const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 /// Fraction (1 in this many) of lost tasks above which the queues count as overflowing.
 const LOST_SHARE: u64 = 1000;
 
-/// Kinds of events, in the order of simultaneous events. The node or task follows.
+/// Kinds of events, in the order of simultaneous events. An event's number also holds its node or task.
 mod kind {
     pub const AT_NODE: u64 = 0;
     pub const DONE: u64 = 1;
-    pub const ASK: u64 = 2;
+    pub const STEAL_REQUEST: u64 = 2;
     pub const HEARTBEAT: u64 = 3;
     pub const PARAMETERS: u64 = 4;
     pub const BEAT: u64 = 5;
@@ -106,7 +107,7 @@ impl Config {
                     tasks += self.rate(load) * (at - from).max(0.0);
                     (load, from) = (next, at.max(from));
                 }
-                Action::Shock { tasks: more, .. } if at < seconds => tasks += more as f64,
+                Action::Shock { tasks: extra, .. } if at < seconds => tasks += extra as f64,
                 _ => {}
             }
         }
@@ -117,13 +118,16 @@ impl Config {
 /// A task in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
+    /// Time of its arrival at the first node, in ticks.
     arrived: u64,
+    /// Start of its service.
     started: u64,
     /// Service time at speed 1, in ticks.
     service: u64,
     number: u64,
-    /// Current or next node, and that node's life at the start of service.
+    /// Current or next node.
     node: u16,
+    /// That node's `life` at the start of service.
     life: u32,
 }
 
@@ -131,14 +135,17 @@ struct Flight {
 struct Node {
     queue: Fifo,
     workers: usize,
+    /// Number of busy workers.
     busy: usize,
     speed: f64,
+    /// Learned state and decisions of the node.
     peers: Peers,
     is_up: bool,
-    /// Number of starts.
+    /// Number of restarts. Events of an earlier life do not apply.
     life: u32,
 }
 
+/// State of a run.
 struct Sim<'a> {
     config: &'a Config,
     now: u64,
@@ -153,17 +160,23 @@ struct Sim<'a> {
     /// Fraction of the tasks for these nodes, if traffic is uneven.
     traffic: Option<(Range<usize>, f64)>,
     schedule: Schedule,
+    /// Schedules of the script's load changes.
     changes: Vec<Option<Schedule>>,
+    /// Origin of the schedule.
     schedule_start: u64,
-    left: u64,
+    /// Number of tasks that clients have not sent yet.
+    remaining: u64,
     arrivals: Stream,
     service: Stream,
+    /// Stream of the nodes that clients choose.
     choice: Stream,
     recorder: Recorder,
+    /// Samples of the longest queue over the mean queue, in thousandths.
     imbalance: Histogram<u64>,
+    /// Tasks that no worker has finished.
     in_system: u64,
     lost: u64,
-    /// Lost tasks because of full queues.
+    /// Tasks lost because of full queues.
     refused: u64,
     messages: u64,
     passed: ForwardedTasks,
@@ -176,7 +189,7 @@ struct Sim<'a> {
 /// If arrivals and a load contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
     let mut sim = Sim::new(config)?;
-    sim.play();
+    sim.run();
     Ok(sim.finish())
 }
 
@@ -186,22 +199,22 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
 /// If arrivals and a load contradict each other.
 pub fn run_with_peers(config: &Config) -> Result<(Outcome, Vec<Peers>), String> {
     let mut sim = Sim::new(config)?;
-    sim.play();
+    sim.run();
     let peers = sim.nodes.iter().map(|node| node.peers.clone()).collect();
     Ok((sim.finish(), peers))
 }
 
-/// Returns the settings of node `own` for its `life`th start at `now_ns`.
+/// Returns the settings of node `index` for its start at `now_ns` after `life` restarts.
 #[must_use]
-pub fn settings(config: &Config, own: usize, life: u32, now_ns: u64) -> Settings {
+pub fn settings(config: &Config, index: usize, life: u32, now_ns: u64) -> Settings {
     // Random phase within a beat.
-    let phase = StreamSeed::derive(config.seed, "beats", own as u32).stream().next_u64();
+    let phase = StreamSeed::derive(config.seed, "beats", index as u32).stream().next_u64();
     let phase = (u128::from(phase) * u128::from(config.beat_ns)) >> 64;
     Settings {
         nodes: config.workers.len(),
-        own,
+        own: index,
         policy: config.policy,
-        slots: config.workers[own] as u32,
+        slots: config.workers[index] as u32,
         beat_ns: config.beat_ns,
         first_beat_ns: now_ns + 1 + phase as u64,
         born: now_ns,
@@ -213,12 +226,12 @@ impl<'a> Sim<'a> {
     fn new(config: &'a Config) -> Result<Self, String> {
         let (schedule, changes) = config.schedules()?;
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
-        let node = |(own, &workers): (usize, &usize)| Node {
+        let node = |(index, &workers): (usize, &usize)| Node {
             queue: Fifo::EMPTY,
             workers,
             busy: 0,
             speed: 1.0,
-            peers: Peers::new(settings(config, own, 0, 0)),
+            peers: Peers::new(settings(config, index, 0, 0)),
             is_up: true,
             life: 0,
         };
@@ -235,7 +248,7 @@ impl<'a> Sim<'a> {
             schedule,
             changes,
             schedule_start: 0,
-            left: config.tasks,
+            remaining: config.tasks,
             arrivals: stream("arrivals"),
             service: stream("service"),
             choice: stream("nodes"),
@@ -258,28 +271,31 @@ impl<'a> Sim<'a> {
         Ok(sim)
     }
 
-    fn play(&mut self) {
+    /// Runs all arrivals and events in order.
+    fn run(&mut self) {
         let mut arrival = self.schedule.advance(&mut self.arrivals);
-        while self.left > 0 || self.in_system > 0 {
-            if self.left > 0 && arrival + self.schedule_start <= self.events.next_time() {
+        while self.remaining > 0 || self.in_system > 0 {
+            if self.remaining > 0 && arrival + self.schedule_start <= self.events.next_time() {
                 self.now = arrival + self.schedule_start;
-                let node = self.reached();
+                let node = self.draw_node();
                 self.arrive(node);
                 arrival = self.schedule.advance(&mut self.arrivals);
                 continue;
             }
             let Some((time, event)) = self.events.pop() else { return };
             self.now = time;
-            let (kind, about) = unpack(event);
+            let (kind, argument) = unpack(event);
             match kind {
-                kind::AT_NODE => self.at_node(about as u32),
-                kind::DONE => self.done(about as u32),
-                kind::ASK => self.asked((about >> 16) as usize, about as u16 as usize),
-                kind::HEARTBEAT => self.heartbeat(about as u32),
-                kind::PARAMETERS => self.report(about as u32),
-                kind::BEAT => self.beat(about as u16 as usize, (about >> 16) as u32),
+                kind::AT_NODE => self.at_node(argument as u32),
+                kind::DONE => self.done(argument as u32),
+                kind::STEAL_REQUEST => {
+                    self.steal((argument >> 16) as usize, argument as u16 as usize)
+                }
+                kind::HEARTBEAT => self.heartbeat(argument as u32),
+                kind::PARAMETERS => self.receive_parameters(argument as u32),
+                kind::BEAT => self.beat(argument as u16 as usize, (argument >> 16) as u32),
                 kind::SCRIPT => {
-                    if self.act(about as usize) {
+                    if self.act(argument as usize) {
                         arrival = self.schedule.advance(&mut self.arrivals);
                     }
                 }
@@ -293,9 +309,9 @@ impl<'a> Sim<'a> {
         to_ns(self.now)
     }
 
-    /// Returns the node that receives the next client task.
+    /// Draws the node that receives the next client task.
     #[inline]
-    fn reached(&mut self) -> usize {
+    fn draw_node(&mut self) -> usize {
         let bits = self.choice.next_u64();
         let any = |count: usize| (((bits >> 32) * count as u64) >> 32) as usize;
         let Some((nodes, share)) = &self.traffic else { return any(self.nodes.len()) };
@@ -304,14 +320,15 @@ impl<'a> Sim<'a> {
             return nodes.start + any(nodes.len());
         }
         match any(self.nodes.len() - nodes.len()) {
-            before if before < nodes.start => before,
-            behind => behind + nodes.len(),
+            index if index < nodes.start => index,
+            index => index + nodes.len(),
         }
     }
 
+    /// Sends a client's task to a node, which accepts or forwards it.
     #[inline]
     fn arrive(&mut self, node: usize) {
-        self.left -= 1;
+        self.remaining -= 1;
         let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
         let number = self.recorder.arrive(self.in_system);
         self.in_system += 1;
@@ -328,9 +345,9 @@ impl<'a> Sim<'a> {
         }
         match self.nodes[node].peers.destination() {
             None => self.accept(task),
-            Some(other) => {
+            Some(destination) => {
                 self.passed.migrations += 1;
-                self.send(task, other);
+                self.send(task, destination);
             }
         }
     }
@@ -343,6 +360,7 @@ impl<'a> Sim<'a> {
         self.events.push(self.now + self.delay, pack(kind::AT_NODE, u64::from(task)));
     }
 
+    /// Delivers a forwarded or stolen task.
     fn at_node(&mut self, task: u32) {
         if self.nodes[usize::from(self.flights[task].node)].is_up {
             self.accept(task);
@@ -351,7 +369,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Queues a task at its node.
+    /// Starts a task at its node, or queues it if all workers are busy.
     #[inline]
     fn accept(&mut self, task: u32) {
         let node = &mut self.nodes[usize::from(self.flights[task].node)];
@@ -368,12 +386,14 @@ impl<'a> Sim<'a> {
         node.peers.set_waiting(node.queue.len());
     }
 
+    /// Removes a lost task.
     fn lose(&mut self, task: u32) {
         self.flights.remove(task);
         self.in_system -= 1;
         self.lost += 1;
     }
 
+    /// Starts a task at a worker of its node.
     #[inline]
     fn start(&mut self, task: u32) {
         let flight = &mut self.flights[task];
@@ -383,6 +403,7 @@ impl<'a> Sim<'a> {
         self.events.push(self.now + ticks, pack(kind::DONE, u64::from(task)));
     }
 
+    /// Ends a task. Its worker takes the next one, or the node requests a task from another node.
     #[inline]
     fn done(&mut self, task: u32) {
         let flight = self.flights[task];
@@ -396,7 +417,7 @@ impl<'a> Sim<'a> {
             Some(_) => node.peers.set_waiting(node.queue.len()),
             None => node.busy -= 1,
         }
-        let asks = node.peers.done(to_ns(self.now - flight.started));
+        let victim = node.peers.done(to_ns(self.now - flight.started));
         let ticks = self.now - flight.arrived;
         self.recorder.done(flight.number, ticks);
         if self.config.digest {
@@ -407,16 +428,16 @@ impl<'a> Sim<'a> {
         if let Some(next) = next {
             self.start(next);
         }
-        if let Some(victim) = asks {
+        if let Some(victim) = victim {
             self.passed.steals += 1;
             self.messages += 1;
-            let about = (index as u64) << 16 | victim as u64;
-            self.events.push(self.now + self.delay, pack(kind::ASK, about));
+            let argument = (index as u64) << 16 | victim as u64;
+            self.events.push(self.now + self.delay, pack(kind::STEAL_REQUEST, argument));
         }
     }
 
     /// Handles a request of node `thief` for a task of node `victim`.
-    fn asked(&mut self, thief: usize, victim: usize) {
+    fn steal(&mut self, thief: usize, victim: usize) {
         let node = &mut self.nodes[victim];
         if !node.is_up || !node.peers.asked() {
             return;
@@ -428,35 +449,38 @@ impl<'a> Sim<'a> {
         }
     }
 
+    /// Schedules a node's next beat.
     fn await_beat(&mut self, index: usize) {
         let node = &self.nodes[index];
-        let about = u64::from(node.life) << 16 | index as u64;
-        self.events.push(from_ns(node.peers.next_beat_ns()), pack(kind::BEAT, about));
+        let argument = u64::from(node.life) << 16 | index as u64;
+        self.events.push(from_ns(node.peers.next_beat_ns()), pack(kind::BEAT, argument));
     }
 
+    /// Executes a node's beat, and sends its heartbeat and its new parameters.
     fn beat(&mut self, index: usize, life: u32) {
         let now_ns = self.now_ns();
-        let others = self.nodes.len() as u64 - 1;
+        let receivers = self.nodes.len() as u64 - 1;
         let node = &mut self.nodes[index];
         if !node.is_up || node.life != life {
             return;
         }
         let beat = node.peers.beat(now_ns);
-        if others > 0 {
-            self.messages += others;
-            let place = self.beats.add(beat);
-            self.events.push(self.now + self.delay, pack(kind::HEARTBEAT, u64::from(place)));
+        if receivers > 0 {
+            self.messages += receivers;
+            let slot = self.beats.add(beat);
+            self.events.push(self.now + self.delay, pack(kind::HEARTBEAT, u64::from(slot)));
             for (head, values) in node.peers.parameters() {
-                self.messages += others;
-                let place = self.parameters.add((head, values.to_vec()));
-                self.events.push(self.now + self.delay, pack(kind::PARAMETERS, u64::from(place)));
+                self.messages += receivers;
+                let slot = self.parameters.add((head, values.to_vec()));
+                self.events.push(self.now + self.delay, pack(kind::PARAMETERS, u64::from(slot)));
             }
         }
         self.await_beat(index);
     }
 
-    fn heartbeat(&mut self, place: u32) {
-        let Some(beat) = self.beats.remove(place) else { return };
+    /// Delivers a heartbeat to all other nodes.
+    fn heartbeat(&mut self, slot: u32) {
+        let Some(beat) = self.beats.remove(slot) else { return };
         let from = usize::from(beat.origin.id);
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if index != from && node.is_up {
@@ -466,8 +490,9 @@ impl<'a> Sim<'a> {
         }
     }
 
-    fn report(&mut self, place: u32) {
-        let Some((head, values)) = self.parameters.remove(place) else { return };
+    /// Delivers a node's parameters to all other nodes.
+    fn receive_parameters(&mut self, slot: u32) {
+        let Some((head, values)) = self.parameters.remove(slot) else { return };
         let from = usize::from(head.origin.id);
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if index != from && node.is_up {
@@ -487,7 +512,7 @@ impl<'a> Sim<'a> {
                 self.traffic = (!all).then_some((nodes, share));
             }
             Action::Shock { nodes, tasks } => {
-                for task in 0..tasks.min(self.left) as usize {
+                for task in 0..tasks.min(self.remaining) as usize {
                     self.arrive(nodes.start + task % nodes.len());
                 }
             }
@@ -499,12 +524,13 @@ impl<'a> Sim<'a> {
                     return true;
                 }
             }
-            // Actions of other models were refused earlier.
+            // The parser of the script refuses actions of other models.
             _ => {}
         }
         false
     }
 
+    /// Ends a node. Its queued tasks are lost.
     fn die(&mut self, index: usize) {
         self.nodes[index].is_up = false;
         while let Some(task) = self.nodes[index].queue.pop(&self.flights) {
@@ -513,6 +539,7 @@ impl<'a> Sim<'a> {
         // The tasks of its workers count as lost at their completion times.
     }
 
+    /// Restarts a node, with empty state.
     fn restore(&mut self, index: usize) {
         let now_ns = self.now_ns();
         let node = &mut self.nodes[index];
@@ -524,14 +551,15 @@ impl<'a> Sim<'a> {
         self.await_beat(index);
     }
 
+    /// Samples the imbalance of the queues.
     fn sample(&mut self) {
         let tasks = |node: &Node| node.busy as f64 + f64::from(node.queue.len());
-        let most = self.nodes.iter().map(|node| tasks(node) / node.workers as f64);
-        let most = most.fold(0.0, f64::max);
+        let per_worker = self.nodes.iter().map(|node| tasks(node) / node.workers as f64);
+        let longest = per_worker.fold(0.0, f64::max);
         let workers: usize = self.config.workers.iter().sum();
         let mean = self.nodes.iter().map(tasks).sum::<f64>() / workers as f64;
         if mean > 0.0 {
-            record(&mut self.imbalance, (most / mean * 1e3) as u64);
+            record(&mut self.imbalance, (longest / mean * 1e3) as u64);
         }
         self.events.push(self.now + SAMPLE_TICKS, pack(kind::SAMPLE, 0));
     }

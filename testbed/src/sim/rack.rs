@@ -2,8 +2,8 @@
 //!
 //! The spine and the leaves are the dataplane's own [`Dispatcher`]s and [`Signals`]. The model covers the
 //! network between them, and workers that serve in order of arrival. A task's response time runs from its
-//! arrival at the spine to the end of its service; the reply's way back does not count. Benchmark tasks work
-//! as in [`super::ct`].
+//! arrival at the spine to the end of its service; the reply's way back does not count. Benchmark tasks, which
+//! measure a worker's speed, work as in [`super::ct`].
 
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -30,21 +30,21 @@ use super::watched::{WatchedDispatcher, Watcher};
 const HZ: f64 = TICKS_PER_US * 1e6;
 /// Ticks between samples of the queues (Horus 5.2).
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
-/// Interval at which leaves repeat their state, in case a signal was lost.
+/// Interval at which leaves repeat their idleness signal, in case a signal was lost.
 const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
-/// Time from a failure to the controller's new tables, in which a failed node still receives tasks.
+/// Time from a failure until the controller has changed the tables. A failed node still receives tasks meanwhile.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 
 /// Period of a leaf's timer, as in [`wedjat::node::Timing`] on a clock of nanoseconds.
 const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
 
-/// Poll interval of a core with waiting tasks, for places released by other cores.
+/// Poll interval of a core with waiting tasks: it checks whether other cores have released credits of a worker.
 const POLL_TICKS: u64 = TICKS_PER_US as u64;
 
 /// Number of a benchmark task.
 const BENCHMARK: u64 = u64::MAX;
-/// Benchmark tasks that a worker queues; it drops more.
-const BENCHMARKS_KEPT: u32 = 8;
+/// Maximum number of benchmark tasks in a worker's queue. It drops further ones.
+const BENCHMARKS_MAX: u32 = 8;
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ pub struct Config {
 pub struct Cores {
     /// Number of cores. Each task belongs to one core.
     pub count: usize,
-    /// Delay in ticks of messages between cores. `None` means that all cores share each word.
+    /// Delay in ticks of messages between cores. `None` means that the cores share their state in memory.
     pub delay: Option<u64>,
     /// True if a reply reaches the core that sent the task; otherwise any core.
     pub steered: bool,
@@ -113,13 +113,13 @@ impl Cores {
         self.of(number, 0x9E37_79B9_7F4A_7C15)
     }
 
-    /// Returns the core that receives its reply.
+    /// Returns the core that receives the reply to the task with this number.
     #[must_use]
     pub fn of_reply(self, number: u64) -> usize {
         if self.steered { self.of_task(number) } else { self.of(number, 0xD1B5_4A32_D192_ED03) }
     }
 
-    /// Spreads numbers over cores, like a device's hash spreads flows.
+    /// Spreads numbers over cores, as a device's hash spreads flows. The mixing steps are like SplitMix64's.
     fn of(self, number: u64, factor: u64) -> usize {
         let mixed = number.wrapping_add(1).wrapping_mul(factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -132,13 +132,14 @@ impl Cores {
 enum Packet {
     /// A task.
     Task(u32),
-    /// A report; true for that of a benchmark task.
+    /// A worker's report, and true if it answers a benchmark task.
     Reply(Report, bool),
 }
 
 /// A task in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
+    /// Time of its arrival at the spine, in ticks.
     arrived: u64,
     /// Start of its service.
     started: u64,
@@ -150,27 +151,33 @@ struct Flight {
     class: u16,
     /// Tasks at the worker when it answered.
     queue: u16,
+    /// True if the spine chose the rack from its idle list.
     idle_selected: bool,
 }
 
+/// A worker.
 #[derive(Clone, Debug)]
 struct Worker {
     /// Tasks in order; the first one runs.
     queue: Fifo,
+    /// Benchmark tasks that wait.
     benchmarks: Fifo,
     runs_benchmark: bool,
     speed: f64,
 }
 
+/// A leaf.
 #[derive(Debug)]
 struct Leaf<W> {
     /// Dispatcher of each core.
     dispatchers: Vec<WatchedDispatcher<W>>,
-    /// Messages between cores; empty for a single core or shared words.
+    /// Messages between cores; empty for a single core or shared memory.
     exchanges: Vec<Exchange>,
+    /// Rule that decides which signals the leaf sends to the spine.
     signals: Signals,
-    /// Signals sent.
+    /// Number of signals sent.
     signals_sent: u16,
+    /// Index of its first worker.
     first_worker: usize,
     /// Sum of the workers' loads as the leaf sees them.
     total: u64,
@@ -179,7 +186,7 @@ struct Leaf<W> {
     last_service: u64,
 }
 
-/// Task as the policy sees it. Benchmark tasks need no decision.
+/// Returns the task as the policy sees it. Benchmark tasks need no decision.
 #[inline]
 fn task_of(flight: &Flight) -> Task {
     let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
@@ -260,6 +267,7 @@ pub struct Sim<'a, W> {
     flights: Slab<Flight>,
     spine: Dispatcher,
     spine_alive: bool,
+    /// Number of each leaf's latest signal, to ignore signals that arrive out of order.
     latest: Latest,
     leaves: Vec<Leaf<W>>,
     workers: Vec<Worker>,
@@ -270,12 +278,15 @@ pub struct Sim<'a, W> {
     schedule_start: u64,
     streams: Streams,
     recorder: Recorder,
+    /// Tasks that no worker has finished.
     in_system: u64,
+    /// Samples of the longest queue over the mean queue, in thousandths.
     imbalance: Histogram<u64>,
     messages: u64,
     lost: u64,
     /// A packet is lost if a random number is below this.
     loss_below: u64,
+    /// State of the leaf's timer and of the record; `None` if the leaf is not modelled like the process.
     process: Option<Process>,
 }
 
@@ -351,14 +362,14 @@ impl<'a, W: Watcher> Sim<'a, W> {
     }
 
     fn run(&mut self) {
-        let mut left = self.config.tasks;
+        let mut remaining = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
-        while left > 0 || self.in_system > 0 || self.awaits_replies() {
+        while remaining > 0 || self.in_system > 0 || self.awaits_replies() {
             let (timer, next) = (self.timer(), self.events.next_time());
-            if left > 0 && arrival + self.schedule_start <= next.min(timer) {
+            if remaining > 0 && arrival + self.schedule_start <= next.min(timer) {
                 self.now = arrival + self.schedule_start;
                 self.arrive();
-                left -= 1;
+                remaining -= 1;
                 arrival = self.schedule.advance(&mut self.streams.arrivals);
                 continue;
             }
@@ -369,18 +380,18 @@ impl<'a, W: Watcher> Sim<'a, W> {
             }
             let Some((time, event)) = self.events.pop() else { break };
             self.now = time;
-            let (kind, about) = event::unpack(event);
+            let (kind, argument) = event::unpack(event);
             match kind {
-                event::AT_LEAF => self.at_leaf(about as u32),
-                event::AT_WORKER => self.at_worker(about as u32),
-                event::DONE => self.done(about as u32),
-                event::REPLY => self.reply(about as u32),
-                event::SIGNAL => self.signal(about),
+                event::AT_LEAF => self.at_leaf(argument as u32),
+                event::AT_WORKER => self.at_worker(argument as u32),
+                event::DONE => self.done(argument as u32),
+                event::REPLY => self.reply(argument as u32),
+                event::SIGNAL => self.signal(argument),
                 event::SAMPLE => self.sample(),
-                event::REPEAT => self.repeat(about as usize),
-                event::EXCHANGE => self.receive(about as usize),
+                event::REPEAT => self.repeat(argument as usize),
+                event::EXCHANGE => self.receive(argument as usize),
                 _ => {
-                    if self.act(about as usize) {
+                    if self.act(argument as usize) {
                         arrival = self.schedule.advance(&mut self.streams.arrivals);
                     }
                 }
@@ -409,12 +420,13 @@ impl<'a, W: Watcher> Sim<'a, W> {
     fn poll(&mut self, rack: usize, packet: Option<(usize, Packet)>) {
         let Cores { count, delay, .. } = self.config.cores;
         let due = self.is_due();
-        let own = packet.map_or(0, |(core, _)| core);
-        // With delayed messages, cores poll only for packets and messages.
-        let at_once = count > 1 && delay == Some(0);
+        let receiver = packet.map_or(0, |(core, _)| core);
+        // Without a delay of messages, all cores poll each time. With a delay, the other cores poll when the
+        // messages arrive.
+        let polls_all = count > 1 && delay == Some(0);
         let mut moved = false;
-        for core in if at_once || due { 0..count } else { own..own + 1 } {
-            let packet = packet.filter(|(own, _)| *own == core).map(|(_, packet)| packet);
+        for core in if polls_all || due { 0..count } else { receiver..receiver + 1 } {
+            let packet = packet.filter(|(receiver, _)| *receiver == core).map(|(_, packet)| packet);
             match packet {
                 Some(Packet::Task(task)) => self.task_at(rack, core, task),
                 Some(Packet::Reply(report, benchmark)) => {
@@ -426,14 +438,14 @@ impl<'a, W: Watcher> Sim<'a, W> {
                 self.leaves[rack].dispatchers[core].tick(to_ns(self.now));
             }
             self.exchange(rack, core);
-            // Time alone may have freed a worker's place, so waiting tasks are offered again at the timer.
+            // Time alone may have released a worker's credit, so waiting tasks are offered again at the timer.
             moved |= match due || matches!(packet, Some(Packet::Reply(..))) {
                 true => self.release_all(rack, core),
                 false => self.release_freed(rack, core),
             };
         }
-        if at_once {
-            // Repeats until nothing moves for as long as in lockstep.
+        if polls_all {
+            // Polls until two polls in a row move nothing, as a turn in lockstep does.
             let mut quiet = u32::from(packet.is_none() && !moved);
             while quiet < 2 {
                 quiet += 1;
@@ -446,12 +458,13 @@ impl<'a, W: Watcher> Sim<'a, W> {
             }
         } else if count > 1 {
             let later = self.now + delay.unwrap_or(POLL_TICKS);
-            for core in (0..count).filter(|&core| core != own) {
+            for core in (0..count).filter(|&core| core != receiver) {
                 self.events.push(later, event::pack(event::EXCHANGE, core as u64));
             }
         }
     }
 
+    /// Returns true if replies are in flight that must arrive before the end of the run.
     fn awaits_replies(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.replies > 0)
     }
@@ -462,11 +475,12 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
     }
 
+    /// Schedules the arrival of a packet after this many hops.
     #[inline]
-    fn send(&mut self, hops: u32, kind: u64, about: u64) {
+    fn send(&mut self, hops: u32, kind: u64, argument: u64) {
         let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
-        let worked = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
-        self.events.push(time + worked, event::pack(kind, about));
+        let processing = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
+        self.events.push(time + processing, event::pack(kind, argument));
     }
 
     /// Sends a task on, unless its packet is lost.
@@ -479,6 +493,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
+    /// Removes a lost task.
     fn lose(&mut self, task: u32) {
         if self.flights[task].number != BENCHMARK {
             self.lost += 1;
@@ -487,6 +502,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.flights.remove(task);
     }
 
+    /// Starts the next task at the spine, which chooses a rack.
     fn arrive(&mut self) {
         let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
         let number = self.recorder.arrive(self.in_system);
@@ -518,6 +534,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, task);
     }
 
+    /// Delivers a task to its leaf.
     #[inline]
     fn at_leaf(&mut self, task: u32) {
         let flight = self.flights[task];
@@ -537,6 +554,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
+    /// Handles a task at a leaf's core.
     #[inline]
     fn task_at(&mut self, rack: usize, core: usize, task: u32) {
         let flight = self.flights[task];
@@ -545,12 +563,13 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.offer(rack, core, task);
     }
 
+    /// Handles a worker's report at a leaf's core.
     #[inline]
     fn reply_at(&mut self, rack: usize, core: usize, report: &Report, benchmark: bool) {
         self.tick(rack, core);
-        let several = self.leaves.len() > 1;
+        let has_spine = self.leaves.len() > 1;
         let leaf = &mut self.leaves[rack];
-        let load = |leaf: &Leaf<W>| match several {
+        let load = |leaf: &Leaf<W>| match has_spine {
             true => leaf.signals.load_of(leaf.dispatchers[core].view(), report.member),
             false => 0,
         };
@@ -595,14 +614,15 @@ impl<'a, W: Watcher> Sim<'a, W> {
     /// Offers a task to a dispatcher, which sends it to a worker or queues it.
     #[inline]
     fn offer(&mut self, rack: usize, core: usize, task: u32) {
-        let offered = self.leaves[rack].dispatchers[core].offer(task_of(&self.flights[task]), task);
-        self.dispatch(rack, offered);
+        let placement =
+            self.leaves[rack].dispatchers[core].offer(task_of(&self.flights[task]), task);
+        self.dispatch(rack, placement);
     }
 
     /// Carries out a decision. Returns false if the task waits or there was none.
     #[inline]
-    fn dispatch(&mut self, rack: usize, offered: Placement<u32>) -> bool {
-        match offered {
+    fn dispatch(&mut self, rack: usize, placement: Placement<u32>) -> bool {
+        match placement {
             Ok(Some((task, pick))) => {
                 let leaf = &mut self.leaves[rack];
                 leaf.total += leaf.signals.load_of_task();
@@ -615,12 +635,14 @@ impl<'a, W: Watcher> Sim<'a, W> {
         true
     }
 
+    /// Returns the index of a task's worker.
     #[inline]
     fn worker_of(&self, task: u32) -> usize {
         let flight = &self.flights[task];
         self.leaves[usize::from(flight.rack)].first_worker + usize::from(flight.member)
     }
 
+    /// Queues a task at its worker.
     #[inline]
     fn at_worker(&mut self, task: u32) {
         let worker = self.worker_of(task);
@@ -635,7 +657,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
 
     fn benchmark_at_worker(&mut self, number: usize, task: u32) {
         let worker = &mut self.workers[number];
-        if worker.benchmarks.len() == BENCHMARKS_KEPT {
+        if worker.benchmarks.len() == BENCHMARKS_MAX {
             self.flights.remove(task);
             return;
         }
@@ -655,6 +677,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
+    /// Ends a benchmark task and sends its reply.
     fn benchmark_done(&mut self, number: usize, task: u32) {
         let worker = &mut self.workers[number];
         worker.runs_benchmark = false;
@@ -677,6 +700,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
+    /// Starts a task at its worker.
     #[inline]
     fn start(&mut self, worker: usize, task: u32) {
         self.flights[task].started = self.now;
@@ -684,6 +708,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(task)));
     }
 
+    /// Ends a task at its worker and sends the reply.
     #[inline]
     fn done(&mut self, task: u32) {
         let worker = self.worker_of(task);
@@ -692,13 +717,13 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
         let queue = &mut self.workers[worker].queue;
         queue.pop(&self.flights);
-        let (next, left) = (queue.first(), queue.len());
+        let (next, remaining) = (queue.first(), queue.len());
         match next {
             None => self.start_benchmark(worker),
             Some(next) => self.start(worker, next),
         }
         let flight = &mut self.flights[task];
-        flight.queue = left.min(u32::from(u16::MAX)) as u16;
+        flight.queue = remaining.min(u32::from(u16::MAX)) as u16;
         let (number, ticks) = (flight.number, self.now - flight.arrived);
         self.recorder.done(number, ticks);
         if let Some(process) = &mut self.process {
@@ -708,12 +733,13 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.answer(task);
     }
 
+    /// Delivers a reply to its leaf.
     #[inline]
     fn reply(&mut self, task: u32) {
         let flight = self.flights[task];
         self.flights.remove(task);
         let rack = usize::from(flight.rack);
-        let several = self.leaves.len() > 1;
+        let has_spine = self.leaves.len() > 1;
         self.process.iter_mut().for_each(|process| process.replies -= 1);
         if !self.leaves[rack].alive {
             return;
@@ -730,7 +756,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
             decision: task_of(&flight).decision,
         };
         self.poll(rack, Some((core, Packet::Reply(report, flight.number == BENCHMARK))));
-        if several {
+        if has_spine {
             let leaf = &mut self.leaves[rack];
             let (idle, total) = (leaf.dispatchers[0].view().idle().len(), leaf.total);
             for signal in leaf.signals.on_reply(idle, || total) {
@@ -753,7 +779,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// A core receives messages of other cores, and checks for places that its waiting tasks can take.
+    /// Lets a core receive messages of other cores, and send waiting tasks for which these released a credit.
     fn receive(&mut self, core: usize) {
         self.exchange(0, core);
         if self.config.cores.delay.is_none() {
@@ -767,7 +793,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// A core publishes its changes and receives those of other cores.
+    /// Lets a core publish its changes and receive those of other cores.
     #[inline]
     fn exchange(&mut self, rack: usize, core: usize) {
         let Leaf { dispatchers, exchanges, .. } = &mut self.leaves[rack];
@@ -776,16 +802,17 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Sends waiting tasks of a core to places released by other cores. Returns true if one left.
+    /// Sends waiting tasks of a core, if other cores have released credits. Returns true if at least one left.
     fn release_freed(&mut self, rack: usize, core: usize) -> bool {
-        let freed = self.leaves[rack].dispatchers[core].may_release();
-        if freed {
+        let may_release = self.leaves[rack].dispatchers[core].may_release();
+        if may_release {
             let now_ns = to_ns(self.now);
             self.leaves[rack].dispatchers[core].tick(now_ns);
         }
-        freed && self.release_all(rack, core)
+        may_release && self.release_all(rack, core)
     }
 
+    /// Sends a leaf's signal to the spine, if there is one.
     #[inline]
     fn publish(&mut self, rack: usize, signal: Option<Signal>) {
         let Some(signal) = signal else { return };
@@ -798,7 +825,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// A leaf repeats its idleness signal.
+    /// Lets a leaf repeat its idleness signal.
     fn repeat(&mut self, rack: usize) {
         let leaf = &mut self.leaves[rack];
         if leaf.alive {
@@ -808,6 +835,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
+    /// Delivers a signal to the spine.
     fn signal(&mut self, bits: u64) {
         let (rack, number, signal) = signal::unpack(bits);
         let member = Member(rack as u16);
@@ -815,8 +843,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
             return;
         }
         // The released simulator and the paper's text accept signals in any order.
-        let numbered = !matches!(self.config.protocol, Protocol::Simulator | Protocol::Text);
-        if numbered && !self.latest.accepts(member, number) {
+        let is_ordered = !matches!(self.config.protocol, Protocol::Simulator | Protocol::Text);
+        if is_ordered && !self.latest.accepts(member, number) {
             return;
         }
         match signal {
@@ -836,19 +864,19 @@ impl<'a, W: Watcher> Sim<'a, W> {
             if self.leaves[rack].alive && self.process.is_none() {
                 for core in 0..self.config.cores.count {
                     self.tick(rack, core);
-                    // After losses of tasks or replies, time alone frees places.
+                    // After losses of tasks or replies, time alone releases credits.
                     self.release_all(rack, core);
                 }
             }
         }
-        let (mut most, mut sum) = (0, 0_u64);
+        let (mut longest, mut sum) = (0, 0_u64);
         for worker in &self.workers {
-            most = most.max(worker.queue.len());
+            longest = longest.max(worker.queue.len());
             sum += u64::from(worker.queue.len());
         }
         if sum > 0 {
             let mean = sum as f64 / self.workers.len() as f64;
-            record(&mut self.imbalance, (f64::from(most) / mean * 1e3) as u64);
+            record(&mut self.imbalance, (f64::from(longest) / mean * 1e3) as u64);
         }
         self.events.push(self.now + SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
     }
@@ -878,12 +906,13 @@ impl<'a, W: Watcher> Sim<'a, W> {
             Action::LeaveOut(rack) => self.spine.set_active(Member(*rack as u16), false),
             Action::FailSpine => self.spine_alive = false,
             Action::ReplaceSpine => self.replace_spine(),
-            // Events of model `nodes` were refused earlier.
+            // The parser of the script refuses events of model `nodes`.
             Action::Traffic { .. } | Action::Shock { .. } | Action::Down(_) | Action::Up(_) => {}
         }
         false
     }
 
+    /// Fails a leaf. Its queued tasks are lost.
     fn fail_leaf(&mut self, rack: usize) {
         self.leaves[rack].alive = false;
         while let Some(task) = self.leaves[rack].dispatchers[0].pop() {
@@ -891,7 +920,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// A backup spine takes over. It knows only which racks exist.
+    /// Replaces the spine by a backup, which knows only the racks.
     fn replace_spine(&mut self) {
         let config = self.config;
         let view = View::heap(config.racks.len(), 1).remove(0);

@@ -18,7 +18,7 @@ const CALL_MAX: Duration = Duration::from_secs(5);
 /// Maximum wait for one member before the call also goes to the next one.
 const STAGGER_MAX: Duration = Duration::from_secs(1);
 /// Pause after all members have failed, and interval at which a standby checks for a leader.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Access to etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +95,7 @@ type Attempt<T> = (usize, Result<(Channel, T), Failure>);
 /// Attempts of one call.
 struct Attempts<T> {
     running: JoinSet<Attempt<T>>,
+    /// Number of attempts so far.
     started: usize,
     /// Number of attempts without a definite outcome, by member.
     open: Vec<usize>,
@@ -110,8 +111,9 @@ fn is_of_member(status: &Status) -> bool {
     )
 }
 
-fn unavailable(what: &str, status: &Status) -> StoreError {
-    let (code, said) = (status.code(), status.message());
+/// Returns the error of a call, with advice by its code.
+fn unavailable(action: &str, status: &Status) -> StoreError {
+    let (code, message) = (status.code(), status.message());
     let fix = match code {
         Code::ResourceExhausted => {
             "it is full: compact and defragment it, raise its quota, and disarm its alarm (`etcdctl alarm disarm`)"
@@ -121,7 +123,7 @@ fn unavailable(what: &str, status: &Status) -> StoreError {
         }
         _ => "it is looked for again; what runs goes on meanwhile",
     };
-    StoreError::Unavailable(format!("etcd did not {what} ({code:?}: {said}); {fix}"))
+    StoreError::Unavailable(format!("etcd did not {action} ({code:?}: {message}); {fix}"))
 }
 
 impl Members {
@@ -139,7 +141,7 @@ impl Members {
     /// Calls the member that answered last. Without an answer, the call goes to one more member every twelfth
     /// of a lease, and at once after a failure. So `call` must be harmless even if several members execute
     /// it, or one of them late.
-    pub async fn call<T, C, F>(&mut self, what: &str, call: C) -> Result<T, CallError>
+    pub async fn call<T, C, F>(&mut self, action: &str, call: C) -> Result<T, CallError>
     where
         T: Send + 'static,
         C: Fn(Channel) -> F + Clone + Send + Sync + 'static,
@@ -149,16 +151,16 @@ impl Members {
         let (running, failures) = (JoinSet::new(), BTreeMap::new());
         let mut attempts = Attempts { running, started: 0, open: vec![0; count], failures };
         let result = loop {
-            let at = (self.answered + attempts.started) % count;
+            let index = (self.answered + attempts.started) % count;
             attempts.started += 1;
-            attempts.open[at] += 1;
-            attempts.running.spawn(self.attempt(at, call.clone()));
+            attempts.open[index] += 1;
+            attempts.running.spawn(self.attempt(index, call.clone()));
             let next = until.min(Instant::now() + self.stagger());
-            if let Some(result) = self.first_answer(&mut attempts, what, next).await {
+            if let Some(result) = self.first_answer(&mut attempts, action, next).await {
                 break result;
             }
             if Instant::now() >= until {
-                break Err(self.unanswered(what, &attempts));
+                break Err(self.unanswered(action, &attempts));
             }
         };
         // An attempt without outcome may block its connection, so the next call makes a new one.
@@ -175,30 +177,30 @@ impl Members {
     async fn first_answer<T: Send + 'static>(
         &mut self,
         attempts: &mut Attempts<T>,
-        what: &str,
+        action: &str,
         mut next: Instant,
     ) -> Option<Result<T, CallError>> {
         let count = self.channels.len();
         loop {
-            let (at, outcome) = tokio::select! {
+            let (index, outcome) = tokio::select! {
                 Some(Ok(attempt)) = attempts.running.join_next() => attempt,
                 () = sleep_until(next) => return None,
             };
             let failure = match outcome {
                 Ok((channel, answer)) => {
-                    attempts.open[at] -= 1;
-                    self.channels[at] = Some(channel);
-                    self.note_answer(at, &attempts.failures);
+                    attempts.open[index] -= 1;
+                    self.channels[index] = Some(channel);
+                    self.note_answer(index, &attempts.failures);
                     return Some(Ok(answer));
                 }
                 Err(failure) => failure,
             };
-            self.channels[at] = None;
-            attempts.open[at] -= usize::from(failure.is_definite());
+            self.channels[index] = None;
+            attempts.open[index] -= usize::from(failure.is_definite());
             if let Failure::Call(status) = &failure
                 && !is_of_member(status)
             {
-                let error = unavailable(what, status);
+                let error = unavailable(action, status);
                 let is_open = attempts.open.iter().any(|open| *open > 0);
                 return Some(Err(if is_open {
                     CallError::Unknown(error)
@@ -206,36 +208,36 @@ impl Members {
                     CallError::Refused(error)
                 }));
             }
-            attempts.failures.insert(at, failure);
+            attempts.failures.insert(index, failure);
             if count == 1 {
-                return Some(Err(self.unanswered(what, attempts)));
+                return Some(Err(self.unanswered(action, attempts)));
             }
             if !attempts.started.is_multiple_of(count) {
                 return None;
             }
-            next = next.min(Instant::now() + LOOK);
+            next = next.min(Instant::now() + RETRY_PAUSE);
         }
     }
 
     /// Stores the index of the answering member, and logs a change.
-    fn note_answer(&mut self, at: usize, failures: &BTreeMap<usize, Failure>) {
-        let before = std::mem::replace(&mut self.answered, at);
-        if before != at {
+    fn note_answer(&mut self, index: usize, failures: &BTreeMap<usize, Failure>) {
+        let before = std::mem::replace(&mut self.answered, index);
+        if before != index {
             let late = || "it is late".to_owned();
             let reason = failures.get(&before).map_or_else(late, ToString::to_string);
             let members = &self.access.members;
             log::warn!(
                 "a member of etcd does not answer; another is asked: {}: {reason}; {} answers",
                 members[before],
-                members[at]
+                members[index]
             );
         }
     }
 
-    /// Returns one call to the member `at`, over its connection or a new one.
+    /// Returns one call to the member with this index, over its connection or a new one.
     fn attempt<T, C, F>(
         &self,
-        at: usize,
+        index: usize,
         call: C,
     ) -> impl Future<Output = Attempt<T>> + Send + 'static
     where
@@ -243,8 +245,8 @@ impl Members {
         C: Fn(Channel) -> F + Send + Sync + 'static,
         F: Future<Output = Result<T, Status>> + Send,
     {
-        let channel = self.channels[at].clone();
-        let (url, tls) = (self.access.members[at].clone(), self.access.tls.clone());
+        let channel = self.channels[index].clone();
+        let (url, tls) = (self.access.members[index].clone(), self.access.tls.clone());
         let answer_max = self.answer_max();
         async move {
             let answered = async {
@@ -261,7 +263,7 @@ impl Members {
             };
             let late = || Status::deadline_exceeded(format!("no answer for {answer_max:?}"));
             let answered = timeout(answer_max, answered).await;
-            (at, answered.unwrap_or_else(|_| Err(Failure::Call(late()))))
+            (index, answered.unwrap_or_else(|_| Err(Failure::Call(late()))))
         }
     }
 
@@ -274,13 +276,13 @@ impl Members {
     fn stagger(&self) -> Duration {
         match self.channels.len() {
             1 => CALL_MAX,
-            _ => (self.access.lease / 12).clamp(LOOK, STAGGER_MAX),
+            _ => (self.access.lease / 12).clamp(RETRY_PAUSE, STAGGER_MAX),
         }
     }
 
     /// Returns the error of a call that no member answered.
-    fn unanswered<T>(&self, what: &str, attempts: &Attempts<T>) -> CallError {
-        let error = self.reason(what, &attempts.failures);
+    fn unanswered<T>(&self, action: &str, attempts: &Attempts<T>) -> CallError {
+        let error = self.reason(action, &attempts.failures);
         if attempts.open.iter().all(|open| *open == 0) {
             CallError::Unreached(error)
         } else {
@@ -288,22 +290,24 @@ impl Members {
         }
     }
 
-    fn reason(&self, what: &str, failures: &BTreeMap<usize, Failure>) -> StoreError {
+    /// Returns the reasons of all members why they did not answer.
+    fn reason(&self, action: &str, failures: &BTreeMap<usize, Failure>) -> StoreError {
         let status = failures.values().find_map(|failure| match failure {
             Failure::Call(status) => Some(status),
             Failure::Connect(_) => None,
         });
         if let Some(status) = status {
-            return unavailable(what, status);
+            return unavailable(action, status);
         }
         if failures.is_empty() {
             return unavailable(
-                what,
+                action,
                 &Status::deadline_exceeded(format!("no answer for {CALL_MAX:?}")),
             );
         }
         let members = &self.access.members;
-        let reasons = failures.iter().map(|(at, failure)| format!("{}: {failure}", members[*at]));
+        let reasons =
+            failures.iter().map(|(index, failure)| format!("{}: {failure}", members[*index]));
         let reasons = reasons.collect::<Vec<_>>().join("; ");
         StoreError::Unavailable(format!(
             "no member of etcd can be reached ({reasons}); it is looked for again; what runs goes on meanwhile"

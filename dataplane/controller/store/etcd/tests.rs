@@ -102,7 +102,7 @@ fn dropped_append_gives_the_lead_up() {
         // The desk drops the write, as at the end of a lease.
         tokio::select! {
             _ = append(&mut store, &mut fabric) => panic!("etcd has not got it"),
-            () = async { while !proxy.has_caught() { sleep(LOOK).await } } => {}
+            () = async { while !proxy.has_caught() { sleep(RETRY_PAUSE).await } } => {}
         }
         let refused = append(&mut store, &mut fabric).await.unwrap_err();
         assert!(matches!(refused, StoreError::Deposed), "{refused}");

@@ -8,9 +8,9 @@
 //! With speeds, the members of each speed have their own order. The speeds are compared by their best
 //! members, and only when a best member changes.
 //!
-//! Choices come in runs. The tied members are taken out of the orders for the duration of a run. Each choice
-//! depends on the previous one, and values at hand are available sooner than those of a speed that was only
-//! just selected.
+//! Choices come in runs. A run takes the tied members (the *front*) out of the orders and works on their number
+//! in a register. Each choice depends on the previous one, and a register is read sooner than the fields of a
+//! speed that was only just selected.
 
 mod queue;
 mod speed;
@@ -28,10 +28,10 @@ pub struct RankedMember {
     pub member: Member,
     /// Its queue.
     pub queue: u32,
-    /// Its place, and the last place of the tied members next to it.
+    /// Its place in the array of members, and the last place of the tied members next to it.
     place: usize,
     last: usize,
-    whence: RankSource,
+    source: RankSource,
 }
 
 /// Part of the front from which a member was taken.
@@ -61,10 +61,10 @@ pub trait Rank {
     /// Begins a run.
     fn open(&mut self) -> Self::Front;
 
-    /// Returns a uniform member of a non-empty front.
+    /// Returns a uniform member of a non-empty front, chosen by random `bits`.
     fn find(&self, front: Self::Front, bits: u32) -> Option<RankedMember>;
 
-    /// Gives a task to the member that was found last.
+    /// Gives a task to the member that was found last. Returns the remaining front.
     fn take(&mut self, front: Self::Front, found: RankedMember) -> Self::Front;
 
     /// Ends a run.
@@ -79,8 +79,8 @@ pub trait Rank {
     /// Sets a member's queue.
     fn set(&mut self, member: Member, queue: u32);
 
-    /// Same as [`Rank::set`] for each reporting member below `members`; `known` returns its queue.
-    fn set_all(&mut self, reports: &[Report], members: usize, known: impl FnMut(&Report) -> u32);
+    /// Same as [`Rank::set`] for each reporting member below `members`; `queue_of` returns its queue.
+    fn set_all(&mut self, reports: &[Report], members: usize, queue_of: impl FnMut(&Report) -> u32);
 
     /// Continues a run with the members after those of `front`. `None` if there are none.
     #[cold]
@@ -90,7 +90,7 @@ pub trait Rank {
         Some(self.open()).filter(|front| !front.is_empty())
     }
 
-    /// Same as [`Rank::set`], within a run.
+    /// Same as [`Rank::set`], within a run. Returns the new front.
     #[cold]
     #[inline(never)]
     fn set_open(&mut self, front: Self::Front, member: Member, queue: u32) -> Self::Front {

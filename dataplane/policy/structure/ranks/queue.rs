@@ -4,7 +4,7 @@ use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
 use crate::policy::sample::below;
 
-/// Members ranked by queue. The module documentation describes the structure.
+/// Members ranked by queue. The parent module's documentation describes the structure.
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {
     cells: Vec<Cell>,
@@ -64,16 +64,16 @@ impl Rank for Ranks {
     fn find(&self, Ties(ties): Ties, bits: u32) -> Option<RankedMember> {
         let place = below(ties as usize, bits); // the order starts at 0
         let member = Member(self.cells[place].holder);
-        let (queue, whence) = match self.order.is_full() {
+        let (queue, source) = match self.order.is_full() {
             true => (self.queue(member), RankSource::Elsewhere),
             false => (self.order.least.into(), RankSource::Side(false)),
         };
-        Some(RankedMember { member, queue, place, last: ties as usize - 1, whence })
+        Some(RankedMember { member, queue, place, last: ties as usize - 1, source })
     }
 
     #[inline(always)]
     fn take(&mut self, Ties(ties): Ties, found: RankedMember) -> Ties {
-        if found.whence == RankSource::Elsewhere {
+        if found.source == RankSource::Elsewhere {
             self.add(found.member);
             return Ties(ties);
         }
@@ -107,11 +107,11 @@ impl Rank for Ranks {
         &mut self,
         reports: &[Report],
         members: usize,
-        mut known: impl FnMut(&Report) -> u32,
+        mut queue_of: impl FnMut(&Report) -> u32,
     ) {
         let (cells, order) = (&mut self.cells[..members], &mut *self.order);
         for report in reports {
-            let (member, queue) = (report.member, known(report));
+            let (member, queue) = (report.member, queue_of(report));
             order.set(cells, member, queue);
         }
     }

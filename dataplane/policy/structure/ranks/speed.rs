@@ -1,4 +1,6 @@
-//! Members ranked by the completion time of one more task.
+//! Members ranked by the completion time of one more task: (queue + 1) / speed. Members of one speed form a
+//! class with its own order. The front of a run of choices holds all tied members. It stores two of their
+//! classes in fields, the *sides*, and looks up the rest.
 
 use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
@@ -15,14 +17,15 @@ struct Class {
     order: Stretches,
     /// Completion time of one more task at the best member; infinite without members.
     soonest: f64,
-    /// Shortest queue used for `soonest`.
-    noted: u16,
+    /// Shortest queue from which `soonest` was computed.
+    soonest_queue: u16,
 }
 
 impl Class {
+    /// Recomputes `soonest`.
     #[inline]
     fn note_soonest(&mut self) {
-        self.noted = self.order.least;
+        self.soonest_queue = self.order.least;
         self.soonest = match self.order.ties() {
             0 => f64::INFINITY,
             _ => f64::from(self.order.least + 1) / self.speed,
@@ -73,9 +76,10 @@ pub struct SpeedRanks {
     steps: Vec<f64>,
     /// Class of each member.
     class: Vec<u8>,
+    /// Earliest completion time of one more task, over all classes.
     soonest: f64,
     /// Bit set of the classes with a member of the earliest completion time.
-    first: u32,
+    best_classes: u32,
     /// Sides of the front.
     sides: [Side; 2],
 }
@@ -88,7 +92,7 @@ impl Default for SpeedRanks {
             steps: Vec::new(),
             class: Vec::new(),
             soonest: f64::INFINITY,
-            first: 0,
+            best_classes: 0,
             sides: [Side::NONE; 2],
         }
     }
@@ -112,7 +116,7 @@ impl SpeedRanks {
             let of_class = |member: &Member| usize::from(self.class[member.index()]) == number;
             let ranked = active.iter().copied().filter(of_class);
             start = order.rank(&mut self.cells, start, ranked);
-            let mut class = Class { speed, order, soonest: f64::INFINITY, noted: 0 };
+            let mut class = Class { speed, order, soonest: f64::INFINITY, soonest_queue: 0 };
             class.note_soonest();
             self.classes.push(class);
         }
@@ -127,11 +131,11 @@ impl SpeedRanks {
     /// Iterates over the classes with tied members.
     fn tied(&self) -> impl Iterator<Item = (usize, &Stretches)> {
         let tied = self.classes.iter().enumerate();
-        let tied = tied.filter(|(number, _)| self.first >> number & 1 == 1);
+        let tied = tied.filter(|(number, _)| self.best_classes >> number & 1 == 1);
         tied.map(|(number, class)| (number, &class.order))
     }
 
-    /// Returns the place of the `n`th tied member outside both sides.
+    /// Returns the place of tied member number `place` among those outside both sides.
     #[cold]
     #[inline(never)]
     fn find_elsewhere(&self, mut place: usize) -> Option<usize> {
@@ -146,7 +150,7 @@ impl SpeedRanks {
         None
     }
 
-    /// Gives a task to a member found outside both sides.
+    /// Gives a task to a member found outside both sides. Returns the new front.
     #[cold]
     #[inline(never)]
     fn take_elsewhere(&mut self, front: Ties, member: Member) -> Ties {
@@ -161,12 +165,12 @@ impl SpeedRanks {
         class.note_soonest();
         if class.soonest < self.soonest {
             self.soonest = class.soonest;
-            self.first = 1 << number;
+            self.best_classes = 1 << number;
         } else if class.soonest == self.soonest {
-            self.first |= 1 << number;
+            self.best_classes |= 1 << number;
         } else {
-            self.first &= !(1 << number);
-            if self.first == 0 {
+            self.best_classes &= !(1 << number);
+            if self.best_classes == 0 {
                 self.compare_all();
             }
         }
@@ -177,17 +181,19 @@ impl SpeedRanks {
     fn compare_changed(&mut self) {
         for number in 0..self.classes.len() {
             let class = &self.classes[number];
-            if class.order.least != class.noted {
+            if class.order.least != class.soonest_queue {
                 self.compare(number);
             }
         }
     }
 
+    /// Recomputes the earliest completion time and its classes.
     fn compare_all(&mut self) {
         let soonest = self.classes.iter().map(|class| class.soonest);
         self.soonest = soonest.clone().fold(f64::INFINITY, f64::min);
-        let tied = soonest.enumerate().filter(|(_, own)| own.is_finite() && *own == self.soonest);
-        self.first = tied.fold(0, |bits, (number, _)| bits | 1 << number);
+        let tied =
+            soonest.enumerate().filter(|(_, time)| time.is_finite() && *time == self.soonest);
+        self.best_classes = tied.fold(0, |bits, (number, _)| bits | 1 << number);
     }
 }
 
@@ -197,14 +203,14 @@ impl Rank for SpeedRanks {
     fn open(&mut self) -> Ties {
         let (mut sides, mut ties, mut free) = ([Side::NONE; 2], 0, 0);
         for (number, order) in self.tied() {
-            let own = order.ties() as u64;
+            let members = order.ties() as u64;
             if order.is_full() || free == sides.len() {
-                ties += own << 32;
+                ties += members << 32;
                 continue;
             }
             let (start, least) = (order.start.into(), order.least.into());
             sides[free] = Side { start, least, class: number as u8 };
-            ties += own << (16 * free);
+            ties += members << (16 * free);
             free += 1;
         }
         self.sides = sides;
@@ -213,27 +219,27 @@ impl Rank for SpeedRanks {
 
     #[inline(always)]
     fn find(&self, front: Ties, bits: u32) -> Option<RankedMember> {
-        let ([ties, more, others], [a, b]) = (front.split(), &self.sides);
-        let place = below((ties + more + others) as usize, bits) as u32;
-        if place >= ties + more {
-            let place = self.find_elsewhere((place - ties - more) as usize)?;
+        let ([in_a, in_b, elsewhere], [a, b]) = (front.split(), &self.sides);
+        let place = below((in_a + in_b + elsewhere) as usize, bits) as u32;
+        if place >= in_a + in_b {
+            let place = self.find_elsewhere((place - in_a - in_b) as usize)?;
             let member = Member(self.cells[place].holder);
-            let (queue, whence) = (self.queue(member), RankSource::Elsewhere);
-            return Some(RankedMember { member, queue, place, last: place, whence });
+            let (queue, source) = (self.queue(member), RankSource::Elsewhere);
+            return Some(RankedMember { member, queue, place, last: place, source });
         }
-        // The side is unpredictable.
-        let second = place >= ties;
-        let start = select(second, a.start, b.start.wrapping_sub(ties));
-        let last = start.wrapping_add(select(second, ties, ties + more) - 1) as usize;
+        // The side is unpredictable, so `select` avoids branches.
+        let second = place >= in_a;
+        let start = select(second, a.start, b.start.wrapping_sub(in_a));
+        let last = start.wrapping_add(select(second, in_a, in_a + in_b) - 1) as usize;
         let place = place.wrapping_add(start) as usize;
         let member = Member(self.cells[place].holder);
-        let (queue, whence) = (select(second, a.least, b.least), RankSource::Side(second));
-        Some(RankedMember { member, queue, place, last, whence })
+        let (queue, source) = (select(second, a.least, b.least), RankSource::Side(second));
+        Some(RankedMember { member, queue, place, last, source })
     }
 
     #[inline(always)]
     fn take(&mut self, front: Ties, found: RankedMember) -> Ties {
-        let RankSource::Side(second) = found.whence else {
+        let RankSource::Side(second) = found.source else {
             return self.take_elsewhere(front, found.member);
         };
         self.cells[found.member.index()].queue = found.queue + 1;
@@ -245,8 +251,8 @@ impl Rank for SpeedRanks {
     fn close(&mut self, front: Ties) {
         for (side, ties) in self.sides.into_iter().zip(front.split()) {
             let class = usize::from(side.class);
-            if let Some(own) = self.classes.get_mut(class)
-                && own.order.close(ties)
+            if let Some(side_class) = self.classes.get_mut(class)
+                && side_class.order.close(ties)
             {
                 self.compare(class);
             }
@@ -279,13 +285,13 @@ impl Rank for SpeedRanks {
         &mut self,
         reports: &[Report],
         members: usize,
-        mut known: impl FnMut(&Report) -> u32,
+        mut queue_of: impl FnMut(&Report) -> u32,
     ) {
         let (cells, classes) = (&mut self.cells[..members], &mut self.classes[..]);
         let class = &self.class[..members];
         let mut changed = false;
         for report in reports {
-            let (member, queue) = (report.member, known(report));
+            let (member, queue) = (report.member, queue_of(report));
             let number = class[member.index()];
             changed |= classes[usize::from(number)].order.set(cells, member, queue);
         }

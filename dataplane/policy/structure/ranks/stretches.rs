@@ -1,10 +1,12 @@
-//! Order of members by queue: stretches of one array.
+//! Order of members by queue. Members with equal queues form a stretch of one array. The stretches follow each
+//! other by length, so the boundaries between them define the order.
 
 use super::Member;
 
 /// Number of distinct lengths. Longer queues count as the last one; ranking beyond that is pointless.
 const LENGTHS: usize = 1024;
 pub const LONGEST: usize = LENGTHS - 1;
+/// Place of a member that is not ranked.
 const NOWHERE: u16 = u16::MAX;
 
 /// State of a member, and the member at the place with the same number. One array needs one bounds check for
@@ -20,6 +22,7 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// Returns the length of the member's stretch.
     #[inline]
     fn length(self) -> usize {
         (self.queue as usize).min(LONGEST)
@@ -35,9 +38,9 @@ pub fn resize(cells: &mut Vec<Cell>, members: usize) {
 /// Swaps `member` with the member at another place.
 #[inline(always)]
 pub fn exchange(cells: &mut [Cell], member: Member, from: usize, to: usize) {
-    let other = std::mem::replace(&mut cells[to].holder, member.0);
-    cells[from].holder = other;
-    cells[usize::from(other)].place = from as u16;
+    let displaced = std::mem::replace(&mut cells[to].holder, member.0);
+    cells[from].holder = displaced;
+    cells[usize::from(displaced)].place = from as u16;
     cells[member.index()].place = to as u16;
 }
 
@@ -100,8 +103,8 @@ impl Stretches {
         usize::from(self.least) >= LONGEST
     }
 
-    /// Ends a run: `ties` members keep the shortest queue; the others' queues grew by one and follow them.
-    /// Returns true if the shortest length changed.
+    /// Ends a run: `ties` members keep the shortest queue. Those that received a task follow them, with a queue
+    /// longer by one. Returns true if the shortest length changed.
     #[inline]
     pub fn close(&mut self, ties: u32) -> bool {
         self.ends[usize::from(self.least) % LENGTHS] = self.start + ties as u16;
@@ -142,9 +145,9 @@ impl Stretches {
             cells[member.index()].queue = queue;
             exchange(cells, member, place.into(), (*end).into());
             *end += 1;
-            let lower = (queue as u16) < self.least;
+            let is_lower = (queue as u16) < self.least;
             self.least = self.least.min(queue as u16);
-            return lower;
+            return is_lower;
         }
         cell.queue != queue && self.set_slow(cells, member, queue)
     }
@@ -159,7 +162,7 @@ impl Stretches {
         from != to && cell.place != NOWHERE && self.jump(cells, member, from, to)
     }
 
-    /// Moves a member by several lengths.
+    /// Moves a member by several lengths. Returns true if the shortest length changed.
     fn jump(&mut self, cells: &mut [Cell], member: Member, from: usize, to: usize) -> bool {
         let before = self.least;
         for length in from..to {

@@ -110,13 +110,15 @@ pub struct Rig {
     /// Time after which the leaf forgets a multi-packet task, ns.
     pub affinity_ns: u64,
     /// Tasks sent to workers, by worker.
-    pub given: Tap,
+    pub sent_tasks: Tap,
     /// Packets for honest clients and servers that reached attackers.
     pub stolen: u64,
+    /// Wires of the honest clients. A running client has its wire.
     honest: [Option<RingPort>; 3],
     /// Wire of the servers that come later.
-    later: Option<RingPort>,
+    returning_wire: Option<RingPort>,
     counters: Counters,
+    /// Buffers of the attackers and of the honest parties.
     pools: [FramePool; 2],
     seed: u64,
     runs: u32,
@@ -139,15 +141,16 @@ pub struct TaskOutcomes {
 pub fn text(setup: &Setup<'_>, devices: [&str; 2], leaf: &str) -> String {
     let Setup { policy, seed, pool, .. } = setup;
     let mut text = format!("[leaf]\nid = 9\ncores = [0]\nseed = {seed}\n{leaf}\n");
-    for (at, (side, prefix)) in [("clients", 16), ("workers", 24)].into_iter().enumerate() {
-        let (device, mac, ip) = (devices[at], LEAF_MACS[at], Ipv4Addr::from_bits(LEAF_IPS[at]));
+    for (index, (side, prefix)) in [("clients", 16), ("workers", 24)].into_iter().enumerate() {
+        let (device, mac, ip) =
+            (devices[index], LEAF_MACS[index], Ipv4Addr::from_bits(LEAF_IPS[index]));
         text += &format!(
             "[[port]]\ndevice = \"{device}\"\nside = \"{side}\"\nip = \"{ip}/{prefix}\"\nmac = \"{mac}\"\n"
         );
     }
     text += &format!("[[pool]]\nid = {POOL}\npolicy = \"{policy}\"\n{pool}\n");
-    for (at, ip) in SERVERS.map(Ipv4Addr::from_bits).into_iter().enumerate() {
-        let first = at as u16 * COUNT / 2;
+    for (index, ip) in SERVERS.map(Ipv4Addr::from_bits).into_iter().enumerate() {
+        let first = index as u16 * COUNT / 2;
         let last = first + COUNT / 2 - 1;
         text +=
             &format!("[[server]]\nip = \"{ip}\"\nworkers = \"{first}-{last}\"\npool = {POOL}\n");
@@ -167,28 +170,28 @@ pub fn config(setup: &Setup<'_>) -> Result<Config, Failure> {
 /// Returns true if a server's kernel sends the reply to the leaf. Replies to its own network and to addresses
 /// that are no host's do not leave for the leaf. The kernel answers no task with source port 0 or IPv4
 /// options.
-fn leaves_server(frame: &mut [u8]) -> bool {
+fn server_kernel_sends(frame: &mut [u8]) -> bool {
     let Ok(datagram) = udp::parse(frame, true) else { return true };
     if datagram.dst_port == 0 || datagram.payload() != udp::PAYLOAD {
         return false;
     }
-    let to = Ipv4Addr::from_bits(datagram.dst);
+    let dst = Ipv4Addr::from_bits(datagram.dst);
     let own_network = datagram.dst >> 8 == LEAF_IPS[WORKERS] >> 8;
-    let first = to.octets()[0];
-    !own_network && first != 0 && !to.is_loopback() && first < 224
+    let first_octet = dst.octets()[0];
+    !own_network && first_octet != 0 && !dst.is_loopback() && first_octet < 224
 }
 
-/// Like [`leaves_server`], but first makes the replies of [`LIAR`] report no task.
-fn leaves_liar(frame: &mut [u8]) -> bool {
+/// Like [`server_kernel_sends`], but first makes the replies of [`LIAR`] report no task.
+fn liar_kernel_sends(frame: &mut [u8]) -> bool {
     if let Some(header) =
         header(frame).filter(|header| header.src == LIAR && header.code.is_reply())
     {
-        let at = udp::PAYLOAD - udp::LEN;
+        let udp_header = udp::PAYLOAD - udp::LEN;
         let idle = Header { code: Code::TaskDoneIdle, qlen: 0, ..header };
         let delta = task::replace(&mut frame[udp::PAYLOAD..], &idle);
-        udp::update_checksum(&mut frame[at..], delta);
+        udp::update_checksum(&mut frame[udp_header..], delta);
     }
-    leaves_server(frame)
+    server_kernel_sends(frame)
 }
 
 /// Returns the task header of a datagram without IP options.
@@ -220,22 +223,24 @@ impl Rig {
         let mut stages = assembly::stages(&config, &Membership::of(&config), LEAF_MACS, &table)?;
         // Attackers and honest parties have separate buffers, so that neither side can exhaust those of its
         // opponent.
-        let [attackers, others] = [FRAMES, FRAMES].map(|count| FramePool::new(count, FRAME_BYTES));
+        let [attacker_pool, honest_pool] =
+            [FRAMES, FRAMES].map(|count| FramePool::new(count, FRAME_BYTES));
         let (mut clients, _) = Segment::new(|_| None);
-        let (mut workers, given) = Segment::new(worker_of);
-        let any: FrameHook = |_| true;
-        let honest = HONEST_MACS.map(|mac| Some(clients.join(mac, &others, any)));
-        let client_side = clients.join(super::packets::ATTACKER_MAC, &attackers, any);
-        let sends = if setup.liar { leaves_liar } else { leaves_server };
-        let [now, later] = RACK_MACS.map(|mac| workers.join(mac, &others, sends));
-        let worker_side = workers.join(super::packets::INTRUDER_MAC, &attackers, any);
+        let (mut workers, sent_tasks) = Segment::new(worker_of);
+        let pass_all: FrameHook = |_| true;
+        let honest = HONEST_MACS.map(|mac| Some(clients.join(mac, &honest_pool, pass_all)));
+        let client_side = clients.join(super::packets::ATTACKER_MAC, &attacker_pool, pass_all);
+        let filter = if setup.liar { liar_kernel_sends } else { server_kernel_sends };
+        let [rack_wire, returning_wire] =
+            RACK_MACS.map(|mac| workers.join(mac, &honest_pool, filter));
+        let worker_side = workers.join(super::packets::INTRUDER_MAC, &attacker_pool, pass_all);
         let servers = if setup.servers == 0 { SERVERS.len() as u16 } else { setup.servers };
-        let rack = rack_of(now, RACK_MACS[0], servers, setup.seed)?;
+        let rack = rack_of(rack_wire, RACK_MACS[0], servers, setup.seed)?;
         let commands = Commands::default();
         let timing = Timing { ticks_hz: HZ };
         let counters = table.counters(0);
         let (stages, ports) = (stages.remove(0), vec![clients, workers]);
-        let leaf = Leaf::new(stages, ports, others.clone(), commands, timing);
+        let leaf = Leaf::new(stages, ports, honest_pool.clone(), commands, timing);
         Ok(Self {
             leaf,
             rack,
@@ -243,12 +248,12 @@ impl Rig {
             worker_side,
             now: STEP,
             affinity_ns: config.leaf.connection_timeout_ms.saturating_mul(1_000_000),
-            given,
+            sent_tasks,
             stolen: 0,
             honest,
-            later: Some(later),
+            returning_wire: Some(returning_wire),
             counters,
-            pools: [attackers, others],
+            pools: [attacker_pool, honest_pool],
             seed: setup.seed,
             runs: 0,
             _table: table,
@@ -262,18 +267,18 @@ impl Rig {
         self.rack.poll(self.now);
         for wire in [&mut self.client_side, &mut self.worker_side] {
             while let Some(frame) = wire.receive() {
-                let to = udp::parse(frame.bytes(), true).map(|datagram| datagram.dst);
-                let honest = |to| HONEST.contains(&to) || SERVERS.contains(&to);
-                self.stolen += u64::from(to.is_ok_and(honest));
+                let dst = udp::parse(frame.bytes(), true).map(|datagram| datagram.dst);
+                let honest = |dst| HONEST.contains(&dst) || SERVERS.contains(&dst);
+                self.stolen += u64::from(dst.is_ok_and(honest));
             }
         }
     }
 
-    /// Advances the time by `ns` and calls `each` before each step.
-    pub fn pass(&mut self, ns: u64, mut each: impl FnMut(&mut Self)) {
+    /// Advances the time by `ns` and calls `before_step` before each step.
+    pub fn advance(&mut self, ns: u64, mut before_step: impl FnMut(&mut Self)) {
         let end = self.now + ns;
         while self.now < end {
-            each(self);
+            before_step(self);
             self.step();
         }
     }
@@ -283,7 +288,7 @@ impl Rig {
     /// # Errors
     /// If the servers were replaced before.
     pub fn replace_servers(&mut self) -> Result<(), Failure> {
-        let mut wire = self.later.take().ok_or("the servers were already replaced")?;
+        let mut wire = self.returning_wire.take().ok_or("the servers were already replaced")?;
         // Frames sent before the servers' return have not reached them.
         while wire.receive().is_some() {}
         self.rack = rack_of(wire, RACK_MACS[1], SERVERS.len() as u16, self.seed)?;
@@ -291,16 +296,16 @@ impl Rig {
     }
 
     /// Lets the first honest client send [`HONEST_RATE`] tasks per second for `seconds` seconds, and waits
-    /// for the answers. Calls `each` before each step.
+    /// for the answers. Calls `before_step` before each step.
     ///
     /// # Errors
     /// If the leaf does not answer the client's ARP.
     pub fn serve(
         &mut self,
         seconds: f64,
-        each: impl FnMut(&mut Self),
+        before_step: impl FnMut(&mut Self),
     ) -> Result<TaskOutcomes, Failure> {
-        self.serve_at(0, HONEST_RATE, seconds, each)
+        self.serve_at(0, HONEST_RATE, seconds, before_step)
     }
 
     /// Like [`Rig::serve`], with the client at index `client` of [`HONEST`] and `rate` tasks per second.
@@ -312,7 +317,7 @@ impl Rig {
         client: usize,
         rate: f64,
         seconds: f64,
-        mut each: impl FnMut(&mut Self),
+        mut before_step: impl FnMut(&mut Self),
     ) -> Result<TaskOutcomes, Failure> {
         self.runs += 1;
         let load = Load {
@@ -324,14 +329,14 @@ impl Rig {
         };
         // The returned client already has the leaf's MAC address.
         let next_hop_mac = (client == RETURNED).then_some(LEAF_MACS[CLIENTS]);
-        let usual = Target::new(HONEST_MACS[client], HONEST[client], LEAF_IPS[CLIENTS]);
-        let target = Target { next_hop_mac, ..usual };
+        let default = Target::new(HONEST_MACS[client], HONEST[client], LEAF_IPS[CLIENTS]);
+        let target = Target { next_hop_mac, ..default };
         let wire = self.honest[client].take().ok_or("the honest client is already running")?;
         let pool = self.pools[1].clone();
         let mut generator = Generator::new(&load, &target, 0, HZ as f64, wire, pool)?;
         while !generator.phase().is_over() {
             generator.transmit(self.now);
-            each(self);
+            before_step(self);
             self.step();
             generator.receive(self.now);
         }
@@ -382,8 +387,8 @@ impl Rig {
     /// Ends the leaf and everything around it. Returns the number of missing buffers.
     #[must_use]
     pub fn leaked(self) -> usize {
-        let Self { leaf, rack, later, client_side, worker_side, honest, pools, .. } = self;
-        drop((leaf.close(), rack, later, client_side, worker_side, honest));
+        let Self { leaf, rack, returning_wire, client_side, worker_side, honest, pools, .. } = self;
+        drop((leaf.close(), rack, returning_wire, client_side, worker_side, honest));
         pools.iter().map(FramePool::in_use).sum()
     }
 }

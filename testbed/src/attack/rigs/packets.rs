@@ -65,14 +65,14 @@ pub fn first_of_several(src: u32, seq: u16, app: u32) -> Vec<u8> {
 
 /// Builds a packet from a worker's server to the leaf, or through it to a client.
 #[must_use]
-pub fn from_server(worker: u16, header: &Header, to: u32, to_port: u16) -> Vec<u8> {
+pub fn from_server(worker: u16, header: &Header, dst: u32, dst_port: u16) -> Vec<u8> {
     let flow = Flow {
         src_mac: INTRUDER_MAC,
         dst_mac: LEAF_MACS[WORKERS],
         src: SERVERS[server_of(worker)],
-        dst: to,
+        dst,
         src_port: wedjat::wire::task::UDP_PORT,
-        dst_port: to_port,
+        dst_port,
     };
     datagram(&flow, header, 0, &[0; 8])
 }
@@ -100,10 +100,10 @@ pub fn datagram(flow: &Flow, header: &Header, app: u32, work: &[u8]) -> Vec<u8> 
     frame
 }
 
-/// Builds a frame to `to` with an ARP packet.
+/// Builds a frame to `dst` with an ARP packet.
 #[must_use]
-pub fn arp(packet: &arp::Packet, to: Mac) -> Vec<u8> {
+pub fn arp(packet: &arp::Packet, dst: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
-    packet.emit(&mut frame, to);
+    packet.emit(&mut frame, dst);
     frame
 }

@@ -13,7 +13,7 @@ use crate::attack::{Account, Failure};
 use crate::demo::leaf::{self, LeafConfig, LeafProcess};
 use crate::rack::Layout;
 
-/// Timeout for a busy machine; only a fallen promise reaches it.
+/// Timeout, generous enough for a busy machine. Only a broken promise reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum lifetime of a process.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -85,13 +85,15 @@ impl Site {
         self.path("clients")
     }
 
+    /// Returns the memif device of side `id` (0: clients, 1: workers) in a role, server or client.
     fn device(&self, id: usize, role: &str) -> String {
         let socket = [self.socket(), self.path("workers")][id].display().to_string();
         format!("net_memif{id},role={role},id={id},socket={socket},socket-abstract=no")
     }
 
-    fn cpu(&self, at: usize) -> usize {
-        self.cpus.get(at % self.cpus.len().max(1)).copied().unwrap_or(0)
+    /// Returns a usable CPU. Indices wrap around.
+    fn cpu(&self, index: usize) -> usize {
+        self.cpus.get(index % self.cpus.len().max(1)).copied().unwrap_or(0)
     }
 
     /// Returns a leaf's configuration, with its state at `state`.
@@ -143,8 +145,8 @@ impl Site {
         let mut leaf =
             self.start(Command::new(&self.binary), "leaf", &self.leaf_config(&self.state())?)?;
         let control = wedjat::admin::socket_path(&self.state());
-        let there = || self.socket().exists() && control.exists();
-        self.until("the leaf's sockets", || Ok(leaf.check().map(|()| there())?))?;
+        let is_ready = || self.socket().exists() && control.exists();
+        self.until("the leaf's sockets", || Ok(leaf.check().map(|()| is_ready())?))?;
         Ok(leaf)
     }
 
@@ -155,8 +157,8 @@ impl Site {
     pub fn agent(&self) -> Result<LeafProcess, Failure> {
         let config = self.agent_config(&self.state(), &self.region());
         let mut agent = self.start(Command::new(&self.binary), "agent", &config)?;
-        let there = || self.socket().exists() && self.region().exists();
-        self.until("the agent's region", || Ok(agent.check().map(|()| there())?))?;
+        let is_ready = || self.socket().exists() && self.region().exists();
+        self.until("the agent's region", || Ok(agent.check().map(|()| is_ready())?))?;
         Ok(agent)
     }
 
@@ -186,17 +188,17 @@ impl Site {
         Ok(count.unwrap_or(0))
     }
 
-    /// Waits until `met` returns true.
+    /// Waits until `condition` returns true.
     ///
     /// # Errors
     /// If this does not happen within [`PATIENCE`].
     pub fn until(
         &self,
         what: &str,
-        mut met: impl FnMut() -> Result<bool, Failure>,
+        mut condition: impl FnMut() -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
         let began = Instant::now();
-        while !met()? {
+        while !condition()? {
             if began.elapsed() > PATIENCE {
                 return Err(format!("timeout while waiting for {what}").into());
             }
@@ -205,6 +207,7 @@ impl Site {
         Ok(())
     }
 
+    /// Returns the command of an honest driver, without its servers or workers.
     fn driver(&self, seconds: f64) -> Result<Command, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["drive", "--rate", RATE, "--service", "exp(100us)", "--format", "json"]);
@@ -240,7 +243,7 @@ impl Site {
     /// # Errors
     /// If the driver fails.
     pub fn drive(&self, seconds: f64) -> Result<DriverOutcomes, Failure> {
-        self.start_drive(seconds)?.driven()
+        self.start_drive(seconds)?.outcomes()
     }
 }
 
@@ -302,7 +305,7 @@ impl Job {
     ///
     /// # Errors
     /// If the driver made no report.
-    pub fn driven(self) -> Result<DriverOutcomes, Failure> {
+    pub fn outcomes(self) -> Result<DriverOutcomes, Failure> {
         let (status, output, errors) = self.finish()?;
         let report: Value = serde_json::from_str(&output).map_err(|_| {
             format!("the honest driver made no report ({status}): {}", errors.trim())
@@ -312,6 +315,7 @@ impl Job {
     }
 }
 
+/// Reads a file as text; empty if it cannot be read.
 fn read(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
@@ -326,7 +330,7 @@ impl Drop for Job {
 
 /// Describes the end of a process.
 #[must_use]
-pub fn how(status: ExitStatus) -> String {
+pub fn describe_exit(status: ExitStatus) -> String {
     match status.signal() {
         Some(signal) => format!("killed by signal {signal}"),
         None => status.to_string(),
@@ -336,17 +340,21 @@ pub fn how(status: ExitStatus) -> String {
 /// Checks that a node still runs, and records the reason of its end otherwise.
 pub fn check_alive(account: &mut Account, promise: &str, node: &mut LeafProcess) -> bool {
     let alive = node.check();
-    let found = alive.as_ref().err().map(|error| {
+    let reason = alive.as_ref().err().map(|error| {
         let text = error.to_string();
         text.lines().next().unwrap_or_default().to_owned()
     });
-    account.check(promise, alive.is_ok(), found.unwrap_or_default());
+    account.check(promise, alive.is_ok(), reason.unwrap_or_default());
     alive.is_ok()
 }
 
 /// Checks that all tasks of an honest driver were answered.
-pub fn check_driven(account: &mut Account, promise: &str, driven: Result<DriverOutcomes, Failure>) {
-    match driven {
+pub fn check_outcomes(
+    account: &mut Account,
+    promise: &str,
+    outcomes: Result<DriverOutcomes, Failure>,
+) {
+    match outcomes {
         Ok(DriverOutcomes { sent, answered }) => {
             account.tried("honest tasks", sent);
             account.check(promise, sent > 0 && sent == answered, format!("{answered} of {sent}"));
@@ -361,10 +369,10 @@ pub fn check_end(account: &mut Account, what: &str, node: LeafProcess) {
         format!("{what}: the node ends in order, with a balanced ledger and all buffers returned");
     match node.stop() {
         Ok(end) => {
-            let whole = end["balanced"] == true && end["mbufs_leaked"] == 0;
+            let is_complete = end["balanced"] == true && end["mbufs_leaked"] == 0;
             let found =
                 format!("balanced {}, {} buffers missing", end["balanced"], end["mbufs_leaked"]);
-            account.check(promise, whole, found);
+            account.check(promise, is_complete, found);
         }
         Err(error) => account.check(promise, false, error.to_string().replace('\n', " ")),
     }

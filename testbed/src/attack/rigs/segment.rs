@@ -16,7 +16,7 @@ const DEPTH: usize = 1 << 13;
 struct Host {
     mac: Mac,
     wire: RingPort,
-    sends: FrameHook,
+    filter: FrameHook,
 }
 
 /// Filter of the frames that a host hands to its wire. It may change a frame, and returns true if the frame
@@ -69,24 +69,25 @@ impl Segment {
     }
 
     /// Adds a host with this MAC address and returns its end of the wire. Its frames are copied into buffers
-    /// of `pool`. The filter `sends` applies to the frames that it hands to the wire.
-    pub fn join(&mut self, mac: Mac, pool: &FramePool, sends: FrameHook) -> RingPort {
+    /// of `pool`. `filter` applies to the frames that it hands to the wire.
+    pub fn join(&mut self, mac: Mac, pool: &FramePool, filter: FrameHook) -> RingPort {
         let (wire, far) = pair(DEPTH, pool);
-        self.hosts.push(Host { mac, wire, sends });
+        self.hosts.push(Host { mac, wire, filter });
         far
     }
 
+    /// Counts a frame from the node, and forwards it to the host with its MAC address or to all hosts.
     fn deliver(&mut self, frame: Frame) {
         if let Some(number) = (self.number)(frame.bytes()) {
             self.tap.count(number);
         }
-        let to = ether::dst(frame.bytes());
-        if to.is_group() {
+        let dst = ether::dst(frame.bytes());
+        if dst.is_group() {
             // A host with a full wire misses the frame, as at a switch.
             for host in &mut self.hosts {
                 let _ = host.wire.send(frame.bytes());
             }
-        } else if let Some(host) = self.hosts.iter_mut().find(|host| host.mac == to) {
+        } else if let Some(host) = self.hosts.iter_mut().find(|host| host.mac == dst) {
             host.wire.tx_burst(&mut Burst::from_iter([frame]));
         }
     }
@@ -102,7 +103,7 @@ impl Port for Segment {
             let host = &mut self.hosts[(self.next + step) % count];
             while !burst.is_full() {
                 let Some(mut frame) = host.wire.receive() else { break };
-                if (host.sends)(frame.bytes_mut()) {
+                if (host.filter)(frame.bytes_mut()) {
                     burst.push(frame);
                 }
             }

@@ -44,11 +44,11 @@ impl Machine {
         let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
         let ticks: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
-        let at = |field: usize| ticks.get(field).copied().unwrap_or(0) * self.tick_ns;
+        let field_ns = |index: usize| ticks.get(index).copied().unwrap_or(0) * self.tick_ns;
         // user nice system idle iowait irq softirq steal guest guest_nice
-        let by_ticks = at(0) + at(1) + at(2) + at(5) + at(6);
+        let by_ticks = field_ns(0) + field_ns(1) + field_ns(2) + field_ns(5) + field_ns(6);
         let ran_ns = self.usage.as_deref().and_then(nanoseconds).unwrap_or(by_ticks);
-        CpuTimes { ran_ns, stolen_ns: at(7) }
+        CpuTimes { ran_ns, stolen_ns: field_ns(7) }
     }
 }
 
@@ -78,11 +78,11 @@ pub fn of_group(made: &CgroupFolders) -> Option<u64> {
 /// Returns the CPU time of a process's threads in nanoseconds; 0 if it has exited.
 #[must_use]
 pub fn of_process(pid: u32) -> u64 {
-    let of = |thread: u32| {
+    let thread_ns = |thread: u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
         text.split_whitespace().next()?.parse::<u64>().ok()
     };
-    threads_of(pid).into_iter().filter_map(of).sum()
+    threads_of(pid).into_iter().filter_map(thread_ns).sum()
 }
 
 #[cfg(test)]

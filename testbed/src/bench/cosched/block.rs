@@ -1,4 +1,4 @@
-//! Runs one block: a worker with a batch beside it under a sequence of loads, and a result for each window.
+//! Runs one block: a worker with a batch beside it under a sequence of loads. Gives a result for each window.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,7 +27,7 @@ const SETTLE_NS: u64 = 2_000_000;
 /// Time between the end of a block's set-up and the start of its course.
 const LEAD_NS: u64 = 5_000_000;
 /// Interval between samples of the batch's CPU time in blocks of steps.
-const CLOSELY: Duration = Duration::from_millis(10);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after a step up in load by which the batch must be throttled.
 pub const STEP_NS: u64 = 100_000_000;
 /// Maximum share of the core for the batch after that time.
@@ -150,21 +150,24 @@ struct Snapshot {
     own_ns: u64,
     worker_ns: u64,
     batch_ns: u64,
+    /// Units that the batch has completed.
     done: u64,
+    /// Share given to the batch.
     given: f64,
+    /// Limit set by the guard.
     allowed: f64,
 }
 
 impl Snapshot {
-    fn take(machine: &Machine, worker: u32, held: Option<&RunningBatch>) -> Self {
-        let figures = held.map(RunningBatch::figures).unwrap_or_default();
+    fn take(machine: &Machine, worker: u32, running: Option<&RunningBatch>) -> Self {
+        let figures = running.map(RunningBatch::figures).unwrap_or_default();
         // Reads the machine and its parts in quick succession.
         let used = machine.used();
         let worker_ns = accounts::of_process(worker);
-        let batch_ns = held.map_or(0, RunningBatch::ran_ns);
-        let job_ns = held.map_or(0, |held| accounts::of_process(held.id()));
+        let batch_ns = running.map_or(0, RunningBatch::ran_ns);
+        let job_ns = running.map_or(0, |running| accounts::of_process(running.id()));
         let own_ns = accounts::of_process(std::process::id()) + job_ns;
-        let done = held.map_or(0, RunningBatch::done);
+        let done = running.map_or(0, RunningBatch::done);
         let (given, allowed) = (figures.share, figures.allowed);
         Self { at_ns: now_ns(), used, own_ns, worker_ns, batch_ns, done, given, allowed }
     }
@@ -172,19 +175,22 @@ impl Snapshot {
     /// Computes the CPU time of foreign processes from `self` to `next`, in nanoseconds. The accounts of
     /// running threads lag by some milliseconds.
     fn foreign_ns(&self, next: &Self) -> u64 {
-        let ours = |of: fn(&Self) -> u64| of(next).saturating_sub(of(self));
-        let ours = ours(|it| it.own_ns) + ours(|it| it.worker_ns) + ours(|it| it.batch_ns);
+        let increase = |value: fn(&Self) -> u64| value(next).saturating_sub(value(self));
+        let ours_ns =
+            increase(|it| it.own_ns) + increase(|it| it.worker_ns) + increase(|it| it.batch_ns);
         let ran = next.used.ran_ns.saturating_sub(self.used.ran_ns);
-        ran.saturating_sub(ours) + next.used.stolen_ns.saturating_sub(self.used.stolen_ns)
+        ran.saturating_sub(ours_ns) + next.used.stolen_ns.saturating_sub(self.used.stolen_ns)
     }
 }
 
-/// Flags shared by the dispatching and the attending thread.
+/// Flags shared by the dispatching and the supervising thread.
 #[derive(Default)]
 struct Flags {
+    /// True once the worker has attached.
     is_admitted: AtomicBool,
     /// Start time of the course; 0 while it is unknown.
     begin_ns: AtomicU64,
+    /// True if the block must end.
     stop: AtomicBool,
 }
 
@@ -203,22 +209,22 @@ pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
         service_ns: setting.service_ns,
         seed: block.seed,
     };
-    let (attended, dispatched) = std::thread::scope(|scope| {
+    let (observed, dispatched) = std::thread::scope(|scope| {
         let dispatching = scope.spawn(|| dispatch_on(setting.cpus[0], rig, &course, &flags));
         // A separate thread, since it pins itself after it has started the child processes. These inherit the
         // unpinned CPUs.
-        let attending = scope.spawn(|| {
-            let attended = attend(setting, block, &agent, folder.path(), &flags);
+        let supervising = scope.spawn(|| {
+            let observed = supervise(setting, block, &agent, folder.path(), &flags);
             flags.stop.store(true, Release);
-            attended.map_err(|error| error.to_string())
+            observed.map_err(|error| error.to_string())
         });
-        (attending.join(), dispatching.join())
+        (supervising.join(), dispatching.join())
     });
     // The rig outlives the worker.
     let (rig, dispatched) = dispatched.map_err(|_| "the dispatcher panicked")?;
-    let attended = attended.map_err(|_| "the thread beside the dispatcher panicked")??;
-    let Observation { worker, snapshots, samples, job, log } = attended;
-    worker.ends()?;
+    let observed = observed.map_err(|_| "the thread beside the dispatcher panicked")??;
+    let Observation { worker, snapshots, samples, job, log } = observed;
+    worker.wait_for_output()?;
     drop(rig);
     if !dispatched.balances() {
         let DispatchCounts { tasks, answered, refused, left, wrong, .. } = dispatched;
@@ -236,7 +242,10 @@ pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
     let learner = log.map(|log| learner(block, &log)).transpose()?;
     let measured = windows.into_iter().zip(phase_of_each(&block.phases));
     Ok(BlockResult {
-        windows: measured.filter(|(_, phase)| phase.is_measured).map(|(it, _)| it).collect(),
+        windows: measured
+            .filter(|(_, phase)| phase.is_measured)
+            .map(|(window, _)| window)
+            .collect(),
         steps,
         learner,
         refused: job.as_ref().and_then(|job| job.refused.clone()),
@@ -250,6 +259,7 @@ fn phase_of_each(phases: &[Phase]) -> impl Iterator<Item = &Phase> {
     phases.iter().flat_map(|phase| std::iter::repeat_n(phase, phase.windows))
 }
 
+/// Dispatches on CPU `cpu`: admits the worker, waits for the start time, and runs the course.
 fn dispatch_on(
     cpu: usize,
     mut rig: Rig,
@@ -270,18 +280,18 @@ fn dispatch_on(
     (rig, dispatched)
 }
 
-/// Observations of the attending thread.
+/// Observations of the supervising thread.
 struct Observation {
     worker: Process,
     snapshots: Vec<Snapshot>,
-    /// Times and the batch's CPU time until then.
+    /// Pairs of a time and the CPU time of the batch until then, in nanoseconds.
     samples: Vec<(u64, u64)>,
     job: Option<JobReport>,
     log: Option<PathBuf>,
 }
 
 /// Starts the worker and the batch, reads the accounts at each window's end, and ends the batch.
-fn attend(
+fn supervise(
     setting: &Setting,
     block: &Block,
     agent: &Path,
@@ -296,7 +306,7 @@ fn attend(
         is_real_time: kind.is_real_time(),
         spin: &setting.spin,
     };
-    let worker = settled(worker.start()?, setting.cpus[1], kind.is_real_time(), flags)?;
+    let worker = wait_for_admission(worker.start()?, setting.cpus[1], kind.is_real_time(), flags)?;
     let log = arm.mode().and(setting.logs.as_ref()).map(|folder| {
         let names = (arm.name(), kind.name(), batch.name(), block.seed);
         folder.join(format!("{}-{}-{}-{}.jsonl", names.0, names.1, names.2, names.3))
@@ -315,7 +325,7 @@ fn attend(
         seed: block.seed,
         batch,
     };
-    let held = arm.policy().map(|policy| job(policy).start()).transpose()?;
+    let running = arm.policy().map(|policy| job(policy).start()).transpose()?;
     // Leaves the worker's core to the worker and the batch.
     let _ = wedjat::cpus::pin(setting.cpus[0]); // the CPU exists
     let machine = Machine::new();
@@ -324,53 +334,58 @@ fn attend(
     let window = setting.window.as_nanos() as u64;
     let windows: usize = block.phases.iter().map(|phase| phase.windows).sum();
     let (mut snapshots, mut samples) = (Vec::with_capacity(windows + 1), Vec::new());
-    for at in 0..=windows as u64 {
-        let is_close = block.purpose == Purpose::Step;
-        sleep_until(begin + at * window, is_close, || {
-            samples.extend(held.as_ref().map(|held| (now_ns(), held.ran_ns())));
+    for index in 0..=windows as u64 {
+        let is_sampled = block.purpose == Purpose::Step;
+        sleep_until(begin + index * window, is_sampled, || {
+            samples.extend(running.as_ref().map(|running| (now_ns(), running.ran_ns())));
         });
-        snapshots.push(Snapshot::take(&machine, worker.id(), held.as_ref()));
+        snapshots.push(Snapshot::take(&machine, worker.id(), running.as_ref()));
     }
-    let job = held.map(RunningBatch::end).transpose()?;
+    let job = running.map(RunningBatch::end).transpose()?;
     Ok(Observation { worker, snapshots, samples, job, log })
 }
 
 /// Waits until the worker is admitted, on its core and in its scheduling class.
-fn settled(
+fn wait_for_admission(
     mut worker: Process,
     cpu: usize,
     is_real_time: bool,
     flags: &Flags,
 ) -> Result<Process, Failure> {
     let began = Instant::now();
-    let is_there = |id: u32| {
+    let is_ready = |id: u32| {
         let scheduling = Scheduling::of(id);
         flags.is_admitted.load(Acquire)
             && scheduling
                 .is_some_and(|it| it.cpus.iter().eq([&cpu]) && it.is_real_time() == is_real_time)
     };
-    while !is_there(worker.id()) {
+    while !is_ready(worker.id()) {
         if worker.has_ended() || began.elapsed() > PATIENCE {
-            return Err(worker.ends().err().unwrap_or("the worker did not attach".into()));
+            return Err(worker
+                .wait_for_output()
+                .err()
+                .unwrap_or("the worker did not attach".into()));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(worker)
 }
 
-fn sleep_until(at_ns: u64, is_close: bool, mut look: impl FnMut()) {
+/// Sleeps until a time. Calls `sample` every [`SAMPLE_INTERVAL`] if `is_sampled`.
+fn sleep_until(at_ns: u64, is_sampled: bool, mut sample: impl FnMut()) {
     loop {
-        let left = Duration::from_nanos(at_ns.saturating_sub(now_ns()));
-        if left.is_zero() {
+        let remaining = Duration::from_nanos(at_ns.saturating_sub(now_ns()));
+        if remaining.is_zero() {
             return;
         }
-        std::thread::sleep(if is_close { left.min(CLOSELY) } else { left });
-        if is_close {
-            look();
+        std::thread::sleep(if is_sampled { remaining.min(SAMPLE_INTERVAL) } else { remaining });
+        if is_sampled {
+            sample();
         }
     }
 }
 
+/// Builds a result for each window from the tasks due in it and the snapshots at its ends.
 fn windows(
     setting: &Setting,
     block: &Block,
@@ -396,17 +411,19 @@ fn windows(
         window.worked = worked_ns as f64 / length.max(1) as f64;
         window.tasks = window.responses.len() as u64;
         window.p999_us = percentile_us(&mut window.responses, setting.objective.part);
-        let is_missed = window.p999_us.is_none_or(|us| us > setting.objective.us);
-        window.violates = window.tasks > 0 && is_missed;
+        let misses_objective = window.p999_us.is_none_or(|us| us > setting.objective.us);
+        window.violates = window.tasks > 0 && misses_objective;
         all.push(window);
     }
     all
 }
 
 impl Window {
+    /// Builds the result of a window from the snapshots at its ends, without its tasks.
     fn between(from: &Snapshot, to: &Snapshot, block: &Block, phase: &Phase) -> Self {
         let length = to.at_ns.saturating_sub(from.at_ns).max(1) as f64;
-        let part = |of: fn(&Snapshot) -> u64| of(to).saturating_sub(of(from)) as f64 / length;
+        let part =
+            |value: fn(&Snapshot) -> u64| value(to).saturating_sub(value(from)) as f64 / length;
         let foreign = from.foreign_ns(to) as f64 / length;
         Self {
             cell: block.cell,
@@ -435,8 +452,8 @@ impl Window {
 pub fn percentile_us(times: &mut [u32], part: f64) -> Option<f64> {
     times.sort_unstable();
     let rank = (times.len() as f64 * part).ceil().max(1.0) as usize;
-    let at = times.get(rank - 1).copied()?;
-    (at != NEVER).then(|| f64::from(at) / 1e3)
+    let time = times.get(rank - 1).copied()?;
+    (time != NEVER).then(|| f64::from(time) / 1e3)
 }
 
 /// Evaluates the batch after each step up.
@@ -446,15 +463,16 @@ fn steps(
     windows: &[Window],
     samples: &[(u64, u64)],
 ) -> Vec<Step> {
-    let (mut found, mut before) = (Vec::new(), 0);
-    for (at, phase) in block.phases.iter().enumerate() {
-        let own = &windows[before.min(windows.len())..(before + phase.windows).min(windows.len())];
-        before += phase.windows;
-        let is_up = at > 0 && phase.load.at(0) > block.phases[at - 1].load.at(0);
+    let (mut steps, mut first_window) = (Vec::new(), 0);
+    for (index, phase) in block.phases.iter().enumerate() {
+        let phase_windows = &windows
+            [first_window.min(windows.len())..(first_window + phase.windows).min(windows.len())];
+        first_window += phase.windows;
+        let is_up = index > 0 && phase.load.at(0) > block.phases[index - 1].load.at(0);
         if is_up && phase.is_measured {
-            let is_calm = own.iter().all(|window| window.is_calm);
-            let (from, to) = (phases_ns[at], phases_ns[at + 1]);
-            found.extend(step(from, to, samples).map(|(share_after, held_after_ms)| Step {
+            let is_calm = phase_windows.iter().all(|window| window.is_calm);
+            let (from, to) = (phases_ns[index], phases_ns[index + 1]);
+            steps.extend(step(from, to, samples).map(|(share_after, held_after_ms)| Step {
                 seed: block.seed,
                 is_calm,
                 share_after,
@@ -462,23 +480,24 @@ fn steps(
             }));
         }
     }
-    found
+    steps
 }
 
 /// Returns the batch's share of the core from 100 ms after `from` until `to`, and the milliseconds after
 /// which its share stayed small.
 fn step(from: u64, to: u64, samples: &[(u64, u64)]) -> Option<(f64, f64)> {
     let after: Vec<_> = samples.iter().filter(|it| it.0 >= from && it.0 < to).collect();
-    let late = after.iter().position(|it| it.0 >= from + STEP_NS)?;
-    let (first, last) = (after[late], after.last()?);
+    let settled = after.iter().position(|it| it.0 >= from + STEP_NS)?;
+    let (first, last) = (after[settled], after.last()?);
     let share = |from: &(u64, u64), to: &(u64, u64)| {
         to.1.saturating_sub(from.1) as f64 / to.0.saturating_sub(from.0).max(1) as f64
     };
-    let much = |pair: &[&(u64, u64)]| share(pair[0], pair[1]) >= STEP_SHARE;
-    let end = after.windows(2).rev().find(|pair| much(pair)).map_or(from, |pair| pair[1].0);
+    let exceeds = |pair: &[&(u64, u64)]| share(pair[0], pair[1]) >= STEP_SHARE;
+    let end = after.windows(2).rev().find(|pair| exceeds(pair)).map_or(from, |pair| pair[1].0);
     Some((share(first, last), end.saturating_sub(from) as f64 / 1e6))
 }
 
+/// Replays the log of a learner.
 fn learner(block: &Block, log: &Path) -> Result<Learner, Failure> {
     let file = File::open(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let replayed = replay(BufReader::new(file), &Overrides::default())?;

@@ -1,5 +1,5 @@
 //! Child processes of a block: the worker, and the job that runs a batch in the same way as `wedjat cosched
-//! run`.
+//! run`. The job writes a *note*, a file with its figures, from which the benchmark reads.
 
 use std::fs::File;
 use std::io::Read;
@@ -70,7 +70,7 @@ pub fn work(arguments: &WorkerArguments) -> Result<bool, Failure> {
     };
     let mut worker = Worker::attach(&arguments.attach.to_string_lossy(), &options)?;
     let mut app = TimedTasks(Spin::at(rounds_per_ns, overhead_ns));
-    Ok(serve(&mut worker, &mut app, &AtomicBool::new(false)).is_well())
+    Ok(serve(&mut worker, &mut app, &AtomicBool::new(false)).ended_in_order())
 }
 
 /// Arguments of the job process.
@@ -152,8 +152,8 @@ pub fn hold(arguments: &JobArguments) -> Result<bool, Failure> {
     };
     let refused = job.dry_run().err().map(|error| error.to_string());
     job.force = refused.is_some();
-    let ended = wedjat::cosched::run(&job, &signals)?;
-    let report = JobReport { refused, figures: ended.figures };
+    let result = wedjat::cosched::run(&job, &signals)?;
+    let report = JobReport { refused, figures: result.figures };
     serde_json::to_writer(std::io::stdout().lock(), &report)?;
     Ok(true)
 }
@@ -162,14 +162,14 @@ pub fn hold(arguments: &JobArguments) -> Result<bool, Failure> {
 #[derive(Debug)]
 pub struct Process {
     child: Option<Child>,
-    what: &'static str,
+    name: &'static str,
 }
 
 impl Process {
-    fn start(command: &mut Command, what: &'static str) -> Result<Self, Failure> {
+    fn start(command: &mut Command, name: &'static str) -> Result<Self, Failure> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().map_err(|error| format!("{what}: {error}"))?;
-        Ok(Self { child: Some(child), what })
+        let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
+        Ok(Self { child: Some(child), name })
     }
 
     /// Returns the process id.
@@ -194,14 +194,14 @@ impl Process {
     ///
     /// # Errors
     /// If the process fails.
-    pub fn ends(mut self) -> Result<String, Failure> {
+    pub fn wait_for_output(mut self) -> Result<String, Failure> {
         let Some(child) = self.child.take() else { return Ok(String::new()) };
         let output = child.wait_with_output()?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => {
                 let printed = String::from_utf8_lossy(&output.stderr);
-                Err(format!("{} ended with {}: {}", self.what, output.status, printed.trim())
+                Err(format!("{} ended with {}: {}", self.name, output.status, printed.trim())
                     .into())
             }
         }
@@ -318,17 +318,20 @@ impl JobSetup<'_> {
         let (folder, began) = (Folder::at(self.notes.to_owned())?, Instant::now());
         loop {
             let jobs = folder.jobs();
-            let own = jobs.into_iter().find(|note| note.id() == process.id());
-            let is_there = |path: &Path| {
+            let own_note = jobs.into_iter().find(|note| note.id() == process.id());
+            let has_process = |path: &Path| {
                 let text = std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
                 !text.trim().is_empty()
             };
-            match own {
-                Some(note) if note.made.paths().next().is_some_and(is_there) => {
+            match own_note {
+                Some(note) if note.made.paths().next().is_some_and(has_process) => {
                     return Ok(RunningBatch { process, folder, note });
                 }
                 _ if process.has_ended() || began.elapsed() > PATIENCE => {
-                    return Err(process.ends().err().unwrap_or("the batch ended".into()));
+                    return Err(process
+                        .wait_for_output()
+                        .err()
+                        .unwrap_or("the batch ended".into()));
                 }
                 _ => std::thread::sleep(Duration::from_millis(2)),
             }
@@ -361,8 +364,8 @@ impl RunningBatch {
     /// Returns the latest figures in the job's note.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        let own = self.folder.jobs().into_iter().find(|note| note.id() == self.id());
-        own.map_or_else(Figures::default, |note| note.figures)
+        let note = self.folder.jobs().into_iter().find(|note| note.id() == self.id());
+        note.map_or_else(Figures::default, |note| note.figures)
     }
 
     /// Ends the batch and returns the job's report.
@@ -371,7 +374,7 @@ impl RunningBatch {
     /// If the job had ended before, or did not exit successfully.
     pub fn end(self) -> Result<JobReport, Failure> {
         self.process.terminate();
-        let printed = self.process.ends()?;
+        let printed = self.process.wait_for_output()?;
         Ok(serde_json::from_str(&printed)?)
     }
 }

@@ -1,5 +1,5 @@
-//! Loop of the dispatcher's core: open-loop load, an agent's own dispatcher with its rings, and the status
-//! words for the monitors.
+//! Loop of the dispatcher's core: open-loop load, the dispatcher and rings of an agent, and the status words
+//! that the guard and the learners of the batch read.
 //!
 //! The worker receives one task at a time, so that each hand-over finds it idle. The payload of a task is its
 //! service time. The payload of the reply is the time at which the worker took the task. Both processes read
@@ -47,18 +47,19 @@ pub struct TimedTasks(pub Spin);
 
 impl App for TimedTasks {
     fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
-        let taken = now_ns();
+        let taken_at = now_ns();
         self.0.busy(word(work) as f64);
-        reply[..8].copy_from_slice(&taken.to_le_bytes());
+        reply[..8].copy_from_slice(&taken_at.to_le_bytes());
         8
     }
 }
 
+/// Reads the first eight bytes as a little-endian number; 0 if there are fewer.
 fn word(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Task with its service time.
+/// Task whose payload is its service time.
 struct Timing {
     seq: u32,
     /// Service time in nanoseconds.
@@ -130,7 +131,7 @@ impl DispatchCounts {
 pub struct Rig {
     region: WorkerRegion,
     workers: WorkerSet<Timing>,
-    watch: AgentStatusWords,
+    status: AgentStatusWords,
 }
 
 impl Rig {
@@ -145,9 +146,9 @@ impl Rig {
             .with_queue(QUEUE, Overflow::Drop);
         let entries = vec![(PLACE, region.channel(0))];
         let workers = WorkerSet::new(dispatcher, entries, u64::MAX);
-        let watch = region.watch();
-        watch.set_core(core);
-        Ok(Self { region, workers, watch })
+        let status = region.watch();
+        status.set_core(core);
+        Ok(Self { region, workers, status })
     }
 
     /// Returns true if the worker's claim was granted.
@@ -182,11 +183,11 @@ pub struct Course<'a> {
 
 impl Course<'_> {
     fn ends_ns(&self, began: u64) -> Vec<u64> {
-        let mut at = began;
+        let mut end = began;
         let window = self.window.as_nanos() as u64;
         let ends = self.phases.iter().map(|phase| {
-            at += phase.windows as u64 * window;
-            at
+            end += phase.windows as u64 * window;
+            end
         });
         std::iter::once(began).chain(ends).collect()
     }
@@ -194,12 +195,15 @@ impl Course<'_> {
     /// Returns the expected number of tasks, rounded up generously.
     fn tasks(&self) -> usize {
         let seconds = |phase: &Phase| phase.windows as f64 * self.window.as_secs_f64();
-        let most = |load| match load {
+        let peak_load = |load| match load {
             Load::Steady(part) => part,
             Load::Bursts => Load::BURSTS[0].1,
         };
-        let tasks: f64 =
-            self.phases.iter().map(|it| seconds(it) * most(it.load) * 1e9 / self.service_ns).sum();
+        let tasks: f64 = self
+            .phases
+            .iter()
+            .map(|phase| seconds(phase) * peak_load(phase.load) * 1e9 / self.service_ns)
+            .sum();
         (tasks * 1.1) as usize + 4096
     }
 }
@@ -210,7 +214,7 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(course.seed);
     let mut unit = move || -> f64 { Exp1.sample(&mut random) };
     let phases_ns = course.ends_ns(began);
-    let mut done =
+    let mut counts =
         DispatchCounts { tasks: Vec::with_capacity(course.tasks()), ..DispatchCounts::default() };
     let mut accounts = Accounts::default();
     let (mut phase, mut due, mut next_tick) = (0, began, began);
@@ -229,45 +233,48 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
             }
             if due > began {
                 let service_ns = unit() * course.service_ns;
-                offer(rig, &mut done, due, service_ns as u32);
+                offer(rig, &mut counts, due, service_ns as u32);
             }
             due += (unit() * course.service_ns / part) as u64 + 1;
         }
-        rig.workers.collect(now, &mut |ended| accounts.take(&mut done.tasks, &rig.watch, &ended));
+        rig.workers.collect(now, &mut |completion| {
+            accounts.count(&mut counts.tasks, &rig.status, &completion)
+        });
         if now >= next_tick {
             next_tick = now + TICK_NS;
-            rig.workers.tick(now, now, &mut |ended| {
-                accounts.take(&mut done.tasks, &rig.watch, &ended);
+            rig.workers.tick(now, now, &mut |completion| {
+                accounts.count(&mut counts.tasks, &rig.status, &completion);
             });
-            rig.watch.set_waiting(rig.workers.backlog() as u64);
+            rig.status.set_waiting(rig.workers.backlog() as u64);
             let is_drained = now >= end && rig.workers.held() == 0;
             if is_drained || now >= end + DRAIN_NS {
                 break;
             }
         }
     }
-    let refused = done.refused + accounts.refused;
-    let left = done.tasks.len() as u64 - accounts.answered - refused - accounts.wrong;
+    let refused = counts.refused + accounts.refused;
+    let left = counts.tasks.len() as u64 - accounts.answered - refused - accounts.wrong;
     DispatchCounts {
         answered: accounts.answered,
         refused,
         left,
         wrong: accounts.wrong,
         phases_ns,
-        ..done
+        ..counts
     }
 }
 
-fn offer(rig: &mut Rig, done: &mut DispatchCounts, due_ns: u64, service_ns: u32) {
-    let seq = done.tasks.len() as u32;
+/// Offers a due task to the dispatcher and records it.
+fn offer(rig: &mut Rig, counts: &mut DispatchCounts, due_ns: u64, service_ns: u32) {
+    let seq = counts.tasks.len() as u32;
     let offered_ns = now_ns();
     let bytes = u64::from(service_ns).to_le_bytes();
     let task = Task { due_ns, offered_ns, service_ns, hand_over_ns: NEVER, response_ns: NEVER };
-    done.tasks.push(task);
+    counts.tasks.push(task);
     match rig.workers.submit(Timing { seq, bytes }, offered_ns) {
-        Err(_) => done.refused += 1,
+        Err(_) => counts.refused += 1,
         // The worker received the task at once. The reply brings the time of the hand-over.
-        Ok(Some(_)) => done.tasks[seq as usize].hand_over_ns = 0,
+        Ok(Some(_)) => counts.tasks[seq as usize].hand_over_ns = 0,
         Ok(None) => {}
     }
 }
@@ -281,28 +288,29 @@ struct Accounts {
 }
 
 impl Accounts {
-    fn take(
+    /// Counts a completed task and records its times.
+    fn count(
         &mut self,
         tasks: &mut [Task],
-        watch: &AgentStatusWords,
-        ended: &Completion<'_, Timing>,
+        status: &AgentStatusWords,
+        completion: &Completion<'_, Timing>,
     ) {
-        let task = &mut tasks[ended.task.seq as usize];
-        let was_given_at_once = task.hand_over_ns != NEVER;
+        let task = &mut tasks[completion.task.seq as usize];
+        let was_sent_at_once = task.hand_over_ns != NEVER;
         task.hand_over_ns = NEVER;
-        match ended.outcome {
+        match completion.outcome {
             Ok(Outcome::Reply { len: 8, .. }) => {
-                let (now, mut taken) = (now_ns(), [0; 8]);
-                ended.channel.reply(ended.number, &mut taken);
+                let (now, mut taken_at) = (now_ns(), [0; 8]);
+                completion.channel.reply(completion.number, &mut taken_at);
                 let nanoseconds = |from: u64, to: u64| {
                     u32::try_from(to.saturating_sub(from)).unwrap_or(NEVER - 1).min(NEVER - 1)
                 };
-                if was_given_at_once {
-                    task.hand_over_ns = nanoseconds(task.offered_ns, word(&taken));
+                if was_sent_at_once {
+                    task.hand_over_ns = nanoseconds(task.offered_ns, word(&taken_at));
                 }
                 task.response_ns = nanoseconds(task.due_ns, now);
                 // Like an agent, measures from the task's arrival at the dispatcher.
-                watch.note(now.saturating_sub(task.offered_ns));
+                status.note(now.saturating_sub(task.offered_ns));
                 self.answered += 1;
             }
             Ok(_) => self.wrong += 1,
@@ -327,7 +335,7 @@ pub fn admit(rig: &mut Rig, is_over: impl Fn() -> bool) -> bool {
 pub fn wait_for(rig: &mut Rig, begin_ns: &AtomicU64, stop: &AtomicBool) -> Option<u64> {
     loop {
         rig.tick();
-        rig.watch.set_waiting(0);
+        rig.status.set_waiting(0);
         match begin_ns.load(Acquire) {
             0 if stop.load(Relaxed) => return None,
             begin if begin != 0 && now_ns() + 1_000_000 >= begin => return Some(begin),

@@ -6,10 +6,10 @@
 //! batch by cgroups, like `wedjat cosched run`.
 //!
 //! A run is a list of blocks ([`plan`]), in a different order for each seed. A block is one worker, one batch
-//! and one arm under a course of loads ([`block`]). Each block is divided into windows. A window does not
-//! count if foreign processes used more than 5% of a CPU, or the host stole that much ([`accounts`]).
-//! Discarded windows are reported. The rule does not depend on response times. The results are in
-//! [`mod@report`].
+//! and one arm (a way to limit the batch) under a sequence of loads ([`block`]). Each block is divided into
+//! windows. A window does not count if foreign processes used more than 5% of a CPU, or the host stole that
+//! much ([`accounts`]). Discarded windows are reported. The rule does not depend on response times. The
+//! results are in [`mod@report`].
 
 pub mod accounts;
 pub mod block;
@@ -110,6 +110,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Returns the selected combinations, reduced by `--quick`.
     fn choice(&self) -> Choice {
         let sized = |full: u64| if self.quick { 1 } else { full as usize };
         Choice {
@@ -124,16 +125,21 @@ impl Arguments {
         }
     }
 
+    /// Checks the arguments and returns the CPUs of the dispatcher and of the worker.
     fn check(&self) -> Result<[usize; 2], Failure> {
         let usable = wedjat::cpus::usable();
-        let [here, there] = self.cpus[..] else {
+        let [dispatcher_cpu, worker_cpu] = self.cpus[..] else {
             return Err(
                 "--cpus: give two CPUs, the dispatcher's and the worker's, as in 0,1".into()
             );
         };
-        if here == there || !usable.contains(&here) || !usable.contains(&there) {
-            let text =
-                format!("--cpus {here},{there}: two different CPUs of {usable:?} are needed");
+        if dispatcher_cpu == worker_cpu
+            || !usable.contains(&dispatcher_cpu)
+            || !usable.contains(&worker_cpu)
+        {
+            let text = format!(
+                "--cpus {dispatcher_cpu},{worker_cpu}: two different CPUs of {usable:?} are needed"
+            );
             return Err(text.into());
         }
         if !(self.service_us.is_finite() && self.service_us >= 1.0) {
@@ -145,23 +151,23 @@ impl Arguments {
         if self.objective_us.is_some_and(|us| !(us.is_finite() && us >= 1.0 && us.fract() == 0.0)) {
             return Err("--objective-us: must be a whole number above 0".into());
         }
-        let is_named_once = |names: Vec<&str>| {
-            let mut once = names.clone();
-            once.sort_unstable();
-            once.dedup();
-            once.len() == names.len()
+        let is_distinct = |names: Vec<&str>| {
+            let mut distinct = names.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            distinct.len() == names.len()
         };
         let lists = [
-            ("--arms", self.arms.iter().map(|it| it.name()).collect::<Vec<_>>()),
-            ("--workers", self.workers.iter().map(|it| it.name()).collect()),
-            ("--batches", self.batches.iter().map(|it| it.name()).collect()),
+            ("--arms", self.arms.iter().map(|item| item.name()).collect::<Vec<_>>()),
+            ("--workers", self.workers.iter().map(|item| item.name()).collect()),
+            ("--batches", self.batches.iter().map(|item| item.name()).collect()),
         ];
         for (option, names) in lists {
-            if names.is_empty() || !is_named_once(names) {
+            if names.is_empty() || !is_distinct(names) {
                 return Err(format!("{option}: give at least one value, and each only once").into());
             }
         }
-        Ok([here, there])
+        Ok([dispatcher_cpu, worker_cpu])
     }
 }
 
@@ -171,20 +177,22 @@ struct Measurements {
     windows: Vec<Window>,
     steps: Vec<block::Step>,
     learners: Vec<block::Learner>,
+    /// Reason of the refusal for each cell that `wedjat cosched run` would have refused.
     refused: BTreeMap<Cell, String>,
-    /// Units per second that each batch completed alone, by seed.
+    /// Units of work per second that each batch completed alone, by seed.
     alone: BTreeMap<Batch, Vec<f64>>,
     tasks: u64,
+    /// Threads of batches restored to their scheduling class or CPUs.
     put_back: u64,
 }
 
 impl Measurements {
-    fn take(&mut self, block: &Block, measured: BlockResult) {
+    fn add(&mut self, block: &Block, measured: BlockResult) {
         if block.purpose == Purpose::Alone {
             self.alone.entry(block.cell.batch).or_default().extend(block::rate(&measured.windows));
         }
-        if let Some(why) = measured.refused {
-            self.refused.insert(block.cell, why);
+        if let Some(reason) = measured.refused {
+            self.refused.insert(block.cell, reason);
         }
         self.windows.extend(measured.windows);
         self.steps.extend(measured.steps);
@@ -193,6 +201,7 @@ impl Measurements {
         self.put_back += measured.put_back;
     }
 
+    /// Returns the mean rate of each batch alone.
     fn alone(&self) -> BTreeMap<Batch, f64> {
         let mean = |rates: &Vec<f64>| rates.iter().sum::<f64>() / rates.len().max(1) as f64;
         self.alone.iter().map(|(batch, rates)| (*batch, mean(rates))).collect()
@@ -227,10 +236,10 @@ pub fn measure(
         // Objectives are whole numbers of microseconds.
         None => (TIMES_UNLOADED * unloaded_us(&setting, arguments)?).round(),
     };
-    let (choice, mut gathered) = (arguments.choice(), Measurements::default());
+    let (choice, mut measurements) = (arguments.choice(), Measurements::default());
     let seeds = if arguments.quick { 1 } else { arguments.seeds };
     let blocks: Vec<_> = (1..=seeds).flat_map(|seed| choice.blocks(seed)).collect();
-    for (at, block) in blocks.iter().enumerate() {
+    for (index, block) in blocks.iter().enumerate() {
         wait_for_quiet(arguments);
         let measured = block::run(&setting, block).map_err(|error| {
             let Cell { worker, arm, batch } = block.cell;
@@ -238,11 +247,11 @@ pub fn measure(
             let cell = (worker.name(), arm.name(), batch.name());
             format!("worker {}, arm {}, batch {}, seed {seed}: {error}", cell.0, cell.1, cell.2)
         })?;
-        gathered.take(block, measured);
-        setting.alone = gathered.alone();
-        show(at + 1, blocks.len(), block);
+        measurements.add(block, measured);
+        setting.alone = measurements.alone();
+        show(index + 1, blocks.len(), block);
     }
-    Ok(report::of(&setting, &choice, seeds, gathered, began.elapsed()))
+    Ok(report::of(&setting, &choice, seeds, measurements, began.elapsed()))
 }
 
 /// Calibrates busy work on the worker's CPU.
@@ -263,19 +272,19 @@ fn calibrated(cpu: usize) -> Result<Spin, Failure> {
 /// block still decide which of them count.
 fn wait_for_quiet(arguments: &Arguments) {
     let (machine, began) = (Machine::new(), Instant::now());
-    let look = || (Instant::now(), machine.used());
-    let mut last = look();
+    let read_times = || (Instant::now(), machine.used());
+    let mut previous = read_times();
     while began.elapsed() < Duration::from_secs(arguments.patience) {
         std::thread::sleep(QUIET);
-        let now = look();
+        let current = read_times();
         // This process sleeps meanwhile, so that all used time is foreign.
-        let used =
-            (now.1.ran_ns + now.1.stolen_ns).saturating_sub(last.1.ran_ns + last.1.stolen_ns);
-        let share = used as f64 / now.0.duration_since(last.0).as_nanos().max(1) as f64;
+        let used = (current.1.ran_ns + current.1.stolen_ns)
+            .saturating_sub(previous.1.ran_ns + previous.1.stolen_ns);
+        let share = used as f64 / current.0.duration_since(previous.0).as_nanos().max(1) as f64;
         if share <= arguments.foreign_max {
             return;
         }
-        last = now;
+        previous = current;
     }
 }
 
@@ -293,7 +302,7 @@ fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure>
         log::warn!("the machine was busy while the objective was measured; give --objective-us");
     }
     let counted = windows.iter().filter(|window| window.is_calm || !has_calm);
-    let mut times: Vec<u32> = counted.flat_map(|it| it.responses.iter().copied()).collect();
+    let mut times: Vec<u32> = counted.flat_map(|window| window.responses.iter().copied()).collect();
     percentile_us(&mut times, setting.objective.part)
         .ok_or_else(|| "no task was answered without batch; give --objective-us".into())
 }
@@ -303,10 +312,10 @@ fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure>
 /// # Errors
 /// If [`measure`] or the output fails.
 pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
-    let mut show = |at, all, block: &Block| {
+    let mut show = |index, all, block: &Block| {
         let Cell { worker, arm, batch } = block.cell;
         let names = (worker.name(), arm.name(), batch.name());
-        log::info!("{at} of {all}: seed {} {} {} {}", block.seed, names.0, names.1, names.2);
+        log::info!("{index} of {all}: seed {} {} {} {}", block.seed, names.0, names.1, names.2);
     };
     let report = measure(arguments, &mut show)?;
     report.write(&arguments.out)?;

@@ -304,10 +304,10 @@ impl Choice {
         let is_chosen = self.arms.contains(&arm)
             && self.workers.contains(&worker)
             && self.batches.contains(&batch);
-        let is_plain = batch == self.batches[0];
-        let is_main = worker == self.workers[0];
+        let is_first_batch = batch == self.batches[0];
+        let is_first_worker = worker == self.workers[0];
         let by_mechanism = matches!(arm, Arm::Static | Arm::Shares | Arm::Idle | Arm::Guard);
-        let of_batches = match batch {
+        let is_for_batch = match batch {
             Batch::Memory => {
                 matches!(arm, Arm::Static | Arm::Idle | Arm::Guard | Arm::AsaxBalanced)
             }
@@ -315,7 +315,9 @@ impl Choice {
         };
         is_chosen
             && arm != Arm::None
-            && (self.is_full || (is_main && (is_plain || of_batches)) || (is_plain && by_mechanism))
+            && (self.is_full
+                || (is_first_worker && (is_first_batch || is_for_batch))
+                || (is_first_batch && by_mechanism))
     }
 
     /// Returns the measured cells.
@@ -331,11 +333,12 @@ impl Choice {
         cells
     }
 
+    /// Returns the warm-up and all laps over the loads.
     fn phases(&self, arm: Arm) -> Vec<Phase> {
         let laps = if arm.is_slow() { self.laps } else { 1 };
         // Ascending loads: leftover tasks of one load then disturb the next least.
         let mut loads = self.loads.clone();
-        loads.sort_by(|one, other| one.mean().total_cmp(&other.mean()));
+        loads.sort_by(|first, second| first.mean().total_cmp(&second.mean()));
         let lap = loads.iter().map(|load| Phase {
             load: *load,
             windows: self.windows,
@@ -345,6 +348,7 @@ impl Choice {
         std::iter::once(WARM_UP).chain(laps).collect()
     }
 
+    /// Returns a block without batch, as the reference for a worker's rows.
     fn control(&self, worker: WorkerKind, seed: u64) -> Block {
         let cell = Cell { worker, arm: Arm::None, batch: self.batches[0] };
         Block { cell, purpose: Purpose::Control, seed, phases: self.phases(Arm::None) }
@@ -357,12 +361,12 @@ impl Choice {
         let mut order = Xoshiro256PlusPlus::seed_from_u64(seed);
         let cells = self.cells();
         let mut blocks = Vec::new();
-        let still = Load::Steady(0.0);
+        let no_load = Load::Steady(0.0);
         for batch in self.batches.iter().copied() {
             let cell = Cell { worker: WorkerKind::ParkedFifo, arm: Arm::Idle, batch };
             let phases = vec![
-                Phase { load: still, ..WARM_UP },
-                Phase { load: still, windows: self.windows.max(2), is_measured: true },
+                Phase { load: no_load, ..WARM_UP },
+                Phase { load: no_load, windows: self.windows.max(2), is_measured: true },
             ];
             blocks.push(Block { cell, purpose: Purpose::Alone, seed, phases });
         }
@@ -386,6 +390,7 @@ impl Choice {
         blocks
     }
 
+    /// Returns the blocks for the bars (required values): a pair with and without batch, and steps in load.
     fn bars(&self, seed: u64) -> Vec<Block> {
         let (worker, batch) = (WorkerKind::ParkedFifo, self.batches[0]);
         let measured =

@@ -1,4 +1,6 @@
-//! Report of the measurement: rows, bars and plots.
+//! Report of the measurement: rows, bars (required values) and plots.
+//!
+//! A *hand-over* is the time from the dispatcher's push of a task until an idle worker takes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -150,13 +152,13 @@ pub(super) fn of(
     setting: &Setting,
     choice: &Choice,
     seeds: u64,
-    gathered: Measurements,
-    took: Duration,
+    measurements: Measurements,
+    elapsed: Duration,
 ) -> Report {
-    let alone = gathered.alone();
-    let kept = gathered.windows.iter().filter(|window| window.is_calm).count() as u64;
-    let windows = gathered.windows.len() as u64;
-    let refused = gathered.refused.iter();
+    let alone = measurements.alone();
+    let kept = measurements.windows.iter().filter(|window| window.is_calm).count() as u64;
+    let windows = measurements.windows.len() as u64;
+    let refused = measurements.refused.iter();
     let all = (Arm::ALL.len() - 1) * WorkerKind::ALL.len() * Batch::ALL.len();
     Report {
         version: wedjat::VERSION,
@@ -166,36 +168,38 @@ pub(super) fn of(
         service_us: setting.service_ns / 1e3,
         objective_us: setting.objective.us,
         foreign_max: setting.foreign_max,
-        seconds: took.as_secs_f64(),
+        seconds: elapsed.as_secs_f64(),
         windows,
         kept,
         discarded: windows - kept,
-        tasks: gathered.tasks,
-        put_back: gathered.put_back,
+        tasks: measurements.tasks,
+        put_back: measurements.put_back,
         cells: [choice.cells().len(), all],
         refused: refused
-            .map(|(cell, why)| ExcludedWindows { cell: *cell, why: why.clone() })
+            .map(|(cell, reason)| ExcludedWindows { cell: *cell, why: reason.clone() })
             .collect(),
         bars: match choice.bar_windows {
             0 => Vec::new(),
-            _ => bars(&gathered.windows, &gathered.steps, &alone),
+            _ => bars(&measurements.windows, &measurements.steps, &alone),
         },
-        rows: rows(choice, &gathered.windows, &alone),
+        rows: rows(choice, &measurements.windows, &alone),
         alone: alone.into_iter().map(|(batch, rate)| (batch.name(), rate)).collect(),
-        steps: gathered.steps,
-        learners: gathered.learners,
+        steps: measurements.steps,
+        learners: measurements.learners,
         main: choice.workers.first().copied().zip(choice.batches.first().copied()),
-        all: gathered.windows,
+        all: measurements.windows,
     }
 }
 
+/// Builds a row for each measured cell and load.
 fn rows(choice: &Choice, windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Row> {
     let counts = |window: &&Window| matches!(window.purpose, Purpose::Row | Purpose::Control);
     let cells: BTreeSet<_> = windows.iter().filter(counts).map(|window| window.cell).collect();
     let loads: Vec<_> = choice.loads.iter().map(|load| load.name()).collect();
     let row = |cell: Cell, load: &String| {
-        let of = |window: &&Window| counts(window) && window.cell == cell && window.load == *load;
-        let all: Vec<_> = windows.iter().filter(of).collect();
+        let is_of_row =
+            |window: &&Window| counts(window) && window.cell == cell && window.load == *load;
+        let all: Vec<_> = windows.iter().filter(is_of_row).collect();
         Row::of(cell, load, &all, alone.get(&cell.batch).copied())
     };
     cells.into_iter().flat_map(|cell| loads.iter().map(move |load| row(cell, load))).collect()
@@ -204,8 +208,8 @@ fn rows(choice: &Choice, windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Ve
 impl Row {
     fn of(cell: Cell, load: &str, all: &[&Window], alone: Option<f64>) -> Self {
         let calm: Vec<_> = all.iter().filter(|window| window.is_calm).copied().collect();
-        let mean = |of: &dyn Fn(&Window) -> f64| {
-            let sum: f64 = calm.iter().map(|window| of(window)).sum();
+        let mean = |value: &dyn Fn(&Window) -> f64| {
+            let sum: f64 = calm.iter().map(|window| value(window)).sum();
             (!calm.is_empty()).then(|| sum / calm.len() as f64)
         };
         let mut responses = times(&calm, |window| &window.responses);
@@ -233,10 +237,12 @@ impl Row {
     }
 }
 
-fn times(windows: &[&Window], of: fn(&Window) -> &Vec<u32>) -> Vec<u32> {
-    windows.iter().flat_map(|window| of(window).iter().copied()).collect()
+/// Joins the times of several windows.
+fn times(windows: &[&Window], values: fn(&Window) -> &Vec<u32>) -> Vec<u32> {
+    windows.iter().flat_map(|window| values(window).iter().copied()).collect()
 }
 
+/// Returns the verdict on a bar.
 fn verdict(is_enough: bool, holds: bool) -> Verdict {
     match (is_enough, holds) {
         (false, _) => Verdict::TooFew,
@@ -245,6 +251,7 @@ fn verdict(is_enough: bool, holds: bool) -> Verdict {
     }
 }
 
+/// Evaluates all bars.
 fn bars(windows: &[Window], steps: &[Step], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let mut bars = pairs(windows, alone);
     bars.push(held_back(steps));
@@ -267,18 +274,19 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let fewest = before.len().min(beside.len()) as u64;
     let [none, idle] = [&mut before, &mut beside].map(|times| percentile_us(times, 0.999));
     let ratio = none.zip(idle).map(|(none, idle)| idle / none.max(1e-3));
-    let each = ratios_of_pairs(&without, &with);
-    let middle = each.get(each.len() / 2).map_or("none".to_owned(), |it| format!("{it:.3}"));
+    let pair_ratios = ratios_of_pairs(&without, &with);
+    let median =
+        pair_ratios.get(pair_ratios.len() / 2).map_or("none".to_owned(), |it| format!("{it:.3}"));
     let show = |us: Option<f64>| us.map_or("none".to_owned(), |us| format!("{us:.1} us"));
     let cost = Bar {
         name: "hand-over p99.9 with a batch of the idle class, relative to no batch, 20% load",
         value: ratio,
         bar: "at most 1.3".to_owned(),
         of: format!(
-            "{} over {}, at least {fewest} hand-overs each; median of {} per-pair ratios {middle}",
+            "{} over {}, at least {fewest} hand-overs each; median of {} per-pair ratios {median}",
             show(idle),
             show(none),
-            each.len()
+            pair_ratios.len()
         ),
         verdict: verdict(fewest >= TASKS_MIN, ratio.is_some_and(|ratio| ratio <= 1.3)),
     };
@@ -308,12 +316,12 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
 /// Computes the ratio of percentiles for each seed's pair, in ascending order. A short stall spoils only one
 /// pair.
 fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
-    let of = |windows: &[&Window], seed: u64| {
-        let own: Vec<_> = windows.iter().filter(|it| it.seed == seed).copied().collect();
-        percentile_us(&mut times(&own, |window| &window.hand_overs), 0.999)
+    let p999_us = |windows: &[&Window], seed: u64| {
+        let seed_windows: Vec<_> = windows.iter().filter(|it| it.seed == seed).copied().collect();
+        percentile_us(&mut times(&seed_windows, |window| &window.hand_overs), 0.999)
     };
     let seeds: BTreeSet<_> = without.iter().map(|window| window.seed).collect();
-    let ratio = |seed: u64| Some(of(with, seed)? / of(without, seed)?.max(1e-3));
+    let ratio = |seed: u64| Some(p999_us(with, seed)? / p999_us(without, seed)?.max(1e-3));
     let mut ratios: Vec<_> = seeds.into_iter().filter_map(ratio).collect();
     ratios.sort_by(f64::total_cmp);
     ratios
@@ -345,38 +353,39 @@ fn held_back(steps: &[Step]) -> Bar {
 fn guarded(windows: &[Window]) -> Bar {
     let mut without: BTreeMap<&str, bool> = BTreeMap::new();
     let counts = |window: &&Window| {
-        let is_meant = window.cell.worker == WorkerKind::ParkedFifo;
-        window.is_calm && is_meant && window.purpose != Purpose::Alone
+        let is_parked = window.cell.worker == WorkerKind::ParkedFifo;
+        window.is_calm && is_parked && window.purpose != Purpose::Alone
     };
     for window in windows.iter().filter(counts).filter(|window| window.cell.arm == Arm::None) {
         *without.entry(&window.load).or_default() |= window.violates;
     }
-    let is_of = |window: &&Window| {
+    let is_guarded = |window: &&Window| {
         window.cell.arm == Arm::Guard && without.get(window.load.as_str()) == Some(&false)
     };
-    let of: Vec<_> = windows.iter().filter(counts).filter(is_of).collect();
-    let missed = of.iter().filter(|window| window.violates).count();
-    let share = missed as f64 / of.len().max(1) as f64;
+    let guarded: Vec<_> = windows.iter().filter(counts).filter(is_guarded).collect();
+    let missed = guarded.iter().filter(|window| window.violates).count();
+    let share = missed as f64 / guarded.len().max(1) as f64;
     let all = |arm: Arm| {
-        let own: Vec<_> = windows.iter().filter(counts).filter(|it| it.cell.arm == arm).collect();
-        let missed = own.iter().filter(|window| window.violates).count();
-        format!("{missed} of {}", own.len())
+        let arm_windows: Vec<_> =
+            windows.iter().filter(counts).filter(|it| it.cell.arm == arm).collect();
+        let missed = arm_windows.iter().filter(|window| window.violates).count();
+        format!("{missed} of {}", arm_windows.len())
     };
-    let places: Vec<_> =
+    let loads: Vec<_> =
         without.iter().filter(|(_, violates)| !**violates).map(|(load, _)| *load).collect();
     Bar {
         name: "windows that miss the objective under the guard, at loads without misses when there is no batch, worker \
             parked-fifo",
-        value: (!of.is_empty()).then_some(share),
+        value: (!guarded.is_empty()).then_some(share),
         bar: "at most 0.01".to_owned(),
         of: format!(
             "{missed} of {} windows ({}); at all loads {}, without batch {}",
-            of.len(),
-            places.join(", "),
+            guarded.len(),
+            loads.join(", "),
             all(Arm::Guard),
             all(Arm::None)
         ),
-        verdict: verdict(of.len() as u64 >= WINDOWS_MIN, share <= 0.01),
+        verdict: verdict(guarded.len() as u64 >= WINDOWS_MIN, share <= 0.01),
     }
 }
 
@@ -401,8 +410,8 @@ impl Report {
     fn plots(&self) -> Result<Vec<(String, String)>, String> {
         let mut plots = Vec::new();
         let mut add = |name: &str, title: &str, axes: (&str, &str), lines: Lines| {
-            let is_there = |line: &(String, Vec<(f64, f64)>)| line.1.iter().any(|(_, y)| *y > 0.0);
-            if lines.iter().any(is_there) {
+            let has_data = |line: &(String, Vec<(f64, f64)>)| line.1.iter().any(|(_, y)| *y > 0.0);
+            if lines.iter().any(has_data) {
                 plots.push((name.to_owned(), draw(title, axes, &lines)?));
             }
             Ok::<_, String>(())
@@ -434,8 +443,8 @@ impl Report {
             over_load(|row| row.violating.map(|part| (100.0 * part).max(0.1))),
         )?;
         for mode in [Arm::AsaxPaper, Arm::AsaxIw, Arm::AsaxBalanced] {
-            let of = self.learners.iter().filter(|learner| learner.cell.arm == mode);
-            let Some(longest) = of.max_by_key(|learner| learner.replayed.rounds.len()) else {
+            let of_mode = self.learners.iter().filter(|learner| learner.cell.arm == mode);
+            let Some(longest) = of_mode.max_by_key(|learner| learner.replayed.rounds.len()) else {
                 continue;
             };
             let (name, title) = (format!("cosched-alpha-{}", mode.name()), mode.name());
@@ -449,13 +458,13 @@ impl Report {
     }
 
     /// Returns a line for each arm over the constant loads, for the first worker and the first batch.
-    fn by_arm(&self, of: fn(&Row) -> Option<f64>) -> Lines {
+    fn by_arm(&self, value: fn(&Row) -> Option<f64>) -> Lines {
         let line = |arm: Arm| {
             let is_of = |row: &&Row| {
                 row.cell.arm == arm && Some((row.cell.worker, row.cell.batch)) == self.main
             };
             let point = |row: &Row| match row.load.parse() {
-                Ok(Load::Steady(part)) => of(row).map(|value| (100.0 * part, value)),
+                Ok(Load::Steady(part)) => value(row).map(|value| (100.0 * part, value)),
                 _ => None,
             };
             (arm.name().to_owned(), self.rows.iter().filter(is_of).filter_map(point).collect())
@@ -464,22 +473,26 @@ impl Report {
     }
 }
 
+/// Lines of a plot: name and points.
 type Lines = Vec<(String, Vec<(f64, f64)>)>;
 
+/// Returns the weight of each expert over the rounds, from equal weights on.
 fn alphas(learner: &Learner) -> Lines {
     let replayed = &learner.replayed;
     let even = 1.0 / replayed.experts.len().max(1) as f64;
-    let line = |(at, name): (usize, &String)| {
-        let rounds = replayed.rounds.iter().map(|it| (it.round.round as f64, it.round.alpha[at]));
+    let line = |(index, name): (usize, &String)| {
+        let rounds =
+            replayed.rounds.iter().map(|it| (it.round.round as f64, it.round.alpha[index]));
         (name.clone(), std::iter::once((0.0, even)).chain(rounds).collect())
     };
     replayed.experts.iter().enumerate().map(line).collect()
 }
 
+/// Returns the excess risk and its bound over the rounds.
 fn risks(learner: &Learner) -> Lines {
-    let line = |name: &str, of: fn(&wedjat_cosched::Round) -> f64| {
+    let line = |name: &str, value: fn(&wedjat_cosched::Round) -> f64| {
         let rounds = learner.replayed.rounds.iter();
-        (name.to_owned(), rounds.map(|it| (it.round.round as f64, of(&it.round))).collect())
+        (name.to_owned(), rounds.map(|it| (it.round.round as f64, value(&it.round))).collect())
     };
     vec![line("excess risk", |it| it.excess_risk), line("bound", |it| it.bound)]
 }
@@ -488,10 +501,10 @@ fn risks(learner: &Learner) -> Lines {
 fn write_csv(path: &Path, lines: &[impl Serialize]) -> Result<(), Failure> {
     let named = |error: csv::Error| format!("{}: {error}", path.display());
     let mut writer = csv::Writer::from_writer(Vec::new());
-    for (at, line) in lines.iter().enumerate() {
+    for (index, line) in lines.iter().enumerate() {
         let line = serde_json::to_value(line)?;
         let fields = line.as_object().ok_or("a chart line without expert names")?;
-        if at == 0 {
+        if index == 0 {
             writer.write_record(fields.keys()).map_err(named)?;
         }
         let texts = fields.values().map(|value| match value {
@@ -555,6 +568,7 @@ impl fmt::Display for Report {
     }
 }
 
+/// Heading of the columns that `Row` prints.
 const HEAD: &str = "arm           load   windows      miss  resp p99   p99.9   hand p50    p99   p99.9  progress  batch  core  given";
 
 impl fmt::Display for Row {
@@ -599,7 +613,7 @@ impl Report {
                 .map(|it| it.alpha.iter().copied().zip(&replayed.experts).collect())
                 .unwrap_or_default();
             experts.sort_by(|a: &(f64, _), b| b.0.total_cmp(&a.0));
-            let most: Vec<_> =
+            let largest: Vec<_> =
                 experts.iter().take(3).map(|(alpha, name)| format!("{name} {alpha:.2}")).collect();
             writeln!(
                 f,
@@ -610,7 +624,7 @@ impl Report {
                 replayed.decisions,
                 replayed.rounds.len(),
                 replayed.mean_loss,
-                most.join(", "),
+                largest.join(", "),
             )?;
         }
         Ok(())

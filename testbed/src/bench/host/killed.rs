@@ -57,33 +57,37 @@ pub struct KillResult {
     pub lost: u64,
 }
 
-/// Kills one of the workers that `program` runs on CPU `there`; the agent runs on CPU `here`.
+/// Kills one of the workers that `program` runs on CPU `worker_cpu`. The agent runs on CPU `agent_cpu`.
 ///
 /// # Errors
 /// If the set-up fails, or any worker but the killed one loses a task.
-pub fn once(program: &Path, [here, there]: [usize; 2], seed: u64) -> Result<KillResult, Failure> {
+pub fn kill_one(
+    program: &Path,
+    [agent_cpu, worker_cpu]: [usize; 2],
+    seed: u64,
+) -> Result<KillResult, Failure> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("agent");
     let config = setup::config(POLICY, WORKERS)?;
     let region = WorkerRegion::create_for(&path, &config.host.places(), config.host.shape())?;
     let signals = Signals::new();
     let (run, deaths) = Run::new(&config, &region, &signals, seed)?;
-    let (ended, workers) = std::thread::scope(|scope| {
+    let (result, workers) = std::thread::scope(|scope| {
         let running = scope.spawn(|| {
-            pin(here);
+            pin(agent_cpu);
             run.until_settled()
         });
-        let worker = |at| Process::start(program, &path, at, there);
+        let start = |id| Process::start(program, &path, id, worker_cpu);
         let is_over = || running.is_finished();
-        let workers = attend(worker, &signals, &region, is_over, || {
+        let workers = supervise(start, &signals, &region, is_over, || {
             agent::look_for_deaths(&region, &deaths);
         });
         signals.stop.store(true, Release);
         (running.join(), workers)
     });
-    let (ended, workers) = (ended.map_err(|_| "the agent panicked"), workers?);
-    let (ledger, resumed_ns) = ended??;
-    workers.into_iter().try_for_each(Process::ends)?;
+    let (result, workers) = (result.map_err(|_| "the agent panicked"), workers?);
+    let (ledger, resumed_ns) = result??;
+    workers.into_iter().try_for_each(Process::wait_for_success)?;
     Ok(KillResult { resumed_ms: resumed_ns as f64 / 1e6, lost: ledger.check()? })
 }
 
@@ -107,7 +111,7 @@ struct Signals {
     go: AtomicBool,
     /// True if the run must end early.
     stop: AtomicBool,
-    /// Time of the kill; 0 before it.
+    /// Time of the kill in nanoseconds; 0 before it.
     killed: AtomicU64,
 }
 
@@ -123,18 +127,18 @@ impl Signals {
 }
 
 /// Starts the workers, kills one, and checks for deaths until the run is over. Returns the remaining workers.
-fn attend(
-    worker: impl Fn(u16) -> Result<Process, Failure>,
+fn supervise(
+    start: impl Fn(u16) -> Result<Process, Failure>,
     signals: &Signals,
     region: &WorkerRegion,
     is_over: impl Fn() -> bool,
-    look: impl Fn(),
+    check_deaths: impl Fn(),
 ) -> Result<Vec<Process>, Failure> {
     let mut workers = Vec::new();
     // One by one, so that each has the CPU alone while it calibrates its work.
-    for at in 0..WORKERS {
-        let process = worker(at)?;
-        workers.push(process.once(|| region.granted(usize::from(at)) != 0)?);
+    for id in 0..WORKERS {
+        let process = start(id)?;
+        workers.push(process.wait_until(|| region.granted(usize::from(id)) != 0)?);
     }
     signals.go.store(true, Release);
     std::thread::sleep(BEFORE);
@@ -142,7 +146,7 @@ fn attend(
     signals.killed.store(signals.now(), Release);
     drop(killed);
     while !is_over() {
-        look();
+        check_deaths();
         std::thread::sleep(agent::WATCH);
     }
     Ok(workers)
@@ -162,14 +166,17 @@ impl Process {
         Ok(Self(Some(child)))
     }
 
-    /// Waits until `is_so` returns true.
-    fn once(mut self, is_so: impl Fn() -> bool) -> Result<Self, Failure> {
+    /// Waits until `is_reached` returns true. Fails if the process exits earlier, or after [`PATIENCE`].
+    fn wait_until(mut self, is_reached: impl Fn() -> bool) -> Result<Self, Failure> {
         let began = Instant::now();
-        while !is_so() {
+        while !is_reached() {
             let has_ended = self.0.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
             if has_ended || began.elapsed() > PATIENCE {
                 self.0.iter_mut().try_for_each(Child::kill)?;
-                return Err(self.ends().err().unwrap_or("a worker ended too early".into()));
+                return Err(self
+                    .wait_for_success()
+                    .err()
+                    .unwrap_or("a worker ended too early".into()));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -177,7 +184,7 @@ impl Process {
     }
 
     /// Waits for a successful exit.
-    fn ends(mut self) -> Result<(), Failure> {
+    fn wait_for_success(mut self) -> Result<(), Failure> {
         let Some(child) = self.0.take() else { return Ok(()) };
         let output = child.wait_with_output()?;
         if output.status.success() {
@@ -237,7 +244,7 @@ impl<'a> Run<'a> {
         while !self.generator.phase().is_over() && !self.is_settled() {
             self.generator.transmit(self.signals.now());
             self.agent.poll(self.signals.now());
-            self.look();
+            self.observe();
             self.generator.receive(self.signals.now());
         }
         let resumed = self.resumed.ok_or("no reply came after a worker was killed")?;
@@ -248,7 +255,7 @@ impl<'a> Run<'a> {
     }
 
     /// Detects when replies resume, and later ends the load.
-    fn look(&mut self) {
+    fn observe(&mut self) {
         let now = self.signals.now();
         let replies = self.agent.counters().read(Counter::Replies);
         match (self.replies, self.resumed) {
@@ -309,8 +316,9 @@ impl TaskLedger {
 
     /// Returns the number of tasks at the killed worker, if only these are lost.
     fn check(&self) -> Result<u64, Failure> {
-        let is_its_own = self.unanswered == self.worker_lost && self.dropped == self.worker_lost;
-        if is_its_own && self.wrong == 0 && self.strays == 0 && self.balanced {
+        let only_its_tasks =
+            self.unanswered == self.worker_lost && self.dropped == self.worker_lost;
+        if only_its_tasks && self.wrong == 0 && self.strays == 0 && self.balanced {
             return Ok(self.worker_lost);
         }
         Err(format!("a killed worker cost more than its own tasks: {self:?}").into())

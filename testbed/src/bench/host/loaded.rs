@@ -45,7 +45,7 @@ const MEASURED_S: f64 = 1.0;
 /// Percentile of the figure.
 const QUANTILE: f64 = 0.99;
 /// Clock readings per round of [`drive::run`].
-const LOOKS_A_ROUND: f64 = 3.0;
+const READINGS_PER_ROUND: f64 = 3.0;
 /// Capacity for samples of the bound, one per millisecond.
 const BOUNDS: usize = 1 << 12;
 /// Longest wait of a worker for its admission.
@@ -64,9 +64,9 @@ pub struct LoadedResults {
     /// Number of slices.
     pub slices: usize,
     /// Number of undisturbed slices.
-    pub calm: usize,
+    pub undisturbed: usize,
     /// Number of tasks due in disturbed slices.
-    pub thrown: u64,
+    pub discarded: u64,
     /// Longest pause of either loop, in us.
     pub longest_pause_us: f64,
     /// Response times of tasks due in undisturbed slices.
@@ -109,7 +109,7 @@ impl LoopTimes {
 
     /// Records a clock reading of the loop.
     #[inline]
-    fn look(&mut self, now: u64) -> u64 {
+    fn record(&mut self, now: u64) -> u64 {
         self.pauses.look(now);
         if self.count == 0 {
             self.first = now;
@@ -191,11 +191,11 @@ pub fn floor_us(eal: &Eal) -> Result<f64, Failure> {
 }
 
 impl LoadedResults {
-    /// Adds one run: the agent on CPU `here`, generator and workers on the CPU of this thread.
+    /// Adds one run: the agent on CPU `agent_cpu`, generator and workers on the CPU of this thread.
     ///
     /// # Errors
     /// If the set-up fails, or a reply is wrong.
-    pub fn run(&mut self, eal: &Eal, here: usize, seed: u64) -> Result<(), Failure> {
+    pub fn run(&mut self, eal: &Eal, agent_cpu: usize, seed: u64) -> Result<(), Failure> {
         let frames = FramePool::new(FRAMES, FRAME_BYTES);
         let (near, far) = pair(DEPTH, &frames);
         let config = setup::config("cfcfs", WORKERS)?;
@@ -203,51 +203,52 @@ impl LoadedResults {
         let region = Arc::new(region);
         let (agent, _) = setup::agent(&config, near, frames.clone(), &region, eal.ticks_hz())?;
         let stop = AtomicBool::new(false);
-        let (served, driven) = std::thread::scope(|scope| {
-            let serving = scope.spawn(|| serve(agent, here, eal, &stop));
-            let driven = drive(far, frames, &region, eal, seed);
+        let (agent_summary, result) = std::thread::scope(|scope| {
+            let serving = scope.spawn(|| serve(agent, agent_cpu, eal, &stop));
+            let result = drive(far, frames, &region, eal, seed);
             stop.store(true, Release);
-            (serving.join(), driven)
+            (serving.join(), result)
         });
-        let (tally, own) = driven?;
-        let served = served.map_err(|_| "the agent panicked")??;
+        let (tally, driver_times) = result?;
+        let agent_summary = agent_summary.map_err(|_| "the agent panicked")??;
         if tally.measured.wrong > 0 {
             return Err(format!("answers are wrong: {:?}", tally.measured).into());
         }
         let us = |ticks| ticks * 1e6 / eal.ticks_hz() as f64;
         self.loops.push(Loops {
-            hand_over_us: served.hand_over_us,
-            bound: served.bound,
-            agent_us: us(served.looks.mean()),
-            driver_us: us(own.mean()) * LOOKS_A_ROUND,
+            hand_over_us: agent_summary.hand_over_us,
+            bound: agent_summary.bound,
+            agent_us: us(agent_summary.readings.mean()),
+            driver_us: us(driver_times.mean()) * READINGS_PER_ROUND,
         });
-        self.take(&tally, served.looks.pauses);
+        self.add(&tally, agent_summary.readings.pauses);
         Ok(())
     }
 
     /// Adds the results of a run.
-    fn take(&mut self, tally: &Tally, pauses: Pauses) {
+    fn add(&mut self, tally: &Tally, pauses: Pauses) {
         let slices = tally.slices(&rule(), &[LoopWatch { name: "the agent".to_owned(), pauses }]);
-        let (calm, all) = (tally.undisturbed_response(&slices), tally.response());
+        let (undisturbed, all) = (tally.undisturbed_response(&slices), tally.response());
         self.slices += slices.all();
-        self.calm += slices.undisturbed();
-        self.thrown += all.tasks().saturating_sub(calm.tasks());
+        self.undisturbed += slices.undisturbed();
+        self.discarded += all.tasks().saturating_sub(undisturbed.tasks());
         self.longest_pause_us = self.longest_pause_us.max(slices.longest_pause_ns() / 1e3);
         self.all.merge(&all);
-        if calm.tasks() > 0 {
-            self.samples.push(calm.summary().p99.0);
-            self.response.merge(&calm);
+        if undisturbed.tasks() > 0 {
+            self.samples.push(undisturbed.summary().p99.0);
+            self.response.merge(&undisturbed);
         }
     }
 }
 
 /// Results of the agent's loop.
 struct AgentSummary {
-    looks: LoopTimes,
+    readings: LoopTimes,
     hand_over_us: f64,
     bound: f64,
 }
 
+/// Polls the agent on CPU `cpu` until `stop` is set.
 fn serve(
     mut agent: Agent<RingPort, FramePool>,
     cpu: usize,
@@ -255,10 +256,10 @@ fn serve(
     stop: &AtomicBool,
 ) -> Result<AgentSummary, String> {
     pin(cpu);
-    let mut looks = LoopTimes::new(eal.ticks_hz() as f64);
+    let mut readings = LoopTimes::new(eal.ticks_hz() as f64);
     let (mut bounds, mut next) = (Vec::with_capacity(BOUNDS), 0);
     while !stop.load(Relaxed) {
-        let now = looks.look(eal.now());
+        let now = readings.record(eal.now());
         agent.poll(now);
         if now >= next && bounds.len() < BOUNDS {
             next = now + eal.ticks_hz() / 1000;
@@ -269,9 +270,10 @@ fn serve(
     let central = agent.dispatchers().find_map(Dispatcher::bounded);
     let hand_over_us = central.ok_or("the agent has no central queue")?.round_trip_ns() / 1e3;
     agent.close();
-    Ok(AgentSummary { looks, hand_over_us, bound: median(bounds) })
+    Ok(AgentSummary { readings, hand_over_us, bound: median(bounds) })
 }
 
+/// Runs the generator and the emulated workers until the load is over.
 fn drive(
     port: RingPort,
     frames: FramePool,
@@ -286,9 +288,9 @@ fn drive(
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
     let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
     let mut generator = Generator::new(&load, &target, 0, hz, port, frames)?;
-    let looks = RefCell::new(LoopTimes::new(hz));
-    let now = || looks.borrow_mut().look(eal.now());
+    let readings = RefCell::new(LoopTimes::new(hz));
+    let now = || readings.borrow_mut().record(eal.now());
     drive::run(&mut generator, |at| stand_ins.poll(at), now, &AtomicBool::new(false));
     let (_, _, tally) = generator.into_parts();
-    Ok((tally, looks.into_inner()))
+    Ok((tally, readings.into_inner()))
 }

@@ -57,7 +57,7 @@ where
     A: Pool<Buf = P::Buf>,
 {
     let table = assembly::table(config, ticks_hz)?;
-    let parts = assembly::parts(config, &table, |at| region.channel(at).into(), pool);
+    let parts = assembly::parts(config, &table, |index| region.channel(index).into(), pool);
     let deaths = Arc::clone(&parts.deaths);
     let ports = [port].into_iter().zip(config.addresses([MAC])).collect();
     Ok((Agent::new(parts, ports), deaths))

@@ -1,5 +1,5 @@
-//! Private caches under MESI without capacity limits. The remaining misses and upgrades are those that cores
-//! cause each other.
+//! Private caches under MESI (the usual cache-coherence protocol) without capacity limits. The remaining
+//! misses and upgrades are those that cores cause each other.
 
 use std::collections::HashMap;
 
@@ -37,17 +37,17 @@ impl Caches {
     /// Reads or writes line number `line` on a core.
     pub fn access(&mut self, core: usize, line: u64, writes: bool) -> Outcome {
         let line = self.lines.entry(line).or_default();
-        let own = 1 << core;
-        let others = line.holders & !own;
-        let outcome = match (line.holders & own != 0, writes) {
-            (true, true) if others != 0 => Outcome::Upgrade,
+        let this_core = 1 << core;
+        let other_cores = line.holders & !this_core;
+        let outcome = match (line.holders & this_core != 0, writes) {
+            (true, true) if other_cores != 0 => Outcome::Upgrade,
             (true, _) => Outcome::Hit,
-            (false, true) if others != 0 => Outcome::Transfer,
+            (false, true) if other_cores != 0 => Outcome::Transfer,
             (false, _) if line.written => Outcome::Transfer,
             (false, _) => Outcome::First,
         };
         line.written |= writes;
-        line.holders = if writes { own } else { line.holders | own };
+        line.holders = if writes { this_core } else { line.holders | this_core };
         outcome
     }
 }
@@ -65,8 +65,8 @@ mod tests {
     /// Checks accesses to one line: each is a core, true for a write, and the expected outcome.
     fn assert_takes(accesses: &[(usize, bool, Outcome)]) {
         let mut caches = Caches::default();
-        for (at, &(core, writes, expected)) in accesses.iter().enumerate() {
-            assert_eq!(caches.access(core, 7, writes), expected, "access {at} of {accesses:?}");
+        for (index, &(core, writes, expected)) in accesses.iter().enumerate() {
+            assert_eq!(caches.access(core, 7, writes), expected, "access {index} of {accesses:?}");
         }
     }
 

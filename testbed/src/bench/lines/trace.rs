@@ -4,6 +4,9 @@
 //! cores one after another. A line then moves once per burst, however often the core uses it. *At once* runs
 //! the bursts of a round at the same time, interleaved by instruction. A line then moves whenever its next
 //! user is another core. Cores on a machine are between the two.
+//!
+//! The load stores to a known word before and after the turn of each core. A *round* is one turn of each
+//! core.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -46,12 +49,14 @@ impl Map {
     pub fn new(turns: u64, mut sections: Vec<Section>) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let local = 0_u8;
-        let here = std::ptr::from_ref(&local).addr() as u64;
-        let stack = mappings(&maps).find(|&(start, end, _)| (start..end).contains(&here));
-        let stack = stack.map_or((here, here + 1), |(_, end, _)| (end.saturating_sub(STACK), end));
-        let own = std::env::current_exe().unwrap_or_default();
-        let own = own.to_string_lossy();
-        let program = mappings(&maps).find(|&(.., file)| file == own);
+        let local_address = std::ptr::from_ref(&local).addr() as u64;
+        let stack = mappings(&maps).find(|&(start, end, _)| (start..end).contains(&local_address));
+        let stack = stack.map_or((local_address, local_address + 1), |(_, end, _)| {
+            (end.saturating_sub(STACK), end)
+        });
+        let program_file = std::env::current_exe().unwrap_or_default();
+        let program_file = program_file.to_string_lossy();
+        let program = mappings(&maps).find(|&(.., file)| file == program_file);
         let program = program.map_or(0, |(start, ..)| start);
         sections.retain(|section| section.start < section.end);
         sections.sort_by_key(|section| section.start);
@@ -60,9 +65,9 @@ impl Map {
 
     /// Returns the index of the section that contains an address.
     fn section(&self, address: u64) -> Option<usize> {
-        let behind = self.sections.partition_point(|section| section.start <= address);
-        let found = behind.checked_sub(1)?;
-        (address < self.sections[found].end).then_some(found)
+        let end = self.sections.partition_point(|section| section.start <= address);
+        let index = end.checked_sub(1)?;
+        (address < self.sections[index].end).then_some(index)
     }
 
     /// Returns the index of the turn word at an address, if it is one.
@@ -138,7 +143,7 @@ pub struct Moves {
 }
 
 impl Moves {
-    fn note(&mut self, outcome: Outcome) {
+    fn count(&mut self, outcome: Outcome) {
         self.transfers += u64::from(outcome == Outcome::Transfer);
         self.upgrades += u64::from(outcome == Outcome::Upgrade);
     }
@@ -156,6 +161,7 @@ pub struct OrderPair {
 impl OrderPair {
     fn add(&mut self, other: Self) {
         for order in [Order::InTurn, Order::AtOnce] {
+            // `of` borrows mutably, so that it works on a copy of `other`.
             let (sum, other) = (self.of(order), *{ other }.of(order));
             sum.transfers += other.transfers;
             sum.upgrades += other.upgrades;
@@ -212,10 +218,13 @@ pub struct Tracer {
     map: Map,
     /// Current core, or [`NO_CORE`].
     turn: usize,
+    /// True after the warm-up.
     warm: bool,
+    /// Address of the current instruction.
     instruction: u64,
     /// Instructions of each core in this round.
     times: Vec<u64>,
+    /// Accesses of this round.
     round: Vec<Access>,
     in_turn: Caches,
     at_once: Caches,
@@ -244,7 +253,7 @@ impl Tracer {
     }
 
     /// Processes an event of the trace.
-    pub fn take(&mut self, event: Event) {
+    pub fn process(&mut self, event: Event) {
         match event {
             Event::Instruction(address) => {
                 self.instruction = address;
@@ -252,7 +261,7 @@ impl Tracer {
             }
             Event::Access { address, bytes, reads, writes } => {
                 match self.map.turn(address).filter(|_| writes) {
-                    Some(turn) => self.turn_to(turn),
+                    Some(turn) => self.start_turn(turn),
                     None => self.access(address, bytes, reads, writes),
                 }
             }
@@ -280,7 +289,7 @@ impl Tracer {
     }
 
     /// Changes the current core. Ends the round if the core already had its turn.
-    fn turn_to(&mut self, turn: usize) {
+    fn start_turn(&mut self, turn: usize) {
         if turn == WARM {
             self.end_round();
             self.warm = true;
@@ -305,6 +314,8 @@ impl Tracer {
         self.times.fill(0);
     }
 
+    /// Models an access in one order. After the warm-up, counts a resulting move by section, line and
+    /// instruction.
     fn apply(&mut self, order: Order, access: Access) {
         let Access { core, instruction, address, writes, .. } = access;
         let caches = match order {
@@ -316,9 +327,9 @@ impl Tracer {
             return;
         }
         let section = self.map.section(address).unwrap_or(self.map.sections.len());
-        self.sections[section].of(order).note(outcome);
+        self.sections[section].of(order).count(outcome);
         let line = self.lines.entry(address / LINE).or_default();
-        line.moves.of(order).note(outcome);
+        line.moves.of(order).count(outcome);
         *line.instructions.entry(instruction.wrapping_sub(self.map.program)).or_default() += 1;
     }
 
@@ -327,16 +338,16 @@ impl Tracer {
     pub fn finish(mut self) -> Costs {
         self.end_round();
         let mut costs = Costs::default();
-        for (place, &moves) in self.sections.iter().enumerate() {
-            let name = self.map.sections.get(place).map_or(ELSEWHERE, |section| &section.name);
+        for (index, &moves) in self.sections.iter().enumerate() {
+            let name = self.map.sections.get(index).map_or(ELSEWHERE, |section| &section.name);
             costs.all.add(moves);
             costs.sections.entry(name.to_owned()).or_default().add(moves);
         }
         let map = &self.map;
         let place = |line: u64| {
             let first = (line * LINE..(line + 1) * LINE).find_map(|byte| map.section(byte));
-            first.map_or((ELSEWHERE.to_owned(), line * LINE), |place| {
-                let Section { name, start, .. } = &map.sections[place];
+            first.map_or((ELSEWHERE.to_owned(), line * LINE), |index| {
+                let Section { name, start, .. } = &map.sections[index];
                 (name.clone(), (line * LINE).saturating_sub(*start))
             })
         };
@@ -383,12 +394,12 @@ mod tests {
     fn traced(text: &str) -> Costs {
         let mut tracer = Tracer::new(map());
         let events = text.lines().filter_map(|line| event(line.as_bytes()));
-        events.for_each(|event| tracer.take(event));
+        events.for_each(|event| tracer.process(event));
         tracer.finish()
     }
 
-    fn turn(of: usize) -> String {
-        format!(" S {:08x},8\n", TURNS + 8 * of as u64)
+    fn turn(index: usize) -> String {
+        format!(" S {:08x},8\n", TURNS + 8 * index as u64)
     }
 
     /// Traces rounds of two cores, which do the same in each of their turns. The first round is a warm-up.

@@ -47,6 +47,7 @@ const FRAME: usize = 256;
 const BODY: usize = 20;
 /// Maximum number of packets that a core sends between two polls.
 const SENT: usize = 256;
+/// Number of clients.
 const CLIENTS: u16 = 8;
 /// Maximum number of workers per server.
 const SERVED: u16 = 16;
@@ -55,6 +56,7 @@ const LEAF: u32 = 0x0A00_0001;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const FIRST_CLIENT: u32 = 0x0A00_0101;
 const FIRST_SERVER: u32 = 0x0A00_0201;
+/// UDP port of the clients.
 const PORT: u16 = 40_000;
 
 /// Core that receives a reply.
@@ -108,6 +110,8 @@ pub const NO_CORE: usize = CORES_MAX;
 /// Index of the word for the end of the warm-up.
 pub const WARM: usize = CORES_MAX + 1;
 
+/// Marks a turn in the trace. The fences keep the compiler from moving the leaf's accesses across the store.
+/// All cores run in one thread, so that the processor's order does not matter.
 #[inline(never)]
 fn mark(turn: usize) {
     compiler_fence(SeqCst);
@@ -207,7 +211,7 @@ struct Core {
     answers: Vec<[u8; arp::FRAME_LEN]>,
 }
 
-/// A client's task at a worker.
+/// A task of a client that is at a worker.
 #[derive(Clone, Copy)]
 struct Task {
     worker: u16,
@@ -221,11 +225,13 @@ struct Frames {
     replies: Vec<Vec<u8>>,
 }
 
+/// Returns the MAC address of a host, derived from its IP address.
 fn address_mac(address: u32) -> Mac {
     let [.., high, low] = address.to_be_bytes();
     Mac([2, 0, 0, 0, high, low])
 }
 
+/// Builds the frame of a task or reply.
 fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     let len = header.len() + BODY;
     let mut frame = vec![0xAB; PAYLOAD + len];
@@ -290,7 +296,7 @@ pub struct Workload {
     in_system: usize,
     /// Number of acknowledged registrations.
     registered: u16,
-    passed: CountedBursts,
+    counts: CountedBursts,
 }
 
 fn text(plan: &Plan) -> String {
@@ -346,7 +352,7 @@ impl Workload {
             queues: vec![0; usize::from(plan.workers)],
             in_system: 0,
             registered: 0,
-            passed: CountedBursts::default(),
+            counts: CountedBursts::default(),
             table,
             plan,
         };
@@ -382,7 +388,7 @@ impl Workload {
     pub fn run(&mut self) -> Result<CountedBursts, Failure> {
         for round in 0..self.plan.warm_up + self.plan.bursts {
             if round == self.plan.warm_up {
-                self.passed = CountedBursts::default();
+                self.counts = CountedBursts::default();
                 mark(WARM);
             }
             for core in 0..self.cores.len() {
@@ -395,7 +401,7 @@ impl Workload {
             self.now += BURST_NS;
         }
         self.check()?;
-        Ok(self.passed)
+        Ok(self.counts)
     }
 
     /// Lets the leaf resolve all servers, then registers their workers.
@@ -409,8 +415,9 @@ impl Workload {
                 for worker in registered..next {
                     let header = Header::worker_id(POOL, worker, 0, 1);
                     let server = FIRST_SERVER + u32::from(worker / SERVED);
-                    let word = frame(&flow(server, task::UDP_PORT, LEAF, task::UDP_PORT), &header);
-                    self.give(core, |_, packet| packet.fill(&word));
+                    let registration =
+                        frame(&flow(server, task::UDP_PORT, LEAF, task::UDP_PORT), &header);
+                    self.deliver(core, |_, packet| packet.fill(&registration));
                 }
                 registered = next;
             }
@@ -429,6 +436,7 @@ impl Workload {
         Err(text.into())
     }
 
+    /// Returns true if the first core knows the MAC addresses of all servers.
     fn has_servers(&self) -> bool {
         let stages = self.cores[0].leaf.0.stages();
         let mut servers = stages.network().servers();
@@ -459,11 +467,12 @@ impl Workload {
         let answers = &mut self.cores[core].answers;
         let answers = answers.split_off(answers.len().saturating_sub(room));
         for answer in &answers {
-            self.give(core, |_, packet| packet.fill(answer));
+            self.deliver(core, |_, packet| packet.fill(answer));
         }
         answers.len()
     }
 
+    /// Polls each core once and delivers the packets that it sends.
     fn poll_all(&mut self) {
         for core in 0..self.cores.len() {
             self.cores[core].leaf.0.poll(self.now);
@@ -472,7 +481,7 @@ impl Workload {
     }
 
     /// Lets a packet arrive at a core.
-    fn give(&mut self, core: usize, write: impl FnOnce(&Frames, &mut Packet)) {
+    fn deliver(&mut self, core: usize, write: impl FnOnce(&Frames, &mut Packet)) {
         let Core { wire, packets, .. } = &mut self.cores[core];
         if let Some(mut packet) = packets.pop() {
             write(&self.frames, &mut packet);
@@ -483,8 +492,8 @@ impl Workload {
     /// Lets the next burst arrive at a core: at most `replies` replies and about as many tasks, in random
     /// order. The number of tasks keeps the system at its target.
     fn arrive(&mut self, core: usize, replies: usize) {
-        let asked = self.answer(core, BURST);
-        let room = (BURST - asked) / 2;
+        let arp_answers = self.answer(core, BURST);
+        let room = (BURST - arp_answers) / 2;
         let mut ready = Vec::new();
         while ready.len() < replies.min(room) {
             let Some(task) = self.next_answered(core) else { break };
@@ -494,15 +503,17 @@ impl Workload {
         self.in_system -= ready.len();
         let mut tasks = (self.plan.target() - self.in_system).min(room);
         self.in_system += tasks;
-        self.passed.packets += (tasks + ready.len()) as u64;
-        self.passed.replies += ready.len() as u64;
+        self.counts.packets += (tasks + ready.len()) as u64;
+        self.counts.replies += ready.len() as u64;
         while tasks + ready.len() > 0 {
             if self.rng.random_range(0..tasks + ready.len()) < tasks {
                 tasks -= 1;
                 let client = self.rng.random_range(0..CLIENTS);
-                self.give(core, |frames, packet| packet.fill(&frames.tasks[usize::from(client)]));
+                self.deliver(core, |frames, packet| {
+                    packet.fill(&frames.tasks[usize::from(client)])
+                });
             } else if let Some((task, queue)) = ready.pop() {
-                self.give(core, |frames, packet| frames.reply(packet, task, queue));
+                self.deliver(core, |frames, packet| frames.reply(packet, task, queue));
             }
         }
     }
@@ -510,8 +521,8 @@ impl Workload {
     /// Removes a random task whose reply reaches the core.
     fn next_answered(&mut self, core: usize) -> Option<Task> {
         let tasks = &mut self.outstanding[self.plan.list_of(core)];
-        let at = self.rng.random_range(0..tasks.len().max(1));
-        (!tasks.is_empty()).then(|| tasks.swap_remove(at))
+        let index = self.rng.random_range(0..tasks.len().max(1));
+        (!tasks.is_empty()).then(|| tasks.swap_remove(index))
     }
 
     /// Delivers the packets that a core sent to workers, clients and neighbours.
@@ -531,7 +542,9 @@ impl Workload {
             } else if let Ok(header) = Header::parse(&frame[PAYLOAD..]) {
                 match header.code {
                     Code::NewTask => {
-                        let client = u32::from_be_bytes(std::array::from_fn(|at| frame[26 + at]));
+                        // The source address of the IPv4 header begins at byte 26.
+                        let client =
+                            u32::from_be_bytes(std::array::from_fn(|index| frame[26 + index]));
                         let client = (client - FIRST_CLIENT) as u16;
                         self.outstanding[list].push(Task { worker: header.dst, client });
                         self.queues[usize::from(header.dst)] += 1;
@@ -586,8 +599,8 @@ impl Plan {
     }
 }
 
-fn address<T>(of: *const T) -> usize {
-    of.addr()
+fn address<T>(pointer: *const T) -> usize {
+    pointer.addr()
 }
 
 /// Runs the load for the process that traces this one: prints the map, waits for a line, and prints the
@@ -595,13 +608,13 @@ fn address<T>(of: *const T) -> usize {
 ///
 /// # Errors
 /// If the load fails, or the output cannot be written.
-pub fn traced(plan: Plan, to: &mut impl std::io::Write) -> Result<(), Failure> {
+pub fn traced(plan: Plan, out: &mut impl std::io::Write) -> Result<(), Failure> {
     let mut workload = Workload::new(plan)?;
-    writeln!(to, "{}", serde_json::to_string(&workload.map())?)?;
-    to.flush()?;
+    writeln!(out, "{}", serde_json::to_string(&workload.map())?)?;
+    out.flush()?;
     std::io::stdin().lock().read_line(&mut String::new())?;
-    let passed = workload.run()?;
-    writeln!(to, "{}", serde_json::to_string(&passed)?)?;
+    let counts = workload.run()?;
+    writeln!(out, "{}", serde_json::to_string(&counts)?)?;
     Ok(())
 }
 
@@ -629,9 +642,9 @@ mod tests {
         for (policy, cores) in [("horus", 1), ("jsq", 2), ("lsq-smart", 3), ("round-robin", 16)] {
             for replies in [Replies::Same, Replies::Any] {
                 let mut workload = Workload::new(plan(policy, cores, replies)).unwrap();
-                let passed = workload.run().unwrap();
+                let counts = workload.run().unwrap();
                 let packets = (40 * cores * BURST) as u64;
-                assert_eq!(passed, CountedBursts { packets, replies: packets / 2 }, "{policy}");
+                assert_eq!(counts, CountedBursts { packets, replies: packets / 2 }, "{policy}");
                 for core in &workload.cores {
                     assert_eq!(core.counters.read(Counter::Replies), 60 * BURST as u64 / 2);
                 }
@@ -646,8 +659,8 @@ mod tests {
     fn tasks_wait_where_the_policy_lets_them() {
         let plan = Plan { outstanding: 8.0, ..plan("cfcfs", 2, Replies::Any) };
         let mut workload = Workload::new(plan).unwrap();
-        let passed = workload.run().unwrap();
-        assert!(passed.replies > 0 && passed.packets == 2 * passed.replies, "{passed:?}");
+        let counts = workload.run().unwrap();
+        assert!(counts.replies > 0 && counts.packets == 2 * counts.replies, "{counts:?}");
         let queued = workload.cores.iter().map(|core| core.counters.read(Gauge::Queued));
         assert!(queued.sum::<u64>() > 0);
         workload.in_system += 1;

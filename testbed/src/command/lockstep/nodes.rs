@@ -40,7 +40,9 @@ pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outco
     let Topology { spines, leaves, agents, .. } = plan.topology;
     let ports = usize::from(2 * (spines + leaves) + agents);
     let names: Vec<_> = (0..ports)
-        .map(|at| devices::memif(folder.path(), &format!("net_memif{at}"), at as u32, "server", ""))
+        .map(|index| {
+            devices::memif(folder.path(), &format!("net_memif{index}"), index as u32, "server", "")
+        })
         .collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
@@ -49,14 +51,14 @@ pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outco
     let (pool, eal) = (environment.pool.handle(), &environment.eal);
     let (folder, stop) = (folder.path(), &*stop);
     let outcome = std::thread::scope(|scope| {
-        let playing = scope.spawn(move || -> Result<Outcome, String> {
+        let running = scope.spawn(move || -> Result<Outcome, String> {
             let mut processes = Processes::new(links, pool, &binary, folder, node_core, stop)?;
             devices::pin(Some(core));
             processes.pinned = sched_getaffinity(None).ok();
             let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
             system::run(plan, &mut processes, stop).map_err(|error| error.to_string())
         });
-        playing.join().map_err(|_| "the conductor panicked".to_owned())?
+        running.join().map_err(|_| "the conductor panicked".to_owned())?
     });
     Ok(outcome?)
 }
@@ -78,9 +80,9 @@ struct Processes<'a> {
     clock: PathBuf,
     core: usize,
     stop: &'a AtomicBool,
-    /// CPUs for child processes: those of this thread before it was pinned. [`Self::pinned`] has those
-    /// afterwards.
-    free: Option<CpuSet>,
+    /// CPUs of this thread before it was pinned. Child processes run on these.
+    unpinned: Option<CpuSet>,
+    /// CPUs of this thread afterwards.
     pinned: Option<CpuSet>,
 }
 
@@ -99,25 +101,25 @@ impl<'a> Processes<'a> {
             Conductor::create(&clock, devices.len()).map_err(|error| error.to_string())?;
         let shared = Shared { ports, devices, pool, conductor, folder: folder.to_owned() };
         let shared = Rc::new(RefCell::new(shared));
-        let free = sched_getaffinity(None).ok();
-        Ok(Self { shared, binary: binary.to_owned(), clock, core, stop, free, pinned: None })
+        let unpinned = sched_getaffinity(None).ok();
+        Ok(Self { shared, binary: binary.to_owned(), clock, core, stop, unpinned, pinned: None })
     }
 
     /// Waits until the process's devices are connected and the process waits for its first turn.
-    fn joined(
+    fn wait_for_node(
         &self,
         process: &mut LeafProcess,
         name: Name,
         links: &[usize],
     ) -> Result<usize, String> {
-        let (began, mut found) = (Instant::now(), None);
+        let (began, mut turn_number) = (Instant::now(), None);
         loop {
             process.check().map_err(|error| error.to_string())?;
             let mut shared = self.shared.borrow_mut();
-            found = found.or_else(|| shared.conductor.take(name));
-            let linked = || links.iter().all(|&at| shared.devices[at].link().up);
-            match found {
-                Some(number) if linked() => return Ok(number),
+            turn_number = turn_number.or_else(|| shared.conductor.take(name));
+            let is_linked = || links.iter().all(|&link| shared.devices[link].link().up);
+            match turn_number {
+                Some(number) if is_linked() => return Ok(number),
                 _ if self.stop.load(Ordering::Relaxed) => return Err("stopped".to_owned()),
                 _ if began.elapsed() > PATIENCE => {
                     return Err(format!(
@@ -134,9 +136,9 @@ impl<'a> Processes<'a> {
 }
 
 impl Maker for Processes<'_> {
-    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String> {
+    fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
         let base = self.shared.borrow().folder.clone();
-        let folder = base.join(who.to_string());
+        let folder = base.join(target.to_string());
         std::fs::create_dir_all(&folder)
             .map_err(|error| format!("{}: {error}", folder.display()))?;
         let workers = folder.join("workers");
@@ -146,8 +148,8 @@ impl Maker for Processes<'_> {
         // no state file.
         let _ = std::fs::remove_file(&state);
         let node = |kind, id| Name { kind, id, core: 0 };
-        let two_ports = |first: u16| vec![2 * usize::from(first), 2 * usize::from(first) + 1];
-        let (role, name, text, links) = match who {
+        let two_ports = |pair: u16| vec![2 * usize::from(pair), 2 * usize::from(pair) + 1];
+        let (role, name, text, links) = match target {
             FaultTarget::Spine(number) => (
                 "spine",
                 node(NodeKind::Spine, SPINE_IDS + number),
@@ -167,7 +169,7 @@ impl Maker for Processes<'_> {
                 vec![usize::from(2 * (spines + leaves) + number - 1)],
             ),
             FaultTarget::Clients(_) | FaultTarget::Worker(_) => {
-                return Err(format!("{who} is not a node"));
+                return Err(format!("{target} is not a node"));
             }
         };
         let mut eal = vec!["--no-huge".to_owned(), "--no-pci".to_owned()];
@@ -183,11 +185,11 @@ impl Maker for Processes<'_> {
         // A process inherits the CPUs of the thread that starts it.
         let run_on =
             |cpus: &Option<CpuSet>| cpus.iter().for_each(|cpus| _ = sched_setaffinity(None, cpus));
-        run_on(&self.free);
-        let started = LeafProcess::start_by(command, role, &folder, &text, LIFETIME, clock, &eal);
+        run_on(&self.unpinned);
+        let result = LeafProcess::start_by(command, role, &folder, &text, LIFETIME, clock, &eal);
         run_on(&self.pinned);
-        let mut process = started.map_err(|error| error.to_string())?;
-        let number = self.joined(&mut process, name, &links)?;
+        let mut process = result.map_err(|error| error.to_string())?;
+        let number = self.wait_for_node(&mut process, name, &links)?;
         let region = match role {
             "agent" => {
                 Some(Arc::new(WorkerRegion::open(&workers).map_err(|error| error.to_string())?))
@@ -202,8 +204,10 @@ impl Maker for Processes<'_> {
 /// A node that runs as a process.
 struct ProcessNode {
     shared: Rc<RefCell<Shared>>,
+    /// Number of the node at the conductor.
     number: usize,
     process: LeafProcess,
+    /// Index of the device for each port.
     links: Vec<usize>,
     region: Option<Arc<WorkerRegion>>,
 }
@@ -225,11 +229,11 @@ impl Node for ProcessNode {
         shared.ports[self.links[port]].tx_burst(&mut burst) == 1
     }
 
-    fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8])) {
+    fn take(&mut self, port: usize, handle: &mut dyn FnMut(&[u8])) {
         let mut burst = Burst::new();
         let shared = &mut *self.shared.borrow_mut();
         while shared.ports[self.links[port]].rx_burst(&mut burst) > 0 {
-            burst.drain(..).for_each(|buf| each(buf.bytes()));
+            burst.drain(..).for_each(|buf| handle(buf.bytes()));
         }
     }
 
@@ -259,7 +263,7 @@ impl Node for ProcessNode {
         drop(process); // by SIGKILL
         shared.borrow_mut().conductor.forget(number);
         let began = Instant::now();
-        while links.iter().any(|&at| shared.borrow().devices[at].link().up) {
+        while links.iter().any(|&link| shared.borrow().devices[link].link().up) {
             if began.elapsed() > PATIENCE {
                 return Err("its devices are still linked".to_owned());
             }

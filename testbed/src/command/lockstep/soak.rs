@@ -31,7 +31,7 @@ pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
             ("--nodes", arguments.nodes.is_some()),
             ("--threads", arguments.threads.is_some()),
         ];
-        return match flags.into_iter().find(|(_, given)| *given) {
+        return match flags.into_iter().find(|(_, is_given)| *is_given) {
             Some((flag, _)) => Err(format!(
                 "{flag} needs a run of several nodes; also give --faults ('none' for a run without faults)"
             )
@@ -39,16 +39,16 @@ pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
             None => Ok(None),
         };
     }
-    let given = given(arguments)?;
+    let options = plan_options(arguments)?;
     match arguments.soak {
-        None => one(arguments, &Plan::draw(arguments.seed, &given)?).map(Some),
-        Some(seeds) => many(arguments, seeds, &given).map(Some),
+        None => run_one(arguments, &Plan::draw(arguments.seed, &options)?).map(Some),
+        Some(seeds) => run_seeds(arguments, seeds, &options).map(Some),
     }
 }
 
 /// Converts the flags to options of a plan.
-fn given(arguments: &Arguments) -> Result<PlanOptions, Failure> {
-    let alone = [
+fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
+    let single_leaf_flags = [
         ("--workers", arguments.workers.is_some()),
         ("--speeds", arguments.speeds.is_some()),
         ("--arrivals", arguments.arrivals.is_some()),
@@ -58,7 +58,7 @@ fn given(arguments: &Arguments) -> Result<PlanOptions, Failure> {
         ("--loss", arguments.loss.is_some()),
         ("--compare", arguments.compare),
     ];
-    if let Some((flag, _)) = alone.into_iter().find(|(_, given)| *given) {
+    if let Some((flag, _)) = single_leaf_flags.into_iter().find(|(_, is_given)| *is_given) {
         let text = format!(
             "{flag} is only for runs of one leaf; omit it with --faults (use --workers-each, and loss= in --faults)"
         );
@@ -106,7 +106,7 @@ fn given(arguments: &Arguments) -> Result<PlanOptions, Failure> {
 }
 
 /// Runs one plan with full output.
-fn one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
+fn run_one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
     let outcome = match arguments.nodes.as_deref() {
         Some("process") if plan.has_controller => {
             return Err("--controller: the nodes run in this process; omit --nodes".into());
@@ -124,6 +124,7 @@ fn one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
     Ok(outcome.violations.is_empty())
 }
 
+/// Runs a plan with nodes as processes.
 #[cfg(feature = "dpdk")]
 fn in_processes(arguments: &Arguments, plan: &Plan) -> Result<Outcome, Failure> {
     let place =
@@ -136,6 +137,7 @@ fn in_processes(_: &Arguments, _: &Plan) -> Result<Outcome, Failure> {
     crate::command::without_dpdk()
 }
 
+/// Runs a plan with nodes in this process, under a controller if the plan has one.
 #[cfg(feature = "control")]
 fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
     match plan.has_controller {
@@ -182,11 +184,12 @@ struct Sum {
     refused: u64,
     lost: u64,
     turns: u64,
+    /// Seeds with a violation.
     failed: Vec<u64>,
 }
 
 /// Runs many seeds in parallel. Runs without violations are only counted.
-fn many(arguments: &Arguments, seeds: u64, given: &PlanOptions) -> Result<bool, Failure> {
+fn run_seeds(arguments: &Arguments, seeds: u64, options: &PlanOptions) -> Result<bool, Failure> {
     let threads = match arguments.threads {
         Some(0) => return Err("--threads 0: at least 1 is needed".into()),
         Some(threads) => threads,
@@ -202,16 +205,16 @@ fn many(arguments: &Arguments, seeds: u64, given: &PlanOptions) -> Result<bool, 
     let stop = crate::command::signals::stop_on_signals()?;
     let work = || -> Result<(), String> {
         loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= seeds || stop.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= seeds || stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let plan = Plan::draw(arguments.seed.wrapping_add(at), given)?;
-            let ran = in_memory(&plan, &stop);
-            if ran.is_err() && stop.load(Ordering::Relaxed) {
+            let plan = Plan::draw(arguments.seed.wrapping_add(index), options)?;
+            let result = in_memory(&plan, &stop);
+            if result.is_err() && stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let outcome = ran.map_err(|error| {
+            let outcome = result.map_err(|error| {
                 format!("seed {}: {error}; repeat with: wedjat-testbed lockstep {plan}", plan.seed)
             })?;
             print_violation(&plan, &outcome);
@@ -227,7 +230,7 @@ fn many(arguments: &Arguments, seeds: u64, given: &PlanOptions) -> Result<bool, 
             }
         }
     };
-    let ended: Result<Vec<()>, String> = std::thread::scope(|scope| {
+    let joined: Result<Vec<()>, String> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|_| Err("a run panicked".to_owned()))
@@ -257,13 +260,14 @@ fn many(arguments: &Arguments, seeds: u64, given: &PlanOptions) -> Result<bool, 
             failed.len()
         )?,
     }
-    ended?;
+    joined?;
     if stop.load(Ordering::Relaxed) {
         return Err("stopped".into());
     }
     Ok(failed.is_empty())
 }
 
+/// Formats the outcome of one run as JSON.
 fn as_json(plan: &Plan, outcome: &Outcome) -> Value {
     let by_class = |counts: &[u64; Class::COUNT]| -> Value {
         Class::NAMES
@@ -307,6 +311,7 @@ fn as_json(plan: &Plan, outcome: &Outcome) -> Value {
     })
 }
 
+/// Formats the outcome of one run as text.
 fn as_text(plan: &Plan, outcome: &Outcome) -> String {
     let mut text = format!("lockstep {plan}\n");
     let Outcome { tasks, answered, refused, again, mean_ns, .. } = outcome;
@@ -318,23 +323,23 @@ fn as_text(plan: &Plan, outcome: &Outcome) -> String {
     for (reason, count) in &outcome.lost {
         text += &format!("  lost: {count} {reason}\n");
     }
-    for (who, drops) in &outcome.drops {
+    for (node, drops) in &outcome.drops {
         let drops: Vec<_> =
             drops.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-        text += &format!("  {who} dropped: {}\n", drops.join(", "));
+        text += &format!("  {node} dropped: {}\n", drops.join(", "));
     }
-    let all = |counts: &[u64; Class::COUNT]| counts.iter().sum::<u64>();
+    let total = |counts: &[u64; Class::COUNT]| counts.iter().sum::<u64>();
     let ledger = &outcome.ledger;
     text += &format!(
         "wires: {} packets sent, {} duplicated",
-        all(&ledger.sent),
-        all(&ledger.duplicated)
+        total(&ledger.sent),
+        total(&ledger.duplicated)
     );
-    text += &format!(", {} held back, {} delivered", ledger.held_back, all(&ledger.delivered));
+    text += &format!(", {} held back, {} delivered", ledger.held_back, total(&ledger.delivered));
     for (name, counts) in
-        PacketEnd::NAMES.iter().zip(&ledger.taken).filter(|(_, counts)| all(counts) > 0)
+        PacketEnd::NAMES.iter().zip(&ledger.taken).filter(|(_, counts)| total(counts) > 0)
     {
-        text += &format!(", {} {name}", all(counts));
+        text += &format!(", {} {name}", total(counts));
     }
     text + &format!(
         "\nnode delay {} ns per packet; {} turns until {} ns; digest {}",

@@ -18,7 +18,9 @@ pub const LEASE: Duration = Duration::from_secs(2);
 pub const CHANGE_MAX: Duration = Duration::from_secs(LEASE.as_secs() + 1);
 /// Longest wait for any condition.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Interval between attempts.
 const RETRY: Duration = Duration::from_millis(20);
+/// Number of etcd members.
 const MEMBERS: usize = 3;
 
 /// Child process, killed on drop.
@@ -58,8 +60,8 @@ impl Drop for ChildProcess {
 pub struct Controllers {
     controllers: Vec<Option<ChildProcess>>,
     members: Vec<Option<ChildProcess>>,
-    /// Number of the stopped controller, which must not be asked; 0 for none.
-    still: Cell<usize>,
+    /// Number of the paused controller, to which no request is sent; 0 for none.
+    paused: Cell<usize>,
     folder: tempfile::TempDir,
 }
 
@@ -77,6 +79,7 @@ pub fn has_etcd() -> bool {
     version.status().is_ok_and(|status| status.success())
 }
 
+/// Returns a free port of the loopback address.
 fn free_port() -> Result<u16, String> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     port.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
@@ -85,15 +88,16 @@ fn free_port() -> Result<u16, String> {
 /// Builds the command of an etcd member: its number, folder, URLs for clients and for peers, and the peer
 /// URLs of all members.
 pub(crate) fn etcd(
-    at: usize,
+    index: usize,
     folder: &Path,
     (clients, peers): (&str, &str),
-    all: &[String],
+    peer_urls: &[String],
 ) -> Process {
-    let members: Vec<_> = (0..).zip(all).map(|(at, url)| format!("m{at}={url}")).collect();
+    let members: Vec<_> =
+        (0..).zip(peer_urls).map(|(index, url)| format!("m{index}={url}")).collect();
     let mut command = Process::new("etcd");
-    command.args(["--name", &format!("m{at}"), "--unsafe-no-fsync", "--logger", "zap"]);
-    command.arg("--data-dir").arg(folder.join(format!("m{at}")));
+    command.args(["--name", &format!("m{index}"), "--unsafe-no-fsync", "--logger", "zap"]);
+    command.arg("--data-dir").arg(folder.join(format!("m{index}")));
     command.args(["--listen-client-urls", clients, "--advertise-client-urls", clients]);
     command.args(["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]);
     command.args(["--initial-cluster", &members.join(",")]);
@@ -107,25 +111,26 @@ impl Controllers {
     /// If they cannot start.
     pub fn start(wedjat: &Path, with_etcd: bool) -> Result<Self, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let mut all =
-            Self { controllers: Vec::new(), members: Vec::new(), still: Cell::new(0), folder };
-        let store = if with_etcd { all.start_etcd()? } else { all.store() };
+        let mut controllers =
+            Self { controllers: Vec::new(), members: Vec::new(), paused: Cell::new(0), folder };
+        let store = if with_etcd { controllers.start_etcd()? } else { controllers.store() };
         for id in 1..=if with_etcd { 2 } else { 1 } {
-            let file = all.folder.path().join(format!("controller{id}.toml"));
-            let socket = all.socket(id);
+            let file = controllers.folder.path().join(format!("controller{id}.toml"));
+            let socket = controllers.socket(id);
             let text = format!("[controller]\nid = {id}\nsocket = '{}'\n{store}", socket.display());
             std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
             let mut command = Process::new(wedjat);
             command.arg("controller").arg("--config").arg(&file);
-            all.controllers.push(Some(ChildProcess::start(command, None)?));
+            controllers.controllers.push(Some(ChildProcess::start(command, None)?));
         }
         let began = Instant::now();
-        while all.leader().is_none() {
+        while controllers.leader().is_none() {
             wait(began, "no controller leads")?;
         }
-        Ok(all)
+        Ok(controllers)
     }
 
+    /// Returns the store's line for the configuration file of a single controller.
     fn store(&self) -> String {
         format!("store = '{}'\n", self.folder.path().join("fabric").display())
     }
@@ -134,12 +139,13 @@ impl Controllers {
     fn start_etcd(&mut self) -> Result<String, String> {
         let ports = (0..2 * MEMBERS).map(|_| free_port()).collect::<Result<Vec<_>, _>>()?;
         let url = |port: usize| format!("http://127.0.0.1:{}", ports[port]);
-        let all: Vec<_> = (0..MEMBERS).map(|at| url(MEMBERS + at)).collect();
-        for at in 0..MEMBERS {
-            let command = etcd(at, self.folder.path(), (&url(at), &all[at]), &all);
+        let peer_urls: Vec<_> = (0..MEMBERS).map(|index| url(MEMBERS + index)).collect();
+        for index in 0..MEMBERS {
+            let command =
+                etcd(index, self.folder.path(), (&url(index), &peer_urls[index]), &peer_urls);
             self.members.push(Some(ChildProcess::start(command, None)?));
         }
-        let urls: Vec<_> = (0..MEMBERS).map(|at| format!("'{}'", url(at))).collect();
+        let urls: Vec<_> = (0..MEMBERS).map(|index| format!("'{}'", url(index))).collect();
         Ok(format!("etcd = [{}]\nlease_s = {}\n", urls.join(", "), LEASE.as_secs()))
     }
 
@@ -159,10 +165,10 @@ impl Controllers {
 
     /// Returns the leader and its version.
     fn leader(&self) -> Option<(usize, u64)> {
-        let running = (1..).zip(&self.controllers).filter(|(_, one)| one.is_some());
-        let running = running.filter(|(id, _)| *id != self.still.get());
-        let leads = |(id, _)| Some((id, self.operator(id)?.topology().ok()?.version));
-        running.map(leads).find_map(|found| found)
+        let running = (1..).zip(&self.controllers).filter(|(_, process)| process.is_some());
+        let running = running.filter(|(id, _)| *id != self.paused.get());
+        let leader_version = |(id, _)| Some((id, self.operator(id)?.topology().ok()?.version));
+        running.map(leader_version).find_map(|leader| leader)
     }
 
     /// Lets the leader execute a command that results in `version`. If the command was not answered, the
@@ -170,22 +176,24 @@ impl Controllers {
     ///
     /// # Errors
     /// If no controller leads, or the leader does not execute it.
-    pub fn keep(&self, command: &Command, version: u64) -> Result<(), String> {
+    pub fn store_command(&self, command: &Command, version: u64) -> Result<(), String> {
         let (began, mut reason) = (Instant::now(), "no controller leads".to_owned());
         loop {
             match self.leader() {
-                Some((_, found)) if found == version => return Ok(()),
-                Some((id, found)) if found + 1 == version => {
-                    let done = self.operator(id).map(|mut one| one.command(command, Some(found)));
-                    match done {
+                Some((_, current)) if current == version => return Ok(()),
+                Some((id, current)) if current + 1 == version => {
+                    let result = self
+                        .operator(id)
+                        .map(|mut operator| operator.command(command, Some(current)));
+                    match result {
                         Some(Ok(_)) => return Ok(()),
                         Some(Err(error)) => reason = format!("{command}: {error}"),
                         None => {}
                     }
                 }
-                Some((id, found)) => {
+                Some((id, current)) => {
                     return Err(format!(
-                        "controller {id} is already at version {found}, expected {version}"
+                        "controller {id} is already at version {current}, expected {version}"
                     ));
                 }
                 None => {}
@@ -194,14 +202,14 @@ impl Controllers {
         }
     }
 
-    /// Stops the leader while `meanwhile` runs, during which another controller must take over. Then resumes
+    /// Stops the leader while `takeover` runs, during which another controller must take over. Then resumes
     /// it and checks that it refuses `write`.
     ///
     /// # Errors
     /// If no controller leads, or the deposed one writes.
     pub fn depose_leader(
         &self,
-        meanwhile: impl FnOnce() -> Result<(), String>,
+        takeover: impl FnOnce() -> Result<(), String>,
         write: &Command,
     ) -> Result<(), String> {
         let (id, _) = self.leader().ok_or("no controller leads")?;
@@ -210,14 +218,14 @@ impl Controllers {
             controller.signal(signal).map_err(|error| format!("controller {id}: {error}"))
         };
         signal(Signal::STOP)?;
-        self.still.set(id);
-        let done = meanwhile();
+        self.paused.set(id);
+        let result = takeover();
         signal(Signal::CONT)?;
-        self.still.set(0);
-        done?;
-        match self.operator(id).map(|mut one| one.command(write, None)) {
-            Some(Ok(done)) => {
-                Err(format!("deposed controller {id} wrote version {}", done.version))
+        self.paused.set(0);
+        result?;
+        match self.operator(id).map(|mut operator| operator.command(write, None)) {
+            Some(Ok(result)) => {
+                Err(format!("deposed controller {id} wrote version {}", result.version))
             }
             Some(Err(_)) | None => Ok(()),
         }
@@ -239,11 +247,12 @@ impl Controllers {
     }
 }
 
-fn wait(began: Instant, what: &str) -> Result<(), String> {
+/// Waits until the next attempt. Returns an error after [`PATIENCE`].
+fn wait(began: Instant, reason: &str) -> Result<(), String> {
     std::thread::sleep(RETRY);
     if began.elapsed() < PATIENCE {
         Ok(())
     } else {
-        Err(format!("{what} after {} s", PATIENCE.as_secs()))
+        Err(format!("{reason} after {} s", PATIENCE.as_secs()))
     }
 }

@@ -22,21 +22,21 @@ use crate::lockstep::system::{self, Faults, Outcome, Plan, PlanOptions, TaskEnd}
 use controllers::{CHANGE_MAX, Controllers};
 
 /// Maximum time until a spine excludes a silent leaf from its choices.
-const OUT_OF_CHOICE_MS: f64 = 50.0;
+const EXCLUSION_MS: f64 = 50.0;
 /// Maximum time for the takeover of a service address.
-const TAKEN_OVER_MS: f64 = 200.0;
+const TAKEOVER_MS: f64 = 200.0;
 /// Maximum time until a spine uses a leaf again over a mended link: two heartbeats.
-const AGREED_MS: f64 = 20.0;
+const RESTORATION_MS: f64 = 20.0;
 /// Maximum time until a change takes effect at all leaves.
-const CHANGED_MS: f64 = 100.0;
+const CHANGE_MS: f64 = 100.0;
 /// Maximum time from the sending of a task to the event that causes its loss.
 const IN_FLIGHT_NS: u64 = 20_000_000;
 const MS: u64 = 1_000_000;
 /// Numbers of the leaves in the events: added rack, drained rack, killed leaf, cut link.
-const ADDED: u16 = 5;
-const DRAINED: u16 = 3;
-const KILLED: u16 = 1;
-const CUT: u16 = 2;
+const ADDED_LEAF: u16 = 5;
+const DRAINED_LEAF: u16 = 3;
+const KILLED_LEAF: u16 = 1;
+const CUT_LEAF: u16 = 2;
 
 /// Controller processes beside the emulated fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ enum FabricEvent {
 }
 
 /// All events with their times in milliseconds.
-const STORY: [(FabricEvent, u64); 10] = [
+const SCHEDULE: [(FabricEvent, u64); 10] = [
     (FabricEvent::LeafKilled, 100),
     (FabricEvent::LeafBack, 250),
     (FabricEvent::SpineKilled, 400),
@@ -142,16 +142,17 @@ impl Report {
     }
 }
 
-fn at_ns(happening: FabricEvent) -> u64 {
-    let found = STORY.iter().find(|(one, _)| *one == happening);
-    START_NS + found.map_or(0, |(_, at_ms)| at_ms * MS)
+/// Returns the emulated time of an event.
+fn at_ns(event: FabricEvent) -> u64 {
+    let entry = SCHEDULE.iter().find(|(scheduled, _)| *scheduled == event);
+    START_NS + entry.map_or(0, |(_, at_ms)| at_ms * MS)
 }
 
 /// Returns the events that the plan's faults can express.
 fn faults() -> String {
-    let ms = |happening| (at_ns(happening) - START_NS) / MS;
+    let ms = |event| (at_ns(event) - START_NS) / MS;
     format!(
-        "kill=leaf{KILLED}@{}ms..{}ms,kill=spine1@{}ms..{}ms,cut=spine2-leaf{CUT}@{}ms..{}ms",
+        "kill=leaf{KILLED_LEAF}@{}ms..{}ms,kill=spine1@{}ms..{}ms,cut=spine2-leaf{CUT_LEAF}@{}ms..{}ms",
         ms(FabricEvent::LeafKilled),
         ms(FabricEvent::LeafBack),
         ms(FabricEvent::SpineKilled),
@@ -161,11 +162,12 @@ fn faults() -> String {
     )
 }
 
+/// Draws the plan of the run and adds the events that it can express.
 fn plan(setting: &Setting) -> Result<Plan, String> {
-    let given = PlanOptions {
+    let options = PlanOptions {
         spines: Some(2),
-        leaves: Some(ADDED),
-        agents: Some(2 * ADDED),
+        leaves: Some(ADDED_LEAF),
+        agents: Some(2 * ADDED_LEAF),
         workers: Some(4),
         spine: Some(setting.spine.clone()),
         leaf: Some(setting.leaf.clone()),
@@ -173,13 +175,13 @@ fn plan(setting: &Setting) -> Result<Plan, String> {
         queue: Some(4096),
         refuse: Some(false),
         service: Some(setting.service.clone()),
-        load: Some(setting.load * f64::from(ADDED - 1) / f64::from(ADDED)),
+        load: Some(setting.load * f64::from(ADDED_LEAF - 1) / f64::from(ADDED_LEAF)),
         hop_ns: Some(5_000),
         node_delay_ns: Some(200),
         faults: Some("none".to_owned()),
         ..PlanOptions::default()
     };
-    let mut plan = Plan::draw(setting.seed, &given)?;
+    let mut plan = Plan::draw(setting.seed, &options)?;
     plan.tasks = (plan.rate() * (END_MS * MS) as f64) as u64;
     plan.faults = Faults::parse(&faults(), &plan.topology)?;
     plan.has_controller = true;
@@ -191,7 +193,7 @@ fn plan(setting: &Setting) -> Result<Plan, String> {
 enum Act {
     Commands(Vec<Command>),
     /// A fault of the controllers, with a command during or after it that one of them must accept.
-    Real(FabricEvent, Command),
+    ControllerFault(FabricEvent, Command),
 }
 
 /// Returns the number of workers of `racks` racks.
@@ -203,77 +205,81 @@ fn workers(plan: &Plan, racks: u16) -> u16 {
 fn acts(plan: &Plan) -> Result<Vec<(u64, Act)>, String> {
     let commands =
         |texts: &[String]| texts.iter().map(|text| command(text)).collect::<Result<Vec<_>, _>>();
-    let ms = |happening| (at_ns(happening) - START_NS) / MS;
-    let mut added = controlled::rack(plan, ADDED)?;
-    added.push(command(&format!("resize-pool id={POOL} workers={}", workers(plan, ADDED)))?);
-    let drained =
-        plan.agents_of(DRAINED).map(|agent| format!("drain-server ip={}", Plan::server(agent)));
-    let real = |happening, queue: usize| -> Result<_, String> {
+    let ms = |event| (at_ns(event) - START_NS) / MS;
+    let mut added = controlled::rack(plan, ADDED_LEAF)?;
+    added.push(command(&format!("resize-pool id={POOL} workers={}", workers(plan, ADDED_LEAF)))?);
+    let drained = plan
+        .agents_of(DRAINED_LEAF)
+        .map(|agent| format!("drain-server ip={}", Plan::server(agent)));
+    let controller_fault = |event, queue: usize| -> Result<_, String> {
         let command = command(&format!("set-queue pool={POOL} queue={queue}"))?;
-        Ok((ms(happening), Act::Real(happening, command)))
+        Ok((ms(event), Act::ControllerFault(event, command)))
     };
     Ok(vec![
         (
             SPINE_BACK_MS.1,
             Act::Commands(vec![command(&format!("restore-spine id={}", SPINE_IDS + 1))?]),
         ),
-        real(FabricEvent::LeaderStopped, 4095)?,
-        real(FabricEvent::LeaderKilled, 4094)?,
-        real(FabricEvent::MemberKilled, 4093)?,
+        controller_fault(FabricEvent::LeaderStopped, 4095)?,
+        controller_fault(FabricEvent::LeaderKilled, 4094)?,
+        controller_fault(FabricEvent::MemberKilled, 4093)?,
         (ms(FabricEvent::RackAdded), Act::Commands(added)),
         (ms(FabricEvent::RackDrained), Act::Commands(commands(&drained.collect::<Vec<_>>())?)),
     ])
 }
 
 /// Real time in milliseconds of each command given during a failure of a controller or an etcd member.
-type CommandTime = BTreeMap<FabricEvent, f64>;
+type CommandTimes = BTreeMap<FabricEvent, f64>;
 
+/// Controllers shared by the script and the desired state.
 type SharedControllers = Rc<RefCell<Controllers>>;
 
 /// Actions besides the plan's faults, and the controllers beside the fabric.
 struct Script {
     acts: Vec<Act>,
     real: Option<SharedControllers>,
-    took: CommandTime,
+    command_times: CommandTimes,
 }
 
 impl Script {
+    /// Executes action `number`.
     fn act(&mut self, truth: &mut DesiredState, number: usize, now_ns: u64) -> Result<(), String> {
         match &self.acts[number] {
             Act::Commands(commands) => {
                 commands.iter().try_for_each(|command| truth.command(command, now_ns))
             }
-            Act::Real(happening, command) => {
-                let (happening, command) = (*happening, command.clone());
-                self.fail(happening, || truth.command(&command, now_ns), &command)
+            Act::ControllerFault(event, command) => {
+                let (event, command) = (*event, command.clone());
+                self.fail(event, || truth.command(&command, now_ns), &command)
             }
         }
     }
 
-    /// Injects a fault into a controller or an etcd member. `keep` must store its command nevertheless.
+    /// Injects a fault into a controller or an etcd member. `store_command` must store its command
+    /// nevertheless.
     fn fail(
         &mut self,
-        happening: FabricEvent,
-        keep: impl FnOnce() -> Result<(), String>,
+        event: FabricEvent,
+        store_command: impl FnOnce() -> Result<(), String>,
         command: &Command,
     ) -> Result<(), String> {
         let Some(real) = self.real.as_ref().filter(|real| real.borrow().has_standby()) else {
-            return keep();
+            return store_command();
         };
         let began = Instant::now();
-        let kept = || -> Result<(), String> {
-            keep()?;
-            self.took.insert(happening, began.elapsed().as_secs_f64() * 1e3);
+        let store_and_time = || -> Result<(), String> {
+            store_command()?;
+            self.command_times.insert(event, began.elapsed().as_secs_f64() * 1e3);
             Ok(())
         };
-        match happening {
+        match event {
             FabricEvent::LeaderStopped => {
-                return real.borrow().depose_leader(kept, command);
+                return real.borrow().depose_leader(store_and_time, command);
             }
             FabricEvent::LeaderKilled => real.borrow_mut().kill_leader()?,
             _ => real.borrow_mut().kill_member(),
         }
-        kept()
+        store_and_time()
     }
 }
 
@@ -296,21 +302,22 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let (times, acts): (Vec<_>, Vec<_>) = acts(&plan)?.into_iter().unzip();
     plan.acts = times.into_iter().map(|at_ms: u64| at_ms * MS).collect();
     let real = controllers(setting)?;
-    let keep = real.clone().map(|real| -> controlled::SharedStore {
-        Box::new(move |command, version| real.borrow().keep(command, version))
+    let shared_store = real.clone().map(|real| -> controlled::SharedStore {
+        Box::new(move |command, version| real.borrow().store_command(command, version))
     });
-    let mut truth = DesiredState::new(keep);
-    for command in controlled::begin(&plan, ADDED - 1, 1)? {
+    let mut truth = DesiredState::new(shared_store);
+    for command in controlled::begin(&plan, ADDED_LEAF - 1, 1)? {
         truth.command(&command, 0)?;
     }
-    let mut script = Script { acts, real, took: CommandTime::new() };
+    let mut script = Script { acts, real, command_times: CommandTimes::new() };
     let act = |truth: &mut DesiredState, number, now_ns| script.act(truth, number, now_ns);
     let mut maker = ControlledNodes { truth: Rc::new(RefCell::new(truth)), act };
     let outcome = system::run(&plan, &mut maker, stop).map_err(|error| error.to_string())?;
-    let rows = rows(&plan, &outcome, &script.took);
+    let rows = rows(&plan, &outcome, &script.command_times);
     Ok(Report { rows, summary: summary(setting, &plan), outcome })
 }
 
+/// Describes the run in one sentence.
 fn summary(setting: &Setting, plan: &Plan) -> String {
     let controllers = match setting.real {
         RealControllers::Etcd => "two controllers over an etcd of three members",
@@ -322,9 +329,9 @@ fn summary(setting: &Setting, plan: &Plan) -> String {
          seed {}.",
         plan.topology.spines,
         plan.spine,
-        ADDED - 1,
+        ADDED_LEAF - 1,
         plan.leaf,
-        2 * (ADDED - 1),
+        2 * (ADDED_LEAF - 1),
         plan.topology.workers,
         plan.tasks,
         plan.service_text,
@@ -333,15 +340,17 @@ fn summary(setting: &Setting, plan: &Plan) -> String {
     )
 }
 
+/// Returns the milliseconds from `since_ns` to `then_ns`; 0 if it is earlier.
 fn ms_after(then_ns: u64, since_ns: u64) -> f64 {
     then_ns.saturating_sub(since_ns) as f64 / MS as f64
 }
 
-fn rows(plan: &Plan, outcome: &Outcome, took: &CommandTime) -> Vec<Row> {
+/// Evaluates all events. Each counts the lost tasks that were sent from shortly before it to the next event.
+fn rows(plan: &Plan, outcome: &Outcome, command_times: &CommandTimes) -> Vec<Row> {
     let row = |number: usize| {
-        let (happening, at_ms) = STORY[number];
-        let from_ns = at_ns(happening);
-        let to_ns = STORY.get(number + 1).map_or(u64::MAX, |(next, _)| at_ns(*next));
+        let (event, at_ms) = SCHEDULE[number];
+        let from_ns = at_ns(event);
+        let to_ns = SCHEDULE.get(number + 1).map_or(u64::MAX, |(next, _)| at_ns(*next));
         let in_flight = |ns: u64| ns.saturating_sub(IN_FLIGHT_NS);
         let span = in_flight(from_ns)..in_flight(to_ns);
         let lost: Vec<_> = outcome
@@ -349,10 +358,10 @@ fn rows(plan: &Plan, outcome: &Outcome, took: &CommandTime) -> Vec<Row> {
             .iter()
             .filter(|task| task.lost.is_some() && span.contains(&task.sent_ns))
             .collect();
-        let found = EventImpact { ended: &outcome.ended, lost: &lost, from_ns, to_ns };
-        let (event, recovered_ms, bound_ms, may_lose) = found.judge(happening, plan, took);
+        let impact = EventImpact { ended: &outcome.ended, lost: &lost, from_ns, to_ns };
+        let (event, recovered_ms, bound_ms, may_lose) = impact.judge(event, plan, command_times);
         let holds = recovered_ms.map(|ms| ms <= bound_ms && (may_lose || lost.is_empty()));
-        let note = note(happening, recovered_ms.is_some());
+        let note = note(event, recovered_ms.is_some());
         Row {
             event,
             at_ms,
@@ -363,12 +372,12 @@ fn rows(plan: &Plan, outcome: &Outcome, took: &CommandTime) -> Vec<Row> {
             note: note.to_owned(),
         }
     };
-    (0..STORY.len()).map(row).collect()
+    (0..SCHEDULE.len()).map(row).collect()
 }
 
 /// Returns the note of an event.
-fn note(happening: FabricEvent, has_run: bool) -> &'static str {
-    match happening {
+fn note(event: FabricEvent, has_run: bool) -> &'static str {
+    match event {
         FabricEvent::LeaderStopped | FabricEvent::LeaderKilled | FabricEvent::MemberKilled
             if !has_run =>
         {
@@ -393,66 +402,73 @@ struct EventImpact<'a> {
 
 impl EventImpact<'_> {
     /// Returns the times at which spines sent tasks to a leaf, from this event to the next.
-    fn passed(&self, leaf: u16) -> impl Iterator<Item = u64> {
+    fn sent_times(&self, leaf: u16) -> impl Iterator<Item = u64> {
         let span = self.from_ns..self.to_ns;
         let to = self.ended.iter().filter_map(move |task| task.leaf.filter(|(to, _)| *to == leaf));
         to.map(|(_, passed_ns)| passed_ns).filter(move |passed_ns| span.contains(passed_ns))
     }
 
-    fn last_passed(&self, leaf: u16) -> f64 {
-        self.passed(leaf).max().map_or(0.0, |last_ns| ms_after(last_ns, self.from_ns))
+    /// Returns the time from the event to the last task sent to a leaf; 0 if there was none.
+    fn last_sent_ms(&self, leaf: u16) -> f64 {
+        self.sent_times(leaf).max().map_or(0.0, |last_ns| ms_after(last_ns, self.from_ns))
     }
 
-    fn first_passed(&self, leaf: u16) -> Option<f64> {
-        self.passed(leaf).min().map(|first_ns| ms_after(first_ns, self.from_ns))
+    /// Returns the time from the event to the first task sent to a leaf.
+    fn first_sent_ms(&self, leaf: u16) -> Option<f64> {
+        self.sent_times(leaf).min().map(|first_ns| ms_after(first_ns, self.from_ns))
     }
 
     /// Returns the event's name, its recovery time, the bound, and true if it may lose tasks.
     fn judge(
         &self,
-        happening: FabricEvent,
+        event: FabricEvent,
         plan: &Plan,
-        took: &CommandTime,
+        command_times: &CommandTimes,
     ) -> (&'static str, Option<f64>, f64, bool) {
         let change_ms = CHANGE_MAX.as_secs_f64() * 1e3;
-        let took = || took.get(&happening).copied();
-        match happening {
+        let command_time = || command_times.get(&event).copied();
+        match event {
             FabricEvent::LeafKilled => {
-                ("a leaf is killed", Some(self.last_passed(KILLED)), OUT_OF_CHOICE_MS, true)
+                ("a leaf is killed", Some(self.last_sent_ms(KILLED_LEAF)), EXCLUSION_MS, true)
             }
             FabricEvent::LeafBack => {
-                ("the leaf is restarted", self.first_passed(KILLED), CHANGED_MS, false)
+                ("the leaf is restarted", self.first_sent_ms(KILLED_LEAF), CHANGE_MS, false)
             }
             FabricEvent::SpineKilled => {
                 let last = self.lost.iter().map(|task| task.sent_ns).max();
-                let gone = last.map(|last_ns| ms_after(last_ns, self.from_ns));
-                ("the spine is killed", gone, TAKEN_OVER_MS, true)
+                let last_loss_ms = last.map(|last_ns| ms_after(last_ns, self.from_ns));
+                ("the spine is killed", last_loss_ms, TAKEOVER_MS, true)
             }
             FabricEvent::LinkCut => (
                 "a link from spine to leaf is cut",
-                Some(self.last_passed(CUT)),
-                OUT_OF_CHOICE_MS,
+                Some(self.last_sent_ms(CUT_LEAF)),
+                EXCLUSION_MS,
                 true,
             ),
             FabricEvent::LinkBack => {
-                ("the link is restored", self.first_passed(CUT), AGREED_MS, false)
+                ("the link is restored", self.first_sent_ms(CUT_LEAF), RESTORATION_MS, false)
             }
             FabricEvent::LeaderStopped => {
-                ("the leading controller is stopped", took(), change_ms, false)
+                ("the leading controller is stopped", command_time(), change_ms, false)
             }
-            FabricEvent::LeaderKilled => ("the new leader is killed", took(), change_ms, false),
-            FabricEvent::MemberKilled => ("a member of etcd is killed", took(), change_ms, false),
+            FabricEvent::LeaderKilled => {
+                ("the new leader is killed", command_time(), change_ms, false)
+            }
+            FabricEvent::MemberKilled => {
+                ("a member of etcd is killed", command_time(), change_ms, false)
+            }
             FabricEvent::RackAdded => {
-                ("a rack is added", self.first_passed(ADDED), CHANGED_MS, false)
+                ("a rack is added", self.first_sent_ms(ADDED_LEAF), CHANGE_MS, false)
             }
             FabricEvent::RackDrained => {
-                let workers = plan.workers_of(DRAINED);
-                let is_its =
+                let workers = plan.workers_of(DRAINED_LEAF);
+                let is_of_rack =
                     |task: &&TaskEnd| task.worker.is_some_and(|worker| workers.contains(&worker));
-                let sent = self.ended.iter().filter(is_its).filter_map(|task| Some(task.leaf?.1));
+                let sent =
+                    self.ended.iter().filter(is_of_rack).filter_map(|task| Some(task.leaf?.1));
                 let last = sent.filter(|sent_ns| *sent_ns >= self.from_ns).max();
                 let last = last.map_or(0.0, |last_ns| ms_after(last_ns, self.from_ns));
-                ("a rack is drained", Some(last), CHANGED_MS, false)
+                ("a rack is drained", Some(last), CHANGE_MS, false)
             }
         }
     }

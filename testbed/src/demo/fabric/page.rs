@@ -10,6 +10,7 @@ use crate::lockstep::system::plan::START_NS;
 
 /// Step of the plot in milliseconds.
 const STEP_MS: u64 = 5;
+/// Headings of the table.
 const COLUMNS: [&str; 7] = ["event", "at ms", "lost", "recovered ms", "bound ms", "holds", "note"];
 
 /// Counts answered and lost tasks in each step, by the time of their sending.
@@ -31,7 +32,7 @@ fn counts(report: &Report) -> (Vec<u32>, Vec<u32>) {
 /// If it cannot be drawn.
 pub fn plot(report: &Report) -> Result<String, PlotError> {
     let (answered, lost) = counts(report);
-    let most = answered.iter().chain(&lost).max().copied().unwrap_or(1).max(1) as f64 * 1.15;
+    let max_tasks = answered.iter().chain(&lost).max().copied().unwrap_or(1).max(1) as f64 * 1.15;
     let end_ms = (answered.len() as u64 * STEP_MS) as f64;
     let mut svg = String::new();
     {
@@ -41,7 +42,7 @@ pub fn plot(report: &Report) -> Result<String, PlotError> {
             .margin(16)
             .x_label_area_size(46)
             .y_label_area_size(64)
-            .build_cartesian_2d(0.0..end_ms, 0.0..most)?;
+            .build_cartesian_2d(0.0..end_ms, 0.0..max_tasks)?;
         chart
             .configure_mesh()
             .x_desc("emulated time, ms")
@@ -52,11 +53,11 @@ pub fn plot(report: &Report) -> Result<String, PlotError> {
             .bold_line_style(BLACK.mix(0.12))
             .draw()?;
         for (number, row) in report.rows.iter().enumerate() {
-            let at = row.at_ms as f64;
+            let x = row.at_ms as f64;
             let line = COLOURS[6].mix(0.4).stroke_width(1);
-            chart.draw_series([PathElement::new([(at, 0.0), (at, most)], line)])?;
+            chart.draw_series([PathElement::new([(x, 0.0), (x, max_tasks)], line)])?;
             let text = (number + 1).to_string();
-            let place = (at + end_ms / 300.0, most * 0.99);
+            let place = (x + end_ms / 300.0, max_tasks * 0.99);
             chart.draw_series([Text::new(text, place, ("sans-serif", 14))])?;
         }
         for (tasks, colour, name) in
@@ -64,7 +65,7 @@ pub fn plot(report: &Report) -> Result<String, PlotError> {
         {
             let points = tasks.iter().enumerate();
             let points =
-                points.map(|(at, &tasks)| ((at as u64 * STEP_MS) as f64, f64::from(tasks)));
+                points.map(|(step, &tasks)| ((step as u64 * STEP_MS) as f64, f64::from(tasks)));
             chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?.label(name).legend(
                 move |(x, y)| PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(2)),
             );
@@ -81,6 +82,7 @@ pub fn plot(report: &Report) -> Result<String, PlotError> {
     Ok(svg)
 }
 
+/// Returns the cells of an event in the order of [`COLUMNS`].
 fn row_cells(number: usize, row: &Row) -> [String; 7] {
     [
         format!("{}. {}", number + 1, row.event),
@@ -112,21 +114,24 @@ pub fn page(report: &Report) -> Result<String, PlotError> {
         let _ = writeln!(table, "<tr{class}>{cells}</tr>");
     }
     let violations = &report.outcome.violations;
-    let wrong: String = violations
+    let items: String = violations
         .iter()
-        .map(|one| {
+        .map(|violation| {
             format!(
                 "<li>{}</li>\n",
-                escape(&format!("at {} ns, {}: {}", one.at_ns, one.who, one.what))
+                escape(&format!(
+                    "at {} ns, {}: {}",
+                    violation.at_ns, violation.who, violation.what
+                ))
             )
         })
         .collect();
-    let wrong = if wrong.is_empty() { "<li>none</li>".to_owned() } else { wrong };
+    let items = if items.is_empty() { "<li>none</li>".to_owned() } else { items };
     Ok(titled(
         "wedjat fabric",
         "wedjat: a fabric under failures",
         &format!(
-            "<p>{}</p>\n<figure>{}</figure>\n<table>\n{table}</table>\n{EXPLANATION}\n<h2>Violations</h2>\n<ul>\n{wrong}</ul>\n",
+            "<p>{}</p>\n<figure>{}</figure>\n<table>\n{table}</table>\n{EXPLANATION}\n<h2>Violations</h2>\n<ul>\n{items}</ul>\n",
             escape(&report.summary),
             plot(report)?
         ),

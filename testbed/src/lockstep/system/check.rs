@@ -1,11 +1,11 @@
-//! Invariants of every run, whatever its faults. They are checked after each turn of a node, and at the end.
+//! Invariants that hold in every run, with any faults. They are checked after each turn of a node, and at the end.
 //!
 //! - The node's counts of received and sent packets equal the counts on its wires.
 //! - Its ledger balances, alone and against the packets at its ports, by kind of packet.
 //! - It uses exactly one packet buffer per held packet.
 //! - No worker has more tasks than the policy's bound.
-//! - No worker is idle for long beside waiting tasks, if the policy lets tasks wait.
-//! - No node makes a task's packet from nothing.
+//! - No worker is idle for long while tasks wait, if the policy lets tasks wait.
+//! - No node sends a packet of a task that it does not hold.
 //! - Each task is answered, refused, or lost for a reason, and nothing stays outstanding.
 //! - Each answer belongs to its task, so no client receives two different answers.
 //! - After the last fault, leaves have all workers of their racks, and spines have all leaves with their numbers of
@@ -21,21 +21,21 @@ use super::faults::FaultTarget;
 use super::node::LocalNodeState;
 use super::packets::Class;
 
-/// Maximum time for which a worker may be idle beside waiting tasks, if its scheduler counts it as idle.
+/// Maximum idle time of a worker while tasks wait, when its scheduler counts it as idle.
 pub const KNOWN_IDLE_NS: u64 = 2_000_000;
-/// The same limit after lost tasks or replies, because these must be written off first.
+/// The same limit after a loss of tasks or replies: the scheduler must first count these as lost.
 pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
 /// Maximum time for which a spine and a leaf may disagree about members: two heartbeats, and half of one
 /// until the check.
 pub const AGREE_NS: u64 = 25_000_000;
-/// Maximum time for which a node may differ from its controller's desired state after the last delay: it
-/// tries again every 50 ms.
+/// Maximum time for which a node may differ from its controller's desired state after the last delay. The node
+/// retries every 50 ms.
 pub const FOLLOW_NS: u64 = 50_000_000 + AGREE_NS;
 /// The same limit as [`AGREE_NS`] on wires that lose packets, and so heartbeats.
 pub const AGREE_WITH_LOSSES_NS: u64 = 300_000_000;
 /// Time after which all workers are registered again.
 pub const REGISTERED_NS: u64 = 1_000_000_000;
-/// Maximum idle time in an agent, which sees its workers' tasks.
+/// Maximum idle time of a worker while tasks wait at its agent. An agent reads its workers' queues directly.
 pub const IDLE_AT_AGENT_NS: u64 = 1_000_000;
 
 /// A violated invariant.
@@ -52,33 +52,34 @@ pub struct Violation {
 /// Packets at a node's ports since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortCounts {
-    /// Packets given to the node.
-    pub given: u64,
-    /// Packets from the node, by class.
-    pub out: [u64; Class::COUNT],
+    /// Packets delivered to the node.
+    pub delivered: u64,
+    /// Packets sent by the node, by class.
+    pub sent: [u64; Class::COUNT],
 }
 
 impl PortCounts {
-    /// Returns the number of packets from the node.
+    /// Returns the number of packets that the node sent.
     #[must_use]
-    pub fn taken(&self) -> u64 {
-        self.out.iter().sum()
+    pub fn sent_total(&self) -> u64 {
+        self.sent.iter().sum()
     }
 
+    /// Returns the number of packets of these classes that the node sent.
     fn of(&self, classes: &[Class]) -> u64 {
-        classes.iter().map(|&class| self.out[class as usize]).sum()
+        classes.iter().map(|&class| self.sent[class as usize]).sum()
     }
 }
 
 /// Compares a quiet node's packet counts with the counts at its ports. Returns the error, if any.
 #[must_use]
-pub fn packet_counts(line: &Line, passed: &PortCounts) -> Option<String> {
-    let PortCounts { given, .. } = *passed;
-    let taken = passed.taken();
+pub fn packet_counts(line: &Line, port_counts: &PortCounts) -> Option<String> {
+    let PortCounts { delivered, .. } = *port_counts;
+    let arrived = port_counts.sent_total();
     let (received, sent) = (line.received, line.sent);
-    (received != given || sent != taken).then(|| {
+    (received != delivered || sent != arrived).then(|| {
         format!(
-            "packet counts differ: the node received {received} of {given} packets, and {taken} of its {sent} sent packets \
+            "packet counts differ: the node received {received} of {delivered} packets, and {arrived} of its {sent} sent packets \
              arrived"
         )
     })
@@ -87,17 +88,17 @@ pub fn packet_counts(line: &Line, passed: &PortCounts) -> Option<String> {
 /// Checks a node's own ledger, alone and against the packets at its ports. Returns the error, if any.
 #[must_use]
 pub fn ledger(
-    who: FaultTarget,
-    inside: &LocalNodeState<'_>,
-    passed: &PortCounts,
+    target: FaultTarget,
+    state: &LocalNodeState<'_>,
+    port_counts: &PortCounts,
 ) -> Option<String> {
-    let LocalNodeState { counters, held, buffers, .. } = *inside;
+    let LocalNodeState { counters, held, buffers, .. } = *state;
     let totals = counters.totals();
-    let (received, sent_on) = (totals.count(Counter::RxPackets), totals.sent());
+    let (received, forwarded) = (totals.count(Counter::RxPackets), totals.sent());
     let (consumed, dropped) = (totals.count(Counter::Consumed), totals.dropped());
-    if received != sent_on + consumed + held + dropped {
+    if received != forwarded + consumed + held + dropped {
         return Some(format!(
-            "its ledger does not balance: received {received}, but forwarded {sent_on} + consumed {consumed} + held {held} + \
+            "its ledger does not balance: received {received}, but forwarded {forwarded} + consumed {consumed} + held {held} + \
              dropped {dropped}"
         ));
     }
@@ -106,60 +107,70 @@ pub fn ledger(
             "{buffers} packet buffers are in use for {held} held packets: a buffer leaked"
         ));
     }
-    let is_leaf = matches!(who, FaultTarget::Leaf(_) | FaultTarget::Spine(_));
-    let own = [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
-    let (made, originated) = (passed.of(&own), totals.originated_sent());
-    // A leaf counts a refusal as originated. Below a spine it forwards the refusal to the client like a
-    // reply. It also forwards refusals by agents.
-    let given_back = originated.saturating_sub(made);
-    let most = if is_leaf { totals.count(Counter::Refused) } else { 0 };
-    let passed_on = passed.of(&[Class::Task, Class::Reply, Class::Refusal]) - given_back.min(most);
-    if passed_on != sent_on || made > originated || given_back > most {
-        let made = made + given_back.min(most);
+    let is_leaf = matches!(target, FaultTarget::Leaf(_) | FaultTarget::Spine(_));
+    let originated_classes =
+        [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
+    let (originated_arrived, originated) =
+        (port_counts.of(&originated_classes), totals.originated_sent());
+    // A refusal can be forwarded or originated: a leaf forwards an agent's refusal, and below a spine also its own
+    // refusal, like a reply. Otherwise a leaf counts its own refusal as originated. The rest of the originated
+    // packets are therefore refusals, at most as many as the leaf made.
+    let originated_refusals = originated.saturating_sub(originated_arrived);
+    let max_refusals = if is_leaf { totals.count(Counter::Refused) } else { 0 };
+    let forwarded_arrived = port_counts.of(&[Class::Task, Class::Reply, Class::Refusal])
+        - originated_refusals.min(max_refusals);
+    if forwarded_arrived != forwarded
+        || originated_arrived > originated
+        || originated_refusals > max_refusals
+    {
+        let originated_arrived = originated_arrived + originated_refusals.min(max_refusals);
         return Some(format!(
-            "its ledger and the wires differ: it counts {sent_on} forwarded and {originated} own packets, but {passed_on} and \
-             {made} arrived"
+            "its ledger and the wires differ: it counts {forwarded} forwarded and {originated} own packets, but {forwarded_arrived} and \
+             {originated_arrived} arrived"
         ));
     }
     match is_leaf {
-        true => leaf_counts(counters, held, passed),
-        false => agent_counts(counters, held, passed),
+        true => leaf_counts(counters, held, port_counts),
+        false => agent_counts(counters, held, port_counts),
     }
 }
 
 /// Compares a leaf's counts of tasks, replies and refusals with the packets at its ports. Packets that wait
 /// for a neighbour's address, or that waited in vain, are excepted.
-fn leaf_counts(counters: &Counters, held: u64, passed: &PortCounts) -> Option<String> {
+fn leaf_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
-    let (refused, tasks) = (read(Counter::Refused), passed.of(&[Class::Task]));
-    let answers = passed.of(&[Class::Reply, Class::Refusal]);
+    let (refused, tasks) = (read(Counter::Refused), port_counts.of(&[Class::Task]));
+    let answers = port_counts.of(&[Class::Reply, Class::Refusal]);
     // With several leaves, a wrong MAC address sends a leaf replies for clients without a route there.
-    let unresolved = [
+    let neighbour_reasons = [
         DropReason::NeighbourUnresolved,
         DropReason::NeighbourQueueFull,
         DropReason::PortDown,
         DropReason::TxFull,
         DropReason::NoRoute,
     ];
-    let waited: u64 = unresolved.iter().map(|&reason| counters.dropped(reason)).sum();
-    let between = held - counters.read(Gauge::Queued) + waited;
+    let waited: u64 = neighbour_reasons.iter().map(|&reason| counters.dropped(reason)).sum();
+    let unresolved_tasks = held - counters.read(Gauge::Queued) + waited;
     let counted = scheduled + replies + refused;
-    if counted != tasks + answers + between || scheduled < tasks || replies + refused < answers {
+    if counted != tasks + answers + unresolved_tasks
+        || scheduled < tasks
+        || replies + refused < answers
+    {
         return Some(format!(
             "it counts {scheduled} scheduled tasks, {replies} replies and {refused} refused tasks; {tasks} tasks and \
-             {answers} answers and refusals arrived, and {between} wait or waited for a neighbour"
+             {answers} answers and refusals arrived, and {unresolved_tasks} wait or waited for a neighbour"
         ));
     }
     None
 }
 
-/// Compares an agent's count of scheduled tasks with those that it answered, lost with a worker, or still
-/// holds.
-fn agent_counts(counters: &Counters, held: u64, passed: &PortCounts) -> Option<String> {
+/// Compares an agent's count of scheduled tasks with the tasks that it answered, lost with a worker, or still
+/// holds. Tasks dropped at a full queue may be counted as scheduled or not.
+fn agent_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
-    let answers = passed.of(&[Class::Reply]);
+    let answers = port_counts.of(&[Class::Reply]);
     let tx_full = counters.dropped(DropReason::TxFull);
     if replies != answers + tx_full {
         return Some(format!(
@@ -170,8 +181,8 @@ fn agent_counts(counters: &Counters, held: u64, passed: &PortCounts) -> Option<S
         .iter()
         .map(|&reason| counters.dropped(reason))
         .sum();
-    let (over, full) = (replies + lost + held, counters.dropped(DropReason::QueueFull));
-    if scheduled < over || scheduled > over + full {
+    let (ended, full) = (replies + lost + held, counters.dropped(DropReason::QueueFull));
+    if scheduled < ended || scheduled > ended + full {
         return Some(format!(
             "it counts {scheduled} scheduled tasks; {replies} were answered, {lost} lost with their worker, {held} are held"
         ));
@@ -183,7 +194,7 @@ fn agent_counts(counters: &Counters, held: u64, passed: &PortCounts) -> Option<S
 #[must_use]
 pub fn above_bound(dispatcher: &Dispatcher, bound: u32) -> Option<String> {
     let view = dispatcher.view();
-    (0..view.members()).map(|at| Member(at as u16)).find_map(|member| {
+    (0..view.members()).map(|index| Member(index as u16)).find_map(|member| {
         let tasks = view.outstanding(member);
         (tasks > bound).then(|| {
             format!("member {} got {tasks} tasks, above the bound of {bound}", member.index())
@@ -213,16 +224,16 @@ pub fn is_missing(dispatcher: &Dispatcher, member: Member, workers: Option<u16>)
 /// Returns the first task or packet still outstanding on a quiet node. Spines are checked for held packets
 /// only: their view of a leaf is as old as the leaf's last message.
 #[must_use]
-pub fn outstanding(who: FaultTarget, inside: &LocalNodeState<'_>) -> Option<String> {
-    let LocalNodeState { held, waiting, stranded, dispatcher, .. } = *inside;
+pub fn outstanding(target: FaultTarget, state: &LocalNodeState<'_>) -> Option<String> {
+    let LocalNodeState { held, waiting, stranded, dispatcher, .. } = *state;
     if held > stranded || waiting as u64 > stranded {
         return Some(format!("{held} packets are still held, {waiting} of them queued tasks"));
     }
-    if matches!(who, FaultTarget::Spine(_)) {
+    if matches!(target, FaultTarget::Spine(_)) {
         return None;
     }
     let view = dispatcher?.view();
-    (0..view.members()).map(|at| Member(at as u16)).find_map(|member| {
+    (0..view.members()).map(|index| Member(index as u16)).find_map(|member| {
         let tasks = view.outstanding(member);
         let ((load, drift), presence) = (view.load_and_drift(member), view.presence(member));
         (tasks > 0).then(|| {

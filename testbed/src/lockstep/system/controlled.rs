@@ -1,6 +1,6 @@
-//! Spines and leaves in this process that follow a controller. The controller's decisions, each node's
-//! desired state and its reconciliation are those of the real code. The conductor sets the delay of messages
-//! between them.
+//! Spines and leaves in this process that follow a controller. The real code makes the controller's decisions,
+//! computes each node's desired state, and changes the node to match it (reconciliation). The conductor sets the
+//! delay of messages between nodes and the controller.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,19 +26,19 @@ use crate::histories;
 use crate::histories::record::{self, History, Operation, Request, Update};
 use crate::lockstep::LocalLeaf;
 
-/// Time of a message from a node to the controller, or back.
+/// Travel time of a message between a node and the controller.
 const MESSAGE_NS: u64 = 1_000_000;
-/// Time after which a node tries again to apply the rest of a version, as in `wedjat`.
-const AGAIN_NS: u64 = 50_000_000;
+/// Time after which a node retries to apply the rest of a version, as in `wedjat`.
+const RETRY_NS: u64 = 50_000_000;
 /// Interval at which a leaf checks for silent spines, as in `wedjat`.
-const LOOK_NS: u64 = 50_000_000;
+const SILENCE_CHECK_NS: u64 = 50_000_000;
 
-/// Term of the only controller.
+/// Term of the only controller's leadership.
 const TERM: u64 = 1;
 /// Interval at which a node serves requests and completes the removal of members.
-const TEND_NS: u64 = 1_000_000;
+const SERVE_NS: u64 = 1_000_000;
 
-/// Further store of each decision, for example real controllers. It must reach the same version.
+/// Second store of each decision, for example real controllers. It must reach the same version.
 pub type SharedStore = Box<dyn FnMut(&Command, u64) -> Result<(), String>>;
 
 /// Desired state of a fabric at its controller.
@@ -46,14 +46,15 @@ pub struct DesiredState {
     fabric: Arc<Fabric>,
     /// Time from which nodes can receive the latest version.
     published_ns: u64,
-    keep: Option<SharedStore>,
-    /// Nodes that follow.
-    follow: BTreeSet<NodeId>,
-    /// Silent spines by leaf.
+    /// Second store of each decision.
+    store: Option<SharedStore>,
+    /// Nodes that follow the controller and are alive.
+    followers: BTreeSet<NodeId>,
+    /// Silent spines, by the leaf that reports them.
     silent: BTreeMap<u16, Vec<u16>>,
     /// Commands, reads after them, and versions applied by nodes.
     history: History,
-    /// Number of processes that have followed.
+    /// Number of followers started so far. A restarted node counts again.
     processes: u64,
 }
 
@@ -66,14 +67,14 @@ impl fmt::Debug for DesiredState {
 }
 
 impl DesiredState {
-    /// Creates the state of an empty fabric. If `keep` is given, it also stores each decision.
+    /// Creates the state of an empty fabric. Each decision also goes to `store`, if there is one.
     #[must_use]
-    pub fn new(keep: Option<SharedStore>) -> Self {
+    pub fn new(store: Option<SharedStore>) -> Self {
         Self {
             fabric: Arc::default(),
             published_ns: 0,
-            keep,
-            follow: BTreeSet::new(),
+            store,
+            followers: BTreeSet::new(),
             silent: BTreeMap::new(),
             history: History::default(),
             processes: 0,
@@ -100,25 +101,26 @@ impl DesiredState {
         self.change(command, now_ns, now_ns)
     }
 
-    /// Executes a command that the controller receives at `now_ns` and publishes to nodes from `kept_ns` on.
-    fn change(&mut self, command: &Command, now_ns: u64, kept_ns: u64) -> Result<(), String> {
+    /// Executes a command that the controller receives at `now_ns` and has stored at `stored_ns`. Nodes can receive
+    /// the new version one message later.
+    fn change(&mut self, command: &Command, now_ns: u64, stored_ns: u64) -> Result<(), String> {
         let decided = self.fabric.decide(command);
         let (events, next) = decided.map_err(|error| format!("{command}: {error}"))?;
         if !events.is_empty() {
-            if let Some(keep) = &mut self.keep {
-                keep(command, next.version)?;
+            if let Some(store) = &mut self.store {
+                store(command, next.version)?;
             }
-            (self.fabric, self.published_ns) = (Arc::new(next), kept_ns + MESSAGE_NS);
+            (self.fabric, self.published_ns) = (Arc::new(next), stored_ns + MESSAGE_NS);
         }
         self.record(command, now_ns)
     }
 
-    /// Records a command, and an operator's read after it.
+    /// Records a command, and an operator's read after it, so that the history shows the command's effect.
     fn record(&mut self, command: &Command, now_ns: u64) -> Result<(), String> {
         let text = command.to_string();
-        let of = record::of_command(command);
+        let recorded = record::of_command(command);
         let (key, change) =
-            of.ok_or_else(|| format!("{text}: the history cannot record this command"))?;
+            recorded.ok_or_else(|| format!("{text}: the history cannot record this command"))?;
         let version = self.fabric.version;
         let state = self.history.intern(record::of_fabric(&self.fabric));
         let operation = |request, answer| Operation {
@@ -137,35 +139,36 @@ impl DesiredState {
         Ok(())
     }
 
-    /// Stores a leaf's list of silent spines, and judges these if the list is new.
+    /// Stores a leaf's list of silent spines. If the list is new, checks whether these spines are down.
     fn receive_silence(&mut self, leaf: u16, silent: Vec<u16>, now_ns: u64) -> Result<(), String> {
         let is_new = self.silent.insert(leaf, silent.clone()) != Some(silent.clone());
         let mut silent = silent.into_iter().filter(|_| is_new);
-        silent.try_for_each(|spine| self.judge(spine, now_ns))
+        silent.try_for_each(|spine| self.fail_if_down(spine, now_ns))
     }
 
     /// Declares a spine down under the same conditions as `wedjat controller`.
-    fn judge(&mut self, spine: u16, now_ns: u64) -> Result<(), String> {
+    fn fail_if_down(&mut self, spine: u16, now_ns: u64) -> Result<(), String> {
         match self.is_down(spine) {
             true => self.change(&Command::FailSpine { id: spine }, now_ns, now_ns + MESSAGE_NS),
             false => Ok(()),
         }
     }
 
+    /// Returns true if the controller may declare the spine down.
     fn is_down(&self, id: u16) -> bool {
-        let follows = |node| self.follow.contains(&node);
+        let follows = |node| self.followers.contains(&node);
         let is_silent = |leaf| self.silent.get(&leaf).is_some_and(|spines| spines.contains(&id));
         self.fabric.is_spine_down(id, follows, is_silent)
     }
 }
 
 /// Desired state shared by the nodes and their maker.
-pub type SharedTruth = Rc<RefCell<DesiredState>>;
+pub type SharedDesiredState = Rc<RefCell<DesiredState>>;
 
 /// Maker of nodes in this process. Its spines and leaves follow a controller.
 pub struct ControlledNodes<F> {
-    /// The controller.
-    pub truth: SharedTruth,
+    /// Desired state at the controller.
+    pub truth: SharedDesiredState,
     /// Function that executes the plan's acts, by number and time.
     pub act: F,
 }
@@ -177,14 +180,15 @@ impl<F> fmt::Debug for ControlledNodes<F> {
 }
 
 impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> Maker for ControlledNodes<F> {
-    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String> {
-        let (id, mut config) = match who {
+    fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
+        let (id, mut config) = match target {
             FaultTarget::Spine(number) => {
                 (NodeId::Spine(SPINE_IDS + number), plan.spine_config(number)?)
             }
             FaultTarget::Leaf(number) => (NodeId::Leaf(number), plan.leaf_config(number)?),
-            _ => return InMemory.make(plan, who),
+            _ => return InMemory.make(plan, target),
         };
+        // The node starts without members, and receives them from the controller.
         let Config { pools, servers, spines, controller, .. } = &mut config;
         *controller = Some(FollowConfig { addresses: Vec::new(), tls: None });
         pools.clear();
@@ -193,12 +197,12 @@ impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> Maker for Co
         let (inner, (control, table)) = node::controlled(&config)?;
         let reader = Arc::new(|| Err("it has no configuration file".to_owned()));
         let requests = Requests::new(control, table, reader);
-        let truth = Rc::clone(&self.truth);
+        let desired = Rc::clone(&self.truth);
         let process = {
-            let mut truth = truth.borrow_mut();
-            truth.follow.insert(id);
-            truth.processes += 1;
-            truth.processes
+            let mut desired = desired.borrow_mut();
+            desired.followers.insert(id);
+            desired.processes += 1;
+            desired.processes
         };
         let handle = requests.handle();
         Ok(Box::new(Follower {
@@ -207,14 +211,14 @@ impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> Maker for Co
             handle,
             id,
             process,
-            truth,
-            taken: None,
-            due_ns: 0,
+            desired,
+            applied_version: None,
+            next_attempt_ns: 0,
             now_ns: 0,
-            look_ns: 0,
-            tend_ns: 0,
-            held_up_ns: 0,
-            refused: None,
+            next_silence_check_ns: 0,
+            next_serve_ns: 0,
+            last_pending_ns: 0,
+            last_error: None,
             answer: Arc::default(),
         }))
     }
@@ -224,9 +228,15 @@ impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> Maker for Co
     }
 
     fn violations(&self) -> Vec<Violation> {
-        let found = histories::check::check(self.truth.borrow().history()).into_iter();
+        let violations = histories::check::check(self.truth.borrow().history()).into_iter();
         let who = || "controller".to_owned();
-        found.map(|one| Violation { at_ns: one.at_ns, who: who(), what: one.to_string() }).collect()
+        violations
+            .map(|violation| Violation {
+                at_ns: violation.at_ns,
+                who: who(),
+                what: violation.to_string(),
+            })
+            .collect()
     }
 }
 
@@ -278,12 +288,12 @@ pub fn begin(plan: &Plan, leaves: u16, spines: u16) -> Result<Vec<Command>, Stri
     Ok(commands)
 }
 
-/// Draws an operator's next command among those that the fabric allows.
-fn order(fabric: &Fabric, stream: &mut Stream) -> Option<Command> {
+/// Draws an operator's next command. At least one leaf and one spine stay up.
+fn draw_command(fabric: &Fabric, stream: &mut Stream) -> Option<Command> {
     let mut all = Vec::new();
-    let up = |failed: &mut dyn Iterator<Item = bool>| failed.filter(|failed| !failed).count();
-    let leaves_up = up(&mut fabric.leaves.values().map(|leaf| leaf.is_failed));
-    let spines_up = up(&mut fabric.spines.values().map(|spine| spine.is_failed));
+    let count_up = |failed: &mut dyn Iterator<Item = bool>| failed.filter(|failed| !failed).count();
+    let leaves_up = count_up(&mut fabric.leaves.values().map(|leaf| leaf.is_failed));
+    let spines_up = count_up(&mut fabric.spines.values().map(|spine| spine.is_failed));
     for (&id, leaf) in &fabric.leaves {
         match leaf.is_failed {
             true => all.push(Command::RestoreLeaf { id }),
@@ -308,8 +318,8 @@ fn order(fabric: &Fabric, stream: &mut Stream) -> Option<Command> {
     }
     let workers = stream.random_range(1..=fabric.members(POOL).max(1));
     all.push(Command::ResizePool { id: POOL, workers });
-    let at = stream.random_range(0..all.len());
-    all.into_iter().nth(at)
+    let index = stream.random_range(0..all.len());
+    all.into_iter().nth(index)
 }
 
 /// Returns a maker of the plan's nodes, whose controller executes commands drawn from the plan's seed.
@@ -319,15 +329,15 @@ fn order(fabric: &Fabric, stream: &mut Stream) -> Option<Command> {
 pub fn drawn(plan: &Plan) -> Result<impl Maker + use<>, String> {
     let mut stream = StreamSeed::derive(plan.seed, "orders", 0).stream();
     let spines = stream.random_range(1..=plan.topology.spines);
-    let mut truth = DesiredState::new(None);
+    let mut desired = DesiredState::new(None);
     for command in begin(plan, plan.topology.leaves, spines)? {
-        truth.command(&command, 0)?;
+        desired.command(&command, 0)?;
     }
-    let act = move |truth: &mut DesiredState, _, now_ns| {
-        let order = order(truth.fabric(), &mut stream);
-        order.map_or(Ok(()), |order| truth.command(&order, now_ns))
+    let act = move |desired: &mut DesiredState, _, now_ns| {
+        let drawn = draw_command(desired.fabric(), &mut stream);
+        drawn.map_or(Ok(()), |command| desired.command(&command, now_ns))
     };
-    Ok(ControlledNodes { truth: Rc::new(RefCell::new(truth)), act })
+    Ok(ControlledNodes { truth: Rc::new(RefCell::new(desired)), act })
 }
 
 /// Result of a follow request, with its version.
@@ -339,61 +349,68 @@ struct Follower {
     requests: Requests<LeafCores>,
     handle: Handle,
     id: NodeId,
+    /// Number of this process among all followers of the run.
     process: u64,
-    truth: SharedTruth,
+    desired: SharedDesiredState,
     /// Version that the node has applied completely.
-    taken: Option<u64>,
-    /// Earliest time of the next try.
-    due_ns: u64,
+    applied_version: Option<u64>,
+    /// Earliest time of the next attempt to apply a version.
+    next_attempt_ns: u64,
+    /// Time of the last turn.
     now_ns: u64,
-    look_ns: u64,
-    tend_ns: u64,
+    next_silence_check_ns: u64,
+    next_serve_ns: u64,
     /// Last time at which a removal or another change was pending.
-    held_up_ns: u64,
-    refused: Option<String>,
+    last_pending_ns: u64,
+    /// Error of the last failed attempt.
+    last_error: Option<String>,
     answer: Answer,
 }
 
 impl Follower {
-    /// Requests the reconciliation with the controller's version, if it is due. Returns true if it did.
-    fn ask(&mut self, now_ns: u64) -> bool {
-        let truth = self.truth.borrow();
-        let version = truth.fabric.version;
-        if self.taken == Some(version) || now_ns < truth.published_ns.max(self.due_ns) {
+    /// Requests the reconciliation with the controller's version, if it is due. Returns true if it was requested.
+    fn request_reconciliation(&mut self, now_ns: u64) -> bool {
+        let desired = self.desired.borrow();
+        let version = desired.fabric.version;
+        if self.applied_version == Some(version)
+            || now_ns < desired.published_ns.max(self.next_attempt_ns)
+        {
             return false;
         }
-        let follows = if matches!(self.id, NodeId::Spine(_)) {
+        let kind = if matches!(self.id, NodeId::Spine(_)) {
             FollowerKind::Spine
         } else {
             FollowerKind::Leaf
         };
-        match wanted(self.id, &truth.fabric.view(self.id)) {
+        match wanted(self.id, &desired.fabric.view(self.id)) {
             Ok(wanted) => {
                 let answer = Arc::clone(&self.answer);
-                let take = move |done| {
-                    *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, done));
+                let store = move |result| {
+                    *answer.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some((version, result));
                 };
-                self.handle.follow(wanted, follows, take);
-                drop(truth);
-                self.due_ns = now_ns + AGAIN_NS;
+                self.handle.follow(wanted, kind, store);
+                drop(desired);
+                self.next_attempt_ns = now_ns + RETRY_NS;
                 true
             }
             Err(reason) => {
-                (self.refused, self.due_ns) = (Some(reason), now_ns + AGAIN_NS);
+                (self.last_error, self.next_attempt_ns) = (Some(reason), now_ns + RETRY_NS);
                 false
             }
         }
     }
 
-    /// Handles the answer, which may arrive some turns after the request.
-    fn settle(&mut self, now_ns: u64) {
+    /// Handles the answer to a request, which may arrive some turns later.
+    fn receive_answer(&mut self, now_ns: u64) {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         match answer {
             Some((version, Ok(FollowResult { is_complete: true, .. }))) => {
-                (self.taken, self.refused, self.due_ns) = (Some(version), None, now_ns);
+                (self.applied_version, self.last_error, self.next_attempt_ns) =
+                    (Some(version), None, now_ns);
                 self.record(version, now_ns);
             }
-            Some((_, Err(error))) => self.refused = Some(error.to_string()),
+            Some((_, Err(error))) => self.last_error = Some(error.to_string()),
             Some((_, Ok(_))) | None => {}
         }
     }
@@ -402,7 +419,7 @@ impl Follower {
     fn record(&self, version: u64, now_ns: u64) {
         let mut hasher = DefaultHasher::new();
         self.members().hash(&mut hasher);
-        self.truth.borrow_mut().history.updates.push(Update {
+        self.desired.borrow_mut().history.updates.push(Update {
             node: self.id.to_string(),
             process: self.process,
             controller: 1,
@@ -416,19 +433,19 @@ impl Follower {
     }
 
     /// Sends a leaf's silent spines to the controller.
-    fn look(&mut self, now_ns: u64) {
+    fn report_silent_spines(&mut self, now_ns: u64) {
         let NodeId::Leaf(leaf) = self.id else { return };
-        self.look_ns = now_ns + LOOK_NS;
+        self.next_silence_check_ns = now_ns + SILENCE_CHECK_NS;
         let silent = self.requests.control().silent_spines();
-        if let Err(reason) = self.truth.borrow_mut().receive_silence(leaf, silent, now_ns) {
-            self.refused = Some(reason);
+        if let Err(reason) = self.desired.borrow_mut().receive_silence(leaf, silent, now_ns) {
+            self.last_error = Some(reason);
         }
     }
 }
 
-/// Returns the members in a node's desired state: pool, id, and true if the member is drained.
+/// Returns the members in a node's desired state: pool, id, and whether the member is drained.
 fn members_of(view: &View) -> BTreeSet<(u16, u16, bool)> {
-    let workers = view.workers.iter().map(|(&id, of)| (of.pool, id, of.is_drained));
+    let workers = view.workers.iter().map(|(&id, worker)| (worker.pool, id, worker.is_drained));
     workers.chain(view.racks.keys().map(|&(pool, leaf)| (pool, leaf, false))).collect()
 }
 
@@ -436,22 +453,22 @@ impl Node for Follower {
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let none = Vec::new;
         self.now_ns = now_ns;
-        let asked = self.ask(now_ns);
-        let tends = asked || now_ns >= self.tend_ns;
-        if tends {
+        let requested = self.request_reconciliation(now_ns);
+        let serves = requested || now_ns >= self.next_serve_ns;
+        if serves {
             self.requests.serve(now_ns, &none);
         }
         let line = Node::turn(&mut self.inner, now_ns)?;
-        if tends {
-            self.tend_ns = now_ns + TEND_NS;
+        if serves {
+            self.next_serve_ns = now_ns + SERVE_NS;
             self.requests.serve(now_ns, &none);
             if !self.requests.control().is_settled() {
-                self.held_up_ns = now_ns;
+                self.last_pending_ns = now_ns;
             }
         }
-        self.settle(now_ns);
-        if now_ns >= self.look_ns {
-            self.look(now_ns);
+        self.receive_answer(now_ns);
+        if now_ns >= self.next_silence_check_ns {
+            self.report_silent_spines(now_ns);
         }
         Ok(line)
     }
@@ -465,10 +482,11 @@ impl Node for Follower {
     }
 
     fn inside(&self) -> Option<LocalNodeState<'_>> {
-        let inside = self.inner.inside()?;
-        let is_idle = inside.dispatcher.is_some_and(|of| of.view().active().is_empty());
-        let stranded = if is_idle { inside.waiting as u64 } else { 0 };
-        Some(LocalNodeState { stranded, ..inside })
+        let state = self.inner.inside()?;
+        let has_no_member =
+            state.dispatcher.is_some_and(|dispatcher| dispatcher.view().active().is_empty());
+        let stranded = if has_no_member { state.waiting as u64 } else { 0 };
+        Some(LocalNodeState { stranded, ..state })
     }
 
     fn region(&self) -> Option<Arc<WorkerRegion>> {
@@ -480,19 +498,19 @@ impl Node for Follower {
     }
 
     fn differs(&self) -> Option<(String, u64)> {
-        let since_ns = self.held_up_ns.max(self.truth.borrow().published_ns);
+        let since_ns = self.last_pending_ns.max(self.desired.borrow().published_ns);
         self.difference().map(|what| (what, since_ns))
     }
 
     fn end(self: Box<Self>, killed: bool) -> Result<(), String> {
-        let mut truth = self.truth.borrow_mut();
-        truth.follow.remove(&self.id);
+        let mut desired = self.desired.borrow_mut();
+        desired.followers.remove(&self.id);
         match self.id {
-            NodeId::Leaf(leaf) => _ = truth.silent.remove(&leaf),
-            NodeId::Spine(spine) if killed => truth.judge(spine, self.now_ns)?,
+            NodeId::Leaf(leaf) => _ = desired.silent.remove(&leaf),
+            NodeId::Spine(spine) if killed => desired.fail_if_down(spine, self.now_ns)?,
             NodeId::Spine(_) | NodeId::Agent(_) => {}
         }
-        drop(truth);
+        drop(desired);
         let Self { inner, requests, .. } = *self;
         drop(requests);
         Box::new(inner).end(killed)
@@ -502,19 +520,19 @@ impl Node for Follower {
 impl Follower {
     /// Returns the node's difference from the controller's desired state.
     fn difference(&self) -> Option<String> {
-        let truth = self.truth.borrow();
-        let version = truth.fabric.version;
-        if self.taken != Some(version) {
+        let desired = self.desired.borrow();
+        let version = desired.fabric.version;
+        if self.applied_version != Some(version) {
             return Some(format!(
                 "it has version {:?}, but the controller {version}{}",
-                self.taken,
-                self.refused.as_ref().map_or_else(String::new, |reason| format!(": {reason}"))
+                self.applied_version,
+                self.last_error.as_ref().map_or_else(String::new, |reason| format!(": {reason}"))
             ));
         }
-        let wanted = members_of(&truth.fabric.view(self.id));
-        let has = self.members();
-        (has != wanted)
-            .then(|| format!("its members are {has:?}, but the controller's are {wanted:?}"))
+        let wanted = members_of(&desired.fabric.view(self.id));
+        let members = self.members();
+        (members != wanted)
+            .then(|| format!("its members are {members:?}, but the controller's are {wanted:?}"))
     }
 
     /// Returns the members that the node schedules for, in the form of [`members_of`].
@@ -522,8 +540,12 @@ impl Follower {
         let pools = self.requests.control().membership().pools.iter().flatten();
         let members = |pool: &Pool| {
             let id = pool.id;
-            let members: Vec<_> =
-                pool.members.iter().flatten().map(|one| (id, one.id, one.is_drained)).collect();
+            let members: Vec<_> = pool
+                .members
+                .iter()
+                .flatten()
+                .map(|member| (id, member.id, member.is_drained))
+                .collect();
             members
         };
         pools.flat_map(members).collect()
@@ -536,18 +558,18 @@ mod tests {
 
     #[test]
     fn controller_that_loses_a_change_is_found() {
-        let mut truth = DesiredState::new(None);
-        let add = |truth: &mut DesiredState, id: u16, now_ns| {
+        let mut desired = DesiredState::new(None);
+        let add = |desired: &mut DesiredState, id: u16, now_ns| {
             let text = format!("add-spine id={id} ip=10.0.0.{id}");
-            truth.command(&command(&text).unwrap(), now_ns).unwrap();
+            desired.command(&command(&text).unwrap(), now_ns).unwrap();
         };
-        add(&mut truth, 1, 10);
-        let before = Arc::clone(&truth.fabric);
-        add(&mut truth, 2, 20);
-        assert_eq!(histories::check::check(truth.history()), []);
-        truth.fabric = before;
-        add(&mut truth, 3, 30);
-        let found = histories::check::check(truth.history());
+        add(&mut desired, 1, 10);
+        let before = Arc::clone(&desired.fabric);
+        add(&mut desired, 2, 20);
+        assert_eq!(histories::check::check(desired.history()), []);
+        desired.fabric = before;
+        add(&mut desired, 3, 30);
+        let found = histories::check::check(desired.history());
         let lost = "spine 2 is not linearizable";
         assert!(found.iter().any(|violation| violation.what.contains(lost)), "{found:?}");
     }

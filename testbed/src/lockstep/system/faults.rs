@@ -1,5 +1,5 @@
-//! Faults of a run and their times: a plan with a text form that can be parsed, printed, and drawn from a
-//! seed.
+//! Faults of a run and their times. A plan of faults has a text form, which can be parsed and printed, and can
+//! be drawn from a seed.
 
 use std::fmt;
 
@@ -63,33 +63,34 @@ impl Topology {
         usize::from(self.clients() + self.spines + self.leaves + self.agents)
     }
 
-    /// Returns the index of a sender among all.
+    /// Returns the index of a sender in the order clients, spines, leaves, agents. A worker has its agent's index.
     #[must_use]
-    pub fn index(&self, who: FaultTarget) -> usize {
-        let leaves = self.clients() + self.spines;
-        let agents = leaves + self.leaves;
-        usize::from(match who {
+    pub fn index(&self, target: FaultTarget) -> usize {
+        let first_leaf = self.clients() + self.spines;
+        let first_agent = first_leaf + self.leaves;
+        usize::from(match target {
             FaultTarget::Clients(number) => number - 1,
             FaultTarget::Spine(number) => self.clients() + number - 1,
-            FaultTarget::Leaf(number) => leaves + number - 1,
-            FaultTarget::Agent(number) => agents + number - 1,
-            FaultTarget::Worker(id) => agents + id / self.workers.max(1),
+            FaultTarget::Leaf(number) => first_leaf + number - 1,
+            FaultTarget::Agent(number) => first_agent + number - 1,
+            FaultTarget::Worker(id) => first_agent + id / self.workers.max(1),
         })
     }
 
     /// Returns the sender with index `index`.
     #[must_use]
     pub fn target(&self, index: usize) -> FaultTarget {
-        let (spines, leaves) = (self.clients(), self.clients() + self.spines);
-        let agents = leaves + self.leaves;
+        let (first_spine, first_leaf) = (self.clients(), self.clients() + self.spines);
+        let first_agent = first_leaf + self.leaves;
         match index as u16 {
-            at if at < spines => FaultTarget::Clients(at + 1),
-            at if at < leaves => FaultTarget::Spine(at - spines + 1),
-            at if at < agents => FaultTarget::Leaf(at - leaves + 1),
-            at => FaultTarget::Agent(at - agents + 1),
+            index if index < first_spine => FaultTarget::Clients(index + 1),
+            index if index < first_leaf => FaultTarget::Spine(index - first_spine + 1),
+            index if index < first_agent => FaultTarget::Leaf(index - first_leaf + 1),
+            index => FaultTarget::Agent(index - first_agent + 1),
         }
     }
 
+    /// Parses the name of a participant, as in `leaf1`.
     fn read(&self, text: &str) -> Result<FaultTarget, String> {
         let digits = text.trim_start_matches(|letter: char| letter.is_ascii_lowercase());
         let role = &text[..text.len() - digits.len()];
@@ -105,7 +106,8 @@ impl Topology {
             _ => None,
         });
         found.ok_or_else(|| {
-            let senders: Vec<_> = (0..self.nodes()).map(|at| self.target(at).to_string()).collect();
+            let senders: Vec<_> =
+                (0..self.nodes()).map(|index| self.target(index).to_string()).collect();
             let last = (self.agents * self.workers).saturating_sub(1);
             format!(
                 "unknown node `{text}`; the nodes are {}, worker0 to worker{last}",
@@ -126,10 +128,10 @@ impl Topology {
         (leaf - 1) % self.spines.max(1) + 1
     }
 
-    /// Returns true if packets can go from `one` to `other`.
+    /// Returns true if a wire connects both participants.
     #[must_use]
-    pub fn are_joined(&self, one: FaultTarget, other: FaultTarget) -> bool {
-        match (one, other) {
+    pub fn are_joined(&self, first: FaultTarget, second: FaultTarget) -> bool {
+        match (first, second) {
             (FaultTarget::Clients(_), FaultTarget::Leaf(_) | FaultTarget::Spine(_))
             | (FaultTarget::Leaf(_) | FaultTarget::Spine(_), FaultTarget::Clients(_))
                 if self.spines > 0 =>
@@ -139,19 +141,21 @@ impl Topology {
             (FaultTarget::Clients(a), FaultTarget::Leaf(b))
             | (FaultTarget::Leaf(b), FaultTarget::Clients(a)) => a == b,
             (FaultTarget::Spine(_), FaultTarget::Leaf(_) | FaultTarget::Spine(_))
-            | (FaultTarget::Leaf(_), FaultTarget::Spine(_)) => one != other,
+            | (FaultTarget::Leaf(_), FaultTarget::Spine(_)) => first != second,
             (
                 FaultTarget::Leaf(_) | FaultTarget::Agent(_),
                 FaultTarget::Leaf(_) | FaultTarget::Agent(_),
-            ) => one != other,
+            ) => first != second,
             _ => false,
         }
     }
 
-    /// Returns the receiver's port that is reached from the sender's port, if any. The first port of spines
-    /// and leaves faces clients. Clients and the first ports of spines and leaves form one network, except
-    /// that a spine's first port is no neighbour of a leaf. The leaves' second ports and the agents form
-    /// another network.
+    /// Returns the port at which `to` receives packets that `from` sends at `port`, if they are connected.
+    ///
+    /// Port 0 of spines and leaves faces the clients, and port 1 the workers' side. Without spines, clients are
+    /// connected to port 0 of their leaf. With spines, the clients and ports 0 of spines and leaves form one
+    /// network. Spines and leaves are the exception: they are joined by port 1 of the spine and port 0 of the
+    /// leaf. Ports 1 of leaves and the agents form another network.
     #[must_use]
     pub fn leads_to(&self, from: FaultTarget, port: usize, to: FaultTarget) -> Option<usize> {
         let is_joined = self.are_joined(from, to);
@@ -190,6 +194,7 @@ impl Wire {
         (self.from, self.to) == (from, to) || !self.one_way && (self.to, self.from) == (from, to)
     }
 
+    /// Parses a wire, as in `leaf1-agent1` or `leaf1>agent1`.
     fn read(text: &str, topology: &Topology) -> Result<Self, String> {
         let one_way = text.contains('>');
         let (from, to) = text.split_once(if one_way { '>' } else { '-' }).ok_or_else(|| {
@@ -270,7 +275,7 @@ pub enum FaultKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultInterval {
     /// Fault.
-    pub what: FaultKind,
+    pub kind: FaultKind,
     /// Start of the interval.
     pub from_ns: u64,
     /// End of the interval.
@@ -283,7 +288,7 @@ pub struct Faults {
     /// Probabilities of packet faults.
     pub rates: Vec<Rate>,
     /// Intervals of cuts, pauses, kills and leaves.
-    pub spells: Vec<FaultInterval>,
+    pub intervals: Vec<FaultInterval>,
 }
 
 impl Faults {
@@ -303,6 +308,7 @@ impl Faults {
         Ok(faults)
     }
 
+    /// Adds one part of a plan, as in `loss=0.001` or `pause=leaf1@5ms..8ms`.
     fn add(&mut self, part: &str, topology: &Topology) -> Result<(), String> {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
         let rate = PacketFault::ALL.into_iter().find(|kind| kind.name() == name);
@@ -330,17 +336,17 @@ impl Faults {
             "write {name}={}@5ms..8ms",
             if name == "cut" { "leaf1-agent1" } else { "agent1" }
         );
-        let (about, interval) =
+        let (subject, interval) =
             value.split_once('@').ok_or(format!("an interval is missing; {usage}"))?;
         let (from_ns, to_ns) =
             interval_ns(interval).map_err(|reason| format!("{reason}; {usage}"))?;
-        let what = match name {
-            "cut" => FaultKind::Cut(Wire::read(about, topology)?),
-            "pause" => FaultKind::Pause(topology.read(about)?),
-            "kill" => FaultKind::Kill(topology.read(about)?),
-            _ => FaultKind::Leave(topology.read(about)?),
+        let kind = match name {
+            "cut" => FaultKind::Cut(Wire::read(subject, topology)?),
+            "pause" => FaultKind::Pause(topology.read(subject)?),
+            "kill" => FaultKind::Kill(topology.read(subject)?),
+            _ => FaultKind::Leave(topology.read(subject)?),
         };
-        match what {
+        match kind {
             FaultKind::Pause(FaultTarget::Clients(_))
             | FaultKind::Kill(FaultTarget::Clients(_)) => {
                 return Err(format!(
@@ -363,37 +369,37 @@ impl Faults {
             }
             _ => {}
         }
-        let spell = FaultInterval { what, from_ns, to_ns };
-        if let Some(other) = self.spells.iter().find(|other| other.clashes(&spell)) {
+        let fault = FaultInterval { kind, from_ns, to_ns };
+        if let Some(earlier) = self.intervals.iter().find(|earlier| earlier.clashes(&fault)) {
             return Err(format!(
-                "it overlaps with `{other}`; only one fault at a time is allowed for a target"
+                "it overlaps with `{earlier}`; only one fault at a time is allowed for a target"
             ));
         }
-        self.spells.push(spell);
+        self.intervals.push(fault);
         Ok(())
     }
 
-    /// Returns the probability of a packet fault on the way from `from` to `to`.
+    /// Returns the probability of a packet fault on the way from `from` to `to`. A rate of this wire overrides the
+    /// rate of all wires. The last one given applies.
     #[must_use]
     pub fn probability(&self, kind: PacketFault, from: FaultTarget, to: FaultTarget) -> f64 {
-        let of = |rate: &&Rate| rate.kind == kind;
-        let named = self
+        let has_kind = |rate: &&Rate| rate.kind == kind;
+        let for_wire = self
             .rates
             .iter()
-            .filter(of)
+            .filter(has_kind)
             .rfind(|rate| rate.wire.is_some_and(|wire| wire.carries(from, to)));
-        let general = || self.rates.iter().filter(of).rfind(|rate| rate.wire.is_none());
-        named.or_else(general).map_or(0.0, |rate| rate.probability)
+        let for_all = || self.rates.iter().filter(has_kind).rfind(|rate| rate.wire.is_none());
+        for_wire.or_else(for_all).map_or(0.0, |rate| rate.probability)
     }
 
     /// Returns the time after which nothing is cut, paused or killed.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
-        self.spells.iter().map(|spell| spell.to_ns).max().unwrap_or(0)
+        self.intervals.iter().map(|fault| fault.to_ns).max().unwrap_or(0)
     }
 
-    /// Draws a plan for a run of about this length: with some faults of every kind, or of a random selection
-    /// of kinds.
+    /// Draws a plan for a run of about `span_ns`. It has faults of every kind, or of a random selection of kinds.
     #[must_use]
     pub fn draw(seed: u64, topology: &Topology, span_ns: u64, every_kind: bool) -> Self {
         let mut stream = StreamSeed::derive(seed, "plan of faults", 0).stream();
@@ -407,11 +413,11 @@ impl Faults {
         }
         let names = ["cut", "pause", "kill", "pause a worker", "leave"];
         for name in names {
-            let most = if every_kind { 1 } else { [0, 0, 0, 1, 1, 2][stream.random_range(0..6)] };
-            for _ in 0..most {
-                let spell = draw_spell(name, &mut stream, topology, span_ns);
-                if !faults.spells.iter().any(|other| other.clashes(&spell)) {
-                    faults.spells.push(spell);
+            let count = if every_kind { 1 } else { [0, 0, 0, 1, 1, 2][stream.random_range(0..6)] };
+            for _ in 0..count {
+                let fault = draw_interval(name, &mut stream, topology, span_ns);
+                if !faults.intervals.iter().any(|earlier| earlier.clashes(&fault)) {
+                    faults.intervals.push(fault);
                 }
             }
         }
@@ -420,19 +426,24 @@ impl Faults {
 }
 
 /// Draws an interval fault of this kind.
-fn draw_spell(name: &str, stream: &mut Stream, topology: &Topology, span_ns: u64) -> FaultInterval {
+fn draw_interval(
+    name: &str,
+    stream: &mut Stream,
+    topology: &Topology,
+    span_ns: u64,
+) -> FaultInterval {
     let mut node = || {
-        let at = stream.random_range(usize::from(topology.clients())..topology.nodes());
-        topology.target(at)
+        let index = stream.random_range(usize::from(topology.clients())..topology.nodes());
+        topology.target(index)
     };
-    let what = match name {
+    let kind = match name {
         "cut" => {
             let agent = FaultTarget::Agent(stream.random_range(1..=topology.agents));
             let leaf = stream.random_range(1..=topology.leaves);
             let one_way = stream.random_bool(0.3);
             let (from, to) = match stream.random_range(0..4_i32) {
                 // Between a spine and one of its leaves, or between the clients and either.
-                at if topology.spines > 0 && stream.random_bool(0.5) => {
+                choice if topology.spines > 0 && stream.random_bool(0.5) => {
                     let spine = FaultTarget::Spine(topology.spine_of(leaf));
                     let clients = FaultTarget::Clients(topology.spine_of(leaf));
                     [
@@ -440,7 +451,7 @@ fn draw_spell(name: &str, stream: &mut Stream, topology: &Topology, span_ns: u64
                         (clients, FaultTarget::Leaf(leaf)),
                         (spine, FaultTarget::Leaf(leaf)),
                         (FaultTarget::Leaf(leaf), spine),
-                    ][at as usize]
+                    ][choice as usize]
                 }
                 0 if topology.spines == 0 => (FaultTarget::Clients(leaf), FaultTarget::Leaf(leaf)),
                 1 => (agent, FaultTarget::Leaf(leaf)),
@@ -461,9 +472,10 @@ fn draw_spell(name: &str, stream: &mut Stream, topology: &Topology, span_ns: u64
     let from_us = stream.random_range(0..=span_ns / 1000);
     let longest_us = [200, 2_000, 20_000, 300_000][stream.random_range(0..4)];
     let to_us = from_us + 1 + stream.random_range(0..longest_us);
-    FaultInterval { what, from_ns: from_us * 1000, to_ns: to_us * 1000 }
+    FaultInterval { kind, from_ns: from_us * 1000, to_ns: to_us * 1000 }
 }
 
+/// Parses an interval, as in `5ms..8ms`.
 fn interval_ns(text: &str) -> Result<(u64, u64), String> {
     let (from, to) = text.split_once("..").ok_or(format!("`{text}` is not an interval"))?;
     let time = |text: &str| {
@@ -483,25 +495,25 @@ fn interval_ns(text: &str) -> Result<(u64, u64), String> {
 impl FaultInterval {
     /// Returns true if both intervals overlap and concern the same participant.
     fn clashes(&self, other: &Self) -> bool {
-        let at_once = self.from_ns <= other.to_ns && other.from_ns <= self.to_ns;
-        let same = match (self.what, other.what) {
+        let overlap = self.from_ns <= other.to_ns && other.from_ns <= self.to_ns;
+        let have_same_target = match (self.kind, other.kind) {
             (FaultKind::Cut(_), _) | (_, FaultKind::Cut(_)) => false,
             (
-                FaultKind::Pause(one) | FaultKind::Kill(one) | FaultKind::Leave(one),
-                FaultKind::Pause(two) | FaultKind::Kill(two) | FaultKind::Leave(two),
-            ) => one == two,
+                FaultKind::Pause(first) | FaultKind::Kill(first) | FaultKind::Leave(first),
+                FaultKind::Pause(second) | FaultKind::Kill(second) | FaultKind::Leave(second),
+            ) => first == second,
         };
-        at_once && same
+        overlap && have_same_target
     }
 }
 
 impl fmt::Display for FaultInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
+        match self.kind {
             FaultKind::Cut(wire) => write!(f, "cut={wire}")?,
-            FaultKind::Pause(who) => write!(f, "pause={who}")?,
-            FaultKind::Kill(who) => write!(f, "kill={who}")?,
-            FaultKind::Leave(who) => write!(f, "leave={who}")?,
+            FaultKind::Pause(target) => write!(f, "pause={target}")?,
+            FaultKind::Kill(target) => write!(f, "kill={target}")?,
+            FaultKind::Leave(target) => write!(f, "leave={target}")?,
         }
         write!(f, "@{}..{}", Time(self.from_ns), Time(self.to_ns))
     }
@@ -530,7 +542,7 @@ impl fmt::Display for Faults {
             .rates
             .iter()
             .map(rate)
-            .chain(self.spells.iter().map(FaultInterval::to_string))
+            .chain(self.intervals.iter().map(FaultInterval::to_string))
             .collect();
         match parts.is_empty() {
             true => f.write_str("none"),
@@ -621,8 +633,8 @@ mod tests {
     #[test]
     fn fault_targets_cover_every_node_once() {
         for topology in [TOPOLOGY, FABRIC] {
-            for at in 0..topology.nodes() {
-                assert_eq!(topology.index(topology.target(at)), at);
+            for index in 0..topology.nodes() {
+                assert_eq!(topology.index(topology.target(index)), index);
             }
         }
         let leads = |from, port, to| FABRIC.leads_to(from, port, to);

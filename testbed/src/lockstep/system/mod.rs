@@ -1,8 +1,9 @@
 //! Several nodes in emulated time: spines, leaves, agents with emulated workers, clients, and the wires
-//! between them. Faults follow from a seed. A checker verifies the invariants of every run.
+//! between them. The conductor ([`run()`]) gives nodes turns and carries their packets. Faults are drawn from a
+//! seed. [`check`] verifies the invariants of every run.
 //!
-//! A run is a function of its [`Plan`], to the last packet. The same plan on nodes in memory and on nodes in
-//! processes of their own does the same to the same tasks at the same times. [`check`] lists the invariants.
+//! A run is a function of its [`Plan`], to the last packet. Nodes in memory and nodes in processes of their own
+//! therefore give the same outcome for the same plan.
 
 pub mod check;
 #[cfg(feature = "control")]

@@ -1,5 +1,5 @@
-//! Spines, leaves and agents as the conductor of several nodes drives them: turns, packets in and out, and,
-//! for nodes in this process, their state.
+//! Interface between the conductor and its nodes (spines, leaves and agents): turns, packets in and out, and,
+//! for nodes in this process, their state. In a turn, a node polls until it is quiet.
 
 use std::sync::Arc;
 
@@ -81,9 +81,9 @@ pub trait Maker {
     ///
     /// # Errors
     /// If the node cannot be created.
-    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String>;
+    fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String>;
 
-    /// Executes the plan's act number `_number` at its time.
+    /// Executes the plan's act number `_number` at its time, for example an operator's command.
     ///
     /// # Errors
     /// If the act fails.
@@ -102,12 +102,14 @@ pub trait Maker {
 pub struct InMemory;
 
 impl Maker for InMemory {
-    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String> {
-        match who {
+    fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
+        match target {
             FaultTarget::Agent(number) => Ok(Box::new(agent(plan, number)?)),
             FaultTarget::Spine(number) => Ok(Box::new(local(&plan.spine_config(number)?)?)),
             FaultTarget::Leaf(number) => Ok(Box::new(local(&plan.leaf_config(number)?)?)),
-            FaultTarget::Clients(_) | FaultTarget::Worker(_) => Err(format!("{who} is not a node")),
+            FaultTarget::Clients(_) | FaultTarget::Worker(_) => {
+                Err(format!("{target} is not a node"))
+            }
         }
     }
 }

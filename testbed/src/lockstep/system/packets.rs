@@ -1,4 +1,4 @@
-//! Packets between nodes: their classes, the faults on their way, and the ledgers of the wires.
+//! Packets between nodes: their classes, the faults of the wires, and the wires' packet ledgers.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 use super::faults::{FaultTarget, Faults, PacketFault};
 use crate::sim::rack::loss_below;
 
-/// Upper limit of the number of hops by which a held-back packet is late. The number is drawn evenly, from 1.
+/// Maximum delay of a held-back packet, in hops. The delay is uniform from 1 to this number.
 const HELD_BACK_HOPS: u64 = 8;
 
 /// Class of a packet.
@@ -72,7 +72,7 @@ pub struct Label {
 impl Label {
     const OTHER: Self = Self { class: Class::Other, task: u32::MAX, worker: NO_MEMBER };
 
-    /// Reads a frame as the host at `mac` does. With `None`, accepts any destination.
+    /// Reads a frame as the host with address `mac` does. With `None`, accepts any destination.
     #[must_use]
     pub fn read(frame: &[u8], mac: Option<Mac>) -> Self {
         if frame.len() < ether::LEN || mac.is_some_and(|mac| !ether::is_to(frame, mac)) {
@@ -87,6 +87,7 @@ impl Label {
         }
     }
 
+    /// Reads a UDP datagram; `None` if it is no message of the protocol.
     fn of_datagram(frame: &[u8]) -> Option<Self> {
         let datagram = udp::parse(frame, false).ok()?;
         let payload = &frame[datagram.payload()..usize::from(datagram.end)];
@@ -115,7 +116,7 @@ pub enum PacketEnd {
     Lost,
     /// The wire was cut.
     Cut,
-    /// A bit was flipped, so that the arriving packet is no longer of its class.
+    /// A bit was flipped, so that the packet is unreadable or has another class on arrival.
     Corrupted,
     /// No host on the network has the packet's address.
     NoReceiver,
@@ -123,7 +124,7 @@ pub enum PacketEnd {
     NotRunning,
     /// The receiver's port was full, for example that of a node paused for long.
     PortFull,
-    /// The packet was in a killed node, or on its way in.
+    /// The packet was in a node when the node was killed.
     Killed,
     /// The clients could not use the packet.
     Client,
@@ -152,7 +153,7 @@ pub struct WireLedger {
     pub sent: [u64; Class::COUNT],
     /// Copies made by the wire.
     pub duplicated: [u64; Class::COUNT],
-    /// Packets given to the receiver.
+    /// Packets delivered to the receiver.
     pub delivered: [u64; Class::COUNT],
     /// Packets that ended on the way, by reason.
     pub taken: [[u64; Class::COUNT]; PacketEnd::COUNT],
@@ -166,11 +167,12 @@ impl WireLedger {
     /// Returns the first class of packets whose ledger does not balance.
     #[must_use]
     pub fn imbalance(&self) -> Option<&'static str> {
-        let at = (0..Class::COUNT).find(|&at| {
-            let taken: u64 = self.taken.iter().map(|taken| taken[at]).sum();
-            self.sent[at] + self.duplicated[at] != self.delivered[at] + taken + self.in_flight[at]
+        let class = (0..Class::COUNT).find(|&class| {
+            let taken: u64 = self.taken.iter().map(|taken| taken[class]).sum();
+            self.sent[class] + self.duplicated[class]
+                != self.delivered[class] + taken + self.in_flight[class]
         })?;
-        Some(Class::NAMES[at])
+        Some(Class::NAMES[class])
     }
 
     /// Adds another wire's ledger.
@@ -197,7 +199,8 @@ pub struct Wire {
     pub ledger: WireLedger,
     /// Number of cuts in force now.
     pub cuts: u32,
-    below: [u64; PacketFault::ALL.len()],
+    /// Thresholds by packet fault: a random number below the threshold is a fault.
+    thresholds: [u64; PacketFault::ALL.len()],
     stream: Stream,
 }
 
@@ -209,7 +212,7 @@ impl fmt::Debug for Wire {
 
 /// Faults drawn for a packet.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fate {
+pub struct PacketFaults {
     /// True if the packet is lost.
     pub lost: bool,
     /// Number of hops by which a second copy is later, if there is a copy.
@@ -230,20 +233,22 @@ impl Wire {
         seed: u64,
         number: usize,
     ) -> Self {
-        let below = PacketFault::ALL.map(|kind| loss_below(faults.probability(kind, from, to)));
+        let thresholds =
+            PacketFault::ALL.map(|kind| loss_below(faults.probability(kind, from, to)));
         let stream = StreamSeed::derive(seed, "faults of a wire", number as u32).stream();
-        Self { from, to, ledger: WireLedger::default(), cuts: 0, below, stream }
+        Self { from, to, ledger: WireLedger::default(), cuts: 0, thresholds, stream }
     }
 
-    /// Draws the faults of the next packet. Each packet uses the same number of draws, whatever the
-    /// probabilities.
-    pub fn draw(&mut self) -> Fate {
-        if self.below == [0; PacketFault::ALL.len()] {
-            return Fate::default();
+    /// Draws the faults of the next packet. On a wire with faults, each packet takes the same number of random
+    /// values, so that one probability does not change the draws of the other faults.
+    pub fn draw(&mut self) -> PacketFaults {
+        if self.thresholds == [0; PacketFault::ALL.len()] {
+            return PacketFaults::default();
         }
-        let [loss, dup, reorder, corrupt] = self.below.map(|below| self.stream.next_u64() < below);
+        let [loss, dup, reorder, corrupt] =
+            self.thresholds.map(|threshold| self.stream.next_u64() < threshold);
         let (hops, bit) = (self.stream.next_u64(), self.stream.next_u64());
-        Fate {
+        PacketFaults {
             lost: loss,
             copy: dup.then_some(hops / HELD_BACK_HOPS % HELD_BACK_HOPS),
             late: if reorder { 1 + hops % HELD_BACK_HOPS } else { 0 },

@@ -1,4 +1,4 @@
-//! Plan of a run of several nodes: their numbers, policies, load and faults. A plan prints as command-line
+//! Plan of a run of several nodes: the number of nodes, policies, load and faults. A plan prints as command-line
 //! flags, and generates the nodes' configurations.
 
 use std::fmt;
@@ -26,14 +26,14 @@ pub const SPINE_IDS: u16 = 200;
 pub const AGENT_IDS: u16 = 100;
 /// Time before the first task and the first fault, in which the nodes find each other.
 pub const START_NS: u64 = 50_000_000;
-/// Milliseconds of silence after which a leaf removes a registered worker.
-const WORKER_TIMEOUT_MS: u64 = 100;
-/// Milliseconds of silence after which an agent removes a worker with tasks.
-const SHUT_OUT_MS: u64 = 50;
+/// Milliseconds without a message after which a leaf removes a registered worker.
+const LEAF_WORKER_TIMEOUT_MS: u64 = 100;
+/// Milliseconds without an answer after which an agent removes a worker that has tasks.
+const AGENT_WORKER_TIMEOUT_MS: u64 = 50;
 /// Maximum number of bytes of a task's payload.
 const PAYLOAD: usize = 128;
 
-/// See the module's documentation.
+/// Plan of a run. The run's outcome depends on nothing else.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Numbers of nodes and workers.
@@ -52,17 +52,17 @@ pub struct Plan {
     pub service: Service,
     /// Text form of the distribution.
     pub service_text: String,
-    /// Offered work as a fraction of the workers' capacity.
+    /// Offered load as a fraction of the workers' capacity.
     pub load: f64,
     /// Number of tasks of all clients together.
     pub tasks: u64,
-    /// Time of a packet from one node to the next.
+    /// Travel time of a packet from one node to the next.
     pub hop_ns: u64,
     /// Processing time of a node per packet.
     pub node_delay_ns: u64,
     /// Faults of the run.
     pub faults: Faults,
-    /// Times of the maker's acts, in nanoseconds from the first task's earliest time.
+    /// Times of the maker's acts (for example an operator's commands), in nanoseconds from [`START_NS`].
     pub acts: Vec<u64>,
     /// True if spines and leaves start without pools and receive their desired state from a controller.
     pub has_controller: bool,
@@ -70,7 +70,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Given parts of a plan; the rest is drawn.
+/// Parts of a plan that the user chose. Parts that are `None` are drawn.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "as in `Plan`")]
 pub struct PlanOptions {
@@ -95,17 +95,17 @@ pub struct PlanOptions {
 }
 
 impl Plan {
-    /// Creates the plan of this seed. Parts that are not given are drawn from it.
+    /// Creates the plan of this seed. Parts without an option are drawn from the seed.
     ///
     /// # Errors
-    /// If a given part is invalid; the error names it.
-    pub fn draw(seed: u64, given: &PlanOptions) -> Result<Self, String> {
+    /// If an option is invalid; the error names it.
+    pub fn draw(seed: u64, options: &PlanOptions) -> Result<Self, String> {
         let mut stream = StreamSeed::derive(seed, "plan", 0).stream();
-        // Draws all parts, given or not, so that a given part changes no other part.
+        // Draws all parts, also those with an option, so that an option changes no other part.
         let leaf = draw_policy(&mut stream, &["cfcfs", "jbsq(k=1)", "jbsq(k=2)", "jbsq(k=4)"]);
         let agent = draw_policy(&mut stream, &["cfcfs", "jbsq(k=1)", "jbsq(k=2)", "jbsq(k=4)"]);
         let (leaf, agent) =
-            (given.leaf.clone().unwrap_or(leaf), given.agent.clone().unwrap_or(agent));
+            (options.leaf.clone().unwrap_or(leaf), options.agent.clone().unwrap_or(agent));
         let workers = stream.random_range(1..=4);
         let queue = [4, 64, 4096][stream.random_range(0..3)];
         let refuse = stream.random_bool(0.5);
@@ -121,51 +121,52 @@ impl Plan {
         let tasks = [100, 400, 1000][stream.random_range(0..3)];
         let hop_ns = [1_000, 5_000, 5_000, 50_000][stream.random_range(0..4)];
         let node_delay_ns = [0, 0, 200, 1_000][stream.random_range(0..4)];
-        let spines = given.spines.unwrap_or(0);
+        let spines = options.spines.unwrap_or(0);
         let (usual_leaves, usual_agents) = if spines > 0 { (2 * spines, 2) } else { (1, 2) };
-        let leaves = given.leaves.unwrap_or(usual_leaves);
+        let leaves = options.leaves.unwrap_or(usual_leaves);
         let usual_agents = if spines > 0 { usual_agents * leaves } else { usual_agents };
         let topology = Topology {
             spines,
             leaves,
-            agents: given.agents.unwrap_or(usual_agents),
-            workers: given.workers.unwrap_or(workers),
+            agents: options.agents.unwrap_or(usual_agents),
+            workers: options.workers.unwrap_or(workers),
         };
-        let least = |wanted: u16| if spines > 0 { wanted } else { 1 };
+        // With spines, each spine needs a leaf, and each leaf an agent.
+        let min_count = |parents: u16| if spines > 0 { parents } else { 1 };
         let limits = [
             ("--spines", topology.spines, 0..=4),
-            ("--leaves", topology.leaves, least(spines)..=8),
-            ("--agents", topology.agents, least(leaves)..=16),
+            ("--leaves", topology.leaves, min_count(spines)..=8),
+            ("--agents", topology.agents, min_count(leaves)..=16),
             ("--workers-each", topology.workers, 1..=64),
         ];
-        for (flag, found, allowed) in limits {
-            if !allowed.contains(&found) {
+        for (flag, count, allowed) in limits {
+            if !allowed.contains(&count) {
                 return Err(format!(
-                    "{flag} {found}: from {} to {} are allowed",
+                    "{flag} {count}: from {} to {} are allowed",
                     allowed.start(),
                     allowed.end()
                 ));
             }
         }
-        let service_text = given.service.clone().unwrap_or_else(|| service.to_owned());
+        let service_text = options.service.clone().unwrap_or_else(|| service.to_owned());
         let service: Service =
             service_text.parse().map_err(|error| format!("--service {service_text}: {error}"))?;
         let mut plan = Self {
             topology,
-            spine: draw_spine(seed, given)?,
+            spine: draw_spine(seed, options)?,
             leaf,
             agent,
-            queue: given.queue.unwrap_or(queue),
-            refuse: given.refuse.unwrap_or(refuse),
+            queue: options.queue.unwrap_or(queue),
+            refuse: options.refuse.unwrap_or(refuse),
             service,
             service_text,
-            load: given.load.unwrap_or(load),
-            tasks: given.tasks.unwrap_or(tasks),
-            hop_ns: given.hop_ns.unwrap_or(hop_ns),
-            node_delay_ns: given.node_delay_ns.unwrap_or(node_delay_ns),
+            load: options.load.unwrap_or(load),
+            tasks: options.tasks.unwrap_or(tasks),
+            hop_ns: options.hop_ns.unwrap_or(hop_ns),
+            node_delay_ns: options.node_delay_ns.unwrap_or(node_delay_ns),
             faults: Faults::default(),
             acts: Vec::new(),
-            has_controller: given.has_controller,
+            has_controller: options.has_controller,
             seed,
         };
         if !(plan.load > 0.0 && plan.load <= 100.0) {
@@ -190,7 +191,7 @@ impl Plan {
                 (0..stream.random_range(0..8)).map(|_| stream.random_range(0..=span_ns)).collect();
             plan.acts.sort_unstable();
         }
-        plan.faults = match given.faults.as_deref().map(str::trim) {
+        plan.faults = match options.faults.as_deref().map(str::trim) {
             None | Some("random") => Faults::draw(seed, &topology, span_ns, false),
             Some("all") => Faults::draw(seed, &topology, span_ns, true),
             Some(text) => Faults::parse(text, &topology)?,
@@ -216,8 +217,8 @@ impl Plan {
 
     /// Returns the MAC address of a participant's port.
     #[must_use]
-    pub fn mac(&self, who: FaultTarget, port: usize) -> Mac {
-        let (role, number) = match who {
+    pub fn mac(&self, target: FaultTarget, port: usize) -> Mac {
+        let (role, number) = match target {
             FaultTarget::Clients(number) => (1, number),
             FaultTarget::Leaf(number) => (2, number),
             FaultTarget::Agent(number) => (3, number),
@@ -227,7 +228,8 @@ impl Plan {
         Mac([2, 0, role, 0, number as u8, port as u8])
     }
 
-    fn inside(number: u16) -> Ipv4Addr {
+    /// Returns a leaf's address towards its workers.
+    fn leaf_rack_ip(number: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 1, 0, number as u8)
     }
 
@@ -239,17 +241,17 @@ impl Plan {
 
     /// Returns a spine's address towards leaves.
     #[must_use]
-    pub fn above(number: u16) -> Ipv4Addr {
+    pub fn spine_ip(number: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 0, 3, number as u8)
     }
 
     /// Returns a leaf's address towards spines.
     #[must_use]
-    pub fn below(number: u16) -> Ipv4Addr {
+    pub fn leaf_uplink_ip(number: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 0, 3, 100 + number as u8)
     }
 
-    /// Iterates over the agents of a leaf: all of them, or in a fabric with spines those of its rack.
+    /// Iterates over the agents that a leaf schedules for: all agents without spines, those of its rack with spines.
     pub fn agents_of(&self, leaf: u16) -> impl Iterator<Item = u16> {
         let topology = self.topology;
         (1..=topology.agents)
@@ -270,15 +272,16 @@ impl Plan {
         (1..=topology.leaves).filter(|leaf| topology.spine_of(*leaf) == spine).collect()
     }
 
+    /// Returns a node's seed. It has 63 bits, because configuration files have signed integers.
     fn seed_of(&self, purpose: &str, number: u16) -> u64 {
         StreamSeed::derive(self.seed, purpose, u32::from(number)).seed >> 1
     }
 
-    /// Returns the target of the clients.
+    /// Returns the addresses and the pool that clients `number` send tasks with.
     #[must_use]
     pub fn target(&self, number: u16) -> Target {
         let mac = self.mac(FaultTarget::Clients(number), 0);
-        let (own, to, next_hop) = match self.topology.spines {
+        let (client_ip, destination, next_hop) = match self.topology.spines {
             0 => {
                 let ip = |host| Ipv4Addr::new(10, 0, number as u8, host);
                 (ip(100), ip(1), FaultTarget::Leaf(number))
@@ -287,13 +290,18 @@ impl Plan {
         };
         // Under a controller, the clients find the spine of the service address by ARP.
         let next_hop_mac = (!self.has_controller).then(|| self.mac(next_hop, 0));
-        Target { pool: POOL, next_hop_mac, ..Target::new(mac, own.to_bits(), to.to_bits()) }
+        Target {
+            pool: POOL,
+            next_hop_mac,
+            ..Target::new(mac, client_ip.to_bits(), destination.to_bits())
+        }
     }
 
-    fn port_lines(&self, who: FaultTarget, port: usize, side: &str, ip: &str) -> String {
+    /// Returns the configuration of one port of a spine or leaf.
+    fn port_lines(&self, target: FaultTarget, port: usize, side: &str, ip: &str) -> String {
         format!(
             "[[port]]\ndevice = \"net_memif{port}\"\nside = \"{side}\"\nip = \"{ip}\"\nmac = \"{}\"\n",
-            self.mac(who, port)
+            self.mac(target, port)
         )
     }
 
@@ -303,13 +311,13 @@ impl Plan {
         let (id, seed) = (SPINE_IDS + number, self.seed_of("spine", number));
         let mut text = format!("[spine]\nid = {id}\ncores = [{core}]\nseed = {seed}\n");
         text += &state_line(state);
-        let who = FaultTarget::Spine(number);
-        text += &self.port_lines(who, 0, "clients", &format!("10.0.1.{number}/24"));
-        text += &self.port_lines(who, 1, "workers", &format!("{}/24", Self::above(number)));
+        let target = FaultTarget::Spine(number);
+        text += &self.port_lines(target, 0, "clients", &format!("10.0.1.{number}/24"));
+        text += &self.port_lines(target, 1, "workers", &format!("{}/24", Self::spine_ip(number)));
         let policy = &self.spine;
         text += &format!("[[pool]]\nid = {POOL}\npolicy = \"{policy}\"\nservice = \"{SERVICE}\"\n");
         for leaf in self.leaves_of(number) {
-            let (ip, workers) = (Self::below(leaf), self.workers_of(leaf).len());
+            let (ip, workers) = (Self::leaf_uplink_ip(leaf), self.workers_of(leaf).len());
             text += &format!(
                 "[[leaf]]\nid = {leaf}\nip = \"{ip}\"\npool = {POOL}\nworkers = {workers}\n"
             );
@@ -326,6 +334,7 @@ impl Plan {
         }
     }
 
+    /// Returns the part of a pool's configuration that leaves and agents share.
     fn pool_lines(&self, policy: &PolicySpec) -> String {
         let overflow = if self.refuse { "refuse" } else { "drop" };
         format!(
@@ -338,21 +347,22 @@ impl Plan {
     #[must_use]
     pub fn leaf_text(&self, number: u16, core: usize, state: Option<&Path>) -> String {
         let mut text = format!(
-            "[leaf]\nid = {number}\ncores = [{core}]\nseed = {}\nworker_timeout_ms = {WORKER_TIMEOUT_MS}\n",
+            "[leaf]\nid = {number}\ncores = [{core}]\nseed = {}\nworker_timeout_ms = {LEAF_WORKER_TIMEOUT_MS}\n",
             self.seed_of("leaf", number)
         );
         text += &state_line(state);
-        let (who, spine) = (FaultTarget::Leaf(number), self.topology.spine_of(number));
-        let above = match self.topology.spines {
+        let (target, spine) = (FaultTarget::Leaf(number), self.topology.spine_of(number));
+        let uplink = match self.topology.spines {
             0 => format!("10.0.{number}.1/24"),
             _ => {
-                let (id, ip) = (SPINE_IDS + spine, Self::above(spine));
+                let (id, ip) = (SPINE_IDS + spine, Self::spine_ip(spine));
                 text += &format!("[[spine]]\nid = {id}\nip = \"{ip}\"\n");
-                format!("{}/16", Self::below(number))
+                format!("{}/16", Self::leaf_uplink_ip(number))
             }
         };
-        text += &self.port_lines(who, 0, "clients", &above);
-        text += &self.port_lines(who, 1, "workers", &format!("{}/24", Self::inside(number)));
+        text += &self.port_lines(target, 0, "clients", &uplink);
+        text +=
+            &self.port_lines(target, 1, "workers", &format!("{}/24", Self::leaf_rack_ip(number)));
         text += &format!("[[pool]]\n{}", self.pool_lines(&self.leaf));
         if self.topology.spines > 0 {
             let (id, signals) = (SPINE_IDS + spine, self.signals());
@@ -372,16 +382,16 @@ impl Plan {
         text
     }
 
-    /// Returns an agent's configuration. Its workers attach to `name`.
+    /// Returns an agent's configuration on CPU `core`. Its workers attach to `name`.
     #[must_use]
     pub fn agent_text(&self, number: u16, core: usize, name: &str) -> String {
         let first = (number - 1) * self.topology.workers;
         let mut text = format!(
             "[agent]\nname = \"{name}\"\ncore = {core}\nid = {}\nseed = {}\nleaf = \"{}\"\nslots = 64\npayload = {PAYLOAD}\n\
-             worker_timeout_ms = {SHUT_OUT_MS}\n",
+             worker_timeout_ms = {AGENT_WORKER_TIMEOUT_MS}\n",
             AGENT_IDS + number,
             self.seed_of("agent", number),
-            Self::inside(self.topology.leaf_of(number))
+            Self::leaf_rack_ip(self.topology.leaf_of(number))
         );
         text += &format!(
             "[[port]]\ndevice = \"net_memif0\"\nip = \"{}/24\"\nmac = \"{}\"\n",
@@ -420,18 +430,19 @@ impl Plan {
     }
 }
 
+/// Returns the configuration line of a state file, if there is one.
 fn state_line(state: Option<&Path>) -> String {
     state.map_or_else(String::new, |state| format!("state = \"{}\"\n", state.display()))
 }
 
-/// Returns the spines' policy: the given one, or one drawn from a stream of its own.
-fn draw_spine(seed: u64, given: &PlanOptions) -> Result<PolicySpec, String> {
+/// Returns the spines' policy: that of `options`, or one drawn from a separate stream.
+fn draw_spine(seed: u64, options: &PlanOptions) -> Result<PolicySpec, String> {
     let is_over_racks =
         |entry: &&Entry| entry.over_racks.is_some_and(|over| over.policy == entry.name);
     let all: Vec<_> = CATALOGUE.iter().filter(is_over_racks).map(|entry| entry.name).collect();
     let mut stream = StreamSeed::derive(seed, "plan of a spine", 0).stream();
     let drawn = all[stream.random_range(0..all.len())];
-    let spine = given
+    let spine = options
         .spine
         .clone()
         .unwrap_or_else(|| drawn.parse().expect("names of the catalogue are policies"));
@@ -451,9 +462,10 @@ fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> Poli
         .filter(|entry| entry.runs != Runs::Spine)
         .map(|entry| entry.name)
         .collect();
-    let (seldom, one) = (stream.random_bool(0.5), stream.random_range(0..often.len()));
-    let other = stream.random_range(0..all.len());
-    let name = if seldom { all[other] } else { often[one] };
+    // Always draws three numbers, so that later draws do not depend on this one.
+    let (from_all, often_index) = (stream.random_bool(0.5), stream.random_range(0..often.len()));
+    let all_index = stream.random_range(0..all.len());
+    let name = if from_all { all[all_index] } else { often[often_index] };
     name.parse().expect("names of the catalogue are policies")
 }
 

@@ -1,4 +1,8 @@
-//! One run of several nodes: its events and its outcome.
+//! Discrete-event loop of one run of several nodes, and its outcome.
+//!
+//! The loop pops the next event or timer, advances the emulated time, and gives the concerned node a turn: the
+//! node polls until it is quiet, and its packets go onto wires. Nodes and clients have indices
+//! ([`Topology::index`](super::faults::Topology::index)); clients come first.
 
 mod inspect;
 
@@ -19,7 +23,7 @@ use wedjat_pktgen::template::{Task, Template};
 use super::check::{self, PortCounts, Violation};
 use super::faults::{FaultKind, FaultTarget};
 use super::node::{Maker, Node};
-use super::packets::{Class, Label, PacketEnd, Wire, WireLedger, flip};
+use super::packets::{Class, Label, PacketEnd, PacketFaults, Wire, WireLedger, flip};
 use super::plan::{Plan, START_NS};
 use super::workers::{Worker, WorkerAction};
 use crate::lockstep::LockstepError;
@@ -33,34 +37,43 @@ const APP: u32 = 1;
 const PORT_DEPTH: u64 = 256;
 /// Bound on turns without progress of the time, in thousands. The run fails beyond it.
 const TURNS_MAX: u32 = 1000;
-/// Time after which a worker attaches, once it lost its place or its agent is back.
+/// Time until a worker without an agent tries to attach again.
 const ATTACH_NS: u64 = 1_000_000;
 /// Time without any task in flight after which a run is over: all lost tasks are written off by then.
 const QUIET_NS: u64 = 15_000_000_000;
 /// The same time for nodes in other processes, whose state is not visible.
-const QUIET_OUTSIDE_NS: u64 = 3_000_000_000;
+const QUIET_PROCESSES_NS: u64 = 3_000_000_000;
 /// Interval between checks for outstanding tasks.
-const LOOK_NS: u64 = 10_000_000;
+const CHECK_INTERVAL_NS: u64 = 10_000_000;
 
 /// Kinds of events. Simultaneous events happen in this order, and within a kind in the order of their
 /// numbers.
 mod kind {
-    pub const SPELL: u64 = 0;
+    /// Start or end of a fault.
+    pub const FAULT: u64 = 0;
+    /// A client's next task.
     pub const ARRIVE: u64 = 1;
+    /// A packet at the end of its wire.
     pub const DELIVER: u64 = 2;
+    /// End of a task at its worker.
     pub const DONE: u64 = 3;
+    /// End of a node's processing time.
     pub const WAKE: u64 = 4;
+    /// A worker's attempt to attach to its agent.
     pub const ATTACH: u64 = 5;
+    /// An action of the maker, for example an operator's command.
     pub const ACT: u64 = 6;
 }
 
-/// Number of low bits of an event's number that name the packet or worker. The bits above hold its order.
-const ABOUT_BITS: u32 = 24;
-const ABOUT: u64 = (1 << ABOUT_BITS) - 1;
+/// Number of low bits of an event's number that hold the index of the packet or worker. The bits above hold
+/// the packet's order, or the worker's epoch.
+const INDEX_BITS: u32 = 24;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
 /// Offset of a task's payload in its frame.
 const BODY: usize = udp::PAYLOAD + task::LEN + task::EXTENSION_LEN;
 
+/// Returns a hash of a task's payload, to compare it with its answer.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -116,10 +129,13 @@ pub struct Outcome {
 /// A packet in flight.
 #[derive(Clone, Debug)]
 struct InFlightPacket {
+    /// Index of the wire.
     wire: usize,
+    /// Index of the receiver.
     to: usize,
     /// The receiver's port.
     port: usize,
+    /// Sequence number among all packets of the run.
     order: u64,
     /// Label of the packet as sent.
     label: Label,
@@ -128,21 +144,23 @@ struct InFlightPacket {
 
 /// State of a client's task.
 #[derive(Clone, Copy, Debug, Default)]
-struct Fate {
+struct TaskState {
     sent_ns: u64,
     /// Hash of the expected answer.
-    answer: u64,
-    /// Time at which a spine last forwarded the task, the chosen leaf, and the worker chosen by a leaf.
-    passed_ns: u64,
+    answer_hash: u64,
+    /// Time at which a spine last chose a leaf.
+    leaf_chosen_ns: u64,
+    /// Leaf that a spine chose last.
     leaf: Option<u16>,
+    /// Worker that a leaf chose last.
     worker: Option<u16>,
     answered_ns: Option<u64>,
     answers: u32,
     refusals: u32,
     /// Packets of the task, on wires and in nodes.
     copies: i32,
-    /// Reason for the loss of its last packet that was lost.
-    taken: Option<PacketEnd>,
+    /// Reason for the task's most recent packet loss.
+    last_loss: Option<PacketEnd>,
 }
 
 /// Clients of a leaf or spine.
@@ -153,18 +171,21 @@ struct Client {
     stream: Stream,
 }
 
-/// A spine, a leaf or an agent, or the place of one that is not running.
+/// Conductor's state of a spine, a leaf or an agent. The sites of clients stay empty.
 #[derive(Default)]
 struct Site {
+    /// The node; `None` while it is killed.
     node: Option<Box<dyn Node>>,
+    /// Progress that the node reported after its last turn: its packet counts and its next timer.
     line: Line,
-    passed: PortCounts,
+    /// Packets that passed the node's ports, as the conductor counts them.
+    port_counts: PortCounts,
     paused: bool,
     /// End of the node's current processing.
     busy_ns: u64,
     /// Tasks that a leaf sent to workers without a reply yet, with their workers.
     sent: Vec<(u32, u16)>,
-    /// Start of each worker's needless idle time, at a leaf.
+    /// At a leaf: start of each worker's idle time during which tasks waited at the leaf.
     idle_ns: Vec<Option<u64>>,
 }
 
@@ -175,31 +196,38 @@ struct System<'a> {
     now: u64,
     events: Events,
     packets: Slab<InFlightPacket>,
+    /// Sequence number of the last packet.
     order: u64,
+    /// Wires between all pairs of participants, by sender and receiver.
     wires: Vec<Wire>,
+    /// Sites by index of the node.
     sites: Vec<Site>,
     clients: Vec<Client>,
     workers: Vec<Worker>,
-    /// Start of each worker's idle time beside tasks that wait at its agent.
+    /// Start of each worker's idle time during which tasks waited at its agent.
     idle_ns: Vec<Option<u64>>,
-    tasks: Vec<Fate>,
-    /// Packets of each task in each node.
-    inside: Vec<i16>,
+    tasks: Vec<TaskState>,
+    /// Number of packets of each task in each node.
+    held_packets: Vec<i16>,
+    /// Stream of service times.
     services: Stream,
-    /// Number of tasks still to send.
-    left: u64,
+    /// Number of tasks that clients have not sent yet.
+    remaining_tasks: u64,
     /// Packets of tasks on wires.
-    flying: u64,
-    /// Number of starts and ends of faults, and of acts, still to come.
-    spells: usize,
-    /// Time of the last event of a task.
-    moved_ns: u64,
-    look_ns: u64,
+    task_packets_in_flight: u64,
+    /// Number of pending starts and ends of faults, and of pending acts.
+    pending_changes: usize,
+    /// Time of the last event of a task, a fault or an act.
+    last_activity_ns: u64,
+    /// Time of the next check for outstanding tasks.
+    next_check_ns: u64,
     /// Start of the nodes' disagreement about members, after the last fault.
-    differ_ns: Option<u64>,
+    disagreement_ns: Option<u64>,
     digest: Digest,
+    /// Sum of all response times.
     response_ns: f64,
     outcome: Outcome,
+    /// Buffer for the frames of a turn, by port.
     frames: Vec<(usize, Vec<u8>)>,
 }
 
@@ -214,7 +242,7 @@ pub fn run(
 ) -> Result<Outcome, LockstepError> {
     let mut system = System::new(plan, maker)?;
     system.start()?;
-    system.play(stop)?;
+    system.run_events(stop)?;
     let mut outcome = system.finish();
     outcome.violations.extend(maker.violations());
     Ok(outcome)
@@ -224,9 +252,9 @@ impl<'a> System<'a> {
     fn new(plan: &'a Plan, maker: &'a mut dyn Maker) -> Result<Self, LockstepError> {
         let topology = plan.topology;
         let (count, workers) = (topology.nodes(), usize::from(topology.agents * topology.workers));
-        let wires = (0..count * count).map(|at| {
-            let (from, to) = (topology.target(at / count), topology.target(at % count));
-            Wire::new(from, to, &plan.faults, plan.seed, at)
+        let wires = (0..count * count).map(|index| {
+            let (from, to) = (topology.target(index / count), topology.target(index % count));
+            Wire::new(from, to, &plan.faults, plan.seed, index)
         });
         let client = |number: u16| {
             let target = plan.target(number);
@@ -262,14 +290,14 @@ impl<'a> System<'a> {
             workers: (0..workers as u16).map(worker).collect(),
             idle_ns: vec![None; workers],
             tasks: Vec::with_capacity(plan.tasks as usize),
-            inside: vec![0; plan.tasks as usize * count],
+            held_packets: vec![0; plan.tasks as usize * count],
             services: Streams::new(plan.seed).service,
-            left: plan.tasks,
-            flying: 0,
-            spells: 2 * plan.faults.spells.len() + plan.acts.len(),
-            moved_ns: 0,
-            look_ns: 0,
-            differ_ns: None,
+            remaining_tasks: plan.tasks,
+            task_packets_in_flight: 0,
+            pending_changes: 2 * plan.faults.intervals.len() + plan.acts.len(),
+            last_activity_ns: 0,
+            next_check_ns: 0,
+            disagreement_ns: None,
             digest: Digest::default(),
             response_ns: 0.0,
             outcome: Outcome::default(),
@@ -277,25 +305,26 @@ impl<'a> System<'a> {
         })
     }
 
+    /// Returns the indices of spines, leaves and agents.
     fn nodes(&self) -> std::ops::Range<usize> {
         self.clients.len()..self.sites.len()
     }
 
     /// Creates all nodes and workers, and schedules the plan's events.
     fn start(&mut self) -> Result<(), LockstepError> {
-        for at in self.nodes() {
-            self.make(at)?;
+        for index in self.nodes() {
+            self.make(index)?;
         }
         for worker in 0..self.workers.len() {
             self.attach(worker)?;
         }
-        for at in self.nodes() {
-            self.turn(at)?;
+        for index in self.nodes() {
+            self.turn(index)?;
         }
-        for (at, spell) in self.plan.faults.spells.iter().enumerate() {
-            let about = 2 * at as u64;
-            self.events.push(START_NS + spell.from_ns, event::pack(kind::SPELL, about));
-            self.events.push(START_NS + spell.to_ns, event::pack(kind::SPELL, about + 1));
+        for (index, fault) in self.plan.faults.intervals.iter().enumerate() {
+            let boundary = 2 * index as u64;
+            self.events.push(START_NS + fault.from_ns, event::pack(kind::FAULT, boundary));
+            self.events.push(START_NS + fault.to_ns, event::pack(kind::FAULT, boundary + 1));
         }
         for (number, at_ns) in self.plan.acts.iter().enumerate() {
             self.events.push(START_NS + at_ns, event::pack(kind::ACT, number as u64));
@@ -306,24 +335,28 @@ impl<'a> System<'a> {
         Ok(())
     }
 
+    /// Schedules a client's next task.
     fn schedule(&mut self, client: usize) {
         let Client { schedule, stream, .. } = &mut self.clients[client];
         let time = START_NS + schedule.advance(stream);
         self.events.push(time, event::pack(kind::ARRIVE, client as u64));
     }
 
-    fn make(&mut self, at: usize) -> Result<(), LockstepError> {
-        let who = self.plan.topology.target(at);
-        let node = self.maker.make(self.plan, who).map_err(LockstepError::Arguments)?;
+    /// Creates a node.
+    fn make(&mut self, index: usize) -> Result<(), LockstepError> {
+        let target = self.plan.topology.target(index);
+        let node = self.maker.make(self.plan, target).map_err(LockstepError::Arguments)?;
         let idle_ns = vec![None; self.workers.len()];
-        self.sites[at] = Site { node: Some(node), idle_ns, busy_ns: self.now, ..Site::default() };
+        self.sites[index] =
+            Site { node: Some(node), idle_ns, busy_ns: self.now, ..Site::default() };
         Ok(())
     }
 
-    fn play(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
+    /// Executes events and timers in order until the run is over or an invariant is violated.
+    fn run_events(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
         let (mut turns, mut time) = (0, 0);
         while self.outcome.violations.is_empty() && !self.is_over() {
-            let timer = self.nodes().filter_map(|at| Some((self.timer_ns(at)?, at))).min();
+            let timer = self.nodes().filter_map(|index| Some((self.timer_ns(index)?, index))).min();
             let next = self.events.next_time();
             turns = if self.now > time { 0 } else { turns + 1 };
             time = self.now;
@@ -332,25 +365,25 @@ impl<'a> System<'a> {
                 return Err(LockstepError::Timer { timer_ns, now_ns: self.now });
             }
             match timer {
-                Some((timer, at)) if timer < next => {
+                Some((timer, index)) if timer < next => {
                     self.now = timer.max(self.now);
-                    self.turn(at)?;
+                    self.turn(index)?;
                     continue;
                 }
                 _ => {}
             }
             let Some((time, event)) = self.events.pop() else { break };
             self.now = time;
-            let (kind, about) = event::unpack(event);
-            let place = (about & ABOUT) as usize;
+            let (kind, number) = event::unpack(event);
+            let index = (number & INDEX_MASK) as usize;
             match kind {
-                kind::SPELL => self.spell(about as usize)?,
-                kind::ARRIVE => self.arrive(about as usize),
-                kind::DELIVER => self.deliver(place as u32)?,
-                kind::DONE => self.done(place, about >> ABOUT_BITS)?,
-                kind::WAKE => self.wake(place)?,
-                kind::ACT => self.act(place)?,
-                _ => self.attach(place)?,
+                kind::FAULT => self.change_fault(number as usize)?,
+                kind::ARRIVE => self.send_task(number as usize),
+                kind::DELIVER => self.deliver(index as u32)?,
+                kind::DONE => self.end_task(index, number >> INDEX_BITS)?,
+                kind::WAKE => self.wake(index)?,
+                kind::ACT => self.act(index)?,
+                _ => self.attach(index)?,
             }
             if stop.load(Ordering::Relaxed) {
                 return Err(LockstepError::Stopped);
@@ -359,51 +392,55 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Lets the maker act, and wakes all nodes.
+    /// Executes the maker's act number `number`, and wakes all nodes.
     fn act(&mut self, number: usize) -> Result<(), LockstepError> {
-        self.spells -= 1;
-        self.moved_ns = self.now;
+        self.pending_changes -= 1;
+        self.last_activity_ns = self.now;
         self.maker.act(number, self.now).map_err(LockstepError::Arguments)?;
-        for at in self.nodes() {
-            self.wake(at)?;
+        for index in self.nodes() {
+            self.wake(index)?;
         }
         Ok(())
     }
 
-    fn timer_ns(&self, at: usize) -> Option<u64> {
-        let site = &self.sites[at];
+    /// Returns the time of a node's next turn by its own timer; `None` while it is killed or paused.
+    fn timer_ns(&self, index: usize) -> Option<u64> {
+        let site = &self.sites[index];
         (site.node.is_some() && !site.paused).then(|| site.line.timer_ns.max(site.busy_ns))
     }
 
     /// Returns true if no task has further events.
     fn is_over(&mut self) -> bool {
-        let busy = self.left > 0 || self.flying > 0 || self.spells > 0;
-        if busy || self.now < self.look_ns || self.workers.iter().any(Worker::is_serving) {
+        let busy =
+            self.remaining_tasks > 0 || self.task_packets_in_flight > 0 || self.pending_changes > 0;
+        if busy || self.now < self.next_check_ns || self.workers.iter().any(Worker::is_serving) {
             return false;
         }
-        self.look_ns = self.now + LOOK_NS;
+        self.next_check_ns = self.now + CHECK_INTERVAL_NS;
         if self.differ() {
             return false;
         }
-        let mut insides = self.nodes().map(|at| self.sites[at].node.as_ref()?.inside());
-        if insides.any(|inside| inside.is_none()) {
-            return self.now > self.moved_ns + QUIET_OUTSIDE_NS;
+        let mut states = self.nodes().map(|index| self.sites[index].node.as_ref()?.inside());
+        if states.any(|state| state.is_none()) {
+            return self.now > self.last_activity_ns + QUIET_PROCESSES_NS;
         }
-        let unsettled = |at: usize| {
-            let who = self.plan.topology.target(at);
-            let inside = self.sites[at].node.as_ref()?.inside()?;
-            check::outstanding(who, &inside)
+        let unsettled = |index: usize| {
+            let target = self.plan.topology.target(index);
+            let state = self.sites[index].node.as_ref()?.inside()?;
+            check::outstanding(target, &state)
         };
-        self.now > self.moved_ns + QUIET_NS || self.nodes().all(|at| unsettled(at).is_none())
+        self.now > self.last_activity_ns + QUIET_NS
+            || self.nodes().all(|index| unsettled(index).is_none())
     }
 
-    fn violate(&mut self, who: FaultTarget, what: String) {
-        self.outcome.violations.push(Violation { at_ns: self.now, who: who.to_string(), what });
+    /// Records a violation, which ends the run.
+    fn violate(&mut self, target: FaultTarget, what: String) {
+        self.outcome.violations.push(Violation { at_ns: self.now, who: target.to_string(), what });
     }
 
     /// Gives a node a turn, handles the packets that it sends, and checks its ledger.
-    fn turn(&mut self, at: usize) -> Result<(), LockstepError> {
-        let site = &mut self.sites[at];
+    fn turn(&mut self, index: usize) -> Result<(), LockstepError> {
+        let site = &mut self.sites[index];
         let Some(node) = &mut site.node else { return Ok(()) };
         let before = (site.line.received, site.line.sent);
         site.line = node.turn(self.now)?;
@@ -411,52 +448,54 @@ impl<'a> System<'a> {
         if before != (site.line.received, site.line.sent) {
             site.busy_ns = self.now + self.plan.node_delay_ns;
         }
+        // Reads until the ports are empty, or all packets that the node counts as sent have arrived.
         let mut frames = std::mem::take(&mut self.frames);
         let ports =
-            if matches!(self.plan.topology.target(at), FaultTarget::Agent(_)) { 1 } else { 2 };
+            if matches!(self.plan.topology.target(index), FaultTarget::Agent(_)) { 1 } else { 2 };
         loop {
             let before = frames.len();
             for port in 0..ports {
                 node.take(port, &mut |frame| frames.push((port, frame.to_vec())));
             }
-            if frames.len() == before || site.passed.taken() + frames.len() as u64 >= site.line.sent
+            if frames.len() == before
+                || site.port_counts.sent_total() + frames.len() as u64 >= site.line.sent
             {
                 break;
             }
         }
         for (port, frame) in frames.drain(..) {
-            self.on_frame(at, port, frame);
+            self.on_frame(index, port, frame);
         }
         self.frames = frames;
-        self.serve(at)?;
-        self.inspect(at);
+        self.poll_workers(index)?;
+        self.inspect(index);
         Ok(())
     }
 
     /// Gives a node a turn as soon as its processing time is over.
-    fn wake(&mut self, at: usize) -> Result<(), LockstepError> {
-        let site = &self.sites[at];
+    fn wake(&mut self, index: usize) -> Result<(), LockstepError> {
+        let site = &self.sites[index];
         if site.node.is_none() || site.paused {
             return Ok(());
         }
         if site.busy_ns > self.now {
-            self.events.push(site.busy_ns, event::pack(kind::WAKE, at as u64));
+            self.events.push(site.busy_ns, event::pack(kind::WAKE, index as u64));
             return Ok(());
         }
-        self.turn(at)
+        self.turn(index)
     }
 
     /// Handles a packet that a node sent from one of its ports.
-    fn on_frame(&mut self, at: usize, port: usize, frame: Vec<u8>) {
+    fn on_frame(&mut self, index: usize, port: usize, frame: Vec<u8>) {
         let label = Label::read(&frame, None);
-        self.sites[at].passed.out[label.class as usize] += 1;
-        let who = self.plan.topology.target(at);
+        self.sites[index].port_counts.sent[label.class as usize] += 1;
+        let target = self.plan.topology.target(index);
         if label.class.is_of_task() {
             let count = self.sites.len();
-            match self.inside.get_mut(label.task as usize * count + at) {
-                Some(inside) if *inside > 0 => *inside -= 1,
+            match self.held_packets.get_mut(label.task as usize * count + index) {
+                Some(packets) if *packets > 0 => *packets -= 1,
                 _ => self.violate(
-                    who,
+                    target,
                     format!("it sent a packet of task {}, which it does not hold", label.task),
                 ),
             }
@@ -465,21 +504,21 @@ impl<'a> System<'a> {
             }
         }
         if label.class == Class::Task {
-            self.note_choice(at, label);
+            self.note_choice(index, label);
         }
-        self.route(at, port, label, frame);
+        self.route(index, port, label, frame);
     }
 
     /// Records a spine's choice of a leaf, or a leaf's choice of a worker.
-    fn note_choice(&mut self, at: usize, label: Label) {
+    fn note_choice(&mut self, index: usize, label: Label) {
         let (now, task) = (self.now, self.tasks.get_mut(label.task as usize));
-        match self.plan.topology.target(at) {
+        match self.plan.topology.target(index) {
             FaultTarget::Spine(_) => {
                 let task = task.into_iter();
-                task.for_each(|task| (task.passed_ns, task.leaf) = (now, Some(label.worker)));
+                task.for_each(|task| (task.leaf_chosen_ns, task.leaf) = (now, Some(label.worker)));
             }
             FaultTarget::Leaf(_) => {
-                self.sites[at].sent.push((label.task, label.worker));
+                self.sites[index].sent.push((label.task, label.worker));
                 task.into_iter().for_each(|task| task.worker = Some(label.worker));
             }
             _ => {}
@@ -488,17 +527,17 @@ impl<'a> System<'a> {
 
     /// Forwards a packet over the port's only wire, over the wire to its MAC address, or over all wires.
     fn route(&mut self, from: usize, port: usize, label: Label, frame: Vec<u8>) {
-        let (topology, who) = (self.plan.topology, self.plan.topology.target(from));
+        let (topology, target) = (self.plan.topology, self.plan.topology.target(from));
         let has_one_wire = topology.spines == 0
-            && (matches!(who, FaultTarget::Clients(_))
-                || matches!(who, FaultTarget::Leaf(_)) && port == 0);
+            && (matches!(target, FaultTarget::Clients(_))
+                || matches!(target, FaultTarget::Leaf(_)) && port == 0);
         let (dst, mut found) = (ether::dst(&frame), false);
         for to in 0..self.sites.len() {
             let receiver = topology.target(to);
-            let Some(port) = topology.leads_to(who, port, receiver) else { continue };
+            let Some(port) = topology.leads_to(target, port, receiver) else { continue };
             if has_one_wire || dst == Mac::BROADCAST || dst == self.plan.mac(receiver, port) {
                 found = true;
-                self.hop(from, (to, port), label, frame.clone());
+                self.transmit(from, (to, port), label, frame.clone());
             }
         }
         if !found {
@@ -507,12 +546,13 @@ impl<'a> System<'a> {
             let ledger = &mut self.wires[from * self.sites.len() + from].ledger;
             ledger.sent[label.class as usize] += 1;
             ledger.taken[PacketEnd::NoReceiver as usize][label.class as usize] += 1;
-            self.copy_made(label);
+            self.count_copy(label);
             self.drop_packet(label, PacketEnd::NoReceiver);
         }
     }
 
-    fn copy_made(&mut self, label: Label) {
+    /// Counts one more packet of a task.
+    fn count_copy(&mut self, label: Label) {
         if let Some(task) =
             self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
         {
@@ -520,26 +560,32 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Records the end of a packet.
-    fn drop_packet(&mut self, label: Label, why: PacketEnd) {
+    /// Records that a packet ended on its way.
+    fn drop_packet(&mut self, label: Label, reason: PacketEnd) {
         if let Some(task) =
             self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
         {
-            (task.copies, task.taken) = (task.copies - 1, Some(why));
+            (task.copies, task.last_loss) = (task.copies - 1, Some(reason));
         }
     }
 
-    /// Puts a packet on a wire.
-    fn hop(&mut self, from: usize, (to, port): (usize, usize), label: Label, mut frame: Vec<u8>) {
+    /// Puts a packet on a wire, with the faults drawn for it.
+    fn transmit(
+        &mut self,
+        from: usize,
+        (to, port): (usize, usize),
+        label: Label,
+        mut frame: Vec<u8>,
+    ) {
         let number = from * self.sites.len() + to;
         let (class, wire) = (label.class as usize, &mut self.wires[number]);
         wire.ledger.sent[class] += 1;
-        let fate = if self.now >= START_NS { wire.draw() } else { super::packets::Fate::default() };
-        let taken = match fate.lost {
+        let faults = if self.now >= START_NS { wire.draw() } else { PacketFaults::default() };
+        let end = match faults.lost {
             _ if wire.cuts > 0 => Some(PacketEnd::Cut),
-            // ARP has no checksum. Leaves find spines by ARP, so the frame's own checksum has to drop the
-            // packet, as on a network.
-            _ if fate.flip.is_some()
+            // ARP has no checksum of its own, and leaves find spines by ARP. As on a real network, the Ethernet
+            // checksum drops a corrupted ARP packet.
+            _ if faults.flip.is_some()
                 && label.class == Class::Arp
                 && self.plan.topology.spines > 0 =>
             {
@@ -548,58 +594,60 @@ impl<'a> System<'a> {
             true => Some(PacketEnd::Lost),
             false => None,
         };
-        if let Some(why) = taken {
-            wire.ledger.taken[why as usize][class] += 1;
-            self.copy_made(label);
-            return self.drop_packet(label, why);
+        if let Some(reason) = end {
+            wire.ledger.taken[reason as usize][class] += 1;
+            self.count_copy(label);
+            return self.drop_packet(label, reason);
         }
-        wire.ledger.duplicated[class] += u64::from(fate.copy.is_some());
-        wire.ledger.held_back += u64::from(fate.late > 0);
-        wire.ledger.in_flight[class] += 1 + u64::from(fate.copy.is_some());
-        let own = if from < self.clients.len() { 0 } else { self.plan.node_delay_ns };
-        let soon = self.now + own + self.plan.hop_ns;
-        if let Some(hops) = fate.copy {
-            self.fly(
+        wire.ledger.duplicated[class] += u64::from(faults.copy.is_some());
+        wire.ledger.held_back += u64::from(faults.late > 0);
+        wire.ledger.in_flight[class] += 1 + u64::from(faults.copy.is_some());
+        let processing_ns = if from < self.clients.len() { 0 } else { self.plan.node_delay_ns };
+        let arrival_ns = self.now + processing_ns + self.plan.hop_ns;
+        if let Some(hops) = faults.copy {
+            self.schedule_delivery(
                 InFlightPacket { wire: number, to, port, order: 0, label, frame: frame.clone() },
-                soon + hops * self.plan.hop_ns,
+                arrival_ns + hops * self.plan.hop_ns,
             );
         }
-        if let Some(bit) = fate.flip {
+        if let Some(bit) = faults.flip {
             flip(&mut frame, bit);
         }
-        self.fly(
+        self.schedule_delivery(
             InFlightPacket { wire: number, to, port, order: 0, label, frame },
-            soon + fate.late * self.plan.hop_ns,
+            arrival_ns + faults.late * self.plan.hop_ns,
         );
     }
 
-    fn fly(&mut self, packet: InFlightPacket, time: u64) {
+    /// Schedules a packet's delivery at `time`.
+    fn schedule_delivery(&mut self, packet: InFlightPacket, time: u64) {
         self.order += 1;
         if packet.label.class.is_of_task() {
-            self.flying += 1;
-            self.copy_made(packet.label);
+            self.task_packets_in_flight += 1;
+            self.count_copy(packet.label);
         }
-        let place = self.packets.add(InFlightPacket { order: self.order, ..packet });
+        let slot = self.packets.add(InFlightPacket { order: self.order, ..packet });
         self.events
-            .push(time, event::pack(kind::DELIVER, self.order << ABOUT_BITS | u64::from(place)));
+            .push(time, event::pack(kind::DELIVER, self.order << INDEX_BITS | u64::from(slot)));
     }
 
-    /// Delivers a packet at the end of its wire.
-    fn deliver(&mut self, place: u32) -> Result<(), LockstepError> {
-        let to = self.packets[place].to;
+    /// Delivers a packet at the end of its wire, or later if its receiver is still busy.
+    fn deliver(&mut self, slot: u32) -> Result<(), LockstepError> {
+        let to = self.packets[slot].to;
         let site = &self.sites[to];
         if site.node.is_some() && !site.paused && site.busy_ns > self.now {
-            let about = self.packets[place].order << ABOUT_BITS | u64::from(place);
-            self.events.push(site.busy_ns, event::pack(kind::DELIVER, about));
+            let number = self.packets[slot].order << INDEX_BITS | u64::from(slot);
+            self.events.push(site.busy_ns, event::pack(kind::DELIVER, number));
             return Ok(());
         }
-        let Some(InFlightPacket { wire, port, label, frame, .. }) = self.packets.remove(place)
+        let Some(InFlightPacket { wire, port, label, frame, .. }) = self.packets.remove(slot)
         else {
             return Ok(());
         };
         self.wires[wire].ledger.in_flight[label.class as usize] -= 1;
         if label.class.is_of_task() {
-            (self.flying, self.moved_ns) = (self.flying - 1, self.now);
+            (self.task_packets_in_flight, self.last_activity_ns) =
+                (self.task_packets_in_flight - 1, self.now);
             let (task, class) = (u64::from(label.task), label.class as u64);
             self.digest.add([self.now, wire as u64, task, class << 16 | u64::from(label.worker)]);
         }
@@ -610,27 +658,27 @@ impl<'a> System<'a> {
         }
         let mac = self.plan.mac(self.plan.topology.target(to), port);
         let site = &mut self.sites[to];
-        let why = match &mut site.node {
+        let reason = match &mut site.node {
             None => Some(PacketEnd::NotRunning),
-            Some(_) if site.passed.given >= site.line.received + PORT_DEPTH => {
+            Some(_) if site.port_counts.delivered >= site.line.received + PORT_DEPTH => {
                 Some(PacketEnd::PortFull)
             }
             Some(node) => (!node.give(port, &frame)).then_some(PacketEnd::PortFull),
         };
-        if let Some(why) = why {
-            self.wires[wire].ledger.taken[why as usize][label.class as usize] += 1;
-            self.drop_packet(label, why);
+        if let Some(reason) = reason {
+            self.wires[wire].ledger.taken[reason as usize][label.class as usize] += 1;
+            self.drop_packet(label, reason);
             return Ok(());
         }
         self.wires[wire].ledger.delivered[label.class as usize] += 1;
-        site.passed.given += 1;
+        site.port_counts.delivered += 1;
         let read = Label::read(&frame, Some(mac));
         if read == label && label.class.is_of_task() {
-            self.inside[label.task as usize * self.sites.len() + to] += 1;
+            self.held_packets[label.task as usize * self.sites.len() + to] += 1;
             if label.class != Class::Task {
                 let sent = &mut self.sites[to].sent;
                 let answered = sent.iter().position(|&sent| sent == (label.task, label.worker));
-                answered.into_iter().for_each(|at| _ = sent.swap_remove(at));
+                answered.into_iter().for_each(|index| _ = sent.swap_remove(index));
             }
         } else if label.class.is_of_task() {
             self.drop_packet(label, PacketEnd::Corrupted);
@@ -645,9 +693,9 @@ impl<'a> System<'a> {
             FrameKind::Answer(answer)
                 if answer.id == Some((APP, label.task)) && number < self.tasks.len() =>
             {
-                let is_its = hash(&frame[answer.body.into()..answer.end.into()]);
+                let answer_hash = hash(&frame[answer.body.into()..answer.end.into()]);
                 let task = &mut self.tasks[number];
-                let is_its = answer.refused || is_its == task.answer;
+                let is_expected = answer.refused || answer_hash == task.answer_hash;
                 task.copies -= 1;
                 match answer.refused {
                     true => task.refusals += 1,
@@ -659,9 +707,9 @@ impl<'a> System<'a> {
                     self.response_ns += (self.now - task.sent_ns) as f64;
                     task.answered_ns = Some(self.now);
                 }
-                if !is_its {
-                    let who = self.plan.topology.target(client);
-                    self.violate(who, format!("task {number} got a wrong answer"));
+                if !is_expected {
+                    let target = self.plan.topology.target(client);
+                    self.violate(target, format!("task {number} got a wrong answer"));
                 }
             }
             FrameKind::NeighbourAnswer => {
@@ -675,69 +723,70 @@ impl<'a> System<'a> {
             FrameKind::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
             FrameKind::Answer(_) => self.drop_packet(label, PacketEnd::Corrupted),
             FrameKind::Nothing(_) => {
-                let why = if Label::read(&frame, None) == label {
+                let reason = if Label::read(&frame, None) == label {
                     PacketEnd::Client
                 } else {
                     PacketEnd::Corrupted
                 };
-                self.drop_packet(label, why);
+                self.drop_packet(label, reason);
             }
         }
     }
 
     /// Sends a client's next task.
-    fn arrive(&mut self, client: usize) {
-        if self.left == 0 {
+    fn send_task(&mut self, client: usize) {
+        if self.remaining_tasks == 0 {
             return;
         }
-        self.left -= 1;
+        self.remaining_tasks -= 1;
         let (service_ns, class) = self.plan.service.sample_ns(&mut self.services);
         let number = self.tasks.len() as u32;
         let Client { template, .. } = &mut self.clients[client];
         let mut frame = vec![0; template.frame_len().max(arp::FRAME_LEN)];
         frame.truncate(template.frame_len());
         template.write(&mut frame, Task { seq: number, service_ns: service_ns as u32, class });
-        let answer = hash(&frame[BODY..]);
-        self.tasks.push(Fate { sent_ns: self.now, answer, ..Fate::default() });
+        let answer_hash = hash(&frame[BODY..]);
+        self.tasks.push(TaskState { sent_ns: self.now, answer_hash, ..TaskState::default() });
         let label = Label::read(&frame, None);
-        self.moved_ns = self.now;
+        self.last_activity_ns = self.now;
         self.route(client, 0, label, frame);
         self.schedule(client);
     }
 
-    fn attach(&mut self, at: usize) -> Result<(), LockstepError> {
-        let worker = &mut self.workers[at];
-        let Some(node) = self.sites[worker.agent].node.as_ref().filter(|_| !worker.away) else {
+    /// Attaches a worker to its agent, or schedules another attempt.
+    fn attach(&mut self, index: usize) -> Result<(), LockstepError> {
+        let worker = &mut self.workers[index];
+        let Some(node) = self.sites[worker.agent].node.as_ref().filter(|_| !worker.has_left) else {
             return Ok(()); // attaches with its agent, or on its return
         };
         let region =
             node.region().ok_or(LockstepError::Arguments("a leaf has no workers".to_owned()))?;
         if !worker.attach(&region, self.now).map_err(LockstepError::Arguments)? {
-            self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, at as u64));
+            self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, index as u64));
         }
         Ok(())
     }
 
-    /// Lets the workers of an agent look for tasks.
-    fn serve(&mut self, agent: usize) -> Result<(), LockstepError> {
-        for at in 0..self.workers.len() {
-            let worker = &mut self.workers[at];
+    /// Lets the idle workers of an agent take tasks.
+    fn poll_workers(&mut self, agent: usize) -> Result<(), LockstepError> {
+        for index in 0..self.workers.len() {
+            let worker = &mut self.workers[index];
             if worker.agent != agent {
                 continue;
             }
-            match worker.look(self.now) {
+            match worker.poll(self.now) {
                 Ok(WorkerAction::Nothing) => {}
                 Ok(WorkerAction::Task(service_ns)) => {
-                    let about = u64::from(worker.epoch) << ABOUT_BITS | at as u64;
-                    self.events.push(self.now + service_ns, event::pack(kind::DONE, about));
+                    let number = u64::from(worker.epoch) << INDEX_BITS | index as u64;
+                    self.events.push(self.now + service_ns, event::pack(kind::DONE, number));
                 }
                 Ok(WorkerAction::Attach) => {
                     worker.leave();
-                    self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, at as u64));
+                    self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, index as u64));
                 }
                 Err(what) => {
-                    let who = FaultTarget::Worker(worker.id);
-                    self.violate(who, what);
+                    let target = FaultTarget::Worker(worker.id);
+                    self.violate(target, what);
                 }
             }
         }
@@ -745,29 +794,30 @@ impl<'a> System<'a> {
     }
 
     /// Ends a worker's task.
-    fn done(&mut self, at: usize, epoch: u64) -> Result<(), LockstepError> {
-        let worker = &mut self.workers[at];
+    fn end_task(&mut self, index: usize, epoch: u64) -> Result<(), LockstepError> {
+        let worker = &mut self.workers[index];
         if u64::from(worker.epoch) != epoch || !worker.is_serving() {
             return Ok(());
         }
         if worker.paused {
-            worker.due = true;
+            worker.ended_in_pause = true;
             return Ok(());
         }
         worker.answer();
-        self.moved_ns = self.now;
+        self.last_activity_ns = self.now;
         let agent = worker.agent;
         // The worker continues with its waiting tasks, whether its agent polls or not.
-        self.serve(agent)?;
+        self.poll_workers(agent)?;
         self.wake(agent)
     }
 
-    /// Starts or ends a fault.
-    fn spell(&mut self, about: usize) -> Result<(), LockstepError> {
-        let (spell, begins) = (self.plan.faults.spells[about / 2], about.is_multiple_of(2));
-        self.spells -= 1;
-        self.moved_ns = self.now;
-        match spell.what {
+    /// Starts a fault, or ends it. Boundary `2 * i` is the start of fault `i`, and `2 * i + 1` its end.
+    fn change_fault(&mut self, boundary: usize) -> Result<(), LockstepError> {
+        let (fault, begins) =
+            (self.plan.faults.intervals[boundary / 2], boundary.is_multiple_of(2));
+        self.pending_changes -= 1;
+        self.last_activity_ns = self.now;
+        match fault.what {
             FaultKind::Cut(cut) => {
                 for wire in self.wires.iter_mut().filter(|wire| cut.carries(wire.from, wire.to)) {
                     wire.cuts = if begins { wire.cuts + 1 } else { wire.cuts - 1 };
@@ -777,71 +827,71 @@ impl<'a> System<'a> {
             FaultKind::Pause(FaultTarget::Worker(id)) => {
                 let worker = &mut self.workers[usize::from(id)];
                 worker.paused = begins;
-                match worker.due && !begins {
-                    true => {
-                        self.done(usize::from(id), u64::from(self.workers[usize::from(id)].epoch))
-                    }
-                    false => self.serve(self.workers[usize::from(id)].agent),
+                match worker.ended_in_pause && !begins {
+                    true => self
+                        .end_task(usize::from(id), u64::from(self.workers[usize::from(id)].epoch)),
+                    false => self.poll_workers(self.workers[usize::from(id)].agent),
                 }
             }
-            FaultKind::Leave(who) => self.leave(who, begins),
-            FaultKind::Pause(who) => {
-                let at = self.plan.topology.index(who);
-                let site = &mut self.sites[at];
+            FaultKind::Leave(target) => self.leave(target, begins),
+            FaultKind::Pause(target) => {
+                let index = self.plan.topology.index(target);
+                let site = &mut self.sites[index];
                 site.paused = begins;
                 if let Some(node) = &mut site.node {
                     node.pause(begins).map_err(LockstepError::Arguments)?;
                 }
-                if begins { Ok(()) } else { self.turn(at) }
+                if begins { Ok(()) } else { self.turn(index) }
             }
-            FaultKind::Kill(who) if begins => {
-                self.kill(who);
+            FaultKind::Kill(target) if begins => {
+                self.kill(target);
                 Ok(())
             }
-            FaultKind::Kill(who) => {
-                let at = self.plan.topology.index(who);
-                self.make(at)?;
+            FaultKind::Kill(target) => {
+                let index = self.plan.topology.index(target);
+                self.make(index)?;
                 for worker in
-                    (0..self.workers.len()).filter(|&worker| self.workers[worker].agent == at)
+                    (0..self.workers.len()).filter(|&worker| self.workers[worker].agent == index)
                 {
                     self.events
                         .push(self.now + ATTACH_NS, event::pack(kind::ATTACH, worker as u64));
                 }
-                self.turn(at)
+                self.turn(index)
             }
         }
     }
 
-    fn leave(&mut self, who: FaultTarget, begins: bool) -> Result<(), LockstepError> {
-        let FaultTarget::Worker(id) = who else { return Ok(()) };
-        let at = usize::from(id);
-        self.workers[at].away = begins;
+    /// Detaches a worker that leaves, or attaches its replacement.
+    fn leave(&mut self, target: FaultTarget, begins: bool) -> Result<(), LockstepError> {
+        let FaultTarget::Worker(id) = target else { return Ok(()) };
+        let index = usize::from(id);
+        self.workers[index].has_left = begins;
         if begins {
-            self.workers[at].leave();
+            self.workers[index].leave();
             return Ok(());
         }
-        self.attach(at)
+        self.attach(index)
     }
 
     /// Kills a node, which loses its packets like a killed process.
-    fn kill(&mut self, who: FaultTarget) {
-        let (at, count) = (self.plan.topology.index(who), self.sites.len());
-        for worker in self.workers.iter_mut().filter(|worker| worker.agent == at) {
+    fn kill(&mut self, target: FaultTarget) {
+        let (index, count) = (self.plan.topology.index(target), self.sites.len());
+        for worker in self.workers.iter_mut().filter(|worker| worker.agent == index) {
             worker.leave();
         }
-        self.note_drops(at);
-        if let Some(node) = self.sites[at].node.take()
+        self.note_drops(index);
+        if let Some(node) = self.sites[index].node.take()
             && let Err(what) = node.end(true)
         {
-            self.violate(who, format!("killed: {what}"));
+            self.violate(target, format!("killed: {what}"));
         }
         for (number, task) in self.tasks.iter_mut().enumerate() {
-            let inside = std::mem::take(&mut self.inside[number * count + at]);
-            if inside > 0 {
-                (task.copies, task.taken) =
-                    (task.copies - i32::from(inside), Some(PacketEnd::Killed));
+            let packets = std::mem::take(&mut self.held_packets[number * count + index]);
+            if packets > 0 {
+                (task.copies, task.last_loss) =
+                    (task.copies - i32::from(packets), Some(PacketEnd::Killed));
             }
         }
-        self.sites[at].sent.clear();
+        self.sites[index].sent.clear();
     }
 }

@@ -1,14 +1,14 @@
 //! Emulated workers of agents: they attach to their agent's memory, take tasks when idle, and answer at the
-//! emulated time. They never spin.
+//! emulated time. They never spin. Each occupies one channel of the agent's shared memory (its region).
 
 use std::sync::Arc;
 
 use wedjat::ring::{WorkerEnd, WorkerRegion};
 use wedjat_pktgen::payload::Work;
 
-/// Time without admission after which a worker attaches again: it may have been admitted and removed during a
-/// pause.
-const PATIENCE_NS: u64 = 100_000_000;
+/// Time without admission by the agent after which a worker attaches again: the agent may have admitted and
+/// removed it during a pause.
+const ADMISSION_TIMEOUT_NS: u64 = 100_000_000;
 
 /// A worker.
 #[derive(Debug)]
@@ -17,22 +17,24 @@ pub struct Worker {
     pub id: u16,
     /// Index of its agent among the nodes.
     pub agent: usize,
-    /// Its place in the agent's region.
+    /// Its channel in the agent's region.
     channel: usize,
+    /// The worker's end of its channel, while it is attached.
     worker_end: Option<WorkerEnd>,
+    /// True once the agent has admitted the worker.
     started: bool,
     /// Time at which it attached.
     attached_ns: u64,
     /// Service time of its current task.
     serving_ns: Option<u64>,
-    /// Number of the worker among those of this place. Events of earlier workers do not apply to it.
+    /// Number of workers that used this channel before. Events of an earlier epoch do not apply to this worker.
     pub epoch: u32,
     /// True if the worker is paused.
     pub paused: bool,
-    /// True if its task ended during the pause.
-    pub due: bool,
+    /// True if its task ended during the pause. The worker answers it after the pause.
+    pub ended_in_pause: bool,
     /// True if the worker has left and no other has attached yet.
-    pub away: bool,
+    pub has_left: bool,
 }
 
 /// Next action of a worker.
@@ -47,7 +49,7 @@ pub enum WorkerAction {
 }
 
 impl Worker {
-    /// Creates worker `id` at a place of an agent, not yet attached.
+    /// Creates worker `id` for a channel of an agent, not yet attached.
     #[must_use]
     pub fn new(id: u16, agent: usize, channel: usize) -> Self {
         Self {
@@ -60,12 +62,12 @@ impl Worker {
             serving_ns: None,
             epoch: 0,
             paused: false,
-            due: false,
-            away: false,
+            ended_in_pause: false,
+            has_left: false,
         }
     }
 
-    /// Attaches, if the place is free. Returns false if the caller must try again.
+    /// Attaches, if the channel is free. Returns false if the caller must try again.
     ///
     /// # Errors
     /// The system's error.
@@ -80,7 +82,8 @@ impl Worker {
 
     /// Leaves. The agent takes back the worker's tasks.
     pub fn leave(&mut self) {
-        (self.worker_end, self.serving_ns, self.started, self.due) = (None, None, false, false);
+        (self.worker_end, self.serving_ns, self.started, self.ended_in_pause) =
+            (None, None, false, false);
         self.epoch += 1;
     }
 
@@ -110,19 +113,19 @@ impl Worker {
         self.started && !self.paused && self.worker_end.is_some()
     }
 
-    /// Looks for the next task.
+    /// Takes the next task, if the worker is admitted, not paused and idle.
     ///
     /// # Errors
     /// If the agent gave the worker an invalid task.
-    pub fn look(&mut self, now_ns: u64) -> Result<WorkerAction, String> {
-        let waits = now_ns < self.attached_ns + PATIENCE_NS && !self.started;
+    pub fn poll(&mut self, now_ns: u64) -> Result<WorkerAction, String> {
+        let awaits_admission = now_ns < self.attached_ns + ADMISSION_TIMEOUT_NS && !self.started;
         let Some(worker_end) =
             self.worker_end.as_mut().filter(|_| !self.paused && self.serving_ns.is_none())
         else {
             return Ok(WorkerAction::Nothing);
         };
         if !worker_end.receiver().is_granted() {
-            return Ok(if waits { WorkerAction::Nothing } else { WorkerAction::Attach });
+            return Ok(if awaits_admission { WorkerAction::Nothing } else { WorkerAction::Attach });
         }
         if !self.started {
             worker_end.start();
@@ -148,6 +151,6 @@ impl Worker {
             };
             worker_end.answer(echo, || service_ns);
         }
-        self.due = false;
+        self.ended_in_pause = false;
     }
 }

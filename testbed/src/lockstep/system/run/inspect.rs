@@ -10,18 +10,19 @@ use super::super::workers::Worker;
 use super::{Outcome, System, TaskEnd};
 
 impl System<'_> {
-    pub(super) fn note_drops(&mut self, at: usize) {
-        let who = self.plan.topology.target(at).to_string();
-        let Some(inside) = self.sites[at].node.as_ref().and_then(|node| node.inside()) else {
+    /// Adds a node's drops to the outcome.
+    pub(super) fn note_drops(&mut self, index: usize) {
+        let target = self.plan.topology.target(index).to_string();
+        let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.inside()) else {
             return;
         };
         for reason in DropReason::ALL {
-            let dropped = inside.counters.dropped(reason);
+            let dropped = state.counters.dropped(reason);
             if dropped > 0 {
                 *self
                     .outcome
                     .drops
-                    .entry(who.clone())
+                    .entry(target.clone())
                     .or_default()
                     .entry(reason.name())
                     .or_default() += dropped;
@@ -30,43 +31,44 @@ impl System<'_> {
     }
 
     /// Checks the invariants after a turn.
-    pub(super) fn inspect(&mut self, at: usize) {
-        let (who, site) = (self.plan.topology.target(at), &self.sites[at]);
+    pub(super) fn inspect(&mut self, index: usize) {
+        let (target, site) = (self.plan.topology.target(index), &self.sites[index]);
         let Some(node) = &site.node else { return };
-        let mut wrong = check::packet_counts(&site.line, &site.passed);
-        let inside = node.inside();
-        if let Some(inside) = &inside {
-            wrong = wrong.or_else(|| check::ledger(who, inside, &site.passed));
-            let bound = match who {
+        let mut violation = check::packet_counts(&site.line, &site.port_counts);
+        let state = node.inside();
+        if let Some(state) = &state {
+            violation = violation.or_else(|| check::ledger(target, state, &site.port_counts));
+            let bound = match target {
                 FaultTarget::Spine(_) => None,
                 FaultTarget::Leaf(_) => self.plan.leaf.bound(),
                 _ => self.plan.agent.bound(),
             };
-            wrong = wrong.or_else(|| check::above_bound(inside.dispatcher?, bound?));
+            violation = violation.or_else(|| check::above_bound(state.dispatcher?, bound?));
         }
-        if let Some(what) = wrong {
-            self.violate(who, what);
+        if let Some(what) = violation {
+            self.violate(target, what);
         }
-        match who {
+        match target {
             FaultTarget::Spine(_) => {}
-            FaultTarget::Leaf(number) => self.inspect_idle_at_leaf(at, number),
-            _ => self.inspect_workers(at),
+            FaultTarget::Leaf(number) => self.inspect_idle_at_leaf(index, number),
+            _ => self.inspect_workers(index),
         }
     }
 
-    /// Checks that no worker of a leaf is idle for long beside tasks that wait at the leaf.
-    fn inspect_idle_at_leaf(&mut self, at: usize, number: u16) {
-        let (who, now, topology) = (FaultTarget::Leaf(number), self.now, self.plan.topology);
+    /// Checks that no worker of a leaf is idle for long while tasks wait at the leaf.
+    fn inspect_idle_at_leaf(&mut self, index: usize, number: u16) {
+        let (target, now, topology) = (FaultTarget::Leaf(number), self.now, self.plan.topology);
         if self.plan.has_controller {
             return; // the plan does not determine the members
         }
-        let mut since = std::mem::take(&mut self.sites[at].idle_ns);
-        let Some(inside) = self.sites[at].node.as_ref().and_then(|node| node.inside()) else {
+        let mut since = std::mem::take(&mut self.sites[index].idle_ns);
+        let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.inside()) else {
             return;
         };
-        let Some(dispatcher) = inside.dispatcher else { return };
-        let (waiting, alone) = (inside.waiting, topology.leaves == 1 || topology.spines > 0);
-        let mut wrong = None;
+        let Some(dispatcher) = state.dispatcher else { return };
+        // A leaf that shares its workers with other leaves cannot tell whether they are idle.
+        let (waiting, is_exclusive) = (state.waiting, topology.leaves == 1 || topology.spines > 0);
+        let mut violation = None;
         for (place, worker) in self.plan.workers_of(number).into_iter().map(usize::from).enumerate()
         {
             let since = &mut since[worker];
@@ -75,44 +77,44 @@ impl System<'_> {
             let up = agent.node.is_some() && !agent.paused && self.workers[worker].is_up();
             if waiting == 0
                 || !up
-                || !alone
+                || !is_exclusive
                 || !check::is_registered(dispatcher, Member(place as u16))
             {
                 *since = None;
                 continue;
             }
-            let mut sent = self.sites[at].sent.iter().filter(|(_, to)| *to == id).peekable();
-            // A packet that waits for a neighbour's address is also on its way to a worker.
-            let known = sent.peek().is_none() && inside.held == inside.waiting as u64;
+            let mut sent = self.sites[index].sent.iter().filter(|(_, to)| *to == id).peekable();
+            // Held packets that are not queued wait for a neighbour's address, on their way to a worker.
+            let is_known_idle = sent.peek().is_none() && state.held == state.waiting as u64;
             if sent.any(|(task, _)| self.tasks[*task as usize].copies > 0) {
                 *since = None;
                 continue;
             }
-            let longest = if known { check::KNOWN_IDLE_NS } else { check::WRITTEN_OFF_NS };
+            let longest = if is_known_idle { check::KNOWN_IDLE_NS } else { check::WRITTEN_OFF_NS };
             let idle_ns = now - *since.get_or_insert(now);
             if idle_ns > longest {
-                wrong = Some(format!(
+                violation = Some(format!(
                     "worker {id} has been idle for {idle_ns} ns while {waiting} tasks wait"
                 ));
             }
         }
-        self.sites[at].idle_ns = since;
-        if let Some(what) = wrong {
-            self.violate(who, what);
+        self.sites[index].idle_ns = since;
+        if let Some(what) = violation {
+            self.violate(target, what);
         }
     }
 
-    /// Checks that no worker of an agent has too many tasks, or is idle for long beside waiting tasks.
-    fn inspect_workers(&mut self, at: usize) {
-        let (who, now) = (self.plan.topology.target(at), self.now);
-        let waiting = self.sites[at]
+    /// Checks that no worker of an agent has too many tasks, or is idle for long while tasks wait.
+    fn inspect_workers(&mut self, index: usize) {
+        let (target, now) = (self.plan.topology.target(index), self.now);
+        let waiting = self.sites[index]
             .node
             .as_ref()
             .and_then(|node| node.inside())
-            .map_or(0, |inside| inside.waiting);
+            .map_or(0, |state| state.waiting);
         let bound = self.plan.agent.bound().map_or(usize::MAX, |bound| bound as usize);
         for number in (0..self.workers.len())
-            .filter(|&number| self.workers[number].agent == at)
+            .filter(|&number| self.workers[number].agent == index)
             .collect::<Vec<_>>()
         {
             let worker = &mut self.workers[number];
@@ -125,12 +127,12 @@ impl System<'_> {
                 if waiting > 0 && worker.is_idle() { now - *since.get_or_insert(now) } else { 0 };
             if tasks > bound {
                 self.violate(
-                    who,
+                    target,
                     format!("worker {id} has {tasks} tasks, above the bound of {bound}"),
                 );
             } else if idle_ns > check::IDLE_AT_AGENT_NS {
                 self.violate(
-                    who,
+                    target,
                     format!(
                         "worker {id} has been idle for {idle_ns} ns while {waiting} tasks wait"
                     ),
@@ -144,97 +146,103 @@ impl System<'_> {
         if self.plan.has_controller {
             return self.differ_from_desired();
         }
-        let Some((who, what, longest_ns)) = self.difference() else {
-            self.differ_ns = None;
+        let Some((target, what, longest_ns)) = self.difference() else {
+            self.disagreement_ns = None;
             return false;
         };
-        let since_ns = *self.differ_ns.get_or_insert(self.now);
-        let for_ns = self.now - since_ns;
-        if for_ns > longest_ns {
-            let what = format!("no fault for {} ms, but {what}", for_ns / 1_000_000);
-            self.violate(who, what);
+        let since_ns = *self.disagreement_ns.get_or_insert(self.now);
+        let duration_ns = self.now - since_ns;
+        if duration_ns > longest_ns {
+            let what = format!("no fault for {} ms, but {what}", duration_ns / 1_000_000);
+            self.violate(target, what);
         }
         true
     }
 
-    /// The same check for nodes that follow a controller.
+    /// Performs the check of [`System::differ`] for nodes that follow a controller.
     fn differ_from_desired(&mut self) -> bool {
-        let differs = |at: usize| Some((at, self.sites[at].node.as_ref()?.differs()?));
-        let Some((at, (what, since_ns))) = self.nodes().find_map(differs) else { return false };
-        let for_ns = self.now - self.now.min(since_ns.max(self.moved_ns));
-        if for_ns > check::FOLLOW_NS {
-            let what = format!("no fault delayed it for {} ms, but {what}", for_ns / 1_000_000);
-            self.violate(self.plan.topology.target(at), what);
+        let differs = |index: usize| Some((index, self.sites[index].node.as_ref()?.differs()?));
+        let Some((index, (what, since_ns))) = self.nodes().find_map(differs) else { return false };
+        let duration_ns = self.now - self.now.min(since_ns.max(self.last_activity_ns));
+        if duration_ns > check::FOLLOW_NS {
+            let what =
+                format!("no fault delayed it for {} ms, but {what}", duration_ns / 1_000_000);
+            self.violate(self.plan.topology.target(index), what);
         }
         true
     }
 
-    /// Returns the first missing member, its node, and the allowed duration: a worker missing at the leaf of
-    /// its rack, or a leaf missing at its spine.
+    /// Returns the first missing member: the node that lacks it, a description, and the allowed duration. The
+    /// member is a worker missing at the leaf of its rack, or a leaf missing at its spine.
     fn difference(&self) -> Option<(FaultTarget, String, u64)> {
         let topology = self.plan.topology;
-        let inside = |who| self.sites[topology.index(who)].node.as_ref()?.inside();
-        let missing = |who, (place, what, workers): (usize, FaultTarget, Option<u16>)| {
-            let why = check::is_missing(inside(who)?.dispatcher?, Member(place as u16), workers)?;
-            Some((who, format!("{what} {why}")))
+        let state = |target| self.sites[topology.index(target)].node.as_ref()?.inside();
+        let missing = |target, (place, member, workers): (usize, FaultTarget, Option<u16>)| {
+            let reason =
+                check::is_missing(state(target)?.dispatcher?, Member(place as u16), workers)?;
+            Some((target, format!("{member} {reason}")))
         };
         let spines = 1..=topology.spines;
         let racks = (1..=topology.leaves).filter(|_| topology.spines > 0);
-        let worker = |leaf: u16| {
+        let missing_worker = |leaf: u16| {
             let workers = self.plan.workers_of(leaf).into_iter().enumerate();
-            let one = |(place, worker)| {
+            let check = |(place, worker)| {
                 missing(FaultTarget::Leaf(leaf), (place, FaultTarget::Worker(worker), None))
             };
-            workers.map(one).find_map(|found| found)
+            workers.map(check).find_map(|found| found)
         };
-        let leaf = |spine: u16| {
+        let missing_leaf = |spine: u16| {
             let leaves = self.plan.leaves_of(spine).into_iter().enumerate();
             let workers = |leaf| Some(self.plan.workers_of(leaf).len() as u16);
-            let one = |(place, leaf)| {
+            let check = |(place, leaf)| {
                 missing(FaultTarget::Spine(spine), (place, FaultTarget::Leaf(leaf), workers(leaf)))
             };
-            leaves.map(one).find_map(|found| found)
+            leaves.map(check).find_map(|found| found)
         };
         let agree_ns = match self.plan.faults.rates.is_empty() {
             true => check::AGREE_NS,
             false => check::AGREE_WITH_LOSSES_NS,
         };
-        let of_leaf = racks.map(worker).find_map(|found| found);
-        let of_leaf = of_leaf.map(|(who, what)| (who, what, check::REGISTERED_NS));
-        let of_spine = || spines.map(leaf).find_map(|found| found);
-        of_leaf.or_else(|| of_spine().map(|(who, what)| (who, what, agree_ns)))
+        let at_leaf = racks.map(missing_worker).find_map(|found| found);
+        let at_leaf = at_leaf.map(|(target, what)| (target, what, check::REGISTERED_NS));
+        let at_spine = || spines.map(missing_leaf).find_map(|found| found);
+        at_leaf.or_else(|| at_spine().map(|(target, what)| (target, what, agree_ns)))
     }
 
+    /// Checks the invariants at the end of the run, ends all nodes, and returns the outcome.
     pub(super) fn finish(mut self) -> Outcome {
-        let found = self.outcome.violations.len();
-        for at in self.nodes() {
-            self.note_drops(at);
-            let who = self.plan.topology.target(at);
-            let outstanding = self.sites[at]
+        let violations_before = self.outcome.violations.len();
+        for index in self.nodes() {
+            self.note_drops(index);
+            let target = self.plan.topology.target(index);
+            let outstanding = self.sites[index]
                 .node
                 .as_ref()
                 .and_then(|node| node.inside())
-                .and_then(|inside| check::outstanding(who, &inside));
-            if let Some(what) = outstanding.filter(|_| found == 0) {
+                .and_then(|state| check::outstanding(target, &state));
+            if let Some(what) = outstanding.filter(|_| violations_before == 0) {
                 self.violate(
-                    who,
-                    format!("quiet for {} ms: {what}", (self.now - self.moved_ns) / 1_000_000),
+                    target,
+                    format!(
+                        "quiet for {} ms: {what}",
+                        (self.now - self.last_activity_ns) / 1_000_000
+                    ),
                 );
             }
         }
-        if found == 0 {
+        if violations_before == 0 {
             self.account_for_tasks();
         }
         for worker in &mut self.workers {
             worker.leave();
         }
-        for at in self.nodes() {
-            let who = self.plan.topology.target(at);
-            if let Some(node) = self.sites[at].node.take()
+        for index in self.nodes() {
+            let target = self.plan.topology.target(index);
+            if let Some(node) = self.sites[index].node.take()
                 && let Err(what) = node.end(false)
-                && found == 0
+                && violations_before == 0
             {
-                self.violate(who, format!("at its end: {what}"));
+                self.violate(target, format!("at its end: {what}"));
             }
         }
         let mut outcome = self.outcome;
@@ -255,13 +263,13 @@ impl System<'_> {
         outcome
     }
 
-    /// Describes the loss of tasks that went into a node and did not come out.
-    fn kept_or_dropped(&self, at: usize) -> String {
-        let who = self.plan.topology.target(at);
-        let inside = self.sites[at].node.as_ref().and_then(|node| node.inside());
-        match inside.is_some_and(|inside| inside.stranded > 0) {
-            true => format!("dropped by {who}, or waiting there for drained workers"),
-            false => format!("dropped by {who}"),
+    /// Describes the loss of a task whose packet entered a node and never left it.
+    fn loss_inside(&self, index: usize) -> String {
+        let target = self.plan.topology.target(index);
+        let state = self.sites[index].node.as_ref().and_then(|node| node.inside());
+        match state.is_some_and(|state| state.stranded > 0) {
+            true => format!("dropped by {target}, or waiting there for drained workers"),
+            false => format!("dropped by {target}"),
         }
     }
 
@@ -271,19 +279,19 @@ impl System<'_> {
         let mut vanished = vec![0_u64; count];
         let mut ended = Vec::with_capacity(self.tasks.len());
         for (number, task) in self.tasks.iter().enumerate() {
-            let inside = &self.inside[number * count..][..count];
-            inside
+            let held_packets = &self.held_packets[number * count..][..count];
+            held_packets
                 .iter()
                 .zip(&mut vanished)
-                .for_each(|(inside, vanished)| *vanished += *inside as u64);
+                .for_each(|(packets, vanished)| *vanished += *packets as u64);
             self.outcome.answered += u64::from(task.answers > 0);
             self.outcome.refused += u64::from(task.answers == 0 && task.refusals > 0);
             let is_lost = task.answers + task.refusals == 0;
-            let at = inside.iter().position(|&inside| inside > 0);
-            let lost = match (at, task.taken) {
+            let index = held_packets.iter().position(|&packets| packets > 0);
+            let lost = match (index, task.last_loss) {
                 _ if !is_lost => None,
-                (Some(at), _) => Some(self.kept_or_dropped(at)),
-                (None, Some(why)) => Some(PacketEnd::NAMES[why as usize].to_owned()),
+                (Some(index), _) => Some(self.loss_inside(index)),
+                (None, Some(reason)) => Some(PacketEnd::NAMES[reason as usize].to_owned()),
                 (None, None) => {
                     let what = format!("task {number} was neither answered nor refused nor lost");
                     let who = "conductor".to_owned();
@@ -298,19 +306,19 @@ impl System<'_> {
                 sent_ns: task.sent_ns,
                 answered_ns: task.answered_ns,
                 lost,
-                leaf: task.leaf.map(|leaf| (leaf, task.passed_ns)),
+                leaf: task.leaf.map(|leaf| (leaf, task.leaf_chosen_ns)),
                 worker: task.worker,
             });
         }
         self.outcome.ended = ended;
-        for at in self.nodes() {
-            let Some(inside) = self.sites[at].node.as_ref().and_then(|node| node.inside()) else {
+        for index in self.nodes() {
+            let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.inside()) else {
                 continue;
             };
-            let (dropped, vanished) = (inside.counters.dropped_total(), vanished[at]);
-            if vanished > dropped + inside.stranded {
-                let who = self.plan.topology.target(at);
-                self.violate(who, format!("{vanished} task packets did not leave it, but it counts {dropped} as dropped"));
+            let (dropped, vanished) = (state.counters.dropped_total(), vanished[index]);
+            if vanished > dropped + state.stranded {
+                let target = self.plan.topology.target(index);
+                self.violate(target, format!("{vanished} task packets did not leave it, but it counts {dropped} as dropped"));
             }
         }
     }

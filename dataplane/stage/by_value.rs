@@ -1,4 +1,5 @@
-//! Tasks and reports passed as values, by programs with their own header. They are handled like packets.
+//! Tasks and reports passed as values instead of packets, by programs with their own header. The stages handle
+//! them like packets.
 
 use super::{Stages, Verdict, classify, schedule};
 use crate::policy::Task;
@@ -36,11 +37,12 @@ impl Stages {
         self.received += tasks.len();
         let Some(pool) = self.network.pool(pool_id) else {
             self.counters.drop(DropReason::UnknownPool, tasks.len() as u64);
-            (0..tasks.len()).for_each(|at| take(at, Choice::Dropped(DropReason::UnknownPool)));
+            (0..tasks.len())
+                .for_each(|index| take(index, Choice::Dropped(DropReason::UnknownPool)));
             return None;
         };
-        schedule::offer_run(self, pool, tasks, |stages, at, offered| {
-            let choice = match offered {
+        schedule::offer_run(self, pool, tasks, |stages, index, placement| {
+            let choice = match placement {
                 Ok(Some(pick)) => Choice::Worker {
                     worker: stages.network.target(pool, pick.member).worker,
                     idle: pick.idle,
@@ -58,7 +60,7 @@ impl Stages {
                     Choice::Dropped(reason)
                 }
             };
-            take(at, choice);
+            take(index, choice);
         });
         Some(pool)
     }
@@ -105,9 +107,10 @@ impl Stages {
         Ok(())
     }
 
+    /// Returns the worker with this id. Counts a drop if there is none.
     fn reported_worker(&self, id: u16) -> Result<super::network::Worker, DropReason> {
-        let unknown = || self.counters.drop(DropReason::UnknownWorker, 1);
-        self.network.worker(id).ok_or(DropReason::UnknownWorker).inspect_err(|_| unknown())
+        let count_drop = || self.counters.drop(DropReason::UnknownWorker, 1);
+        self.network.worker(id).ok_or(DropReason::UnknownWorker).inspect_err(|_| count_drop())
     }
 
     /// Records a task sent to a worker without a decision. Returns false for an unknown worker.
