@@ -256,7 +256,7 @@ fn invalid_message_is_counted_and_ignored() {
 fn critics_agree_once_per_round() {
     let nodes = 16; // 185 parameters: one part; see below for more
     let mut rack = rack("malcolm", nodes);
-    let critic = |peers: &Peers| match &peers.mind {
+    let critic = |peers: &Peers| match &peers.rule {
         DecisionRule::Learning(learning) => learning.learner.critic().copied().collect::<Vec<_>>(),
         _ => unreachable!(),
     };

@@ -18,7 +18,7 @@ use rustix::net::{
 };
 
 use super::*;
-use crate::ring::attach::{InvalidOffer, Offer, VERSION, ask};
+use crate::ring::attach::{InvalidOffer, Offer, VERSION, request_offer};
 use crate::state::files::Scratch;
 
 fn places(count: u16) -> Vec<Place> {
@@ -163,7 +163,7 @@ fn foreign_file_is_left_alone() {
 #[test]
 fn peers_cannot_remove_the_memory() {
     let (_folder, path, region) = created();
-    let memory = ask(&path, crate::PATIENCE).unwrap().memory;
+    let memory = request_offer(&path, crate::PATIENCE).unwrap().memory;
     let len = memory.metadata().unwrap().len();
     for changed in [0, 100, len - 1, len + 1] {
         assert!(memory.set_len(changed).is_err(), "{changed} bytes");
