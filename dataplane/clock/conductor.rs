@@ -45,7 +45,7 @@ pub enum TurnError {
     },
     /// The node never becomes quiet.
     #[error(
-        "{node} (pid {pid}) state not become quiet at {now_ns} ns: in {waited:?} it polled {polls} times, received {received} \
+        "{node} (pid {pid}) does not become quiet at {now_ns} ns: in {waited:?} it polled {polls} times, received {received} \
          packets and sent {sent}; {advice}"
     )]
     Restless {
@@ -148,7 +148,7 @@ impl Conductor {
     /// Lets a node poll until it is quiet. Returns its published state.
     ///
     /// # Errors
-    /// If it state not become quiet, or has ended.
+    /// If it does not become quiet, or has ended.
     ///
     /// # Panics
     /// If there is no node with that number.
@@ -232,8 +232,8 @@ impl Participant {
                 let line = self.line();
                 let polls = line.polls - before.polls;
                 let advice = match polls {
-                    0 => "it state not poll: check that its process is not stopped",
-                    _ => "check that it state not receive or send packets in an endless loop",
+                    0 => "it does not poll: check that its process is not stopped",
+                    _ => "check that it does not receive or send packets in an endless loop",
                 };
                 let (received, sent) = (line.received - before.received, line.sent - before.sent);
                 return Err(TurnError::Restless {

@@ -58,7 +58,7 @@ impl StallCounter {
         }
     }
 
-    /// Records the time since the last poll as a pause, and also as a stall if it was long enough.
+    /// Records the time since the last poll as a pause. A long pause is also a stall.
     #[cold]
     fn note_pause(&self, now: u64) {
         self.counters.note_pause(self.last, now);

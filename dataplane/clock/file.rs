@@ -307,32 +307,32 @@ impl ClockFile {
         let owned_path = || path.to_owned();
         let opened = OpenOptions::new().read(true).write(true).open(path);
         let file = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => ClockError::Missing { path: owned() },
+            io::ErrorKind::NotFound => ClockError::Missing { path: owned_path() },
             _ => io(error),
         })?;
         let len = file.metadata().map_err(&io)?.len();
         if len < len_for(1) as u64 {
-            return Err(ClockError::Foreign { path: owned() });
+            return Err(ClockError::Foreign { path: owned_path() });
         }
         let mut head = [0; 8 * word::COUNT];
         file.read_exact_at(&mut head, 0).map_err(&io)?;
         let words = head.as_chunks::<8>().0;
         let value = |index: usize| u64::from_ne_bytes(words[index]);
         if value(word::MAGIC) != MAGIC {
-            return Err(ClockError::Foreign { path: owned() });
+            return Err(ClockError::Foreign { path: owned_path() });
         }
         let found = value(word::VERSION);
         if found != VERSION {
-            return Err(ClockError::Version { path: owned(), found });
+            return Err(ClockError::Version { path: owned_path(), found });
         }
         let nodes = value(word::NODES) as usize;
         let needed = len_for(nodes.min(NODES_MAX)) as u64;
         if nodes > NODES_MAX || value(word::LEN) != needed || len < needed {
             let reason = format!("{len} bytes for {nodes} nodes");
-            return Err(ClockError::Damaged { path: owned(), reason });
+            return Err(ClockError::Damaged { path: owned_path(), reason });
         }
         if !is_locked(&file, 0) {
-            return Err(ClockError::NoConductor { path: owned(), pid: value(word::PID) });
+            return Err(ClockError::NoConductor { path: owned_path(), pid: value(word::PID) });
         }
         let region = Region::own_file(&file, needed as usize).map_err(&io)?;
         Ok(Self::over(region, file, path, nodes))

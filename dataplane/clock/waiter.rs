@@ -13,7 +13,7 @@ const SPINS: u32 = 1500;
 /// spins. On one CPU the writer cannot run while the reader spins.
 const FAILURES_MAX: u32 = 7;
 
-/// A word that one side changes and the other side waits for, with a flag that the waiter sleeps.
+/// A word that one side changes and its peer waits for, with a flag for a sleeping waiter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signal<'a> {
     /// Awaited word.

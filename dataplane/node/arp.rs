@@ -289,8 +289,8 @@ mod tests {
         for now in 30..100 {
             resolver.hold('a', 0, slot, 9, now);
         }
-        let asked = (30..100).filter(|&now| resolver.due(now, &table).is_some()).count();
-        assert_eq!(asked, 1, "nothing has come since");
+        let questions = (30..100).filter(|&now| resolver.due(now, &table).is_some()).count();
+        assert_eq!(questions, 1, "nothing has come since");
         resolver.hold('b', 0, slot, 9, 100);
         assert_eq!(resolver.due(100, &table), Some(ALL));
         // The additional questions do not count.
@@ -327,9 +327,10 @@ mod tests {
         table.learn(slot, HOST, 0);
         let mut resolver = ArpResolver::<char>::new(10);
         resolver.ask(0, slot, 9, true, 100);
-        let asked: Vec<_> = (10..16).filter_map(|step| resolver.due(10 * step, &table)).collect();
+        let questions: Vec<_> =
+            (10..16).filter_map(|step| resolver.due(10 * step, &table)).collect();
         let itself = ArpQuestion { to: HOST, ..ALL };
-        assert_eq!(asked, [itself, itself, itself, ALL, ALL, ALL]);
+        assert_eq!(questions, [itself, itself, itself, ALL, ALL, ALL]);
         assert_eq!(table.mac(slot), Some(HOST), "it is believed until the end");
         assert_eq!(resolver.next_silent(160, &table), Some(slot));
         assert_eq!(table.mac(slot), None);
@@ -353,9 +354,9 @@ mod tests {
         assert_eq!(resolver.due(100, &table), Some(itself));
         assert_eq!(resolver.due(150, &table), None, "nobody claims anything");
         table.learn(slot, OTHER, 150);
-        let asked: Vec<_> =
+        let questions: Vec<_> =
             (150..260).filter_map(|now| Some((now, resolver.due(now, &table)?))).collect();
-        assert_eq!(asked, [(150, itself), (190, itself), (230, ALL)]);
+        assert_eq!(questions, [(150, itself), (190, itself), (230, ALL)]);
         assert_eq!(table.learn(slot, OTHER, 260), LearnOutcome::Learnt);
     }
 
@@ -372,8 +373,11 @@ mod tests {
         for address in 0..2 * QUESTIONS_MAX as u32 {
             resolver.ask(0, table.insert(0, 100 + address, 1), 100 + address, false, 1);
         }
-        let asked: Vec<_> = std::iter::from_fn(|| resolver.due(1, &table)).collect();
-        assert_eq!(asked.last().map(|ask| ask.address), Some(99 + 2 * QUESTIONS_MAX as u32));
+        let questions: Vec<_> = std::iter::from_fn(|| resolver.due(1, &table)).collect();
+        assert_eq!(
+            questions.last().map(|question| question.address),
+            Some(99 + 2 * QUESTIONS_MAX as u32)
+        );
     }
 
     #[test]

@@ -501,7 +501,7 @@ impl Explainer {
     }
 }
 
-/// Returns true if the header of a sent task marks its worker as idle: the queue length includes only this task.
+/// Returns true if the header of a sent task marks its worker as chosen from the idle list: `qlen` is 1.
 fn is_for_idle(frame: &[u8]) -> bool {
     PacketSummary::in_frame(frame).header().is_some_and(|header| header.qlen == 1)
 }

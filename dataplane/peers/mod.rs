@@ -13,9 +13,9 @@
 //! *critic* is the learned estimate of the rack's future load. Invalid message contents are counted by reason and
 //! otherwise ignored ([`Refusal`]).
 //!
-//! Deviations from the released program: the counters in a heartbeat belong to the period that it ends. Loads
-//! use the current queues instead of values smoothed over polls, so that a node asks for a task as soon as it
-//! has none. Nodes may leave and return.
+//! Deviations from the released program: the counters in a heartbeat belong to the period that it ends. Loads use the
+//! current queues instead of values smoothed over polls. So a node requests a task as soon as it has none. Nodes may
+//! leave and return.
 
 mod consensus;
 mod learning;

@@ -179,7 +179,7 @@ pub fn request_offer(path: &Path, patience: Duration) -> Result<ReceivedOffer, O
     let socket = connect(&found, patience.clamp(TIMEOUTS.0, TIMEOUTS.1))?;
     let agent = peer(&socket)?;
     if !is_trusted(agent.uid) {
-        // The other user's tasks would run with this user's rights.
+        // Tasks of another user must not run with this user's rights.
         return Err(OfferError::Owner(agent.uid));
     }
     let (bytes, memory) = receive(&socket)?;

@@ -5,7 +5,7 @@
 //! A worker attaches by a *claim*, a number that differs from its predecessors'. The dispatcher *grants* it by
 //! publishing the same number.
 //!
-//! Each side stores its data first and a marker last, with Release; the other side loads the marker with Acquire.
+//! Each side stores its data first and a marker last, with Release; its peer loads the marker with Acquire.
 //! Generic over its words, so that loom checks the code that the processes run.
 
 use std::ops::Deref;

@@ -207,8 +207,8 @@ impl WorkerRegion {
         Ok(Self { region, layout, shape, offer, backing: Backing::Heap(taken) })
     }
 
-    /// Creates a region that worker processes of the same user get over a socket at `path`, as long as this
-    /// exists. Replaces the socket of an agent that no longer runs.
+    /// Creates a region for worker processes of the same user. They get it over a socket at `path` until it is
+    /// dropped. Replaces the socket of an agent that no longer runs.
     ///
     /// # Errors
     /// If another agent uses the path, the path holds something else, or the system refuses.
@@ -488,7 +488,7 @@ fn name_error(path: &Path, error: NameError) -> RegionError {
     }
 }
 
-/// Checks that an agent could create its region at `path` now, as far as possible without creating anything.
+/// Checks the path for a new agent's region, as far as possible without creating anything.
 ///
 /// # Errors
 /// Same as for [`WorkerRegion::create`].

@@ -262,8 +262,8 @@ fn agent_serves_waiting_workers_after_descriptor_shortage() {
         .env("WEDJAT_NO_DESCRIPTORS", "")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success() && said.contains("served at last"), "{said}");
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && output.contains("served at last"), "{output}");
 }
 
 /// Child part of the previous test; does nothing without it.

@@ -53,7 +53,7 @@ pub struct Packet<B> {
     pub port: u8,
     /// Arrival time in ticks.
     pub since: u64,
-    /// Index, among all of the agent's workers, of the worker that the task names.
+    /// Index, among all of the agent's workers, of the worker that the task names; 0 if it names none.
     worker_index: u16,
     /// Offsets, ports and IPv4 addresses. The addresses are 0 for IPv6, whose addresses are read from the frame.
     datagram: Datagram,
@@ -146,8 +146,8 @@ impl<B: Buf> Packet<B> {
         self.buf.bytes()
     }
 
-    /// Returns the ids of the pool and worker in its header; the worker is `NO_MEMBER`
-    /// if it names none.
+    /// Returns the ids of the pool and worker in its header; the worker is `NO_MEMBER` if it names
+    /// none.
     pub fn addressed(&self) -> (u16, u16) {
         (self.header.pool, self.header.dst)
     }
@@ -216,7 +216,9 @@ impl<B: Buf> Packet<B> {
         let datagram = self.datagram;
         let flow = Flow {
             src_mac: ether::dst(frame),
-            dst_mac: self.forwarded.map_or_else(|| ether::src(frame), |forwarded| forwarded.via.mac),
+            dst_mac: self
+                .forwarded
+                .map_or_else(|| ether::src(frame), |forwarded| forwarded.via.mac),
             src: self.forwarded.map_or(datagram.dst, |forwarded| forwarded.origin),
             dst: datagram.src,
             src_port: datagram.dst_port,

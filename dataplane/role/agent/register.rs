@@ -253,8 +253,8 @@ mod tests {
         times.filter_map(|now| registrar.due(now, |_| Some(0))).collect()
     }
 
-    fn answer(registrar: &mut Registrar, asked: &Header, timeout_ms: u16) {
-        let header = asked.acknowledged_by(9, timeout_ms);
+    fn answer(registrar: &mut Registrar, request: &Header, timeout_ms: u16) {
+        let header = request.acknowledged_by(9, timeout_ms);
         registrar.acknowledged(0, (LEAF, MAC), &header).unwrap();
     }
 
@@ -268,9 +268,9 @@ mod tests {
         {
             // It has left and returns, so it registers again.
             assert!(registrar.due(now + HZ, |_| None).is_none());
-            let asked = registrar.due(now + HZ, |_| Some(0)).unwrap();
-            assert_eq!(asked.code, Code::WorkerId);
-            answer(&mut registrar, &asked, timeout);
+            let request = registrar.due(now + HZ, |_| Some(0)).unwrap();
+            assert_eq!(request.code, Code::WorkerId);
+            answer(&mut registrar, &request, timeout);
             now += 2 * HZ;
             let messages = second(&mut registrar, now);
             assert!(messages.iter().all(|message| message.code == Code::KeepAlive));
@@ -282,8 +282,8 @@ mod tests {
     #[test]
     fn registrations_share_a_rate_fairly() {
         let mut registrar = registrar(400);
-        let asked = second(&mut registrar, 0);
-        answer(&mut registrar, &asked[0], 10);
+        let request = second(&mut registrar, 0);
+        answer(&mut registrar, &request[0], 10);
         let messages = second(&mut registrar, HZ);
         assert_eq!(messages.len(), MESSAGES_PER_SECOND as usize);
         for id in 0..400 {
@@ -295,18 +295,18 @@ mod tests {
     #[test]
     fn unanswered_registration_is_repeated_with_back_off() {
         let mut registrar = registrar(1);
-        let asked = |now: &u64| registrar.due(now * HZ / 1000, |_| Some(0)).is_some();
-        let times: Vec<_> = (0..500_u64).filter(asked).collect();
+        let request = |now: &u64| registrar.due(now * HZ / 1000, |_| Some(0)).is_some();
+        let times: Vec<_> = (0..500_u64).filter(request).collect();
         assert_eq!(times[..8], [0, 10, 30, 70, 110, 150, 190, 230]);
     }
 
     #[test]
     fn unanswered_registration_keeps_its_sequence() {
         let mut registrar = registrar(1);
-        let asked = second(&mut registrar, 0);
-        assert!(asked.len() > 1 && asked.iter().all(|question| *question == asked[0]));
-        answer(&mut registrar, &asked[0], 100);
-        let duplicate = asked[0].acknowledged_by(9, 100);
+        let request = second(&mut registrar, 0);
+        assert!(request.len() > 1 && request.iter().all(|question| *question == request[0]));
+        answer(&mut registrar, &request[0], 100);
+        let duplicate = request[0].acknowledged_by(9, 100);
         let refused = registrar.acknowledged(0, (LEAF, MAC), &duplicate);
         assert_eq!(refused, Err(DropReason::NotAsked));
         let alive = second(&mut registrar, HZ);

@@ -34,7 +34,7 @@ pub enum Step<B: Buf + Token> {
         /// Its workers, at first an empty set; afterwards the ended pool's, if any.
         new: Box<Option<PoolWorkers<B>>>,
     },
-    /// The pool accepts no new tasks.
+    /// The pool accepts no new tasks, and its workers send no more registrations.
     Close {
         /// The pool.
         pool: usize,
