@@ -174,7 +174,7 @@ pub(super) fn start(
     let look = |time| {
         look_for_deaths(region, &deaths);
         outside.look();
-        causes.look(&devices);
+        causes.look(&devices, requests.control().membership());
         requests.serve_for(time, &|| ports_seen(&devices));
         attach_log.update(region);
         links.look(&devices, link_changed);

@@ -177,7 +177,7 @@ pub fn run(
     let look = |time| {
         links.look(&devices, changed);
         outside.look();
-        causes.look(&devices);
+        causes.look(&devices, requests.control().membership());
         requests.serve_for(time, &|| ports_seen(&devices));
         agent.as_ref().inspect(|agent| agent.look());
     };
