@@ -425,6 +425,7 @@ fn shown_pool(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) ->
             lost: member.map_or(0, |member| member.lost.into()),
             sent: node.tally.worker(pool.id, worker.id).sent,
             answered: node.tally.worker(pool.id, worker.id).answered,
+            unresponsive: node.tally.worker(pool.id, worker.id).is_unresponsive,
             held: here.map_or(0, |here| here.held),
             drained: worker.is_drained && here.is_none_or(|here| here.is_drained),
             leaving: worker.is_leaving,

@@ -379,10 +379,23 @@ impl<C: Cores> Requests<C> {
     fn count(&mut self) -> Snapshot {
         let snapshot = self.table.snapshot();
         if self.has_all() {
-            self.tally.look(&snapshot);
             self.tallied = Instant::now();
+            for (pool, worker) in self.tally.look(&snapshot, self.tallied) {
+                self.warn_of_unresponsive(pool, worker);
+            }
         }
         snapshot
+    }
+
+    /// Warns of a worker that has tasks and sends no reply.
+    fn warn_of_unresponsive(&self, pool: u16, worker: u16) {
+        let membership = self.control.membership();
+        let Some(server) = membership.server_of(worker) else { return };
+        let sent = self.tally.worker(pool, worker).sent;
+        log::warn!(
+            "worker {worker} of pool {pool} at {server} does not reply, after {sent} tasks. Start it, or remove it with `wedjat ctl remove-workers \
+             {worker}`. Workers of a [[server]] with `registers = true` get no tasks before they register"
+        );
     }
 
     /// Answers changes that all cores have taken, and those whose time limit has passed.

@@ -180,7 +180,7 @@ pub(super) fn start(
     let check = |time| {
         report_deaths(region, &deaths);
         interface.check_reload();
-        causes.update(&devices);
+        causes.update(&devices, requests.control().membership());
         requests.serve_for(time, &|| all_port_stats(&devices));
         attach_log.update(region);
         links.check(&devices, log_link_event);

@@ -179,7 +179,7 @@ pub fn run(
     let check = |time| {
         links.check(&devices, on_event);
         interface.check_reload();
-        causes.update(&devices);
+        causes.update(&devices, requests.control().membership());
         requests.serve_for(time, &|| all_port_stats(&devices));
         agent.as_ref().inspect(|agent| agent.check_workers());
     };
