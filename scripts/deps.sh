@@ -87,7 +87,7 @@ look_for_bench() {
 }
 
 look() {
-    packages= needs= wants=
+    packages="" needs="" wants=""
     for purpose in $purposes; do "look_for_$purpose"; done
 }
 
