@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo fabric test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
-.PHONY: histories bench-cosched bench-sockets test-prefix attack install uninstall deb deps clean
+.PHONY: histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -123,13 +123,16 @@ install: deps ## commands, C library, headers, manual pages, completions, units 
 	$(BUILD)
 	scripts/install.sh install "$(BUILT)"
 
-deb: deps ## a Debian package of what `install` installs, in OUT (.)
+deb: deps ## Debian packages of what `install` installs, in OUT (.): wedjat, libwedjat0, libwedjat-dev, wedjat-dbg
 	$(BUILD)
 	scripts/deb.sh "$(BUILT)" "$(or $(OUT),.)"
+
+publish-check: deps ## package the crates for crates.io and build each from its package; needs the registry, uploads nothing
+	$(CARGO) publish --locked --workspace --dry-run
 
 uninstall: ## remove from PREFIX what was installed there
 	scripts/install.sh uninstall
 
 clean: ## remove what the others made
 	$(CARGO) clean
-	rm -rf demo-report fabric-report bench-report figures wedjat_*.deb
+	rm -rf demo-report fabric-report bench-report figures wedjat*_*.deb libwedjat*_*.deb

@@ -68,7 +68,12 @@ look_for_test() {
     has tshark || want tshark
     has etcd || want etcd-server
     has dpdk-telemetry.py || want dpdk-dev
-    ! has dpkg || has dpkg-shlibdeps || want dpkg-dev
+    has cmake || want cmake
+    has go || want golang-go
+    if has dpkg; then
+        has dh_builddeb || want debhelper
+        has lintian || want lintian
+    fi
     # The tests over the kernel's interfaces run as root only.
     [ "$(id -u)" = 0 ] || return 0
     has ip || need iproute2 : "ip (Debian: iproute2; Fedora: iproute)"
@@ -87,7 +92,7 @@ look_for_bench() {
 }
 
 look() {
-    packages= needs= wants=
+    packages="" needs="" wants=""
     for purpose in $purposes; do "look_for_$purpose"; done
 }
 
