@@ -68,6 +68,7 @@ look_for_test() {
     has tshark || want tshark
     has etcd || want etcd-server
     has dpdk-telemetry.py || want dpdk-dev
+    has chromium || want chromium
     ! has dpkg || has dpkg-shlibdeps || want dpkg-dev
     # The tests over the kernel's interfaces run as root only.
     [ "$(id -u)" = 0 ] || return 0

@@ -283,8 +283,7 @@ pub fn status(error: &RequestError) -> Status {
 
 /// Converts a node's state to a reply.
 pub fn shown_node(seen: &NodeSnapshot) -> proto::ShowReply {
-    let NodeSnapshot { membership, acknowledged, snapshot, ports, tally: _, workers_here: _, tap } =
-        seen;
+    let NodeSnapshot { membership, acknowledged, snapshot, ports, tap, .. } = seen;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
@@ -423,7 +422,7 @@ fn shown_pool(seen: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) ->
             sent: seen.tally.worker(pool.id, worker.id).sent,
             answered: seen.tally.worker(pool.id, worker.id).answered,
             held: here.map_or(0, |here| here.held),
-            drained: worker.is_drained && here.is_none_or(|here| here.is_drained),
+            drained: seen.is_drained(&worker),
             leaving: worker.is_leaving,
         })
     };

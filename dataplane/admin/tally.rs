@@ -2,6 +2,7 @@
 //! its outstanding tasks.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use crate::state::table::{MemberSnapshot, Snapshot};
 
@@ -16,16 +17,22 @@ pub struct Tasks {
     pub sent: u64,
     /// Reports: replies, and messages without one, such as keep-alives.
     pub answered: u64,
+    /// First reading after the newest report; `None` before the first report. It is late by at most the time
+    /// between two readings.
+    pub reported: Option<Instant>,
     /// Reports at the last reading, modulo 2^32.
     last: u32,
 }
 
 impl Tasks {
-    fn look(&mut self, member: &MemberSnapshot) {
+    fn look(&mut self, member: &MemberSnapshot, now: Instant) {
         let more = match member.reports.wrapping_sub(self.last) {
             TOO_MANY.. => member.reports,
             more => more,
         };
+        if more > 0 {
+            self.reported = Some(now);
+        }
         (self.answered, self.last) = (self.answered + u64::from(more), member.reports);
         let has = u64::try_from(member.outstanding).unwrap_or(0);
         self.sent = self.sent.max(self.answered + has); // fewer if some were written off
@@ -44,12 +51,12 @@ impl Tally {
     /// Adds the changes since the last reading. Call it before any worker reports 2^31 times in between, and
     /// before one leaves.
     pub fn look(&mut self, snapshot: &Snapshot) {
-        let mut before = std::mem::take(&mut self.workers);
+        let (now, mut before) = (Instant::now(), std::mem::take(&mut self.workers));
         for pool in &snapshot.pools {
             for member in &pool.members {
                 let key = (pool.id, member.worker);
                 let mut tasks = before.remove(&key).unwrap_or_default();
-                tasks.look(member);
+                tasks.look(member, now);
                 self.workers.insert(key, tasks);
             }
         }
@@ -112,6 +119,22 @@ mod tests {
         tally.look(&table.snapshot());
         assert_eq!((tasks(&tally, 10), tally.scheduled(7)), ((1, 0), 10), "nothing goes down");
         assert_eq!(tally.scheduled(8), 0);
+    }
+
+    #[test]
+    fn newest_report_has_a_time() {
+        let (table, mut tally) = (table(&[10, 11]), Tally::default());
+        let mut view = table.view(0, 0);
+        view.sent(Member(1));
+        tally.look(&table.snapshot());
+        assert_eq!(tally.worker(7, 11).reported, None);
+        view.answered(Member(1));
+        view.set_load(Member(1), Load(0));
+        tally.look(&table.snapshot());
+        let reported = tally.worker(7, 11).reported.unwrap();
+        tally.look(&table.snapshot());
+        assert_eq!(tally.worker(7, 11).reported, Some(reported), "no new report");
+        assert_eq!(tally.worker(7, 10).reported, None);
     }
 
     #[test]

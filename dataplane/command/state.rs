@@ -43,13 +43,13 @@ fn text(snapshot: &Snapshot) -> String {
         true => "",
         false => ", ended",
     };
+    let seed = snapshot.seed.map_or_else(String::new, |seed| format!("  seed {seed}"));
     let _ = writeln!(
         out,
-        "{} {}  pid {}{ended}  seed {}  {}",
+        "{} {}  pid {}{ended}{seed}  {}",
         snapshot.role.name(),
         snapshot.node,
         snapshot.pid,
-        snapshot.seed,
         quantity(snapshot.cores.len(), "core")
     );
     for pool in &snapshot.pools {
