@@ -61,13 +61,13 @@ fn status(address: SocketAddr) -> Value {
 }
 
 /// A running leaf with a metrics listener.
-struct Served {
+struct LeafFixture {
     home: Home,
     metrics: SocketAddr,
     _leaf: ChildProcess,
 }
 
-impl Served {
+impl LeafFixture {
     /// Starts a leaf that receives tasks, replies and strays once, or endlessly. `change` changes its
     /// configuration.
     fn start(endless: bool, change: impl Fn(String) -> String) -> Self {
@@ -119,7 +119,7 @@ fn at_rest(mut state: Value) -> Value {
 
 #[test]
 fn status_equals_the_state_file() {
-    let served = Served::settled();
+    let served = LeafFixture::settled();
     let (before, status, after) = (served.state(), status(served.metrics), served.state());
     assert!(before["seed"].is_u64() && status["state"]["seed"].is_null(), "{status}");
     let shown = at_rest(status["state"].clone());
@@ -151,7 +151,7 @@ fn status_equals_the_state_file() {
 
 #[test]
 fn pages_are_read_only() {
-    let served = Served::settled();
+    let served = LeafFixture::settled();
     for (path, kind) in [
         ("/", "text/html"),
         ("/?from=bookmark", "text/html"),
@@ -200,7 +200,7 @@ fn pages_are_read_only() {
 
 #[test]
 fn bad_requests_do_no_harm() {
-    let served = Served::start(true, |text| text);
+    let served = LeafFixture::start(true, |text| text);
     let mut random = vec![0; 20_000];
     fs::File::open("/dev/urandom").unwrap().read_exact(&mut random).unwrap();
     let huge = format!("GET / HTTP/1.1\r\nHost: node\r\nX: {}\r\n\r\n", "x".repeat(4 << 20));
@@ -297,6 +297,9 @@ fn connection_to_the_controller_is_shown() {
     let mut command = Command::new(WEDJAT);
     command.args(["controller", "--config"]).arg(file);
     let controller = ChildProcess::start(&mut command);
+    let mut add = Command::new(WEDJAT);
+    add.args(["ctl", "add-leaf", "1", "10.0.1.1"]).env("WEDJAT_CONTROLLER", &fabric);
+    wait_until("the controller knows the leaf", || add.output().unwrap().status.success());
     waits_for(true);
     drop(controller);
     waits_for(false);
@@ -384,7 +387,7 @@ impl Page {
 
 #[test]
 fn browser_shows_the_numbers_of_the_state() {
-    let served = Served::settled();
+    let served = LeafFixture::settled();
     let Some(page) = Page::open(served.metrics, "#workers") else { return };
     assert_eq!((page.connection(), page.console.as_str()), ("live", ""));
     let state = served.state();
@@ -439,7 +442,7 @@ fn browser_shows_the_numbers_of_the_state() {
 
 #[test]
 fn browser_shows_live_rates() {
-    let served = Served::start(true, |text| text);
+    let served = LeafFixture::start(true, |text| text);
     // Two polls may see the same numbers if the leaf does not run in between.
     wait_until("two polls differ", || {
         let Some(page) = Page::open(served.metrics, "") else { return true };
@@ -453,7 +456,7 @@ fn browser_shows_live_rates() {
 
 #[test]
 fn page_draws_1024_workers() {
-    let served = Served::start(false, |text| text.replace("'10-13'", "'0-1023'"));
+    let served = LeafFixture::start(false, |text| text.replace("'10-13'", "'0-1023'"));
     let Some(page) = Page::open(served.metrics, "#workers") else { return };
     assert_eq!((page.connection(), page.console.as_str()), ("live", ""));
     assert_eq!((page.heat(), page.rows("workers").len()), (1024, 1024));
@@ -491,7 +494,7 @@ fn proxy(
 
 #[test]
 fn lost_connection_is_shown() {
-    let served = Served::settled();
+    let served = LeafFixture::settled();
     let polls = AtomicUsize::new(0);
     let address = proxy(served.metrics, move |path, body| {
         (path != "/status.json" || polls.fetch_add(1, Relaxed) < 2).then_some(body)
@@ -504,7 +507,7 @@ fn lost_connection_is_shown() {
 
 #[test]
 fn hostile_text_does_not_run() {
-    let served = Served::settled();
+    let served = LeafFixture::settled();
     let markup = "<img src=x onerror=document.title=1><script>document.title=2</script>";
     let address = proxy(served.metrics, move |path, body| match path {
         "/status.json" => {

@@ -13,7 +13,7 @@ use super::follow::{ControllerLink, FollowResult, FollowerKind};
 use super::reload::{Delta, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
-use crate::control::{Change, ChangeError, Control, Cores, LocalWorker, Membership, Worker};
+use crate::control::{Change, ChangeError, Control, Cores, LocalWorker, Membership};
 use crate::state::Table;
 use crate::state::table::Snapshot;
 use crate::stats::PortStats;
@@ -81,10 +81,11 @@ pub struct NodeSnapshot {
     pub controller: Option<ControllerLink>,
 }
 
+#[cfg(feature = "control")]
 impl NodeSnapshot {
     /// Returns true if the worker gets no new tasks until it is undrained. A worker behind the node's own core
     /// is drained once that core knows.
-    pub(super) fn is_drained(&self, worker: &Worker) -> bool {
+    pub(super) fn is_drained(&self, worker: &crate::control::Worker) -> bool {
         let here = self.workers_here.get(&worker.id);
         worker.is_drained && here.is_none_or(|here| here.is_drained)
     }

@@ -47,8 +47,12 @@ function make(name, text, attributes = {}) {
   return element;
 }
 
+// Changes the text of an element that has no other content than this function's.
 function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  if (element.shown === text) return;
+  element.shown = text;
+  if (element.firstChild) element.firstChild.data = text;
+  else element.textContent = text;
 }
 
 function setClass(element, name) {
@@ -64,7 +68,7 @@ function resize(parent, length, create) {
 // Table with one row for each item. A column has a key, a name, a description and the text of an item's cell. The
 // first one names the row, as a link if there is `link`. `bad` returns the keys of an item's cells that show a problem.
 class Table {
-  constructor(caption, columns, { link, bad, bar } = {}) {
+  constructor(caption, columns, { link, bad, bar, long } = {}) {
     Object.assign(this, { columns, link, bad, bar });
     this.body = make('tbody');
     const head = make('tr');
@@ -75,7 +79,7 @@ class Table {
     const top = make('thead');
     top.append(head);
     table.append(make('caption', caption), top, this.body);
-    this.element = make('div', undefined, { class: 'scroll', tabindex: '0', role: 'group', 'aria-label': caption });
+    this.element = make('div', undefined, { class: long ? 'scroll long' : 'scroll', tabindex: '0', role: 'group', 'aria-label': caption });
     this.element.append(table);
   }
 
@@ -367,7 +371,7 @@ class NodeView {
       bar: 'busy',
     });
     this.pools = add('pools', 'Pools', POOLS, { bad: (pool) => flag(pool.away > 0, 'away') });
-    this.workers = add('workers', 'Workers', WORKERS, { bad: (worker) => flag(worker.away, 'state') });
+    this.workers = add('workers', 'Workers', WORKERS, { bad: (worker) => flag(worker.away, 'state'), long: true });
     this.drops = add('drops', 'Dropped packets by reason', DROPS, {
       bad: (drop) => flag(drop.rate > 0, 'rate'),
       link: (drop) => `#reason-${encodeURIComponent(drop.reason)}`,
