@@ -104,7 +104,7 @@ impl LeafFixture {
     }
 }
 
-/// Removes numbers that change on a node without traffic, and the seed.
+/// Removes numbers that change on a node without traffic, and the seeds.
 fn at_rest(mut state: Value) -> Value {
     for core in state["cores"].as_array_mut().unwrap() {
         core.as_object_mut().unwrap().retain(|key, _| !RESTLESS.contains(&key.as_str()));
@@ -114,6 +114,9 @@ fn at_rest(mut state: Value) -> Value {
             .retain(|key, _| !RESTLESS.contains(&key.as_str()));
     }
     state.as_object_mut().unwrap().remove("seed");
+    if state["agent"].is_object() {
+        state["agent"] = at_rest(state["agent"].take());
+    }
     state
 }
 
@@ -147,6 +150,24 @@ fn status_equals_the_state_file() {
         (&status["members"][0][1]["drained"], &status["acknowledged"]),
         (&true.into(), &2.into())
     );
+}
+
+#[test]
+fn status_includes_a_colocated_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = format!(
+        "[agent]\nname = '{}'\n[[agent.pool]]\nid = {POOL}\npolicy = 'jsq'\nworkers = '20-21'\n",
+        folder.path().join("host").display()
+    );
+    let served = LeafFixture::start(false, |text| text + &agent);
+    wait_until("the state file has what the status has", || {
+        at_rest(served.state()) == at_rest(status(served.metrics)["state"].clone())
+    });
+    let state = status(served.metrics)["state"].take();
+    assert!(state["agent"]["role"] == "agent" && state["agent"]["seed"].is_null(), "{state}");
+    let Some(page) = Page::open(served.metrics, "") else { return };
+    assert_eq!((page.connection(), page.console.as_str()), ("live", ""));
+    assert_eq!(page.html.matches("<dt>role</dt>").count(), 2);
 }
 
 #[test]
@@ -233,7 +254,7 @@ fn started(role: &str, text: String, folder: &Path) -> (ChildProcess, SocketAddr
     let (file, metrics) = (folder.join(format!("{role}.toml")), free_address());
     fs::write(&file, text + &format!("[control]\nmetrics = '{metrics}'\n")).unwrap();
     let mut command = Command::new(WEDJAT);
-    command.args([role, "--duration", LIFETIME, "--config"]).arg(&file);
+    command.args([role, "--duration", LIFETIME, "--config"]).arg(&file).env("RUST_LOG", "error");
     let mut node = ChildProcess::start(&mut command);
     wait_until("it listens", || {
         assert!(!node.has_ended(), "{role}");
@@ -295,7 +316,7 @@ fn connection_to_the_controller_is_shown() {
     let file = files.path().join("controller.toml");
     fs::write(&file, format!("[controller]\nid = 1\nstore = '{}'\n", fabric.display())).unwrap();
     let mut command = Command::new(WEDJAT);
-    command.args(["controller", "--config"]).arg(file);
+    command.args(["controller", "--config"]).arg(file).env("RUST_LOG", "error");
     let controller = ChildProcess::start(&mut command);
     let mut add = Command::new(WEDJAT);
     add.args(["ctl", "add-leaf", "1", "10.0.1.1"]).env("WEDJAT_CONTROLLER", &fabric);
@@ -335,16 +356,20 @@ impl Page {
             // Virtual time waits for the page's requests, so that a slow machine changes nothing.
             .args(["--virtual-time-budget=4500", "--dump-dom"])
             .arg(format!("http://{address}/{place}"));
-        let Ok(output) = command.output() else {
+        let (out, err) = (profile.path().join("stdout"), profile.path().join("stderr"));
+        command.stdout(fs::File::create(&out).unwrap()).stderr(fs::File::create(&err).unwrap());
+        let Ok(browser) = command.spawn() else {
             let _ = writeln!(
                 std::io::stderr(),
                 "SKIPPED: there is no browser for the status page (Debian: chromium)"
             );
             return None;
         };
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (html, said) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success() && html.contains("</html>"), "{html}\n{said}");
+        let mut browser = ChildProcess::of(browser);
+        wait_until("the browser has ended", || browser.has_ended());
+        let text = |path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+        let (html, said) = (text(out), text(err));
+        assert!(html.contains("</html>"), "{html}\n{said}");
         let console =
             said.lines().filter(|line| line.contains("CONSOLE")).map(|line| format!("{line}\n"));
         Some(Self { html, console: console.collect() })
