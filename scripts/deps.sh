@@ -74,6 +74,8 @@ look_for_test() {
         has dh_builddeb || want debhelper
         has lintian || want lintian
     fi
+    has chromium || want chromium
+    ! has dpkg || has dpkg-shlibdeps || want dpkg-dev
     # The tests over the kernel's interfaces run as root only.
     [ "$(id -u)" = 0 ] || return 0
     has ip || need iproute2 : "ip (Debian: iproute2; Fedora: iproute)"

@@ -867,7 +867,7 @@ fn metrics_have_help_and_unit() {
         assert!(open.contains(line) && text.contains(line), "{line}\n{text}");
     }
     for (request, says) in [
-        ("GET / HTTP/1.1", "404 Not Found"),
+        ("GET /nothing HTTP/1.1", "404 Not Found"),
         ("POST /metrics HTTP/1.1", "405 Method Not Allowed"),
         ("NONSENSE", "400 Bad Request"),
     ] {

@@ -559,7 +559,7 @@ fn fields(path: &str, name: &str) -> Vec<(String, String)> {
 }
 
 /// What is reported as JSON besides counters and drop reasons: where it stands, and the struct that it is.
-const REPORTED: [(&str, &str, &str); 12] = [
+const REPORTED: [(&str, &str, &str); 15] = [
     ("account", "dataplane/stats.rs", "LeafStats"),
     ("account, `ports[]`", "dataplane/stats.rs", "PortStats"),
     ("account, `manifest`", "dataplane/stats.rs", "Manifest"),
@@ -572,6 +572,9 @@ const REPORTED: [(&str, &str, &str); 12] = [
     ("state, `neighbours[]`", "dataplane/state/table.rs", "NeighbourSnapshot"),
     ("state, `peers`", "dataplane/state/nodes.rs", "PeersSnapshot"),
     ("state, `peers.nodes[]`", "dataplane/state/nodes.rs", "PeerSnapshot"),
+    ("status", "dataplane/admin/status.rs", "Status"),
+    ("status, `members[][]`", "dataplane/admin/status.rs", "MemberStatus"),
+    ("status, `controller`", "dataplane/admin/follow.rs", "ControllerLink"),
 ];
 
 /// The table of docs/reference/counters.md beside that of the counters.

@@ -19,6 +19,9 @@ pub struct Tasks {
     pub sent: u64,
     /// Reports: replies, and messages without one, such as keep-alives.
     pub answered: u64,
+    /// First reading after the newest report; `None` before the first report. It is late by at most the time
+    /// between two readings.
+    pub reported: Option<Instant>,
     /// Reports at the last reading, modulo 2^32.
     last: u32,
     /// Reading since which it has had tasks and sent no report.
@@ -39,6 +42,7 @@ impl Tasks {
         // The sum falls when tasks are written off as lost; `sent` must not.
         self.sent = self.sent.max(self.answered + outstanding);
         if new_reports > 0 {
+            self.reported = Some(now);
             self.since = None;
         }
         if outstanding > 0 {
@@ -158,6 +162,22 @@ mod tests {
         view.set_load(Member(1), Load(0));
         assert_eq!(look(120), (vec![], false), "it replied");
         assert_eq!(look(200), (vec![], false), "it has no task");
+    }
+
+    #[test]
+    fn newest_report_has_a_time() {
+        let (table, mut tally) = (table(&[10, 11]), Tally::default());
+        let mut view = table.view(0, 0);
+        view.sent(Member(1));
+        tally.look(&table.snapshot(), Instant::now());
+        assert_eq!(tally.worker(7, 11).reported, None);
+        view.answered(Member(1));
+        view.set_load(Member(1), Load(0));
+        tally.look(&table.snapshot(), Instant::now());
+        let reported = tally.worker(7, 11).reported.unwrap();
+        tally.look(&table.snapshot(), Instant::now());
+        assert_eq!(tally.worker(7, 11).reported, Some(reported), "no new report");
+        assert_eq!(tally.worker(7, 10).reported, None);
     }
 
     #[test]

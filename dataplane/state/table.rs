@@ -555,8 +555,9 @@ pub struct Snapshot {
     pub running: bool,
     /// Start time, in seconds since 1970.
     pub started: u64,
-    /// Seed of its random streams.
-    pub seed: u64,
+    /// Seed of its random streams. The status page omits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// Ticks per second of its clock.
     pub ticks_hz: u64,
     /// Number of the membership: 1 at the start, one more after each change.
@@ -691,7 +692,7 @@ impl Snapshot {
             pid: value(word::PID),
             running: value(word::RUNNING) != 0,
             started: value(word::STARTED),
-            seed: value(word::SEED),
+            seed: Some(value(word::SEED)),
             ticks_hz: value(word::TICKS_HZ),
             epoch: value(word::EPOCH),
             pools: (0..layout.pools.len())
@@ -940,7 +941,7 @@ mod tests {
         table.counters(0).drop(DropReason::Runt, 1);
         table.publish();
         let snapshot = Snapshot::open(&path).unwrap();
-        assert_eq!((snapshot.node, snapshot.seed, snapshot.running), (3, 42, true));
+        assert_eq!((snapshot.node, snapshot.seed, snapshot.running), (3, Some(42), true));
         let pool = &snapshot.pools[0];
         assert_eq!((pool.id, pool.policy.as_str()), (7, "horus"));
         assert_eq!((&pool.idle[..], &pool.queued[..]), (&[vec![], vec![13]][..], &[0, 6][..]));
