@@ -103,6 +103,7 @@ fn with_library(program: &Path) -> Command {
     command
 }
 
+// promise: library.3, packages.1
 #[test]
 fn installed_files_work_and_are_removed() {
     let prefix = installed();
@@ -252,6 +253,7 @@ fn below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+// promise: packages.1
 #[test]
 fn debian_package_installs_runs_and_removes() {
     if Command::new("dpkg-deb").arg("--version").output().is_err() {
@@ -512,6 +514,7 @@ fn difference(ours: &Trace, expected: &Trace, who: &str) -> Option<String> {
     })
 }
 
+// promise: library.1
 #[test]
 fn applications_send_the_golden_packets() {
     let text = fs::read_to_string(Path::new(SOURCE).join("tests/golden/library.txt")).unwrap();
@@ -522,6 +525,7 @@ fn applications_send_the_golden_packets() {
     assert_same(&home.application_in_rust(), &expected, "Rust");
 }
 
+// promise: library.1
 #[test]
 fn applications_decide_as_the_leaf_does() {
     // With the second policy, tasks wait at the application until replies make room.
@@ -545,6 +549,7 @@ fn applications_decide_as_the_leaf_does() {
 /// Number of hugepages, of 2 MiB each.
 const PAGES: u64 = 24;
 
+// promise: library.1
 #[test]
 fn a_secondary_process_schedules_with_the_library() {
     let folder = tempfile::tempdir().unwrap();

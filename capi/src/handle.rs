@@ -352,6 +352,7 @@ mod tests {
         (scheduler, context)
     }
 
+    // promise: library.2
     #[test]
     fn a_context_serves_one_call_at_a_time() {
         let (scheduler, context) = scheduler();
@@ -366,6 +367,7 @@ mod tests {
         assert_eq!((end(scheduler), end(scheduler)), (0, WEDJAT_ERROR_HANDLE));
     }
 
+    // promise: library.2
     #[test]
     fn an_end_that_is_refused_changes_nothing() {
         let (scheduler, broken) = scheduler();
@@ -381,6 +383,7 @@ mod tests {
         assert_eq!(end(scheduler), 0);
     }
 
+    // promise: library.2
     #[test]
     fn panic_disables_its_context() {
         let (scheduler, context) = scheduler();

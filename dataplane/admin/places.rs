@@ -214,6 +214,7 @@ mod tests {
         place.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
+    // promise: control.1
     #[test]
     fn silent_source_loses_its_oldest_connection() {
         let places = Places::new(8, 2);
@@ -224,6 +225,7 @@ mod tests {
         assert!(!is_over(&mut other), "another source has places of its own");
     }
 
+    // promise: control.1
     #[test]
     fn full_listener_admits_newcomers() {
         let places = Places::new(4, 4);
@@ -239,6 +241,7 @@ mod tests {
         assert!(places.admit(host(2)).is_some());
     }
 
+    // promise: control.1
     #[test]
     fn answered_connection_stays() {
         let places = Places::new(2, 2);
@@ -251,6 +254,7 @@ mod tests {
         assert!(is_over(&mut busy[0]) && !is_over(&mut busy[1]), "the one unused for longest");
     }
 
+    // promise: control.1
     #[test]
     fn place_is_free_after_its_connection() {
         let places = Places::new(1, 1);

@@ -91,6 +91,7 @@ mod tests {
         (sent, answered)
     }
 
+    // promise: input.1
     #[test]
     fn sent_and_answered_tasks_sum_over_cores() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());
@@ -114,6 +115,7 @@ mod tests {
         assert_eq!(tally.scheduled(8), 0);
     }
 
+    // promise: input.1
     #[test]
     fn counts_survive_a_state_restart() {
         let (mut snapshot, mut tally) = (table(&[10, 11]).snapshot(), Tally::default());

@@ -113,6 +113,7 @@ fn json(time: String, record: &log::Record<'_>) -> String {
 mod tests {
     use super::*;
 
+    // promise: control.3
     #[test]
     fn a_record_is_one_line_whatever_it_says() {
         let said = |record: &log::Record<'_>| json("2026-01-02T03:04:05.678Z".to_owned(), record);

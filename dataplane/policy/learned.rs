@@ -175,6 +175,7 @@ mod tests {
         counts
     }
 
+    // promise: scheduling.5
     #[test]
     fn rates_are_learned_and_followed() {
         for policy in LEARNERS {
@@ -194,6 +195,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn unanswering_member_returns_by_benchmark_tasks() {
         for policy in LEARNERS {
@@ -209,6 +211,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn silent_member_keeps_a_small_share_without_benchmarks() {
         for policy in LEARNERS {
@@ -232,6 +235,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn members_without_times_are_equal() {
         for policy in LEARNERS {
@@ -248,6 +252,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn saturation_and_single_task_windows_keep_rates() {
         for policy in
@@ -268,6 +273,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn removed_members_are_forgotten_new_ones_average() {
         for policy in LEARNERS {

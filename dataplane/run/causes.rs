@@ -95,6 +95,7 @@ impl Causes {
 mod tests {
     use super::*;
 
+    // promise: control.3
     #[test]
     fn dominant_drop_reason_is_logged_once_per_port() {
         let cores = vec![Refusals::default(), Refusals::default()];
@@ -131,6 +132,7 @@ mod tests {
         assert_eq!(causes.find(0, "net_x0", 100_000), None, "once");
     }
 
+    // promise: control.3
     #[test]
     fn a_core_without_packets_is_reported_once() {
         let counters: Vec<_> = (0..3).map(|_| Counters::heap()).collect();

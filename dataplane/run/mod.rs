@@ -485,6 +485,7 @@ fn describe(
 mod tests {
     use super::*;
 
+    // promise: ports.2
     #[test]
     fn departed_peer_is_noticed_despite_a_successor() {
         let seen = |is_up, disconnects| LinkState { is_up, disconnects };

@@ -122,6 +122,7 @@ mod tests {
         told.collect()
     }
 
+    // promise: running.1
     #[test]
     fn service_manager_gets_ready_and_watchdog() {
         let folder = tempfile::tempdir().unwrap();

@@ -198,6 +198,7 @@ mod tests {
         }
     }
 
+    // promise: control.3
     #[test]
     fn commands_answer_what_the_state_says() {
         let node = node();
@@ -224,6 +225,7 @@ mod tests {
         );
     }
 
+    // promise: control.3
     #[test]
     fn long_lists_come_in_parts() {
         let node = node();
@@ -237,6 +239,7 @@ mod tests {
         );
     }
 
+    // promise: control.3
     #[test]
     fn unknown_telemetry_path_gets_no_answer() {
         let node = node();

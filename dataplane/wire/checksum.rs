@@ -296,6 +296,7 @@ mod tests {
             prop_assert_eq!(range.checksum(), sum.bytes(&bytes[start..]).checksum());
         }
 
+        // promise: packets.1
         #[test]
         fn incremental_equals_whole(
             mut bytes in proptest::collection::vec(any::<u8>(), 40),
@@ -340,6 +341,7 @@ mod tests {
         }
     }
 
+    // promise: packets.1
     #[test]
     fn udp_zero_stays_zero_and_is_never_made() {
         let delta = ChecksumDelta::default().word(1, 2);

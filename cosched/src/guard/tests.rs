@@ -84,6 +84,7 @@ fn violated(windows: &[Window]) -> usize {
     windows.iter().filter(|window| window.seen.tail.is_some_and(|tail| tail > 2000.0)).count()
 }
 
+// promise: batch.2
 #[test]
 fn load_step_stops_the_batch_within_100_ms() {
     let loads = [0.2, 0.2, 0.2, 0.2, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8].repeat(4);
@@ -103,6 +104,7 @@ fn load_step_stops_the_batch_within_100_ms() {
     }
 }
 
+// promise: batch.2
 #[test]
 fn harmful_batch_is_admitted_ever_more_rarely() {
     // The batch harms at any share, as through caches, and the load does not show it.
@@ -124,6 +126,7 @@ fn harmful_batch_is_admitted_ever_more_rarely() {
     assert!(given * 100 <= 6000, "{given} of 6000 windows with batch");
 }
 
+// promise: batch.2
 #[test]
 fn batch_keeps_its_share_near_the_objective() {
     let mut guard = Guard::new(settings()).unwrap();
@@ -138,6 +141,7 @@ fn batch_keeps_its_share_near_the_objective() {
     assert_eq!(observe(2001.0, 0.1), Share::NONE);
 }
 
+// promise: batch.2
 #[test]
 fn missing_or_invalid_observations_stop_the_batch() {
     let mut guard = Guard::new(settings()).unwrap();

@@ -72,6 +72,7 @@ fn check_damaged(path: &Path, bytes: &[u8], kept: &Fabric, damage: &str) -> bool
     }
 }
 
+// promise: controller.2
 #[test]
 fn damaged_file_is_reported_or_harmless() {
     let folder = tempfile::tempdir().unwrap();

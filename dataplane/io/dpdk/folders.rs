@@ -248,6 +248,7 @@ mod tests {
         number
     }
 
+    // promise: running.1
     #[test]
     fn only_leftovers_of_dead_processes_are_removed() {
         let home = tempfile::tempdir().unwrap();
@@ -291,6 +292,7 @@ mod tests {
         assert!(!served.exists() && !locked.exists());
     }
 
+    // promise: running.1
     #[test]
     fn hugepages_of_dead_processes_are_removed_unless_mapped() {
         let home = tempfile::tempdir().unwrap();
@@ -313,6 +315,7 @@ mod tests {
         assert!(others.iter().all(|(_, path)| path.exists()));
     }
 
+    // promise: ports.2
     #[test]
     fn unsafe_folder_is_refused() {
         let home = tempfile::tempdir().unwrap();

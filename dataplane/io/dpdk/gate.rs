@@ -86,6 +86,7 @@ mod tests {
 
     use super::*;
 
+    // promise: ports.2
     #[test]
     fn closed_gate_excludes_bursts() {
         let (gate, stop) = (Arc::<Gate>::default(), AtomicBool::new(false));
@@ -119,6 +120,7 @@ mod tests {
         assert_eq!(seen, 0);
     }
 
+    // promise: ports.2
     #[test]
     fn closed_gate_moves_nothing_and_ignores_dropped_passes() {
         let gate = Arc::<Gate>::default();

@@ -1426,6 +1426,7 @@ mod tests {
         std::fs::read_dir("/proc/self/fd").unwrap().count()
     }
 
+    // promise: ports.2
     #[test]
     fn memif_sockets_are_replaced_by_private_ones() {
         let mut relays = Relays::default();
@@ -1481,6 +1482,7 @@ mod tests {
         assert!(matches!(differ, SocketError::Users(_)), "{differ}");
     }
 
+    // promise: ports.2
     #[test]
     fn dead_private_socket_is_replaced_live_one_refused() {
         let folder = tempfile::tempdir().unwrap();
@@ -1508,6 +1510,7 @@ mod tests {
     }
 
     /// The test plays the client and the driver.
+    // promise: ports.2
     #[test]
     fn driver_sees_clients_only_between_bursts() {
         for (farewell, test) in [(None, "falls"), (Some(MessageKind::Disconnect), "leaves")] {
@@ -1573,6 +1576,7 @@ mod tests {
     }
 
     /// Each hostile client comes beside an honest peer, which stays connected.
+    // promise: ports.2
     #[test]
     fn hostile_clients_never_reach_the_driver() {
         let scene = Scene::new("hostile", &at_once());
@@ -1633,6 +1637,7 @@ mod tests {
         drop(honest);
     }
 
+    // promise: ports.2
     #[test]
     fn driver_never_gets_blocking_descriptors() {
         let scene = Scene::new("bell", &at_once());
@@ -1665,6 +1670,7 @@ mod tests {
         });
     }
 
+    // promise: ports.2
     #[test]
     fn driver_only_writes_its_peers_eventfd() {
         let scene = Scene::new("wake", &at_once());
@@ -1714,6 +1720,7 @@ mod tests {
     }
 
     /// Counts descriptors and threads, so it runs in a process without other tests.
+    // promise: ports.2
     #[test]
     fn half_open_clients_expire_without_leftovers() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -1727,6 +1734,7 @@ mod tests {
     }
 
     /// Child process of the test above; does nothing in the main process.
+    // promise: ports.2
     #[test]
     fn half_open_clients() {
         if std::env::var_os("WEDJAT_HALF_OPEN").is_none() {
@@ -1771,6 +1779,7 @@ mod tests {
         println!("nothing left");
     }
 
+    // promise: ports.2
     #[test]
     fn strangers_are_refused() {
         let scene = Scene::new("strangers", &at_once());
@@ -1789,6 +1798,7 @@ mod tests {
         assert_eq!(number_of("nobody-of-that-name"), None);
     }
 
+    // promise: ports.2
     #[test]
     fn client_retries_until_its_server_appears() {
         let mut relays = Relays::default();

@@ -826,6 +826,7 @@ mod tests {
         }
     }
 
+    // promise: speed.2
     #[test]
     fn samples_are_included() {
         let rng = Rng::seed_from_u64(1);
@@ -844,6 +845,7 @@ mod tests {
         assert!(sampling.plain.set_queue(3, 39) && sampling.outstanding[3] == 39);
     }
 
+    // promise: speed.2
     #[test]
     fn every_policy_is_measured() {
         let arguments = Arguments {

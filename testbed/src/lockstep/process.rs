@@ -109,6 +109,7 @@ impl Place {
 mod tests {
     use super::*;
 
+    // promise: emulated-time.1
     #[test]
     fn better_cpu_is_chosen_and_the_other_retried() {
         let mut place = Place::new([0, 1]);

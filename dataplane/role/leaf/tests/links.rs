@@ -95,6 +95,7 @@ impl Rig {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn replies_leave_from_the_service_address() {
     for family in BOTH {
@@ -116,6 +117,7 @@ fn replies_leave_from_the_service_address() {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn refused_task_returns_from_the_service_address() {
     for family in BOTH {
@@ -135,6 +137,7 @@ fn refused_task_returns_from_the_service_address() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn spine_gets_idle_and_load_signals() {
     for family in BOTH {
@@ -170,6 +173,7 @@ fn spine_gets_idle_and_load_signals() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn idleness_is_repeated_and_numbers_rise() {
     for family in BOTH {
@@ -188,6 +192,7 @@ fn idleness_is_repeated_and_numbers_rise() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn other_signal_rules_send_replies_or_heartbeats() {
     for family in BOTH {
@@ -213,6 +218,7 @@ fn other_signal_rules_send_replies_or_heartbeats() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn a_spine_learns_how_many_workers_live() {
     for family in BOTH {
@@ -225,6 +231,7 @@ fn a_spine_learns_how_many_workers_live() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn silent_spine_and_its_return_are_counted() {
     for family in BOTH {
@@ -250,6 +257,7 @@ fn silent_spine_and_its_return_are_counted() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn words_of_no_spine_are_refused() {
     for family in BOTH {
@@ -267,6 +275,7 @@ fn words_of_no_spine_are_refused() {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn spine_mac_address_is_resolved_separately() {
     for family in BOTH {
@@ -302,6 +311,7 @@ fn resolve_spine(rig: &Rig, spine: u32) {
     rig.leaf.stages().neighbours().set_static(slot, SPINE_MAC);
 }
 
+// promise: fabric.3
 #[test]
 fn pool_changes_its_spine_while_running() {
     for family in BOTH {
@@ -355,6 +365,7 @@ fn pool_changes_its_spine_while_running() {
     }
 }
 
+// promise: fabric.3
 #[test]
 fn drained_rack_finishes_tasks_in_flight() {
     for family in BOTH {
@@ -403,6 +414,7 @@ fn drained_rack_finishes_tasks_in_flight() {
     }
 }
 
+// promise: fabric.3
 #[test]
 fn links_that_can_not_be_are_refused() {
     for family in BOTH {
