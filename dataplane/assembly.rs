@@ -252,6 +252,7 @@ pool = 2
 speed = 3
 "#;
 
+    // promise: scheduling.5
     #[test]
     fn faster_servers_get_more() {
         let config = Config::parse(Path::new("leaf.toml"), TEXT).unwrap();

@@ -95,6 +95,7 @@ impl Drop for WorkerProcess {
     }
 }
 
+// promise: packages.2
 #[test]
 fn every_client_is_answered_by_every_worker() {
     let folder = tempfile::tempdir().unwrap();

@@ -57,6 +57,7 @@ impl Drop for Cleanup {
     }
 }
 
+// promise: ports.1
 #[test]
 fn page_commands_work() {
     if let Some(obstacle) = obstacle() {

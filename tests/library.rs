@@ -58,6 +58,7 @@ fn with_library(program: &Path) -> Command {
     command
 }
 
+// promise: library.3, packages.1
 #[test]
 fn installed_files_work_and_are_removed() {
     let prefix = installed();
@@ -382,6 +383,7 @@ fn difference(ours: &Trace, expected: &Trace, who: &str) -> Option<String> {
     })
 }
 
+// promise: library.1
 #[test]
 fn applications_send_the_golden_packets() {
     let text = fs::read_to_string(Path::new(SOURCE).join("tests/golden/library.txt")).unwrap();
@@ -392,6 +394,7 @@ fn applications_send_the_golden_packets() {
     assert_same(&home.application_in_rust(), &expected, "Rust");
 }
 
+// promise: library.1
 #[test]
 fn applications_decide_as_the_leaf_does() {
     // With the second policy, tasks wait at the application until replies make room.
@@ -415,6 +418,7 @@ fn applications_decide_as_the_leaf_does() {
 /// Number of hugepages, of 2 MiB each.
 const PAGES: u64 = 24;
 
+// promise: library.1
 #[test]
 fn a_secondary_process_schedules_with_the_library() {
     let folder = tempfile::tempdir().unwrap();

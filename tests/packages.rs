@@ -95,6 +95,7 @@ impl Root {
     }
 }
 
+// promise: packages.2
 #[test]
 fn debian_packages_install_run_and_are_removed() {
     let Some(folder) = packages() else { return };
@@ -183,6 +184,7 @@ fn programs_have_debug_files(root: &Root) {
     }
 }
 
+// promise: packages.2
 #[test]
 fn debian_packages_are_reproducible() {
     let Some(first) = packages() else { return };
@@ -196,6 +198,7 @@ fn debian_packages_are_reproducible() {
     }
 }
 
+// promise: packages.2
 #[test]
 fn lintian_finds_no_error() {
     let Some(folder) = packages().filter(|_| has("lintian", "lintian")) else { return };
@@ -225,6 +228,7 @@ fn is_shared(program: &Path) -> bool {
     text(Command::new("readelf").arg("-dW").arg(program)).contains("[libwedjat.so.0]")
 }
 
+// promise: packages.2
 #[test]
 fn c_program_builds_against_the_packages() {
     let Some(folder) = packages() else { return };
@@ -302,6 +306,7 @@ fn archive_stands_beside_another_rust_library(libraries: &Path, headers: &Path) 
 }
 
 /// Checks that all sources that cargo read to build the published crates are in their packages.
+// promise: packages.2
 #[test]
 fn published_crates_contain_their_sources() {
     let list = |arguments: &[&str]| {

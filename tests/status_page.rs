@@ -120,6 +120,7 @@ fn at_rest(mut state: Value) -> Value {
     state
 }
 
+// promise: control.4
 #[test]
 fn status_equals_the_state_file() {
     let served = LeafFixture::settled();
@@ -152,6 +153,7 @@ fn status_equals_the_state_file() {
     );
 }
 
+// promise: control.4
 #[test]
 fn status_includes_a_colocated_agent() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,6 +172,7 @@ fn status_includes_a_colocated_agent() {
     assert_eq!(page.html.matches("<dt>role</dt>").count(), 2);
 }
 
+// promise: control.4
 #[test]
 fn pages_are_read_only() {
     let served = LeafFixture::settled();
@@ -219,6 +222,7 @@ fn pages_are_read_only() {
     }
 }
 
+// promise: control.4
 #[test]
 fn bad_requests_do_no_harm() {
     let served = LeafFixture::start(true, |text| text);
@@ -267,6 +271,7 @@ fn first_cpu() -> usize {
     core_affinity::get_core_ids().unwrap()[0].id
 }
 
+// promise: control.4
 #[test]
 fn agents_and_spines_have_the_page() {
     let files = tempfile::tempdir().unwrap();
@@ -294,6 +299,7 @@ fn agents_and_spines_have_the_page() {
     }
 }
 
+// promise: control.4
 #[test]
 fn connection_to_the_controller_is_shown() {
     let files = tempfile::tempdir().unwrap();
@@ -410,6 +416,7 @@ impl Page {
     }
 }
 
+// promise: control.4
 #[test]
 fn browser_shows_the_numbers_of_the_state() {
     let served = LeafFixture::settled();
@@ -465,6 +472,7 @@ fn browser_shows_the_numbers_of_the_state() {
     }
 }
 
+// promise: control.4
 #[test]
 fn browser_shows_live_rates() {
     let served = LeafFixture::start(true, |text| text);
@@ -479,6 +487,7 @@ fn browser_shows_live_rates() {
     });
 }
 
+// promise: control.4
 #[test]
 fn page_draws_1024_workers() {
     let served = LeafFixture::start(false, |text| text.replace("'10-13'", "'0-1023'"));
@@ -517,6 +526,7 @@ fn proxy(
     address
 }
 
+// promise: control.4
 #[test]
 fn lost_connection_is_shown() {
     let served = LeafFixture::settled();
@@ -530,6 +540,7 @@ fn lost_connection_is_shown() {
     assert_eq!(page.rows("cores")[0]["dropped"], STRAYS.to_string(), "the last numbers stay");
 }
 
+// promise: control.4
 #[test]
 fn hostile_text_does_not_run() {
     let served = LeafFixture::settled();

@@ -1,6 +1,8 @@
 //! The sources keep their rules, and the documents name only what exists.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "tidy/promises.rs"]
+mod promises;
 #[path = "tidy/prose.rs"]
 mod prose;
 
@@ -63,6 +65,7 @@ fn assert_none(offences: &[String], rule: &str) {
     assert!(offences.is_empty(), "{rule}:\n{}", offences.join("\n"));
 }
 
+// promise: sources.1
 #[test]
 fn every_source_file_says_what_it_is_for() {
     let sources = files(".rs");
@@ -83,6 +86,7 @@ const COMMENTS_MIN: usize = 150;
 /// Words of a test's name.
 const TEST_WORDS_MAX: usize = 8;
 
+// promise: sources.1
 #[test]
 fn comments_are_plain() {
     let (mut folders, mut all) = (BTreeMap::<_, prose::Prose>::new(), prose::Prose::default());
@@ -106,6 +110,7 @@ fn comments_are_plain() {
     assert_none(&hard, &format!("folders whose comments are above {PROSE_MAX:?}"));
 }
 
+// promise: sources.1
 #[test]
 fn test_names_are_short() {
     let (mut names, mut long) = (0, Vec::new());
@@ -121,6 +126,7 @@ fn test_names_are_short() {
     assert_none(&long, &format!("test names of more than {TEST_WORDS_MAX} words"));
 }
 
+// promise: sources.1
 #[test]
 fn types_are_named_by_nouns() {
     let mut found = Vec::new();
@@ -132,6 +138,7 @@ fn types_are_named_by_nouns() {
     assert_none(&found, "types named by a participle, a pronoun or a question word");
 }
 
+// promise: sources.1
 #[test]
 fn nothing_is_left_undone_or_skipped() {
     // Put together here, so that this file does not offend.
@@ -143,6 +150,7 @@ fn nothing_is_left_undone_or_skipped() {
     assert_none(&offences(".rs", offends), "stubs, reminders and skipped tests");
 }
 
+// promise: sources.1
 #[test]
 fn lines_are_not_too_long() {
     // Tables and links of documents can't be broken.
@@ -154,6 +162,7 @@ fn lines_are_not_too_long() {
     }
 }
 
+// promise: sources.1
 #[test]
 fn unsafe_code_stays_where_it_is_allowed() {
     let allowed = [
@@ -191,6 +200,7 @@ fn room(path: &str) -> &str {
     path.split(['/', '.', ':']).next().unwrap_or_default()
 }
 
+// promise: sources.1
 #[test]
 fn rooms_use_only_earlier_rooms() {
     let layers = order("limits");
@@ -310,6 +320,7 @@ const CIRCLES: [(&str, &str, &str); 4] = [
     ),
 ];
 
+// promise: sources.1
 #[test]
 fn files_of_a_room_form_no_circles() {
     let modules = modules();
@@ -336,6 +347,7 @@ fn files_of_a_room_form_no_circles() {
     assert!(used.is_empty(), "circles between files, or users of such: {used:#?}");
 }
 
+// promise: sources.1
 #[test]
 fn configuration_files_use_only_earlier_files() {
     let modules = modules();
@@ -381,6 +393,7 @@ fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
     versions(of, how).into_iter().map(|(name, _)| name).collect()
 }
 
+// promise: library.3
 #[test]
 fn control_crates_stay_out_of_the_library() {
     let control = ["tonic", "prost", "redb", "tokio", "rustls", "hyper"];
@@ -394,6 +407,7 @@ fn control_crates_stay_out_of_the_library() {
     }
 }
 
+// promise: library.3
 #[test]
 fn embedders_get_no_frontend_and_few_crates() {
     let front_ends = ["clap", "env_logger", "indicatif", "pcap-file", "signal-hook"];
@@ -433,6 +447,7 @@ fn missing(quote: &str) -> Option<String> {
     (!text.contains(&format!("fn {item}("))).then(|| format!("`{quote}`: no such function there"))
 }
 
+// promise: sources.1
 #[test]
 fn documents_name_files_and_tests_that_exist() {
     let documents = files(".md");
@@ -443,13 +458,9 @@ fn documents_name_files_and_tests_that_exist() {
         found.extend(faults.map(|fault| format!("{}: {fault}", path.display())));
     }
     assert_none(&found, "documents that name what is not there");
-    let named: BTreeSet<_> = quoted(&fs::read_to_string(root().join("SPECIFICATION.md")).unwrap())
-        .into_iter()
-        .filter(|quote| quote.contains(".rs::"))
-        .collect();
-    assert!(named.len() > 20, "the specification names its tests: {}", named.len());
 }
 
+// promise: sources.1
 #[test]
 fn links_between_documents_lead_somewhere() {
     let mut found = Vec::new();
@@ -465,6 +476,7 @@ fn links_between_documents_lead_somewhere() {
     assert_none(&found, "links to nowhere");
 }
 
+// promise: sources.1
 #[test]
 fn documents_name_targets_that_the_makefile_has() {
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
@@ -499,11 +511,12 @@ fn assert_table(document: &str, head: &str, rows: impl Iterator<Item = String>) 
     if std::env::var_os("WRITE_TABLES").is_some() {
         fs::write(&path, [&text[..start], &table, &text[end..]].concat()).unwrap();
     } else {
-        let how = "WRITE_TABLES=1 cargo test --test tidy tables";
+        let how = "WRITE_TABLES=1 cargo test --test tidy documented";
         assert_eq!(text[start..end], table, "{document} is not as the code; {how} makes it so");
     }
 }
 
+// promise: control.2
 #[test]
 fn documented_counters_and_drop_reasons_match_the_code() {
     let metrics = METRICS
@@ -532,6 +545,60 @@ fn documented_counters_and_drop_reasons_match_the_code() {
     });
     assert_table("docs/reference/drop-reasons.md", "| reason | the packet | look at |", rows);
     assert_table_of_json_keys();
+}
+
+/// Greatest permitted size of the specification: one page.
+const SPECIFICATION_MAX: usize = 12 * 1024;
+/// Tests that docs/reference/promises.md names for each promise.
+const EXAMPLES_MAX: usize = 3;
+
+// promise: sources.1
+#[test]
+fn documented_promises_are_shown_by_tests() {
+    let specification = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
+    assert!(specification.len() <= SPECIFICATION_MAX, "{} bytes", specification.len());
+    let promises = promises::promises(&specification);
+    let ids: BTreeSet<_> = promises.iter().map(|promise| promise.id.as_str()).collect();
+    assert!(ids.len() >= 40 && ids.len() == promises.len(), "every promise has its id: {ids:?}");
+
+    let (mut shown, mut faults) = (BTreeMap::<_, BTreeMap<_, Vec<_>>>::new(), Vec::new());
+    for (path, text) in files(".rs") {
+        let path = path.display().to_string();
+        let tests = promises::marked_tests(&text).unwrap_or_else(|mark| {
+            faults.push(format!("{path}: {mark}: no test below"));
+            Vec::new()
+        });
+        for (id, name) in
+            tests.iter().flat_map(|test| test.ids.iter().map(move |id| (id, &test.name)))
+        {
+            if !ids.contains(id.as_str()) {
+                faults.push(format!("{path}: {name}: the specification has no promise {id}"));
+            }
+            let files = shown.entry(id.clone()).or_default();
+            files.entry(path.clone()).or_default().push(name.clone());
+        }
+    }
+    let is_shown = |promise: &promises::Promise| {
+        shown.contains_key(&promise.id) || promise.text.contains("`make ")
+    };
+    let unshown = promises.iter().filter(|promise| !is_shown(promise));
+    faults.extend(unshown.map(|promise| format!("{}: neither test nor `make`", promise.id)));
+    assert_none(&faults, "promises and the marks of their tests");
+
+    let rows = promises.iter().map(|promise| {
+        let files = shown.remove(&promise.id).unwrap_or_default();
+        let mut files: Vec<_> = files.into_iter().collect();
+        files.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+        let count = files.iter().map(|(_, names)| names.len()).sum::<usize>();
+        let names = files.iter().flat_map(|(_, names)| names.first());
+        let names = names.filter(|name| *name != "main").take(EXAMPLES_MAX);
+        let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
+        let files: Vec<_> =
+            files.iter().map(|(path, names)| format!("`{path}` {}", names.len())).collect();
+        format!("| {} | {count} | {} | {} |\n", promise.id, names.join(", "), files.join(", "))
+    });
+    let head = "| promise | tests | such as | files |";
+    assert_table("docs/reference/promises.md", head, rows);
 }
 
 /// The public fields of a struct of the sources, as what is serialized of it names them, and what their comments say.
@@ -599,6 +666,7 @@ fn keys_of(value: &serde_json::Value, found: &mut BTreeSet<String>) {
     }
 }
 
+// promise: control.2
 #[test]
 fn every_account_and_state_key_is_documented() {
     use wedjat::state::table::{PoolSpec, Spec, Table, WorkerSpec};
@@ -642,6 +710,7 @@ fn every_account_and_state_key_is_documented() {
     );
 }
 
+// promise: control.2
 #[test]
 fn every_key_of_the_configuration_is_explained() {
     let text = fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
@@ -662,6 +731,7 @@ fn every_key_of_the_configuration_is_explained() {
     assert_none(&silent, "keys that docs/reference/configuration.md does not explain");
 }
 
+// promise: control.2
 #[test]
 fn every_key_of_the_controls_configuration_is_explained() {
     let text = fs::read_to_string(root().join("docs/reference/grpc.md")).unwrap();
@@ -674,6 +744,7 @@ fn every_key_of_the_controls_configuration_is_explained() {
     assert_none(&silent, "keys that docs/reference/grpc.md does not explain");
 }
 
+// promise: control.2
 #[test]
 fn every_controller_key_and_command_is_documented() {
     let text = fs::read_to_string(root().join("docs/reference/controller.md")).unwrap();
@@ -690,6 +761,7 @@ fn every_controller_key_and_command_is_documented() {
     assert_none(&silent, "what docs/reference/controller.md does not explain");
 }
 
+// promise: control.2
 #[test]
 fn every_key_of_an_agents_configuration_is_explained() {
     let text = fs::read_to_string(root().join("docs/reference/agent.md")).unwrap();
@@ -709,6 +781,7 @@ fn every_key_of_an_agents_configuration_is_explained() {
     assert_none(&silent, "keys that docs/reference/agent.md does not explain");
 }
 
+// promise: control.2
 #[test]
 fn every_expert_file_key_is_documented() {
     let text = fs::read_to_string(root().join("docs/howto/run-batch-jobs.md")).unwrap();
@@ -726,6 +799,7 @@ fn every_expert_file_key_is_documented() {
     assert_none(&keys, "keys that docs/howto/run-batch-jobs.md does not explain");
 }
 
+// promise: control.2
 #[test]
 fn dashboard_shows_existing_metrics() {
     let text = fs::read_to_string(root().join("examples/grafana.json")).unwrap();
@@ -743,6 +817,7 @@ fn dashboard_shows_existing_metrics() {
     assert!(named.len() > 8 && foreign.is_empty(), "{foreign:?} of {named:?}");
 }
 
+// promise: sources.1
 #[test]
 fn the_examples_are_right_configurations() {
     let path = root().join("examples/leaf.toml");

@@ -119,6 +119,7 @@ mod tests {
         (sent, answered)
     }
 
+    // promise: input.1
     #[test]
     fn sent_and_answered_tasks_sum_over_cores() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());
@@ -142,6 +143,7 @@ mod tests {
         assert_eq!(tally.scheduled(8), 0);
     }
 
+    // promise: input.1
     #[test]
     fn worker_without_replies_is_unresponsive_once() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());

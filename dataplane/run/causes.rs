@@ -130,6 +130,7 @@ mod tests {
 
     use super::*;
 
+    // promise: control.3
     #[test]
     fn dominant_drop_reason_is_logged_once_per_port() {
         let cores = vec![Refusals::default(), Refusals::default()];
@@ -168,6 +169,7 @@ mod tests {
         assert_eq!(causes.find(0, "net_x0", 100_000), None, "once");
     }
 
+    // promise: control.3
     #[test]
     fn spoofed_reply_is_logged_with_its_server() {
         let config = include_str!("../../examples/leaf.toml");

@@ -975,6 +975,7 @@ mod tests {
         assert!(Snapshot::open(&path).unwrap().agent.is_none());
     }
 
+    // promise: input.3
     #[test]
     fn second_owner_is_refused_dead_owner_replaced() {
         let (_folder, path, table) = created();
@@ -1001,6 +1002,7 @@ mod tests {
         assert!(error.contains("No such file") && error.contains("make its folder"), "{error}");
     }
 
+    // promise: input.3
     #[test]
     fn foreign_file_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
@@ -1019,6 +1021,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
+    // promise: input.3
     #[test]
     fn irregular_file_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -1039,6 +1042,7 @@ mod tests {
 
     /// Other processes change the file in many ways while its owner runs. Memory mapped from the file would
     /// be lost.
+    // promise: input.3
     #[test]
     fn file_tampering_never_ends_the_owner() {
         use std::fs::{File, Permissions, remove_file, rename, set_permissions, write};
@@ -1079,6 +1083,7 @@ mod tests {
         assert!(Table::create(&path, &spec()).is_ok());
     }
 
+    // promise: input.3
     #[test]
     fn full_disk_is_reported_at_start() {
         // A limit on file sizes stands for the full disk, as in the test of that limit.
@@ -1124,6 +1129,7 @@ mod tests {
         println!("as it should");
     }
 
+    // promise: input.3
     #[test]
     fn reader_gets_a_whole_copy_during_writes() {
         let (_folder, path, table) = created();
@@ -1154,6 +1160,7 @@ mod tests {
         });
     }
 
+    // promise: input.3
     #[test]
     fn the_file_is_written_without_being_asked_for() {
         let (_folder, path, table) = created();
@@ -1165,6 +1172,7 @@ mod tests {
         }
     }
 
+    // promise: input.3
     #[test]
     fn a_group_may_read_if_it_is_given() {
         use std::os::unix::fs::MetadataExt;
@@ -1180,6 +1188,7 @@ mod tests {
         }
     }
 
+    // promise: input.3
     #[test]
     fn truncated_files_are_refused_at_every_length() {
         let (_folder, path, table) = created();
@@ -1194,6 +1203,7 @@ mod tests {
         assert!(Snapshot::open(&path).is_ok());
     }
 
+    // promise: input.3
     #[test]
     fn other_versions_and_damaged_files_are_refused() {
         let (_folder, path, table) = created();
@@ -1225,6 +1235,7 @@ mod tests {
         Layout::new(&shape(&spec())).len
     }
 
+    // promise: input.3
     #[test]
     fn sizes_that_can_not_be_are_refused() {
         let make = |at: usize, value: u64| {

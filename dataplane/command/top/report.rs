@@ -454,6 +454,7 @@ pub mod tests {
         section.rows.iter().map(|row| row.cells.join(" ")).collect()
     }
 
+    // promise: control.3
     #[test]
     fn rates_are_over_the_time_between_two_copies() {
         let report = report();
@@ -488,6 +489,7 @@ pub mod tests {
         assert!(drops.rows.iter().all(|row| row.cells[1] == "0"), "none is new");
     }
 
+    // promise: control.3
     #[test]
     fn the_head_says_how_the_node_is() {
         let [before, mut now] = readings();

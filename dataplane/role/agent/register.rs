@@ -258,6 +258,7 @@ mod tests {
         registrar.acknowledged(0, (LEAF, MAC), &header).unwrap();
     }
 
+    // promise: agent.3
     #[test]
     fn the_interval_follows_the_last_acknowledgement_within_bounds() {
         let mut registrar = registrar(1);
@@ -279,6 +280,7 @@ mod tests {
         }
     }
 
+    // promise: agent.3
     #[test]
     fn registrations_share_a_rate_fairly() {
         let mut registrar = registrar(400);
@@ -300,6 +302,7 @@ mod tests {
         assert_eq!(times[..8], [0, 10, 30, 70, 110, 150, 190, 230]);
     }
 
+    // promise: agent.3
     #[test]
     fn unanswered_registration_keeps_its_sequence() {
         let mut registrar = registrar(1);
