@@ -439,14 +439,20 @@ fn documents_name_files_and_tests_that_exist() {
     assert!(documents.iter().any(|(path, _)| path == Path::new("SPECIFICATION.md")));
     let mut found = Vec::new();
     for (path, text) in &documents {
-        let mut last = String::new(); // `::name` is a function of the file that was named last
-        for quote in quoted(text) {
-            let full = if quote.starts_with("::") { last.clone() + &quote } else { quote };
-            if let Some((file, _)) = full.split_once(".rs") {
-                last = format!("{file}.rs");
+        let quotes = quoted(text);
+        let is_function = |name: &&str| name.contains('_') && !name.contains(':');
+        let named = quotes.iter().filter_map(|quote| quote.strip_prefix("::"));
+        // `::name` is a function of a file that the document names elsewhere.
+        let files = quotes.iter().filter_map(|quote| quote.split_once(".rs"));
+        let files: BTreeSet<_> = files.map(|(file, _)| format!("{file}.rs")).collect();
+        for name in named.filter(is_function) {
+            let is_there = |file: &String| missing(&format!("{file}::{name}")).is_none();
+            if !files.iter().any(is_there) {
+                found.push(format!("{}: `::{name}`: no such function", path.display()));
             }
-            found.extend(missing(&full).map(|fault| format!("{}: {fault}", path.display())));
         }
+        let faults = quotes.iter().filter_map(|quote| missing(quote));
+        found.extend(faults.map(|fault| format!("{}: {fault}", path.display())));
     }
     assert_none(&found, "documents that name what is not there");
     let named: BTreeSet<_> = quoted(&fs::read_to_string(root().join("SPECIFICATION.md")).unwrap())
@@ -728,7 +734,10 @@ fn every_key_of_the_controls_configuration_is_explained() {
     let keys: Vec<_> = keys.map(|(key, _)| key.to_owned()).collect();
     assert!(keys.len() >= 5, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
-    assert_none(&silent, "keys of `[control]` that docs/reference/configuration.md does not explain");
+    assert_none(
+        &silent,
+        "keys of `[control]` that docs/reference/configuration.md does not explain",
+    );
 }
 
 #[test]
