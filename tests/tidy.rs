@@ -5,9 +5,11 @@
 mod prose;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use wedjat::admin::metrics::{Family, families};
 use wedjat::reason::DropReason;
@@ -523,6 +525,45 @@ fn summary_lists_every_page() {
         .map(|(path, _)| path.display().to_string())
         .collect();
     assert_none(&silent, "pages that docs/SUMMARY.md does not list");
+}
+
+/// Runs scripts/book.sh with this search path.
+fn book(out: &Path, path: &OsStr) -> Output {
+    let mut command = Command::new(root().join("scripts/book.sh"));
+    command.arg(out).env("PATH", path).output().unwrap()
+}
+
+#[test]
+fn book_has_every_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let without = std::env::split_paths(&path).filter(|place| !place.join("mdbook").exists());
+    let without = std::env::join_paths(without).unwrap();
+    let refused = book(folder.path(), &without);
+    let reason = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && reason.contains("cargo install mdbook"), "{reason}");
+    if without == path {
+        let _ =
+            writeln!(std::io::stderr(), "SKIPPED: the book needs mdbook (cargo install mdbook)");
+        return;
+    }
+    let built = book(folder.path(), &path);
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let mut broken = Vec::new();
+    for link in links(&summary) {
+        let page = folder.path().join("docs").join(link).with_extension("html");
+        let html = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{link}: {error}"));
+        let content = html.split("<main>").nth(1).unwrap_or_default();
+        for target in content.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            let leads = file.is_empty() || page.parent().unwrap().join(file).exists();
+            if !target.contains("://") && !leads {
+                broken.push(format!("{link}: {target}"));
+            }
+        }
+    }
+    assert_none(&broken, "links of the book to nowhere");
 }
 
 #[test]
