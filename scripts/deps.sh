@@ -83,6 +83,9 @@ look_for_test() {
     has python3 || need python3 : "python3 (Debian, Fedora: python3)"
     has promtool || need prometheus : "prometheus and promtool (Debian: prometheus)"
     has strace || need strace : "strace (Debian, Fedora: strace)"
+    # Commands of the documents' pages.
+    has curl || need curl : "curl (Debian, Fedora: curl)"
+    has openssl || need openssl : "openssl (Debian, Fedora: openssl)"
 }
 
 look_for_bench() {

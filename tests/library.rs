@@ -6,6 +6,7 @@
 mod frames;
 mod hugepages;
 mod installing;
+mod page;
 mod patience;
 
 use std::fs;
@@ -294,14 +295,44 @@ impl Home {
     }
 
     fn application_in_rust(&self) -> Trace {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(SOURCE).args(["build", "--locked", "--workspace"]);
-        cargo.args(["--example", "scheduler"]);
-        run(as_from_a_shell(cargo.arg("--target-dir").arg(target())));
-        let program = target().join("debug/examples/scheduler");
-        run(Command::new(program).arg(self.config("rust")).arg("1"));
+        run(Command::new(scheduler_in_rust()).arg(self.config("rust")).arg("1"));
         self.output("rust")
     }
+}
+
+/// Builds examples/scheduler.rs.
+fn scheduler_in_rust() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(SOURCE).args(["build", "--locked", "--workspace"]);
+    cargo.args(["--example", "scheduler"]);
+    run(as_from_a_shell(cargo.arg("--target-dir").arg(target())));
+    target().join("debug/examples/scheduler")
+}
+
+#[test]
+fn embed_in_rust_page_works() {
+    let program = scheduler_in_rust();
+    let page = page::Page {
+        path: "docs/tutorials/embed-rust.md",
+        replace: &[("leaf.toml 30", "leaf.toml 10"), ("--duration 10s", "--duration 1s")],
+        ..page::Page::default()
+    };
+    page::run(&page, program.ancestors().nth(2).unwrap());
+}
+
+#[test]
+fn embed_in_c_page_works() {
+    let library = installed().join("lib");
+    let packages = library.join("pkgconfig").display().to_string()
+        + ":"
+        + &std::env::var("PKG_CONFIG_PATH").unwrap_or_default();
+    let page = page::Page {
+        path: "docs/tutorials/embed-c.md",
+        needs: &["cc", "pkg-config", "python3"],
+        env: &[("PKG_CONFIG_PATH", &packages), ("LD_LIBRARY_PATH", library.to_str().unwrap())],
+        ..page::Page::default()
+    };
+    page::run(&page, &installed().join("bin"));
 }
 
 /// Builds the input: an ARP request that reveals the client's MAC address, then tasks, replies and packets to

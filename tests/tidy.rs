@@ -7,11 +7,13 @@ mod promises;
 mod prose;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
-use wedjat::admin::metrics::families;
+use wedjat::admin::metrics::{Family, families};
 use wedjat::reason::DropReason;
 use wedjat::state::counters::{METRICS, Metric};
 
@@ -454,29 +456,128 @@ fn documents_name_files_and_tests_that_exist() {
     assert!(documents.iter().any(|(path, _)| path == Path::new("SPECIFICATION.md")));
     let mut found = Vec::new();
     for (path, text) in &documents {
-        let faults = quoted(text).into_iter().filter_map(|quote| missing(&quote));
+        let quotes = quoted(text);
+        let is_function = |name: &&str| name.contains('_') && !name.contains(':');
+        let named = quotes.iter().filter_map(|quote| quote.strip_prefix("::"));
+        // `::name` is a function of a file that the document names elsewhere.
+        let files = quotes.iter().filter_map(|quote| quote.split_once(".rs"));
+        let files: BTreeSet<_> = files.map(|(file, _)| format!("{file}.rs")).collect();
+        for name in named.filter(is_function) {
+            let is_there = |file: &String| missing(&format!("{file}::{name}")).is_none();
+            if !files.iter().any(is_there) {
+                found.push(format!("{}: `::{name}`: no such function", path.display()));
+            }
+        }
+        let faults = quotes.iter().filter_map(|quote| missing(quote));
         found.extend(faults.map(|fault| format!("{}: {fault}", path.display())));
     }
     assert_none(&found, "documents that name what is not there");
 }
 
+/// Anchors of a document's headings, as GitHub and mdBook make them: lower case, without punctuation, hyphens for spaces.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let prose = text.split("```").step_by(2).collect::<String>();
+    let headings = prose.lines().filter(|line| line.starts_with('#'));
+    let mut found = BTreeSet::new();
+    for heading in headings.map(|line| line.trim_start_matches('#').trim().to_lowercase()) {
+        let is_kept = |&letter: &char| letter.is_alphanumeric() || " -_".contains(letter);
+        let anchor = heading.chars().filter(is_kept).collect::<String>().replace(' ', "-");
+        let more = (1..).map(|number| format!("{anchor}-{number}"));
+        let mut names = std::iter::once(anchor.clone()).chain(more);
+        let free = names.find(|name| !found.contains(name));
+        found.extend(free);
+    }
+    found
+}
+
+/// Links of a document to files and headings.
+fn links(text: &str) -> Vec<&str> {
+    let inline = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let named = text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
+    let all = inline.chain(named.map(|(_, target)| target));
+    all.filter(|link| !link.contains("://")).collect()
+}
+
 // promise: sources.1
 #[test]
 fn links_between_documents_lead_somewhere() {
-    let mut found = Vec::new();
+    let (mut found, mut with_anchor) = (Vec::new(), 0);
     for (path, text) in files(".md") {
         let folder = root().join(&path).parent().unwrap().to_owned();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = link.split('#').next().unwrap_or_default();
-            if !link.contains("://") && !file.is_empty() && !folder.join(file).exists() {
+        for link in links(&text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { root().join(&path) } else { folder.join(file) };
+            let leads = target.exists()
+                && (anchor.is_empty()
+                    || anchors(&fs::read_to_string(target).unwrap_or_default()).contains(anchor));
+            with_anchor += usize::from(!anchor.is_empty());
+            if !leads {
                 found.push(format!("{}: {link}", path.display()));
             }
         }
     }
+    assert!(with_anchor > 10, "{with_anchor} links name a heading");
     assert_none(&found, "links to nowhere");
 }
 
 // promise: sources.1
+#[test]
+fn summary_lists_every_page() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let listed: Vec<_> =
+        links(&summary).iter().map(|link| root().join("docs").join(link)).collect();
+    let listed: BTreeSet<_> = listed.iter().map(|path| path.canonicalize().unwrap()).collect();
+    let of_users = |path: &Path| {
+        path.starts_with("docs") || path.parent() == Some(Path::new("")) // pages, README and its like
+    };
+    let silent: Vec<_> = files(".md")
+        .into_iter()
+        .filter(|(path, _)| of_users(path) && !path.ends_with("SUMMARY.md"))
+        .filter(|(path, _)| !listed.contains(&root().join(path).canonicalize().unwrap()))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert_none(&silent, "pages that docs/SUMMARY.md does not list");
+}
+
+/// Runs scripts/book.sh with this search path.
+fn book(out: &Path, path: &OsStr) -> Output {
+    let mut command = Command::new(root().join("scripts/book.sh"));
+    command.arg(out).env("PATH", path).output().unwrap()
+}
+
+#[test]
+fn book_has_every_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let without = std::env::split_paths(&path).filter(|place| !place.join("mdbook").exists());
+    let without = std::env::join_paths(without).unwrap();
+    let refused = book(folder.path(), &without);
+    let reason = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && reason.contains("cargo install mdbook"), "{reason}");
+    if without == path {
+        let _ =
+            writeln!(std::io::stderr(), "SKIPPED: the book needs mdbook (cargo install mdbook)");
+        return;
+    }
+    let built = book(folder.path(), &path);
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let mut broken = Vec::new();
+    for link in links(&summary) {
+        let page = folder.path().join("docs").join(link).with_extension("html");
+        let html = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{link}: {error}"));
+        let content = html.split("<main>").nth(1).unwrap_or_default();
+        for target in content.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            let leads = file.is_empty() || page.parent().unwrap().join(file).exists();
+            if !target.contains("://") && !leads {
+                broken.push(format!("{link}: {target}"));
+            }
+        }
+    }
+    assert_none(&broken, "links of the book to nowhere");
+}
+
 #[test]
 fn documents_name_targets_that_the_makefile_has() {
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
@@ -522,11 +623,14 @@ fn documented_counters_and_drop_reasons_match_the_code() {
     let metrics = METRICS
         .iter()
         .filter(|metric| DropReason::ALL.iter().all(|reason| reason.name() != metric.name));
-    let rows = metrics.map(|Metric { name, kind, unit, help }| {
-        format!("| `{name}` | {} | {unit} | {help} |\n", kind.name())
+    let of_core = |family: &Family| METRICS.iter().any(|metric| metric.help == family.help);
+    let (cores, others): (Vec<_>, Vec<_>) = families().into_iter().partition(of_core);
+    let rows = metrics.map(|Metric { name, unit, help, .. }| {
+        let family = cores.iter().find(|family| family.help == *help).unwrap();
+        format!("| `{name}` | `{}` | {unit} | {help} |\n", family.sample())
     });
-    assert_table("docs/reference/counters.md", "| name | kind | unit | what it tells |", rows);
-    let rows = families().into_iter().map(|family| {
+    assert_table("docs/reference/counters.md", "| name | metric | unit | what it tells |", rows);
+    let rows = others.into_iter().map(|family| {
         let (kind, unit) = (family.kind.name(), family.unit);
         format!(
             "| `{}` | {kind} | {unit} | {} | {} |\n",
@@ -649,7 +753,10 @@ fn assert_table_of_json_keys() {
     let rows = REPORTED.iter().flat_map(|(place, path, name)| {
         let fields = fields(path, name);
         assert!(!fields.is_empty(), "{name}");
-        fields.into_iter().map(move |(key, text)| format!("| `{key}` | {place} | {text} |\n"))
+        // The place stands in the first row of its keys.
+        let places = std::iter::once(format!(" {place}")).chain(std::iter::repeat(String::new()));
+        let rows = fields.into_iter().zip(places);
+        rows.map(|((key, text), place)| format!("| `{key}` |{place} | {text} |\n"))
     });
     assert_table("docs/reference/counters.md", "| key | where | what it tells |", rows);
 }
@@ -734,14 +841,17 @@ fn every_key_of_the_configuration_is_explained() {
 // promise: control.2
 #[test]
 fn every_key_of_the_controls_configuration_is_explained() {
-    let text = fs::read_to_string(root().join("docs/reference/grpc.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
     let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
     let source = fs::read_to_string(root().join("dataplane/config/raw_control.rs")).unwrap();
     let keys = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
     let keys: Vec<_> = keys.map(|(key, _)| key.to_owned()).collect();
     assert!(keys.len() >= 5, "the keys are found: {keys:?}");
     let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
-    assert_none(&silent, "keys that docs/reference/grpc.md does not explain");
+    assert_none(
+        &silent,
+        "keys of `[control]` that docs/reference/configuration.md does not explain",
+    );
 }
 
 // promise: control.2
