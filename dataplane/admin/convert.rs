@@ -285,8 +285,7 @@ pub fn status(error: &RequestError) -> Status {
 
 /// Converts a node's state to a reply.
 pub fn shown_node(node: &NodeSnapshot) -> proto::ShowReply {
-    let NodeSnapshot { membership, acknowledged, snapshot, ports, tally: _, workers_here: _, tap } =
-        node;
+    let NodeSnapshot { membership, acknowledged, snapshot, ports, tap, .. } = node;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),

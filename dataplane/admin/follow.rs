@@ -17,6 +17,15 @@ pub struct FollowResult {
     pub is_complete: bool,
 }
 
+/// Connection of a node to the controller that it follows.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct ControllerLink {
+    /// Address of the controller.
+    pub address: String,
+    /// True while the node is connected to it.
+    pub connected: bool,
+}
+
 /// Parts of the membership that came from the controller, by id. An agent keeps other parts until the
 /// controller includes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

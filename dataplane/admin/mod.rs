@@ -52,7 +52,7 @@ pub use convert::refusal;
 pub(crate) use cpus::stay_on;
 pub use explain::{ExplainSession, ExplainSpec};
 #[cfg(feature = "control")]
-pub use follow::{FollowResult, FollowerKind, KnownState};
+pub use follow::{ControllerLink, FollowResult, FollowerKind, KnownState};
 pub use lines::read_lines;
 #[cfg(feature = "control")]
 pub use listen::ServerError;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::answer::{Answer, TAKEN_MAX};
 use super::explain::{ExplainSession, ExplainSpec};
 #[cfg(feature = "control")]
-use super::follow::{FollowResult, FollowerKind};
+use super::follow::{ControllerLink, FollowResult, FollowerKind};
 use super::reload::{Delta, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
@@ -78,6 +78,9 @@ pub struct NodeSnapshot {
     pub workers_here: BTreeMap<u16, LocalWorker>,
     /// Active tap.
     pub tap: Option<TapStats>,
+    /// Controller that the node follows.
+    #[cfg(feature = "control")]
+    pub controller: Option<ControllerLink>,
 }
 
 /// Request to the thread that watches the node.
@@ -85,6 +88,8 @@ enum Request {
     Look(Answer<NodeSnapshot>),
     #[cfg(feature = "control")]
     SilentSpines(Answer<Vec<u16>>),
+    #[cfg(feature = "control")]
+    NoteController(ControllerLink),
     Change {
         changes: Vec<Change>,
         if_version: Option<u64>,
@@ -115,6 +120,8 @@ impl fmt::Debug for Request {
             Self::Look(_) => "Look",
             #[cfg(feature = "control")]
             Self::SilentSpines(_) => "SilentSpines",
+            #[cfg(feature = "control")]
+            Self::NoteController(_) => "NoteController",
             Self::Change { .. } => "Change",
             Self::Reload(_) => "Reload",
             Self::Apply(..) => "Apply",
@@ -165,6 +172,12 @@ impl Handle {
     #[cfg(feature = "control")]
     pub fn silent_spines(&self, answer: impl FnOnce(Vec<u16>) + Send + 'static) {
         let _ = self.0.send(Request::SilentSpines(Box::new(answer)));
+    }
+
+    /// Sets the controller in later snapshots.
+    #[cfg(feature = "control")]
+    pub fn note_controller(&self, link: ControllerLink) {
+        let _ = self.0.send(Request::NoteController(link));
     }
 
     /// Requests changes: all of them or none. With `if_version`, only at this version of the node. The answer
@@ -269,6 +282,8 @@ pub struct Requests<C: Cores> {
     /// Reloads that wait for the reader's thread.
     reloads: VecDeque<Reload>,
     taps: Taps,
+    #[cfg(feature = "control")]
+    controller: Option<ControllerLink>,
     tally: Tally,
     /// Time of the last count.
     tallied: Instant,
@@ -302,6 +317,8 @@ impl<C: Cores> Requests<C> {
             reading: None,
             reloads: VecDeque::new(),
             taps,
+            #[cfg(feature = "control")]
+            controller: None,
             tally,
             tallied: started,
             logged,
@@ -419,10 +436,14 @@ impl<C: Cores> Requests<C> {
                     tally: self.tally.clone(),
                     workers_here: self.control.workers_here(),
                     tap: self.taps.stats_now(),
+                    #[cfg(feature = "control")]
+                    controller: self.controller.clone(),
                 });
             }
             #[cfg(feature = "control")]
             Request::SilentSpines(answer) => answer(self.control.silent_spines()),
+            #[cfg(feature = "control")]
+            Request::NoteController(link) => self.controller = Some(link),
             Request::Change { changes, if_version, since, answer } => {
                 match self.change(&changes, if_version) {
                     Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {

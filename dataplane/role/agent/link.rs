@@ -12,6 +12,8 @@ use crate::state::region::Slice;
 pub trait Work: Sized {
     /// Form of a task that is handed over.
     type Parcel: Token;
+    /// Returns the time of its arrival in nanoseconds.
+    fn since_ns(&self) -> u64;
     /// Returns the ids of the task.
     fn ids(&self) -> TaskIds;
     /// Returns its bytes.

@@ -134,8 +134,6 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     peers: Option<Box<PeerGroup>>,
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
-    /// Start of this poll.
-    now_ns: u64,
     next_tick: u64,
     time: PollTime,
     /// Tasks that threads have completed.
@@ -204,7 +202,6 @@ where
             peers: parts.peers.map(Box::new),
             deaths: parts.deaths,
             timing: parts.timing,
-            now_ns: 0,
             next_tick: 0,
             time: PollTime::default(),
             ended: 0,
@@ -249,8 +246,7 @@ where
     pub fn poll(&mut self, now: u64) -> usize {
         self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
-        self.now_ns = now_ns;
-        self.responder.now = now;
+        (self.responder.now, self.responder.now_ns) = (now, now_ns);
         self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
         if let Some(reports) = &mut self.responder.reports {
             reports.note_time(now);
@@ -594,7 +590,7 @@ where
                 return self.pass(task, node, Counter::TasksPassed);
             }
         }
-        task.since = now;
+        task.since_ns = self.responder.now_ns;
         if let Some(named) = named {
             // First, because a thread may answer before this core continues.
             task.set_name(named.name);

@@ -50,8 +50,8 @@ pub struct Packet<B> {
     buf: B,
     /// Index of the receiving port.
     pub port: u8,
-    /// Arrival time in ticks.
-    pub since: u64,
+    /// Arrival time.
+    pub since_ns: u64,
     /// Number of the worker that it names, if a thread serves it.
     name: u16,
     /// For IPv6 without addresses, which are in the frame.
@@ -92,7 +92,7 @@ impl<B: Buf> Packet<B> {
             true => Extension::parse(&buf.bytes()[datagram.payload()..]),
             false => Extension { seq32: u32::from(header.seq), ..Extension::default() },
         };
-        Ok(Self { buf, port, since: 0, name: 0, datagram, header, extension, passed: None })
+        Ok(Self { buf, port, since_ns: 0, name: 0, datagram, header, extension, passed: None })
     }
 
     /// Adds the origin of a forwarded task.
@@ -301,6 +301,11 @@ impl<B: Buf> Packet<B> {
 
 impl<B: Buf + Token> Work for Packet<B> {
     type Parcel = B;
+
+    #[inline]
+    fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
 
     #[inline]
     fn ids(&self) -> TaskIds {
